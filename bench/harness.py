@@ -1,0 +1,78 @@
+"""Measuring: interleaved medians, private memory, and the rows of the result table."""
+
+from __future__ import annotations
+
+import gc
+import json
+import statistics
+import struct
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Row:
+    """One measured figure. bar: in words; holds: whether the figure keeps it (None where there is no bar); peer, ratio:
+    what it was measured against in the same run."""
+
+    name: str
+    value: float
+    unit: str
+    bar: str = ""
+    holds: bool | None = None
+    peer: str = ""
+    ratio: float | None = None
+
+    def json(self) -> dict[str, object]:
+        return asdict(self)
+
+
+def interleaved(tasks: Mapping[str, Callable[[], object]], rounds: int, *, warmup: int = 1) -> dict[str, float]:
+    """The median seconds of each task over ``rounds`` rounds; each round runs every task once, in turn."""
+    times: dict[str, list[float]] = {name: [] for name in tasks}
+    for number in range(-warmup, rounds):
+        for name, task in tasks.items():
+            started = time.perf_counter()
+            task()
+            taken = time.perf_counter() - started
+            if number >= 0:
+                times[name].append(taken)
+        if number % 64 == 0:
+            gc.collect()
+    return {name: statistics.median(each) for name, each in times.items()}
+
+
+def private_bytes() -> int:
+    """Private memory of this process: dirty pages of its own, from ``/proc/self/smaps_rollup`` (proc(5))."""
+    for line in Path("/proc/self/smaps_rollup").read_text().splitlines():
+        if line.startswith("Private_Dirty:"):
+            return int(line.split()[1]) * 1024
+    raise RuntimeError("/proc/self/smaps_rollup has no Private_Dirty line")
+
+
+def sparse_checkpoint(path: Path, tensors: int, nbytes: int, *, first: int = 0) -> Path:
+    """A valid safetensors file of ``tensors`` float32 vectors, ``nbytes`` in all, that holds no blocks on disk."""
+    each = nbytes // tensors // 4
+    header = json.dumps(
+        {
+            f"layers.{first + i}.weight": {
+                "dtype": "F32",
+                "shape": [each],
+                "data_offsets": [i * each * 4, (i + 1) * each * 4],
+            }
+            for i in range(tensors)
+        }
+    ).encode()
+    header += b" " * (-len(header) % 8)
+    with path.open("wb") as out:
+        out.write(struct.pack("<Q", len(header)) + header)
+        out.truncate(8 + len(header) + tensors * each * 4)
+    return path
+
+
+def settle(folder: Path) -> None:
+    """Let two seconds pass since the last change, as real checkpoints have: before, no digest may be remembered."""
+    newest = max((file.stat().st_ctime for file in folder.rglob("*")), default=0.0)
+    time.sleep(max(0.0, newest + 2.1 - time.time()))

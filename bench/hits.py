@@ -1,0 +1,91 @@
+"""Hits in one process: what a call costs that finds its result, and that this does not depend on weight bytes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import cachec
+from bench.harness import Row, interleaved, private_bytes, settle, sparse_checkpoint
+
+MIB, GIB, TIB = 1 << 20, 1 << 30, 1 << 40
+
+
+def run(folder: Path, *, scale: float = 1.0) -> list[Row]:
+    """scale: share of the full number of rounds and bytes; the test suite runs this with a small one, untimed."""
+    rounds = max(3, int(2000 * scale))
+    cache = cachec.Cache(folder / "cache", log="off", mode="on")
+
+    @cache.stage
+    def lower(weights: cachec.WeightSet, batch: int, seq: int) -> cachec.Program:
+        specs = weights.placeholders("lower").specs
+        return cachec.Program(f"program {len(specs)} {batch} {seq}", format="bench:text", manifest=weights.manifest)
+
+    sizes = {"1 MiB": MIB, "1 GiB": int(GIB * scale), "1 TiB": int(TIB * scale)}
+    files = {name: sparse_checkpoint(folder / f"{i}.safetensors", 200, size) for i, (name, size) in enumerate(sizes.items())}
+    many = _sharded(folder / "many", 2000, 100, int(TIB * scale))
+    settle(folder)
+
+    def one(source: Path) -> Callable[[], object]:
+        def hit() -> object:
+            return lower(cachec.open_weights(source), 3, 16)
+
+        hit()
+        _, outcome = cache.call(lower, cachec.open_weights(source), 3, 16)
+        assert outcome.hit, outcome
+        return hit
+
+    hits = {name: one(path) for name, path in files.items()} | {"2,000 tensors": one(many)}
+    before = private_bytes()
+    times = interleaved(hits, rounds)
+    grown = private_bytes() - before
+    spread = max(times[n] for n in sizes) / min(times[n] for n in sizes)
+    rows = [
+        Row(f"hit p50, 200 tensors, {name}", times[name] * 1e6, "µs", "<= 80", times[name] <= 80e-6) for name in sizes
+    ]
+    rows.append(Row("hit p50, 1 MiB to 1 TiB, slowest over fastest", spread, "x", "<= 1.5", spread <= 1.5))
+    slow = times["2,000 tensors"]
+    rows.append(Row("hit p50, 2,000 tensors in 100 files", slow * 1e6, "µs", "<= 250", slow <= 250e-6))
+    rows.append(Row(f"private memory grown over {4 * rounds} hits", grown / 1e6, "MB", "< 5", grown < 5e6))
+    rows += _against_joblib(folder, hits["1 GiB"], int(GIB * scale))
+    return rows
+
+
+def _sharded(folder: Path, tensors: int, files: int, nbytes: int) -> Path:
+    folder.mkdir()
+    each, names = tensors // files, {}
+    for i in range(files):
+        name = f"model-{i + 1:05}-of-{files:05}.safetensors"
+        sparse_checkpoint(folder / name, each, nbytes // files, first=i * each)
+        names |= {f"layers.{i * each + j}.weight": name for j in range(each)}
+    index = folder / "model.safetensors.index.json"
+    index.write_text(json.dumps({"metadata": {"total_size": nbytes}, "weight_map": names}))
+    return folder
+
+
+def _against_joblib(folder: Path, hit: Callable[[], object], nbytes: int) -> list[Row]:
+    import joblib
+    import numpy as np
+
+    arrays = {f"w{i}": np.ones(nbytes // 200 // 4, "f4") for i in range(200)}
+    memory = joblib.Memory(folder / "joblib", verbose=0)
+    cached = memory.cache(_joblib_stage)
+    cached(arrays, 3, 16)
+    times = interleaved({"cachec": hit, "joblib": lambda: cached(arrays, 3, 16)}, 5)
+    ratio = times["joblib"] / times["cachec"]
+    return [
+        Row(
+            "hit at 1 GiB against joblib.Memory",
+            times["cachec"] * 1e6,
+            "µs",
+            ">= 5,000x faster",
+            ratio >= 5000,
+            f"joblib.Memory {times['joblib'] * 1e3:.0f} ms",
+            ratio,
+        )
+    ]
+
+
+def _joblib_stage(weights: dict[str, object], batch: int, seq: int) -> str:
+    return f"program {len(weights)} {batch} {seq}"

@@ -1,0 +1,124 @@
+"""cachec: a compilation cache for machine-learning compilers.
+
+Everything public is here and imported when it is first used, so that ``import cachec`` costs next to nothing.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from cachec.artifact import Dir, File
+    from cachec.cache import Cache
+    from cachec.command import run, scratch
+    from cachec.errors import (
+        CachecError,
+        CachecWarning,
+        CacheMissError,
+        CapturedWeights,
+        CheckpointError,
+        ConfigError,
+        HandleClosed,
+        LinkError,
+        PluginError,
+        UnkeyableArgument,
+        UnknownWeight,
+        UnresolvedCode,
+        UnstorableResult,
+        UnsupportedFunction,
+        UsageError,
+        WeightError,
+        WeightReadError,
+        WeightsChanged,
+    )
+    from cachec.linker import link
+    from cachec.model import Mode, Outcome, Reason, WeightSpec
+    from cachec.stage import Stage, depends
+    from cachec.topology import Manifest, Program
+    from cachec.weights import Weight, WeightSet, open_weights
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "cachec.artifact": ("Dir", "File"),
+    "cachec.cache": ("Cache",),
+    "cachec.command": ("run", "scratch"),
+    "cachec.errors": (
+        "CacheMissError",
+        "CachecError",
+        "CachecWarning",
+        "CapturedWeights",
+        "CheckpointError",
+        "ConfigError",
+        "HandleClosed",
+        "LinkError",
+        "PluginError",
+        "UnkeyableArgument",
+        "UnknownWeight",
+        "UnresolvedCode",
+        "UnstorableResult",
+        "UnsupportedFunction",
+        "UsageError",
+        "WeightError",
+        "WeightReadError",
+        "WeightsChanged",
+    ),
+    "cachec.linker": ("link",),
+    "cachec.model": ("Mode", "Outcome", "Reason", "WeightSpec"),
+    "cachec.stage": ("Stage", "depends"),
+    "cachec.topology": ("Manifest", "Program"),
+    "cachec.weights": ("Weight", "WeightSet", "open_weights"),
+}
+_HOME = {name: home for home, names in _HOMES.items() for name in names}
+
+__all__ = [
+    "Cache",
+    "CacheMissError",
+    "CachecError",
+    "CachecWarning",
+    "CapturedWeights",
+    "CheckpointError",
+    "ConfigError",
+    "Dir",
+    "File",
+    "HandleClosed",
+    "LinkError",
+    "Manifest",
+    "Mode",
+    "Outcome",
+    "PluginError",
+    "Program",
+    "Reason",
+    "Stage",
+    "UnkeyableArgument",
+    "UnknownWeight",
+    "UnresolvedCode",
+    "UnstorableResult",
+    "UnsupportedFunction",
+    "UsageError",
+    "Weight",
+    "WeightError",
+    "WeightReadError",
+    "WeightSet",
+    "WeightSpec",
+    "WeightsChanged",
+    "depends",
+    "link",
+    "open_weights",
+    "run",
+    "scratch",
+]
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOME.get(name)
+    if home is None:
+        raise AttributeError(f"module 'cachec' has no attribute {name!r}")
+    value = getattr(import_module(home), name)
+    globals()[name] = value  # the next look-up finds it without coming here
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,57 @@
+"""Files and folders as values of a stage: what a stage returns, and what it gets back from the cache."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from cachec.topology import Manifest
+
+
+@dataclass(frozen=True)
+class File:
+    """One file. As an argument it is keyed by content; as a result it is copied into the store.
+
+    path: where it is; for a stored file an immutable object, mode 0444. kind: what it is, as ``plugin:format``
+    (``iree:vmfb``), or empty; it says which plugin links it. manifest: what it is to be linked with; results of a stage
+    inherit it from the stage's programs. name: the base name that it was made under.
+    """
+
+    path: Path
+    kind: str = ""
+    manifest: Manifest | None = field(default=None, compare=False)
+    name: str = ""
+
+    def __init__(
+        self, path: str | os.PathLike[str], kind: str = "", manifest: Manifest | None = None, name: str = ""
+    ) -> None:
+        object.__setattr__(self, "path", Path(path))
+        object.__setattr__(self, "kind", kind)
+        object.__setattr__(self, "manifest", manifest)
+        object.__setattr__(self, "name", name or self.path.name)
+
+    def __fspath__(self) -> str:
+        return os.fspath(self.path)
+
+    def read_bytes(self) -> bytes:
+        """The content. Raises OSError where the file is not there."""
+        return self.path.read_bytes()
+
+
+@dataclass(frozen=True)
+class Dir:
+    """A folder with everything in it: regular files, their executable bit, sub-folders, relative symbolic links.
+
+    Keyed by content like File. A stored folder comes back as an immutable tree.
+    """
+
+    path: Path
+    kind: str = ""
+    manifest: Manifest | None = field(default=None, compare=False)
+    name: str = ""
+
+    __init__ = File.__init__
+
+    def __fspath__(self) -> str:
+        return os.fspath(self.path)

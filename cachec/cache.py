@@ -1,0 +1,175 @@
+"""The opened cache: puts the layers together, and makes stages."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
+from typing import Any, ParamSpec, TypeVar, overload
+
+from cachec import config
+from cachec.distributions import Distributions
+from cachec.errors import UsageError
+from cachec.events import EventLog
+from cachec.hashing import FileDigests
+from cachec.key.arguments import GlobalKeys
+from cachec.key.code import CodeKeys
+from cachec.key.dependencies import Dependencies
+from cachec.key.request import Options, Requests
+from cachec.key.tools import ToolKeys
+from cachec.model import Digest, Mode, Outcome
+from cachec.plugins import Plugins
+from cachec.stage.decorator import Stage
+from cachec.stage.engine import Engine
+from cachec.stage.look import Looker
+from cachec.stage.run import Tools
+from cachec.store import Store
+from cachec.weights import WeightSet
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Cache:
+    """A cache in one folder, with its settings. Cheap to open: nothing is read or made before the first stage runs.
+
+    Arguments are settings (see ``cachec config``) and win over the environment and the configuration file; one left at
+    None is looked up there. Raises ConfigError for a malformed one.
+    """
+
+    def __init__(
+        self,
+        dir: str | os.PathLike[str] | None = None,
+        *,
+        mode: Mode | str | None = None,
+        namespace: str | None = None,
+        max_size: int | str | None = None,
+        lock_timeout: float | None = None,
+        log: str | None = None,
+        fsync: bool | None = None,
+    ) -> None:
+        given = {
+            "dir": dir,
+            "mode": mode,
+            "namespace": namespace,
+            "max_size": max_size,
+            "lock_timeout": lock_timeout,
+            "log": log,
+            "fsync": fsync,
+        }
+        self.settings = config.load({key: value for key, value in given.items() if value is not None})
+        self.events = EventLog(self.settings.dir, log=self.settings.log, stats_file=self.settings.stats_file)
+        self.store = Store(
+            self.settings.dir, self.settings.namespace, fsync=self.settings.fsync, on_fault=self.events.note_fault
+        )
+        distributions = Distributions()
+        digests = self.store.digests
+        self._plugins = Plugins(distributions)
+        tools = ToolKeys(digests, distributions)
+        code = CodeKeys(_owner(distributions), GlobalKeys(digests, self._plugins).encode)
+        requests = Requests(digests, code, tools, distributions, self._plugins)
+        looker = Looker(self.store, self._plugins, Dependencies(tools, digests), _digest_with(digests))
+        self._engine = Engine(
+            self.settings, Tools(self.store, digests, requests, self._plugins, looker), self.events
+        )
+
+    @property
+    def dir(self) -> Path:
+        """The folder of this cache."""
+        return self.settings.dir
+
+    @overload
+    def stage(self, function: Callable[P, R], /) -> Stage[P, R]: ...
+
+    @overload
+    def stage(
+        self,
+        /,
+        *,
+        name: str | None = None,
+        version: str = "",
+        ignore: Collection[str] = (),
+        tools: Sequence[str | os.PathLike[str]] = (),
+        env: Sequence[str] = (),
+        depends: Sequence[object] = (),
+        portable: bool = False,
+        per_rank: bool = False,
+        deterministic: bool = True,
+        tags: Sequence[str] = (),
+        mode: Mode | str | None = None,
+        lock_timeout: float | None = None,
+    ) -> Callable[[Callable[P, R]], Stage[P, R]]: ...
+
+    def stage(
+        self,
+        function: Callable[..., Any] | None = None,
+        /,
+        *,
+        name: str | None = None,
+        version: str = "",
+        ignore: Collection[str] = (),
+        tools: Sequence[str | os.PathLike[str]] = (),
+        env: Sequence[str] = (),
+        depends: Sequence[object] = (),
+        portable: bool = False,
+        per_rank: bool = False,
+        deterministic: bool = True,
+        tags: Sequence[str] = (),
+        mode: Mode | str | None = None,
+        lock_timeout: float | None = None,
+    ) -> Any:
+        """Make a function a stage: ``@cache.stage`` or ``@cache.stage(tools=["jaxlib"])``.
+
+        name: of the stage in keys and reports, by default ``module.qualname``. version: bump it to forget all results.
+        ignore: parameters that leave the key. tools: distributions by name, executables by path. env: variables of the
+        environment that the stage reads. depends: files, or functions and modules, that the code reaches in a way that
+        can't be seen. portable: leave the processor out of the key. per_rank: put the rank of sharded weights in it.
+        deterministic: False where two runs may differ in bytes (mode ``verify`` then compares numerically). tags: for
+        selecting entries later. mode, lock_timeout: as the settings, for this stage alone.
+
+        Raises UnsupportedFunction for a generator or a descriptor, UsageError for an unknown name in ``ignore``.
+        """
+
+        def decorate(wrapped: Callable[..., Any]) -> Stage[..., Any]:
+            for option, value in (("ignore", ignore), ("tools", tools), ("env", env), ("depends", depends), ("tags", tags)):
+                if isinstance(value, str):
+                    raise UsageError(f"{option}={value!r} is a str; give a list: {option}=[{value!r}]")
+            options = Options(
+                name=name or f"{wrapped.__module__}.{wrapped.__qualname__}",
+                version=version,
+                ignore=frozenset(ignore),
+                tools=tuple(tools),
+                env=tuple(env),
+                depends=tuple(depends),
+                portable=portable,
+                per_rank=per_rank,
+                deterministic=deterministic,
+                tags=tuple(tags),
+            )
+            own = Mode(mode) if isinstance(mode, str) else mode
+            return Stage(self._engine, wrapped, options, mode=own, lock_timeout=lock_timeout)
+
+        return decorate if function is None else decorate(function)
+
+    def call(self, stage: Stage[P, R], *args: P.args, **kwargs: P.kwargs) -> tuple[R, Outcome]:
+        """Call a stage; returns its result and the outcome of the call."""
+        return stage.call(*args, **kwargs)
+
+    def close(self) -> None:
+        """Close files and database connections. The cache opens them again when it is used again."""
+        self.store.close()
+
+    def __repr__(self) -> str:
+        return f"Cache({str(self.settings.dir)!r}, mode={self.settings.mode.value!r})"
+
+
+def _owner(distributions: Distributions) -> Callable[[str], str | None]:
+    def owner(path: str) -> str | None:
+        found = distributions.owner(path)
+        return None if found is None else found.name
+
+    return owner
+
+
+def _digest_with(digests: FileDigests) -> Callable[[WeightSet, str], Digest | None]:
+    return lambda weights, name: weights[name].digest(digests)

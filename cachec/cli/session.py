@@ -1,0 +1,134 @@
+"""What the commands share: the settings, the opened store, keys by prefix, and printing."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any, NoReturn
+
+import click
+import msgspec
+
+from cachec import config
+from cachec.errors import CachecError, StoreFault
+from cachec.model import Entry, Fault, Part
+from cachec.report import MIN_PREFIX, SHOWN_KEY
+from cachec.store import Store
+
+_PREFIX = re.compile(rf"[0-9a-f]{{{MIN_PREFIX},64}}")
+
+#: Matches that an ambiguous prefix lists.
+_SHOWN_MATCHES = 8
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of text.")
+
+
+class Session:
+    """One run of the command line."""
+
+    def __init__(self, overrides: Mapping[str, object]) -> None:
+        self._overrides = overrides
+        self._faults: Counter[Fault] = Counter()
+
+    @cached_property
+    def settings(self) -> config.Settings:
+        """The settings in force. Raises ConfigError."""
+        return config.load(self._overrides)
+
+    @cached_property
+    def store(self) -> Store:
+        """The store; a folder that is not there is an empty one, and is not made."""
+        return Store(self.settings.dir, self.settings.namespace, fsync=self.settings.fsync, on_fault=self._note_fault)
+
+    def _note_fault(self, fault: Fault, detail: str) -> None:
+        """An entry was left out. Told once a kind, as a damaged store may have thousands."""
+        self._faults[fault] += 1
+        if self._faults[fault] == 1:
+            click.echo(f"cachec: left out ({fault.value}): {detail}", err=True)
+
+    def close(self) -> None:
+        """Let go of the store, if it was opened."""
+        if "store" in self.__dict__:
+            self.store.close()
+
+    def entries(self) -> list[Entry]:
+        """All entries that can be read, newest first."""
+        found = [entry for entry in self.store.entries() if entry.traces]
+        return sorted(found, key=lambda entry: -max(trace.created for trace in entry.traces))
+
+    def entry(self, prefix: str) -> Entry:
+        """The entry whose key begins with ``prefix``. Exits with 1 where there is none.
+
+        Raises CachecError for what is no key, or is the beginning of several.
+        """
+        found = self.matches(prefix)
+        if not found:
+            self.fail(f"no entry has a key that begins with {prefix}; `cachec ls` lists them")
+        return found[0]
+
+    def matches(self, prefix: str) -> list[Entry]:
+        """The one entry whose key begins with ``prefix``, or none. Raises CachecError as ``entry`` does."""
+        prefix = prefix.lower()
+        if _PREFIX.fullmatch(prefix) is None:
+            raise CachecError(f"{prefix!r} is no key: give {MIN_PREFIX} to 64 hexadecimal characters")
+        if len(prefix) == 64:
+            entry = self.store.lookup(prefix)
+            return [] if entry is None else [entry]
+        found = [entry for entry in self.store.entries() if entry.key.startswith(prefix)]
+        if len(found) > 1:
+            shown = max(SHOWN_KEY, len(prefix) + 4)
+            listed = ", ".join(f"{entry.key[:shown]} ({clean(entry.stage)})" for entry in found[:_SHOWN_MATCHES])
+            more = f" and {len(found) - _SHOWN_MATCHES} more" if len(found) > _SHOWN_MATCHES else ""
+            raise CachecError(f"{prefix} is the beginning of {len(found)} keys: {listed}{more}; give more characters")
+        return found
+
+    def parts(self, entry: Entry) -> tuple[Part, ...] | None:
+        """The named parts of an entry's key; None, said on stderr, where their artifact can't be read."""
+        try:
+            return self.store.parts(entry)
+        except StoreFault as fault:
+            self._note_fault(fault.fault, fault.detail)
+            return None
+
+    def fail(self, words: str) -> NoReturn:
+        """Say what was not found, and exit with 1."""
+        click.echo(f"cachec: {clean(words)}", err=True)
+        click.get_current_context().exit(1)
+
+
+pass_session = click.make_pass_decorator(Session)
+
+
+def print_json(document: Any) -> None:
+    """Print one JSON document."""
+    click.echo(msgspec.json.format(msgspec.json.encode(document), indent=2).decode())
+
+
+def clean(text: str) -> str:
+    """Text from a store or a checkpoint without control characters, which a terminal might obey."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text)
+
+
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[str] = ()) -> None:
+    """Print rows under a header; columns in ``right`` hold numbers. Not cut to a width where stdout is no terminal."""
+    import sys
+
+    from rich.cells import cell_len
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for column in columns:
+        table.add_column(column, justify="right" if column in right else "left", overflow="fold", no_wrap=False)
+    for row in rows:
+        table.add_row(*(Text(clean(cell)) for cell in row))
+    width = None
+    if not sys.stdout.isatty():
+        cells = [columns, *([clean(cell) for cell in row] for row in rows)]
+        width = sum(max(cell_len(row[at]) for row in cells) + 2 for at in range(len(columns)))
+    Console(file=sys.stdout, width=width, highlight=False).print(table)

@@ -1,0 +1,141 @@
+"""numpy arrays: the elements in C order as one raw artifact, mapped back read-only.
+
+The dtype is kept as numpy's type string with its byte order (``<f4``, ``>i2``, ``|b1``, ``<U8``, ``<M8[ns]``), or as
+the name of an ml_dtypes type (``bfloat16``, ``float8_e4m3fn``). numpy is imported by these functions only.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import sys
+import weakref
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import msgspec
+
+from cachec import fsio
+from cachec.codecs.base import Sink, Source, corrupt, meta_of, open_artifact, unstorable
+from cachec.model import Leaf
+
+if TYPE_CHECKING:
+    import numpy as np
+
+#: The type strings that are stored. Long doubles are left out: their padding has any content. Records and objects too.
+_TYPE_STRING: Final = re.compile(
+    r"[<>|](b1|[iu][1248]|f[248]|c(8|16)|[US][1-9][0-9]{0,8}|[mM]8(\[[0-9]{0,9}(Y|M|W|D|h|m|s|ms|us|ns|ps|fs|as)\])?)"
+)
+_ML_NAME: Final = re.compile(r"(bfloat16|u?int[0-9]+|float[0-9]+_[a-z0-9]+)")
+
+
+class _ArrayMeta(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    dtype: str
+    shape: tuple[Annotated[int, msgspec.Meta(ge=0)], ...]
+    scalar: bool = False
+
+
+class Provenance:
+    """Knows the digests of arrays that were mapped from artifacts, without hashing them: immutable by construction.
+
+    Entries go when their array does. Only the array itself is known; a slice of it is hashed like any other.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[weakref.ref[Any], int, str]] = {}
+
+    def note(self, array: Any, digest: str) -> None:
+        """``array`` is a whole artifact, mapped read-only."""
+        place = id(array)
+        gone = weakref.ref(array, lambda _: self._known.pop(place, None))
+        self._known[place] = (gone, array.__array_interface__["data"][0], digest)
+
+    def digest(self, value: Any) -> str | None:
+        """The digest of the bytes of ``value`` in C order, or None where it is not known."""
+        known = self._known.get(id(value))
+        if known is None:
+            return None
+        reference, address, digest = known
+        array: Any = reference()
+        if array is None or array is not value:
+            return None
+        # The shape or dtype of an array can be set in place; the bytes are the same as long as these hold.
+        flags = array.flags
+        if flags.writeable or not flags.c_contiguous or array.__array_interface__["data"][0] != address:
+            return None
+        return digest
+
+
+def is_array(cls: type) -> bool:
+    """Whether a class is ``numpy.ndarray``, ``numpy.memmap`` or a numpy scalar. Imports nothing."""
+    if cls.__module__ not in {"numpy", "ml_dtypes"}:
+        return False
+    numpy = sys.modules.get("numpy")
+    return numpy is not None and (cls is numpy.ndarray or cls is numpy.memmap or issubclass(cls, numpy.generic))
+
+
+def encode_array(value: Any, sink: Sink, path: str) -> Leaf:
+    """An array or scalar of numpy. Raises UnstorableResult for objects, records and long doubles."""
+    import numpy as np
+
+    dtype = value.dtype
+    foreign = dtype.type.__module__ == "ml_dtypes"
+    name = dtype.name if foreign else dtype.str
+    if not (_ML_NAME if foreign else _TYPE_STRING).fullmatch(name) or dtype.metadata:
+        raise unstorable(
+            value,
+            path,
+            "return its fields as arrays of numbers, in a dict or dataclass, or its bytes",
+            f"an array of dtype {dtype}",
+        )
+    array = np.ascontiguousarray(value).reshape(-1)
+    data = memoryview(array.view(np.uint8).data) if array.size else b""
+    meta: dict[str, Any] = {"dtype": name, "shape": list(value.shape)}
+    if isinstance(value, np.generic):
+        meta["scalar"] = True
+    return Leaf("array", (sink.add_bytes(data),), meta)
+
+
+def decode_array(leaf: Leaf, source: Source, provenance: Provenance | None) -> Any:
+    """The array, read-only over a map of its artifact (or the scalar). Raises StoreFault."""
+    import numpy as np
+
+    meta = meta_of(leaf, _ArrayMeta)
+    dtype = _dtype(meta.dtype)
+    (ref,) = leaf.artifacts
+    expected = math.prod(meta.shape) * dtype.itemsize
+    if expected != ref.size:
+        raise corrupt(f"an array {meta.dtype}{list(meta.shape)} takes {expected} bytes, its artifact has {ref.size}")
+    fd = open_artifact(source, ref)
+    try:
+        view = fsio.map_read(fd, 0, ref.size)
+    finally:
+        os.close(fd)
+    try:
+        array: np.ndarray[Any, Any] = np.ndarray(meta.shape, dtype, buffer=view)
+    except (ValueError, OverflowError) as error:  # too many dimensions, or a dimension beyond the address space
+        raise corrupt(f"an array {meta.dtype}{list(meta.shape)}: {error}") from error
+    if meta.scalar:
+        if meta.shape:
+            raise corrupt(f"a scalar has no shape, found {list(meta.shape)}")
+        return array[()]
+    if provenance is not None:
+        provenance.note(array, ref.digest)
+    return array
+
+
+def _dtype(name: str) -> np.dtype[Any]:
+    import numpy as np
+
+    if _TYPE_STRING.fullmatch(name):
+        try:
+            return np.dtype(name)
+        except TypeError as error:  # a unit of time that is none
+            raise corrupt(f"unknown dtype {name!r}") from error
+    if _ML_NAME.fullmatch(name):
+        import ml_dtypes
+
+        found = getattr(ml_dtypes, name, None)
+        if isinstance(found, type) and issubclass(found, np.generic):
+            return np.dtype(found)
+    raise corrupt(f"unknown dtype {name!r}")

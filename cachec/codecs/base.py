@@ -1,0 +1,122 @@
+"""What every codec needs: where artifacts go and come from, how refusals read, how a stored ``meta`` is validated."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+from typing import Final, Protocol, TypeVar
+
+import msgspec
+
+from cachec import fsio
+from cachec.errors import StoreFault, UnstorableResult
+from cachec.hashing import digest_bytes
+from cachec.model import ArtifactRef, Fault, Leaf
+
+#: Nesting of a result beyond this is refused: it is a cycle, or would exhaust Python's own stack.
+MAX_DEPTH: Final = 100
+
+
+class Sink(Protocol):
+    """Where artifacts go: the object store, or the staging of one publication."""
+
+    def add_bytes(self, data: bytes | memoryview) -> ArtifactRef:
+        """Store these bytes. Raises StoreFault where the store can't take them."""
+
+    def add_file(self, path: str | os.PathLike[str]) -> ArtifactRef:
+        """Store a copy of the content of this file.
+
+        Raises OSError or ValueError where ``path`` is no file that can be read, StoreFault where the store has failed.
+        """
+
+
+class Source(Protocol):
+    """Where artifacts come from."""
+
+    def path(self, ref: ArtifactRef) -> Path:
+        """The file of an artifact, checked by digest when first used. Raises StoreFault where it is gone or altered."""
+
+    def tree(
+        self,
+        files: Mapping[str, tuple[ArtifactRef, bool]],
+        links: Mapping[str, str] | None = None,
+        folders: Collection[str] = (),
+    ) -> Path:
+        """The immutable folder of these files (relative path -> content, executable), links and folders, checked.
+
+        Raises StoreFault, also for names and targets that would lead out of it.
+        """
+
+
+def corrupt(detail: str) -> StoreFault:
+    """A row says something impossible: the call becomes a miss."""
+    return StoreFault(Fault.ROW_CORRUPT, detail)
+
+
+def unstorable(value: object, path: str, way_out: str, what: str = "") -> UnstorableResult:
+    """A result can't be stored; ``path`` says where in the result it is."""
+    cls = type(value)
+    return UnstorableResult(f"{path} is {what or f'a {cls.__module__}.{cls.__qualname__}'}; {way_out}")
+
+
+T = TypeVar("T")
+
+
+def meta_of(leaf: Leaf, form: type[T], artifacts: int | None = 1) -> T:
+    """The validated ``meta`` of a leaf that must have so many artifacts. Raises StoreFault (row-corrupt)."""
+    if artifacts is not None and len(leaf.artifacts) != artifacts:
+        raise corrupt(f"codec {leaf.codec!r} has {len(leaf.artifacts)} artifacts, expected {artifacts}")
+    try:
+        return msgspec.convert(leaf.meta, form)
+    except msgspec.ValidationError as error:
+        raise corrupt(f"codec {leaf.codec!r}: {error}") from error
+
+
+def open_artifact(source: Source, ref: ArtifactRef) -> int:
+    """A descriptor of an artifact whose size is as recorded. Raises StoreFault."""
+    return open_checked(source.path(ref), ref)
+
+
+def open_checked(path: Path, ref: ArtifactRef) -> int:
+    """The same for a path that the source gave out before."""
+    try:
+        fd = fsio.open_read(path)
+    except FileNotFoundError as error:
+        raise StoreFault(Fault.ARTIFACT_MISSING, f"artifact {ref.digest[:12]} is gone") from error
+    except OSError as error:
+        raise StoreFault(Fault.IO_ERROR, f"artifact {ref.digest[:12]}: {error}") from error
+    size = os.fstat(fd).st_size
+    if size != ref.size:
+        os.close(fd)
+        raise StoreFault(Fault.ARTIFACT_CORRUPT, f"artifact {ref.digest[:12]} has {size} bytes, expected {ref.size}")
+    return fd
+
+
+def read(source: Source, ref: ArtifactRef) -> bytes:
+    """The content of an artifact. Raises StoreFault."""
+    return _read_closing(open_artifact(source, ref), ref)
+
+
+def _read_closing(fd: int, ref: ArtifactRef) -> bytes:
+    try:
+        return fsio.pread_exact(fd, 0, ref.size)
+    except (OSError, EOFError) as error:
+        raise StoreFault(Fault.IO_ERROR, f"artifact {ref.digest[:12]}: {error}") from error
+    finally:
+        os.close(fd)
+
+
+def reader(source: Source, ref: ArtifactRef) -> Callable[[], bytes]:
+    """Reads an artifact later. That it is there and whole is asked now, so that a hit does not fail after it was given;
+    the bytes are checked again when they are read.
+    """
+    path = source.path(ref)
+
+    def load() -> bytes:
+        data = _read_closing(open_checked(path, ref), ref)
+        if digest_bytes(data) != ref.digest:
+            raise StoreFault(Fault.ARTIFACT_CORRUPT, f"artifact {ref.digest[:12]} was altered after it was checked")
+        return data
+
+    return load

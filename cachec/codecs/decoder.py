@@ -1,0 +1,123 @@
+"""Nodes back into a stage's result. Nothing that a row says is trusted before it is validated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+
+from cachec.codecs import arrays, data, files, records, weightsets
+from cachec.codecs.arrays import Provenance
+from cachec.codecs.base import Source, corrupt
+from cachec.codecs.weightsets import Caller
+from cachec.errors import PluginError
+from cachec.model import ArtifactRef, CallerSet, Inline, Leaf, Node, Record, Sequence, Weights
+from cachec.plugin import Plugin
+
+#: The plugin of a name. Raises PluginError where there is none.
+PluginNamed = Callable[[str], Plugin]
+
+
+def decode(
+    node: Node,
+    source: Source,
+    plugins: PluginNamed,
+    caller: Caller,
+    manifest: ArtifactRef | None = None,
+    *,
+    provenance: Provenance | None = None,
+) -> Any:
+    """The result: mutable parts made anew at each call, arrays and files in place in the store.
+
+    caller: the weight sets of this call by argument path. manifest: what File and Dir results without a manifest of
+    their own are to be linked with. provenance: is told the digest of every array. Raises StoreFault: ROW_CORRUPT for
+    what can't be, ARTIFACT_... for content that is not there.
+    """
+    return Decoder(source, plugins, caller, manifest, provenance).decode(node)
+
+
+class Decoder:
+    """Decodes the result of one call."""
+
+    def __init__(
+        self,
+        source: Source,
+        plugins: PluginNamed,
+        caller: Caller,
+        manifest: ArtifactRef | None = None,
+        provenance: Provenance | None = None,
+    ) -> None:
+        self._source = source
+        self._plugins = plugins
+        self._caller = caller
+        self._manifests = files.Manifests(source, manifest)
+        self._provenance = provenance
+
+    def decode(self, node: Node) -> Any:
+        """See the function ``decode``."""
+        if isinstance(node, Leaf):
+            decode = _LEAVES.get(node.codec)
+            return decode(self, node) if decode is not None else self._plugin(node)
+        if isinstance(node, Inline):
+            return records.decode_member(node.value) if node.kind == "enum" else data.decode_inline(node)
+        if isinstance(node, CallerSet):
+            return weightsets.decode_caller_set(node, self._caller)
+        if isinstance(node, Weights):
+            return weightsets.decode_weights(node, self._source, self._caller)
+        if isinstance(node, Sequence):
+            items = [self.decode(item) for item in node.items]
+            if node.kind not in {"list", "tuple"}:
+                raise corrupt(f"unknown kind of sequence {node.kind!r}")
+            return items if node.kind == "list" else tuple(items)
+        return self._record(node)
+
+    def _record(self, node: Record) -> Any:
+        if len(node.names) != len(node.items) or len(set(node.names)) != len(node.names):
+            raise corrupt(f"a record {node.dataclass!r} with a name twice, or with too few of them")
+        found = {name: self.decode(item) for name, item in zip(node.names, node.items, strict=True)}
+        return records.make(node.dataclass, found) if node.dataclass else found
+
+    def _plugin(self, leaf: Leaf) -> Any:
+        kind, _, name = leaf.codec.partition(":")
+        if kind != "plugin":
+            raise corrupt(f"unknown codec {leaf.codec!r}")
+        paths = [self._source.path(ref) for ref in leaf.artifacts]
+        try:
+            # A copy: what the plugin makes of the meta must not be shared with the next hit.
+            meta = msgspec.json.decode(msgspec.json.encode(leaf.meta))
+            return self._plugins(name).decode(meta, paths)
+        except (PluginError, msgspec.MsgspecError, ValueError, LookupError) as error:
+            raise corrupt(f"codec {leaf.codec!r}: {error}") from error
+
+    def _array(self, leaf: Leaf) -> Any:
+        return arrays.decode_array(leaf, self._source, self._provenance)
+
+    def _bytes(self, leaf: Leaf) -> bytes:
+        return data.decode_bytes(leaf, self._source)
+
+    def _text(self, leaf: Leaf) -> str:
+        return data.decode_text(leaf, self._source)
+
+    def _data(self, leaf: Leaf) -> Any:
+        return data.decode_data(leaf, self._source)
+
+    def _file(self, leaf: Leaf) -> Any:
+        return files.decode_file(leaf, self._source, self._manifests)
+
+    def _dir(self, leaf: Leaf) -> Any:
+        return files.decode_dir(leaf, self._source, self._manifests)
+
+    def _program(self, leaf: Leaf) -> Any:
+        return files.decode_program(leaf, self._source, self._manifests)
+
+
+_LEAVES: Final[dict[str, Callable[[Decoder, Leaf], Any]]] = {
+    "array": Decoder._array,
+    "bytes": Decoder._bytes,
+    "text": Decoder._text,
+    "data": Decoder._data,
+    "file": Decoder._file,
+    "dir": Decoder._dir,
+    "program": Decoder._program,
+}

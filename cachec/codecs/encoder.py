@@ -1,0 +1,150 @@
+"""A stage's result into nodes: which codec takes which value."""
+
+from __future__ import annotations
+
+import enum
+import os
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from cachec.artifact import Dir, File
+from cachec.codecs import arrays, data, files, records, weightsets
+from cachec.codecs.base import MAX_DEPTH, Sink, unstorable
+from cachec.errors import PluginError
+from cachec.model import ArtifactRef, CallerSet, Inline, Leaf, Node, OwnedWeight, Record, Sequence, Weights
+from cachec.plugin import Plugin
+from cachec.topology import Program
+from cachec.weights import Weight, WeightSet
+
+#: The plugin that handles values of a class, or None.
+PluginFor = Callable[[type], Plugin | None]
+
+_WAYS_OUT: Final = (
+    "a stage returns None, numbers, text, bytes, numpy arrays, cachec.File, cachec.Dir, cachec.Program, weight sets, "
+    "values of a plugin's types, and tuples, lists, dicts, dataclasses and named tuples of them. Return one of those, "
+    "or install a plugin for this type"
+)
+#: What to return instead, for common values that have no codec on purpose.
+_INSTEAD: Final[Mapping[type, str]] = {
+    bytearray: "return bytes(...), which nobody can change",
+    memoryview: "return bytes(...), which nobody can change",
+    set: "return a sorted list: the order of a set differs from process to process",
+    frozenset: "return a sorted list: the order of a set differs from process to process",
+    Weight: "return the set, narrowed by weights.select([name])",
+}
+
+
+def encode(value: object, sink: Sink, plugins: PluginFor) -> Node:
+    """The stored form of a stage's result; what is too large for a row becomes artifacts in ``sink``.
+
+    Raises UnstorableResult, naming the place in the result, the type and the way out; StoreFault from ``sink``.
+    """
+    return Encoder(sink, plugins).encode(value)
+
+
+class Encoder:
+    """Encodes results into one store."""
+
+    def __init__(self, sink: Sink, plugins: PluginFor) -> None:
+        self._sink = sink
+        self._plugins = plugins
+
+    def encode(self, value: object, path: str = "result") -> Node:
+        """See the function ``encode``. path: how the value is called in messages."""
+        return self._node(value, path, MAX_DEPTH)
+
+    def _node(self, value: Any, path: str, depth: int) -> Node:
+        cls = type(value)
+        if cls in data.SCALARS:
+            return data.encode_scalar(value, self._sink)
+        if cls is File:
+            return files.encode_file(value, self._sink, path)
+        if cls is Program:
+            return files.encode_program(value, self._sink, path)
+        if cls is Dir:
+            return files.encode_dir(value, self._sink, path)
+        if isinstance(value, WeightSet):
+            return weightsets.encode_weights(value, self._sink, path)
+        if arrays.is_array(cls):
+            return arrays.encode_array(value, self._sink, path)
+        if depth == 0:
+            raise unstorable(value, path, f"return a flatter value: it contains itself or is over {MAX_DEPTH} deep")
+        if cls in {list, tuple, dict}:
+            whole = data.encode_data(value, self._sink, path)
+            if whole is not None:
+                return whole
+            return self._mapping(value, path, depth) if cls is dict else self._sequence(value, path, depth)
+        if cls in _INSTEAD:
+            raise unstorable(value, path, _INSTEAD[cls])
+        plugin = self._plugins(cls)
+        if plugin is not None:
+            return self._plugin(plugin, value, path)
+        if isinstance(value, enum.Enum):
+            return records.encode_member(value, path)
+        if records.is_record(cls):
+            return self._record(value, path, depth)
+        if isinstance(value, os.PathLike):
+            raise unstorable(value, path, "return cachec.File(path) or cachec.Dir(path), which store the content")
+        raise unstorable(value, path, _WAYS_OUT)
+
+    def _sequence(self, value: list[Any] | tuple[Any, ...], path: str, depth: int) -> Sequence:
+        items = tuple(self._node(item, f"{path}[{index}]", depth - 1) for index, item in enumerate(value))
+        return Sequence(type(value).__name__, items)
+
+    def _mapping(self, value: dict[Any, Any], path: str, depth: int) -> Record:
+        for key in value:
+            if type(key) is not str:
+                raise unstorable(key, f"a key of {path}", "use strings as keys, or return a list of pairs")
+            if not key.isascii() and key.encode(errors="replace").decode() != key:
+                raise unstorable(key, f"a key of {path}", "use Unicode text", f"the text {key!a} with a lone surrogate")
+        items = tuple(self._node(item, f"{path}[{key!r}]", depth - 1) for key, item in value.items())
+        return Record("", tuple(value), items)
+
+    def _record(self, value: object, path: str, depth: int) -> Record:
+        name = records.class_name(value, path)
+        found = records.fields(value, path)
+        items = tuple(self._node(item, f"{path}.{field}", depth - 1) for field, item in found.items())
+        return Record(name, tuple(found), items)
+
+    def _plugin(self, plugin: Plugin, value: object, path: str) -> Leaf:
+        out = _Writer(self._sink)
+        meta = plugin.encode(value, out)
+        try:
+            same = msgspec.json.decode(msgspec.json.encode(meta))
+        except (TypeError, ValueError) as error:
+            raise PluginError(f"plugin {plugin.name!r} stores {path} with a meta that is no JSON: {error}") from error
+        if type(meta) is not dict or same != meta:
+            raise PluginError(f"plugin {plugin.name!r} stores {path} with a meta that JSON does not give back as it is")
+        return Leaf(f"plugin:{plugin.name}", tuple(out.artifacts), same)
+
+
+class _Writer:
+    """The ArtifactWriter of one plugin value."""
+
+    def __init__(self, sink: Sink) -> None:
+        self._sink = sink
+        self.artifacts: list[ArtifactRef] = []
+
+    def write(self, data: bytes | memoryview) -> None:
+        self.artifacts.append(self._sink.add_bytes(data))
+
+    def copy(self, path: Path) -> None:
+        self.artifacts.append(self._sink.add_file(path))
+
+
+def artifacts(node: Node) -> Iterator[ArtifactRef]:
+    """Every artifact that a stored value needs."""
+    if isinstance(node, Leaf):
+        yield from node.artifacts
+    elif isinstance(node, Sequence | Record):
+        for item in node.items:
+            yield from artifacts(item)
+    elif isinstance(node, Weights):
+        for weight in node.items:
+            if isinstance(weight, OwnedWeight):
+                yield weight.artifact
+    elif not isinstance(node, Inline | CallerSet):
+        raise TypeError(f"{type(node).__qualname__} is no node")

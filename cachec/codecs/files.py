@@ -1,0 +1,197 @@
+"""Files, folders and programs: their content as artifacts, handed back as paths into the store or read when looked at.
+
+A leaf ``file`` holds the content, then the manifest if the file has one of its own; ``dir`` the regular files in the
+order of their paths, then the manifest; ``program`` the IR, then the manifest.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from typing import Any, Final
+
+import msgspec
+
+from cachec.artifact import Dir, File
+from cachec.codecs.base import Sink, Source, corrupt, meta_of, reader, unstorable
+from cachec.model import ArtifactRef, Leaf
+from cachec.topology import Manifest, Program
+
+
+class _FileMeta(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    name: str
+    kind: str = ""
+
+
+class _DirMeta(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """files: relative path -> executable, in the order of the artifacts."""
+
+    name: str
+    kind: str = ""
+    files: dict[str, bool] = {}
+    links: dict[str, str] = {}
+    folders: tuple[str, ...] = ()
+
+
+class _ProgramMeta(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    format: str
+
+
+_MISSING: Final = "a stage returns files that exist when it returns"
+
+
+class Manifests:
+    """The manifests of one result, each asked of the store once."""
+
+    def __init__(self, source: Source, inherited: ArtifactRef | None) -> None:
+        """inherited: what the stage says for files that have none of their own."""
+        self._source = source
+        self._inherited = inherited
+        self._known: dict[ArtifactRef, Manifest] = {}
+
+    def of(self, ref: ArtifactRef) -> Manifest:
+        """The manifest, read when first looked at. Raises StoreFault where its artifact is gone or altered."""
+        found = self._known.get(ref)
+        if found is None:
+            found = self._known[ref] = Manifest(ref.digest, reader(self._source, ref))
+        return found
+
+    def own_or_inherited(self, own: tuple[ArtifactRef, ...]) -> Manifest | None:
+        """``own`` holds a manifest or nothing."""
+        ref = own[0] if own else self._inherited
+        return None if ref is None else self.of(ref)
+
+
+def _add(path: str | os.PathLike[str], sink: Sink, value: object, where: str) -> ArtifactRef:
+    try:
+        return sink.add_file(path)
+    except (OSError, ValueError) as error:
+        raise unstorable(value, where, _MISSING, f"the file {os.fspath(path)}, which can't be read: {error}") from error
+
+
+def _manifest(value: File | Dir, sink: Sink) -> tuple[ArtifactRef, ...]:
+    return () if value.manifest is None else (sink.add_bytes(value.manifest.encoded()),)
+
+
+def _named(value: File | Dir, where: str) -> dict[str, Any]:
+    meta = {"name": value.name, "kind": value.kind}
+    for what, text in meta.items():
+        if type(text) is not str or not _is_text(text):
+            raise unstorable(value, where, "name it in Unicode", f"a {type(value).__name__} with the {what} {text!a}")
+    return {what: text for what, text in meta.items() if text or what == "name"}
+
+
+def _is_text(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def encode_file(value: File, sink: Sink, where: str) -> Leaf:
+    """A copy of the file as it is now. Raises UnstorableResult where it is no regular file that can be read."""
+    if os.path.isdir(value.path):
+        raise unstorable(
+            value, where, "return cachec.Dir(path) for a folder", f"a File that is the folder {value.path}"
+        )
+    content = _add(value.path, sink, value, where)
+    return Leaf("file", (content, *_manifest(value, sink)), _named(value, where))
+
+
+def decode_file(leaf: Leaf, source: Source, manifests: Manifests) -> File:
+    """The file in the store."""
+    meta = meta_of(leaf, _FileMeta, artifacts=None)
+    if not 1 <= len(leaf.artifacts) <= 2:
+        raise corrupt(f"codec 'file' has {len(leaf.artifacts)} artifacts, expected 1 or 2")
+    path = source.path(leaf.artifacts[0])
+    return File(path, meta.kind, manifests.own_or_inherited(leaf.artifacts[1:]), meta.name)
+
+
+def encode_dir(value: Dir, sink: Sink, where: str) -> Leaf:
+    """A copy of the folder as it is now: files, their executable bit, folders, relative links that stay inside.
+
+    Raises UnstorableResult, naming the path, for anything else in it.
+    """
+    top = os.fspath(value.path)
+    if not os.path.isdir(top):
+        raise unstorable(value, where, _MISSING, f"a Dir, but {top} is no folder")
+    artifacts: list[ArtifactRef] = []
+    files: dict[str, bool] = {}
+    links: dict[str, str] = {}
+    folders: list[str] = []
+    for name, entry in _walk(top, value, where):
+        if entry.is_symlink():
+            links[name] = _link_target(value, where, name, os.readlink(entry.path))
+        elif entry.is_dir():
+            folders.append(name)
+        elif entry.is_file():
+            artifacts.append(_add(entry.path, sink, value, where))
+            files[name] = bool(entry.stat().st_mode & stat.S_IXUSR)
+        else:
+            raise unstorable(value, where, "remove it", f"a Dir where {name!r} is no file, folder or link")
+    meta = {**_named(value, where), "files": files, "links": links, "folders": folders}
+    return Leaf("dir", (*artifacts, *_manifest(value, sink)), meta)
+
+
+def _walk(top: str, value: Dir, where: str) -> Iterator[tuple[str, os.DirEntry[str]]]:
+    """Everything in a folder with its path relative to ``top``, folders before what is in them."""
+    pending = [""]
+    while pending:
+        folder = pending.pop()
+        try:
+            with os.scandir(os.path.join(top, folder)) as entries:
+                found = sorted(entries, key=lambda entry: entry.name)
+        except OSError as error:
+            raise unstorable(value, where, _MISSING, f"a Dir that can't be listed: {error}") from error
+        for entry in found:
+            name = f"{folder}/{entry.name}" if folder else entry.name
+            if not _is_text(name):
+                raise unstorable(value, where, "name its files in Unicode", f"a Dir with the name {name!a}")
+            if entry.is_dir(follow_symlinks=False):
+                pending.append(name)
+            yield name, entry
+
+
+def _link_target(value: Dir, where: str, name: str, target: str) -> str:
+    """Links may climb only first and never out of the folder: then no chain of them can lead out either."""
+    parts = target.split("/")
+    climbs = next((count for count, part in enumerate(parts) if part != ".."), len(parts))
+    if target.startswith("/") or climbs > name.count("/") or ".." in parts[climbs:] or not _is_text(target):
+        raise unstorable(
+            value,
+            where,
+            "use a relative link of the form ../../a/b that stays inside",
+            f"a Dir where the link {name!r} leads to {target!a}",
+        )
+    return target
+
+
+def decode_dir(leaf: Leaf, source: Source, manifests: Manifests) -> Dir:
+    """The folder in the store."""
+    meta = meta_of(leaf, _DirMeta, artifacts=None)
+    count = len(meta.files)
+    if not count <= len(leaf.artifacts) <= count + 1:
+        raise corrupt(f"codec 'dir' has {len(leaf.artifacts)} artifacts for {count} files")
+    files = {
+        name: (ref, executable) for (name, executable), ref in zip(meta.files.items(), leaf.artifacts, strict=False)
+    }
+    path = source.tree(files, meta.links, meta.folders)
+    found: Dir = Dir(path, meta.kind, manifests.own_or_inherited(leaf.artifacts[count:]), meta.name)
+    return found
+
+
+def encode_program(value: Program, sink: Sink, where: str) -> Leaf:
+    """IR and manifest."""
+    artifacts = (sink.add_bytes(value.ir), sink.add_bytes(value.manifest.encoded()))
+    return Leaf("program", artifacts, {"format": value.format})
+
+
+def decode_program(leaf: Leaf, source: Source, manifests: Manifests) -> Program:
+    """The program; its IR and its manifest are read when first looked at."""
+    meta = meta_of(leaf, _ProgramMeta, artifacts=2)
+    ir, manifest = leaf.artifacts
+    return Program.stored(
+        format=meta.format, manifest=manifests.of(manifest), ir_digest=ir.digest, load=reader(source, ir)
+    )

@@ -1,0 +1,115 @@
+"""Dataclasses, named tuples and enum members: a class by name, and its fields.
+
+A class is only ever found among the modules that are loaded already: a row of the cache never causes an import. An
+instance is made without running any code of its class (no ``__init__``, no ``__post_init__``).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import sys
+from typing import Any
+
+from cachec.codecs.base import corrupt, unstorable
+from cachec.instances import class_attribute, state
+from cachec.model import Inline
+
+_AT_TOP = "define the class at the top level of a module, under the name that it has there"
+
+
+def class_name(value: object, path: str) -> str:
+    """``module:qualname`` of the class of ``value``. Raises UnstorableResult where it could not be found by that."""
+    cls = type(value)
+    name = f"{cls.__module__}:{cls.__qualname__}"
+    if _find(name) is not cls:
+        raise unstorable(value, path, _AT_TOP)
+    return name
+
+
+def _find(name: str) -> object:
+    module, _, qualname = name.partition(":")
+    found: object = sys.modules.get(module)
+    for each in qualname.split("."):
+        # vars: no module __getattr__ (a lazy import) and no descriptor runs because a row names it
+        found = getattr(found, "__dict__", {}).get(each)
+    return found
+
+
+def _class(name: str) -> type:
+    found = _find(name)
+    if not isinstance(found, type):
+        raise corrupt(f"no class {name[:200]!r} is loaded")
+    return found
+
+
+def is_record(cls: type) -> bool:
+    """Whether instances of this class are stored field by field."""
+    return _is_dataclass(cls) or _is_named_tuple(cls)
+
+
+def _is_dataclass(cls: type) -> bool:
+    return (
+        class_attribute(cls, "__dataclass_fields__") is not None and class_attribute(cls, "__new__") is object.__new__
+    )
+
+
+def _is_named_tuple(cls: type) -> bool:
+    names = class_attribute(cls, "_fields")
+    return issubclass(cls, tuple) and isinstance(names, tuple) and all(type(name) is str for name in names)
+
+
+def fields(value: Any, path: str) -> dict[str, Any]:
+    """The fields of a record by name. Raises UnstorableResult where it holds more than its fields, or less."""
+    cls = type(value)
+    attributes = state(value)
+    if _is_named_tuple(cls):
+        names: tuple[str, ...] = cls._fields
+        found = dict(zip(names, tuple(value), strict=True))
+    else:
+        names = tuple(each.name for each in dataclasses.fields(cls))
+        missing = [name for name in names if not hasattr(value, name)]
+        if missing:
+            raise unstorable(value, path, f"set its field {missing[0]!r}, which it lacks")
+        found = {name: getattr(value, name) for name in names}
+        attributes = {name: part for name, part in attributes.items() if name not in found}
+    if attributes:
+        extra = next(iter(attributes))
+        raise unstorable(value, path, f"declare its attribute {extra!r} as a field, so that it is stored too")
+    return found
+
+
+def make(name: str, found: dict[str, Any]) -> Any:
+    """An instance of a loaded dataclass or named tuple with exactly these fields. Raises StoreFault (row-corrupt)."""
+    cls = _class(name)
+    if _is_named_tuple(cls):
+        expected: tuple[str, ...] = class_attribute(cls, "_fields")
+    elif _is_dataclass(cls):
+        expected = tuple(each.name for each in dataclasses.fields(cls))
+    else:
+        raise corrupt(f"{name!r} is neither a dataclass nor a named tuple")
+    if tuple(found) != expected:
+        raise corrupt(f"{name!r} has the fields {list(expected)}, stored were {list(found)}")
+    if _is_named_tuple(cls):
+        return tuple.__new__(cls, found.values())
+    value: object = object.__new__(cls)
+    for each, part in found.items():
+        object.__setattr__(value, each, part)  # a frozen class refuses its own
+    return value
+
+
+def encode_member(value: enum.Enum, path: str) -> Inline:
+    """An enum member by name. Raises UnstorableResult for a combination of flags that has no name of its own."""
+    if type(value).__members__.get(str(value.name)) is not value:
+        raise unstorable(value, path, "give this combination a name in the class, or return its value")
+    return Inline("enum", f"{class_name(value, path)}:{value.name}")
+
+
+def decode_member(text: str) -> enum.Enum:
+    """The member back. Raises StoreFault (row-corrupt)."""
+    name, _, member = text.rpartition(":")
+    cls = _class(name)
+    found = cls.__members__.get(member) if issubclass(cls, enum.Enum) else None
+    if found is None:
+        raise corrupt(f"{name!r} is no enum with a member {member!r}")
+    return found

@@ -1,0 +1,355 @@
+"""Settings: defaults < file < environment < argument, and where each value came from.
+
+The file is the nearest ``cachec.toml``, or ``pyproject.toml`` with a table ``[tool.cachec]``, upwards from the current
+folder; in one folder ``cachec.toml`` wins. Files are not merged. ``CACHEC_<KEY>`` is the upper-cased key, one to one;
+an empty variable counts as not set. Relative paths of a file start at its folder, others at the current folder.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from cachec.errors import ConfigError
+from cachec.model import Mode
+
+#: Sub-tables of the file that other parts of cachec read for themselves.
+KNOWN_TABLES = frozenset({"warm", "adapters"})
+
+#: What is printed: misses, everything, or nothing.
+LOG_LEVELS = ("miss", "all", "off")
+
+_UNITS = {"": 1, "B": 1}
+_UNITS |= {f"{prefix}iB": 1024**power for power, prefix in enumerate("KMGT", 1)}
+_UNITS |= {f"{prefix}B": 1000**power for power, prefix in enumerate("kMGT", 1)} | {"KB": 1000}
+
+_TRUE = frozenset({"1", "true", "yes", "on"})
+_FALSE = frozenset({"0", "false", "no", "off"})
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """All settings of one cache. Immutable.
+
+    dir: the store. mode: what calls may do with it. max_size: bytes that ``gc`` keeps; 0 for no limit. namespace:
+    keys of two never meet. base_dir: the folder that paths in keys are shown relative to. log: ``miss``, ``all`` or
+    ``off``: what is printed. lock_timeout: seconds to wait for another process that runs the same stage on the same
+    key. stats_file: gets a copy of every log record. fsync: whether files are forced to disk before the row that names
+    them. origins: key -> ``default``, ``file: <path>:<line>``, ``environment: CACHEC_<KEY>`` or ``argument``.
+    """
+
+    dir: Path
+    mode: Mode
+    max_size: int
+    namespace: str
+    base_dir: Path | None
+    log: str
+    lock_timeout: float
+    stats_file: Path | None
+    fsync: bool
+    origins: Mapping[str, str]
+
+
+class _BadValueError(Exception):
+    """A value of the wrong kind; the message says what is accepted."""
+
+
+def _path(value: object, folder: str) -> Path:
+    if not isinstance(value, str | os.PathLike) or not os.fspath(value) or "\0" in os.fspath(value):
+        raise _BadValueError("a path")
+    text = os.path.expanduser(os.fspath(value))
+    return Path(os.path.normpath(os.path.join(folder, text)))
+
+
+def _mode(value: object, _folder: str) -> Mode:
+    if isinstance(value, Mode):
+        return value
+    for mode in Mode:
+        if mode.value == value:
+            return mode
+    raise _BadValueError(
+        "one of " + ", ".join(mode.value for mode in Mode) + _suggestion(value, [m.value for m in Mode])
+    )
+
+
+def _size(value: object, _folder: str) -> int:
+    accepted = "a number of bytes, 0 for no limit, or a size such as 500MB, 20GiB or 1.5TiB"
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+        return value
+    if not isinstance(value, str):
+        raise _BadValueError(accepted)
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", value)
+    if match is None or match[2] not in _UNITS:
+        raise _BadValueError(accepted)
+    number, factor = match[1], _UNITS[match[2]]
+    if "." not in number:
+        return int(number) * factor
+    if factor == 1:
+        raise _BadValueError(accepted)
+    return int(float(number) * factor)
+
+
+def _namespace(value: object, _folder: str) -> str:
+    if not isinstance(value, str) or re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}", value) is None:
+        raise _BadValueError("1 to 64 letters, digits, '.', '_' or '-', starting with a letter, a digit or '_'")
+    return value
+
+
+def _log(value: object, _folder: str) -> str:
+    if isinstance(value, str) and value in LOG_LEVELS:
+        return value
+    raise _BadValueError("one of " + ", ".join(LOG_LEVELS) + _suggestion(value, LOG_LEVELS))
+
+
+def _seconds(value: object, _folder: str) -> float:
+    accepted = "a number of seconds, 0 or more"
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        raise _BadValueError(accepted)
+    try:
+        number = float(value)
+    except (ValueError, OverflowError):
+        raise _BadValueError(accepted) from None
+    if not math.isfinite(number) or number < 0:
+        raise _BadValueError(accepted)
+    return number
+
+
+def _flag(value: object, _folder: str) -> bool:
+    if isinstance(value, bool):
+        return value
+    word = value.lower() if isinstance(value, str) else ""
+    if word in _TRUE:
+        return True
+    if word in _FALSE:
+        return False
+    raise _BadValueError("true or false")
+
+
+#: Every key, in the order that they are shown in, with the function that validates it.
+_PARSERS: Mapping[str, Callable[[object, str], Any]] = {
+    "dir": _path,
+    "mode": _mode,
+    "max_size": _size,
+    "namespace": _namespace,
+    "base_dir": _path,
+    "log": _log,
+    "lock_timeout": _seconds,
+    "stats_file": _path,
+    "fsync": _flag,
+}
+
+KEYS = tuple(_PARSERS)
+
+_VARIABLES: Mapping[str, str] = {key: "CACHEC_" + key.upper() for key in KEYS}
+
+# lock_timeout: a lock is released by the kernel when its holder dies, so the time-out only guards against a holder
+# that hangs. It has to be longer than the longest compile, else every waiter compiles the same thing again: an hour.
+# fsync off: after a power cut a short artifact is found by its digest and rebuilt, so syncing buys only that rebuild.
+_DEFAULTS: Mapping[str, object] = {
+    "mode": Mode.ON,
+    "max_size": 20 * 1024**3,
+    "namespace": "default",
+    "base_dir": None,
+    "log": "miss",
+    "lock_timeout": 3600.0,
+    "stats_file": None,
+    "fsync": False,
+}
+
+
+def load(
+    overrides: Mapping[str, object] | None = None,
+    *,
+    environ: Mapping[str, str] | None = None,
+    cwd: str | os.PathLike[str] | None = None,
+) -> Settings:
+    """The settings in force. An override of None counts as not given.
+
+    Raises ConfigError for an unknown key or a bad value, naming where it was written and what is accepted.
+    """
+    environ = os.environ if environ is None else environ
+    folder = os.getcwd() if cwd is None else os.path.abspath(cwd)
+    overrides = overrides or {}
+    for key in overrides:
+        if key not in _PARSERS:
+            raise ConfigError(_unknown(key, "argument"))
+    file = _nearest_file(folder)
+    values: dict[str, Any] = {}
+    origins: dict[str, str] = {}
+    for key, parse in _PARSERS.items():
+        raw: object
+        start = folder
+        if overrides.get(key) is not None:
+            raw, origin = overrides[key], "argument"
+        elif environ.get(_VARIABLES[key]):
+            raw, origin = environ[_VARIABLES[key]], f"environment: {_VARIABLES[key]}"
+        elif file is not None and key in file.table:
+            raw, origin, start = file.table[key], _FROM_FILE, file.folder
+        else:
+            values[key] = _default_dir(environ) if key == "dir" else _DEFAULTS[key]
+            origins[key] = "default"
+            continue
+        try:
+            values[key] = parse(raw, start)
+        except _BadValueError as error:
+            shown = raw.value if isinstance(raw, Mode) else raw
+            where = _Origins({key: origin}, file)[key]
+            raise ConfigError(f"{where}: {key} = {shown!r} is not accepted; {key} is {error}") from None
+        origins[key] = origin
+    return Settings(**values, origins=_Origins(origins, file))
+
+
+def unknown_variables(environ: Mapping[str, str] | None = None) -> tuple[str, ...]:
+    """A warning for each variable ``CACHEC_*`` that is no setting. Not an error: it may be meant for a newer cachec."""
+    names = os.environ if environ is None else environ
+    known = set(_VARIABLES.values())
+    strange = sorted(name for name in names if name.startswith("CACHEC_") and name not in known)
+    return tuple(f"{name} is not a setting{_suggestion(name, sorted(known))}" for name in strange)
+
+
+def _default_dir(environ: Mapping[str, str]) -> Path:
+    # XDG Base Directory Specification: an empty or relative path counts as not set.
+    base = environ.get("XDG_CACHE_HOME", "")
+    if not os.path.isabs(base):
+        home = environ.get("HOME") or os.path.expanduser("~")
+        base = os.path.join(home, ".cache")
+    return Path(base, "cachec")
+
+
+_FROM_FILE = "file"
+
+
+class _File(msgspec.Struct, frozen=True):
+    """The settings of one file."""
+
+    path: str
+    folder: str
+    text: str
+    table_path: tuple[str, ...]
+    table: dict[str, Any]
+
+    def line(self, key: str) -> int:
+        """The line (from 1) where the statement that sets ``key`` begins."""
+        return _line_of(self.text, self.table_path, key)
+
+
+class _Origins(Mapping[str, str]):
+    """Key -> origin. A line number costs several runs of the TOML parser, so it is found when it is looked at."""
+
+    def __init__(self, kinds: Mapping[str, str], file: _File | None) -> None:
+        self._kinds = kinds
+        self._file = file
+
+    def __getitem__(self, key: str) -> str:
+        kind = self._kinds[key]
+        if kind != _FROM_FILE or self._file is None:
+            return kind
+        return f"file: {self._file.path}:{self._file.line(key)}"
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._kinds)
+
+    def __len__(self) -> int:
+        return len(self._kinds)
+
+    def __repr__(self) -> str:
+        return repr(dict(self))
+
+
+def _nearest_file(folder: str) -> _File | None:
+    while True:
+        for name, table_path in (("cachec.toml", ()), ("pyproject.toml", ("tool", "cachec"))):
+            path = os.path.join(folder, name)
+            if os.path.isfile(path):
+                found = _read_file(path, folder, table_path)
+                if found is not None:
+                    return found
+        parent = os.path.dirname(folder)
+        if parent == folder:
+            return None
+        folder = parent
+
+
+def _read_file(path: str, folder: str, table_path: tuple[str, ...]) -> _File | None:
+    """The settings in a file, or None where it has no such table. Raises ConfigError where it is malformed."""
+    try:
+        with open(path, "rb") as file:
+            data = file.read()
+    except OSError as error:
+        raise ConfigError(f"{path}: can't be read: {error.strerror}") from error
+    if table_path and b"cachec" not in data:
+        return None  # another project's file: not worth the import of a parser
+    import tomllib
+
+    try:
+        text = data.decode().replace("\r\n", "\n")
+        table = _table(tomllib.loads(text), table_path)
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise ConfigError(f"{path}:{line}: not UTF-8, so not TOML") from error
+    except tomllib.TOMLDecodeError as error:
+        at = re.search(r"at line (\d+)", str(error))
+        line = int(at[1]) if at else text.count("\n") + 1
+        raise ConfigError(f"{path}:{line}: not valid TOML: {error}") from error
+    if table is None:
+        return None
+    if not isinstance(table, dict):
+        raise ConfigError(f"{path}: tool.cachec is {table!r}; it has to be a table: [tool.cachec]")
+    found = _File(path, folder, text, table_path, table)
+    for key, value in table.items():
+        if key not in _PARSERS and not (key in KNOWN_TABLES and isinstance(value, dict | list)):
+            raise ConfigError(_unknown(key, f"{path}:{found.line(key)}"))
+    return found
+
+
+def _table(document: dict[str, Any], table_path: tuple[str, ...]) -> Any:
+    found: Any = document
+    for name in table_path:
+        found = found.get(name) if isinstance(found, dict) else None
+    return found
+
+
+def _line_of(text: str, table_path: tuple[str, ...], key: str) -> int:
+    """The line (from 1) where the statement that sets ``key`` begins.
+
+    tomllib keeps no positions. A statement begins where all before it parses, and ends where all up to it parses
+    again; so the key's is the one that starts at a line with the key's name, and after which the key is there.
+    """
+    import tomllib
+
+    def has_key(end: int) -> bool | None:
+        """Whether the first ``end`` lines set the key; None where they end inside of a statement."""
+        try:
+            table = _table(tomllib.loads("\n".join(lines[:end])), table_path)
+        except tomllib.TOMLDecodeError:
+            return None
+        return isinstance(table, dict) and key in table
+
+    lines = text.split("\n")
+    for begin, line in enumerate(lines):
+        if key not in line or has_key(begin) is not False:
+            continue
+        there = None
+        end = begin
+        while there is None and end < len(lines):
+            end += 1
+            there = has_key(end)
+        if there:
+            return begin + 1
+    return 1  # written with escapes, "\\u006d..."; the file's name has to do
+
+
+def _unknown(key: str, where: str) -> str:
+    return f"{where}: {key!r} is not a setting{_suggestion(key, KEYS)}; the settings are {', '.join(KEYS)}"
+
+
+def _suggestion(word: object, known: Iterable[str]) -> str:
+    import difflib
+
+    close = difflib.get_close_matches(str(word), [*known], 1)
+    return f" (did you mean {close[0]}?)" if close else ""

@@ -1,0 +1,116 @@
+"""Every exception that cachec raises on purpose.
+
+    CachecError
+    ├── UsageError               the API was used wrongly; the message says what to do instead
+    │   ├── UnkeyableArgument        an argument has no stable key
+    │   ├── UnresolvedCode           code was reached that can't be fingerprinted
+    │   ├── CapturedWeights          a weight set came in through a global or a closure
+    │   ├── UnsupportedFunction      the function can't be a stage (a generator, say)
+    │   └── UnstorableResult         no codec can store what the stage returned
+    ├── ConfigError              a setting is unknown or malformed
+    ├── CacheMissError           mode ``require``, and the call would miss
+    ├── WeightError
+    │   ├── CheckpointError          a checkpoint file is malformed
+    │   ├── UnknownWeight            no weight of that name (also a KeyError)
+    │   ├── WeightReadError          the bytes of a placeholder were asked for
+    │   ├── WeightsChanged           the file changed after it was opened
+    │   └── HandleClosed             a handle was used after its stage returned, or after release
+    ├── LinkError                a weight set does not fit an artifact's manifest
+    ├── PluginError              a plugin is missing or broken
+    └── StoreFault               internal: the cache itself failed; always caught, counted and treated as a miss
+
+    CachecWarning            a UserWarning: what was asked for works, but costs more or keys less than it seems
+
+A failing stage or compiler raises its own exception, never one of these.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from cachec.model import Fault
+
+
+class CachecError(Exception):
+    """Base class: ``except CachecError`` catches everything that cachec raises by itself."""
+
+
+class UsageError(CachecError):
+    """The API was used in a way that can't work."""
+
+
+class UnkeyableArgument(UsageError):
+    """An argument of a stage has no stable key."""
+
+
+class UnresolvedCode(UsageError):
+    """The code of a stage reaches something that can't be fingerprinted; declare ``depends=`` or ``version=``."""
+
+
+class CapturedWeights(UsageError):
+    """A weight set is reached through a global or a closure, where its reads can't be recorded."""
+
+
+class UnsupportedFunction(UsageError):
+    """The decorated function can't be a stage."""
+
+
+class UnstorableResult(UsageError):
+    """The stage returned a value that no codec can store."""
+
+
+class ConfigError(CachecError):
+    """A setting is unknown, malformed, or names something that can't be used."""
+
+
+class CacheMissError(CachecError):
+    """In mode ``require`` the call would have had to run its stage."""
+
+
+class WeightError(CachecError):
+    """Base class of everything that concerns weights."""
+
+
+class CheckpointError(WeightError):
+    """A checkpoint file is malformed; nothing of it was mapped."""
+
+
+class UnknownWeight(WeightError, KeyError):
+    """The weight set has no weight of that name."""
+
+    def __str__(self) -> str:
+        return str(self.args[0]) if self.args else ""
+
+
+class WeightReadError(WeightError):
+    """The bytes of a placeholder were asked for."""
+
+
+class WeightsChanged(WeightError):
+    """A file of weights is not the one that was opened."""
+
+
+class HandleClosed(WeightError):
+    """A weight handle was used after its stage returned or after its set was released."""
+
+
+class LinkError(CachecError):
+    """A weight set does not fit the manifest of the artifact that it is linked to."""
+
+
+class PluginError(CachecError):
+    """A plugin is missing, broken, or answers for nothing that was given."""
+
+
+class StoreFault(CachecError):
+    """The cache itself failed. Internal: the stage layer catches it, counts ``fault`` and goes on without the cache."""
+
+    def __init__(self, fault: Fault, detail: str) -> None:
+        super().__init__(f"{fault.value}: {detail}")
+        self.fault = fault
+        self.detail = detail
+
+
+class CachecWarning(UserWarning):
+    """What was asked for works, but costs more, or keys something else, than its author may think."""

@@ -1,0 +1,336 @@
+"""The outcome log: one record for every call, and the line that says why a call missed.
+
+Format, version 1: ``log/<YYYY-MM-DD>.jsonl`` in the store, one file a UTC day. A line is one JSON object of at most
+``MAX_LINE`` bytes with its newline: either an outcome, ``{"reason", "stage", "key", ...}`` (the fields of
+``model.Outcome``; absent ones have their defaults), or a fault of the cache itself, ``{"fault", "detail", "time"}``.
+Each is appended by one ``write`` to an ``O_APPEND`` descriptor, which Linux does not interleave with another's on a
+local file, so the log needs no lock. A reader skips and counts what it can't read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import re
+import stat
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+
+import msgspec
+
+from cachec import fsio
+from cachec.model import Fault, Outcome, Reason
+
+#: Bytes in a record, its newline included: one page.
+MAX_LINE = 4096
+
+#: Characters of a line on the terminal.
+_MAX_SHOWN = 300
+
+#: What msgspec raises for a line that is no record.
+_UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+
+_DAY = 86400
+
+_FILE_NAME = re.compile(r"(\d{4}-\d{2}-\d{2})\.jsonl")
+
+#: Misses and faults are logged at the level that is shown by default (``logging.WARNING``), hits at ``INFO``.
+_WARNING, _INFO = 30, 20
+
+
+class FaultRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Something failed in the cache itself, at Unix time ``time``."""
+
+    fault: Fault
+    detail: str = ""
+    time: float = 0.0
+
+
+class _Appender:
+    """A file that takes whole records at its end. Closed when nobody uses it any more.
+
+    A thread that replaces the appender of a log (a new day) must not close a descriptor that another one is about to
+    write to, so closing is left to the reference count: no lock, which a fork could leave held.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.fd = -1  # for __del__, where open fails
+        self.path = path
+        self.fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        found = os.fstat(self.fd)
+        self._place = (found.st_dev, found.st_ino)
+        if stat.S_ISREG(found.st_mode) and found.st_size and os.pread(self.fd, 1, found.st_size - 1) != b"\n":
+            os.write(self.fd, b"\n")  # a torn last line (power cut, full disk) must not swallow the next record
+
+    def append(self, line: bytes) -> bool:
+        """Append a record by one write; whether all of it fitted. Raises OSError."""
+        return os.write(self.fd, line) == len(line)
+
+    def replaced(self) -> bool:
+        """Whether the path no longer leads to this file."""
+        try:
+            found = os.stat(self.path)
+        except OSError:
+            return True
+        return (found.st_dev, found.st_ino) != self._place
+
+    def disown(self) -> None:
+        """After a fork: a child that made itself a daemon may have closed the descriptor, and used its number again."""
+        try:
+            found = os.fstat(self.fd)
+        except OSError:
+            self.fd = -1
+            return
+        if (found.st_dev, found.st_ino) != self._place:
+            self.fd = -1
+
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:
+        if self.fd >= 0:
+            close(self.fd)
+            self.fd = -1
+
+
+class EventLog:
+    """Counts, records and tells outcomes. Safe to use from threads and across ``fork``; nothing here fails a call.
+
+    counts: outcomes of this process by reason. faults: faults of the cache by kind. dropped: records that could not be
+    written.
+    """
+
+    def __init__(
+        self,
+        dir: str | os.PathLike[str],
+        *,
+        log: str = "miss",
+        stats_file: str | os.PathLike[str] | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """dir: the store. log: what is told: ``miss``, ``all`` or ``off``. stats_file: gets a copy of every record."""
+        self.counts: Counter[Reason] = Counter()
+        self.faults: Counter[Fault] = Counter()
+        self.dropped = 0
+        self._folder = os.path.join(dir, "log")
+        self._log = log
+        self._stats_file = None if stats_file is None else os.fspath(stats_file)
+        self._clock = clock
+        self._encode = msgspec.json.Encoder().encode
+        self._day_begin = self._day_end = 0.0
+        self._day_file: _Appender | None = None
+        self._copy: _Appender | None = None
+        self._pid = os.getpid()
+
+    def emit(self, outcome: Outcome) -> None:
+        """Count and record how a call ended; tell it if it is a miss, or if everything is told.
+
+        The record of an outcome whose ``time`` is 0 gets the time of now.
+        """
+        self.counts[outcome.reason] += 1
+        now = self._clock()
+        if not outcome.time:
+            outcome = msgspec.structs.replace(outcome, time=now)
+        hit = outcome.reason is Reason.HIT
+        self._record(outcome, now, look=not hit)
+        if self._log == "all" or (self._log == "miss" and _is_news(outcome.reason)):
+            self._tell(describe(outcome), _INFO if hit else _WARNING)
+
+    def note_fault(self, fault: Fault, detail: str) -> None:
+        """Count and record a fault of the cache itself. The first of each kind in a process is told."""
+        self.faults[fault] += 1
+        now = self._clock()
+        self._record(FaultRecord(fault=fault, detail=detail, time=now), now, look=True)
+        if self._log == "all" or (self._log == "miss" and self.faults[fault] == 1):
+            self._tell(f"cachec: cache fault {fault.value}: {detail}; going on without", _WARNING)
+
+    def note_waiting(self, pid: int | None, seconds: float) -> None:
+        """Tell that this call waits for another process to finish the same stage."""
+        if self._log != "off":
+            who = "another process" if pid is None else f"pid {pid}"
+            self._tell(f"cachec: waiting for {who} ({seconds:.0f} s)", _WARNING)
+
+    def _record(self, record: Outcome | FaultRecord, now: float, *, look: bool) -> None:
+        """Append to the log of the day and to the copy. look: whether to look if the files are still in their place."""
+        line = self._line(record)
+        if self._pid != os.getpid():
+            self._after_fork()
+        try:
+            file = self._day_file
+            if file is None or not self._day_begin <= now < self._day_end or (look and file.replaced()):
+                file = self._open_day(now)
+            if not file.append(line):
+                self.dropped += 1
+                self._day_file = None  # opening anew ends the torn line
+        except OSError:
+            self.dropped += 1
+            self._day_file = None
+        if self._stats_file is not None:
+            try:
+                copy = self._copy
+                if copy is None or (look and copy.replaced()):
+                    copy = self._copy = _Appender(self._stats_file)
+                if not copy.append(line):
+                    self.dropped += 1
+                    self._copy = None
+            except OSError:
+                self.dropped += 1
+                self._copy = None
+
+    def _after_fork(self) -> None:
+        for file in (self._day_file, self._copy):
+            if file is not None:
+                file.disown()
+        self._day_file = self._copy = None
+        self._pid = os.getpid()
+
+    def _open_day(self, now: float) -> _Appender:
+        begin = math.floor(now / _DAY) * _DAY
+        path = os.path.join(self._folder, f"{_day(begin)}.jsonl")
+        try:
+            file = _Appender(path)
+        except FileNotFoundError:
+            fsio.make_dir(self._folder)
+            file = _Appender(path)
+        # The file last: a thread that sees the new bounds with the old file writes to yesterday's, which is harmless.
+        self._day_begin, self._day_end = begin, begin + _DAY
+        self._day_file = file
+        return file
+
+    def _line(self, record: Outcome | FaultRecord) -> bytes:
+        try:
+            line = self._encode(record) + b"\n"
+        except UnicodeEncodeError:  # a path that is not UTF-8
+            clean = {field: _printable(text) for field, text in _texts(record).items()}
+            record = msgspec.structs.replace(record, **clean)
+            line = self._encode(record) + b"\n"
+        while len(line) > MAX_LINE:
+            texts = _texts(record)
+            longest = max(texts, key=lambda field: len(texts[field]))
+            half = texts[longest][: len(texts[longest]) // 2]
+            record = msgspec.structs.replace(record, **{longest: half + "…"})
+            line = self._encode(record) + b"\n"
+        return line
+
+    def _tell(self, line: str, level: int) -> None:
+        shown = _printable(line)
+        logging = sys.modules.get("logging")
+        if logging is not None:
+            logger = logging.getLogger("cachec")
+            if logger.hasHandlers():
+                logger.log(level, "%s", shown.removeprefix("cachec: "))
+                return
+        with contextlib.suppress(OSError, ValueError, AttributeError):  # stderr is closed, or there is none
+            sys.stderr.write(shown + "\n")
+            sys.stderr.flush()
+
+
+def _texts(record: Outcome | FaultRecord) -> dict[str, str]:
+    if isinstance(record, FaultRecord):
+        return {"detail": record.detail}
+    return {"stage": record.stage, "key": record.key, "detail": record.detail}
+
+
+def _is_news(reason: Reason) -> bool:
+    """Whether a user who asked for misses is to hear of it. An error speaks for itself, ``mode off`` was asked for."""
+    return reason.kind == "miss" or reason is Reason.INPUT_CHANGED
+
+
+def describe(outcome: Outcome) -> str:
+    """``cachec: miss lower: option-changed: seq: 16 -> 32 (0.42 s)``."""
+    reason = outcome.reason
+    words = f"cachec: {reason.kind} {outcome.stage}"
+    if not outcome.hit:
+        words += f": {reason.value.partition(':')[2]}"
+    if outcome.detail:
+        words += f": {outcome.detail}"
+    times = duration(outcome.seconds)
+    if outcome.hit:
+        times += f", saved {duration(outcome.saved)}"
+    room = _MAX_SHOWN - len(times) - 40
+    words = words if len(words) <= room else words[: room - 1] + "…"
+    fault = f" [cache fault {outcome.fault.value}]" if outcome.fault is not None else ""
+    return f"{words} ({times}){fault}"
+
+
+def duration(value: float) -> str:
+    """A time for a person: ``0.42 s``, ``75.0 µs``."""
+    if abs(value) >= 0.005 or not value:
+        return f"{value:.2f} s"
+    return f"{value * 1e3:.2f} ms" if abs(value) >= 0.0005 else f"{value * 1e6:.1f} µs"
+
+
+def _printable(text: str) -> str:
+    """One line without control characters: names come from checkpoints, which may carry terminal escapes."""
+    if text.isprintable():
+        return text
+    text = re.sub(r"\s*\n\s*", "; ", text)
+    return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text)
+
+
+def _day(begin: float) -> str:
+    return time.strftime("%Y-%m-%d", time.gmtime(begin))
+
+
+class LogReader(Iterator[Outcome]):
+    """The outcomes of a store's log, oldest day first. What can't be read is skipped and counted.
+
+    damaged: lines that are no record. faults: faults of the cache met so far, by kind; those that an outcome carries
+    were noted by themselves too, so they are not counted again.
+    """
+
+    def __init__(self, dir: str | os.PathLike[str], since: float | None = None) -> None:
+        self.damaged = 0
+        self.faults: Counter[Fault] = Counter()
+        self._folder = os.path.join(dir, "log")
+        self._since = since
+        self._outcomes = self._run()
+
+    def __next__(self) -> Outcome:
+        return next(self._outcomes)
+
+    def _run(self) -> Iterator[Outcome]:
+        as_outcome = msgspec.json.Decoder(Outcome).decode
+        as_fault = msgspec.json.Decoder(FaultRecord).decode
+        since = self._since if self._since is not None else -math.inf
+        for line in self._lines():
+            try:
+                outcome = as_outcome(line)
+            except _UNREADABLE:
+                pass  # a fault, or damage
+            else:
+                if outcome.time >= since:
+                    yield outcome
+                continue
+            try:
+                record = as_fault(line)
+            except _UNREADABLE:
+                self.damaged += 1
+            else:
+                if record.time >= since:
+                    self.faults[record.fault] += 1
+
+    def _lines(self) -> Iterator[bytes]:
+        for path in self._files():
+            try:
+                with open(path, "rb") as file:
+                    # A bounded read: garbage without a newline must not fill the memory.
+                    while line := file.readline(1 << 16):
+                        if line.strip():
+                            yield line
+            except OSError:  # removed meanwhile, or not ours to read
+                self.damaged += 1
+
+    def _files(self) -> list[str]:
+        try:
+            names = os.listdir(self._folder)
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        first = "" if self._since is None else _day(max(self._since, 0.0))
+        days = sorted(match[1] for name in names if (match := _FILE_NAME.fullmatch(name)) and match[1] >= first)
+        return [os.path.join(self._folder, f"{day}.jsonl") for day in days]
+
+
+def read_log(dir: str | os.PathLike[str], since: float | None = None) -> LogReader:
+    """The outcomes in a store's log since a Unix time (all, if None); none where there is no log."""
+    return LogReader(dir, since)

@@ -1,0 +1,282 @@
+"""The only raw file I/O of cachec: identities, exact reads, staging and publication, kinds of file system.
+
+Nothing here knows what a file means. Every file is opened close-on-exec; every folder made here has mode 0700.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import mmap
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import NamedTuple
+
+from cachec.errors import StoreFault
+from cachec.model import Fault
+
+#: A change in the same tick of the clock as the last one need not show in ctime; two seconds cover every local file
+#: system (ext3 counts in whole seconds, FAT in two).
+SETTLE_SECONDS = 2.0
+
+#: Local file systems whose ctime shows every write, a first store through a map included (page_mkwrite). tmpfs is
+#: absent on purpose: a store through a map of tmpfs leaves no mark.
+TRACKED_FILESYSTEMS = frozenset(
+    {"ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "zfs", "bcachefs", "erofs", "squashfs"}
+)
+
+NETWORK_FILESYSTEMS = frozenset(
+    {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "lustre", "gpfs", "glusterfs", "beegfs", "orangefs"}
+)
+
+#: Bytes asked of the kernel at once: large enough to hide the call, small enough to bound memory.
+_READ_CHUNK = 1 << 24
+
+
+class Identity(NamedTuple):
+    """What tells one state of one file from another, as far as ``stat`` can."""
+
+    dev: int
+    ino: int
+    size: int
+    mtime_ns: int
+    ctime_ns: int
+
+
+def identity(file: int | str | os.PathLike[str]) -> Identity:
+    """The identity of an open descriptor or of what a path leads to (links followed).
+
+    Raises OSError where the file is not there.
+    """
+    s = os.stat(file)
+    return Identity(s.st_dev, s.st_ino, s.st_size, s.st_mtime_ns, s.st_ctime_ns)
+
+
+def open_read(path: str | os.PathLike[str]) -> int:
+    """A read-only descriptor that no child process inherits."""
+    return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+
+def pread_chunks(fd: int, offset: int, nbytes: int) -> Iterator[bytes]:
+    """The bytes ``[offset, offset + nbytes)`` in bounded pieces. Raises EOFError where the file ends before."""
+    while nbytes:
+        chunk = os.pread(fd, min(nbytes, _READ_CHUNK), offset)
+        if not chunk:
+            raise EOFError(f"file ends at byte {offset}, {nbytes} bytes early")
+        yield chunk
+        offset += len(chunk)
+        nbytes -= len(chunk)
+
+
+def pread_exact(fd: int, offset: int, nbytes: int) -> bytes:
+    """Exactly ``nbytes`` bytes from ``offset``. Raises EOFError where the file ends before."""
+    return b"".join(pread_chunks(fd, offset, nbytes))
+
+
+def map_read(fd: int, offset: int, nbytes: int) -> memoryview:
+    """A read-only view of ``nbytes`` bytes of a file. The view keeps its map alive; an empty range maps nothing."""
+    if nbytes == 0:
+        return memoryview(b"")
+    base = offset - offset % mmap.ALLOCATIONGRANULARITY
+    mapped = mmap.mmap(fd, offset - base + nbytes, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ, offset=base)
+    return memoryview(mapped)[offset - base :]
+
+
+def map_private(fd: int, offset: int, nbytes: int) -> memoryview:
+    """A writable view of ``nbytes`` (at least 1) bytes of a file, of private pages: writing never reaches the file."""
+    base = offset - offset % mmap.ALLOCATIONGRANULARITY
+    mapped = mmap.mmap(fd, offset - base + nbytes, access=mmap.ACCESS_COPY, offset=base)
+    return memoryview(mapped)[offset - base :]
+
+
+def settled(found: Identity, now: float | None = None) -> bool:
+    """Whether a later write to the file would show in its identity: its last change is over two seconds old."""
+    now = time.time() if now is None else now
+    return now - found.ctime_ns / 1e9 > SETTLE_SECONDS
+
+
+def no_writer(fd: int) -> bool:
+    """Whether nobody has the file open for writing or mapped writable, as a read lease tells (``F_SETLEASE``).
+
+    A store through a shared writable map changes neither mtime nor ctime once its page is dirty; the kernel refuses
+    the lease while such a map exists. False too where leases can't be had (another owner's file, a foreign system).
+    """
+    try:
+        fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_RDLCK)
+    except OSError:
+        return False
+    fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+    return True
+
+
+class Mounts:
+    """File system types by device, read from ``/proc/self/mountinfo`` when first asked (proc(5))."""
+
+    def __init__(self, mountinfo: str | os.PathLike[str] = "/proc/self/mountinfo") -> None:
+        self._mountinfo = mountinfo
+        self._by_device: dict[int, str] = {}
+
+    def kind(self, path: str | os.PathLike[str]) -> str:
+        """The file system type that holds ``path`` (``ext4``, ``nfs4``, ``fuse.sshfs``), else ``unknown``."""
+        try:
+            dev = os.stat(path).st_dev
+        except OSError:
+            return "unknown"
+        return self.kind_of_device(dev, path)
+
+    def kind_of_device(self, dev: int, path: str | os.PathLike[str] | None = None) -> str:
+        """The same by device number; ``path`` serves where the number is anonymous (btrfs subvolumes, overlays)."""
+        known = self._by_device.get(dev)
+        if known is None:
+            known = self._by_device[dev] = self._look_up(dev, path)
+        return known
+
+    def _look_up(self, dev: int, path: str | os.PathLike[str] | None) -> str:
+        try:
+            lines = Path(self._mountinfo).read_text().splitlines()
+        except OSError:
+            return "unknown"
+        wanted = f"{os.major(dev)}:{os.minor(dev)}"
+        real = os.path.realpath(path) if path is not None else None
+        best, found = -1, "unknown"
+        for line in lines:
+            head, _, tail = line.partition(" - ")
+            fields, kind = head.split(), tail.split()[0] if tail else "unknown"
+            if fields[2] == wanted:
+                return kind
+            mount = fields[4].encode().decode("unicode_escape")
+            if real is not None and len(mount) > best and (real + "/").startswith(mount.rstrip("/") + "/"):
+                best, found = len(mount), kind
+        return found
+
+
+def is_network(kind: str) -> bool:
+    """Whether a file system type is served from elsewhere, where SQLite's WAL and stat-based trust do not hold."""
+    return kind in NETWORK_FILESYSTEMS or kind.startswith("fuse.sshfs") or kind.startswith("fuse.s3")
+
+
+def make_dir(path: str | os.PathLike[str]) -> None:
+    """Make a folder and its parents, each new one with mode 0700. An existing one is left as it is."""
+    path = Path(path)
+    if path.is_dir():
+        return
+    if path.parent != path:
+        make_dir(path.parent)
+    with contextlib.suppress(FileExistsError):
+        path.mkdir(mode=0o700)
+        path.chmod(0o700)  # on purpose: mkdir's mode is cut by the umask only downwards, but a default ACL can add
+
+
+def fsync_dir(path: str | os.PathLike[str]) -> None:
+    """Make the names in a folder durable."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+class Staging:
+    """A temporary file that becomes an immutable one by an explicit ``commit``; leaving without it removes the file."""
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        self.path = os.path.join(folder, f"stage-{os.getpid()}-{os.urandom(8).hex()}")
+        self.fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+
+    def write(self, data: bytes | memoryview) -> None:
+        """Append ``data`` in full. Raises OSError (ENOSPC, EDQUOT, EFBIG, ...) where it does not fit."""
+        view = memoryview(data).cast("B")
+        while view:
+            view = view[os.write(self.fd, view) :]
+
+    def commit(self, target: str | os.PathLike[str], *, mode: int, fsync: bool) -> None:
+        """Give the file its mode and its final name. A reader sees all of it or nothing."""
+        os.fchmod(self.fd, mode)
+        if fsync:
+            os.fsync(self.fd)
+        os.rename(self.path, target)
+        if fsync:
+            fsync_dir(os.path.dirname(os.fspath(target)))
+        self.path = ""
+        self._close()
+
+    def discard(self) -> None:
+        """Remove the file if it was not committed. May be called twice."""
+        if self.path:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self.path)
+            self.path = ""
+        self._close()
+
+    def _close(self) -> None:
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+
+    def __enter__(self) -> Staging:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.discard()
+
+
+def is_full(error: OSError) -> bool:
+    """Whether an error means that there is no room: disk, quota, or file-size limit."""
+    return error.errno in {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+
+
+def is_unwritable(error: OSError) -> bool:
+    """Whether an error means that this place may not be written."""
+    return error.errno in {errno.EACCES, errno.EPERM, errno.EROFS}
+
+
+@contextlib.contextmanager
+def folder_locked(folder: str | os.PathLike[str], *, exclusive: bool, seconds: float = 60.0) -> Iterator[None]:
+    """Hold ``flock`` on a folder itself: no file is left behind, and a read-only one can be locked too.
+
+    Raises FileNotFoundError where there is none, BlockingIOError where somebody else keeps it for ``seconds``.
+    """
+    how = fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        end = time.monotonic() + seconds
+        while True:
+            try:
+                fcntl.flock(fd, how | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() >= end:
+                    raise
+                time.sleep(0.002)
+        try:
+            yield
+        finally:
+            fcntl.flock(fd, fcntl.LOCK_UN)  # closing would not, where a child forked meanwhile holds a copy
+    finally:
+        os.close(fd)
+
+
+def fault(error: OSError, what: str) -> StoreFault:
+    """The StoreFault that an error on a file of the store stands for; ``what`` says what was being done."""
+    if is_full(error):
+        kind = Fault.STORE_FULL
+    elif is_unwritable(error):
+        kind = Fault.STORE_UNWRITABLE
+    elif error.errno in {errno.ENOENT, errno.ENOTDIR}:
+        kind = Fault.STORE_MISSING
+    else:
+        kind = Fault.IO_ERROR
+    return StoreFault(kind, f"{what}: {error}")
+
+
+@contextlib.contextmanager
+def faults(what: str) -> Iterator[None]:
+    """Turn every OSError of the body into the StoreFault that it stands for."""
+    try:
+        yield
+    except OSError as error:
+        raise fault(error, what) from error

@@ -1,0 +1,104 @@
+"""Was a file opened, by anybody and under any name? inotify(7) on the file's inode, through ctypes.
+
+A watch is on the inode, so opens through hard links and symbolic links are seen; a watch on a path's folder (as
+watchdog sets it) misses them. Not seen: reads through a map or descriptor that existed before the watch was armed, and
+opens on another machine of a network file system.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import struct
+from collections.abc import Iterable, Iterator
+from types import TracebackType
+from typing import NamedTuple
+
+IN_ACCESS, IN_MODIFY, IN_ATTRIB, IN_OPEN = 0x1, 0x2, 0x4, 0x20
+IN_DELETE_SELF, IN_MOVE_SELF, IN_Q_OVERFLOW, IN_IGNORED = 0x400, 0x800, 0x4000, 0x8000
+
+#: Opened, read or written; or replaced by a rename (which ends or unlinks the inode), so that the path means another.
+TOUCHED = IN_OPEN | IN_ACCESS | IN_MODIFY | IN_ATTRIB | IN_DELETE_SELF | IN_MOVE_SELF
+
+#: struct inotify_event of linux/inotify.h: wd, mask, cookie, len; then len bytes of name.
+_EVENT = struct.Struct("iIII")
+
+_READ = 1 << 16
+
+
+class Event(NamedTuple):
+    """One event: the watch (-1 for an overflow) and the bits that happened."""
+
+    watch: int
+    mask: int
+
+
+def parse_events(data: bytes) -> Iterator[Event]:
+    """The events in one read of an inotify descriptor. Raises ValueError where the last one is cut."""
+    at = 0
+    while at < len(data):
+        if at + _EVENT.size > len(data):
+            raise ValueError(f"inotify event cut at byte {len(data)}, {_EVENT.size} bytes expected from {at}")
+        watch, mask, _, length = _EVENT.unpack_from(data, at)
+        at += _EVENT.size + length
+        if at > len(data):
+            raise ValueError(f"inotify event cut at byte {len(data)}, name ends at {at}")
+        yield Event(watch, mask)
+
+
+class OpenWatch:
+    """Watches files from construction on. Use as a context manager.
+
+    Raises OSError where a file is not there or the kernel gives no watch (ENOSPC: ``fs.inotify.max_user_watches``).
+    """
+
+    def __init__(self, paths: Iterable[str | os.PathLike[str]]) -> None:
+        libc = ctypes.CDLL(None, use_errno=True)
+        self._fd = _checked(libc.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK), "inotify_init1")
+        self._paths: dict[int, list[str]] = {}  # paths of one inode share a watch
+        try:
+            for path in [os.fspath(path) for path in paths]:
+                watch = libc.inotify_add_watch(self._fd, os.fsencode(path), ctypes.c_uint32(TOUCHED))
+                self._paths.setdefault(_checked(watch, path), []).append(path)
+        except OSError:
+            self.close()
+            raise
+
+    def touched(self) -> frozenset[str]:
+        """The files that something happened to since the last call; all of them where the queue ran over."""
+        found: set[str] = set()
+        while True:
+            try:
+                data = os.read(self._fd, _READ)
+            except BlockingIOError:
+                return frozenset(found)
+            found.update(self.affected(parse_events(data)))
+
+    def affected(self, events: Iterable[Event]) -> set[str]:
+        """The files that these events are about."""
+        found: set[str] = set()
+        for event in events:
+            if event.mask & IN_Q_OVERFLOW:
+                found.update(path for paths in self._paths.values() for path in paths)
+            elif event.mask & (TOUCHED | IN_IGNORED):
+                found.update(self._paths.get(event.watch, ()))
+        return found
+
+    def close(self) -> None:
+        """Give the watches back. May be called twice."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def __enter__(self) -> OpenWatch:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
+
+
+def _checked(result: int, what: str) -> int:
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number), what)
+    return result

@@ -1,0 +1,1 @@
+"""What a call depends on: named parts, and the key over them."""

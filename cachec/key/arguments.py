@@ -1,0 +1,250 @@
+"""What each argument of a stage puts into the key, and the weight sets that are found in them.
+
+The one rule: weights by name (their specs), programs by topology, files by content, everything else by value.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path, PurePath
+from stat import S_IXUSR
+from typing import Any, NamedTuple
+
+from cachec.artifact import Dir, File
+from cachec.errors import UnkeyableArgument
+from cachec.hashing import FileDigests, Hasher, digest_bytes
+from cachec.key import canonical
+from cachec.key.code import CodeKeys
+from cachec.model import Part
+from cachec.plugins import Plugins
+from cachec.topology import Program
+from cachec.weights import Weight, WeightSet
+
+#: From this size a plain array argument gets a warning: it is hashed at every call.
+LARGE_ARRAY = 1 << 20
+
+_NONE: Callable[[], str] = str  # a detail that is empty
+
+
+class Payload(NamedTuple):
+    """One part of a key before it is hashed. ``detail`` is only called when a person is to be told."""
+
+    name: str
+    data: bytes
+    detail: Callable[[], str]
+
+    def part(self) -> Part:
+        """The part as it is kept."""
+        return Part(self.name, digest_bytes(self.data), self.detail())
+
+
+@dataclass
+class Found:
+    """What turned up in the arguments of one call."""
+
+    weights: dict[str, WeightSet] = field(default_factory=dict)
+    programs: dict[str, Program] = field(default_factory=dict)
+    plugins: set[str] = field(default_factory=set)
+    stages: list[object] = field(default_factory=list)
+    distributions: set[str] = field(default_factory=set)
+    large: dict[str, int] = field(default_factory=dict)
+
+
+class ArgumentKeys:
+    """Turns arguments into payloads of a key."""
+
+    def __init__(self, digests: FileDigests, code: CodeKeys, plugins: Plugins) -> None:
+        self._digests = digests
+        self._code = code
+        self._plugins = plugins
+
+    def payloads(self, arguments: Mapping[str, Any], *, per_rank: bool, found: Found) -> list[Payload]:
+        """One payload or more an argument, in order; fills ``found``. Raises UnkeyableArgument naming the argument."""
+        payloads: list[Payload] = []
+        for name, value in arguments.items():
+            collector = _Collector(self._digests, self._code, self._plugins, per_rank, found)
+            data = canonical.encode(value, collector.special, name)
+            if not (len(collector.payloads) == 1 and collector.paths == [name]):
+                payloads.append(Payload(f"arg/{name}", data, _describer(value)))
+            payloads += collector.payloads
+        return payloads
+
+
+def _describer(value: object) -> Callable[[], str]:
+    return lambda: canonical.describe(value)
+
+
+class _Collector:
+    """Answers for the values inside one argument that are not keyed by plain value; each becomes a payload itself."""
+
+    __slots__ = ("_code", "_digests", "_found", "_per_rank", "_plugins", "paths", "payloads")
+
+    def __init__(self, digests: FileDigests, code: CodeKeys, plugins: Plugins, per_rank: bool, found: Found) -> None:
+        self._digests = digests
+        self._code = code
+        self._plugins = plugins
+        self._per_rank = per_rank
+        self._found = found
+        self.payloads: list[Payload] = []
+        self.paths: list[str] = []
+
+    def special(self, value: object, path: str) -> bytes | None:
+        """The bytes that stand for ``value`` in its container, or None where it is keyed by plain value."""
+        payload = self._payload(value, path)
+        if payload is None:
+            return None
+        self.paths.append(path)
+        self.payloads.append(payload)
+        return payload.data
+
+    def _payload(self, value: object, path: str) -> Payload | None:
+        if isinstance(value, WeightSet):
+            return self._weights(value, path)
+        if isinstance(value, Program):
+            self._found.programs[path] = value
+            ir_digest, form = value.ir_digest, value.format
+            return Payload(f"program/{path}", value.topology.encode(), lambda: f"{form}, ir {ir_digest}")
+        if isinstance(value, File | Dir | PurePath):
+            return self._file(value, path)
+        if isinstance(value, Weight):
+            raise UnkeyableArgument(
+                f"argument {path} is the single weight {value.name!r}; pass the set, narrowed by "
+                f"weights.select([{value.name!r}]), so that a read of it is recorded"
+            )
+        if _is_callable(value):
+            return self._callable(value, path)
+        if _is_array(value):
+            return self._array(value, path)
+        if type(value).__module__ == "builtins" or canonical.plain(value):
+            return None
+        plugin = self._plugins.for_type(type(value))
+        if plugin is None:
+            return None
+        self._found.plugins.add(plugin.name)
+        digest, detail = plugin.fingerprint(value)
+        return Payload(f"arg/{path}", digest.encode(), lambda: detail)
+
+    def _weights(self, value: WeightSet, path: str) -> Payload:
+        self._found.weights[path] = value
+        data = value.spec_digest.encode()
+        if self._per_rank:
+            data += b" rank %d" % (-1 if value.rank is None else value.rank)
+        rank = f", rank {value.rank}" if self._per_rank else ""
+        return Payload(f"weights/{path}", data, lambda: f"{len(value)} weights{rank}, manifest {value.manifest.digest}")
+
+    def _file(self, value: File | Dir | PurePath, path: str) -> Payload:
+        place = os.fspath(value)
+        try:
+            digest = dir_digest(place, self._digests) if os.path.isdir(place) else self._digests.of_path(place)
+        except OSError as error:
+            raise UnkeyableArgument(
+                f"argument {path} is a path and keyed by the content of {place!r}, which can't be read: "
+                f"{error.strerror}. Pass a str to key a path by its text, or leave it out with ignore=[...]"
+            ) from error
+        return Payload(f"file/{path}", digest.encode(), lambda: f"{os.path.basename(place)} {digest[:12]}")
+
+    def _callable(self, value: Any, path: str) -> Payload:
+        code = self._code.of(value)
+        self._found.stages += code.stages
+        self._found.distributions |= code.distributions
+        name = f"{getattr(value, '__module__', '')}.{getattr(value, '__qualname__', type(value).__qualname__)}"
+        return Payload(f"arg/{path}", code.digest.encode(), lambda: f"{name} {code.digest[:12]}")
+
+    def _array(self, value: Any, path: str) -> Payload:
+        _refuse_objects(value, path)
+        if value.nbytes > LARGE_ARRAY:
+            self._found.large[path] = value.nbytes
+        digest, shape, dtype = array_digest(value), value.shape, str(value.dtype)
+        return Payload(f"arg/{path}", digest.encode(), lambda: f"array {dtype}{list(shape)} {digest[:12]}")
+
+
+def _is_callable(value: object) -> bool:
+    return callable(value) and (
+        type(value).__name__ in {"function", "method", "partial", "builtin_function_or_method"}
+        or isinstance(value, type)
+        or hasattr(value, "__cachec_stage__")
+    )
+
+
+def _is_array(value: object) -> bool:
+    return type(value).__module__ == "numpy" and type(value).__qualname__ in {"ndarray", "memmap"}
+
+
+def _refuse_objects(value: Any, path: str) -> None:
+    if value.dtype.hasobject:
+        raise UnkeyableArgument(f"argument {path} is an array of Python objects, which have no stable bytes")
+
+
+def array_digest(value: Any) -> str:
+    """The digest of a numpy array: dtype, shape, and its elements in row-major order."""
+    hasher = Hasher("array")
+    hasher.part("dtype", value.dtype.str.encode() + repr(value.dtype).encode())
+    hasher.part("shape", repr(value.shape).encode())
+    hasher.part("data", memoryview(value.reshape(-1).view("u1")) if value.flags.c_contiguous else value.tobytes())
+    return hasher.digest()
+
+
+class GlobalKeys:
+    """The bytes of values that a stage reaches without being given them: globals, closures, defaults.
+
+    As arguments, but a plain path counts by its text: such a path says where a project is, and what a stage opens there
+    it has to say with ``cachec.depends``.
+    """
+
+    def __init__(self, digests: FileDigests, plugins: Plugins) -> None:
+        self._digests = digests
+        self._plugins = plugins
+
+    def encode(self, value: object, path: str) -> bytes:
+        """Raises UnkeyableArgument for a value without a stable form."""
+        return canonical.encode(value, self._special, path)
+
+    def _special(self, value: object, path: str) -> bytes | None:
+        if isinstance(value, File | Dir):
+            place = os.fspath(value)
+            return (dir_digest(place, self._digests) if os.path.isdir(place) else self._digests.of_path(place)).encode()
+        if isinstance(value, PurePath):
+            return b"path " + os.fsencode(value)
+        if isinstance(value, Program):
+            return value.topology.encode()
+        if _is_array(value):
+            _refuse_objects(value, path)
+            return array_digest(value).encode()
+        if isinstance(value, type) or canonical.plain(value):
+            return None
+        plugin = self._plugins.for_type(type(value))
+        return plugin.fingerprint(value).digest.encode() if plugin is not None else None
+
+
+def dir_digest(root: str | os.PathLike[str], digests: FileDigests) -> str:
+    """The digest of a folder: relative names, contents, executable bits, link targets, empty folders. Raises OSError."""
+    hasher = Hasher("dir")
+    base = os.fspath(root)
+    for folder, names, files in os.walk(base, onerror=_raise):
+        names.sort()
+        where = os.path.relpath(folder, base)
+        hasher.part("folder", os.fsencode(where))
+        for name in sorted(files + [n for n in names if os.path.islink(os.path.join(folder, n))]):
+            path = os.path.join(folder, name)
+            hasher.part("name", os.fsencode(name))
+            if os.path.islink(path):
+                hasher.part("link", os.fsencode(os.readlink(path)))
+            else:
+                hasher.part("executable", b"1" if os.stat(path).st_mode & S_IXUSR else b"0")
+                hasher.part("content", digests.of_path(path).encode())
+    return hasher.digest()
+
+
+def _raise(error: OSError) -> None:
+    raise error
+
+
+def path_like_text(arguments: Mapping[str, Any]) -> list[str]:
+    """The ``str`` arguments that name an existing file: keyed by their text, perhaps not what their author meant."""
+    return [name for name, value in arguments.items() if isinstance(value, str) and value and _exists(value)]
+
+
+def _exists(text: str) -> bool:
+    return "\0" not in text and len(text) < 4096 and ("/" in text or "." in text) and Path(text).exists()

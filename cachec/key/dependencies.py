@@ -1,0 +1,112 @@
+"""The present state of what a run read: is a stored trace still right?"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+from cachec import fsio
+from cachec.errors import UsageError
+from cachec.fsio import Identity
+from cachec.hashing import EMPTY, FileDigests, Hasher
+from cachec.key.environment import variable_digest
+from cachec.key.tools import ToolKeys
+from cachec.model import Read
+
+#: Variables that choose which executable, or which library, is loaded.
+SEARCH_VARIABLES = ("PATH", "LD_LIBRARY_PATH", "LD_PRELOAD")
+
+
+def _sentinel(word: str) -> str:
+    hasher = Hasher("dependency")
+    hasher.part("state", word.encode())
+    return hasher.digest()
+
+
+#: A file, folder or tool is not there. No content has this digest; an empty file has ``EMPTY``.
+ABSENT = _sentinel("absent")
+#: Something is there where nothing was.
+PRESENT = _sentinel("present")
+
+
+def listing_digest(names: list[str]) -> str:
+    """The digest of a folder's names, in any order."""
+    hasher = Hasher("listing")
+    for name in sorted(names):
+        hasher.part("name", os.fsencode(name))
+    return hasher.digest()
+
+
+def search_text(fixed: Mapping[str, str]) -> str:
+    """What a tool read keeps of the variables that the stage itself fixed, to be looked up in the same way later."""
+    return "\n".join(f"{name}={fixed[name]}" for name in SEARCH_VARIABLES if name in fixed)
+
+
+def search_environ(text: str, environ: Mapping[str, str]) -> dict[str, str]:
+    """The variables to look a tool up with: those that were fixed, and PATH and LD_LIBRARY_PATH as they are now.
+
+    LD_PRELOAD of this process is never passed on to a command, so it counts only where it was fixed.
+    """
+    found = {name: environ[name] for name in ("PATH", "LD_LIBRARY_PATH") if name in environ}
+    found.update(line.split("=", 1) for line in text.split("\n") if "=" in line)  # type: ignore[misc]
+    return found
+
+
+class Dependencies:
+    """Answers what a read would see now. Unchanged files cost a ``stat``."""
+
+    def __init__(self, tools: ToolKeys, digests: FileDigests, environ: Mapping[str, str] | None = None) -> None:
+        self._tools = tools
+        self._digests = digests
+        self._environ = os.environ if environ is None else environ
+        self._listings: dict[str, tuple[Identity, str]] = {}
+
+    def present(self, read: Read) -> str:
+        """The digest that this read would have now: equal to ``read.digest`` where nothing changed.
+
+        Raises ValueError for a weight, which only the stage that holds the handles can answer for.
+        """
+        if read.kind == "file":
+            return self.file(read.where)
+        if read.kind == "env":
+            return variable_digest(read.where, self._environ)
+        if read.kind == "absent":
+            return PRESENT if os.path.lexists(read.where) else EMPTY
+        if read.kind == "listing":
+            return self.listing(read.where)
+        if read.kind == "tool":
+            return self.tool(read.where, search_environ(read.name, self._environ))
+        raise ValueError(f"a read of kind {read.kind!r} is not a file, listing, tool or variable")
+
+    def file(self, path: str) -> str:
+        """The content of a file; ``ABSENT`` where it is not there or not to be read."""
+        try:
+            return self._digests.of_path(path)
+        except OSError:
+            return ABSENT
+
+    def listing(self, path: str) -> str:
+        """The names in a folder; ``ABSENT`` where it is not there. Remembered while the folder is surely the same."""
+        try:
+            found = fsio.identity(path)
+            known = self._listings.get(path)
+            if known is not None and known[0] == found:
+                return known[1]
+            fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                before = fsio.identity(fd)
+                digest = listing_digest(os.listdir(fd))
+                if self._digests.trusts(fd, before) and fsio.identity(fd) == before:
+                    self._listings[path] = (before, digest)
+            finally:
+                os.close(fd)
+        except OSError:
+            return ABSENT
+        return digest
+
+    def tool(self, command: str, environ: Mapping[str, str], *, fresh: bool = False) -> str:
+        """The identity of an executable; ``ABSENT`` where it is gone or its files can't be told."""
+        try:
+            return self._tools.executable(command, environ, fresh=fresh).digest
+        except (OSError, UsageError):
+            return ABSENT

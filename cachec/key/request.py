@@ -1,0 +1,166 @@
+"""One call of a stage as a key: the parts of the stage itself and those of its arguments, put together."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from cachec.distributions import Distributions
+from cachec.errors import UsageError
+from cachec.hashing import FileDigests, Hasher
+from cachec.key.arguments import ArgumentKeys, Found, Payload, dir_digest
+from cachec.key.code import CodeKey, CodeKeys
+from cachec.key.environment import environment_parts
+from cachec.key.platform import platform_part
+from cachec.key.tools import ToolKeys
+from cachec.model import Part
+from cachec.plugins import Plugins
+
+#: Bump it when the meaning of a key changes: every older entry is then a miss.
+KEY_VERSION = "1"
+
+
+@dataclass(frozen=True)
+class Options:
+    """What ``cache.stage(...)`` was told; see there."""
+
+    name: str
+    version: str = ""
+    ignore: frozenset[str] = frozenset()
+    tools: tuple[str | os.PathLike[str], ...] = ()
+    env: tuple[str, ...] = ()
+    depends: tuple[object, ...] = ()
+    portable: bool = False
+    per_rank: bool = False
+    deterministic: bool = True
+    tags: tuple[str, ...] = ()
+
+
+class StageLike(Protocol):
+    """What a stage shows to the key layer; ``cachec.stage.Stage`` is one."""
+
+    options: Options
+
+    @property
+    def __wrapped__(self) -> Any: ...
+
+
+class Request:
+    """The key of one call, and what was found in its arguments."""
+
+    __slots__ = ("_parts", "_payloads", "digest", "found")
+
+    def __init__(self, parts: Sequence[Part], payloads: Sequence[Payload], found: Found) -> None:
+        hasher = Hasher("key")
+        for part in parts:
+            hasher.part(part.name, part.digest.encode())
+        for name, data, _ in payloads:
+            hasher.part(name, data)
+        self.digest = hasher.digest()
+        self.found = found
+        self._parts = parts
+        self._payloads = payloads
+
+    def parts(self) -> tuple[Part, ...]:
+        """Every named part, with its detail: built only when somebody is to be told."""
+        return (*self._parts, *(payload.part() for payload in self._payloads))
+
+
+class Requests:
+    """Assembles keys. One an opened cache; remembers fingerprints between calls."""
+
+    def __init__(
+        self, digests: FileDigests, code: CodeKeys, tools: ToolKeys, distributions: Distributions, plugins: Plugins
+    ) -> None:
+        self._digests = digests
+        self._code = code
+        self._tools = tools
+        self._distributions = distributions
+        self._plugins = plugins
+        self._arguments = ArgumentKeys(digests, code, plugins)
+
+    def request(self, stage: StageLike, arguments: Mapping[str, Any], *, fresh: bool = False) -> Request:
+        """The key of a call with these arguments (defaults filled in). Raises UsageError where there can be none.
+
+        fresh: look at every file of every tool now, and trust no look of the last second.
+        """
+        options = stage.options
+        if options.ignore:
+            arguments = {name: value for name, value in arguments.items() if name not in options.ignore}
+        found = Found()
+        payloads = self._arguments.payloads(arguments, per_rank=options.per_rank, found=found)
+        return Request(self._stage_parts(stage, found, fresh=fresh), payloads, found)
+
+    def code_of(self, stage: StageLike) -> CodeKey:
+        """The code that a stage reaches."""
+        code = tuple(item for item in stage.options.depends if not isinstance(item, str | os.PathLike))
+        return self._code.of(
+            stage.__wrapped__, depends=code, has_version=bool(stage.options.version or stage.options.depends)
+        )
+
+    def _stage_parts(self, stage: StageLike, found: Found, *, fresh: bool) -> list[Part]:
+        parts: list[Part] = []
+        distributions: set[str] = set(found.distributions)
+        seen: set[int] = set()
+        platform = False
+        pending: list[Any] = [stage, *found.stages]
+        while pending:
+            each = pending.pop(0)
+            if id(each) in seen:
+                continue
+            seen.add(id(each))
+            code = self.code_of(each)
+            pending += code.stages
+            distributions |= code.distributions
+            parts += self._own_parts(each.options, code, distributions, fresh=fresh)
+            platform = platform or not each.options.portable
+        parts += [self._tools.distribution(name, fresh=fresh) for name in sorted(distributions)]
+        parts += self._ambient(distributions, found.plugins)
+        parts.append(platform_part(portable=not platform))
+        return parts
+
+    def _own_parts(self, options: Options, code: CodeKey, distributions: set[str], *, fresh: bool) -> Iterable[Part]:
+        yield _text_part(f"stage/{options.name}", f"{KEY_VERSION} {options.version}", options.version)
+        yield from code.parts
+        for tool in options.tools:
+            if isinstance(tool, str) and self._distributions.find(tool) is not None:
+                distributions.add(tool)
+            elif isinstance(tool, str) and "/" not in tool and _which(tool) is None:
+                distributions.add(tool)  # neither: the message names the distribution
+            else:
+                yield self._tools.executable(tool, fresh=fresh)
+        yield from environment_parts(options.env, os.environ)
+        for item in options.depends:
+            if isinstance(item, str | os.PathLike):
+                yield self._depends(item)
+
+    def _depends(self, path: str | os.PathLike[str]) -> Part:
+        place = os.fspath(path)
+        try:
+            digest = dir_digest(place, self._digests) if os.path.isdir(place) else self._digests.of_path(place)
+        except OSError as error:
+            raise UsageError(f"depends={place!r} can't be read: {error.strerror}; name an existing file") from error
+        return Part(f"file/depends/{os.path.basename(place)}", digest, digest[:12])
+
+    def _ambient(self, distributions: set[str], plugins: set[str]) -> Iterable[Part]:
+        if not distributions and not plugins:
+            return
+        speaking = {plugin.name: plugin for plugin in self._plugins.for_distributions(distributions)}
+        speaking.update((name, self._plugins.named(name)) for name in plugins)
+        for name in sorted(speaking):
+            for setting, value in sorted(speaking[name].ambient().items()):
+                yield _text_part(f"ambient/{name}/{setting}", value, value)
+
+
+def _which(name: str) -> str | None:
+    import shutil  # slow to import, and only needed for a tool that is an executable given by name
+
+    return shutil.which(name)
+
+
+def _text_part(name: str, text: str, detail: str) -> Part:
+    hasher = Hasher("text")
+    hasher.part(name, text.encode())
+    return Part(name, hasher.digest(), detail)

@@ -1,0 +1,97 @@
+"""Values in words, for the details of key parts and for messages; never hashed."""
+
+from __future__ import annotations
+
+import collections
+import enum
+import itertools
+import types
+from collections.abc import Iterable
+from typing import Any, Final
+
+from cachec.instances import field_names
+
+#: How many levels of containers are spelled out.
+_DEPTH: Final = 4
+
+#: Modules whose values have a short ``repr`` that runs no code of the user.
+_LIBRARY: Final = frozenset({"datetime", "decimal", "fractions", "uuid", "zoneinfo", "pathlib", "pathlib._local"})
+_ARRAYS: Final = frozenset({"numpy", "ml_dtypes", "jax", "jaxlib", "torch"})
+_MAPPINGS: Final = frozenset(
+    {dict, collections.OrderedDict, collections.defaultdict, collections.Counter, types.MappingProxyType}
+)
+_BRACKETS: Final = {list: ("[", "]"), tuple: ("(", ")"), set: ("{", "}"), frozenset: ("{", "}")}
+
+
+def describe(value: object, limit: int = 80) -> str:
+    """A short text for ``value``, ``limit`` characters at most. Runs no ``repr`` of an unknown type and never dumps an
+    array or long bytes.
+    """
+    text = _describe(value, limit, _DEPTH)
+    return text if len(text) <= limit else text[: max(limit - 1, 0)] + "…"
+
+
+def _describe(value: Any, limit: int, depth: int) -> str:
+    cls = type(value)
+    if value is None or cls in {bool, float, complex, range} or value is Ellipsis:
+        return repr(value)
+    if cls is int:
+        return repr(value) if value.bit_length() < 256 else f"int of {value.bit_length()} bits"
+    if cls is str:
+        return repr(value) if len(value) <= limit else f"{value[: max(limit - 3, 0)]!r}…"
+    if cls in {bytes, bytearray}:
+        return repr(value) if len(value) <= 24 else f"{cls.__name__} of {len(value)} bytes {bytes(value[:8]).hex()}…"
+    if isinstance(value, type):
+        return f"{value.__module__}.{value.__qualname__}".removeprefix("builtins.")
+    if cls is types.FunctionType:
+        return f"{value.__module__}.{value.__qualname__}"
+    if isinstance(value, enum.Enum):
+        return f"{cls.__qualname__}.{value.name}"
+    if depth:
+        text = _container(value, cls, limit, depth - 1)
+        if text is not None:
+            return text
+    if cls.__module__ in _LIBRARY:
+        return repr(value)
+    if cls.__module__.partition(".")[0] in _ARRAYS:
+        dtype, shape = getattr(value, "dtype", None), getattr(value, "shape", None)
+        if isinstance(shape, tuple) and shape:
+            return f"array {dtype}{list(shape)}"
+        if cls.__module__ in {"numpy", "numpy.dtypes", "ml_dtypes"}:
+            return repr(value)
+    return f"<{cls.__module__}.{cls.__qualname__}>"
+
+
+def _container(value: Any, cls: type, limit: int, depth: int) -> str | None:
+    if cls in _BRACKETS:
+        left, right = _BRACKETS[cls]
+        texts: Iterable[str] = (_describe(item, limit, depth) for item in value)
+        if left == "{":
+            texts = sorted(itertools.islice(texts, 64))
+        single = "," if cls is tuple and len(value) == 1 else ""
+        return f"{left}{_joined(texts, limit, len(value))}{single}{right}"
+    if cls in _MAPPINGS:
+        pairs = (f"{_describe(key, limit, depth)}: {_describe(item, limit, depth)}" for key, item in value.items())
+        return f"{{{_joined(pairs, limit, len(value))}}}"
+    names = getattr(cls, "_fields", None) if isinstance(value, tuple) else field_names(cls)
+    if names is not None:
+        parts = (f"{name}={_describe(getattr(value, name, None), limit, depth)}" for name in names)
+        return f"{cls.__qualname__}({_joined(parts, limit, len(names))})"
+    return None
+
+
+def _joined(texts: Iterable[str], limit: int, count: int) -> str:
+    """As many texts as fit into ``limit`` with their brackets, and how many there are where some do not."""
+    shown: list[str] = []
+    used = 2
+    for text in texts:
+        shown.append(text)
+        used += len(text) + 2
+        if used > limit + 2:
+            break
+    else:
+        return ", ".join(shown)
+    note = f"… {count} in all"
+    while len(shown) > 1 and used + len(note) > limit:
+        used -= len(shown.pop()) + 2
+    return f"{', '.join(shown)}, {note}"

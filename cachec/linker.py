@@ -1,0 +1,35 @@
+"""Bind an artifact to weights: the only road to a runtime, and the place where the manifest is checked."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cachec.artifact import File
+from cachec.distributions import Distributions
+from cachec.errors import LinkError
+from cachec.plugins import Plugins
+from cachec.topology import Manifest, Program
+from cachec.weights import WeightSet
+
+
+def link(artifact: File | Program, weights: WeightSet) -> Any:
+    """Something runnable: ``artifact`` bound to ``weights`` by name; what it is, its plugin says.
+
+    Raises LinkError where the weight set does not have exactly the names, shapes, dtypes and ties that the artifact was
+    compiled for, or where no plugin made the artifact; WeightsChanged where a file of weights is no longer the one that
+    was opened.
+    """
+    if not isinstance(artifact, File | Program):
+        raise LinkError(f"link takes a cachec.File or cachec.Program, not a {type(artifact).__qualname__}")
+    kind = artifact.kind if isinstance(artifact, File) else artifact.format
+    plugin, separator, _ = kind.partition(":")
+    if not separator:
+        raise LinkError(
+            f"{artifact!r} has no kind, so no plugin is known that can link it; return cachec.File(path, kind='<plugin>"
+            ":<format>') from the stage that makes it"
+        )
+    manifest = artifact.manifest if artifact.manifest is not None else Manifest.of({})
+    # Equal digests mean equal specs: nothing is looked at name by name unless they differ.
+    if manifest.digest != weights.manifest.digest:
+        manifest.check(weights.specs)
+    return Plugins(Distributions()).named(plugin).link(artifact, weights)

@@ -1,0 +1,275 @@
+"""Frozen value types that every layer shares. They hold data, they do nothing.
+
+Records that go to disk are ``msgspec`` structs: decoding one validates it. A digest is 64 lower-case hexadecimal
+characters of BLAKE3-256 wherever it is kept or shown.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Annotated, Any
+
+import msgspec
+
+#: BLAKE3-256 in lower-case hexadecimal.
+Digest = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
+
+#: Version of every record below. A row of another version is a miss, never an error.
+RECORD_VERSION = 1
+
+#: Traces kept under one key, newest first.
+MAX_TRACES = 32
+
+
+class Mode(enum.Enum):
+    """What a call may do with the cache."""
+
+    ON = "on"
+    OFF = "off"
+    READ_ONLY = "read-only"
+    REFRESH = "refresh"
+    REQUIRE = "require"
+    VERIFY = "verify"
+
+
+class Reason(enum.Enum):
+    """Why a call ended as it did: exactly one an outcome. The value is what users see."""
+
+    HIT = "hit"
+    # The key was never seen; the reason is the first part that differs from the nearest entry of the stage.
+    FIRST_RUN = "miss:first-run"
+    STAGE_CHANGED = "miss:stage-changed"
+    CODE_CHANGED = "miss:code-changed"
+    TOOL_CHANGED = "miss:tool-changed"
+    AMBIENT_CHANGED = "miss:ambient-changed"
+    ENVIRONMENT_CHANGED = "miss:environment-changed"
+    PLATFORM_CHANGED = "miss:platform-changed"
+    OPTION_CHANGED = "miss:option-changed"
+    TOPOLOGY_CHANGED = "miss:topology-changed"
+    WEIGHT_SPEC_CHANGED = "miss:weight-spec-changed"
+    FILE_CHANGED = "miss:file-changed"
+    # The key was seen, but what its runs read has changed.
+    WEIGHT_CONTENT_CHANGED = "miss:weight-content-changed"
+    DEPENDENCY_CHANGED = "miss:dependency-changed"
+    # The key was seen, and the entry can't be used.
+    ENTRY_GONE = "miss:entry-gone"
+    ARTIFACT_MISSING = "miss:artifact-missing"
+    ARTIFACT_CORRUPT = "miss:artifact-corrupt"
+    ROW_CORRUPT = "miss:row-corrupt"
+    ROW_VERSION = "miss:row-version"
+    ROW_FOREIGN = "miss:row-foreign-key"
+    STORE_UNAVAILABLE = "miss:store-unavailable"
+    REFRESH = "miss:refresh"
+    VERIFIED = "miss:verified"
+    VERIFY_DIFFERS = "miss:verify-differs"
+    # The stage ran without the cache.
+    MODE_OFF = "bypass:mode-off"
+    INPUT_CHANGED = "bypass:input-changed-during-run"
+    # Nothing was returned.
+    STAGE_RAISED = "error:stage-raised"
+    REQUIRED = "error:required"
+    USAGE = "error:usage"
+
+    @property
+    def kind(self) -> str:
+        """``hit``, ``miss``, ``bypass`` or ``error``."""
+        return self.value.partition(":")[0]
+
+
+class Fault(enum.Enum):
+    """What failed in the cache itself, beside the outcome of the call: counted, logged, and treated as a miss."""
+
+    STORE_FULL = "store-full"
+    STORE_UNWRITABLE = "store-unwritable"
+    STORE_MISSING = "store-missing"
+    NETWORK_MOUNT = "network-mount"
+    INDEX_CORRUPT = "index-corrupt"
+    INDEX_BUSY = "index-busy"
+    ROW_CORRUPT = "row-corrupt"
+    ROW_VERSION = "row-version"
+    ROW_FOREIGN = "row-foreign-key"
+    ROW_REFUSED = "row-refused"
+    ARTIFACT_MISSING = "artifact-missing"
+    ARTIFACT_CORRUPT = "artifact-corrupt"
+    LOCK_TIMEOUT = "lock-timeout"
+    IO_ERROR = "io-error"
+
+
+class WeightSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A weight without its bytes: all that a compiler may see of it.
+
+    dtype: the name of the numpy or ml_dtypes scalar type (``float32``, ``bfloat16``, ``float8_e4m3fn``, ``bool``).
+    shape: the local shape, after sharding. layout: the logical element order. alias: the name of the first member of
+    its group of tied weights, or None. shard: ``(axis, count)`` where this is one shard of a larger weight, else None.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    nbytes: int
+    layout: str = "row-major"
+    alias: str | None = None
+    shard: tuple[int, int] | None = None
+
+
+class ArtifactRef(msgspec.Struct, frozen=True):
+    """An immutable file of the object store."""
+
+    digest: Digest
+    size: Annotated[int, msgspec.Meta(ge=0)]
+
+
+class Part(msgspec.Struct, frozen=True):
+    """One named part of a key.
+
+    name: a path such as ``code/pkg.mod.fn``, ``tool/jaxlib``, ``arg/batch``. detail: what a person is shown when two
+    keys differ here; never hashed (``digest`` is), so it may be shortened.
+    """
+
+    name: str
+    digest: Digest
+    detail: str = ""
+
+
+class Read(msgspec.Struct, frozen=True):
+    """Something that one run of a stage looked at, beyond its key.
+
+    kind: ``weight`` (where = argument path, name = weight name), ``file``, ``absent``, ``listing``, ``tool`` (where =
+    path, name = the search variables that the stage fixed) or ``env`` (where = variable). digest: of the content seen;
+    of nothing (``EMPTY``) where a file was absent.
+    """
+
+    kind: str
+    where: str
+    name: str
+    digest: Digest
+
+
+# --- the stored value of a stage: a tree whose leaves are artifacts, inline JSON, or references to the caller's weights
+
+
+class Inline(msgspec.Struct, frozen=True, tag="inline"):
+    """A value in the row itself: ``kind`` says what ``value`` spells.
+
+    kind: ``none``, ``bool``, ``int``, ``float`` (as ``repr``: ``nan`` and ``inf`` too), ``complex``, ``str`` (short),
+    ``bytes`` (short, hexadecimal) or ``enum`` (``module:qualname:member``).
+    """
+
+    kind: str
+    value: str
+
+
+class Leaf(msgspec.Struct, frozen=True, tag="leaf"):
+    """A value that one codec wrote to one or more artifacts. ``meta`` is the codec's own, validated when decoded."""
+
+    codec: str
+    artifacts: tuple[ArtifactRef, ...]
+    meta: dict[str, Any] = {}
+
+
+class Sequence(msgspec.Struct, frozen=True, tag="sequence"):
+    """A tuple or a list; ``kind`` says which."""
+
+    kind: str
+    items: tuple[Node, ...]
+
+
+class Record(msgspec.Struct, frozen=True, tag="record"):
+    """A mapping with string keys (``dataclass`` empty), or a dataclass or named tuple, in order.
+
+    dataclass: its class, as ``module:qualname``.
+    """
+
+    dataclass: str
+    names: tuple[str, ...]
+    items: tuple[Node, ...]
+
+
+class CallerWeight(msgspec.Struct, frozen=True, tag="caller"):
+    """A weight of the caller's: argument path and name there. alias: the first of its tied weights in the result."""
+
+    where: str
+    name: str
+    alias: str | None = None
+
+
+class OwnedWeight(msgspec.Struct, frozen=True, tag="owned"):
+    """A weight that the stage made: its bytes are one artifact."""
+
+    spec: WeightSpec
+    artifact: ArtifactRef
+
+
+class Weights(msgspec.Struct, frozen=True, tag="weights"):
+    """A weight set, name by name."""
+
+    names: tuple[str, ...]
+    items: tuple[CallerWeight | OwnedWeight, ...]
+
+
+class CallerSet(msgspec.Struct, frozen=True, tag="caller-set"):
+    """A whole weight set of the caller's, passed through unchanged: its argument path."""
+
+    where: str
+
+
+Node = Inline | Leaf | Sequence | Record | Weights | CallerSet
+
+
+class Trace(msgspec.Struct, frozen=True, kw_only=True):
+    """What one run of a stage read and what it produced.
+
+    seconds: how long the stage ran. created: Unix time. manifest: the artifact that says what its File results are to
+    be linked with; a reference, so that a hit decodes no name of no weight.
+    """
+
+    reads: tuple[Read, ...]
+    value: Node
+    seconds: float
+    created: float
+    manifest: ArtifactRef | None = None
+
+
+class Entry(msgspec.Struct, frozen=True, kw_only=True):
+    """All that is known under one key: one row of the index. The row repeats its key; another key there is a miss.
+
+    parts: the artifact that holds the named parts as JSON, for ``why``; it is not needed for a hit.
+    """
+
+    version: int
+    key: Digest
+    stage: str
+    tags: tuple[str, ...]
+    parts: ArtifactRef
+    traces: tuple[Trace, ...]
+
+
+class Recent(msgspec.Struct, frozen=True, kw_only=True):
+    """The newest keys of one stage, newest first: what a miss is compared with."""
+
+    version: int
+    stage: str
+    keys: tuple[Digest, ...]
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How one call ended: a counter, a log line, and what ``cache.call`` and ``f.check`` return.
+
+    detail: names what differed, in words. seconds: wall time of the call. saved: seconds that the stage took when it
+    was stored. stored: whether this call published an entry. fault: what failed in the cache meanwhile, if anything.
+    """
+
+    reason: Reason
+    stage: str
+    key: str
+    detail: str = ""
+    seconds: float = 0.0
+    saved: float = 0.0
+    stored: bool = False
+    fault: Fault | None = None
+    time: float = 0.0
+
+    @property
+    def hit(self) -> bool:
+        """Whether the result came from the cache."""
+        return self.reason is Reason.HIT

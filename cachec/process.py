@@ -1,0 +1,160 @@
+"""One child process: started in a group of its own, its signals forwarded, ended with its group, always reaped."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import NamedTuple
+
+#: Seconds between asking a group to end and ending it.
+GRACE_SECONDS = 2.0
+
+_FORWARDED = (signal.SIGTERM, signal.SIGHUP)
+
+
+class Ended(NamedTuple):
+    """How a process ended. survivors: whether a descendant outlived it; None where that could not be told."""
+
+    returncode: int
+    stdout: bytes
+    stderr: bytes
+    survivors: bool | None
+
+
+def run_process(
+    args: Sequence[str],
+    program: str,
+    *,
+    environ: Mapping[str, str],
+    cwd: str | None,
+    stdin: int | bytes,
+    pass_fds: Sequence[int],
+    timeout: float | None,
+    supervised: bool,
+) -> Ended:
+    """Run ``program`` with ``args`` and exactly ``environ``; stdin is an open descriptor or the bytes to feed.
+
+    supervised: tell whether a descendant outlived it, by a small Python process between (about 20 ms). Raises OSError
+    where the program can't be started, subprocess.TimeoutExpired after its group was killed. SIGTERM and SIGHUP that
+    would end this process go to the group first (only the main thread can see to that).
+    """
+    supervised = supervised and bool(sys.executable)
+    report_read, report_write = os.pipe() if supervised else (-1, -1)
+    try:
+        if supervised:
+            script = str(Path(__file__).with_name("supervise.py"))
+            command = [sys.executable, "-I", "-S", script, str(report_write), program, *args]
+            executable = sys.executable
+            handed = (*pass_fds, report_write)
+        else:
+            command, executable, handed = list(args), program, tuple(pass_fds)
+        with _forwarding() as forward:
+            process = subprocess.Popen(
+                command,
+                executable=executable,
+                env=dict(environ),
+                cwd=cwd,
+                stdin=subprocess.PIPE if isinstance(stdin, bytes) else stdin,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                pass_fds=handed,
+                start_new_session=True,
+            )
+            if supervised:
+                os.close(report_write)
+                report_write = -1
+            with process:
+                forward.to(process)
+                stdout, stderr = _communicate(process, stdin if isinstance(stdin, bytes) else None, timeout)
+        if not supervised:
+            return Ended(process.returncode, stdout, stderr, None)
+        return _reported(report_read, process.returncode, stdout, stderr, program)
+    finally:
+        for fd in (report_read, report_write):
+            if fd >= 0:
+                os.close(fd)
+
+
+def _reported(report: int, returncode: int, stdout: bytes, stderr: bytes, program: str) -> Ended:
+    words = os.read(report, 4096).split()
+    if words[:1] == [b"errno"]:
+        raise OSError(int(words[1]), os.strerror(int(words[1])), program)
+    if words[:1] != [b"exit"]:
+        return Ended(returncode, stdout, stderr, None)  # the supervisor itself was killed
+    return Ended(int(words[1]), stdout, stderr, words[2] != b"0")
+
+
+def _communicate(process: subprocess.Popen[bytes], data: bytes | None, timeout: float | None) -> tuple[bytes, bytes]:
+    try:
+        return process.communicate(data, timeout)
+    except subprocess.TimeoutExpired:
+        _signal_group(process, signal.SIGKILL)
+        process.wait()
+        raise
+    except BaseException as error:
+        _signal_group(process, signal.SIGINT if isinstance(error, KeyboardInterrupt) else signal.SIGTERM)
+        _await_end(process)
+        _signal_group(process, signal.SIGKILL)
+        process.wait()
+        raise
+
+
+def _await_end(process: subprocess.Popen[bytes]) -> None:
+    """Wait a little, without reaping: the number of the group stays taken until it was killed."""
+    end = time.monotonic() + GRACE_SECONDS
+    while time.monotonic() < end:
+        try:
+            if os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None:
+                return
+        except ChildProcessError:
+            return
+        time.sleep(0.01)
+
+
+def _signal_group(process: subprocess.Popen[bytes], number: int) -> None:
+    # The group outlives its leader while any member does.
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, number)
+
+
+class _Forward:
+    def __init__(self) -> None:
+        self.caught = 0
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def to(self, process: subprocess.Popen[bytes]) -> None:
+        self._process = process
+        if self.caught:
+            _signal_group(process, self.caught)
+
+    def handle(self, number: int, _frame: FrameType | None) -> None:
+        self.caught = number
+        if self._process is not None and self._process.poll() is None:
+            _signal_group(self._process, number)
+
+
+@contextlib.contextmanager
+def _forwarding() -> Iterator[_Forward]:
+    """Forward signals that would end this process by default; it ends by them after the command did."""
+    forward = _Forward()
+    replaced: list[signal.Signals] = []
+    if threading.current_thread() is threading.main_thread():
+        for number in _FORWARDED:
+            if signal.getsignal(number) is signal.SIG_DFL:
+                signal.signal(number, forward.handle)
+                replaced.append(number)
+    try:
+        yield forward
+    finally:
+        for number in replaced:
+            signal.signal(number, signal.SIG_DFL)
+        if forward.caught:
+            os.kill(os.getpid(), forward.caught)

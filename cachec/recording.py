@@ -1,0 +1,125 @@
+"""What the stage that is running now has read: the trace in the making."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+from cachec.hashing import EMPTY, FileDigests
+from cachec.model import Read
+
+_current: ContextVar[Recorder | None] = ContextVar("cachec_recorder", default=None)
+
+
+class Recorder:
+    """Collects the reads of one run of a stage. Safe to use from the threads that the stage starts.
+
+    A read inside a nested stage is a read of the outer one too: the inner result came into it. Weight handles see to
+    that by themselves (an inner handle wraps the outer one); for everything else a recorder passes on to its parent.
+    """
+
+    def __init__(self, stage: str, parent: Recorder | None = None, digests: FileDigests | None = None) -> None:
+        """digests: where the digests of files are remembered for this run (the cache's own, in a stage)."""
+        self.stage = stage
+        self.digests = digests if digests is not None else FileDigests()
+        self._parent = parent
+        self._lock = threading.Lock()
+        self._reads: dict[tuple[str, str, str], Read] = {}
+        self._contradictions: list[Read] = []
+        self._scratch: list[str] = []
+
+    def weight(self, where: str, name: str, digest: str) -> None:
+        """The bytes of weight ``name`` of the argument at path ``where`` were exposed."""
+        self._add(Read("weight", where, name, digest))
+
+    def file(self, path: str, digest: str) -> None:
+        """A file was read whole."""
+        self._pass_on(Read("file", path, "", digest))
+
+    def absent(self, path: str) -> None:
+        """A file was looked for and not found."""
+        self._pass_on(Read("absent", path, "", EMPTY))
+
+    def listing(self, path: str, digest: str) -> None:
+        """The names in a folder were looked at; ``digest`` is over the sorted names."""
+        self._pass_on(Read("listing", path, "", digest))
+
+    def tool(self, path: str, digest: str, search: str = "") -> None:
+        """An executable was run; ``digest`` is its identity.
+
+        search: the variables that the stage itself fixed and that choose what is loaded, as ``NAME=value`` lines.
+        """
+        self._pass_on(Read("tool", path, search, digest))
+
+    def environment(self, variable: str, digest: str) -> None:
+        """A variable of the environment was passed to a command."""
+        self._pass_on(Read("env", variable, "", digest))
+
+    def seen(self, read: Read) -> None:
+        """A stored result was taken that had read this: whoever takes it depends on the same."""
+        self._pass_on(read)
+
+    def add_scratch(self, folder: str) -> None:
+        """``folder`` was made for this run; its files may be results, so it lives until they are stored."""
+        with self._lock:
+            self._scratch.append(folder)
+
+    def drop_scratch(self) -> None:
+        """The results are stored, or there are none: remove the scratch folders."""
+        if not self._scratch:
+            return
+        import shutil  # on a miss only
+
+        for folder in self._scratch:
+            shutil.rmtree(folder, ignore_errors=True)
+        self._scratch.clear()
+
+    def keep_scratch(self) -> None:
+        """The caller gets the fresh result, which may lie in a scratch folder: keep these until the process ends."""
+        if not self._scratch:
+            return
+        import atexit
+        import shutil
+
+        for folder in self._scratch:
+            atexit.register(shutil.rmtree, folder, ignore_errors=True)
+        self._scratch.clear()
+
+    def reads(self) -> tuple[Read, ...]:
+        """All reads so far, in a stable order."""
+        with self._lock:
+            return tuple(self._reads[place] for place in sorted(self._reads))
+
+    def contradictions(self) -> tuple[Read, ...]:
+        """Things that were seen with two different contents in one run: such a run can't be stored."""
+        with self._lock:
+            return tuple(self._contradictions)
+
+    def _pass_on(self, read: Read) -> None:
+        self._add(read)
+        if self._parent is not None:
+            self._parent._pass_on(read)
+
+    def _add(self, read: Read) -> None:
+        place = (read.kind, read.where, read.name)
+        with self._lock:
+            first = self._reads.setdefault(place, read)
+            if first.digest != read.digest:
+                self._contradictions.append(read)
+
+
+def current() -> Recorder | None:
+    """The recorder of the stage that this context runs in, or None outside every stage."""
+    return _current.get()
+
+
+@contextmanager
+def recording(recorder: Recorder) -> Iterator[Recorder]:
+    """Make ``recorder`` the current one while the body runs."""
+    token = _current.set(recorder)
+    try:
+        yield recorder
+    finally:
+        _current.reset(token)

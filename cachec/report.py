@@ -1,0 +1,186 @@
+"""What the command line says, as plain data: statistics, entries, differences. Pure: nothing here prints.
+
+The field names are those of ``--json``; they are documented in the help of each command and do not change lightly.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from cachec.events import LogReader, duration
+from cachec.key.compare import PartDifference
+from cachec.model import Entry, Outcome, Part, Reason, Trace
+from cachec.store import references
+
+#: Characters of a key in a table; ``KEY`` arguments take as few as ``MIN_PREFIX``.
+SHOWN_KEY = 12
+MIN_PREFIX = 6
+
+
+def statistics(log: LogReader) -> dict[str, Any]:
+    """Counts by reason and stage, hit rate, seconds saved, faults. Reads the log to its end.
+
+    hit_rate: hits over hits and misses, None without either; calls that went round the cache do not count.
+    seconds_saved: what the stages took when they were stored, less what the hits took, summed over hits.
+    """
+    reasons: Counter[str] = Counter()
+    stages: dict[str, _Tally] = {}
+    whole = _Tally()
+    for outcome in log:
+        reasons[outcome.reason.value] += 1
+        whole.add(outcome)
+        stages.setdefault(outcome.stage, _Tally()).add(outcome)
+    return {
+        **whole.data(),
+        "reasons": dict(sorted(reasons.items(), key=lambda item: (-item[1], item[0]))),
+        "stages": {name: stages[name].data() for name in sorted(stages)},
+        "faults": {fault.value: count for fault, count in log.faults.most_common()},
+        "damaged_lines": log.damaged,
+    }
+
+
+class _Tally:
+    """Counts of one stage, or of all."""
+
+    def __init__(self) -> None:
+        self.kinds: Counter[str] = Counter()
+        self.saved = 0.0
+        self.spent = 0.0
+
+    def add(self, outcome: Outcome) -> None:
+        """Count one outcome."""
+        self.kinds[outcome.reason.kind] += 1
+        if outcome.reason is Reason.HIT:
+            self.saved += outcome.saved - outcome.seconds
+        else:
+            self.spent += outcome.seconds
+
+    def data(self) -> dict[str, Any]:
+        """As plain data."""
+        hits, misses = self.kinds["hit"], self.kinds["miss"]
+        return {
+            "calls": self.kinds.total(),
+            "hits": hits,
+            "misses": misses,
+            "bypasses": self.kinds["bypass"],
+            "errors": self.kinds["error"],
+            "hit_rate": hits / (hits + misses) if hits + misses else None,
+            "seconds_saved": self.saved,
+            "seconds_spent": self.spent,
+        }
+
+
+def entry_summary(entry: Entry) -> dict[str, Any]:
+    """One line of ``ls``. created: Unix time of the newest trace; size: bytes of all artifacts, each counted once."""
+    newest = max(entry.traces, key=lambda trace: trace.created, default=None)
+    sizes = {ref.digest: ref.size for ref in references(entry)}
+    return {
+        "key": entry.key,
+        "stage": entry.stage,
+        "tags": list(entry.tags),
+        "created": newest.created if newest else None,
+        "traces": len(entry.traces),
+        "size": sum(sizes.values()),
+        "seconds": newest.seconds if newest else None,
+    }
+
+
+def entry_details(entry: Entry, parts: Sequence[Part] | None) -> dict[str, Any]:
+    """Everything that ``show`` says of an entry. ``parts`` is None where their artifact can't be read."""
+    return {
+        "kind": "entry",
+        **entry_summary(entry),
+        "parts": None if parts is None else [_fields(part) for part in parts],
+        "runs": [_run(entry, trace) for trace in entry.traces],
+    }
+
+
+def _run(entry: Entry, trace: Trace) -> dict[str, Any]:
+    one = Entry(version=entry.version, key=entry.key, stage=entry.stage, tags=(), parts=entry.parts, traces=(trace,))
+    held = {ref.digest: ref.size for ref in references(one) if ref != entry.parts}
+    return {
+        "created": trace.created,
+        "seconds": trace.seconds,
+        "reads": [_fields(read) for read in trace.reads],
+        "artifacts": [{"digest": digest, "size": size} for digest, size in held.items()],
+    }
+
+
+def file_details(path: str, digest: str, size: int, origins: Iterable[tuple[str, str]]) -> dict[str, Any]:
+    """What ``show FILE`` says: which entries hold this very content."""
+    found = [{"key": key, "stage": stage} for key, stage in origins]
+    return {"kind": "file", "path": path, "digest": digest, "size": size, "origins": found}
+
+
+def why_details(entry: Entry, other: Entry, how: str, found: Sequence[PartDifference]) -> dict[str, Any]:
+    """What ``why`` says. how: ``nearest`` or ``given``: how the other entry was chosen."""
+    return {
+        "key": entry.key,
+        "stage": entry.stage,
+        "other": {"key": other.key, "stage": other.stage, "chosen": how},
+        "reason": found[0].reason.value if found else None,
+        "differences": [
+            {"part": each.name, "reason": each.reason.value, "old": each.old, "new": each.new, "words": each.words}
+            for each in found
+        ],
+    }
+
+
+def _fields(record: Any) -> dict[str, Any]:
+    return {name: getattr(record, name) for name in record.__struct_fields__}
+
+
+# --- values for a person
+
+
+def size(nbytes: int) -> str:
+    """``512 B``, ``1.5 MiB``."""
+    value, unit = float(nbytes), "B"
+    for larger in ("KiB", "MiB", "GiB", "TiB"):
+        if value < 1024:
+            break
+        value, unit = value / 1024, larger
+    return f"{nbytes} B" if unit == "B" else f"{value:.1f} {unit}"
+
+
+def age(created: float | None, now: float) -> str:
+    """``12 s ago``, ``3 h ago``; a time ahead of the clock is ``now``."""
+    if created is None:
+        return "never"
+    past = now - created
+    if past < 1:
+        return "now"
+    for limit, unit, length in ((60, "s", 1), (3600, "min", 60), (86400, "h", 3600), (math.inf, "d", 86400)):
+        if past < limit:
+            return f"{past / length:.0f} {unit} ago"
+    raise AssertionError(past)
+
+
+def period(value: float | None) -> str:
+    """Seconds for a person, from microseconds to hours."""
+    if value is None:
+        return "-"
+    magnitude = abs(value)
+    if magnitude >= 3600:
+        return f"{value / 3600:.1f} h"
+    if magnitude >= 60:
+        return f"{value / 60:.1f} min"
+    return duration(value)
+
+
+def share(value: float | None) -> str:
+    """A ratio as a percentage."""
+    return "-" if value is None else f"{value:.1%}"
+
+
+def settings_details(
+    values: Mapping[str, object], origins: Mapping[str, str], warnings: Sequence[str]
+) -> dict[str, Any]:
+    """What ``config`` says; each value as it would be written in a file, None where there is none."""
+    return {
+        "settings": {key: {"value": value, "origin": origins[key]} for key, value in values.items()},
+        "warnings": list(warnings),
+    }

@@ -1,0 +1,121 @@
+"""The stage object: what ``@cache.stage`` makes of a function."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from types import FunctionType
+from typing import Any, Generic, ParamSpec, TypeVar, cast
+
+from cachec.errors import UnsupportedFunction, UsageError
+from cachec.key.request import Options
+from cachec.model import Mode, Outcome
+from cachec.stage.binding import Binding
+from cachec.stage.engine import Engine
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+# inspect.CO_GENERATOR, CO_COROUTINE, CO_ASYNC_GENERATOR; inspect itself is slow to import
+_GENERATOR, _COROUTINE, _ASYNC_GENERATOR = 0x20, 0x80, 0x200
+
+
+class Stage(Generic[P, R]):
+    """A function whose results are cached. Called like the function; an ``async def`` stays one.
+
+    ``__wrapped__`` is the function itself. On a method, ``self`` is an argument like any other.
+    """
+
+    __cachec_stage__ = True
+
+    def __init__(
+        self,
+        engine: Engine,
+        function: Callable[P, R],
+        options: Options,
+        *,
+        mode: Mode | None = None,
+        lock_timeout: float | None = None,
+    ) -> None:
+        plain = _plain_function(function)
+        unknown = options.ignore - set(Binding(plain).parameters)
+        if unknown:
+            raise UsageError(f"ignore= names {sorted(unknown)}, which {plain.__qualname__} does not take")
+        self.__wrapped__ = function
+        functools.update_wrapper(self, function)
+        self.options = options
+        self.mode = mode
+        self.lock_timeout = lock_timeout
+        self.binding = Binding(plain)
+        self._engine = engine
+        self._asynchronous = bool(plain.__code__.co_flags & _COROUTINE)
+        self._before: tuple[Any, ...] = ()
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Stage[..., R]:
+        if instance is None:
+            return self
+        bound = cast("Stage[..., R]", object.__new__(Stage))
+        bound.__dict__.update(self.__dict__)
+        bound._before = (instance,)
+        return bound
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """The function's result: from the cache where its key and what it read are unchanged."""
+        if self._asynchronous:
+            return cast("R", self._call_async(args, kwargs))
+        return cast("R", self._engine.call(self, (*self._before, *args), kwargs)[0])
+
+    async def _call_async(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return (await self._engine.call_async(self, (*self._before, *args), kwargs))[0]
+
+    def call(self, *args: P.args, **kwargs: P.kwargs) -> tuple[R, Outcome]:
+        """The result and how the call ended; for an ``async def`` stage an awaitable of both."""
+        given = (*self._before, *args)
+        if self._asynchronous:
+            return cast("tuple[R, Outcome]", self._engine.call_async(self, given, kwargs))
+        return self._engine.call(self, given, kwargs)
+
+    def check(self, *args: P.args, **kwargs: P.kwargs) -> Outcome:
+        """What a call would do, with its reason; nothing is run, stored or counted."""
+        return self._engine.check(self, (*self._before, *args), kwargs)
+
+    def why(self, *args: P.args, **kwargs: P.kwargs) -> str:
+        """The same in words."""
+        outcome = self.check(*args, **kwargs)
+        return f"{outcome.reason.value}: {outcome.detail}" if outcome.detail else outcome.reason.value
+
+    def key(self, *args: P.args, **kwargs: P.kwargs) -> str:
+        """The key of a call: 64 hexadecimal characters."""
+        digest: str = self._request(args, kwargs).digest
+        return digest
+
+    def invalidate(self, *args: P.args, **kwargs: P.kwargs) -> bool:
+        """Forget what is stored for a call; whether there was anything."""
+        return self._engine.tools.store.invalidate(self._request(args, kwargs).digest)
+
+    def uncached(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Call the function itself: no key, no store, nothing counted."""
+        return self.__wrapped__(*self._before, *args, **kwargs)
+
+    def _request(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        arguments = self.binding.bind((*self._before, *args), kwargs)
+        return self._engine.tools.requests.request(self, arguments)
+
+    def __repr__(self) -> str:
+        return f"<cachec stage {self.options.name}>"
+
+
+def _plain_function(function: Any) -> FunctionType:
+    if isinstance(function, staticmethod | classmethod):
+        raise UnsupportedFunction(
+            f"put @{type(function).__name__} above @cache.stage: a stage wraps the function, not the descriptor"
+        )
+    if not isinstance(function, FunctionType):
+        raise UnsupportedFunction(
+            f"a stage is a function defined with def, not a {type(function).__qualname__}; wrap it in one"
+        )
+    if function.__code__.co_flags & (_GENERATOR | _ASYNC_GENERATOR):
+        raise UnsupportedFunction(
+            f"{function.__qualname__} is a generator, whose results have no end to store; return a list or a tuple"
+        )
+    return function

@@ -1,0 +1,28 @@
+"""``cachec.depends``: a file that a running stage looks at, said by the stage itself."""
+
+from __future__ import annotations
+
+import os
+
+from cachec import recording
+from cachec.key.dependencies import listing_digest
+
+
+def depends(path: str | os.PathLike[str]) -> str:
+    """Record that the result of the running stage depends on ``path``; returns the absolute path.
+
+    A file counts by content, a folder by the names in it, a missing one by its absence: if it appears later, the stored
+    result no longer holds. Outside a stage nothing is recorded. Raises OSError where the file is there but unreadable.
+    """
+    place = os.path.abspath(path)
+    recorder = recording.current()
+    if recorder is None:
+        return place
+    if os.path.isdir(place):
+        recorder.listing(place, listing_digest(os.listdir(place)))
+    elif os.path.exists(place):
+        recorder.file(place, recorder.digests.of_path(place))
+    else:
+        recorder.absent(place)
+    return place
+

@@ -1,0 +1,155 @@
+"""The look: does the cache hold a result for this request, and if not, why not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from cachec import codecs, recording
+from cachec.errors import StoreFault
+from cachec.key.dependencies import Dependencies
+from cachec.key.request import Request
+from cachec.model import Digest, Entry, Fault, Part, Read, Reason, Trace
+from cachec.plugins import Plugins
+from cachec.store import Store
+from cachec.weights import WeightSet
+
+#: What a fault of the store makes of the call that met it.
+_MISS_OF_FAULT = {
+    Fault.ARTIFACT_MISSING: Reason.ARTIFACT_MISSING,
+    Fault.ARTIFACT_CORRUPT: Reason.ARTIFACT_CORRUPT,
+    Fault.ROW_CORRUPT: Reason.ROW_CORRUPT,
+    Fault.ROW_REFUSED: Reason.ROW_CORRUPT,
+    Fault.ROW_VERSION: Reason.ROW_VERSION,
+    Fault.ROW_FOREIGN: Reason.ROW_FOREIGN,
+}
+
+
+@dataclass(slots=True)
+class Look:
+    """What was found. ``trace`` and ``value`` are set on a hit; ``entry`` also where its traces no longer hold."""
+
+    reason: Reason
+    value: Any = None
+    trace: Trace | None = None
+    entry: Entry | None = None
+    detail: str = ""
+    fault: Fault | None = None
+
+
+class Looker:
+    """Looks requests up in one store."""
+
+    def __init__(
+        self,
+        store: Store,
+        plugins: Plugins,
+        dependencies: Dependencies,
+        digest_of: Callable[[WeightSet, str], Digest | None],
+    ) -> None:
+        self._store = store
+        self._plugins = plugins
+        self._dependencies = dependencies
+        self._digest_of = digest_of
+
+    def look(self, request: Request) -> Look:
+        """A hit with its decoded value, or the reason of the miss as far as the entry alone tells it."""
+        try:
+            entry = self._store.lookup(request.digest)
+            if entry is None:
+                self._store.index.refresh()  # the database may have been deleted or repaired beside us
+                entry = self._store.lookup(request.digest)
+            if entry is None:
+                return Look(Reason.FIRST_RUN)
+            return self._match(request, entry)
+        except StoreFault as fault:
+            reason = _MISS_OF_FAULT.get(fault.fault, Reason.STORE_UNAVAILABLE)
+            return Look(reason, detail=fault.detail, fault=fault.fault)
+
+    def _match(self, request: Request, entry: Entry) -> Look:
+        weights = request.found.weights
+        seen: dict[tuple[str, str, str], Digest | None] = {}
+        changed: Read | None = None
+        for trace in entry.traces:
+            for read in trace.reads:
+                place = (read.kind, read.where, read.name)
+                if place not in seen:
+                    seen[place] = self.present(read, weights)
+                if seen[place] != read.digest:
+                    changed = changed or read
+                    break
+            else:
+                value = codecs.decode(
+                    trace.value, self._store.objects, self._plugins.named, weights.__getitem__, trace.manifest
+                )
+                _tell_outer(trace)
+                return Look(Reason.HIT, value, trace, entry)
+        if changed is None:
+            return Look(Reason.ENTRY_GONE, entry=entry, detail="the entry holds no trace")
+        reason = Reason.WEIGHT_CONTENT_CHANGED if changed.kind == "weight" else Reason.DEPENDENCY_CHANGED
+        return Look(reason, entry=entry, detail=_read_in_words(changed))
+
+    def present(self, read: Read, weights: dict[str, WeightSet]) -> Digest | None:
+        """The digest of what a trace read, as it is now; None where it is no longer there."""
+        if read.kind != "weight":
+            return self._dependencies.present(read)
+        held = weights.get(read.where)
+        return self._digest_of(held, read.name) if held is not None and read.name in held else None
+
+    def explain(self, request: Request, stage: str, look: Look) -> tuple[Reason, str]:
+        """Why ``look`` missed: for a key never seen, the first part that differs from the nearest entry's."""
+        if look.reason is not Reason.FIRST_RUN:
+            return look.reason, look.detail
+        from cachec.key.compare import first_difference, nearest  # on a miss only
+
+        candidates: list[tuple[str, tuple[Part, ...]]] = []
+        try:
+            for key in self._store.recent(stage):
+                if key == request.digest:
+                    return Reason.ENTRY_GONE, "the entry was invalidated or evicted"
+                entry = self._store.lookup(key)
+                if entry is not None:
+                    candidates.append((key, self._store.parts(entry)))
+        except StoreFault as fault:
+            if not candidates:
+                return Reason.FIRST_RUN, f"no earlier entry can be read ({fault.detail})"
+        mine = request.parts()
+        found = nearest(candidates, mine)
+        if found is None:
+            return Reason.FIRST_RUN, "no entry of this stage yet"
+        difference = first_difference(found[1], mine, lambda digest: self._fetch(digest, request))
+        return difference.reason, difference.detail
+
+    def _fetch(self, digest: Digest, request: Request) -> bytes | None:
+        """Stripped IR or a manifest by digest: of the arguments, which may not be stored yet, else from the store."""
+        for program in request.found.programs.values():
+            if program.ir_digest == digest:
+                return program.ir
+        manifests = [program.manifest for program in request.found.programs.values()]
+        manifests += [weights.manifest for weights in request.found.weights.values()]
+        for manifest in manifests:
+            if manifest.digest == digest:
+                return manifest.encoded()
+        return self._store.content(digest)
+
+
+def _tell_outer(trace: Trace) -> None:
+    outer = recording.current()
+    if outer is not None:
+        for read in trace.reads:
+            if read.kind != "weight":  # the handles of the outer stage have recorded those themselves
+                outer.seen(read)
+
+
+def _read_in_words(read: Read) -> str:
+    if read.kind == "weight":
+        return f"weight {read.name!r} of {read.where} has other bytes"
+    verb = {
+        "file": "has other content",
+        "absent": "is there now",
+        "listing": "lists other names",
+        "tool": "is another build",
+        "env": "has another value",
+    }[read.kind]
+    return f"{read.kind} {read.where} {verb}"

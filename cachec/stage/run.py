@@ -1,0 +1,177 @@
+"""One run of a stage on a miss: guarded handles, a second look at the inputs, and publication."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from cachec import codecs, recording
+from cachec.errors import LinkError, StoreFault, UsageError
+from cachec.hashing import FileDigests
+from cachec.key.request import Request, Requests, StageLike
+from cachec.model import ArtifactRef, Fault, Trace
+from cachec.plugins import Plugins
+from cachec.recording import Recorder
+from cachec.stage.guard import callers_weights, replace_weights
+from cachec.stage.look import Looker
+from cachec.store import Store
+from cachec.topology import Manifest
+from cachec.weights import WeightSet
+
+
+@dataclass(slots=True)
+class Finished:
+    """What came of a run. ``changed`` says which input changed meanwhile; nothing was stored then."""
+
+    value: Any
+    seconds: float
+    stored: bool = False
+    changed: str = ""
+    fault: Fault | None = None
+    detail: str = ""
+    trace: Trace | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Tools:
+    """What a run works with: the parts of one opened cache."""
+
+    store: Store
+    digests: FileDigests
+    requests: Requests
+    plugins: Plugins
+    looker: Looker
+
+
+class Run:
+    """The run of one stage for one request. Use ``arguments`` inside ``recording.recording(run.recorder)``, then
+    ``finish`` or ``abandon``."""
+
+    def __init__(self, tools: Tools, stage: StageLike, request: Request, arguments: Mapping[str, Any]) -> None:
+        self._tools = tools
+        self._stage = stage
+        self._request = request
+        self._given = arguments
+        self._guarded: list[WeightSet] = []
+        self.recorder = Recorder(stage.options.name, recording.current(), tools.digests)
+        ignored = stage.options.ignore
+        self.arguments = {
+            name: value if name in ignored else replace_weights(value, name, self._guard)
+            for name, value in arguments.items()
+        }
+        self._started = time.perf_counter()
+
+    def _guard(self, weights: WeightSet, path: str) -> WeightSet:
+        guarded = weights.guarded(path, self.recorder, self._tools.digests)
+        self._guarded.append(guarded)
+        return guarded
+
+    def abandon(self) -> None:
+        """The stage raised: close its handles, remove its scratch folders."""
+        self._close()
+        self.recorder.drop_scratch()
+
+    def finish(self, result: Any, *, store: bool) -> Finished:
+        """Look at the inputs again, publish (where ``store``), and give the value that the caller gets.
+
+        Raises UnstorableResult where no codec takes the result. A fault of the store costs the entry, not the result.
+        """
+        finished = Finished(result, time.perf_counter() - self._started)
+        try:
+            finished.changed = self._changed()
+            if store and not finished.changed:
+                self._publish(finished)
+            if not finished.stored:
+                finished.value = callers_weights(result, self._request.found.weights)
+                self.recorder.keep_scratch()  # the result may be a file in there
+            else:
+                self.recorder.drop_scratch()
+        finally:
+            self._close()
+        return finished
+
+    def encode(self, result: Any) -> codecs.Node:
+        """The result as stored nodes; its artifacts are in the store, no row points at them yet."""
+        return codecs.encode(result, self._tools.store.objects, self._tools.plugins.for_type)
+
+    def _publish(self, finished: Finished) -> None:
+        objects = self._tools.store.objects
+        options = self._stage.options
+        try:
+            trace = Trace(
+                reads=self.recorder.reads(),
+                value=self.encode(finished.value),
+                seconds=finished.seconds,
+                created=time.time(),
+                manifest=self._manifest(),
+            )
+            self._keep_what_why_shows()
+            parts = objects.add_bytes(msgspec.json.encode(self._request.parts()))
+            self._tools.store.publish(self._request.digest, options.name, options.tags, parts, trace)
+            finished.value = codecs.decode(
+                trace.value,
+                objects,
+                self._tools.plugins.named,
+                self._request.found.weights.__getitem__,
+                trace.manifest,
+            )
+        except StoreFault as fault:
+            finished.fault, finished.detail = fault.fault, fault.detail
+            return
+        finished.stored, finished.trace = True, trace
+
+    def _manifest(self) -> ArtifactRef | None:
+        """What the files of this result are to be linked with: that of the programs given, else of the weight sets."""
+        found = self._request.found
+        given = [program.manifest for program in found.programs.values()]
+        given = given or [weights.manifest for weights in found.weights.values()]
+        if not given:
+            return None
+        whole = given[0]
+        try:
+            for manifest in given[1:]:
+                whole = whole.merged(manifest)
+        except LinkError:
+            return None  # ambiguous: the files of this stage link with nothing unless it says with what
+        return self._tools.store.objects.add_bytes(whole.encoded())
+
+    def _keep_what_why_shows(self) -> None:
+        """Store the stripped IR and the manifests that the parts refer to, so that a later miss can name the difference."""
+        for program in self._request.found.programs.values():
+            self._tools.store.objects.add_bytes(program.ir)
+            self._keep(program.manifest)
+        for weights in self._request.found.weights.values():
+            self._keep(weights.manifest)
+
+    def _keep(self, manifest: Manifest) -> None:
+        self._tools.store.objects.add_bytes(manifest.encoded())
+
+    def _changed(self) -> str:
+        """Which input is no longer what the key and the reads say, in words; empty where all still hold."""
+        for read in self.recorder.contradictions():
+            return f"{read.kind} {read.name or read.where} was seen with two different contents"
+        weights = self._request.found.weights
+        for where, held in weights.items():
+            replaced = held.changed()
+            if replaced is not None:
+                return f"{where}: {replaced} was replaced or written to"
+        for read in self.recorder.reads():
+            if self._tools.looker.present(read, weights) != read.digest:
+                return f"{read.kind} {read.name or read.where} has other content now"
+        try:
+            again = self._tools.requests.request(self._stage, self._given, fresh=True)
+        except (UsageError, OSError) as error:
+            return f"an input can't be looked at again: {error}"
+        if again.digest != self._request.digest:
+            from cachec.key.compare import first_difference  # rarely needed
+
+            return first_difference(self._request.parts(), again.parts()).detail
+        return ""
+
+    def _close(self) -> None:
+        for guarded in self._guarded:
+            guarded.close_guard()

@@ -1,0 +1,32 @@
+"""Warnings about arguments that work but are keyed in a way that their author may not mean; only ever on a miss."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+from cachec.errors import CachecWarning
+from cachec.key.arguments import Found, path_like_text
+from cachec.key.request import Options
+
+#: Frames between here and the caller of the stage: warn_on_miss, the decision, the engine, the stage.
+_STACK_LEVEL = 5
+
+
+def warn_on_miss(options: Options, arguments: Mapping[str, Any], found: Found) -> None:
+    """Warn of large plain arrays (hashed at every call) and of text that names a file (keyed by its text)."""
+    for path, nbytes in found.large.items():
+        _warn(
+            f"stage {options.name}: argument {path} is an array of {nbytes / 2**20:.1f} MiB and hashed by content at every call; "
+            "pass weights as a WeightSet (cachec.open_weights or WeightSet.from_arrays) to key them by name"
+        )
+    for name in path_like_text({k: v for k, v in arguments.items() if k not in options.ignore}):
+        _warn(
+            f"stage {options.name}: argument {name}={arguments[name]!r} names a file but is a str, so it is keyed by its text; "
+            "pass pathlib.Path or cachec.File to key it by content"
+        )
+
+
+def _warn(message: str) -> None:
+    warnings.warn(message, CachecWarning, stacklevel=_STACK_LEVEL)

@@ -1,0 +1,235 @@
+"""What every format reader shares: bounded reads of a file's structure, checks, and what a reader returns."""
+
+from __future__ import annotations
+
+import math
+import os
+import stat
+from collections.abc import Callable, Iterable, Mapping
+from types import TracebackType
+from typing import NamedTuple
+
+import msgspec
+from blake3 import blake3
+
+from cachec import fsio
+from cachec.errors import CheckpointError, WeightsChanged
+from cachec.hashing import digest_bytes
+from cachec.weights.dtypes import SIZES
+from cachec.weights.safetensors import Tensor
+from cachec.weights.sources import OpenedFile
+
+#: numpy's limit of dimensions.
+MAX_DIMENSIONS = 64
+MAX_BYTES = 2**63 - 1
+#: Bytes of structure that one file may have: headers, tables, directories; data is not counted.
+MAX_STRUCTURE = 1 << 30
+#: Bytes before a file's first tensor that are compared again when the file is bound.
+_MAX_CHECKED = 1 << 24
+_BLOCK = 1 << 13
+
+
+class Value(msgspec.Struct, frozen=True):
+    """Bytes that are in no file as they are: ``pattern`` repeated up to ``nbytes``. file: where the pattern is from."""
+
+    pattern: bytes
+    nbytes: int
+    file: int = 0
+
+
+class Contents(msgspec.Struct, frozen=True, eq=False):
+    """What a reader found.
+
+    tensors: by name; ``Tensor.file`` from 0 is a number among the opened files, below 0 it is ``-1 - number`` of a
+    value, ``Tensor.offset`` then a place within that value. metadata: text that the format keeps beside them.
+    typed: False for a format that knows neither dtype nor shape: its tensors are uint8 vectors.
+    """
+
+    tensors: Mapping[str, Tensor]
+    metadata: Mapping[str, str] = {}
+    values: tuple[Value, ...] = ()
+    typed: bool = True
+
+
+class File:
+    """A file whose structure is being read: ``pread`` through one buffer, every byte that was looked at hashed."""
+
+    def __init__(self, path: str, number: int, trusts: Callable[[int, str, fsio.Identity], bool]) -> None:
+        """number: in the order of opening. Raises OSError (not there), CheckpointError (no regular file)."""
+        self.path = path
+        self.number = number
+        if not stat.S_ISREG(os.stat(path).st_mode):  # before the open: opening a pipe would wait for its writer
+            raise CheckpointError(f"{path}: expected a regular file, found another kind")
+        self.fd = fsio.open_read(path)
+        try:
+            if not stat.S_ISREG(os.fstat(self.fd).st_mode):
+                raise CheckpointError(f"{path}: expected a regular file, found another kind")
+            self._calm = fsio.no_writer(self.fd)
+            self.identity = fsio.identity(self.fd)
+        except BaseException:
+            os.close(self.fd)
+            raise
+        self.size = self.identity.size
+        self._trusts = trusts
+        self._start = 0
+        self._buffer = b""
+        self._read = 0
+        self._hasher = blake3()
+
+    def at(self, offset: int, nbytes: int, what: str) -> bytes:
+        """The bytes ``[offset, offset + nbytes)``. Raises CheckpointError where the file has fewer, naming ``what``."""
+        start = self._start
+        if not (start <= offset and offset + nbytes <= start + len(self._buffer)):
+            self._load(offset, nbytes, what)
+            start = self._start
+        return self._buffer[offset - start : offset - start + nbytes]
+
+    def within(self, offset: int, nbytes: int, what: str) -> None:
+        """Raise CheckpointError unless ``[offset, offset + nbytes)`` lies in the file."""
+        if offset < 0 or nbytes < 0 or offset + nbytes > self.size:
+            raise self.error(
+                f"{what} expected within the {self.size} bytes of the file, found {nbytes} bytes at offset {offset}: "
+                "the file is truncated, or malformed"
+            )
+
+    def error(self, text: str) -> CheckpointError:
+        """An error that names this file."""
+        return CheckpointError(f"{self.path}: {text}")
+
+    def bad(self, name: str, expected: str, found: object) -> CheckpointError:
+        """An error that names this file and a tensor."""
+        return CheckpointError(f"{self.path}: tensor {name!r}: expected {expected}, found {found}")
+
+    def close(self) -> None:
+        """Close the descriptor."""
+        os.close(self.fd)
+
+    def finish(self, first: int | None) -> tuple[OpenedFile, bool, str]:
+        """The file as it was read, whether its state may be trusted later, and a digest over what was looked at.
+
+        first: the offset of the first tensor byte in it, None where none is. Raises WeightsChanged where it changed.
+        """
+        checked = min(self.size if first is None else first, _MAX_CHECKED)
+        try:
+            prefix = fsio.pread_exact(self.fd, 0, checked)
+        except EOFError as error:
+            raise WeightsChanged(f"{self.path}: became shorter while it was opened") from error
+        if fsio.identity(self.fd) != self.identity:
+            raise WeightsChanged(f"{self.path}: changed while it was opened")
+        trusted = self._calm and self._trusts(self.fd, self.path, self.identity)
+        opened = OpenedFile(self.path, self.identity, checked, digest_bytes(prefix) if checked else "")
+        return opened, trusted, f"{self.path}\0{self.size}\0{self._hasher.hexdigest()}"
+
+    def _load(self, offset: int, nbytes: int, what: str) -> None:
+        self.within(offset, nbytes, what)
+        length = min(max(nbytes, _BLOCK), self.size - offset)
+        self._read += length
+        if self._read > 2 * MAX_STRUCTURE or nbytes > MAX_STRUCTURE:
+            raise self.error(f"{what}: expected at most {MAX_STRUCTURE} bytes of structure, found more")
+        try:
+            self._buffer = fsio.pread_exact(self.fd, offset, length)
+        except EOFError as error:
+            raise WeightsChanged(f"{self.path}: became shorter while it was opened") from error
+        self._start = offset
+        self._hasher.update(self._buffer)
+
+
+class Finished(NamedTuple):
+    """Files after reading. key: over everything that the reader looked at."""
+
+    files: tuple[OpenedFile, ...]
+    trusted: bool
+    key: tuple[str, ...]
+
+
+class Opener:
+    """The files of one checkpoint while its structure is read; the first is the one that was named."""
+
+    def __init__(self, path: str, trusts: Callable[[int, str, fsio.Identity], bool]) -> None:
+        self._trusts = trusts
+        self._by_path: dict[str, File] = {}
+        self._files: list[File] = []
+        self.main = self.open(path)
+
+    def open(self, path: str) -> File:
+        """A file, opened once. Raises OSError (not there), CheckpointError (no regular file)."""
+        file = self._by_path.get(path)
+        if file is None:
+            file = self._by_path[path] = File(path, len(self._files), self._trusts)
+            self._files.append(file)
+        return file
+
+    def beside(self, location: str, what: str) -> File:
+        """A file named by the main one: a relative path without ``..`` that stays in the folder, links followed.
+
+        The folder is that of the main file, or that of what it links to. Raises CheckpointError.
+        """
+        main = self.main
+        parts = location.split("/")
+        if not location or location.startswith("/") or ".." in parts or "\0" in location or "\\" in location:
+            raise main.error(f"{what}: expected a relative path within the folder, found {location!r}")
+        path = os.path.join(os.path.dirname(main.path), location)
+        if path in self._by_path:
+            return self._by_path[path]
+        real = os.path.realpath(path)
+        folders = {os.path.dirname(os.path.realpath(main.path)), os.path.realpath(os.path.dirname(main.path))}
+        if not any(real.startswith(folder.rstrip("/") + "/") for folder in folders):
+            raise main.error(f"{what}: {location!r} expected to stay within the folder, found a link to {real}")
+        try:
+            return self.open(path)
+        except OSError as error:
+            raise main.error(f"{what}: expected the file {location!r} beside it, found none: {error.strerror}") from error
+
+    def finish(self, contents: Contents) -> Finished:
+        """The files as they were read. Raises WeightsChanged where one changed meanwhile."""
+        first: dict[int, int] = {}
+        for tensor in contents.tensors.values():
+            if tensor.file >= 0 and tensor.nbytes:
+                first[tensor.file] = min(first.get(tensor.file, tensor.offset), tensor.offset)
+        found = [file.finish(first.get(file.number)) for file in self._files]
+        return Finished(
+            tuple(opened for opened, _, _ in found),
+            all(trusted for _, trusted, _ in found),
+            tuple(digest for _, _, digest in found),
+        )
+
+    def __enter__(self) -> Opener:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        for file in self._files:
+            file.close()
+
+
+def size_in_bytes(file: File, name: str, dtype: str, shape: Iterable[int]) -> int:
+    """Bytes of an array. Raises CheckpointError for too many dimensions, a negative one, or 2**63 bytes."""
+    dimensions = tuple(shape)
+    if len(dimensions) > MAX_DIMENSIONS:
+        raise file.bad(name, f"at most {MAX_DIMENSIONS} dimensions", len(dimensions))
+    if any(dimension < 0 for dimension in dimensions):
+        raise file.bad(name, "a shape of integers from 0", list(dimensions))
+    size = SIZES[dtype]
+    # An empty tensor may hide a shape that no array can have: every dimension but the zeros counts.
+    if math.prod(dimension for dimension in dimensions if dimension) * size > MAX_BYTES:
+        raise file.bad(name, "a size below 2**63 bytes", f"{dtype} of shape {list(dimensions)}")
+    return math.prod(dimensions) * size
+
+
+def refuse_overlaps(file: File, spans: Iterable[tuple[int, int, str]], what: str = "tensor") -> None:
+    """Raise CheckpointError where two of the (begin, end, name) spans share a byte."""
+    reached, before = 0, ""
+    for begin, end, name in sorted(spans):
+        if begin < reached:
+            raise file.error(
+                f"{what} {name!r}: expected to begin at offset {reached} or later, found {begin}: it overlaps {before!r}"
+            )
+        if end > begin:
+            reached, before = end, name
+
+
+def text_of(file: File, raw: bytes, what: str) -> str:
+    """UTF-8 text. Raises CheckpointError."""
+    try:
+        return raw.decode()
+    except UnicodeDecodeError as error:
+        raise file.error(f"{what}: expected UTF-8, found {raw[:40]!r}") from error

@@ -1,0 +1,161 @@
+"""IRPA, IREE's parameter archive, version 0.0 (iree/schemas/parameter_archive.h), all numbers little-endian:
+
+    header   magic "IRPA", u16 major, u16 minor, u64 header size (88), u64 offset of the next header or 0, u64 flags,
+             u64 number of entries, and three segments {u64 offset, u64 length}: entries, metadata, storage
+    entry    u64 size, u32 type, u64 flags, name {u64 offset, u64 length}, metadata {...}, u64 minimum alignment;
+             the next one begins at a multiple of 16. By type:
+             0 skip      nothing more
+             1 splat     u64 length, 16 bytes pattern, u8 pattern length (1, 2, 4, 8 or 16)
+             2 data      {u64 offset, u64 length} in the storage segment
+             3 external  path {offset, length} in the metadata segment, {u64 offset, u64 length} in that file
+
+Offsets of segments count from their header, names and paths from the metadata segment. The format knows no dtype and no
+shape: tensors are uint8 vectors, to be typed by ``open_weights(specs=)``. Entries may share bytes of the storage. IREE's
+own parser refuses external entries; here their file is looked for in the folder of the archive.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import NamedTuple
+
+from cachec.weights.formats.base import Contents, File, Opener, Value, size_in_bytes, text_of
+from cachec.weights.safetensors import Tensor
+
+_HEADER = struct.Struct("<4sHHQQQQ6Q")
+_ENTRY = struct.Struct("<QIQQQQQQ")
+_SPLAT = struct.Struct("<Q16sB")
+_DATA = struct.Struct("<QQ")
+_EXTERNAL = struct.Struct("<QQQQ")
+_SKIP_TYPE, _SPLAT_TYPE, _DATA_TYPE, _EXTERNAL_TYPE = range(4)
+_MAX_NAME = 1 << 16
+_MAX_ARCHIVES = 4096
+
+
+class _Segment(NamedTuple):
+    """A range of the file, by absolute offset."""
+
+    name: str
+    offset: int
+    nbytes: int
+
+    def place(self, file: File, offset: int, nbytes: int, what: str) -> int:
+        """The absolute offset of a range within. Raises CheckpointError unless it is within."""
+        if nbytes and offset + nbytes > self.nbytes:
+            raise file.error(
+                f"{what} expected within the {self.nbytes} bytes of the {self.name} segment, found {nbytes} bytes at "
+                f"offset {offset}"
+            )
+        return self.offset + offset if nbytes else self.offset
+
+
+def read(path: str, opener: Opener) -> Contents:
+    """The entries of all archives of the file. Raises CheckpointError."""
+    file = opener.main
+    found = _Found(opener)
+    base, archives = 0, 0
+    while True:
+        following = _read_archive(file, base, found)
+        archives += 1
+        if following == 0:
+            return Contents(found.tensors, values=tuple(found.values), typed=False)
+        if archives >= _MAX_ARCHIVES:
+            raise file.error(f"expected at most {_MAX_ARCHIVES} linked archives, found more")
+        base += following  # offsets are positive, so the chain ends at the end of the file
+
+
+class _Found:
+    """What was read so far."""
+
+    def __init__(self, opener: Opener) -> None:
+        self.opener = opener
+        self.tensors: dict[str, Tensor] = {}
+        self.values: list[Value] = []
+
+
+def _read_archive(file: File, base: int, found: _Found) -> int:
+    """Read one archive; the offset of the next header from this one, 0 if it is the last."""
+    fields = _HEADER.unpack(file.at(base, _HEADER.size, "the header"))
+    magic, major, minor, size, following, _flags, count = fields[:7]
+    if magic != b"IRPA":
+        raise file.error(f"expected the magic b'IRPA' at offset {base}, found {magic!r}")
+    if (major, minor) != (0, 0) or size != _HEADER.size:
+        raise file.error(
+            f"expected IRPA version 0.0 with a header of {_HEADER.size} bytes, found {major}.{minor} with {size}"
+        )
+    if following % 16:
+        raise file.error(f"the next header expected at a multiple of 16 from offset {base}, found {following}")
+    segments = []
+    for name, offset, nbytes in zip(("entry", "metadata", "storage"), fields[7::2], fields[8::2], strict=True):
+        if nbytes:
+            file.within(base + offset, nbytes, f"the {name} segment")
+        segments.append(_Segment(name, base + offset, nbytes))
+    entries, metadata, storage = segments
+    if count * _ENTRY.size > entries.nbytes:
+        raise file.error(f"{count} entries expected within the {entries.nbytes} bytes of the entry segment")
+    at = 0
+    for number in range(count):
+        at += _read_entry(file, base, number, at, (entries, metadata, storage), found)
+    return int(following)
+
+
+def _read_entry(
+    file: File, base: int, number: int, at: int, segments: tuple[_Segment, _Segment, _Segment], found: _Found
+) -> int:
+    """Read the entry ``at`` bytes into the table; the bytes up to the next one."""
+    entries, metadata, storage = segments
+    what = f"entry {number}"
+    head = file.at(entries.place(file, at, _ENTRY.size, what), _ENTRY.size, what)
+    size, kind, _flags, name_at, name_size, info_at, info_size, alignment = _ENTRY.unpack(head)
+    bodies = {_SKIP_TYPE: 0, _SPLAT_TYPE: _SPLAT.size, _DATA_TYPE: _DATA.size, _EXTERNAL_TYPE: _EXTERNAL.size}
+    if kind not in bodies:
+        raise file.error(f"{what}: expected a type from 0 to 3, found {kind}")
+    if size < _ENTRY.size + bodies[kind]:
+        raise file.error(f"{what}: expected at least {_ENTRY.size + bodies[kind]} bytes, found {size}")
+    body_at = entries.place(file, at, size, what) + _ENTRY.size
+    if name_size > _MAX_NAME:
+        raise file.error(f"{what}: a name expected of at most {_MAX_NAME} bytes, found {name_size}")
+    name_place = metadata.place(file, name_at, name_size, f"the name of {what}")
+    metadata.place(file, info_at, info_size, f"the metadata of {what}")
+    step = size + -size % 16
+    if kind == _SKIP_TYPE:
+        return int(step)
+    name = text_of(file, file.at(name_place, name_size, f"the name of {what}"), f"the name of {what}")
+    if not name or name in found.tensors:
+        raise file.error(f"{what}: expected a name of its own, found {name!r}{' twice' if name else ''}")
+    body = file.at(body_at, bodies[kind], f"tensor {name!r}")
+    if kind == _SPLAT_TYPE:
+        found.tensors[name] = _splat(file, name, body, found.values)
+    elif kind == _DATA_TYPE:
+        offset, nbytes = _DATA.unpack(body)
+        place = storage.place(file, offset, nbytes, f"tensor {name!r}")
+        if alignment & (alignment - 1):
+            raise file.bad(name, "a minimum alignment that is a power of two", alignment)
+        if nbytes and alignment and (place - base) % alignment:
+            raise file.bad(name, f"an offset that is a multiple of {alignment} from its header", place - base)
+        found.tensors[name] = _vector(file, name, nbytes, place)
+    else:
+        path_at, path_size, offset, nbytes = _EXTERNAL.unpack(body)
+        if path_size > _MAX_NAME:
+            raise file.bad(name, f"a path of at most {_MAX_NAME} bytes", path_size)
+        path_place = metadata.place(file, path_at, path_size, f"the path of tensor {name!r}")
+        raw = file.at(path_place, path_size, f"the path of tensor {name!r}")
+        other = found.opener.beside(text_of(file, raw, f"the path of tensor {name!r}"), f"tensor {name!r}")
+        other.within(offset, nbytes, f"tensor {name!r}")
+        found.tensors[name] = _vector(file, name, nbytes, offset, other.number)
+    return int(step)
+
+
+def _splat(file: File, name: str, body: bytes, values: list[Value]) -> Tensor:
+    nbytes, pattern, length = _SPLAT.unpack(body)
+    if length not in {1, 2, 4, 8, 16}:
+        raise file.bad(name, "a pattern of 1, 2, 4, 8 or 16 bytes", length)
+    if nbytes % length:
+        raise file.bad(name, f"a length that is a multiple of its pattern's {length} bytes", nbytes)
+    tensor = _vector(file, name, nbytes, 0, -1 - len(values))
+    values.append(Value(pattern[:length], nbytes, file.number))
+    return tensor
+
+
+def _vector(file: File, name: str, nbytes: int, offset: int, number: int = 0) -> Tensor:
+    return Tensor("uint8", (nbytes,), size_in_bytes(file, name, "uint8", (nbytes,)), offset, number)

@@ -1,0 +1,102 @@
+"""Tensors of which some are values that no file holds as they are: small constants, and patterns repeated on demand."""
+
+from __future__ import annotations
+
+import mmap
+
+from blake3 import blake3
+
+from cachec.errors import WeightError
+from cachec.hashing import FileDigests
+from cachec.weights.dtypes import SIZES
+from cachec.weights.formats.base import Value
+from cachec.weights.safetensors import Tensor
+from cachec.weights.sources import FileSource, OpenedFile, Place
+
+_BLOCK = 1 << 20
+
+
+class ValueSource(FileSource):
+    """Tensors in files and values, told apart by ``Tensor.file``: below 0 is the value ``-1 - file``.
+
+    A repeated pattern takes no memory to open or to hash. Zeros are handed out as pages that the kernel makes when they
+    are touched; any other pattern has to be made in full.
+    """
+
+    def __init__(
+        self, files: tuple[OpenedFile, ...], values: tuple[Value, ...], *, read_access: bool = False
+    ) -> None:
+        super().__init__(files, read_access=read_access)
+        self._values = values
+        self._digests: dict[tuple[int, int, int], str] = {}
+
+    def expose(self, name: str, tensor: Tensor, digests: FileDigests | None) -> None:
+        if tensor.file < 0:
+            self._value(name, tensor)
+        else:
+            super().expose(name, tensor, digests)
+
+    def digest(self, name: str, tensor: Tensor, digests: FileDigests | None) -> str:
+        if tensor.file >= 0:
+            return super().digest(name, tensor, digests)
+        pattern = self._value(name, tensor)
+        key = (tensor.file, tensor.offset, tensor.nbytes)
+        found = self._digests.get(key)  # values never change
+        if found is None:
+            hasher = blake3()
+            left = tensor.nbytes
+            block = pattern * max(_BLOCK // len(pattern), 1) if left else b""
+            while left >= len(block) > 0:
+                hasher.update(block)
+                left -= len(block)
+            hasher.update(block[:left])
+            found = self._digests[key] = hasher.hexdigest()
+        return found
+
+    def view(self, name: str, tensor: Tensor) -> memoryview:
+        if tensor.file >= 0:
+            return super().view(name, tensor)
+        pattern, nbytes = self._value(name, tensor), tensor.nbytes
+        if len(pattern) >= nbytes:
+            return memoryview(pattern)[:nbytes]
+        if not pattern.strip(b"\0"):
+            return memoryview(self._zeros(name, nbytes, mmap.PROT_READ))
+        try:
+            whole = pattern * (nbytes // len(pattern))
+            return memoryview(whole + pattern[: nbytes % len(pattern)] if nbytes % len(pattern) else whole)
+        except (MemoryError, OverflowError) as error:
+            raise self._too_large(name, nbytes) from error
+
+    def private(self, name: str, tensor: Tensor) -> memoryview:
+        if tensor.file >= 0:
+            return super().private(name, tensor)
+        pattern, nbytes = self._value(name, tensor), tensor.nbytes
+        if nbytes and not pattern.strip(b"\0"):
+            return memoryview(self._zeros(name, nbytes, mmap.PROT_READ | mmap.PROT_WRITE))
+        return memoryview(bytearray(self.view(name, tensor)))
+
+    def place(self, name: str, tensor: Tensor) -> Place | None:
+        return None if tensor.file < 0 else super().place(name, tensor)
+
+    def _value(self, name: str, tensor: Tensor) -> bytes:
+        """The pattern from the tensor's first byte on, not empty unless the tensor is; the file it is from is checked."""
+        value = self._values[-1 - tensor.file]
+        self._bind(name, Tensor("uint8", (), 0, 0, value.file))
+        pattern, size = value.pattern, SIZES[tensor.dtype]
+        at = tensor.offset % len(pattern) if pattern else 0
+        if at == 0 and len(pattern) % size == 0:
+            return pattern
+        # Sliced where a view would be misaligned, or rotated where the pattern repeats: a copy, of the pattern only.
+        return pattern[at:] + pattern[:at] if len(pattern) < value.nbytes else pattern[at : at + tensor.nbytes]
+
+    @staticmethod
+    def _zeros(name: str, nbytes: int, prot: int) -> mmap.mmap:
+        try:
+            flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0)
+            return mmap.mmap(-1, nbytes, flags=flags, prot=prot)
+        except (OSError, OverflowError, ValueError) as error:
+            raise ValueSource._too_large(name, nbytes) from error
+
+    @staticmethod
+    def _too_large(name: str, nbytes: int) -> WeightError:
+        return WeightError(f"weight {name!r}: a repeated pattern of {nbytes} bytes, which does not fit into memory")

@@ -1,0 +1,199 @@
+"""What the names of a weight set mean: types, places, ties. Immutable, shared by every set opened on the same files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from functools import cached_property
+from types import MappingProxyType
+from typing import Any
+
+from cachec.errors import UnknownWeight, UsageError, WeightError
+from cachec.hashing import Hasher
+from cachec.model import WeightSpec
+from cachec.topology import Manifest
+from cachec.weights.safetensors import Tensor
+
+#: Derived layouts that one layout remembers. A program selects and renames in a handful of ways.
+_REMEMBERED = 64
+
+Patterns = str | Iterable[str] | None
+Ties = tuple[tuple[str, ...], ...]
+
+
+class Layout:
+    """Tensors by name, sorted by name: the order in a file must not reach a compiler.
+
+    ties: groups of names that share one weight, as stated by the caller. Everything computed from a layout is kept on
+    it, so opening the same files again computes nothing.
+    """
+
+    def __init__(self, tensors: Mapping[str, Tensor], ties: Ties = ()) -> None:
+        self.tensors: dict[str, Tensor] = {name: tensors[name] for name in sorted(tensors)}
+        self.ties = ties
+        self._alias = {name: group[0] for group in ties for name in group}
+        self._derived: dict[object, tuple[Layout, Mapping[str, str] | None]] = {}
+
+    def spec(self, name: str) -> WeightSpec:
+        """The description of one weight, which must be here."""
+        tensor = self.tensors[name]
+        return WeightSpec(
+            name=name,
+            dtype=tensor.dtype,
+            shape=tensor.shape,
+            nbytes=tensor.nbytes,
+            alias=self._alias.get(name),
+            shard=tensor.shard,
+        )
+
+    @cached_property
+    def specs(self) -> Mapping[str, WeightSpec]:
+        """The description of every weight, by name."""
+        return MappingProxyType({name: self.spec(name) for name in self.tensors})
+
+    @cached_property
+    def manifest(self) -> Manifest:
+        """What an artifact compiled for these weights expects to be linked with."""
+        return Manifest.of(self.specs)
+
+    @cached_property
+    def spec_digest(self) -> str:
+        """64 hexadecimal characters over every field of every spec; no place, no order of a file."""
+        hasher = Hasher("weight-specs")
+        hasher.part("specs", self.manifest.encoded())
+        return hasher.digest()
+
+    @cached_property
+    def place_digest(self) -> str:
+        """Over names and places within the opened source: part of a revision."""
+        hasher = Hasher("weight-places")
+        for name, tensor in self.tensors.items():
+            hasher.part(name, f"{tensor.file}:{tensor.offset}:{tensor.nbytes}:{tensor.dtype}:{tensor.shape}".encode())
+        return hasher.digest()
+
+    def unknown(self, name: object) -> UnknownWeight:
+        """The error for a name that is not here, with the nearest one that is."""
+        import difflib
+
+        near = difflib.get_close_matches(name, self.tensors, n=1) if isinstance(name, str) else []
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        return UnknownWeight(f"no weight {name!r} among {len(self.tensors)}{hint}")
+
+    def tied(self, groups: Iterable[Iterable[str]]) -> Layout:
+        """The same with these groups of names stated as tied.
+
+        Raises UnknownWeight, UsageError for a group of one or a name in two groups, WeightError where shape or dtype
+        differ within a group.
+        """
+        ties = tuple(tuple(group) for group in groups)
+        if not ties:
+            return self
+        seen: set[str] = set()
+        for group in ties:
+            if len(group) < 2:
+                raise UsageError(f"tied={group!r}: a group of tied weights has at least two names")
+            for name in group:
+                if name not in self.tensors:
+                    raise self.unknown(name)
+                if name in seen:
+                    raise UsageError(f"tied=: {name!r} occurs twice; put all names of one weight into one group")
+                seen.add(name)
+                first, other = self.tensors[group[0]], self.tensors[name]
+                if (first.dtype, first.shape, first.shard) != (other.dtype, other.shape, other.shard):
+                    raise WeightError(
+                        f"tied weights {group[0]!r} and {name!r} expected to agree, found "
+                        f"{first.dtype} {list(first.shape)} and {other.dtype} {list(other.shape)}"
+                    )
+        return Layout(self.tensors, ties)
+
+    def selected(self, include: Patterns, exclude: Patterns) -> Layout:
+        """The part whose names match ``include`` (all, if None) and not ``exclude``: names or fnmatch globs.
+
+        Raises UnknownWeight for an exact name that is not here, and for a glob of ``include`` that matches nothing.
+        """
+        wanted = (_patterns(include), _patterns(exclude))
+        return self._remember(("select", *wanted), lambda: (self._select(*wanted), None))[0]
+
+    def renamed(self, rename: Mapping[str, str] | Callable[[str], str]) -> tuple[Layout, Mapping[str, str]]:
+        """The same under other names, and the old name of each new one.
+
+        rename: old name -> new name (others stay), or a function. Raises UnknownWeight for a mapping's name that is
+        not here, UsageError where two weights would get one name.
+        """
+        if callable(rename):
+            # A function may answer differently each time, so its result is not remembered.
+            return self._rename({name: rename(name) for name in self.tensors})
+        pairs = tuple(sorted(rename.items()))
+        layout, old = self._remember(("rename", pairs), lambda: self._rename(self._names(pairs)))
+        return layout, old or {}
+
+    def _remember(
+        self, request: object, derive: Callable[[], tuple[Layout, Mapping[str, str] | None]]
+    ) -> tuple[Layout, Mapping[str, str] | None]:
+        found = self._derived.get(request)
+        if found is None:
+            found = derive()
+            if len(self._derived) < _REMEMBERED:
+                self._derived[request] = found
+        return found
+
+    def _select(self, include: tuple[str, ...] | None, exclude: tuple[str, ...] | None) -> Layout:
+        names = list(self.tensors)
+        if include is not None:
+            kept = self._matching(include, must_match=True)
+            names = [name for name in names if name in kept]
+        if exclude is not None:
+            dropped = self._matching(exclude, must_match=False)
+            names = [name for name in names if name not in dropped]
+        if len(names) == len(self.tensors):
+            return self
+        chosen = set(names)
+        # A tie holds among the names that are left; a member left alone is tied to nothing.
+        ties = (tuple(name for name in group if name in chosen) for group in self.ties)
+        return Layout({name: self.tensors[name] for name in names}, tuple(group for group in ties if len(group) > 1))
+
+    def _matching(self, patterns: tuple[str, ...], *, must_match: bool) -> set[str]:
+        import fnmatch
+
+        found: set[str] = set()
+        for pattern in patterns:
+            if pattern in self.tensors:
+                found.add(pattern)
+                continue
+            if not any(mark in pattern for mark in "*?["):
+                raise self.unknown(pattern)
+            matches = [name for name in self.tensors if fnmatch.fnmatchcase(name, pattern)]
+            if must_match and not matches:
+                raise UnknownWeight(f"no weight among {len(self.tensors)} matches {pattern!r}")
+            found.update(matches)
+        return found
+
+    def _names(self, pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
+        names = {name: name for name in self.tensors}
+        for old, new in pairs:
+            if old not in names:
+                raise self.unknown(old)
+            names[old] = new
+        return names
+
+    def _rename(self, names: Mapping[str, str]) -> tuple[Layout, Mapping[str, str]]:
+        if all(old == new for old, new in names.items()):
+            return self, {}
+        back: dict[str, str] = {}
+        for old, new in names.items():
+            if not isinstance(new, str) or not new:
+                raise UsageError(f"rename: {old!r} expected to become a name, found {new!r}")
+            if new in back:
+                raise UsageError(f"rename: {back[new]!r} and {old!r} would both be named {new!r}")
+            back[new] = old
+        ties = tuple(tuple(names[name] for name in group) for group in self.ties)
+        return Layout({new: self.tensors[old] for new, old in back.items()}, ties), back
+
+
+def _patterns(given: Any) -> tuple[str, ...] | None:
+    if given is None:
+        return None
+    patterns = (given,) if isinstance(given, str) else tuple(given)
+    for pattern in patterns:
+        if not isinstance(pattern, str):
+            raise UsageError(f"select: expected names or globs, found {pattern!r}")
+    return patterns

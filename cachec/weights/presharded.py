@@ -1,0 +1,119 @@
+"""Checkpoints that were cut up before they were saved: tensors named ``<name>_shard-<i>-of-<n>``, i from 1.
+
+The axis of each name is in the metadata key ``cachec.shard_axes`` of the file that holds its shards: a JSON object
+name -> axis; axis 0 where a name is not in it. Names are TVM's convention (``param_I_shard-X-of-Y``).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+import msgspec
+
+from cachec.errors import CheckpointError, UsageError
+from cachec.weights.safetensors import Tensor
+
+AXES_KEY = "cachec.shard_axes"
+_SHARD = re.compile(r"(?P<name>.+)_shard-(?P<number>0|[1-9]\d{0,8})-of-(?P<count>0|[1-9]\d{0,8})", re.DOTALL)
+
+
+class World(NamedTuple):
+    """One worker's place: rank from 0, among ``size`` workers."""
+
+    rank: int
+    size: int
+
+
+def world(rank: int | None, world_size: int | None) -> World | None:
+    """The worker's place, or None where neither is given. Raises UsageError for one alone, or out of range."""
+    if rank is None and world_size is None:
+        return None
+    if type(rank) is not int or type(world_size) is not int or not 0 <= rank < world_size:
+        raise UsageError(
+            f"rank= and world_size= go together, with 0 <= rank < world_size; found {rank!r} of {world_size!r}"
+        )
+    return World(rank, world_size)
+
+
+def shard_axes(path: str, metadata: Mapping[str, str]) -> dict[str, int]:
+    """The axes that one file states. Raises CheckpointError for anything but a JSON object of name -> axis from 0."""
+    text = metadata.get(AXES_KEY)
+    if text is None:
+        return {}
+    try:
+        axes = msgspec.json.decode(text, type=dict[str, int])
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise CheckpointError(f"{path}: metadata {AXES_KEY!r} expected a JSON object name -> axis: {error}") from error
+    for name, axis in axes.items():
+        if axis < 0:
+            raise CheckpointError(f"{path}: metadata {AXES_KEY!r}: axis of {name!r} expected from 0, found {axis}")
+    return axes
+
+
+def own_tensors(source: str, tensors: Mapping[str, Tensor], axes: Mapping[str, int], place: World) -> dict[str, Tensor]:
+    """What one worker maps: its own shards under their plain names, and every tensor that is not sharded.
+
+    A source with the shards of more than one worker must have all shards of every name; one with only this worker's
+    must have them for every name. Raises CheckpointError for another world size, a missing, extra or unfit shard.
+    """
+    whole: dict[str, Tensor] = {}
+    shards: dict[str, dict[int, Tensor]] = {}
+    for full, tensor in tensors.items():
+        match = _SHARD.fullmatch(full)
+        if match is None:
+            whole[full] = tensor
+            continue
+        name, number, count = match["name"], int(match["number"]), int(match["count"])
+        if count != place.size:
+            raise CheckpointError(
+                f"{source}: {full!r}: expected {place.size} shards (world_size), found {count}; "
+                f"open it with world_size={count}, or save it for {place.size}"
+            )
+        if not 1 <= number <= count:
+            raise CheckpointError(f"{source}: extra shard {full!r}: expected numbers 1 to {count}")
+        shards.setdefault(name, {})[number] = tensor
+    if not shards and place.size != 1:
+        raise CheckpointError(
+            f"{source}: world_size={place.size}, but no tensor is named <name>_shard-<i>-of-{place.size}; "
+            "open it without rank= and world_size="
+        )
+    _check_axes(source, axes, shards)
+    mine = place.rank + 1
+    alone = all(set(found) == {mine} for found in shards.values())
+    for name, found in shards.items():
+        if name in whole:
+            raise CheckpointError(f"{source}: {name!r} is there both whole and in shards; expected one of them")
+        expected: Iterable[int] = (mine,) if alone else range(1, place.size + 1)
+        for number in expected:
+            if number not in found:
+                raise CheckpointError(f"{source}: missing shard '{name}_shard-{number}-of-{place.size}'")
+        axis = axes.get(name, 0)
+        _check_fit(source, name, axis, found)
+        own = found[mine]
+        whole[name] = Tensor(own.dtype, own.shape, own.nbytes, own.offset, own.file, (axis, place.size))
+    return whole
+
+
+def _check_axes(source: str, axes: Mapping[str, int], shards: Mapping[str, object]) -> None:
+    for name in axes:
+        if name not in shards:
+            raise CheckpointError(f"{source}: metadata {AXES_KEY!r} names {name!r}, of which there is no shard")
+
+
+def _check_fit(source: str, name: str, axis: int, found: Mapping[int, Tensor]) -> None:
+    first = found[min(found)]
+    if axis >= len(first.shape):
+        raise CheckpointError(
+            f"{source}: {name!r}: shard axis expected below {len(first.shape)} for {list(first.shape)}, found {axis}"
+        )
+    for number, tensor in found.items():
+        same = len(tensor.shape) == len(first.shape) and all(
+            a == b for i, (a, b) in enumerate(zip(tensor.shape, first.shape, strict=True)) if i != axis
+        )
+        if tensor.dtype != first.dtype or not same:
+            raise CheckpointError(
+                f"{source}: {name!r}: shard {number} expected {first.dtype} {list(first.shape)} but for axis {axis}, "
+                f"found {tensor.dtype} {list(tensor.shape)}"
+            )

@@ -1,0 +1,403 @@
+"""Where the bytes of weights come from, and what is asked before they are handed out.
+
+Every exposure of bytes goes ``expose`` (record, or refuse) and then ``view``, ``private`` or ``place``. A source knows
+its weights by the names that it was opened with; sets renamed later translate.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+import weakref
+from collections.abc import Callable, Mapping
+from mmap import mmap
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from cachec import fsio
+from cachec.errors import HandleClosed, WeightReadError, WeightsChanged
+from cachec.hashing import FileDigests, Hasher, digest_bytes
+from cachec.weights.dtypes import SIZES
+from cachec.weights.safetensors import Tensor
+
+if TYPE_CHECKING:
+    from cachec.recording import Recorder
+    from cachec.weights.weight import Weight
+
+Origin = tuple[str, str]
+
+
+class Place(NamedTuple):
+    """Where the bytes of a weight lie, for a runtime that maps files by itself. offset, nbytes: in bytes."""
+
+    path: Path
+    offset: int
+    nbytes: int
+
+
+class Source:
+    """Base of all sources. ``name`` is the name within the source, ``tensor`` its type and place."""
+
+    def expose(self, name: str, tensor: Tensor, digests: FileDigests | None) -> None:
+        """Called before bytes are handed out."""
+
+    def digest(self, name: str, tensor: Tensor, digests: FileDigests | None) -> str:
+        """BLAKE3 of the bytes, in hexadecimal; records like ``expose``."""
+        raise NotImplementedError
+
+    def view(self, name: str, tensor: Tensor) -> memoryview:
+        """The bytes, read-only, aligned to the item size. The view stays valid however the source ends."""
+        raise NotImplementedError
+
+    def private(self, name: str, tensor: Tensor) -> memoryview:
+        """The bytes, writable; what is written is seen by nobody else."""
+        return memoryview(bytearray(self.view(name, tensor)))
+
+    def place(self, name: str, tensor: Tensor) -> Place | None:
+        """The file that holds the bytes, or None where they are in memory."""
+        return None
+
+    def origin(self, name: str) -> Origin | None:
+        """Which caller's weight this is: argument path and name there; None for one that no stage was given."""
+        return None
+
+    def changed(self) -> str | None:
+        """The name of a file that was bound and is not what was opened any more."""
+        return None
+
+    def state(self) -> bytes:
+        """What tells one state of the source from another; for the revision."""
+        raise NotImplementedError
+
+    def release(self) -> None:
+        """Give back what is held; later exposures raise HandleClosed. Views that were handed out stay valid."""
+
+
+class OpenedFile(NamedTuple):
+    """A file as it was when its header was read.
+
+    header_nbytes, header_digest: of its first bytes (both empty for a file without a header); checked again when bound.
+    artifact: an immutable file of the store, whose times a publication may refresh; its inode and size must stay.
+    """
+
+    path: str
+    identity: fsio.Identity
+    header_nbytes: int
+    header_digest: str
+    artifact: bool = False
+
+    def same(self, found: fsio.Identity) -> bool:
+        """Whether ``found`` is this file in the state that was opened."""
+        return found[:3] == self.identity[:3] if self.artifact else found == self.identity
+
+
+class _Bound:
+    """An open file, and one map of all of it that lives as long as somebody uses a view of it.
+
+    One map a file, not one a tensor: each map of Python's holds a descriptor, and a set may have thousands of tensors.
+    """
+
+    def __init__(self, file: OpenedFile) -> None:
+        self.file = file
+        self._map: weakref.ref[mmap] | None = None
+        try:
+            self.fd = fsio.open_read(file.path)
+        except OSError as error:
+            raise WeightsChanged(f"{file.path}: can't be opened any more: {error.strerror}") from error
+        self.check()
+        if file.header_nbytes:
+            header = fsio.pread_exact(self.fd, 0, file.header_nbytes)
+            if digest_bytes(header) != file.header_digest:
+                raise self._changed("its header is another one")
+
+    def check(self) -> None:
+        """Raise WeightsChanged unless this is still the file that was opened, in the same state."""
+        found = fsio.identity(self.fd)
+        if not self.file.same(found):
+            expected = self.file.identity
+            fields = [
+                f"{field} expected {old}, found {new}"
+                for field, old, new in zip(expected._fields, expected, found, strict=True)
+                if old != new
+            ]
+            raise self._changed(", ".join(fields))
+
+    def map(self) -> memoryview:
+        """All of the file, read-only."""
+        kept = self._map() if self._map is not None else None
+        if kept is not None:
+            return memoryview(kept)
+        view = fsio.map_read(self.fd, 0, self.file.identity.size)
+        if isinstance(view.obj, mmap):
+            self._map = weakref.ref(view.obj)
+        return view
+
+    def _changed(self, detail: str) -> WeightsChanged:
+        return WeightsChanged(f"{self.file.path}: changed after it was opened ({detail}); open the weights again")
+
+    def __del__(self) -> None:
+        fd = getattr(self, "fd", None)
+        if fd is not None:
+            os.close(fd)
+
+
+class FileSource(Source):
+    """Tensors in files, bound when first used.
+
+    read_access: copy bytes into memory with ``pread`` instead of mapping them.
+    """
+
+    def __init__(self, files: tuple[OpenedFile, ...], *, read_access: bool = False) -> None:
+        self._files = files
+        self._read_access = read_access
+        self._bound: dict[int, _Bound] | None = {}
+        self._lock = threading.Lock()
+
+    def expose(self, name: str, tensor: Tensor, digests: FileDigests | None) -> None:
+        self._bind(name, tensor)
+
+    def digest(self, name: str, tensor: Tensor, digests: FileDigests | None) -> str:
+        bound = self._bind(name, tensor)
+        digest = (digests or FileDigests()).of_extent(bound.fd, tensor.offset, tensor.nbytes)
+        bound.check()  # bytes that changed while they were hashed are not the weight that was opened
+        return digest
+
+    def view(self, name: str, tensor: Tensor) -> memoryview:
+        bound = self._bind(name, tensor)
+        if self._read_access:
+            data = fsio.pread_exact(bound.fd, tensor.offset, tensor.nbytes)
+            bound.check()
+            return memoryview(data)
+        if tensor.nbytes == 0:
+            return memoryview(b"")
+        with self._lock:
+            view = bound.map()[tensor.offset : tensor.offset + tensor.nbytes]
+        return view if _aligned(tensor) else memoryview(bytes(view))
+
+    def private(self, name: str, tensor: Tensor) -> memoryview:
+        if self._read_access or tensor.nbytes == 0 or not _aligned(tensor):
+            return super().private(name, tensor)
+        bound = self._bind(name, tensor)
+        try:
+            return fsio.map_private(bound.fd, tensor.offset, tensor.nbytes)
+        except OSError as error:
+            if error.errno not in {errno.EMFILE, errno.ENFILE}:
+                raise
+            # Before Python 3.13 a map holds a descriptor, and a process may have too few for thousands of them.
+            return super().private(name, tensor)
+
+    def place(self, name: str, tensor: Tensor) -> Place | None:
+        bound = self._bind(name, tensor)
+        return Place(Path(bound.file.path), tensor.offset, tensor.nbytes)
+
+    def changed(self) -> str | None:
+        for bound in list((self._bound or {}).values()):
+            file = bound.file
+            try:
+                now = fsio.identity(file.path)
+            except OSError:
+                return file.path
+            if not file.same(now) or not file.same(fsio.identity(bound.fd)):
+                return file.path
+        return None
+
+    def state(self) -> bytes:
+        return repr([tuple(file.identity) for file in self._files]).encode()
+
+    def release(self) -> None:
+        with self._lock:
+            self._bound = None
+
+    def _bind(self, name: str, tensor: Tensor) -> _Bound:
+        with self._lock:
+            if self._bound is None:
+                raise HandleClosed(f"weight {name!r}: its set was released; open the weights again")
+            bound = self._bound.get(tensor.file)
+            if bound is None:
+                bound = self._bound[tensor.file] = _Bound(self._files[tensor.file])
+            else:
+                bound.check()
+            return bound
+
+
+def _aligned(tensor: Tensor) -> bool:
+    return tensor.offset % SIZES[tensor.dtype] == 0
+
+
+class Buffer(NamedTuple):
+    """Bytes in memory, read-only. fixed: whether nobody can change them, so that a digest may be remembered."""
+
+    view: memoryview
+    fixed: bool
+
+
+class MemorySource(Source):
+    """Bytes in the caller's memory, by reference. A digest is taken anew each time, unless the bytes are fixed."""
+
+    def __init__(self, buffers: Mapping[str, Buffer]) -> None:
+        self._buffers: Mapping[str, Buffer] | None = buffers
+        self._digests: dict[str, str] = {}
+        self._token = os.urandom(16)
+
+    def expose(self, name: str, tensor: Tensor, digests: FileDigests | None) -> None:
+        self._buffer(name)
+
+    def digest(self, name: str, tensor: Tensor, digests: FileDigests | None) -> str:
+        buffer = self._buffer(name)
+        known = self._digests.get(name)
+        if known is not None:
+            return known
+        digest = digest_bytes(buffer.view)
+        if buffer.fixed:
+            self._digests[name] = digest
+        return digest
+
+    def view(self, name: str, tensor: Tensor) -> memoryview:
+        return self._buffer(name).view
+
+    def state(self) -> bytes:
+        return self._token
+
+    def release(self) -> None:
+        self._buffers = None
+
+    def _buffer(self, name: str) -> Buffer:
+        if self._buffers is None:
+            raise HandleClosed(f"weight {name!r}: its set was released")
+        return self._buffers[name]
+
+
+class PlaceholderSource(Source):
+    """No bytes at all."""
+
+    def __init__(self, stage: str) -> None:
+        self._stage = stage
+
+    def expose(self, name: str, tensor: Tensor, digests: FileDigests | None) -> None:
+        raise self._refusal(name)
+
+    def digest(self, name: str, tensor: Tensor, digests: FileDigests | None) -> str:
+        raise self._refusal(name)
+
+    def state(self) -> bytes:
+        return b"placeholders"
+
+    def _refusal(self, name: str) -> WeightReadError:
+        stage = f" of stage {self._stage!r}" if self._stage else ""
+        return WeightReadError(
+            f"weight {name!r}{stage} is a placeholder without bytes. Pass it to the compiled program by name; or, if "
+            "its value decides what is compiled, read it from the stage's own weight set instead of .placeholders(), "
+            "and the result will depend on its content"
+        )
+
+
+class GuardSource(Source):
+    """The weights that a stage was given: every exposure is recorded first, and ends when the stage returns.
+
+    outer: the source of the caller's set; it may be a guard itself (a stage inside a stage), which then records too.
+    translate: from a name in the guarded set to the name in ``outer``.
+    """
+
+    def __init__(
+        self, outer: Source, translate: Callable[[str], str], where: str, recorder: Recorder, digests: FileDigests
+    ) -> None:
+        self.where = where
+        self.recorder = recorder
+        self._outer = outer
+        self._translate = translate
+        self._digests = digests
+        self._closed = False
+
+    def expose(self, name: str, tensor: Tensor, digests: FileDigests | None) -> None:
+        self.digest(name, tensor, digests)
+
+    def digest(self, name: str, tensor: Tensor, digests: FileDigests | None) -> str:
+        if self._closed:
+            raise HandleClosed(
+                f"weight {name!r} of {self.where!r}: stage {self.recorder.stage!r} has returned, so a read can't be "
+                "recorded any more; read inside the stage, or use the caller's weights"
+            )
+        digest = self._outer.digest(self._translate(name), tensor, self._digests)
+        self.recorder.weight(self.where, name, digest)
+        return digest
+
+    def view(self, name: str, tensor: Tensor) -> memoryview:
+        return self._outer.view(self._translate(name), tensor)
+
+    def private(self, name: str, tensor: Tensor) -> memoryview:
+        return self._outer.private(self._translate(name), tensor)
+
+    def place(self, name: str, tensor: Tensor) -> Place | None:
+        return self._outer.place(self._translate(name), tensor)
+
+    def origin(self, name: str) -> Origin | None:
+        return self.where, name
+
+    def changed(self) -> str | None:
+        return self._outer.changed()
+
+    def state(self) -> bytes:
+        raise WeightReadError(
+            f"the revision of {self.where!r} is not in the key of stage {self.recorder.stage!r}: its result must not "
+            "depend on it; use the digest() of the weights that matter"
+        )
+
+    def release(self) -> None:
+        self._closed = True
+
+
+class ComposedSource(Source):
+    """Handles of several sets under new names."""
+
+    def __init__(self, weights: Mapping[str, Weight]) -> None:
+        self.weights = weights
+
+    def expose(self, name: str, tensor: Tensor, digests: FileDigests | None) -> None:
+        source, there = self.weights[name].within()
+        source.expose(there, tensor, digests)
+
+    def digest(self, name: str, tensor: Tensor, digests: FileDigests | None) -> str:
+        source, there = self.weights[name].within()
+        return source.digest(there, tensor, digests)
+
+    def view(self, name: str, tensor: Tensor) -> memoryview:
+        source, there = self.weights[name].within()
+        return source.view(there, tensor)
+
+    def private(self, name: str, tensor: Tensor) -> memoryview:
+        source, there = self.weights[name].within()
+        return source.private(there, tensor)
+
+    def place(self, name: str, tensor: Tensor) -> Place | None:
+        source, there = self.weights[name].within()
+        return source.place(there, tensor)
+
+    def origin(self, name: str) -> Origin | None:
+        source, there = self.weights[name].within()
+        return source.origin(there)
+
+    def sources(self) -> list[Source]:
+        """The sources behind the handles, each once, by the first name that uses it."""
+        found: dict[int, Source] = {}
+        for name in sorted(self.weights):
+            source, _ = self.weights[name].within()
+            found.setdefault(id(source), source)
+        return list(found.values())
+
+    def changed(self) -> str | None:
+        return next((path for source in self.sources() if (path := source.changed()) is not None), None)
+
+    def state(self) -> bytes:
+        hasher = Hasher("composed")
+        numbers = {id(source): number for number, source in enumerate(self.sources())}
+        for source in self.sources():
+            hasher.part("source", source.state())
+        for name in sorted(self.weights):
+            source, there = self.weights[name].within()
+            hasher.part(name, f"{numbers[id(source)]}:{there}".encode())
+        return hasher.digest().encode()
+
+    def release(self) -> None:
+        for source in self.sources():
+            source.release()

@@ -1,0 +1,301 @@
+"""``make demo``: a real model compiled once, then never again until something that matters changes.
+
+Works on a copy of this folder's sources in ``.demo/``, whose helper it edits, with a cache of its own there that it
+empties first. Ends with status 1 where a step did not go as it should.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Array = np.ndarray[Any, Any]
+
+HERE = Path(__file__).resolve().parent
+DEMO = HERE.parent.parent / ".demo"
+SOURCES = ("checkpoint.py", "layers.py", "model.py", "pipeline.py", "stages.py")
+
+SENTENCES = (
+    "A cat is sleeping on the warm windowsill.",
+    "The central bank raised interest rates again.",
+    "A kitten naps in the sun by the window.",
+    "Inflation worries are weighing on the markets.",
+    "She scored the winning goal in the last minute.",
+    "The striker decided the match just before the whistle.",
+)
+
+#: Largest difference allowed between a cached and an uncached compile.
+TOLERANCE = 1e-4
+
+#: Characters of a reason in the table; ``cachec why`` tells all of it.
+SHOWN = 200
+
+
+class StepError(Exception):
+    """A step did not go as it should."""
+
+
+@dataclass
+class Row:
+    """One line of the table: what was done, how each stage ended, why, and how long until it was linked."""
+
+    step: str
+    outcome: str
+    reason: str
+    seconds: float
+
+
+class Demo:
+    """Runs the steps in order and collects their rows."""
+
+    def __init__(self, console: Any) -> None:
+        self._console = console
+        self.rows: list[Row] = []
+
+    def step(self, title: str, expected: Mapping[str, str], run: Callable[[], Any]) -> Any:
+        """Run one step. expected: stage -> the reason that its outcome must have. Raises StepError otherwise."""
+        with self._console.status(title):
+            done = run()
+        found = {stage: each.reason.value for stage, each in done.outcomes.items()}
+        missed = [each for each in done.outcomes.values() if not each.hit]
+        self.rows.append(
+            Row(
+                title,
+                "hit"
+                if not missed
+                else ", ".join(f"{name} {each.reason.kind}" for name, each in done.outcomes.items()),
+                "; ".join(f"{each.reason.value.partition(':')[2]}: {each.detail}" for each in missed),
+                done.seconds,
+            )
+        )
+        if found != dict(expected):
+            raise StepError(f"{title}: expected {dict(expected)}, found {found}: {self.rows[-1].reason}")
+        return done
+
+    def show(self, what: Any) -> None:
+        """Print at once."""
+        self._console.print(what)
+
+    def expect(self, claim: str, holds: bool) -> None:
+        """Raise StepError unless it holds."""
+        if not holds:
+            raise StepError(claim)
+
+
+HIT = {"lower": "hit", "build": "hit"}
+
+
+@dataclass
+class Ended:
+    """A run in a new process. seconds: from before its start until it was linked, interpreter and all."""
+
+    outcomes: dict[str, Any]
+    seconds: float
+    imported: list[str]
+    embeddings: Array
+
+
+def new_process(source: Path, checkpoint: Path, sentences: Path) -> Ended:
+    """The pipeline in a new process."""
+    import numpy as np
+
+    from cachec import Outcome, Reason
+
+    command = [sys.executable, str(source / "pipeline.py"), str(checkpoint), str(sentences)]
+    start = time.monotonic()
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    found = json.loads(done.stdout)
+    outcomes = {
+        stage: Outcome(reason=Reason(reason), stage=stage, key="", detail=detail)
+        for stage, (reason, detail) in found["outcomes"].items()
+    }
+    return Ended(outcomes, found["linked"] - start, found["imported"], np.array(found["embeddings"], np.float32))
+
+
+def perturbed(weights: Any, path: Path, only: str | None = None) -> Path:
+    """Write a checkpoint with every tensor (or only one) changed a little, one tensor in memory at a time.
+
+    Format: https://github.com/huggingface/safetensors (README, "Format"). The data starts at a multiple of 64 bytes,
+    so IREE uses it in place.
+    """
+    import numpy as np
+
+    header, offset = {}, 0
+    for name, spec in weights.specs.items():
+        header[name] = {"dtype": "F32", "shape": spec.shape, "data_offsets": [offset, offset + spec.nbytes]}
+        offset += spec.nbytes
+    text = json.dumps(header).encode()
+    text += b" " * (-(8 + len(text)) % 64)
+    noise = np.random.default_rng(0)
+    with open(path, "wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for name, weight in weights.items():
+            values = weight.read()
+            if only in (None, name):
+                values = values * (1 + 0.05 * noise.standard_normal(values.shape, np.float32))
+            file.write(values.astype(np.float32).tobytes())
+    return path
+
+
+def edit(path: Path, old: str, new: str) -> None:
+    """Replace the one place where ``old`` stands."""
+    text = path.read_text()
+    if text.count(old) != 1:
+        raise StepError(f"{path.name}: {old!r} stands there {text.count(old)} times, not once")
+    path.write_text(text.replace(old, new))
+
+
+def neighbours(embeddings: Array) -> list[tuple[str, str, float]]:
+    """Each sentence, the nearest other one, and the cosine of the angle between them."""
+    import numpy as np
+
+    likeness = embeddings @ embeddings.T
+    np.fill_diagonal(likeness, -1)
+    return [(SENTENCES[i], SENTENCES[row.argmax()], float(row.max())) for i, row in enumerate(likeness)]
+
+
+def main() -> int:
+    """Run the ten steps; 0 if all went as they should."""
+    from rich.console import Console
+
+    shutil.rmtree(DEMO, ignore_errors=True)
+    source = DEMO / "source"
+    source.mkdir(parents=True)
+    for name in SOURCES:
+        shutil.copy(HERE / name, source)
+    # Here and for the new processes: an own, empty cache, and JAX as it is without settings.
+    os.environ["CACHEC_DIR"] = str(DEMO / "cache")
+    os.environ["CACHEC_LOG"] = "off"
+    sys.path[0] = str(source)
+    console = Console()
+    demo = Demo(console)
+    try:
+        steps(demo, source)
+    except StepError as error:
+        console.print(table(demo.rows))
+        console.print(f"[bold red]not as it should be:[/] {error}")
+        return 1
+    console.print(table(demo.rows))
+    return 0
+
+
+def steps(demo: Demo, source: Path) -> None:
+    """The main job, step by step."""
+    import numpy as np
+    from checkpoint import folder, open_checkpoint, tokenize
+    from pipeline import LENGTH, compiled, compiled_uncached
+    from stages import SEGMENT
+
+    checkpoint = folder() / "model.safetensors"
+    weights = open_checkpoint(checkpoint)
+    batch = len(SENTENCES)
+    ids, mask = tokenize(SENTENCES, LENGTH)
+    sentences = DEMO / "sentences.json"
+    sentences.write_text(json.dumps(SENTENCES))
+    first = "miss:first-run"
+
+    cold = demo.step("1 cold", {"lower": first, "build": first}, lambda: compiled(weights, batch))
+    numbers = cold.embed(ids, mask)
+    demo.show(likeness(numbers))
+    demo.step("2 warm, same process", HIT, lambda: compiled(open_checkpoint(checkpoint), batch))
+
+    warm = demo.step("3 warm, new process", HIT, lambda: new_process(source, checkpoint, sentences))
+    demo.expect("a hit in a new process imports neither JAX nor the compiler", not warm.imported)
+    demo.expect("the new process has the same numbers", np.allclose(warm.embeddings, numbers, rtol=0, atol=TOLERANCE))
+
+    tuned = open_checkpoint(perturbed(weights, DEMO / "tuned.safetensors"))
+    other = demo.step("4 a second weight set", HIT, lambda: compiled(tuned, batch)).embed(ids, mask)
+    error = float(np.abs(other - compiled_uncached(tuned, batch)(ids, mask)).max())
+    moved = float(np.abs(other - numbers).max())
+    demo.expect(f"equal to an uncached compile within {TOLERANCE}, found {error:.2g}", error <= TOLERANCE)
+    demo.expect(f"other numbers than the first weights, found {moved:.2g}", moved > 100 * TOLERANCE)
+    demo.rows[-1].reason = f"its own numbers: {moved:.2g} from the first, {error:.1g} from an uncached compile"
+
+    shorter = weights.select(exclude=["encoder.layer.5.*"])
+    demo.step(
+        "5 one layer fewer",
+        {"lower": "miss:weight-spec-changed", "build": "miss:topology-changed"},
+        lambda: compiled(shorter, batch),
+    )
+    demo.step(
+        "6 an option changed",
+        {"lower": "hit", "build": "miss:option-changed"},
+        lambda: compiled(weights, batch, options=("--iree-opt-level=O1",)),
+    )
+
+    edit(source / "layers.py", "(batch, seq), jnp.int32)", '(batch, seq), jnp.dtype("int32"))')
+    demo.step(
+        "7 a helper edited",
+        {"lower": "miss:code-changed", "build": "hit"},
+        lambda: new_process(source, checkpoint, sentences),
+    )
+    demo.rows[-1].reason += " (the program came out equal, so its build hits)"
+    edit(source / "layers.py", '"""Shapes and dtypes of', "# what tracing needs\n    " + '"""The shapes and dtypes of')
+    demo.step("8 a comment in it edited", HIT, lambda: new_process(source, checkpoint, sentences))
+
+    folded = {"lower": "hit", "fold_segment": first, "build": "miss:topology-changed"}
+    demo.step("9 a stage reads a weight", folded, lambda: compiled(weights, batch, fold=True))
+    read = open_checkpoint(perturbed(weights, DEMO / "read.safetensors", SEGMENT))
+    demo.step(
+        "  that weight changed",
+        {"lower": "hit", "fold_segment": "miss:weight-content-changed", "build": "miss:topology-changed"},
+        lambda: compiled(read, batch, fold=True),
+    )
+    another = "encoder.layer.0.output.dense.weight"
+    unread = open_checkpoint(perturbed(weights, DEMO / "unread.safetensors", another))
+    demo.step("  another one changed", {**HIT, "fold_segment": "hit"}, lambda: compiled(unread, batch, fold=True))
+
+    import jax
+
+    jax.config.update("jax_enable_x64", True)
+    demo.step(
+        "10 jax_enable_x64 flipped",
+        {"lower": "miss:ambient-changed", "build": "hit"},
+        lambda: compiled(weights, batch),
+    )
+
+
+def likeness(embeddings: Array) -> Any:
+    """The nearest sentences as a table."""
+    from rich.table import Table
+
+    shown = Table(title="nearest sentences (MiniLM-L6, compiled by IREE)", title_justify="left")
+    shown.add_column("sentence")
+    shown.add_column("nearest other")
+    shown.add_column("cosine", justify="right")
+    for sentence, other, cosine in neighbours(embeddings):
+        shown.add_row(sentence, other, f"{cosine:.2f}")
+    return shown
+
+
+def table(rows: list[Row]) -> Any:
+    """The steps as a table."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    shown = Table(title="steps", title_justify="left")
+    shown.add_column("step", no_wrap=True)
+    shown.add_column("outcome")
+    shown.add_column("reason", overflow="fold")
+    shown.add_column("until linked", justify="right", no_wrap=True)
+    for row in rows:
+        reason = row.reason if len(row.reason) <= SHOWN else row.reason[:SHOWN] + " …"
+        colour = "green" if row.outcome == "hit" else "yellow"
+        took = f"{row.seconds * 1e3:.1f} ms" if row.seconds < 1 else f"{row.seconds:.2f} s"
+        shown.add_row(row.step, f"[{colour}]{row.outcome}[/]", escape(reason), took)
+    return shown
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,14 @@
+"""cachec for IREE: ``compile`` runs iree-compile on a program, ``cachec.link`` binds the module to mapped weights.
+
+Importing this package imports neither the compiler nor the runtime.
+"""
+
+from __future__ import annotations
+
+from cachec_iree.compiler import compile, find_iree_compile
+from cachec_iree.plugin import IreePlugin
+
+__all__ = ["IreePlugin", "compile", "find_iree_compile", "plugin"]
+
+#: The object behind the entry point ``iree`` of the group ``cachec.plugins``.
+plugin = IreePlugin()

@@ -1,0 +1,45 @@
+"""The plugin object: what cachec asks of IREE."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from cachec.artifact import File
+from cachec.errors import PluginError
+from cachec.plugin import Plugin
+from cachec.topology import Program
+from cachec.weights import WeightSet
+from cachec_iree.compiler import KIND
+
+
+class IreePlugin(Plugin):
+    """Links and compares ``iree:vmfb`` files. iree-compile runs as a command, so no live state of it is in a key."""
+
+    name = "iree"
+    distributions = ("iree-base-compiler", "iree-base-runtime")
+
+    def __init__(self) -> None:
+        self._failed: list[object] = []  # see runtime.Linked
+
+    def ambient(self) -> Mapping[str, str]:
+        """Nothing: a command gets only the variables that the stage declares, and iree-compile needs none."""
+        return {}
+
+    def link(self, artifact: File | Program, weights: WeightSet) -> Any:
+        """A ``cachec_iree.runtime.Linked`` over the mapped weights. Imports iree.runtime."""
+        if not isinstance(artifact, File) or artifact.kind != KIND:
+            raise PluginError(f"{artifact!r} is not of kind {KIND!r}; cachec_iree.compile makes such files")
+        from cachec_iree.runtime import Linked
+
+        return Linked(artifact.path, weights, self._failed)
+
+    def compare(self, fresh: Any, stored: Any) -> str | None:
+        """None where two modules are equal byte for byte: iree-compile is reproducible with the flags used here."""
+        if not isinstance(fresh, File) or not isinstance(stored, File):
+            raise self._refusal("compare", fresh)
+        a, b = fresh.read_bytes(), stored.read_bytes()
+        if a == b:
+            return None
+        where = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+        return f"{len(a)} against {len(b)} bytes, first difference at byte {where}"

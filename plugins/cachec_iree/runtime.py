@@ -1,0 +1,81 @@
+"""IREE modules bound to weights. Imports IREE's runtime and numpy: only ever imported when something is linked."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import iree.runtime as rt
+import numpy as np
+
+from cachec.errors import LinkError, PluginError, UsageError
+from cachec.weights import WeightSet
+
+#: The scope of the parameters in a module (``#flow.parameter.named<"model"::"NAME">``).
+_SCOPE = "model"
+
+#: IREE's CPU driver with a pool of threads.
+_DEVICE = "local-task"
+
+
+class Linked:
+    """A module and its weights, ready to run. Call it like its function ``main``; ``call`` runs another by name.
+
+    It holds on to the maps of its weights, so they stay valid when the weight set is released. IREE uses them in place
+    where their address is a multiple of 64 bytes (``IREE_HAL_HEAP_BUFFER_ALIGNMENT``), and copies them elsewhere.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], weights: WeightSet, failed: list[object]) -> None:
+        """path: a ``.vmfb`` file. Raises LinkError where it is no module, or wants parameters that ``weights`` lacks.
+
+        failed: gets what a failed link leaves behind. IREE's threads may still be copying parameters then, nothing
+        tells when they are done, and letting go of the memory under them crashes the process.
+        """
+        instance = rt.VmInstance()
+        self._device = rt.get_device(_DEVICE)
+        index = rt.ParameterIndex()
+        self._views = {name: weight.raw() for name, weight in weights.items()}
+        for name, view in self._views.items():
+            if view.nbytes:  # nothing to map; a module asks for no parameter without elements
+                index.add_buffer(name, view)
+        parameters = rt.create_io_parameters_module(instance, index.create_provider(_SCOPE))
+        hal = rt.create_hal_module(instance, self._device)
+        try:
+            module = rt.VmModule.mmap(instance, os.fspath(path))
+            self._context = rt.VmContext(instance, [parameters, hal, module])
+        except (ValueError, RuntimeError) as error:
+            failed += [instance, index, parameters, hal, self._views]
+            raise LinkError(f"{os.fspath(path)} can't be linked: {error}") from error
+        self._module = module
+        self._invokers: dict[str, Any] = {}
+
+    @property
+    def functions(self) -> tuple[str, ...]:
+        """The functions that can be called."""
+        return tuple(name for name in self._module.function_names if not name.startswith("__"))
+
+    def __call__(self, *inputs: Any) -> Any:
+        """Run ``main``: arrays in, a numpy array out, or a tuple of them."""
+        return self.call("main", *inputs)
+
+    def call(self, function: str, *inputs: Any) -> Any:
+        """Run a function. inputs: whatever ``numpy.asarray`` takes, of the dtype and shape that was compiled for.
+
+        Raises UsageError where there is no such function, ValueError where an input does not fit.
+        """
+        invoke = self._invokers.get(function)
+        if invoke is None:
+            found = self._module.lookup_function(function)
+            if found is None:
+                raise UsageError(f"no function {function!r} in this module; it has {', '.join(self.functions)}")
+            invoke = self._invokers[function] = rt.FunctionInvoker(self._context, self._device, found)
+        outputs = invoke(*(np.asarray(each, order="C") for each in inputs))
+        return tuple(map(_to_numpy, outputs)) if isinstance(outputs, tuple) else _to_numpy(outputs)
+
+
+def _to_numpy(output: Any) -> Any:
+    if isinstance(output, rt.DeviceArray):
+        return output.to_host()
+    if output is None:
+        return ()
+    raise PluginError(f"the module returned a {type(output).__qualname__}, expected arrays")

@@ -1,0 +1,259 @@
+"""The settings of JAX that change what a stage gets from it, read live and without importing JAX.
+
+JAX keeps its settings as *options* (``jax._src.config``): each takes its first value from the environment variable that
+is the option's name in upper case, when JAX is imported, and can be changed later for the process or, by a context
+manager, for one thread. So before the import the environment is asked, afterwards the options, with one notation for
+the values. Only what differs from JAX's default is reported.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+#: Option -> its default. All that take part in tracing or compiling, or that change what a computation returns.
+#: A test compares this table and the next one with the options of the installed JAX.
+DEFAULTS: Mapping[str, bool | int | float | str | None] = {
+    "check_vma": False,
+    "eager_constant_folding": False,
+    "jax_allow_f16_reductions": True,
+    "jax_auto_pcast": True,
+    "jax_backend_target": "",
+    "jax_bcoo_cusparse_lowering": False,
+    "jax_check_static_indices": False,
+    "jax_compiler_enable_remat_pass": True,
+    "jax_custom_vjp3": False,
+    "jax_debug_infs": False,
+    "jax_debug_key_reuse": False,
+    "jax_debug_nans": False,
+    "jax_default_device": None,
+    "jax_default_matmul_precision": None,
+    "jax_default_prng_impl": "threefry2x32",
+    "jax_disable_jit": False,
+    "jax_disable_most_optimizations": False,
+    "jax_disable_vmap_shmap_error": False,
+    "jax_embedded_constants_max_bytes": 32,
+    "jax_enable_custom_prng": False,
+    "jax_enable_pgle": False,
+    "jax_enable_x64": False,
+    "jax_error_checking_behavior_divide": "ignore",
+    "jax_error_checking_behavior_nan": "ignore",
+    "jax_error_checking_behavior_oob": "ignore",
+    "jax_exec_time_optimization_effort": 0.0,
+    "jax_experimental_unsafe_xla_runtime_errors": False,
+    "jax_explicit_x64_dtypes": "warn",
+    "jax_export_calling_convention_version": 10,
+    "jax_export_ignore_forward_compatibility": False,
+    "jax_high_dynamic_range_gumbel": False,
+    "jax_hlo_source_file_canonicalization_regex": None,
+    "jax_legacy_prng_key": "allow",
+    "jax_memory_fitting_effort": 0.0,
+    "jax_memory_fitting_level": "O2",
+    "jax_mosaic_allow_hlo": False,
+    "jax_mutable_array_checks": True,
+    "jax_no_execution": False,
+    "jax_no_tracing": False,
+    "jax_num_cpu_devices": -1,
+    "jax_numpy_dtype_promotion": "standard",
+    "jax_numpy_rank_promotion": "allow",
+    "jax_optimization_level": "UNKNOWN",
+    "jax_pallas_enable_debug_checks": False,
+    "jax_pallas_poison_buffers": False,
+    "jax_pallas_use_mosaic_gpu": True,
+    "jax_pgle_aggregation_percentile": 90,
+    "jax_pgle_profiling_runs": 3,
+    "jax_platform_name": "",
+    "jax_platforms": None,
+    "jax_pjrt_client_create_options": None,
+    "jax_ragged_dot_use_gpu_pallas_triton_lowering": False,
+    "jax_ragged_dot_use_ragged_dot_instruction": True,
+    "jax_random_seed_offset": 0,
+    "jax_refs_to_pins": False,
+    "jax_remat3": False,
+    "jax_remove_size_one_mesh_axis_from_type": False,
+    "jax_scan3": False,
+    "jax_serialization_version": 0,
+    "jax_softmax_custom_jvp": False,
+    "jax_threefry_gpu_kernel_lowering": False,
+    "jax_threefry_partitionable": True,
+    "jax_use_direct_linearize": True,
+    "jax_use_emit_pipeline_primitive": False,
+    "jax_use_magma": "auto",
+    "jax_use_shardy_partitioner": True,
+    "jax_use_simplified_jaxpr_constants": False,
+    "jax_xla_backend": "",
+    "jax_xla_profile_version": 0,
+}
+
+#: Options that change only what is printed, checked, kept or waited for, or which devices are seen: in no key.
+IRRELEVANT = frozenset(
+    {
+        "jax2tf_associative_scan_reductions",
+        "jax2tf_default_native_serialization",
+        "jax_array_garbage_collection_guard",
+        "jax_captured_constants_report_frames",
+        "jax_captured_constants_warn_bytes",
+        "jax_check_proxy_envs",
+        "jax_check_tracer_leaks",
+        "jax_compilation_cache_check_contents",
+        "jax_compilation_cache_dir",
+        "jax_compilation_cache_expect_pgle",
+        "jax_compilation_cache_include_metadata_in_key",
+        "jax_compilation_cache_max_size",
+        "jax_compiler_detailed_logging_min_ops",
+        "jax_cpu_collectives_implementation",
+        "jax_cpu_enable_async_dispatch",
+        "jax_cpu_get_global_topology_timeout_minutes",
+        "jax_cpu_get_local_topology_timeout_minutes",
+        "jax_cross_host_transfer_socket_address",
+        "jax_cross_host_transfer_timeout_seconds",
+        "jax_cross_host_transfer_transfer_size",
+        "jax_cross_host_transport_addresses",
+        "jax_cuda_visible_devices",
+        "jax_debug_leaked_clients_on_clear_backends",
+        "jax_debug_log_modules",
+        "jax_disable_bwd_checks",
+        "jax_disallow_mesh_context_manager",
+        "jax_distributed_debug",
+        "jax_dump_ir_modes",
+        "jax_dump_ir_to",
+        "jax_enable_checks",
+        "jax_enable_compilation_cache",
+        "jax_enable_preemption_service",
+        "jax_enable_recoverability",
+        "jax_explain_cache_misses",
+        "jax_force_dcn_cross_host_transfers",
+        "jax_include_debug_info_in_dumps",
+        "jax_include_full_tracebacks_in_locations",
+        "jax_log_checkpoint_residuals",
+        "jax_log_compiles",
+        "jax_logging_level",
+        "jax_mock_gpu_topology",
+        "jax_oneapi_visible_devices",
+        "jax_pallas_verbose_errors",
+        "jax_persistent_cache_enable_xla_caches",
+        "jax_persistent_cache_min_compile_time_secs",
+        "jax_persistent_cache_min_entry_size_bytes",
+        "jax_pprint_use_color",
+        "jax_raise_persistent_cache_errors",
+        "jax_remove_custom_partitioning_ptr_from_cache_key",
+        "jax_rocm_visible_devices",
+        "jax_send_traceback_to_runtime",
+        "jax_share_binary_between_hosts",
+        "jax_share_binary_between_hosts_timeout_ms",
+        "jax_sort_devices_by_process_index",
+        "jax_source_url_schema",
+        "jax_thread_guard",
+        "jax_traceback_filtering",
+        "jax_traceback_in_locations_limit",
+        "jax_tracer_error_num_traceback_frames",
+        "jax_transfer_guard",
+        "jax_transfer_guard_device_to_device",
+        "jax_transfer_guard_device_to_host",
+        "jax_transfer_guard_host_to_device",
+        "mock_num_gpu_processes",
+    }
+)
+
+#: State that only context managers set: attribute of ``jax._src.config`` -> its value outside of every one.
+_CONTEXTS: Mapping[str, object] = {
+    "mesh_context_manager": (),
+    "abstract_mesh_context_manager": None,
+    "compute_on_context_manager": None,
+    "xla_metadata_context_manager": None,
+    "pallas_tpu_interpret_mode_context_manager": None,
+    "jax_jit_cpp_cache_obj": None,
+}
+
+#: Variables that XLA reads by itself; no option of JAX shows them.
+_XLA_VARIABLES = (b"XLA_FLAGS", b"LIBTPU_INIT_ARGS", b"NVIDIA_TF32_OVERRIDE", b"TF_XLA_FLAGS")
+
+_TRUE = frozenset({"y", "yes", "t", "true", "on", "1"})
+_FALSE = frozenset({"n", "no", "f", "false", "off", "0"})
+
+#: Options whose variable JAX lower-cases (``jax/_src/xla_bridge.py``).
+_LOWERED = frozenset({"jax_backend_target", "jax_platform_name"})
+
+#: Options that no variable sets.
+_NO_VARIABLE = frozenset({"jax_xla_backend"})
+
+#: Variables that set another option than their name says (a misspelling in ``jax/_src/config.py``).
+_MISSPELT = {b"JAX_EXPORT_IGNORE_FORWARD_COMPATIBILIY": "jax_export_ignore_forward_compatibility"}
+
+
+def _variables() -> dict[bytes, str]:
+    """Environment variable -> the option that it sets."""
+    return {name.upper().encode(): name for name in DEFAULTS if name not in _NO_VARIABLE} | _MISSPELT
+
+
+class Ambient:
+    """Reports JAX's settings. Keeps the option objects, which live as long as the module that defines them."""
+
+    def __init__(self) -> None:
+        self._variable_to_option = _variables()
+        self._module: Any = None
+        self._options: tuple[tuple[str, Any, object], ...] = ()
+        self._count = 0
+
+    def read(self) -> dict[str, str]:
+        """Option or variable -> value, for everything that is not at its default."""
+        config = sys.modules.get("jax._src.config")
+        # While JAX is being imported by another thread the environment still speaks.
+        live = config is not None and "jax" in sys.modules and getattr(sys.modules["jax"], "config", None) is not None
+        found = dict(self._live(config)) if live else dict(self._from_environment(os.environb))
+        for variable in _XLA_VARIABLES:
+            value = os.environb.get(variable)
+            if value:
+                found[variable.decode()] = os.fsdecode(value)
+        return found
+
+    def _live(self, config: Any) -> Iterator[tuple[str, str]]:
+        holders = config.config._value_holders
+        if config is not self._module or len(holders) != self._count:
+            self._options = tuple(
+                (name, holder, DEFAULTS.get(name, _UNKNOWN))
+                for name, holder in holders.items()
+                if name not in IRRELEVANT
+            ) + tuple((name, getattr(config, name), outside) for name, outside in _CONTEXTS.items())
+            self._module, self._count = config, len(holders)
+        for name, holder, default in self._options:
+            value = holder.value
+            # Most values are the default itself: identity spares the comparison. 1 and True must differ, too.
+            if value is not default and (type(value) is not type(default) or value != default):
+                text = _text(value)
+                if text != _text(default):
+                    yield name, text
+
+    def _from_environment(self, environ: Mapping[bytes, bytes]) -> Iterator[tuple[str, str]]:
+        for variable in environ:
+            option = self._variable_to_option.get(variable)
+            if option is not None and not (variable in _MISSPELT and option.upper().encode() in environ):
+                text = _parsed(option, os.fsdecode(environ[variable]))
+                if text != _text(DEFAULTS[option]):
+                    yield option, text
+
+
+_UNKNOWN = object()
+
+
+def _parsed(option: str, raw: str) -> str:
+    """The notation of the value that JAX would take from ``raw``; ``raw`` itself where JAX would refuse it."""
+    default = DEFAULTS[option]
+    if isinstance(default, bool):
+        word = raw.lower()
+        return "True" if word in _TRUE else "False" if word in _FALSE else raw
+    convert: Callable[[str], object] = int if isinstance(default, int) else float if isinstance(default, float) else str
+    try:
+        return _text(convert(raw.lower() if option in _LOWERED else raw))
+    except ValueError:
+        return raw
+
+
+def _text(value: object) -> str:
+    """One notation: an enumeration's member by its name as JAX's variables spell it, everything else as printed."""
+    name = getattr(value, "name", None)
+    if isinstance(name, str) and isinstance(value, int | str):
+        return name.lower()
+    return str(value)

@@ -1,0 +1,227 @@
+"""JAX functions to StableHLO that takes its weights by name.
+
+JAX prints a function's weights as arguments of ``@main``. IREE wants them as globals whose initial value is a named
+parameter, so each weight argument becomes
+
+    util.global private @"weight:NAME" = #flow.parameter.named<"model"::"NAME"> : TYPE
+    %w = util.global.load immutable @"weight:NAME" : TYPE
+
+The rewrite works on the operations, through ``jaxlib.mlir``. JAX's own MLIR does not know IREE's ``util`` dialect and
+prints these two in MLIR's generic notation; they get IREE's own, which is shorter, line by line afterwards. What the
+function closes over stays in the program by value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from cachec.errors import PluginError
+from cachec.model import WeightSpec
+from cachec.topology import Manifest, Program
+from cachec.weights import Weight, WeightSet
+
+#: The format of every program made here.
+FORMAT = "jax:stablehlo"
+
+#: IREE's name for the archive that holds the parameters (``--parameters=model=FILE``).
+SCOPE = "model"
+
+#: The module's name; JAX would take it from the function's.
+_MODULE = "program"
+
+
+def to_stablehlo(
+    fn: Callable[..., Any], weights: WeightSet, *inputs: Any, platform: str = "cpu", **named_inputs: Any
+) -> Program:
+    """Lower ``fn(weights, *inputs)`` to StableHLO with its weights by name. Nothing is allocated, no device is used.
+
+    fn: gets a dict name -> array as its first argument. weights: only its specs are looked at. inputs: whatever
+    ``jax.jit`` takes as an example (``jax.ShapeDtypeStruct``, arrays, trees of them): shape and dtype count. platform:
+    what JAX lowers for. Raises WeightReadError where ``fn`` asks for the bytes of a weight outside of its argument;
+    what ``fn`` itself raises passes through; PluginError where a weight has no form in JAX's current configuration
+    (64 bits without ``jax_enable_x64``).
+    """
+    import jax
+
+    named = _abstract(weights.specs)
+    lowered = jax.jit(fn, keep_unused=True).trace(named, *inputs, **named_inputs).lower(lowering_platforms=(platform,))
+    return strip(lowered, weights)
+
+
+def strip(lowered: Any, weights: WeightSet) -> Program:
+    """The program in a ``jax.stages.Lowered``, whose one argument that is a dict of the weights becomes names.
+
+    ``lowered`` itself stays as it is. Raises PluginError where no argument or several have exactly these names.
+    """
+    positions, count = _weight_arguments(lowered, weights.specs)
+    text = _rewritten(lowered.compiler_ir("stablehlo"), positions, count)
+    return Program(text, format=FORMAT, manifest=weights.manifest)
+
+
+def fold(program: Program, weight: Weight) -> Program:
+    """The program with one weight as a constant by value, so that the compiler can compute with it.
+
+    The new program's manifest does not have the weight any more: link it with ``weights.select(exclude=[name])``.
+    Reads the weight's bytes. Raises PluginError where the program has no such parameter of that type.
+    """
+    name = weight.name
+    data = weight.read()
+    start = _parameter(name, "tensor<")
+    text = program.text
+    begin = text.find(start)
+    end = text.find(">", begin + len(start)) + 1
+    if program.format != FORMAT or begin < 0 or text.find(start, end) >= 0:
+        raise PluginError(f"{program!r} has no parameter {name!r} to fold, or not exactly one")
+    kind = text[begin + len(start) - len("tensor<") : end]
+    shape = [*map(str, data.shape)]
+    if kind.removeprefix("tensor<").removesuffix(">").split("x")[:-1] != shape:
+        raise PluginError(f"weight {name!r} has shape {list(data.shape)}, the program's parameter is a {kind}")
+    # MLIR takes raw little-endian elements as one hexadecimal string (builtin dialect, DenseElementsAttr).
+    constant = f'dense<"0x{data.tobytes().hex().upper()}"> : {kind}' if data.size else f"dense<> : {kind}"
+    left = {other: spec for other, spec in program.manifest.weights.items() if other != name}
+    return Program(text[:begin] + constant + text[end:], format=FORMAT, manifest=Manifest.of(left))
+
+
+def _abstract(specs: Mapping[str, WeightSpec]) -> dict[str, Any]:
+    """``jax.ShapeDtypeStruct`` by name."""
+    import jax
+    import ml_dtypes
+    import numpy as np
+
+    found = {}
+    for name, spec in specs.items():
+        dtype = np.dtype(getattr(ml_dtypes, spec.dtype, spec.dtype))
+        if jax.dtypes.canonicalize_dtype(dtype) != dtype:
+            raise PluginError(
+                f"weight {name!r} is {spec.dtype}, which JAX would narrow; set jax_enable_x64, or leave the weight out "
+                f"with weights.select(exclude=[{name!r}])"
+            )
+        found[name] = jax.ShapeDtypeStruct(spec.shape, dtype)
+    return found
+
+
+def _weight_arguments(lowered: Any, specs: Mapping[str, WeightSpec]) -> tuple[dict[int, str], int]:
+    """Position among the arguments of ``@main`` -> weight name, and how many arguments there are in all.
+
+    Both from JAX's own record of the signature.
+    """
+    import jax
+
+    leaves = jax.tree_util.tree_flatten_with_path(lowered.args_info)[0]
+    # Each leaf is at args_info[0][i]... (positional) or args_info[1][name]...; the argument is the first two steps.
+    arguments: dict[tuple[Any, ...], dict[str, int]] = {}
+    for index, (path, _) in enumerate(leaves):
+        names = arguments.setdefault(path[:2], {})
+        if len(path) == 3 and isinstance(path[2], jax.tree_util.DictKey):
+            names[str(path[2].key)] = index
+    fitting = [names for names in arguments.values() if names.keys() == specs.keys()]
+    if specs and len(fitting) != 1:
+        raise PluginError(
+            f"{len(fitting)} arguments of the lowered function are dicts with exactly the names of the weights "
+            f"({len(specs)}, first {next(iter(specs))!r}); one is needed"
+        )
+    # JAX drops arguments that nothing uses, unless jit was told keep_unused=True.
+    kept = lowered._lowering.compile_args.get("kept_var_idx")
+    order = range(len(leaves)) if kept is None else sorted(kept)
+    position = {index: place for place, index in enumerate(order)}
+    chosen = fitting[0] if specs else {}
+    return {position[index]: name for name, index in chosen.items() if index in position}, len(position)
+
+
+def _rewritten(module: Any, positions: Mapping[int, str], count: int) -> str:
+    """The text of a copy of ``module`` in which the arguments of ``@main`` at ``positions`` are named parameters."""
+    from jaxlib.mlir import ir
+
+    context = module.context
+    with context, ir.Location.unknown():
+        allowed = context.allow_unregistered_dialects
+        context.allow_unregistered_dialects = True
+        try:
+            copy = module.operation.clone()
+            copy.attributes["sym_name"] = ir.StringAttr.get(_MODULE)
+            types = _name_weights(copy, positions, count, ir)
+            copy.verify()
+            return _pretty(str(copy.get_asm(enable_debug_info=False)), types)
+        finally:
+            context.allow_unregistered_dialects = allowed
+
+
+def _name_weights(module: Any, positions: Mapping[int, str], count: int, ir: Any) -> dict[str, str]:
+    """Change ``module`` in place; returns the MLIR type of each weight by name."""
+    functions = module.regions[0].blocks[0].operations
+    main = next(op for op in functions if ir.StringAttr(op.attributes["sym_name"]).value == "main")
+    block = main.regions[0].blocks[0]
+    signature = ir.FunctionType(ir.TypeAttr(main.attributes["function_type"]).value)
+    inputs, results = signature.inputs, signature.results
+    if len(inputs) != count:
+        # Values that the function closes over then are arguments, outside of the text, and would be in no key.
+        raise PluginError(
+            f"the lowered @main has {len(inputs)} arguments where the function has {count}; "
+            "jax_use_simplified_jaxpr_constants must be off"
+        )
+    first = block.operations[0]
+    types = {}
+    for position, name in sorted(positions.items(), key=lambda item: item[1]):
+        kind = block.arguments[position].type
+        symbol = f"weight:{name}"
+        types[name] = str(kind)
+        parameter = _parameter(name, types[name])
+        ir.Operation.create(
+            "util.global",
+            attributes={
+                "sym_name": ir.StringAttr.get(symbol),
+                "sym_visibility": ir.StringAttr.get("private"),
+                "type": ir.TypeAttr.get(kind),
+                "initial_value": ir.Attribute.parse(parameter),
+            },
+            ip=ir.InsertionPoint(main),
+        )
+        load = ir.Operation.create(
+            "util.global.load",
+            results=[kind],
+            attributes={"global": ir.FlatSymbolRefAttr.get(symbol), "is_immutable": ir.UnitAttr.get()},
+            ip=ir.InsertionPoint(first),
+        )
+        block.arguments[position].replace_all_uses_with(load.results[0])
+    for position in sorted(positions, reverse=True):
+        block.erase_argument(position)
+    left = [index for index in range(len(inputs)) if index not in positions]
+    if "arg_attrs" in main.attributes:
+        attributes = ir.ArrayAttr(main.attributes["arg_attrs"])
+        main.attributes["arg_attrs"] = ir.ArrayAttr.get([attributes[index] for index in left])
+    main.attributes["function_type"] = ir.TypeAttr.get(ir.FunctionType.get([inputs[index] for index in left], results))
+    return types
+
+
+def _pretty(text: str, types: Mapping[str, str]) -> str:
+    """``text`` with the operations that ``_name_weights`` made in IREE's own notation. Any other line stays."""
+    short = {}
+    for name, kind in types.items():
+        symbol = _quoted(f"weight:{name}")
+        parameter = _parameter(name, kind)
+        generic = f'{{initial_value = {parameter}, sym_name = {symbol}, sym_visibility = "private", type = {kind}}}'
+        short[f'"util.global"() {generic} : () -> ()'] = f"util.global private @{symbol} = {parameter}"
+        short[f'"util.global.load"() {{global = @{symbol}, is_immutable}} : () -> {kind}'] = (
+            f"util.global.load immutable @{symbol} : {kind}"
+        )
+    lines = text.split("\n")
+    for number, line in enumerate(lines):
+        start = line.find('"util.global')
+        if start >= 0 and line[start:] in short:
+            lines[number] = line[:start] + short[line[start:]]
+    return "\n".join(lines)
+
+
+def _parameter(name: str, kind: str) -> str:
+    return f"#flow.parameter.named<{_quoted(SCOPE)}::{_quoted(name)}> : {kind}"
+
+
+def _quoted(text: str) -> str:
+    """An MLIR string literal, escaped as MLIR's printer does it: printable ASCII as it is, other bytes as ``\\XX``."""
+    escaped = ("\\\\" if byte == 0x5C else chr(byte) if _is_plain(byte) else f"\\{byte:02X}" for byte in text.encode())
+    return f'"{"".join(escaped)}"'
+
+
+def _is_plain(byte: int) -> bool:
+    return 0x20 <= byte < 0x7F and byte != 0x22

@@ -1,0 +1,75 @@
+"""The plugin object: what cachec asks of JAX. Nothing here imports JAX before a value of JAX's turns up."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from cachec.artifact import File
+from cachec.errors import PluginError
+from cachec.plugin import ArtifactWriter, Fingerprint, Plugin
+from cachec.topology import Program
+from cachec.weights import WeightSet
+from cachec_jax.ambient import Ambient
+
+
+class JaxPlugin(Plugin):
+    """``jax.Array`` and abstract values as arguments, arrays as results, ``jax.stages.Lowered`` to strip."""
+
+    name = "jax"
+    distributions = ("jax", "jaxlib")
+    types = (
+        "jaxlib._jax.ArrayImpl",  # every concrete jax.Array of JAX 0.10
+        "jax._src.random.prng.PRNGKeyArray",
+        "jax.ShapeDtypeStruct",
+        "jax._src.stages.Lowered",
+    )
+
+    def __init__(self) -> None:
+        self._ambient = Ambient()
+
+    def ambient(self) -> Mapping[str, str]:
+        """Every setting of JAX and XLA that is not at its default; the same before and after ``import jax``."""
+        return self._ambient.read()
+
+    def fingerprint(self, value: Any) -> Fingerprint:
+        """Content, dtype, shape, weak type and placement. A ``Lowered`` by its text and its signature."""
+        from cachec_jax import values
+
+        return values.fingerprint(value)
+
+    def strip(self, value: Any, weights: WeightSet) -> Program:
+        """The program of a ``jax.stages.Lowered`` with its dict of weights replaced by their names."""
+        import jax
+
+        from cachec_jax import lowering
+
+        if not isinstance(value, jax.stages.Lowered):
+            raise self._refusal("strip", value)
+        return lowering.strip(value, weights)
+
+    def encode(self, value: Any, out: ArtifactWriter) -> dict[str, Any]:
+        """Raw bytes in row-major order, and dtype, shape and weak type. Raises PluginError for a sharded array."""
+        from cachec_jax import values
+
+        return values.encode(value, out)
+
+    def decode(self, meta: Mapping[str, Any], artifacts: Sequence[Path]) -> Any:
+        """The array, on the default device. Raises PluginError where ``meta`` and the bytes do not agree."""
+        from cachec_jax import values
+
+        return values.decode(meta, artifacts)
+
+    def link(self, artifact: File | Program, weights: WeightSet) -> Any:
+        """Always raises PluginError: StableHLO runs only after a compiler's stage."""
+        raise PluginError(
+            f"{artifact!r} is StableHLO, which nothing runs by itself; build it first, as with cachec_iree.compile, "
+            "and link what comes out"
+        )
+
+    def compare(self, fresh: Any, stored: Any) -> str | None:
+        """None where shape and dtype are equal and the numbers are, within the precision of the dtype."""
+        from cachec_jax import values
+
+        return values.compare(fresh, stored)

@@ -1,0 +1,118 @@
+"""JAX's values in keys and in the store. Imports JAX: only ever imported when such a value is at hand."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+
+from cachec.errors import PluginError
+from cachec.hashing import Hasher
+from cachec.plugin import ArtifactWriter, Fingerprint
+
+
+def fingerprint(value: Any) -> Fingerprint:
+    """See JaxPlugin.fingerprint. Raises PluginError for an array that this process sees only in part."""
+    hasher = Hasher("jax")
+    if isinstance(value, jax.stages.Lowered):
+        text = value.as_text()
+        hasher.part("lowered", text.encode())
+        hasher.part("signature", str(value.in_tree).encode())
+        return Fingerprint(hasher.digest(), f"Lowered, {len(text)} characters of StableHLO")
+    hasher.part("kind", b"abstract" if isinstance(value, jax.ShapeDtypeStruct) else b"array")
+    hasher.part("dtype", str(value.dtype).encode())
+    hasher.part("shape", repr(tuple(value.shape)).encode())
+    hasher.part("weak", repr(bool(getattr(value, "weak_type", False))).encode())
+    hasher.part("sharding", repr(getattr(value, "sharding", None)).encode())
+    if not isinstance(value, jax.ShapeDtypeStruct):
+        hasher.part("committed", repr(bool(getattr(value, "committed", False))).encode())
+        hasher.part("data", _bytes(value))
+    return Fingerprint(hasher.digest(), f"{value.dtype}[{','.join(map(str, value.shape))}]")
+
+
+def encode(value: Any, out: ArtifactWriter) -> dict[str, Any]:
+    """See JaxPlugin.encode."""
+    if not isinstance(value, jax.Array) or _is_key(value):
+        raise PluginError(f"a {type(value).__qualname__} can't be stored; return arrays (of a PRNG key, its key_data)")
+    if len(value.sharding.device_set) != 1:
+        raise PluginError(
+            f"an array on {len(value.sharding.device_set)} devices can't be stored; gather it first, or return numpy"
+        )
+    out.write(_bytes(value))
+    return {"dtype": str(value.dtype), "shape": list(value.shape), "weak": bool(value.weak_type)}
+
+
+def decode(meta: Mapping[str, Any], artifacts: Sequence[Path]) -> Any:
+    """See JaxPlugin.decode."""
+    name, shape, weak = meta.get("dtype"), meta.get("shape"), meta.get("weak")
+    if (
+        meta.keys() != {"dtype", "shape", "weak"}
+        or not isinstance(name, str)
+        or not isinstance(shape, list)
+        or not all(type(size) is int and size >= 0 for size in shape)
+        or not isinstance(weak, bool)
+        or len(artifacts) != 1
+    ):
+        raise PluginError(f"a stored jax.Array has malformed meta data: {dict(meta)!r}, {len(artifacts)} artifacts")
+    dtype = _dtype(name)
+    data = artifacts[0].read_bytes()
+    if len(data) != math.prod(shape) * dtype.itemsize:
+        raise PluginError(f"a stored {name}{shape} has {len(data)} bytes, not {math.prod(shape) * dtype.itemsize}")
+    array = jnp.asarray(np.frombuffer(data, dtype).reshape(shape))
+    if array.dtype != dtype:
+        raise PluginError(f"a stored {name} array would become {array.dtype} here: jax_enable_x64 is off")
+    return _weakened(array) if weak else array
+
+
+def compare(fresh: Any, stored: Any) -> str | None:
+    """See JaxPlugin.compare. Tolerance: 8 units in the last place of the largest magnitude, NaN equal to NaN."""
+    if fresh.shape != stored.shape or fresh.dtype != stored.dtype:
+        return f"{fresh.dtype}{list(fresh.shape)} against {stored.dtype}{list(stored.shape)}"
+    if not jnp.issubdtype(fresh.dtype, jnp.inexact):
+        same = bool(np.array_equal(np.asarray(fresh), np.asarray(stored)))
+        return None if same else "the integers differ"
+    wide = np.complex128 if jnp.issubdtype(fresh.dtype, jnp.complexfloating) else np.float64
+    a, b = np.asarray(fresh).astype(wide), np.asarray(stored).astype(wide)
+    if a.size == 0:
+        return None
+    finite = np.isfinite(a) & np.isfinite(b)
+    if not np.array_equal(a[~finite], b[~finite], equal_nan=True):
+        return "NaN or infinity in different places"
+    error = float(np.abs(a[finite] - b[finite]).max(initial=0.0))
+    allowed = 8 * float(jnp.finfo(fresh.dtype).eps) * float(np.abs(b[finite]).max(initial=0.0))
+    return None if error <= allowed else f"largest difference {error:.3g}, allowed {allowed:.3g}"
+
+
+def _bytes(value: Any) -> bytes:
+    if not value.is_fully_addressable:
+        raise PluginError("this process sees only a part of an array; pass or return what is local to the process")
+    if _is_key(value):
+        value = jax.random.key_data(value)
+    return np.asarray(value).tobytes()
+
+
+def _is_key(value: Any) -> bool:
+    return bool(jnp.issubdtype(value.dtype, jax.dtypes.prng_key))
+
+
+def _dtype(name: str) -> np.dtype[Any]:
+    try:
+        return np.dtype(getattr(ml_dtypes, name, name))
+    except TypeError as error:
+        raise PluginError(f"a stored jax.Array has the unknown dtype {name!r}") from error
+
+
+def _weakened(array: Any) -> Any:
+    """The same array with a weak type, which JAX gives to results of Python scalars (no public function does this)."""
+    from jax._src.lax import lax
+
+    weak = lax._convert_element_type(array, array.dtype, weak_type=True)
+    if not weak.weak_type or weak.dtype != array.dtype:
+        raise PluginError(f"a weakly typed {array.dtype} array can't be made in this version of JAX")
+    return weak

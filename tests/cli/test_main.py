@@ -1,0 +1,102 @@
+"""The command line as a whole: help, exit codes, errors, imports."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from cachec import __version__
+from cachec.cli import main
+from cachec.errors import StoreFault
+from cachec.model import Fault
+
+from .conftest import Shell
+
+COMMANDS = ["stats", "ls", "show", "why", "invalidate", "config"]
+
+
+def test_commands_are_listed() -> None:
+    assert main.list_commands(click.Context(main)) == COMMANDS
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_help_has_an_example_and_the_json_fields(shell: Shell, name: str) -> None:
+    result = shell.run(name, "--help")
+    assert result.exit_code == 0
+    assert f"cachec {name}" in result.output.split("Examples:")[1]
+    assert "JSON" in result.output
+    assert "--json" in result.output
+
+
+def test_version(shell: Shell) -> None:
+    assert shell.run("--version").output == f"cachec, version {__version__}\n"
+
+
+def test_no_store_gives_empty_answers_and_makes_nothing(shell: Shell) -> None:
+    assert shell.run("stats").output == f"no calls are recorded in {shell.dir}\n"
+    assert shell.run("ls").output == f"no entries in {shell.dir}\n"
+    assert shell.json("ls") == {"dir": str(shell.dir), "entries": []}
+    assert shell.json("stats")["calls"] == 0
+    for command in ("show", "why", "invalidate"):
+        result = shell.run(command, "abcdef")
+        assert result.exit_code == 1
+        assert "no entry has a key that begins with abcdef" in result.stderr
+    assert not shell.dir.exists()
+
+
+def test_unknown_command(shell: Shell) -> None:
+    result = shell.run("stat")
+    assert result.exit_code == 2
+    assert "Did you mean stats?" in result.stderr
+
+
+@pytest.mark.parametrize("text", ["abc", "abcdeg", "a" * 65])
+def test_what_is_no_key(shell: Shell, text: str) -> None:
+    result = shell.run("show", text)
+    assert result.exit_code == 2
+    assert result.stderr == f"cachec: error: '{text}' is no key: give 6 to 64 hexadecimal characters\n"
+
+
+def test_a_config_error_is_one_line(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CACHEC_MODE", "onn")
+    result = shell.run("ls")
+    assert result.exit_code == 2
+    assert result.stderr.startswith("cachec: error: environment: CACHEC_MODE: mode = 'onn'")
+    assert result.stderr.count("\n") == 1
+
+
+def test_a_store_fault_is_one_line(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(_store: object) -> None:
+        raise StoreFault(Fault.INDEX_CORRUPT, "no database")
+
+    monkeypatch.setattr("cachec.store.Store.entries", broken)
+    result = shell.run("ls")
+    assert (result.exit_code, result.stderr) == (2, "cachec: error: index-corrupt: no database\n")
+
+
+def test_an_error_of_the_system_is_one_line(shell: Shell) -> None:
+    (shell.dir / "log").mkdir(parents=True)
+    (shell.dir / "log").chmod(0o000)
+    result = shell.run("stats")
+    (shell.dir / "log").chmod(0o700)
+    assert result.exit_code in {0, 2}  # root may read it
+    assert result.stderr.count("\n") == result.stderr.count("cachec: error:")
+
+
+def test_the_folder_comes_from_the_settings_too(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CACHEC_DIR", "elsewhere")
+    result = CliRunner().invoke(main, ["ls"])
+    assert result.output == f"no entries in {shell.dir.parent / 'elsewhere'}\n"
+
+
+def test_neither_numpy_nor_a_compiler_is_imported() -> None:
+    code = (
+        "import sys, cachec.cli; from cachec.cli import cmd_ls, cmd_show, cmd_why, cmd_stats, cmd_config;"
+        "print(sorted({m.partition('.')[0] for m in sys.modules} & {'numpy', 'jax', 'iree', 'rich', 'ml_dtypes'}))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,53 @@
+"""Fixtures that every test may use."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+import cachec
+
+
+@pytest.fixture(autouse=True)
+def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in list(os.environ):
+        if name.startswith("CACHEC_"):
+            monkeypatch.delenv(name)
+
+
+@pytest.fixture()
+def cache(tmp_path: Path) -> cachec.Cache:
+    """A cache of its own for one test."""
+    return cachec.Cache(tmp_path / "cache", log="off", mode="on", lock_timeout=60)
+
+
+@pytest.fixture()
+def weights_file(tmp_path: Path) -> Path:
+    """A small safetensors checkpoint: ``scale`` (), ``a`` and ``b`` (4, 3), float32."""
+    return write_weights(tmp_path / "w.safetensors", seed=0)
+
+
+def write_weights(path: Path, *, seed: int, **changes: object) -> Path:
+    """Write the checkpoint of ``weights_file`` with other numbers; ``changes`` replaces tensors by name."""
+    import numpy as np
+    from safetensors.numpy import save_file
+
+    rng = np.random.default_rng(seed)
+    tensors = {
+        "scale": np.full((), rng.random(), "f4"),
+        "a": rng.standard_normal((4, 3)).astype("f4"),
+        "b": rng.standard_normal((4, 3)).astype("f4"),
+    }
+    tensors.update(changes)  # type: ignore[arg-type]
+    replacement = path.with_name(path.name + ".new")
+    save_file(tensors, replacement)
+    replacement.rename(path)
+    return path
+
+
+def wait_until_settled(path: Path) -> None:
+    """Sleep until the file's last change is two seconds old, so that its digests may be remembered."""
+    time.sleep(max(0.0, path.stat().st_ctime + 2.1 - time.time()))

@@ -1,0 +1,87 @@
+"""A project on disk for the tests of code keys: files are written, imported as a new process would, and keyed."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from cachec.key import canonical
+from cachec.key.code import CodeKey, CodeKeys
+
+
+def encode_value(value: object, path: str) -> bytes:
+    return canonical.encode(value, lambda _value, _path: None, path)
+
+
+class Project:
+    """``wheels`` are folders below the project that count as installed distributions of their own name."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.wheels: set[str] = set()
+        self.keys = self.new_keys()
+        self._before = set(sys.modules)
+
+    def new_keys(self) -> CodeKeys:
+        return CodeKeys(self._owner, encode_value)
+
+    def _owner(self, path: str) -> str | None:
+        if "site-packages" in path:
+            return "some-wheel"
+        relative = Path(path).relative_to(self.root) if Path(path).is_relative_to(self.root) else None
+        return relative.parts[0] if relative is not None and relative.parts[0] in self.wheels else None
+
+    def write(self, files: dict[str, str]) -> None:
+        for name, text in files.items():
+            path = self.root / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(textwrap.dedent(text))
+
+    def forget(self) -> None:
+        """What a new process starts with: nothing imported, nothing remembered."""
+        for name in set(sys.modules) - self._before:
+            file = getattr(sys.modules[name], "__file__", None) or ""
+            if file.startswith(str(self.root)) or not file:
+                del sys.modules[name]
+        importlib.invalidate_caches()
+        self.keys = self.new_keys()
+
+    def load(self, name: str = "main") -> ModuleType:
+        return importlib.import_module(name)
+
+    def key(self, name: str = "main", function: str = "stage", **options: Any) -> CodeKey:
+        """The key of a function in a new process."""
+        self.forget()
+        return self.keys.of(getattr(self.load(name), function), **options)
+
+    def parts(self, **options: Any) -> dict[str, str]:
+        return {part.name: part.digest for part in self.key(**options).parts}
+
+    def changed(self, edit: dict[str, str]) -> set[str]:
+        """The names of the parts that an edit of files changes, as a new process sees it."""
+        before = self.parts()
+        self.write(edit)
+        after = self.parts()
+        return {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)}
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Project]:
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    root = tmp_path / "project"
+    root.mkdir()
+    monkeypatch.syspath_prepend(str(root))
+    found = Project(root)
+    yield found
+    found.forget()
+
+
+#: So that test files can annotate without importing this one.
+ProjectFixture = Callable[[], Project]

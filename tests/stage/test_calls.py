@@ -1,0 +1,418 @@
+"""Calls of stages: what hits, what misses and why, what the caller gets."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import os
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import cachec
+from cachec import Reason
+
+
+def test_a_second_call_hits_and_gives_the_same(cache):
+    @cache.stage
+    def stage(n: int) -> bytes:
+        return os.urandom(8) + bytes([n])
+
+    first, outcome = cache.call(stage, 3)
+    assert (outcome.reason, outcome.stored, outcome.fault) == (Reason.FIRST_RUN, True, None)
+    again, outcome = cache.call(stage, n=3)
+    assert outcome.reason is Reason.HIT
+    assert again == first
+    other, outcome = cache.call(stage, 4)
+    assert outcome.reason is Reason.OPTION_CHANGED
+    assert "n" in outcome.detail
+    assert "3" in outcome.detail
+    assert "4" in outcome.detail
+    assert other != first
+
+
+def test_a_new_cache_object_on_the_same_folder_hits(cache, tmp_path):
+    def build(opened: cachec.Cache):
+        @opened.stage(name="stage")
+        def stage(n: int) -> bytes:
+            return os.urandom(8)
+
+        return stage
+
+    first = build(cache)(1)
+    other = cachec.Cache(tmp_path / "cache", log="off")
+    assert build(other)(1) == first
+    separate = cachec.Cache(tmp_path / "cache", log="off", namespace="other")
+    assert build(separate)(1) != first
+
+
+def test_defaults_and_keywords_bind_like_positionals(cache):
+    @cache.stage
+    def stage(a: int, b: int = 2, *rest: int, c: int = 3, **more: int) -> bytes:
+        return os.urandom(8)
+
+    first = stage(1)
+    assert stage(a=1, b=2, c=3) == first
+    assert stage(1, 2) == first
+    assert stage(1, 2, 9) != first
+    assert stage(1, x=5, y=6) == stage(1, y=6, x=5)
+    with pytest.raises(TypeError, match="stage"):
+        stage()
+    with pytest.raises(TypeError, match="b"):
+        stage(1, 2, b=3)
+
+
+def test_options_of_different_types_differ(cache):
+    @cache.stage
+    def stage(value: object) -> bytes:
+        return os.urandom(8)
+
+    values = [1, 1.0, True, "1", b"1", None, 0.0, -0.0, (1,), [1], {"a": 1}, frozenset({1}), float("inf")]
+    results = [stage(value) for value in values]
+    assert len(set(results)) == len(values)
+    assert [stage(value) for value in values] == results
+    assert stage(float("nan")) == stage(float("nan"))
+    assert stage({"a": 1, "b": 2}) == stage({"b": 2, "a": 1})
+
+
+def test_an_argument_that_cannot_be_keyed_is_refused_by_name(cache):
+    @cache.stage
+    def stage(options: object) -> bytes:
+        return b""
+
+    with pytest.raises(cachec.UnkeyableArgument, match=r"options\['x'\]"):
+        stage({"x": object()})
+    with pytest.raises(cachec.UnkeyableArgument, match="missing.bin"):
+        stage(Path("missing.bin"))
+
+
+def test_ignored_arguments_leave_the_key(cache):
+    @cache.stage(ignore=["verbose"])
+    def stage(n: int, verbose: object = None) -> bytes:
+        return os.urandom(8)
+
+    assert stage(1, verbose=object()) == stage(1)
+    with pytest.raises(cachec.UsageError, match="nowhere"):
+        cache.stage(ignore=["nowhere"])(stage.__wrapped__)
+    with pytest.raises(cachec.UsageError, match="list"):
+        cache.stage(ignore="verbose")(stage.__wrapped__)
+
+
+def test_the_version_is_part_of_the_key(cache):
+    def function(n: int) -> bytes:
+        return os.urandom(8)
+
+    one = cache.stage(name="f", version="1")(function)
+    two = cache.stage(name="f", version="2")(function)
+    first = one(1)
+    value, outcome = cache.call(two, 1)
+    assert value != first
+    assert outcome.reason is Reason.STAGE_CHANGED
+
+
+def test_declared_variables_of_the_environment_count(cache, monkeypatch):
+    @cache.stage(env=["CACHEC_TEST_LEVEL"])
+    def stage() -> bytes:
+        return os.urandom(8)
+
+    unset = stage()
+    monkeypatch.setenv("UNDECLARED", "1")
+    assert stage() == unset
+    monkeypatch.setenv("CACHEC_TEST_LEVEL", "2")
+    value, outcome = cache.call(stage)
+    assert value != unset
+    assert outcome.reason is Reason.ENVIRONMENT_CHANGED
+    assert "CACHEC_TEST_LEVEL" in outcome.detail
+
+
+def test_paths_count_by_content_and_text_by_value(cache, tmp_path):
+    @cache.stage
+    def stage(source: object) -> bytes:
+        return os.urandom(8)
+
+    one, two = tmp_path / "one", tmp_path / "two"
+    one.write_bytes(b"same")
+    two.write_bytes(b"same")
+    first = stage(one)
+    assert stage(two) == first
+    assert stage(cachec.File(one)) == first
+    two.write_bytes(b"else")
+    value, outcome = cache.call(stage, two)
+    assert value != first
+    assert outcome.reason is Reason.FILE_CHANGED
+    with pytest.warns(cachec.CachecWarning, match="keyed by its text"):
+        assert stage(str(one)) != first
+
+
+def test_folders_count_by_content(cache, tmp_path):
+    @cache.stage
+    def stage(source: Path) -> bytes:
+        return os.urandom(8)
+
+    folder = tmp_path / "d"
+    (folder / "sub").mkdir(parents=True)
+    (folder / "sub" / "f").write_bytes(b"1")
+    first = stage(folder)
+    assert stage(folder) == first
+    (folder / "sub" / "f").write_bytes(b"2")
+    second = stage(folder)
+    (folder / "new").mkdir()
+    third = stage(folder)
+    (folder / "sub" / "f").chmod(0o755)
+    fourth = stage(folder)
+    assert len({first, second, third, fourth}) == 4
+
+
+def test_plain_arrays_count_by_content_and_large_ones_warn(cache):
+    @cache.stage
+    def stage(x: np.ndarray) -> bytes:
+        return os.urandom(8)
+
+    x = np.arange(6, dtype="f4")
+    first = stage(x)
+    assert stage(x.copy()) == first
+    assert stage(x.reshape(2, 3)) != first
+    assert stage(x.astype("i4")) != first
+    assert stage(x[::-1].copy()[::-1]) == first
+    with pytest.warns(cachec.CachecWarning, match="WeightSet"):
+        stage(np.zeros(1 << 19))
+
+
+def test_a_callable_argument_counts_by_its_code(cache):
+    @cache.stage
+    def stage(f: object) -> bytes:
+        return os.urandom(8)
+
+    def make(n: int):
+        return lambda x: x + n
+
+    assert stage(make(1)) == stage(make(1))
+    assert stage(make(1)) != stage(make(2))
+    assert stage(lambda x: x * 2) != stage(lambda x: x * 3)
+
+
+@dataclasses.dataclass(frozen=True)
+class Model:
+    layers: int
+    cache: object = dataclasses.field(default=None, compare=False)
+
+
+def test_methods_count_self(tmp_path, cache):
+    @dataclasses.dataclass
+    class Pipeline:
+        level: int
+
+        @cache.stage
+        def build(self, n: int) -> bytes:
+            return os.urandom(8)
+
+    assert Pipeline(1).build(2) == Pipeline(1).build(2)
+    assert Pipeline(1).build(2) != Pipeline(2).build(2)
+    assert Pipeline(1).build.check(2).hit
+
+    class Opaque:
+        @cache.stage
+        def build(self, n: int) -> bytes:
+            return b""
+
+    with pytest.raises(cachec.UnkeyableArgument, match="self"):
+        Opaque().build(1)
+
+
+def test_async_stages(cache):
+    @cache.stage
+    async def stage(n: int) -> bytes:
+        await asyncio.sleep(0.01)
+        return os.urandom(8)
+
+    async def main():
+        first = await stage(1)
+        assert await stage(1) == first
+        value, outcome = await cache.call(stage, 1)
+        assert (value, outcome.reason) == (first, Reason.HIT)
+        # one execution among tasks that ask at once
+        assert len(set(await asyncio.gather(*(stage(2) for _ in range(8))))) == 1
+
+    asyncio.run(main())
+
+
+def test_one_execution_among_threads(cache):
+    started = threading.Barrier(8)
+
+    @cache.stage
+    def stage(n: int) -> bytes:
+        import time
+
+        time.sleep(0.1)
+        return os.urandom(8)
+
+    results, outcomes = [], []
+
+    def work():
+        started.wait()
+        value, outcome = cache.call(stage, 1)
+        results.append(value)
+        outcomes.append(outcome.reason)
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(set(results)) == 1
+    assert outcomes.count(Reason.HIT) == 7
+
+
+def test_a_stage_inside_a_stage(cache):
+    @cache.stage
+    def inner(n: int) -> bytes:
+        return os.urandom(8)
+
+    @cache.stage
+    def outer(n: int) -> bytes:
+        return inner(n) + inner(n + 1)
+
+    first = outer(1)
+    assert first == inner(1) + inner(2)
+    assert outer(1) == first
+    inner.invalidate(1)
+    assert outer(1) == first
+
+
+def test_a_stage_that_reaches_its_own_key_does_not_wait_for_itself(cache):
+    @cache.stage
+    def stage(n: int, deep: bool) -> bytes:
+        return stage(n, True) if not deep and n else b"%d" % n
+
+    assert stage(1, False) == b"1"
+    assert stage(0, True) == b"0"
+
+    @cache.stage(ignore=["deep"])
+    def same(n: int, deep: bool) -> bytes:
+        return b"inner" if deep else same(n, True) + b" outer"
+
+    assert same(1, False) == b"inner outer"
+
+
+def test_generators_and_descriptors_are_refused(cache):
+    with pytest.raises(cachec.UnsupportedFunction, match="generator"):
+
+        @cache.stage
+        def stage():
+            yield 1
+
+    with pytest.raises(cachec.UnsupportedFunction, match="staticmethod"):
+        cache.stage(name="s")(staticmethod(len))
+    with pytest.raises(cachec.UnsupportedFunction, match="def"):
+        cache.stage(name="s")(len)
+
+
+def test_the_stage_keeps_the_function_and_its_name(cache):
+    @cache.stage
+    def stage(n: int) -> bytes:
+        """Says what it does."""
+        return os.urandom(8)
+
+    assert stage.__name__ == "stage"
+    assert stage.__doc__ == "Says what it does."
+    assert stage.uncached(1) != stage.uncached(1)
+    assert stage.__wrapped__(1) != stage(1)
+    assert len(stage.key(1)) == 64
+    assert stage.key(1) == stage.key(n=1) != stage.key(2)
+
+
+def test_check_and_why_run_nothing(cache):
+    @cache.stage
+    def stage(n: int) -> bytes:
+        raise AssertionError("ran")
+
+    assert stage.check(1).reason is Reason.FIRST_RUN
+    assert stage.why(1).startswith("miss:first-run")
+
+
+def test_invalidate(cache):
+    @cache.stage
+    def stage(n: int) -> bytes:
+        return os.urandom(8)
+
+    first = stage(1)
+    assert stage.invalidate(1)
+    assert not stage.invalidate(1)
+    value, outcome = cache.call(stage, 1)
+    assert value != first
+    assert outcome.reason is Reason.ENTRY_GONE
+
+
+def test_failures_pass_through_and_are_not_cached(cache):
+    class Custom(Exception):
+        pass
+
+    @cache.stage
+    def stage(path: str) -> bytes:
+        raise Custom(path)
+
+    for _ in range(2):
+        with pytest.raises(Custom):
+            stage("x")
+    assert stage.check("x").reason is Reason.FIRST_RUN
+
+
+def test_results_of_every_codec_come_back_like_a_hit(cache, tmp_path):
+    @cache.stage
+    def stage(kind: str) -> object:
+        return {
+            "bytes": b"12",
+            "text": "ä" * 5000,
+            "none": None,
+            "tree": {"a": [1, 2.5, None, True], "b": ("x", b"y")},
+            "array": np.arange(12, dtype="f4").reshape(3, 4).T,
+        }[kind]
+
+    for kind in ("bytes", "text", "none", "tree"):
+        fresh = stage(kind)
+        assert stage(kind) == fresh == stage.uncached(kind)
+        assert type(stage(kind)) is type(fresh)
+    fresh, hit = stage("array"), stage("array")
+    assert not fresh.flags.writeable
+    assert not hit.flags.writeable
+    np.testing.assert_array_equal(fresh, np.arange(12, dtype="f4").reshape(3, 4).T)
+    np.testing.assert_array_equal(fresh, hit)
+
+
+def test_a_mutable_result_is_fresh_at_each_call(cache):
+    @cache.stage
+    def stage() -> dict:
+        return {"a": [1]}
+
+    stage()["a"].append(2)
+    assert stage() == {"a": [1]}
+
+
+def test_a_result_that_cannot_be_stored_is_refused(cache):
+    @cache.stage
+    def stage() -> object:
+        return {"x": [object()]}
+
+    with pytest.raises(cachec.UnstorableResult, match=r"\['x'\]\[0\]"):
+        stage()
+
+
+def test_files_and_folders_as_results(cache, tmp_path):
+    @cache.stage
+    def stage(n: int) -> tuple[cachec.File, cachec.Dir]:
+        out = tmp_path / f"out{n}"
+        (out / "sub").mkdir(parents=True)
+        (out / "sub" / "x").write_bytes(b"%d" % n)
+        (out / "y.bin").write_bytes(os.urandom(8))
+        return cachec.File(out / "y.bin"), cachec.Dir(out)
+
+    file, folder = stage(1)
+    again, folder_again = stage(1)
+    assert file.path == again.path
+    assert file.read_bytes() == again.read_bytes()
+    assert file.name == "y.bin"
+    assert file.path.stat().st_mode & 0o777 == 0o444
+    assert (folder_again.path / "sub" / "x").read_bytes() == b"1"
+    assert str(file.path).startswith(str(cache.dir))
