@@ -23,7 +23,7 @@ format: $(VENV)/.dev-ready
 	$(BIN)/ruff format .
 
 bench: $(VENV)/.dev-ready
-	$(BIN)/python -m bench $(ARGS)
+	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m bench $(ARGS)
 
 clean:
 	rm -rf $(VENV) .demo bench/out .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -69,9 +69,7 @@ class Cache:
         code = CodeKeys(_owner(distributions), GlobalKeys(digests, self._plugins).encode)
         requests = Requests(digests, code, tools, distributions, self._plugins)
         looker = Looker(self.store, self._plugins, Dependencies(tools, digests), _digest_with(digests))
-        self._engine = Engine(
-            self.settings, Tools(self.store, digests, requests, self._plugins, looker), self.events
-        )
+        self._engine = Engine(self.settings, Tools(self.store, digests, requests, self._plugins, looker), self.events)
 
     @property
     def dir(self) -> Path:
@@ -131,7 +129,13 @@ class Cache:
         """
 
         def decorate(wrapped: Callable[..., Any]) -> Stage[..., Any]:
-            for option, value in (("ignore", ignore), ("tools", tools), ("env", env), ("depends", depends), ("tags", tags)):
+            for option, value in (
+                ("ignore", ignore),
+                ("tools", tools),
+                ("env", env),
+                ("depends", depends),
+                ("tags", tags),
+            ):
                 if isinstance(value, str):
                     raise UsageError(f"{option}={value!r} is a str; give a list: {option}=[{value!r}]")
             options = Options(

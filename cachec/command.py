@@ -58,18 +58,26 @@ class Result(NamedTuple):
 
 @contextmanager
 def scratch() -> Iterator[Path]:
-    """A temporary folder whose files are products of the stage: reads there are not recorded. Removed after."""
+    """A temporary folder whose files are products of the stage: reads there are not recorded.
+
+    Inside a stage it lives until the result is stored, so that the result may be a file in it; elsewhere it is removed
+    after the body.
+    """
     import shutil
     import tempfile
 
+    recorder = recording.current()
     folder = os.path.realpath(tempfile.mkdtemp(prefix="cachec-"))
+    if recorder is not None:
+        recorder.add_scratch(folder)
     before = _scratch.get()
     _scratch.set((*before, folder))
     try:
         yield Path(folder)
     finally:
         _scratch.set(before)
-        shutil.rmtree(folder)
+        if recorder is None:
+            shutil.rmtree(folder)
 
 
 def run(

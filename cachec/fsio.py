@@ -36,6 +36,9 @@ NETWORK_FILESYSTEMS = frozenset(
 #: Bytes asked of the kernel at once: large enough to hide the call, small enough to bound memory.
 _READ_CHUNK = 1 << 24
 
+#: Bytes that one call of ``posix_fadvise`` starts to read: below the kernel's limit on every block device.
+_ADVISED = 1 << 17
+
 
 class Identity(NamedTuple):
     """What tells one state of one file from another, as far as ``stat`` can."""
@@ -77,6 +80,25 @@ def pread_exact(fd: int, offset: int, nbytes: int) -> bytes:
     return b"".join(pread_chunks(fd, offset, nbytes))
 
 
+def pread_into(fd: int, offset: int, out: memoryview) -> None:
+    """Fill ``out`` (writable bytes) from ``offset``. Raises EOFError where the file ends before."""
+    done = 0
+    while done < len(out):
+        got = os.preadv(fd, [out[done : done + _READ_CHUNK]], offset + done)
+        if not got:
+            raise EOFError(f"file ends at byte {offset + done}, {len(out) - done} bytes early")
+        done += got
+
+
+def will_need(fd: int, offset: int, nbytes: int) -> None:
+    """Ask the kernel to start reading a range into the page cache.
+
+    In pieces: it starts no more than its own read-ahead for one call (``force_page_cache_ra`` in mm/readahead.c).
+    """
+    for start in range(offset, offset + nbytes, _ADVISED):
+        os.posix_fadvise(fd, start, min(_ADVISED, offset + nbytes - start), os.POSIX_FADV_WILLNEED)
+
+
 def map_read(fd: int, offset: int, nbytes: int) -> memoryview:
     """A read-only view of ``nbytes`` bytes of a file. The view keeps its map alive; an empty range maps nothing."""
     if nbytes == 0:
@@ -84,6 +106,32 @@ def map_read(fd: int, offset: int, nbytes: int) -> memoryview:
     base = offset - offset % mmap.ALLOCATIONGRANULARITY
     mapped = mmap.mmap(fd, offset - base + nbytes, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ, offset=base)
     return memoryview(mapped)[offset - base :]
+
+
+def map_untracked(fd: int, offset: int, nbytes: int) -> memoryview:
+    """As ``map_read``, without the descriptor that each ``mmap.mmap`` keeps open before Python 3.13.
+
+    For maps by the thousand: they would leave a process (1,024 descriptors, by default) none to work with.
+    """
+    if nbytes == 0:
+        return memoryview(b"")
+    import ctypes
+    import weakref
+
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.mmap.restype = ctypes.c_void_p
+    libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+    libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+    base = offset - offset % mmap.ALLOCATIONGRANULARITY
+    length = offset - base + nbytes
+    address = libc.mmap(None, length, mmap.PROT_READ, mmap.MAP_SHARED, fd, base)
+    if address in {None, ctypes.c_void_p(-1).value}:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    mapped = (ctypes.c_char * length).from_address(address)
+    # Views keep the array alive, and what is still viewed at exit goes with the process.
+    weakref.finalize(mapped, libc.munmap, address, length).atexit = False
+    return memoryview(mapped).cast("B").toreadonly()[offset - base :]
 
 
 def map_private(fd: int, offset: int, nbytes: int) -> memoryview:
@@ -183,8 +231,8 @@ def fsync_dir(path: str | os.PathLike[str]) -> None:
 class Staging:
     """A temporary file that becomes an immutable one by an explicit ``commit``; leaving without it removes the file."""
 
-    def __init__(self, folder: str | os.PathLike[str]) -> None:
-        self.path = os.path.join(folder, f"stage-{os.getpid()}-{os.urandom(8).hex()}")
+    def __init__(self, folder: str | os.PathLike[str], prefix: str = "stage-") -> None:
+        self.path = os.path.join(folder, f"{prefix}{os.getpid()}-{os.urandom(8).hex()}")
         self.fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
 
     def write(self, data: bytes | memoryview) -> None:

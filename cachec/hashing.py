@@ -20,6 +20,13 @@ from cachec.fsio import Identity
 EMPTY = blake3(b"").hexdigest()
 
 _FRAME = struct.Struct("<IQ")
+_SMALL = 4096
+
+
+def frame(label: str, data: bytes) -> bytes:
+    """One part as ``Hasher`` hashes it."""
+    name = label.encode()
+    return _FRAME.pack(len(name), len(data)) + name + data
 
 
 class Hasher:
@@ -29,19 +36,32 @@ class Hasher:
     lists of parts feed the same bytes and no caller has a delimiter to remember.
     """
 
+    __slots__ = ("_hasher", "_waiting")
+
     def __init__(self, domain: str) -> None:
         self._hasher = blake3()
+        self._waiting: list[bytes] = []  # small parts are hashed together: a call of the hasher costs more than they do
         self.part("domain", domain.encode())
 
     def part(self, label: str, data: bytes | memoryview) -> None:
         """Add one part."""
         name = label.encode()
-        self._hasher.update(_FRAME.pack(len(name), len(data)) + name)
+        if type(data) is bytes and len(data) < _SMALL:
+            self._waiting.append(_FRAME.pack(len(name), len(data)) + name + data)
+            return
+        self._waiting += (_FRAME.pack(len(name), len(data)), name)
+        self._flush()
         self._hasher.update(data)
 
     def digest(self) -> str:
         """64 hexadecimal characters over all parts so far."""
+        self._flush()
         return self._hasher.hexdigest()
+
+    def _flush(self) -> None:
+        if self._waiting:
+            self._hasher.update(b"".join(self._waiting))
+            self._waiting.clear()
 
 
 def digest_bytes(data: bytes | bytearray | memoryview) -> str:

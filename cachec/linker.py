@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 from cachec.artifact import File
@@ -32,4 +33,10 @@ def link(artifact: File | Program, weights: WeightSet) -> Any:
     # Equal digests mean equal specs: nothing is looked at name by name unless they differ.
     if manifest.digest != weights.manifest.digest:
         manifest.check(weights.specs)
-    return Plugins(Distributions()).named(plugin).link(artifact, weights)
+    return _installed_plugins().named(plugin).link(artifact, weights)
+
+
+@lru_cache(maxsize=1)
+def _installed_plugins() -> Plugins:
+    """The plugins of this process. Kept, because ``link`` is a plain function and finding them takes over a millisecond."""
+    return Plugins(Distributions())

@@ -76,4 +76,6 @@ class Plugin:
         raise self._refusal("compare", fresh)
 
     def _refusal(self, verb: str, value: object) -> PluginError:
-        return PluginError(f"plugin {self.name!r} does not {verb} a {type(value).__module__}.{type(value).__qualname__}")
+        return PluginError(
+            f"plugin {self.name!r} does not {verb} a {type(value).__module__}.{type(value).__qualname__}"
+        )

@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 #: Seconds between asking a group to end and ending it.
 GRACE_SECONDS = 2.0
@@ -72,8 +72,7 @@ def run_process(
                 os.close(report_write)
                 report_write = -1
             with process:
-                forward.to(process)
-                stdout, stderr = _communicate(process, stdin if isinstance(stdin, bytes) else None, timeout)
+                stdout, stderr = _communicate(process, forward, stdin if isinstance(stdin, bytes) else None, timeout)
         if not supervised:
             return Ended(process.returncode, stdout, stderr, None)
         return _reported(report_read, process.returncode, stdout, stderr, program)
@@ -92,8 +91,11 @@ def _reported(report: int, returncode: int, stdout: bytes, stderr: bytes, progra
     return Ended(int(words[1]), stdout, stderr, words[2] != b"0")
 
 
-def _communicate(process: subprocess.Popen[bytes], data: bytes | None, timeout: float | None) -> tuple[bytes, bytes]:
+def _communicate(
+    process: subprocess.Popen[bytes], forward: _Forward, data: bytes | None, timeout: float | None
+) -> tuple[bytes, bytes]:
     try:
+        forward.to(process)
         return process.communicate(data, timeout)
     except subprocess.TimeoutExpired:
         _signal_group(process, signal.SIGKILL)
@@ -126,12 +128,18 @@ def _signal_group(process: subprocess.Popen[bytes], number: int) -> None:
 
 
 class _Forward:
+    """Signals that came for the command. caught: one that ends this process too, once the command has ended."""
+
     def __init__(self) -> None:
         self.caught = 0
+        self._interrupted = False
         self._process: subprocess.Popen[bytes] | None = None
 
     def to(self, process: subprocess.Popen[bytes]) -> None:
+        """From now on ``process`` gets them; what came while it was being started, it gets now."""
         self._process = process
+        if self._interrupted:
+            raise KeyboardInterrupt
         if self.caught:
             _signal_group(process, self.caught)
 
@@ -140,21 +148,33 @@ class _Forward:
         if self._process is not None and self._process.poll() is None:
             _signal_group(self._process, number)
 
+    def interrupt(self, _number: int, _frame: FrameType | None) -> None:
+        """SIGINT: raised at once where there is a process to end, else as soon as it was started.
+
+        ``Popen`` itself would lose the process that it is just starting.
+        """
+        self._interrupted = True
+        if self._process is not None:
+            raise KeyboardInterrupt
+
 
 @contextlib.contextmanager
 def _forwarding() -> Iterator[_Forward]:
     """Forward signals that would end this process by default; it ends by them after the command did."""
     forward = _Forward()
-    replaced: list[signal.Signals] = []
+    replaced: list[tuple[signal.Signals, Any]] = []
     if threading.current_thread() is threading.main_thread():
         for number in _FORWARDED:
             if signal.getsignal(number) is signal.SIG_DFL:
                 signal.signal(number, forward.handle)
-                replaced.append(number)
+                replaced.append((number, signal.SIG_DFL))
+        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            signal.signal(signal.SIGINT, forward.interrupt)
+            replaced.append((signal.SIGINT, signal.default_int_handler))
     try:
         yield forward
     finally:
-        for number in replaced:
-            signal.signal(number, signal.SIG_DFL)
+        for number, before in replaced:
+            signal.signal(number, before)
         if forward.caught:
             os.kill(os.getpid(), forward.caught)

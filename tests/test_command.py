@@ -607,8 +607,17 @@ def test_products_of_the_stage_are_not_recorded(recorder: Recorder, weight: Path
         assert reads(recorder, "file") == reads(recorder, "tool") == reads(recorder, "listing") == {}
         sh("true", inputs=[folder / "link"])
         assert reads(recorder, "file") == {str(weight): digest_bytes(b"trained")}
+    assert (folder / "in.mlir").exists(), "the result may be a file in there: the run owns the folder"
+    recorder.drop_scratch()
     assert not folder.exists()
     assert holds(recorder)
+
+
+def test_a_scratch_folder_outside_a_stage_ends_with_its_body() -> None:
+    assert recording.current() is None
+    with scratch() as folder:
+        assert folder.is_dir()
+    assert not folder.exists()
 
 
 def test_scratch_folders_nest_and_end(recorder: Recorder, tmp_path: Path) -> None:

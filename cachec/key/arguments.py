@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 from stat import S_IXUSR
 from typing import Any, NamedTuple
@@ -25,8 +24,6 @@ from cachec.weights import Weight, WeightSet
 #: From this size a plain array argument gets a warning: it is hashed at every call.
 LARGE_ARRAY = 1 << 20
 
-_NONE: Callable[[], str] = str  # a detail that is empty
-
 
 class Payload(NamedTuple):
     """One part of a key before it is hashed. ``detail`` is only called when a person is to be told."""
@@ -40,16 +37,20 @@ class Payload(NamedTuple):
         return Part(self.name, digest_bytes(self.data), self.detail())
 
 
-@dataclass
 class Found:
-    """What turned up in the arguments of one call."""
+    """What turned up in the arguments of one call: weight sets, programs and large arrays (bytes) by argument path; the
+    plugins whose types did; the code, stages and installed distributions that callables reach."""
 
-    weights: dict[str, WeightSet] = field(default_factory=dict)
-    programs: dict[str, Program] = field(default_factory=dict)
-    plugins: set[str] = field(default_factory=set)
-    stages: list[object] = field(default_factory=list)
-    distributions: set[str] = field(default_factory=set)
-    large: dict[str, int] = field(default_factory=dict)
+    __slots__ = ("code", "distributions", "large", "plugins", "programs", "stages", "weights")
+
+    def __init__(self) -> None:
+        self.code: list[Part] = []
+        self.weights: dict[str, WeightSet] = {}
+        self.programs: dict[str, Program] = {}
+        self.plugins: set[str] = set()
+        self.stages: list[object] = []
+        self.distributions: set[str] = set()
+        self.large: dict[str, int] = {}
 
 
 class ArgumentKeys:
@@ -64,12 +65,23 @@ class ArgumentKeys:
         """One payload or more an argument, in order; fills ``found``. Raises UnkeyableArgument naming the argument."""
         payloads: list[Payload] = []
         for name, value in arguments.items():
+            if type(value) in _SCALARS:
+                payloads.append(Payload(f"arg/{name}", canonical.encode(value, _ask_nobody, name), _describer(value)))
+                continue
             collector = _Collector(self._digests, self._code, self._plugins, per_rank, found)
             data = canonical.encode(value, collector.special, name)
             if not (len(collector.payloads) == 1 and collector.paths == [name]):
                 payloads.append(Payload(f"arg/{name}", data, _describer(value)))
             payloads += collector.payloads
         return payloads
+
+
+#: Keyed by plain value, and nothing in them to look for.
+_SCALARS = frozenset({type(None), bool, int, float, str, bytes})
+
+
+def _ask_nobody(_value: object, _path: str) -> None:
+    return None
 
 
 def _describer(value: object) -> Callable[[], str]:
@@ -149,6 +161,7 @@ class _Collector:
         code = self._code.of(value)
         self._found.stages += code.stages
         self._found.distributions |= code.distributions
+        self._found.code += code.parts
         name = f"{getattr(value, '__module__', '')}.{getattr(value, '__qualname__', type(value).__qualname__)}"
         return Payload(f"arg/{path}", code.digest.encode(), lambda: f"{name} {code.digest[:12]}")
 
@@ -219,7 +232,10 @@ class GlobalKeys:
 
 
 def dir_digest(root: str | os.PathLike[str], digests: FileDigests) -> str:
-    """The digest of a folder: relative names, contents, executable bits, link targets, empty folders. Raises OSError."""
+    """The digest of a folder: relative names, contents, executable bits, link targets, empty folders.
+
+    Raises OSError where any of it can't be read.
+    """
     hasher = Hasher("dir")
     base = os.fspath(root)
     for folder, names, files in os.walk(base, onerror=_raise):

@@ -66,7 +66,7 @@ class Graph:
         (self._lenient if lenient else self._strict).append(work)
 
     def look(self, label: str, work: Callable[[bool], None], *, lenient: bool) -> None:
-        """Look at the thing of a label once; strictly where anything asks for that. ``work`` is told whether leniently."""
+        """Look at the thing of a label once, strictly where anything asks for that; ``work`` is told which."""
         asked = self._asked.get(label)
         if asked is None or (asked and not lenient):
             self._asked[label] = lenient

@@ -32,14 +32,7 @@ _SLOTS = (types.MemberDescriptorType, types.GetSetDescriptorType)
 #: What every module has: its name counts as in labels, and its place on this machine not at all.
 _MODULE_NAMES = frozenset(
     {
-        "__name__",
-        "__file__",
-        "__doc__",
-        "__spec__",
-        "__package__",
-        "__path__",
-        "__loader__",
-        "__builtins__",
+        *("__name__", "__file__", "__doc__", "__spec__", "__package__", "__path__", "__loader__", "__builtins__"),
         "__cached__",
     }
 )
@@ -147,6 +140,8 @@ class Walk:
         for name, value in sorted((function.__kwdefaults__ or {}).items()):
             hasher.part(f"default {name}", self.reference(value, f"{label}.<default>/{name}", lenient=lenient).encode())
         for name, value in sorted(function.__dict__.items()):
+            if name in _SKIPPED_ATTRIBUTES:
+                continue  # what functools.wraps and the like copy: names and documentation
             said = self.code(value, lenient=wrapped_lenient or name != "__wrapped__")
             said = said or self._values.part(value, f"{label}.{name}", lenient=True)
             hasher.part(f"attribute {name}", said.encode())
@@ -426,7 +421,12 @@ class Walk:
         node = unit.source.class_node(cls.__qualname__) if unit is not None else None
         detail = "no source"
         if unit is not None and node is not None:
-            hasher.part("syntax", unit.source.syntax(node))
+            apart = {
+                name
+                for name, value in vars(cls).items()
+                if isinstance(value, FunctionType) and value.__code__.co_qualname == f"{cls.__qualname__}.{name}"
+            }
+            hasher.part("syntax", unit.source.class_syntax(node, apart))
             detail = f"{os.path.basename(unit.source.path)}:{node.lineno}"
         for base in cls.__bases__:
             hasher.part("base", self.cls(base, lenient=lenient).encode())
@@ -438,7 +438,9 @@ class Walk:
                 if function.__code__.co_filename.startswith("<") and node is not None:
                     continue  # made by a decorator of the class from its syntax
                 hasher.part(f"{kind} {name}", self.function(function, lenient=lenient).encode())
-            if not isinstance(value, FunctionType | staticmethod | classmethod | property):
+            # Double-underscore values are the interpreter's (some appear late: __slotnames__) or stand in the syntax.
+            own = not (name.startswith("__") and name.endswith("__"))
+            if own and not isinstance(value, FunctionType | staticmethod | classmethod | property):
                 said = self.reference(value, f"{label}.{name}", lenient=True)
                 hasher.part(f"attribute {name}", said.encode())
         graph.part(label, hasher, detail)
@@ -447,6 +449,7 @@ class Walk:
 
 def _methods(value: object) -> list[tuple[str, FunctionType]]:
     """The functions of a class attribute, each with its part in it."""
+    found: list[tuple[str, object]]
     if isinstance(value, property):
         found = [("get", value.fget), ("set", value.fset), ("delete", value.fdel)]
     elif isinstance(value, staticmethod | classmethod):

@@ -6,7 +6,7 @@ import ast
 import linecache
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from importlib.machinery import BuiltinImporter, FrozenImporter, PathFinder
 from types import CodeType
 from typing import Any, NamedTuple
@@ -93,9 +93,9 @@ class Source:
             ):
                 continue
             else:
-                name = getattr(node, "name", None) or getattr(node, "rest", None)  # handlers and patterns
-                if isinstance(name, str):
-                    yield name
+                bound = getattr(node, "name", None) or getattr(node, "rest", None)  # handlers and patterns
+                if isinstance(bound, str):
+                    yield bound
                 inside = guarded or (isinstance(node, ast.Try) and scopes.catches_import_error(node))
                 stack.extend((child, inside) for child in ast.iter_child_nodes(node))
 
@@ -107,7 +107,7 @@ class Source:
             stack: list[tuple[ast.AST, str]] = [(self.tree, "")]
             while stack:
                 node, prefix = stack.pop()
-                for child in ast.iter_child_nodes(node):
+                for child in _statements(node):
                     inner = prefix
                     if isinstance(child, ast.ClassDef):
                         name = prefix + child.name
@@ -123,16 +123,13 @@ class Source:
         return self._classes.get(qualname)
 
     def functions(self) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
-        """Every function statement, wherever it is. Statements hold no statements inside expressions."""
+        """Every function statement, wherever it is."""
         pending: list[ast.AST] = [self.tree]
         while pending:
             node = pending.pop()
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 yield node
-            for field in ("body", "orelse", "finalbody", "handlers", "cases"):
-                inside = getattr(node, field, None)
-                if isinstance(inside, list):
-                    pending.extend(inside)
+            pending.extend(_statements(node))
 
     # --- syntax and names
 
@@ -142,6 +139,18 @@ class Source:
         if found is None:
             found = self._syntax[id(node)] = syntax.normalise(node, self.stage_decorators)
         return found
+
+    def class_syntax(self, node: ast.ClassDef, apart: Container[str]) -> bytes:
+        """Normalised syntax of a class without the methods named in ``apart``, which have parts of their own.
+
+        A method that is decorated or defined twice stays.
+        """
+        plain = [each for each in node.body if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)]
+        names = [each.name for each in plain]
+        left_out = {
+            id(each) for each in plain if each.name in apart and not each.decorator_list and names.count(each.name) == 1
+        }
+        return syntax.normalise(node, self.stage_decorators | left_out)
 
     def uses(self, node: ast.AST) -> Uses:
         """What a statement, or the whole module, takes from outside."""
@@ -197,6 +206,14 @@ class Source:
             found = [node for node in found if isinstance(node, ast.Lambda) and _place(node.body) in places] or found
             # an outer lambda holds the position of an inner one only through its own instructions, never the reverse
         return found[0] if found else None
+
+
+def _statements(node: ast.AST) -> Iterator[ast.AST]:
+    """The statements (handlers and cases too) directly inside a statement: expressions hold none."""
+    for field in ("body", "orelse", "finalbody", "handlers", "cases"):
+        inside = getattr(node, field, None)
+        if isinstance(inside, list):
+            yield from inside
 
 
 def _place(node: ast.expr) -> tuple[int | None, int | None, int | None, int | None]:
@@ -280,6 +297,10 @@ class Locator:
         """Look for every module anew."""
         self._origins.clear()
 
+    def look(self, name: str) -> Origin:
+        """As ``find``, looked for anew."""
+        return self._find(name)
+
     def find(self, name: str) -> Origin:
         """Where ``import name`` would find the module now, its parents not imported either."""
         found = self._origins.get(name)
@@ -303,8 +324,8 @@ class Locator:
                 spec = finder.find_spec(name, path)
             except KeyError:  # PathFinder found a namespace package and misses its parent in sys.modules
                 tail = name.rpartition(".")[2]
-                folders = (os.path.join(folder, tail) for folder in path or ())
-                return Origin("project", name, "", tuple(folder for folder in folders if os.path.isdir(folder)))
+                inside = [os.path.join(folder, tail) for folder in path or ()]
+                return Origin("project", name, "", tuple(folder for folder in inside if os.path.isdir(folder)))
             if spec is not None:
                 break
         if spec is None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from functools import cached_property, lru_cache
+from operator import is_
+from typing import Any, NamedTuple, Protocol
 
 from cachec.distributions import Distributions
 from cachec.errors import UsageError
-from cachec.hashing import FileDigests, Hasher
+from cachec.hashing import FileDigests, Hasher, digest_bytes, frame
 from cachec.key.arguments import ArgumentKeys, Found, Payload, dir_digest
 from cachec.key.code import CodeKey, CodeKeys
 from cachec.key.environment import environment_parts
@@ -20,6 +22,8 @@ from cachec.plugins import Plugins
 
 #: Bump it when the meaning of a key changes: every older entry is then a miss.
 KEY_VERSION = "1"
+
+_DOMAIN = frame("domain", b"key")
 
 
 @dataclass(frozen=True)
@@ -37,6 +41,11 @@ class Options:
     deterministic: bool = True
     tags: tuple[str, ...] = ()
 
+    @cached_property
+    def part(self) -> Part:
+        """The stage itself: its name and version, and the version of keys."""
+        return _text_part(f"stage/{self.name}", f"{KEY_VERSION} {self.version}", self.version)
+
 
 class StageLike(Protocol):
     """What a stage shows to the key layer; ``cachec.stage.Stage`` is one."""
@@ -47,25 +56,35 @@ class StageLike(Protocol):
     def __wrapped__(self) -> Any: ...
 
 
+class _Parts(NamedTuple):
+    """The parts of a stage that do not come from arguments, and their framed bytes."""
+
+    parts: tuple[Part, ...]
+    prefix: bytes
+
+    @classmethod
+    def of(cls, parts: tuple[Part, ...]) -> _Parts:
+        return cls(parts, b"".join(frame(part.name, part.digest.encode()) for part in parts))
+
+
 class Request:
     """The key of one call, and what was found in its arguments."""
 
     __slots__ = ("_parts", "_payloads", "digest", "found")
 
-    def __init__(self, parts: Sequence[Part], payloads: Sequence[Payload], found: Found) -> None:
-        hasher = Hasher("key")
-        for part in parts:
-            hasher.part(part.name, part.digest.encode())
-        for name, data, _ in payloads:
-            hasher.part(name, data)
-        self.digest = hasher.digest()
+    def __init__(self, parts: _Parts, payloads: Sequence[Payload], found: Found) -> None:
+        framed = [frame(name, data) for name, data, _ in payloads]
+        self.digest = digest_bytes(b"".join((_DOMAIN, parts.prefix, *framed)))
         self.found = found
         self._parts = parts
         self._payloads = payloads
 
     def parts(self) -> tuple[Part, ...]:
-        """Every named part, with its detail: built only when somebody is to be told."""
-        return (*self._parts, *(payload.part() for payload in self._payloads))
+        """Every named part, with its detail: built only when somebody is to be told.
+
+        The code of callable arguments is spelled out function by function here; in the key it is one digest each.
+        """
+        return (*self._parts.parts, *self.found.code, *(payload.part() for payload in self._payloads))
 
 
 class Requests:
@@ -80,6 +99,7 @@ class Requests:
         self._distributions = distributions
         self._plugins = plugins
         self._arguments = ArgumentKeys(digests, code, plugins)
+        self._last: dict[int, tuple[StageLike, _Parts]] = {}
 
     def request(self, stage: StageLike, arguments: Mapping[str, Any], *, fresh: bool = False) -> Request:
         """The key of a call with these arguments (defaults filled in). Raises UsageError where there can be none.
@@ -100,7 +120,17 @@ class Requests:
             stage.__wrapped__, depends=code, has_version=bool(stage.options.version or stage.options.depends)
         )
 
-    def _stage_parts(self, stage: StageLike, found: Found, *, fresh: bool) -> list[Part]:
+    def _stage_parts(self, stage: StageLike, found: Found, *, fresh: bool) -> _Parts:
+        parts = tuple(self._fingerprints(stage, found, fresh=fresh))
+        last = self._last.get(id(stage))
+        # Fingerprints that did not change are the same objects as before, and then so are their framed bytes.
+        if last is not None and last[0] is stage and _same(last[1].parts, parts):
+            return last[1]
+        made = _Parts.of(parts)
+        self._last[id(stage)] = (stage, made)
+        return made
+
+    def _fingerprints(self, stage: StageLike, found: Found, *, fresh: bool) -> list[Part]:
         parts: list[Part] = []
         distributions: set[str] = set(found.distributions)
         seen: set[int] = set()
@@ -122,7 +152,7 @@ class Requests:
         return parts
 
     def _own_parts(self, options: Options, code: CodeKey, distributions: set[str], *, fresh: bool) -> Iterable[Part]:
-        yield _text_part(f"stage/{options.name}", f"{KEY_VERSION} {options.version}", options.version)
+        yield options.part
         yield from code.parts
         for tool in options.tools:
             if isinstance(tool, str) and self._distributions.find(tool) is not None:
@@ -154,12 +184,17 @@ class Requests:
                 yield _text_part(f"ambient/{name}/{setting}", value, value)
 
 
+def _same(old: Sequence[Part], new: Sequence[Part]) -> bool:
+    return len(old) == len(new) and all(map(is_, old, new))
+
+
 def _which(name: str) -> str | None:
     import shutil  # slow to import, and only needed for a tool that is an executable given by name
 
     return shutil.which(name)
 
 
+@lru_cache(maxsize=1024)
 def _text_part(name: str, text: str, detail: str) -> Part:
     hasher = Hasher("text")
     hasher.part(name, text.encode())

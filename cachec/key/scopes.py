@@ -156,6 +156,9 @@ class _Scan:
     def AnnAssign(self, node: ast.AnnAssign, scope: _Scope, guarded: bool) -> None:  # noqa: N802
         self.push([node.target, node.value], scope, guarded)
 
+    def TypeAlias(self, node: ast.AST, scope: _Scope, guarded: bool) -> None:  # noqa: N802
+        self.bind(node.name.id, scope)  # type: ignore[attr-defined]
+
     # --- scopes
 
     def FunctionDef(self, node: ast.FunctionDef, scope: _Scope, guarded: bool) -> None:  # noqa: N802

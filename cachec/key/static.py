@@ -10,8 +10,9 @@ from __future__ import annotations
 import ast
 import os
 import sys
+from functools import partial
 from types import CodeType, FunctionType, ModuleType
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from cachec.hashing import Hasher
 from cachec.key.graph import Graph, file_part
@@ -29,6 +30,14 @@ class Live(Protocol):
 
     def refuse_weights(self, value: object, name: str) -> None:
         """Raise CapturedWeights for a weight set."""
+
+
+class _By(NamedTuple):
+    """Who imports: a name for messages, whether a missing module is provided for, and whether it must be reported."""
+
+    who: str
+    guarded: bool
+    lenient: bool
 
 
 class Static:
@@ -54,13 +63,14 @@ class Static:
         if name is None:
             self._graph.unresolved(f"the import of {'.' * use.level}{use.module} in {who}", "leads out of its package")
             return
+        by = _By(who, use.guarded, lenient)
         taken = None if use.chain is None and not chain else (*(use.chain or ()), *chain)
         if use.name and use.name != "*":
-            self._attribute(name, use.name, taken, who, use.guarded, lenient)
+            self._attribute(name, use.name, taken, by)
         else:
-            self._module(name, taken, who, use.guarded, lenient)
+            self._module(name, taken, by)
 
-    def _locate(self, name: str, who: str, guarded: bool, lenient: bool) -> Origin:
+    def _locate(self, name: str, by: _By) -> Origin:
         """Where a module is, its distribution noted and the search for it watched."""
         graph = self._graph
         origin = self._located.get(name)
@@ -77,64 +87,70 @@ class Static:
             if first:
                 hasher = Hasher("absent module")
                 graph.part(label, hasher, "not found")
-                for folder in sys.path:
-                    graph.watch.file(folder or os.curdir)
-            if not guarded and not lenient:
-                graph.unresolved(f"module {name}, imported in {who},", "is not found")
+                self._watch_search(origin, list(sys.path))
+            if not by.guarded and not by.lenient:
+                graph.unresolved(f"module {name}, imported in {by.who},", "is not found")
         else:
+            before: list[str] = []
             for folder in sys.path:
                 if origin.path.startswith(os.path.join(os.path.abspath(folder), "")):
                     break
-                graph.watch.file(folder or os.curdir)  # a module that appears there would come first
+                before.append(folder)
+            if "." not in name:
+                self._watch_search(origin, before)
             if origin.path:
                 graph.watch.file(origin.path)
             graph.watch.name(sys.modules, name)
         return origin
 
-    def _module(self, name: str, chain: Chain | None, who: str, guarded: bool, lenient: bool) -> None:
+    def _watch_search(self, origin: Origin, folders: list[str]) -> None:
+        """Watch for a module that appears in one of these folders, where it would be found first."""
+        if folders:
+            paths = [folder or os.curdir for folder in folders]
+            self._graph.watch.folders(paths, lambda: self._locator.look(origin.name) == origin)
+
+    def _module(self, name: str, chain: Chain | None, by: _By) -> None:
         """Follow a module of which ``chain`` is taken: nothing means that it is used in ways that can't be told."""
-        self._parents(name, who, guarded, lenient)
-        origin = self._locate(name, who, guarded, lenient)
+        self._parents(name, by)
+        origin = self._locate(name, by)
         if origin.kind != "project":
             return
         if chain:
-            self._attribute(name, chain[0], chain[1:], who, guarded, lenient)
+            self._attribute(name, chain[0], chain[1:], by)
             return
         if not origin.path:
             return  # a namespace package holds no code
         unit = self._units.of_origin(origin)
         if unit is None:
-            self._opaque(origin, who)
+            self._opaque(origin, by.who)
         elif chain is not None or unit.registers:
             self.whole(unit)
             if chain is not None:
                 self._all_names(unit)
 
-    def _parents(self, name: str, who: str, guarded: bool, lenient: bool) -> None:
+    def _parents(self, name: str, by: _By) -> None:
         """Importing a submodule runs its packages; they count where that registers something."""
         parent = name.rpartition(".")[0]
         while parent:
-            origin = self._locate(parent, who, guarded, lenient)
+            origin = self._locate(parent, by)
             unit = self._units.of_origin(origin) if origin.kind == "project" else None
             if unit is not None and unit.registers:
                 self.whole(unit)
             parent = parent.rpartition(".")[0]
 
-    def _attribute(
-        self, name: str, attribute: str, chain: Chain | None, who: str, guarded: bool, lenient: bool
-    ) -> None:
+    def _attribute(self, name: str, attribute: str, chain: Chain | None, by: _By) -> None:
         """Follow ``from name import attribute``, or ``name.attribute`` of an imported module."""
-        self._parents(name, who, guarded, lenient)
-        origin = self._locate(name, who, guarded, lenient)
+        self._parents(name, by)
+        origin = self._locate(name, by)
         if origin.kind != "project":
             return
         unit = self._units.of_origin(origin)
         if unit is None:
             if origin.path:
-                self._opaque(origin, who)
+                self._opaque(origin, by.who)
                 return
         elif self._defines(unit, attribute):
-            taken = (name, attribute, chain, lenient)
+            taken = (name, attribute, chain, by.lenient)
             first = taken not in self._taken
             self._taken.add(taken)
             if first:
@@ -143,7 +159,7 @@ class Static:
             if first or attribute not in unit.source.imports:
                 return
         if origin.folders and self._locator.find(f"{name}.{attribute}").kind != "absent":
-            self._module(f"{name}.{attribute}", chain, who, guarded, lenient)
+            self._module(f"{name}.{attribute}", chain, by)
         elif unit is not None and unit.whole:
             self.whole(unit)  # a star import or a module __getattr__ may supply it
 
@@ -180,7 +196,7 @@ class Static:
         place = f"{os.path.basename(unit.source.path)}:{statements[0].lineno}"
         self._graph.part(label, hasher, place)
         for statement in statements:
-            self._graph.later(lambda each=statement: self._uses(unit, unit.source.uses(each), who), lenient=False)
+            self._graph.later(partial(self._uses, unit, unit.source.uses(statement), who), lenient=False)
         self._compare(unit, name, statements)
 
     def _reached(self, unit: Unit) -> None:

@@ -29,6 +29,8 @@ _INERT = frozenset({"_thread.lock", "_thread.RLock", "logging.Logger", "logging.
 _TYPING = (types.GenericAlias, types.UnionType)
 #: Py_TPFLAGS_HEAPTYPE (Include/object.h): the class was made by a class statement.
 _HEAPTYPE = 1 << 9
+#: More objects than this are not watched one by one.
+_WATCHED = 1000
 _WORD = struct.calcsize("P")
 #: Marks what stands for code in a value; no string of a program starts so.
 _MARK = "\0cachec:"
@@ -79,9 +81,60 @@ class Values:
         hasher = Hasher("value")
         hasher.part("value", data)
         graph.part(label, hasher, describe(value))
-        if not _immutable(value):
+        if not self._by_identity(value):
             graph.watch.value(functools.partial(self._again, value, name, lenient), digest_bytes(data).encode())
         return f"value {label}"
+
+    def _by_identity(self, value: object) -> bool:
+        """Whether a change of a value shows in the identity of what it holds, which is then watched.
+
+        Otherwise it is encoded again at each call, which is slower.
+        """
+        watch = self._graph.watch
+        pending: list[Any] = [value]
+        seen: set[int] = set()
+        while pending:
+            one = pending.pop()
+            kind = type(one)
+            if kind in _PLAIN or isinstance(one, (*_BUILTINS, FunctionType, type, ModuleType)) or id(one) in seen:
+                continue
+            seen.add(id(one))
+            if len(seen) > _WATCHED:
+                return False
+            if kind in (tuple, frozenset):
+                pending += one
+            elif kind is list:
+                watch.sequence(one)
+                pending += one
+            elif kind is dict:
+                watch.mapping(one)
+                pending += [*one, *one.values()]
+            elif kind is MethodType:
+                pending += [one.__func__, one.__self__]
+            elif kind is functools.partial:
+                watch.mapping(one.keywords)
+                pending += [one.func, *one.args, *one.keywords.values()]
+            elif wraps(one) or _attribute(one, "__cachec_stage__") is True:
+                wrapped = _attribute(one, "__wrapped__")
+                attributes = _attribute(one, "__dict__")
+                if type(attributes) is not dict or attributes.get("__wrapped__") is not wrapped:
+                    return False
+                watch.name(attributes, "__wrapped__")
+                pending.append(wrapped)
+            elif self._is_project_instance(one):
+                if any("__slots__" in vars(base) for base in kind.__mro__[:-1]):
+                    return False
+                watch.instance(one)
+                pending += vars(one).values()
+            elif f"{kind.__module__}.{kind.__qualname__}" not in _INERT | {"re.Pattern"}:
+                return False
+        return True
+
+    def _is_project_instance(self, value: object) -> bool:
+        kind = type(value)
+        if isinstance(value, enum.Enum) or self._live.origin_of_module(kind.__module__)[0] != "project":
+            return False
+        return self._is_plain_class(kind)
 
     def _again(self, value: object, name: str, lenient: bool) -> bytes:
         """The digest of a value now; of nothing where it can't be encoded any more."""
@@ -170,7 +223,7 @@ class Values:
             return (_MARK + "wrapper", name, again(wrapped))
         if origin == "project":
             label = self._live.cls(kind, lenient=lenient)
-            if not isinstance(value, enum.Enum) and self._is_plain_class(kind):
+            if self._is_project_instance(value):
                 from cachec.instances import state  # it imports dataclasses, 5 ms, and only such values need it
 
                 found = state(value)
@@ -230,15 +283,3 @@ def _attribute(value: object, name: str) -> Any:
         return object.__getattribute__(value, name)
     except (AttributeError, TypeError):
         return None
-
-
-def _immutable(value: object) -> bool:
-    """Whether a value can't change while it stays the same object."""
-    pending = [value]
-    while pending:
-        one = pending.pop()
-        if type(one) in (tuple, frozenset):
-            pending += one  # type: ignore[arg-type]
-        elif type(one) not in _PLAIN and not isinstance(one, (*_BUILTINS, FunctionType, type, ModuleType)):
-            return f"{type(one).__module__}.{type(one).__qualname__}" in _INERT or type(one).__name__ == "Pattern"
-    return True

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Mapping
+from operator import is_
 from types import CellType, CodeType, FunctionType
 from typing import Any, Final
 
@@ -12,6 +13,22 @@ from cachec.fsio import Identity, identity
 
 #: Stands for a name that is not there and for a cell that is empty.
 MISSING: Final = object()
+
+
+class _Folders:
+    def __init__(self, paths: list[str], check: Callable[[], bool]) -> None:
+        self._paths = paths
+        self._check = check
+        self._known = [_identity(path) for path in paths]
+
+    def hold(self) -> bool:
+        found = [_identity(path) for path in self._paths]
+        if found == self._known:
+            return True
+        if not self._check():
+            return False
+        self._known = found
+        return True
 
 
 class Watch:
@@ -22,9 +39,12 @@ class Watch:
         self._functions: dict[int, tuple[FunctionType, CodeType, object]] = {}
         self._cells: dict[int, tuple[CellType, object]] = {}
         self._sizes: dict[int, tuple[Mapping[str, Any], int]] = {}
+        self._sequences: dict[int, tuple[list[Any], tuple[Any, ...]]] = {}
+        self._instances: dict[int, tuple[object, type, dict[str, Any]]] = {}
         self._bases: list[tuple[type, tuple[type, ...]]] = []
         self._files: dict[str, Identity | None] = {}
         self._values: list[tuple[Callable[[], bytes], bytes]] = []
+        self._folders: list[_Folders] = []
         self._search: list[str] | None = None
         self._lists: tuple[list[Any], ...] | None = None
 
@@ -49,6 +69,16 @@ class Watch:
         for name in list(found):
             self.name(found, name)
 
+    def sequence(self, found: list[Any]) -> None:
+        """The items of a list."""
+        self._sequences[id(found)] = (found, tuple(found))
+
+    def instance(self, value: object) -> None:
+        """The class of an instance and what its ``__dict__`` holds."""
+        attributes = vars(value)
+        self._instances[id(value)] = (value, type(value), attributes)
+        self.mapping(attributes)
+
     def function(self, function: FunctionType) -> None:
         """The code and defaults of a function, and what its cells hold."""
         self._functions[id(function)] = (function, function.__code__, function.__defaults__)
@@ -69,6 +99,10 @@ class Watch:
         """A file or folder, by its identity."""
         self._files[path] = _identity(path)
 
+    def folders(self, paths: list[str], check: Callable[[], bool]) -> None:
+        """Folders of which only ``check`` matters: it is asked when one of them changed, and settles that state."""
+        self._folders.append(_Folders(paths, check))
+
     def search_path(self) -> None:
         """The places where modules are looked for."""
         self._search = list(sys.path)
@@ -84,6 +118,8 @@ class Watch:
             list(self._functions.values()),
             list(self._cells.values()),
             list(self._sizes.values()),
+            list(self._sequences.values()),
+            list(self._instances.values()),
             self._bases,
             list(self._files.items()),
             self._values,
@@ -92,7 +128,7 @@ class Watch:
     def holds(self) -> bool:
         """Whether all of it is as it was."""
         assert self._lists is not None
-        names, functions, cells, sizes, bases, files, values = self._lists
+        names, functions, cells, sizes, sequences, instances, bases, files, values = self._lists
         for namespace, name, value in names:
             if namespace.get(name, MISSING) is not value:
                 return False
@@ -109,6 +145,12 @@ class Watch:
         for found, size in sizes:
             if len(found) != size:
                 return False
+        for items, known_items in sequences:
+            if len(items) != len(known_items) or not all(map(is_, items, known_items)):
+                return False
+        for value, kind, attributes in instances:
+            if type(value) is not kind or vars(value) is not attributes:
+                return False
         for cls, parents in bases:
             if cls.__bases__ != parents:
                 return False
@@ -116,6 +158,9 @@ class Watch:
             return False
         for path, known in files:
             if _identity(path) != known:
+                return False
+        for each in self._folders:
+            if not each.hold():
                 return False
         return all(encode() == known for encode, known in values)
 

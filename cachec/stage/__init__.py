@@ -1,6 +1,6 @@
 """Stages: the decorator, the one hit-or-miss decision, and one run of a stage."""
 
 from cachec.stage.decorator import Stage
-from cachec.stage.depends import depends
+from cachec.stage.declared import depends
 
 __all__ = ["Stage", "depends"]

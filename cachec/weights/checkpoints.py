@@ -17,7 +17,7 @@ from cachec import fsio
 from cachec.errors import CheckpointError, UsageError, WeightsChanged
 from cachec.hashing import digest_bytes
 from cachec.weights.layout import Layout, Ties
-from cachec.weights.presharded import World, own_tensors, shard_axes
+from cachec.weights.presharded import World, check_whole, own_file, own_tensors, shard_axes, whole_names
 from cachec.weights.safetensors import Header, Tensor, decode_object, parse_header, read_header_bytes, refuse_duplicates
 from cachec.weights.sources import OpenedFile
 
@@ -118,13 +118,15 @@ class Checkpoints:
                 source = single
             elif os.path.lexists(index):
                 source, absent = index, (single,)
+            elif (own := own_file(source, world)) is not None:
+                source, absent = own, (single, index)
             else:
                 raise CheckpointError(f"{source}: expected {SINGLE} or {INDEX} in the folder; name the files as a list")
         if isinstance(source, tuple):
             return self._read_files(source, ties, world)
         if source.endswith(_INDEX_SUFFIX):
             return self._read_index(source, absent, ties, world)
-        return self._read_files((source,), ties, world)
+        return self._read_files((source,), ties, world, absent=absent)
 
     def _read_index(
         self, path: str, absent: tuple[str, ...], ties: Ties, world: World | None
@@ -243,6 +245,9 @@ def _merge(
             for name, axis in shard_axes(path, header.metadata).items():
                 if axes.setdefault(name, axis) != axis:
                     raise CheckpointError(f"{path}: shard axis of {name!r} expected {axes[name]}, found {axis}")
+            stated = whole_names(path, header.metadata)
+            if stated is not None:
+                check_whole(path, header.tensors, stated)
     if index is not None:
         _check_index(index, paths, merged)
     if world is not None:

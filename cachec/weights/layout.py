@@ -126,6 +126,34 @@ class Layout:
         layout, old = self._remember(("rename", pairs), lambda: self._rename(self._names(pairs)))
         return layout, old or {}
 
+    def overlaid(self, over: Layout, *, replace: bool) -> Layout:
+        """These tensors with those of ``over`` over them, and the ties of both.
+
+        Raises WeightError for a changed weight with another dtype, shape or shard (unless ``replace``), and for a group
+        of tied weights of which only some are changed, or all without being stated as tied.
+        """
+        return self._remember(("overlay", over, replace), lambda: (self._overlay(over, replace), None))[0]
+
+    def _overlay(self, over: Layout, replace: bool) -> Layout:
+        changed = [name for name in over.tensors if name in self.tensors]
+        for name in changed:
+            old, new = self.tensors[name], over.tensors[name]
+            if not replace and (old.dtype, old.shape, old.shard) != (new.dtype, new.shape, new.shard):
+                raise WeightError(
+                    f"overlay: {name!r} expected {old.dtype} {list(old.shape)}{_sharded(old)}, found "
+                    f"{new.dtype} {list(new.shape)}{_sharded(new)}; pass replace=True where that is meant"
+                )
+        groups = {frozenset(group) for group in over.ties}
+        kept = [group for group in self.ties if frozenset(group) not in groups]
+        for group in kept:
+            touched = [name for name in group if name in over.tensors]
+            if touched:
+                raise WeightError(
+                    f"overlay: {touched[0]!r} is tied: {', '.join(map(repr, group))} are one weight; overlay all of "
+                    "them and state tied=[...], or select the others away first"
+                )
+        return Layout(self.tensors | over.tensors, (*kept, *over.ties))
+
     def _remember(
         self, request: object, derive: Callable[[], tuple[Layout, Mapping[str, str] | None]]
     ) -> tuple[Layout, Mapping[str, str] | None]:
@@ -187,6 +215,10 @@ class Layout:
             back[new] = old
         ties = tuple(tuple(names[name] for name in group) for group in self.ties)
         return Layout({new: self.tensors[old] for new, old in back.items()}, ties), back
+
+
+def _sharded(tensor: Tensor) -> str:
+    return "" if tensor.shard is None else f", shard of {tensor.shard[1]} on axis {tensor.shard[0]}"
 
 
 def _patterns(given: Any) -> tuple[str, ...] | None:

@@ -6,6 +6,7 @@ name -> axis; axis 0 where a name is not in it. Names are TVM's convention (``pa
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
@@ -16,6 +17,11 @@ from cachec.errors import CheckpointError, UsageError
 from cachec.weights.safetensors import Tensor
 
 AXES_KEY = "cachec.shard_axes"
+#: Metadata: a JSON list of the names in the file that are no shards, so that a missing and an extra one show.
+WHOLE_KEY = "cachec.shard_whole"
+#: What is in a folder of shards: for people and for messages.
+INDEX_NAME = "cachec-shards.json"
+_RANK_FILE = re.compile(r"rank-(?P<number>[1-9]\d{0,8})-of-(?P<count>[1-9]\d{0,8})\.safetensors")
 _SHARD = re.compile(r"(?P<name>.+)_shard-(?P<number>0|[1-9]\d{0,8})-of-(?P<count>0|[1-9]\d{0,8})", re.DOTALL)
 
 
@@ -35,6 +41,75 @@ def world(rank: int | None, world_size: int | None) -> World | None:
             f"rank= and world_size= go together, with 0 <= rank < world_size; found {rank!r} of {world_size!r}"
         )
     return World(rank, world_size)
+
+
+class ShardIndex(msgspec.Struct, kw_only=True):
+    """The index of a folder of shards. shapes: of the whole tensors, before padding."""
+
+    version: int
+    world_size: int
+    files: list[str]
+    axes: dict[str, int]
+    shapes: dict[str, list[int]]
+
+
+def rank_file(rank: int, world_size: int) -> str:
+    """The name of the file of worker ``rank`` (from 0)."""
+    return f"rank-{rank + 1}-of-{world_size}.safetensors"
+
+
+def own_file(folder: str, place: World | None) -> str | None:
+    """The path of the worker's own file in a folder of shards, or None where the folder is not one.
+
+    Only names are looked at. Raises CheckpointError where the folder has other workers' files but not this one's, and
+    where there is no worker to open it for.
+    """
+    if place is not None:
+        own = os.path.join(folder, rank_file(*place))
+        if os.path.lexists(own):
+            return own
+    found = [match for match in map(_RANK_FILE.fullmatch, os.listdir(folder)) if match]
+    if not found:
+        return None
+    sizes = sorted({int(match["count"]) for match in found})
+    if place is None:
+        raise CheckpointError(
+            f"{folder}: weights cut up for world_size={' and '.join(map(str, sizes))}; "
+            "open them with rank= and world_size="
+        )
+    if place.size not in sizes:
+        raise CheckpointError(
+            f"{folder}: expected {rank_file(*place)} (world_size={place.size}), found shards for "
+            f"world_size={' and '.join(map(str, sizes))}; open it with that, or cut the weights up for {place.size}"
+        )
+    numbers = sorted(int(match["number"]) for match in found if int(match["count"]) == place.size)
+    raise CheckpointError(
+        f"{folder}: missing {rank_file(*place)}, the file of rank={place.rank}; found those of rank "
+        f"{', '.join(str(number - 1) for number in numbers[:16])} of world_size={place.size}"
+    )
+
+
+def whole_names(path: str, metadata: Mapping[str, str]) -> set[str] | None:
+    """The tensors that one file states to hold beside its shards, None where it states none.
+
+    Raises CheckpointError for anything but a JSON list of names.
+    """
+    text = metadata.get(WHOLE_KEY)
+    if text is None:
+        return None
+    try:
+        return set(msgspec.json.decode(text, type=list[str]))
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise CheckpointError(f"{path}: metadata {WHOLE_KEY!r} expected a JSON list of names: {error}") from error
+
+
+def check_whole(path: str, tensors: Iterable[str], stated: set[str]) -> None:
+    """The tensors of one file that are no shards are those that it states. Raises CheckpointError for another one."""
+    found = {name for name in tensors if _SHARD.fullmatch(name) is None}
+    for name in sorted(stated - found):
+        raise CheckpointError(f"{path}: missing tensor {name!r}, expected beside the shards (metadata {WHOLE_KEY!r})")
+    for name in sorted(found - stated):
+        raise CheckpointError(f"{path}: extra tensor {name!r}, expected only what metadata {WHOLE_KEY!r} names")
 
 
 def shard_axes(path: str, metadata: Mapping[str, str]) -> dict[str, int]:

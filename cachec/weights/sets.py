@@ -27,6 +27,8 @@ from cachec.weights.weight import Weight
 
 if TYPE_CHECKING:
     from cachec.recording import Recorder
+    from cachec.weights.overlay import Made
+    from cachec.weights.sharding import AxisPatterns
 
 D = TypeVar("D")
 
@@ -144,6 +146,16 @@ class WeightSet(Mapping[str, Weight]):
         return self._rank
 
     @property
+    def layout(self) -> Layout:
+        """What the names mean, for what composes sets."""
+        return self._layout
+
+    @property
+    def source(self) -> Source:
+        """Where the bytes come from, for what composes sets."""
+        return self._source
+
+    @property
     def nbytes(self) -> int:
         """Bytes of all weights together."""
         return sum(tensor.nbytes for tensor in self._layout.tensors.values())
@@ -188,6 +200,90 @@ class WeightSet(Mapping[str, Weight]):
         stage = stage or (source.recorder.stage if isinstance(source, GuardSource) else "")
         return WeightSet(self._layout, PlaceholderSource(stage), rank=self.rank)
 
+    def shard(self, patterns: AxisPatterns, rank: int, world_size: int, *, pad: bool = False) -> WeightSet:
+        """What worker ``rank`` (from 0) of ``world_size`` needs of these whole weights, without a file being written.
+
+        patterns: name, glob or compiled regular expression -> axis that is cut into equal slices, None for whole; the
+        first that matches decides, and what none matches is whole. A slice of axis 0 is handed out in place; of another
+        axis, only its own pieces are read, into memory. The specs say axis and count, not the rank, so all workers
+        share what is compiled. pad: slices of an axis that does not divide are filled up with zeros, on every worker.
+
+        Raises UnknownWeight for a pattern that matches nothing, UsageError for an axis that is not there, does not
+        divide, or belongs to a weight that is a shard already.
+        """
+        from cachec.weights.sharding import shard
+
+        return shard(self, patterns, rank, world_size, pad=pad)
+
+    def save_shards(
+        self,
+        folder: AnyPath,
+        patterns: AxisPatterns,
+        world_size: int,
+        *,
+        pad: bool = False,
+        progress: Callable[..., Any] | None = None,
+        fsync: bool = False,
+    ) -> None:
+        """Write ``folder`` for ``open_weights(folder, rank=, world_size=)``: one safetensors file a worker, with all
+        that it needs, so that no file is opened by two. Arguments and errors as for ``shard`` and ``save``.
+        """
+        from cachec.weights.sharding import save_shards
+
+        save_shards(self, folder, patterns, world_size, pad=pad, progress=progress, fsync=fsync)
+
+    def overlay(
+        self, other: Mapping[str, Any], *, tied: Iterable[Iterable[str]] = (), replace: bool = False
+    ) -> WeightSet:
+        """These weights with those of ``other`` over them: changed ones by their names, new ones beside them.
+
+        other: a weight set, or a mapping of weights, arrays and ``(bytes-like, WeightSpec)`` pairs. tied: groups of
+        names in ``other`` that share one weight, where it is no set. Nothing is copied or written. replace: a changed
+        weight may have another dtype, shape or shard.
+
+        Raises WeightError where a spec differs otherwise, or where a part of a group of tied weights would change.
+        """
+        from cachec.weights.overlay import overlay
+
+        return overlay(self, other, tied=tied, replace=replace)
+
+    def derive(
+        self, made: Mapping[str, Made | Callable[[Weight], Any]], *, tied: Iterable[Iterable[str]] = ()
+    ) -> WeightSet:
+        """These weights with some that are computed when they are looked at, one at a time, and never kept.
+
+        made: name -> ``Made(dtype, shape, function of this set)`` for any weight, new or changed; or a function of the
+        weight of that name, for another value of the same dtype and shape. A stage that returns the set has each made
+        once, straight into the store, and shares all others with its caller. Each look makes it again.
+
+        Raises UnknownWeight, UsageError; when looked at, WeightError where a result is not what was stated.
+        """
+        from cachec.weights.overlay import derive
+
+        return derive(self, made, tied=tied)
+
+    def pad_rank(self, rank: int, patterns: AxisPatterns | None = None) -> WeightSet:
+        """Low-rank adapters padded with zeros to one rank, so that adapters of any lower rank share one program.
+
+        patterns: name, glob or compiled regular expression -> the axis that is the rank; by default as PEFT lays out
+        LoRA: axis 0 of ``lora_A``, axis 1 of ``lora_B``. B @ A stays what it was; a scale that divides by the rank has
+        to go on with the old one. Raises UsageError for an adapter of a higher rank.
+        """
+        from cachec.weights.overlay import LORA, pad_rank
+
+        return pad_rank(self, LORA if patterns is None else patterns, rank)
+
+    def stream(self, read_ahead: int = 1) -> Iterator[Weight]:
+        """The weights one after another in the order of the files, with at most two in memory: hand one over, go on.
+
+        A weight is good until the next one is asked for; arrays taken from it stay valid, but hold their memory. The
+        next weight is read meanwhile; with ``read_ahead=0`` it is not. Inside a stage each weight that is handed over
+        counts as read. Raises as ``Weight.read`` does, when the weight's turn comes.
+        """
+        from cachec.weights.streaming import stream
+
+        return stream(self, read_ahead)
+
     # --- inside a stage
 
     def guarded(self, where: str, recorder: Recorder, digests: FileDigests) -> WeightSet:
@@ -218,17 +314,15 @@ class WeightSet(Mapping[str, Weight]):
         return None
 
     def unguarded(self, callers: Mapping[str, WeightSet]) -> WeightSet:
-        """The same with each weight that came from an argument replaced by the caller's own.
+        """The same with each weight that came from an argument replaced by the caller's own, also within parts of it.
 
         callers: the callers' sets by argument path. Weights from elsewhere, and of other paths, stay as they are.
         """
         handles: dict[str, Weight] = {}
         replaced = False
         for name, weight in self.items():
-            origin = weight.origin()
-            caller = callers.get(origin[0]) if origin is not None else None
-            replaced = replaced or caller is not None
-            handles[name] = caller[origin[1]] if caller is not None and origin is not None else weight
+            handles[name] = weight.unguarded(callers)
+            replaced = replaced or handles[name] is not weight
         if not replaced:
             return self
         layout = Layout({name: weight.tensor for name, weight in handles.items()}, self._layout.ties)
@@ -237,6 +331,21 @@ class WeightSet(Mapping[str, Weight]):
     def changed(self) -> str | None:
         """The path of a file that was bound and is not what was opened any more, or None."""
         return self._source.changed()
+
+    def save(
+        self,
+        path: AnyPath,
+        *,
+        format: Literal["safetensors", "irpa"] = "safetensors",
+        shard_size: int | None = None,
+        metadata: Mapping[str, str] | None = None,
+        progress: Callable[[int, int], None] | None = None,
+        fsync: bool = False,
+    ) -> None:
+        """Write all weights to a file, or to shards of at most ``shard_size`` bytes; see ``writing.save``."""
+        from cachec.weights.writing import save
+
+        save(self, path, format=format, shard_size=shard_size, metadata=metadata, progress=progress, fsync=fsync)
 
     def release(self) -> None:
         """Close the files. Later reads raise HandleClosed; arrays that were handed out stay valid."""

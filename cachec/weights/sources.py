@@ -23,9 +23,13 @@ from cachec.weights.safetensors import Tensor
 
 if TYPE_CHECKING:
     from cachec.recording import Recorder
+    from cachec.weights.sets import WeightSet
     from cachec.weights.weight import Weight
 
 Origin = tuple[str, str]
+
+#: Files of the store that one set keeps open; others are opened again when they are used.
+_MANY = 128
 
 
 class Place(NamedTuple):
@@ -36,8 +40,26 @@ class Place(NamedTuple):
     nbytes: int
 
 
+class Extent(NamedTuple):
+    """The bytes of a weight as a range of an open file, for what copies them by descriptor.
+
+    fd: open as long as the extent is kept. check: raises WeightsChanged unless the file is still what was opened; to be
+    called after the bytes were taken. digest: what the bytes are known to have, or empty.
+    """
+
+    fd: int
+    offset: int
+    nbytes: int
+    file: OpenedFile
+    check: Callable[[], None]
+    digest: str = ""
+
+
 class Source:
-    """Base of all sources. ``name`` is the name within the source, ``tensor`` its type and place."""
+    """Base of all sources. ``name`` is the name within the source, ``tensor`` its type and place.
+
+    Only the bytes that ``tensor`` states count: it may be a part of the tensor that the source was opened with.
+    """
 
     def expose(self, name: str, tensor: Tensor, digests: FileDigests | None) -> None:
         """Called before bytes are handed out."""
@@ -57,6 +79,30 @@ class Source:
     def place(self, name: str, tensor: Tensor) -> Place | None:
         """The file that holds the bytes, or None where they are in memory."""
         return None
+
+    def extent(self, name: str, tensor: Tensor) -> Extent | None:
+        """The bytes as a range of an open file, or None where ``view`` is the only way to them."""
+        return None
+
+    def copies(self, name: str, tensor: Tensor) -> bool:
+        """Whether ``view`` reads the bytes into new memory, which a stream would rather reuse."""
+        return False
+
+    def fill(self, name: str, tensor: Tensor, out: memoryview) -> None:
+        """Copy the bytes to ``out``, which has room for exactly these, through no other memory where that can be."""
+        extent = self.extent(name, tensor)
+        if extent is None:
+            out[:] = self.view(name, tensor)
+            return
+        fsio.pread_into(extent.fd, extent.offset, out)
+        extent.check()
+
+    def unguarded(self, weight: Weight, there: str, callers: Mapping[str, WeightSet]) -> Weight:
+        """``weight``, which is ``there`` in here, as it is to be used after the stage that made it has returned.
+
+        callers: the weight sets that the stage was given, by argument path, unguarded.
+        """
+        return weight
 
     def origin(self, name: str) -> Origin | None:
         """Which caller's weight this is: argument path and name there; None for one that no stage was given."""
@@ -98,8 +144,10 @@ class _Bound:
     One map a file, not one a tensor: each map of Python's holds a descriptor, and a set may have thousands of tensors.
     """
 
-    def __init__(self, file: OpenedFile) -> None:
+    def __init__(self, file: OpenedFile, *, among_many: bool = False) -> None:
+        """among_many: whether the set has so many files that their maps must not keep descriptors."""
         self.file = file
+        self._among_many = among_many
         self._map: weakref.ref[mmap] | None = None
         try:
             self.fd = fsio.open_read(file.path)
@@ -128,6 +176,8 @@ class _Bound:
         kept = self._map() if self._map is not None else None
         if kept is not None:
             return memoryview(kept)
+        if self._among_many:
+            return fsio.map_untracked(self.fd, 0, self.file.identity.size)
         view = fsio.map_read(self.fd, 0, self.file.identity.size)
         if isinstance(view.obj, mmap):
             self._map = weakref.ref(view.obj)
@@ -151,6 +201,7 @@ class FileSource(Source):
     def __init__(self, files: tuple[OpenedFile, ...], *, read_access: bool = False) -> None:
         self._files = files
         self._read_access = read_access
+        self._many = len(files) > _MANY
         self._bound: dict[int, _Bound] | None = {}
         self._lock = threading.Lock()
 
@@ -191,6 +242,13 @@ class FileSource(Source):
         bound = self._bind(name, tensor)
         return Place(Path(bound.file.path), tensor.offset, tensor.nbytes)
 
+    def extent(self, name: str, tensor: Tensor) -> Extent | None:
+        bound = self._bind(name, tensor)
+        return Extent(bound.fd, tensor.offset, tensor.nbytes, bound.file, bound.check)
+
+    def copies(self, name: str, tensor: Tensor) -> bool:
+        return self._read_access or not _aligned(tensor)
+
     def changed(self) -> str | None:
         for bound in list((self._bound or {}).values()):
             file = bound.file
@@ -215,10 +273,18 @@ class FileSource(Source):
                 raise HandleClosed(f"weight {name!r}: its set was released; open the weights again")
             bound = self._bound.get(tensor.file)
             if bound is None:
-                bound = self._bound[tensor.file] = _Bound(self._files[tensor.file])
+                bound = _Bound(self._file(name, tensor.file), among_many=self._many)
+                if bound.file.artifact and len(self._bound) >= _MANY:
+                    # One file a tensor: keeping thousands open would use up the descriptors. It is bound again by name.
+                    del self._bound[next(iter(self._bound))]
+                self._bound[tensor.file] = bound
             else:
                 bound.check()
             return bound
+
+    def _file(self, name: str, number: int) -> OpenedFile:
+        """A file that is about to be opened. name: of the weight that is wanted."""
+        return self._files[number]
 
 
 def _aligned(tensor: Tensor) -> bool:
@@ -237,24 +303,25 @@ class MemorySource(Source):
 
     def __init__(self, buffers: Mapping[str, Buffer]) -> None:
         self._buffers: Mapping[str, Buffer] | None = buffers
-        self._digests: dict[str, str] = {}
+        self._digests: dict[tuple[str, int, int], str] = {}
         self._token = os.urandom(16)
 
     def expose(self, name: str, tensor: Tensor, digests: FileDigests | None) -> None:
         self._buffer(name)
 
     def digest(self, name: str, tensor: Tensor, digests: FileDigests | None) -> str:
-        buffer = self._buffer(name)
-        known = self._digests.get(name)
+        fixed = self._buffer(name).fixed
+        place = (name, tensor.offset, tensor.nbytes)
+        known = self._digests.get(place)
         if known is not None:
             return known
-        digest = digest_bytes(buffer.view)
-        if buffer.fixed:
-            self._digests[name] = digest
+        digest = digest_bytes(self.view(name, tensor))
+        if fixed:
+            self._digests[place] = digest
         return digest
 
     def view(self, name: str, tensor: Tensor) -> memoryview:
-        return self._buffer(name).view
+        return self._buffer(name).view[tensor.offset : tensor.offset + tensor.nbytes]
 
     def state(self) -> bytes:
         return self._token
@@ -331,6 +398,15 @@ class GuardSource(Source):
     def place(self, name: str, tensor: Tensor) -> Place | None:
         return self._outer.place(self._translate(name), tensor)
 
+    def extent(self, name: str, tensor: Tensor) -> Extent | None:
+        return self._outer.extent(self._translate(name), tensor)
+
+    def copies(self, name: str, tensor: Tensor) -> bool:
+        return self._outer.copies(self._translate(name), tensor)
+
+    def fill(self, name: str, tensor: Tensor, out: memoryview) -> None:
+        self._outer.fill(self._translate(name), tensor, out)
+
     def origin(self, name: str) -> Origin | None:
         return self.where, name
 
@@ -372,6 +448,23 @@ class ComposedSource(Source):
     def place(self, name: str, tensor: Tensor) -> Place | None:
         source, there = self.weights[name].within()
         return source.place(there, tensor)
+
+    def extent(self, name: str, tensor: Tensor) -> Extent | None:
+        source, there = self.weights[name].within()
+        return source.extent(there, tensor)
+
+    def copies(self, name: str, tensor: Tensor) -> bool:
+        source, there = self.weights[name].within()
+        return source.copies(there, tensor)
+
+    def fill(self, name: str, tensor: Tensor, out: memoryview) -> None:
+        source, there = self.weights[name].within()
+        source.fill(there, tensor, out)
+
+    def unguarded(self, weight: Weight, there: str, callers: Mapping[str, WeightSet]) -> Weight:
+        inner = self.weights[there]
+        found = inner.unguarded(callers)
+        return weight if found is inner else found
 
     def origin(self, name: str) -> Origin | None:
         source, there = self.weights[name].within()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from cachec.errors import UsageError
@@ -9,10 +10,12 @@ from cachec.hashing import FileDigests
 from cachec.model import WeightSpec
 from cachec.weights.layout import Layout
 from cachec.weights.safetensors import Tensor
-from cachec.weights.sources import Origin, Place, Source
+from cachec.weights.sources import Extent, Origin, Place, Source
 
 if TYPE_CHECKING:
     import numpy as np
+
+    from cachec.weights.sets import WeightSet
 
 
 class Weight:
@@ -87,6 +90,12 @@ class Weight:
         self._source.expose(self._there, tensor, None)
         return self._source.place(self._there, tensor)
 
+    def extent(self) -> Extent | None:
+        """The bytes as a range of an open file, None where there is only ``raw``. Counts as a read of all of them."""
+        tensor = self.tensor
+        self._source.expose(self._there, tensor, None)
+        return self._source.extent(self._there, tensor)
+
     def torch(self) -> Any:
         """A ``torch.Tensor`` over private copy-on-write pages, for torch ignores read-only. Imports torch."""
         import torch
@@ -142,6 +151,17 @@ class Weight:
     def origin(self) -> Origin | None:
         """Which caller's weight this is, for one that a stage was given: argument path and name there."""
         return self._source.origin(self._there)
+
+    def unguarded(self, callers: Mapping[str, WeightSet]) -> Weight:
+        """The same after the stage that it comes from has returned: the caller's own, where it is one of those.
+
+        callers: the weight sets that the stage was given, by argument path.
+        """
+        origin = self.origin()
+        if origin is None:
+            return self._source.unguarded(self, self._there, callers)
+        caller = callers.get(origin[0])
+        return self if caller is None else caller[origin[1]]
 
     def _private(self) -> memoryview:
         tensor = self.tensor

@@ -1,7 +1,9 @@
 """``make demo``: a real model compiled once, then never again until something that matters changes.
 
-Works on a copy of this folder's sources in ``.demo/``, whose helper it edits, with a cache of its own there that it
-empties first. Ends with status 1 where a step did not go as it should.
+usage: python demo.py [FOLDER]
+
+Works on a copy of this folder's sources in FOLDER (``.demo/`` in the project), whose helper it edits, with a cache of
+its own there; what was in FOLDER goes first. Ends with status 1 where a step did not go as it should.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]
 
 HERE = Path(__file__).resolve().parent
-DEMO = HERE.parent.parent / ".demo"
+DEMO = Path(sys.argv[1]) if len(sys.argv) > 1 else HERE.parent.parent / ".demo"
 SOURCES = ("checkpoint.py", "layers.py", "model.py", "pipeline.py", "stages.py")
 
 SENTENCES = (

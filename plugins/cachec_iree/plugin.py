@@ -19,9 +19,6 @@ class IreePlugin(Plugin):
     name = "iree"
     distributions = ("iree-base-compiler", "iree-base-runtime")
 
-    def __init__(self) -> None:
-        self._failed: list[object] = []  # see runtime.Linked
-
     def ambient(self) -> Mapping[str, str]:
         """Nothing: a command gets only the variables that the stage declares, and iree-compile needs none."""
         return {}
@@ -32,7 +29,7 @@ class IreePlugin(Plugin):
             raise PluginError(f"{artifact!r} is not of kind {KIND!r}; cachec_iree.compile makes such files")
         from cachec_iree.runtime import Linked
 
-        return Linked(artifact.path, weights, self._failed)
+        return Linked(artifact.path, weights)
 
     def compare(self, fresh: Any, stored: Any) -> str | None:
         """None where two modules are equal byte for byte: iree-compile is reproducible with the flags used here."""

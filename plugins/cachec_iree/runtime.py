@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 from typing import Any
 
@@ -25,12 +26,8 @@ class Linked:
     where their address is a multiple of 64 bytes (``IREE_HAL_HEAP_BUFFER_ALIGNMENT``), and copies them elsewhere.
     """
 
-    def __init__(self, path: str | os.PathLike[str], weights: WeightSet, failed: list[object]) -> None:
-        """path: a ``.vmfb`` file. Raises LinkError where it is no module, or wants parameters that ``weights`` lacks.
-
-        failed: gets what a failed link leaves behind. IREE's threads may still be copying parameters then, nothing
-        tells when they are done, and letting go of the memory under them crashes the process.
-        """
+    def __init__(self, path: str | os.PathLike[str], weights: WeightSet) -> None:
+        """path: a ``.vmfb`` file. Raises LinkError where it is no module or wants parameters that are not there."""
         instance = rt.VmInstance()
         self._device = rt.get_device(_DEVICE)
         index = rt.ParameterIndex()
@@ -44,7 +41,9 @@ class Linked:
             module = rt.VmModule.mmap(instance, os.fspath(path))
             self._context = rt.VmContext(instance, [parameters, hal, module])
         except (ValueError, RuntimeError) as error:
-            failed += [instance, index, parameters, hal, self._views]
+            # IREE's threads may still be copying parameters, nothing tells when they are done, and letting go of the
+            # memory under them crashes the process: it is held until the process ends.
+            atexit.register(_hold, instance, index, parameters, hal, self._views)
             raise LinkError(f"{os.fspath(path)} can't be linked: {error}") from error
         self._module = module
         self._invokers: dict[str, Any] = {}
@@ -79,3 +78,7 @@ def _to_numpy(output: Any) -> Any:
     if output is None:
         return ()
     raise PluginError(f"the module returned a {type(output).__qualname__}, expected arrays")
+
+
+def _hold(*things: object) -> None:
+    """Does nothing, at exit, with what it was registered with."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 #: Option -> its default. All that take part in tracing or compiling, or that change what a computation returns.
@@ -183,59 +183,54 @@ _NO_VARIABLE = frozenset({"jax_xla_backend"})
 _MISSPELT = {b"JAX_EXPORT_IGNORE_FORWARD_COMPATIBILIY": "jax_export_ignore_forward_compatibility"}
 
 
-def _variables() -> dict[bytes, str]:
-    """Environment variable -> the option that it sets."""
-    return {name.upper().encode(): name for name in DEFAULTS if name not in _NO_VARIABLE} | _MISSPELT
+#: Environment variable -> the option that it sets.
+_VARIABLES = {name.upper().encode(): name for name in DEFAULTS if name not in _NO_VARIABLE} | _MISSPELT
+
+#: Each option of ``DEFAULTS`` with its default and the default's notation.
+_EXPECTED = tuple((name, default, str(default)) for name, default in DEFAULTS.items())
+
+_JUDGED = frozenset(DEFAULTS) | IRRELEVANT
 
 
-class Ambient:
-    """Reports JAX's settings. Keeps the option objects, which live as long as the module that defines them."""
-
-    def __init__(self) -> None:
-        self._variable_to_option = _variables()
-        self._module: Any = None
-        self._options: tuple[tuple[str, Any, object], ...] = ()
-        self._count = 0
-
-    def read(self) -> dict[str, str]:
-        """Option or variable -> value, for everything that is not at its default."""
-        config = sys.modules.get("jax._src.config")
-        # While JAX is being imported by another thread the environment still speaks.
-        live = config is not None and "jax" in sys.modules and getattr(sys.modules["jax"], "config", None) is not None
-        found = dict(self._live(config)) if live else dict(self._from_environment(os.environb))
-        for variable in _XLA_VARIABLES:
-            value = os.environb.get(variable)
-            if value:
-                found[variable.decode()] = os.fsdecode(value)
-        return found
-
-    def _live(self, config: Any) -> Iterator[tuple[str, str]]:
-        holders = config.config._value_holders
-        if config is not self._module or len(holders) != self._count:
-            self._options = tuple(
-                (name, holder, DEFAULTS.get(name, _UNKNOWN))
-                for name, holder in holders.items()
-                if name not in IRRELEVANT
-            ) + tuple((name, getattr(config, name), outside) for name, outside in _CONTEXTS.items())
-            self._module, self._count = config, len(holders)
-        for name, holder, default in self._options:
-            value = holder.value
-            # Most values are the default itself: identity spares the comparison. 1 and True must differ, too.
-            if value is not default and (type(value) is not type(default) or value != default):
-                text = _text(value)
-                if text != _text(default):
-                    yield name, text
-
-    def _from_environment(self, environ: Mapping[bytes, bytes]) -> Iterator[tuple[str, str]]:
-        for variable in environ:
-            option = self._variable_to_option.get(variable)
-            if option is not None and not (variable in _MISSPELT and option.upper().encode() in environ):
-                text = _parsed(option, os.fsdecode(environ[variable]))
-                if text != _text(DEFAULTS[option]):
-                    yield option, text
+def settings() -> dict[str, str]:
+    """Option or variable -> value, for everything that is not at its default. Keeps no state: a plugin is in keys."""
+    module = sys.modules.get("jax._src.config")
+    # While JAX is being imported by another thread the environment still speaks.
+    live = module is not None and getattr(sys.modules.get("jax"), "config", None) is not None
+    found = _live(module) if live else _from_environment(os.environb)
+    for variable in _XLA_VARIABLES:
+        value = os.environb.get(variable)
+        if value:
+            found[variable.decode()] = os.fsdecode(value)
+    return found
 
 
-_UNKNOWN = object()
+def _live(module: Any) -> dict[str, str]:
+    found = {}
+    holders = module.config._value_holders
+    for name, default, expected in _EXPECTED:
+        holder = holders.get(name)
+        # Most values are the default itself: identity spares the comparison.
+        if holder is not None and (value := holder.value) is not default and (text := _text(value)) != expected:
+            found[name] = text
+    if not _JUDGED.issuperset(holders):  # options of a newer JAX: nobody knows their defaults, so they always count
+        found.update((name, _text(holders[name].value)) for name in holders.keys() - _JUDGED)
+    for name, outside in _CONTEXTS.items():
+        value = getattr(module, name).value
+        if value is not outside and value != outside:
+            found[name] = str(value)
+    return found
+
+
+def _from_environment(environ: Mapping[bytes, bytes]) -> dict[str, str]:
+    found = {}
+    for variable in environ:
+        option = _VARIABLES.get(variable)
+        if option is not None and not (variable in _MISSPELT and option.upper().encode() in environ):
+            text = _parsed(option, os.fsdecode(environ[variable]))
+            if text != str(DEFAULTS[option]):
+                found[option] = text
+    return found
 
 
 def _parsed(option: str, raw: str) -> str:

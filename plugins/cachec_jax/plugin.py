@@ -11,7 +11,7 @@ from cachec.errors import PluginError
 from cachec.plugin import ArtifactWriter, Fingerprint, Plugin
 from cachec.topology import Program
 from cachec.weights import WeightSet
-from cachec_jax.ambient import Ambient
+from cachec_jax.ambient import settings
 
 
 class JaxPlugin(Plugin):
@@ -26,12 +26,9 @@ class JaxPlugin(Plugin):
         "jax._src.stages.Lowered",
     )
 
-    def __init__(self) -> None:
-        self._ambient = Ambient()
-
     def ambient(self) -> Mapping[str, str]:
         """Every setting of JAX and XLA that is not at its default; the same before and after ``import jax``."""
-        return self._ambient.read()
+        return settings()
 
     def fingerprint(self, value: Any) -> Fingerprint:
         """Content, dtype, shape, weak type and placement. A ``Lowered`` by its text and its signature."""

@@ -1,5 +1,8 @@
 """Which names a piece of syntax takes from outside, against the rules of the language."""
 
+# Programs are easier to read as they are.
+# ruff: noqa: E501
+
 from __future__ import annotations
 
 import ast

@@ -90,7 +90,7 @@ def test_compare_says_where_two_modules_differ(built, tmp_path):
 
 def test_an_option_reaches_the_compiler(built):
     assert cachec_iree.compile(lowered(), cpu="generic").read_bytes() != built.read_bytes()
-    flag = "--iree-vm-bytecode-module-strip-debug-ops"
+    flag = "--iree-llvmcpu-debug-symbols=true"
     assert cachec_iree.compile(lowered(), options=[flag]).read_bytes() != built.read_bytes()
     assert cachec_iree.compile(lowered(), target="vmvx").read_bytes() != built.read_bytes()
 

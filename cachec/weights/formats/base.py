@@ -178,7 +178,9 @@ class Opener:
         try:
             return self.open(path)
         except OSError as error:
-            raise main.error(f"{what}: expected the file {location!r} beside it, found none: {error.strerror}") from error
+            raise main.error(
+                f"{what}: expected the file {location!r} beside it, found none: {error.strerror}"
+            ) from error
 
     def finish(self, contents: Contents) -> Finished:
         """The files as they were read. Raises WeightsChanged where one changed meanwhile."""

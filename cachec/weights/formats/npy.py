@@ -106,7 +106,9 @@ def _dtype(file: File, name: str, descr: str) -> str:
         raise file.bad(name, "numbers", "pickled objects, which are never loaded")
     if code.startswith("V"):
         raise file.bad(
-            name, "a typed array", f"untyped elements {descr!r} (so numpy saves bfloat16 and fp8); save it as safetensors"
+            name,
+            "a typed array",
+            f"untyped elements {descr!r} (so numpy saves bfloat16 and fp8); save it as safetensors",
         )
     dtype = _DESCR.get(code)
     if dtype is None:

@@ -133,7 +133,9 @@ def _initializer(found: _Found, field: _Field) -> None:
     if message.raw is not None:
         if message.raw.nbytes != nbytes:
             raise file.bad(
-                name, f"{nbytes} bytes for {dtype} of shape {list(shape)}", f"{message.raw.nbytes} at offset {field.value}"
+                name,
+                f"{nbytes} bytes for {dtype} of shape {list(shape)}",
+                f"{message.raw.nbytes} at offset {field.value}",
             )
         found.tensors[name] = Tensor(dtype, shape, nbytes, message.raw.value)
     else:
@@ -356,4 +358,6 @@ def _varint(file: File, at: int, end: int, what: str) -> tuple[int, int]:
             if value >> 64:
                 break
             return value, at + count + 1
-    raise file.error(f"{what}: expected a number of at most 64 bits at offset {at}, found {raw!r}: truncated, or no model")
+    raise file.error(
+        f"{what}: expected a number of at most 64 bits at offset {at}, found {raw!r}: truncated, or no model"
+    )

@@ -129,7 +129,9 @@ def _tensor(file: File, name: str, found: Any, maps: list[_Map], storages: _Stor
             offset = address - place.start + place.offset
             if storages.hold(offset, nbytes):
                 return Tensor(dtype, shape, nbytes, offset)
-    raise file.bad(name, f"its {nbytes} bytes in a storage of the archive", "them elsewhere: it is truncated, or malformed")
+    raise file.bad(
+        name, f"its {nbytes} bytes in a storage of the archive", "them elsewhere: it is truncated, or malformed"
+    )
 
 
 def _leaves(file: File, loaded: Any) -> Iterator[tuple[str, Any]]:
@@ -142,7 +144,9 @@ def _leaves(file: File, loaded: Any) -> Iterator[tuple[str, Any]]:
         name, value, depth = stack.pop()
         nodes += 1
         if nodes > _MAX_NODES or depth > _MAX_DEPTH:  # also ends what contains itself
-            raise file.error(f"expected at most {_MAX_NODES} values nested {_MAX_DEPTH} deep, found more at {name[:80]!r}")
+            raise file.error(
+                f"expected at most {_MAX_NODES} values nested {_MAX_DEPTH} deep, found more at {name[:80]!r}"
+            )
         if isinstance(value, torch.Tensor):
             yield name, value
         elif isinstance(value, Mapping):
@@ -151,4 +155,6 @@ def _leaves(file: File, loaded: Any) -> Iterator[tuple[str, Any]]:
                     raise file.error(f"expected names, found the key {key!r} at {name!r}")
                 stack.append((f"{name}.{key}" if name else str(key), inner, depth + 1))
         elif isinstance(value, list | tuple):
-            stack += [(f"{name}.{number}" if name else str(number), inner, depth + 1) for number, inner in enumerate(value)]
+            stack += [
+                (f"{name}.{number}" if name else str(number), inner, depth + 1) for number, inner in enumerate(value)
+            ]

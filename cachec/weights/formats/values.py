@@ -23,9 +23,7 @@ class ValueSource(FileSource):
     are touched; any other pattern has to be made in full.
     """
 
-    def __init__(
-        self, files: tuple[OpenedFile, ...], values: tuple[Value, ...], *, read_access: bool = False
-    ) -> None:
+    def __init__(self, files: tuple[OpenedFile, ...], values: tuple[Value, ...], *, read_access: bool = False) -> None:
         super().__init__(files, read_access=read_access)
         self._values = values
         self._digests: dict[tuple[int, int, int], str] = {}

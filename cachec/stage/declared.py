@@ -25,4 +25,3 @@ def depends(path: str | os.PathLike[str]) -> str:
     else:
         recorder.absent(place)
     return place
-

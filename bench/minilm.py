@@ -1,0 +1,126 @@
+"""A real trained model through real compilers: the example's pipeline, cold and with new weights."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from bench.harness import Row, interleaved, settle
+
+EXAMPLE = Path(__file__).parents[1] / "examples" / "minilm"
+SENTENCES = ["The cat sits outside", "A man is playing guitar", "The new movie is awesome"]
+
+
+def run(folder: Path, *, scale: float = 1.0) -> list[Row]:
+    """scale: share of the full number of rounds."""
+    os.environ["CACHEC_DIR"] = str(folder / "cache")
+    os.environ["CACHEC_LOG"] = "off"
+    sys.path.insert(0, str(EXAMPLE))
+    try:
+        return _rows(folder, scale)
+    finally:
+        sys.path.remove(str(EXAMPLE))
+        del os.environ["CACHEC_DIR"], os.environ["CACHEC_LOG"]
+
+
+def _rows(folder: Path, scale: float) -> list[Row]:
+    import checkpoint
+    import pipeline
+    from checkpoint import open_checkpoint
+
+    source = checkpoint.folder() / "model.safetensors"
+    tuned = _perturbed(source, folder / "tuned.safetensors")
+    settle(folder)
+    cold = []
+    for _ in range(max(1, int(3 * scale))):
+        shutil.rmtree(folder / "cache", ignore_errors=True)
+        started = time.perf_counter()
+        pipeline.compiled(open_checkpoint(source), len(SENTENCES))
+        cold.append(time.perf_counter() - started)
+    cold_seconds = statistics.median(cold)
+    settle(folder)
+
+    def stages() -> Any:
+        weights = open_checkpoint(tuned)
+        return pipeline.build(pipeline.lower(pipeline.minilm, weights, len(SENTENCES), pipeline.LENGTH))
+
+    outcomes = pipeline.compiled(open_checkpoint(tuned), len(SENTENCES)).outcomes
+    assert all(outcome.hit for outcome in outcomes.values()), outcomes
+    times = interleaved(
+        {"stages": stages, "linked": lambda: pipeline.compiled(open_checkpoint(tuned), len(SENTENCES))},
+        max(3, int(300 * scale)),
+    )
+    ratio = cold_seconds / times["stages"]
+    rows = [
+        Row(
+            "MiniLM, new weights, same process: hit of the pipeline",
+            times["stages"] * 1e3,
+            "ms",
+            ">= 1,000x under cold",
+            ratio >= 1000,
+            f"cold {cold_seconds:.2f} s",
+            ratio,
+        ),
+        Row("the same, linked as well", times["linked"] * 1e3, "ms", peer="cold", ratio=cold_seconds / times["linked"]),
+    ]
+    return rows + _new_process(folder, tuned, cold_seconds, scale)
+
+
+def _new_process(folder: Path, tuned: Path, cold_seconds: float, scale: float) -> list[Row]:
+    sentences = folder / "sentences.json"
+    sentences.write_text(json.dumps(SENTENCES))
+    plain = [sys.executable, str(EXAMPLE / "pipeline.py"), str(tuned), str(sentences)]
+    runner = "import runpy, sys, jax; sys.argv = sys.argv[1:]; sys.path.insert(0, {!r}); runpy.run_path(sys.argv[0], run_name='__main__')"
+    with_jax = [sys.executable, "-c", runner.format(str(EXAMPLE)), *plain[1:]]
+    found: dict[str, list[float]] = {"plain": [], "with jax": []}
+    for number in range(max(2, int(12 * scale))):
+        for name, command in (("plain", plain), ("with jax", with_jax)):
+            started = time.monotonic()
+            done = subprocess.run(command, check=True, capture_output=True, text=True)
+            report = json.loads(done.stdout)
+            assert all(reason == "hit" for reason, _ in report["outcomes"].values()), report["outcomes"]
+            assert name != "plain" or report["imported"] == [], report["imported"]
+            if number:
+                found[name].append(report["linked"] - started)
+    seconds = {name: statistics.median(each) for name, each in found.items()}
+    ratio = cold_seconds / seconds["plain"]
+    return [
+        Row(
+            "MiniLM, new weights, new process: start to linked",
+            seconds["plain"] * 1e3,
+            "ms",
+            "<= 300, >= 10x under cold",
+            seconds["plain"] <= 0.3 and ratio >= 10,
+            f"cold {cold_seconds:.2f} s",
+            ratio,
+        ),
+        Row(
+            "the same with a top-level `import jax`",
+            seconds["with jax"] * 1e3,
+            "ms",
+            peer=f"cold {cold_seconds:.2f} s",
+            ratio=cold_seconds / seconds["with jax"],
+        ),
+    ]
+
+
+def _perturbed(source: Path, target: Path) -> Path:
+    import numpy as np
+    from safetensors.numpy import load_file, save_file
+
+    rng = np.random.default_rng(1)
+    save_file(
+        {
+            name: value + (rng.standard_normal(value.shape) * 1e-3).astype(value.dtype) if value.dtype.kind == "f" else value
+            for name, value in load_file(source).items()
+        },
+        target,
+    )
+    return target

@@ -1,0 +1,289 @@
+"""Copies the bytes of weights into files with bounded memory, and takes their digests on the way in a second thread.
+
+Ranges of files are copied by the kernel: a whole file is cloned where the file system can (ioctl ``FICLONE``), ranges
+go by ``copy_file_range``, which clones what it can by itself; where neither serves, one small buffer does.
+
+A digest is taken of what was *written*, read back from the page cache a few chunks behind the copy. So it is true of
+the copy whatever happens to the source meanwhile, and costs no second read of the source. Private memory is two buffers
+of 1 MiB; the queue between the threads holds no bytes, only ranges.
+
+A copy that ends early leaves nothing: who calls removes its partial file. A partial file is never continued, for it
+would have to be read again to be trusted, and that costs as much as the copy; resuming is by whole tensors (see
+``owned``).
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import queue
+import threading
+from collections.abc import Callable
+from types import TracebackType
+from typing import NamedTuple
+
+from blake3 import blake3
+
+from cachec import fsio
+from cachec.errors import WeightsChanged
+from cachec.hashing import EMPTY
+from cachec.weights.sources import Extent
+from cachec.weights.weight import Weight
+
+#: Called with the bytes done and the bytes in all, by the thread that copies.
+Progress = Callable[[int, int], None]
+
+#: Bytes that the kernel is asked to copy at once; the digest follows this far behind, times the length of the queue.
+_CHUNK = 4 << 20
+_QUEUED = 8
+_BUFFER = 1 << 20
+#: Up to this size a digest is taken by the copying thread: handing it over would take longer.
+_INLINE = 1 << 20
+#: ioctl_ficlone(2): _IOW(0x94, 9, int).
+_FICLONE = 0x40049409
+#: What the kernel says where it can't copy between these two files; they are then copied by hand.
+_NO_KERNEL_COPY = frozenset(
+    {errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM, errno.ENOTTY, errno.ETXTBSY}
+)
+
+
+def source_of(weight: Weight) -> Extent | memoryview:
+    """The bytes of a weight in the form that is copied best. Counts as a read of all of them."""
+    return weight.extent() or weight.raw()
+
+
+class Copier:
+    """Copies ranges one after the other. A context manager, as it owns a thread; to be used by one thread.
+
+    progress: told of every chunk. total: bytes that will be copied or skipped, in all.
+    """
+
+    def __init__(self, progress: Progress | None = None, total: int = 0) -> None:
+        self._progress = progress
+        self._total = total
+        self._done = 0
+        self._follower: _Follower | None = None
+        self._buffer: memoryview | None = None
+
+    def copy(self, source: Extent | memoryview, fd: int, offset: int = 0, *, digest: bool = True) -> Digest | None:
+        """Copy all of ``source`` to ``offset`` of the open file ``fd`` (readable and writable; its position is unused).
+
+        Gives the digest of what was written, perhaps still being taken: ask it before ``fd`` is closed. Raises OSError
+        (``ENOSPC`` and the like) and WeightsChanged; the digest thread is then done with ``fd``.
+        """
+        nbytes = source.nbytes
+        follow = self._following(fd, offset) if digest and nbytes > _INLINE else None
+        try:
+            done = 0
+            cloned = isinstance(source, Extent) and offset == 0 and _clone(source, fd)
+            while done < nbytes:
+                step = min(_CHUNK, nbytes - done)
+                if not cloned:
+                    step = self._step(source, done, step, fd, offset + done)
+                done += step
+                if follow is not None:
+                    follow.advance(step)
+                self._advance(step)
+            if isinstance(source, Extent):
+                source.check()
+        except BaseException:
+            if follow is not None:
+                follow.abandon()
+            raise
+        if follow is not None:
+            follow.end()
+            return follow.digest
+        return self._hashed(fd, offset, nbytes) if digest else None
+
+    def hash(self, source: Extent | memoryview) -> str:
+        """The digest of a source, without copying it. Raises WeightsChanged."""
+        if isinstance(source, memoryview):
+            return blake3(source).hexdigest()
+        hasher = blake3()
+        try:
+            _update(hasher, source.fd, source.offset, source.nbytes, self._borrowed())
+        except EOFError as error:
+            raise _shorter(source) from error
+        source.check()
+        return hasher.hexdigest()
+
+    def skip(self, nbytes: int) -> None:
+        """Count bytes that need no copy."""
+        self._advance(nbytes)
+
+    def _step(self, source: Extent | memoryview, done: int, nbytes: int, fd: int, offset: int) -> int:
+        if isinstance(source, memoryview):
+            return os.pwrite(fd, source[done : done + nbytes], offset)
+        try:
+            copied = os.copy_file_range(source.fd, fd, nbytes, source.offset + done, offset)
+        except OSError as error:
+            if error.errno not in _NO_KERNEL_COPY:
+                raise
+            copied = 0
+        # Some file systems answer 0 instead of an error, so the end of the file is believed only of a plain read.
+        return copied or self._by_hand(source, done, nbytes, fd, offset)
+
+    def _by_hand(self, source: Extent, done: int, nbytes: int, fd: int, offset: int) -> int:
+        found = os.preadv(source.fd, [self._borrowed()[:nbytes]], source.offset + done)
+        if found == 0:
+            raise _shorter(source)
+        return os.pwrite(fd, self._borrowed()[:found], offset)
+
+    def _hashed(self, fd: int, offset: int, nbytes: int) -> Digest:
+        hasher = blake3()
+        _update(hasher, fd, offset, nbytes, self._borrowed())
+        digest = Digest()
+        digest.set(hasher.hexdigest())
+        return digest
+
+    def _borrowed(self) -> memoryview:
+        if self._buffer is None:
+            self._buffer = memoryview(bytearray(_BUFFER))
+        return self._buffer
+
+    def _following(self, fd: int, offset: int) -> _Follow:
+        if self._follower is None:
+            self._follower = _Follower()
+            self._follower.start()
+        return _Follow(self._follower, fd, offset)
+
+    def _advance(self, nbytes: int) -> None:
+        self._done += nbytes
+        if self._progress is not None:
+            self._progress(self._done, self._total)
+
+    def __enter__(self) -> Copier:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        if self._follower is not None:
+            self._follower.stop()
+            self._follower = None
+
+
+class Digest:
+    """A digest that another thread is taking."""
+
+    def __init__(self) -> None:
+        self._ready = threading.Event()
+        self._value = EMPTY
+        self._error: BaseException | None = None
+
+    def result(self) -> str:
+        """64 hexadecimal characters, once they are there. Raises what the reading of the file raised."""
+        self._ready.wait()
+        if self._error is not None:
+            raise self._error
+        return self._value
+
+    def set(self, value: str) -> None:
+        """It is there."""
+        self._value = value
+        self._ready.set()
+
+    def fail(self, error: BaseException) -> None:
+        """There will be none."""
+        self._error = error
+        self._ready.set()
+
+
+class _Follow:
+    """One copy whose bytes are hashed as they are written."""
+
+    def __init__(self, follower: _Follower, fd: int, offset: int) -> None:
+        self.digest = Digest()
+        self.hasher = blake3()
+        self.abandoned = False
+        self._follower = follower
+        self._fd = fd
+        self._offset = offset
+
+    def advance(self, nbytes: int) -> None:
+        """The next ``nbytes`` bytes have been written."""
+        self._follower.put(_Task(self, self._fd, self._offset, nbytes))
+        self._offset += nbytes
+
+    def end(self) -> None:
+        """All bytes have been written."""
+        self._follower.put(_Task(self, self._fd, self._offset, 0))
+
+    def abandon(self) -> None:
+        """The copy failed: wait until the other thread uses its file no more."""
+        self.abandoned = True
+        self._follower.settle()
+
+
+class _Task(NamedTuple):
+    """A range to hash; the last of its copy where it is empty."""
+
+    follow: _Follow
+    fd: int
+    offset: int
+    nbytes: int
+
+
+class _Follower(threading.Thread):
+    """Hashes ranges in the order in which they come."""
+
+    def __init__(self) -> None:
+        super().__init__(name="cachec-digest", daemon=True)
+        self._tasks: queue.Queue[_Task | None] = queue.Queue(_QUEUED)
+
+    def put(self, task: _Task) -> None:
+        """Hash this; waits while the queue is full."""
+        self._tasks.put(task)
+
+    def settle(self) -> None:
+        """Wait until nothing is left to do."""
+        self._tasks.join()
+
+    def stop(self) -> None:
+        """End the thread."""
+        self._tasks.put(None)
+        self.join()
+
+    def run(self) -> None:
+        buffer = memoryview(bytearray(_BUFFER))
+        while (task := self._tasks.get()) is not None:
+            follow = task.follow
+            try:
+                if follow.abandoned:
+                    continue
+                if task.nbytes == 0:
+                    follow.digest.set(follow.hasher.hexdigest())
+                else:
+                    _update(follow.hasher, task.fd, task.offset, task.nbytes, buffer)
+            except (OSError, EOFError) as error:
+                follow.abandoned = True
+                follow.digest.fail(error)
+            finally:
+                self._tasks.task_done()
+
+
+def _update(hasher: blake3, fd: int, offset: int, nbytes: int, buffer: memoryview) -> None:
+    """Hash a range of a file through ``buffer``. Raises EOFError where the file ends before."""
+    while nbytes:
+        found = os.preadv(fd, [buffer[:nbytes]], offset)
+        if found == 0:
+            raise EOFError(f"file ends at byte {offset}, {nbytes} bytes early")
+        hasher.update(buffer[:found])
+        offset += found
+        nbytes -= found
+
+
+def _clone(source: Extent, fd: int) -> bool:
+    """Make the file ``fd`` share all bytes of the source's file, if the source is all of it and that can be done."""
+    if source.nbytes == 0 or source.offset or fsio.identity(source.fd).size != source.nbytes:
+        return False
+    try:
+        fcntl.ioctl(fd, _FICLONE, source.fd)
+    except OSError as error:
+        if error.errno in _NO_KERNEL_COPY:
+            return False
+        raise
+    return True
+
+
+def _shorter(source: Extent) -> WeightsChanged:
+    return WeightsChanged(f"{source.file.path}: became shorter while it was copied; open the weights again")

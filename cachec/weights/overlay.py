@@ -1,0 +1,210 @@
+"""Weights over other weights: a few changed or new ones, padded ones, and ones that are computed when looked at."""
+
+from __future__ import annotations
+
+import math
+import secrets
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from cachec import fsio
+from cachec.errors import HandleClosed, UsageError, WeightError
+from cachec.hashing import FileDigests, Hasher, digest_bytes
+from cachec.weights.dtypes import SIZES, size_of
+from cachec.weights.layout import Layout
+from cachec.weights.memory import buffers_of
+from cachec.weights.parts import Part, PartSource
+from cachec.weights.safetensors import Tensor
+from cachec.weights.sharding import AxisPatterns, matching_axes
+from cachec.weights.sources import Buffer, ComposedSource, MemorySource, Source
+from cachec.weights.spans import slice_spans
+from cachec.weights.weight import Weight
+
+if TYPE_CHECKING:
+    from cachec.weights.sets import WeightSet
+
+#: The axis that is the rank, as PEFT (``peft/tuners/lora/layer.py``) lays out its adapters.
+LORA: Final[AxisPatterns] = {"*lora_A*": 0, "*lora_B*": 1}
+
+
+class _Over(Mapping[str, Weight]):
+    """The handles of two sets, the second over the first, made when asked for."""
+
+    def __init__(self, base: WeightSet, over: WeightSet) -> None:
+        self._base = base
+        self._over = over
+
+    def __getitem__(self, name: str) -> Weight:
+        return self._over[name] if name in self._over else self._base[name]
+
+    def __iter__(self) -> Iterator[str]:
+        yield from self._base
+        yield from (name for name in self._over if name not in self._base)
+
+    def __len__(self) -> int:
+        return len(self._base) + sum(name not in self._base for name in self._over)
+
+
+class OverlaySource(ComposedSource):
+    """One set over another. Costs nothing a weight, unlike a composition of handles."""
+
+    def __init__(self, base: WeightSet, over: WeightSet) -> None:
+        super().__init__(_Over(base, over))
+        self._sets = (base, over)
+
+    def sources(self) -> list[Source]:
+        return list({id(weights.source): weights.source for weights in self._sets}.values())
+
+    def state(self) -> bytes:
+        hasher = Hasher("overlay")
+        for weights in self._sets:
+            hasher.part("set", weights.revision.encode())
+        return hasher.digest().encode()
+
+
+def overlay(
+    base: WeightSet, other: Mapping[str, Any], *, tied: Iterable[Iterable[str]] = (), replace: bool = False
+) -> WeightSet:
+    """``other`` over ``base``; see ``WeightSet.overlay``."""
+    from cachec.weights.sets import WeightSet
+
+    if isinstance(other, WeightSet):
+        if tied:
+            raise UsageError("overlay: tied= goes with a mapping; a weight set states its ties itself")
+        over = other
+    else:
+        over = _set_of(other, tied)
+    if over.rank not in {None, base.rank}:
+        raise UsageError(f"overlay: weights of rank {over.rank} over those of rank {base.rank}; expected the same rank")
+    layout = base.layout.overlaid(over.layout, replace=replace)
+    return WeightSet(layout, OverlaySource(base, over), rank=base.rank)
+
+
+def _set_of(other: Mapping[str, Any], tied: Iterable[Iterable[str]]) -> WeightSet:
+    from cachec.weights.sets import WeightSet
+
+    if not isinstance(other, Mapping):
+        raise UsageError(f"overlay: expected a weight set or a mapping name -> weight, found {type(other).__name__}")
+    handles = {name: value for name, value in other.items() if isinstance(value, Weight)}
+    arrays = {name: value for name, value in other.items() if name not in handles}
+    if not handles:
+        return WeightSet.from_arrays(arrays, tied=tied)
+    made = WeightSet.from_arrays(arrays)
+    return WeightSet.from_weights({**handles, **made}, tied=tied)
+
+
+class Made(NamedTuple):
+    """A weight that is computed. dtype: a name as in WeightSpec. make: the set that it is derived from -> its array."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    make: Callable[[WeightSet], Any]
+
+
+class MadeSource(Source):
+    """Weights that are computed when they are looked at, from the weights of another set. Nothing is kept."""
+
+    def __init__(self, base: WeightSet, made: Mapping[str, Made]) -> None:
+        self._base = base
+        self._made: Mapping[str, Made] | None = made
+        self._token = secrets.token_bytes(16)
+
+    def digest(self, name: str, tensor: Tensor, digests: FileDigests | None) -> str:
+        return digest_bytes(self.view(name, tensor))
+
+    def view(self, name: str, tensor: Tensor) -> memoryview:
+        import numpy as np
+
+        if self._made is None:
+            raise HandleClosed(f"weight {name!r}: its set was released")
+        made = self._made[name]
+        tensors, buffers = buffers_of({name: np.asarray(made.make(self._base), order="C")})
+        found = tensors[name]
+        if (found.dtype, found.shape) != (made.dtype, made.shape):
+            raise WeightError(
+                f"derived weight {name!r}: expected {made.dtype} {list(made.shape)}, "
+                f"found {found.dtype} {list(found.shape)}; state what is returned: Made(dtype, shape, function)"
+            )
+        return buffers[name].view[tensor.offset : tensor.offset + tensor.nbytes]
+
+    def unguarded(self, weight: Weight, there: str, callers: Mapping[str, WeightSet]) -> Weight:
+        """Made now, into a file without a name: its function may use handles that close with the stage."""
+        tensor = weight.tensor
+        data = self.view(there, tensor)
+        with tempfile.TemporaryFile() as file:
+            file.write(data)
+            file.flush()
+            view = fsio.map_read(file.fileno(), 0, tensor.nbytes)
+        kept = Layout({there: Tensor(tensor.dtype, tensor.shape, tensor.nbytes, 0, 0, tensor.shard)})
+        return Weight(there, kept, MemorySource({there: Buffer(view, fixed=True)}), there)
+
+    def changed(self) -> str | None:
+        return self._base.changed()
+
+    def state(self) -> bytes:
+        return self._token
+
+    def release(self) -> None:
+        self._made = None
+        self._base.release()
+
+
+def derive(
+    base: WeightSet, made: Mapping[str, Made | Callable[[Weight], Any]], *, tied: Iterable[Iterable[str]] = ()
+) -> WeightSet:
+    """``base`` with computed weights; see ``WeightSet.derive``."""
+    from cachec.weights.sets import WeightSet
+
+    stated = {name: _stated(base, name, value) for name, value in made.items()}
+    tensors = {name: _tensor_of(base, name, value) for name, value in stated.items()}
+    over = WeightSet(Layout(tensors).tied(tied), MadeSource(base, stated), rank=base.rank)
+    # Releasing the result releases the base, which is what it is made of, in either way.
+    return overlay(base, over, replace=True)
+
+
+def _stated(base: WeightSet, name: str, value: Any) -> Made:
+    if isinstance(value, Made):
+        return Made(value.dtype, tuple(value.shape), value.make)
+    if not callable(value):
+        raise UsageError(f"derive: {name!r} expected Made(dtype, shape, function) or a function, found {value!r}")
+    weight = base[name]
+    return Made(weight.dtype, weight.shape, lambda weights: value(weights[name]))
+
+
+def _tensor_of(base: WeightSet, name: str, made: Made) -> Tensor:
+    size = size_of(made.dtype)
+    if not all(type(dimension) is int and dimension >= 0 for dimension in made.shape):
+        raise UsageError(f"derive: {name!r} expected a shape of integers from 0, found {made.shape!r}")
+    known = base.layout.tensors.get(name)
+    shard = known.shard if known is not None and len(known.shape) == len(made.shape) else None
+    return Tensor(made.dtype, made.shape, math.prod(made.shape) * size, 0, 0, shard)
+
+
+def pad_rank(weights: WeightSet, patterns: AxisPatterns, rank: int) -> WeightSet:
+    """Adapters of one rank; see ``WeightSet.pad_rank``. patterns: name -> the axis that is the rank."""
+    from cachec.weights.sets import WeightSet
+
+    if type(rank) is not int or rank < 1:
+        raise UsageError(f"pad_rank: expected a rank from 1, found {rank!r}")
+    layout = weights.layout
+    tensors = dict(layout.tensors)
+    parts: dict[str, Part] = {}
+    for name, axis in matching_axes(layout.tensors, patterns, "pad_rank").items():
+        whole = layout.tensors[name]
+        found = whole.shape[axis]
+        if found > rank:
+            raise UsageError(
+                f"pad_rank: {name!r} {whole.dtype} {list(whole.shape)}: expected a rank of at most {rank} on axis "
+                f"{axis}, found {found}; pad all adapters to the largest"
+            )
+        if found == rank:
+            continue
+        spans = slice_spans(whole.shape, SIZES[whole.dtype], axis, 0, found, rank)
+        parts[name] = Part(weights[name], spans, spans.number * spans.step)
+        tensors[name] = parts[name].tensor((*whole.shape[:axis], rank, *whole.shape[axis + 1 :]), whole.shard)
+    if not parts:
+        return weights
+    found_layout = Layout(tensors, layout.ties).tied(layout.ties)  # again: tied weights have to agree
+    over = WeightSet(Layout({name: tensors[name] for name in parts}), PartSource(parts), rank=weights.rank)
+    return WeightSet(found_layout, OverlaySource(weights, over), rank=weights.rank)

@@ -1,0 +1,493 @@
+"""The store's own weights: one side file a tensor, addressed by content, and named revisions that say which belong.
+
+    $CACHEC_DIR/weights/tensors/ab/<64 hex>    the bytes of one tensor, row-major, little-endian; mode 0444
+                        revisions/, names/     see ``revisions.py``
+                        tmp/stage-<pid>-<hex>  a side file that is being written
+
+A side file starts on a page, as every file does, and is named by the BLAKE3 of its bytes: weights that share a tensor
+share its file. Owned means copied (or cloned by the file system); a hard link would let whoever has the other name write
+into it.
+
+**Trust.** Rehashing 500 GB at each use is no choice, so a side file carries a seal: once written it gets one fixed mtime,
+and any later write through its name would change that. A sealed file of the right size is taken to hold what its name
+says; any other (restored from a backup without its times, say) is hashed when first used, and sealed again or refused.
+``verify`` hashes all of them, and breaks the seal of what is damaged: then uses raise, and the next ``add`` repairs it.
+
+**Locks.** ``flock`` on the folder: shared while weights are added, exclusive while unused files are swept; so a sweep
+never sees a tensor without its revision. An open set holds a shared lock on its record, and what it names stays. The
+kernel drops the locks of who is killed.
+
+**After a kill**, what an ``add`` had published is there and is not copied again; its one partial file, and tensors that
+no revision names, go with the next sweep.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from cachec import fsio
+from cachec.errors import CheckpointError, UsageError, WeightError, WeightsChanged
+from cachec.hashing import FileDigests, digest_extent
+from cachec.model import WeightSpec
+from cachec.weights.copying import Copier, Progress, source_of
+from cachec.weights.revisions import (
+    VERSION,
+    Contents,
+    OwnedTensor,
+    PlacedFile,
+    PlacedTensor,
+    Pointer,
+    Record,
+    Revisions,
+    Use,
+    check_name,
+)
+from cachec.weights.safetensors import Tensor
+from cachec.weights.sets import WeightSet
+from cachec.weights.sources import Extent, FileSource, OpenedFile
+from cachec.weights.weight import Weight
+
+#: The mtime of every side file: 2000-01-01 00:00:00 UTC, a whole even second, which every file system can keep.
+SEAL_NS = 946_684_800 * 10**9
+MODE = 0o444
+#: Up to this size a tensor is hashed before it is copied, in case that it is there already.
+_SMALL = 1 << 20
+#: How long who adds waits for a sweep, in seconds.
+_PATIENCE = 60.0
+
+
+class Revision:
+    """Named weights of the store. The description of each weight is read when it is asked for.
+
+    id: 64 hexadecimal characters, equal for equal weights. created: Unix time in seconds. source: where they came from.
+    owned: whether the store has the bytes, or knows where in the user's files they are.
+    """
+
+    def __init__(self, pointer: Pointer, load: Callable[[], Contents]) -> None:
+        self.name = pointer.name
+        self.id = pointer.revision
+        self.created = pointer.created
+        self.source = pointer.source
+        self.owned = pointer.owned
+        self.count = pointer.count
+        self.nbytes = pointer.nbytes
+        self._load = load
+
+    @property
+    def specs(self) -> Mapping[str, WeightSpec]:
+        """The description of each weight, by name. Raises WeightError where the record is damaged."""
+        return self._load().layout.specs
+
+    @property
+    def digests(self) -> Mapping[str, str]:
+        """The digest of each weight, by name; empty for weights in place."""
+        return self._load().by_name
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The paths of the user's files, for weights in place."""
+        return tuple(file.path for file in self._load().record.files)
+
+    def __repr__(self) -> str:
+        return f"Revision({self.name!r}, {self.id[:16]}, {self.count} weights, {self.nbytes} bytes)"
+
+
+class Removed(NamedTuple):
+    """What a sweep removed. in_use: revisions that open sets keep. postponed: somebody is adding; sweep again later."""
+
+    revisions: tuple[str, ...] = ()
+    tensors: int = 0
+    nbytes: int = 0
+    in_use: tuple[str, ...] = ()
+    postponed: bool = False
+
+
+class Damage(NamedTuple):
+    """A file that is not what a revision says. names: the weights that need it."""
+
+    path: str
+    names: tuple[str, ...]
+    detail: str
+
+
+class Difference(NamedTuple):
+    """How two revisions differ, by names. by: ``digest``, or ``specification`` where one of them is in place."""
+
+    added: tuple[str, ...]
+    removed: tuple[str, ...]
+    changed: tuple[str, ...]
+    same: int
+    by: str
+
+
+class WeightStore:
+    """The weights in a folder. Objects of this class share nothing but the folder; any number may be used at once."""
+
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        *,
+        fsync: bool = False,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """folder: ``$CACHEC_DIR/weights``; made when first written. fsync: flush each file and its name."""
+        self.folder = Path(folder)
+        self.tensors = self.folder / "tensors"
+        self._tmp = self.folder / "tmp"
+        self._fsync = fsync
+        self._clock = clock
+        self._revisions = Revisions(self.folder, fsync=fsync)
+
+    # --- adding
+
+    def add(
+        self,
+        weights: WeightSet,
+        name: str,
+        *,
+        own: bool = True,
+        source: str = "",
+        replace: bool = False,
+        progress: Progress | None = None,
+    ) -> Revision:
+        """Keep these weights under ``name``.
+
+        own: copy the bytes of each tensor that is not there yet; otherwise only note where in the user's files they
+        are, and in which state those are. source: text for people. replace: let a name that is taken stand for these
+        from now on. progress: called with bytes done and bytes in all; what is there already counts as done.
+
+        Can be repeated after a kill or a full disk: tensors that were published are not copied again. Raises UsageError
+        (name taken or malformed; weights in memory with own=False), OSError (disk full), WeightsChanged.
+        """
+        check_name(name)
+        with self._adding():
+            before = self._revisions.pointer(name)
+            record = self._copied(weights, progress) if own else self._in_place(weights)
+            revision = self._revisions.add(record)
+            if before is not None and before.revision == revision:
+                return self._revision(before)
+            if before is not None and not replace:
+                raise UsageError(
+                    f"{name!r} is the name of revision {before.revision[:16]}, these weights are {revision[:16]}; "
+                    "remove it first, choose another name, or pass replace=True"
+                )
+            pointer = Pointer(VERSION, name, revision, self._clock(), source, own, len(weights), weights.nbytes)
+            self._revisions.point(pointer)
+        return self._revision(pointer)
+
+    def _copied(self, weights: WeightSet, progress: Progress | None) -> Record:
+        sizes = {found.st_size for _, found in self._side_files()}
+        with Copier(progress, weights.nbytes) as copier:
+            owned = tuple(OwnedTensor(w.spec, self._own(w, copier, sizes)) for w in weights.values())
+        return Record(VERSION, owned=owned)
+
+    def _own(self, weight: Weight, copier: Copier, sizes: set[int]) -> str:
+        """The digest of a weight, once its side file is there."""
+        source, nbytes = source_of(weight), weight.nbytes
+        stated = source.digest if isinstance(source, Extent) else ""
+        known = stated
+        if not known and (nbytes <= _SMALL or nbytes in sizes):
+            known = copier.hash(source)  # cheaper than a copy that is thrown away
+        if known and self._has(known, nbytes):
+            copier.skip(nbytes)
+            return known
+        with fsio.Staging(self._tmp) as staged:
+            taken = copier.copy(source, staged.fd)
+            digest = taken.result() if taken is not None else known
+            if stated and digest != stated:
+                raise WeightsChanged(
+                    f"weight {weight.name!r}: its bytes expected the digest {stated}, found {digest}: damaged"
+                )
+            self._publish(staged, digest, nbytes)
+        return digest
+
+    def _publish(self, staged: fsio.Staging, digest: str, nbytes: int) -> None:
+        path = self._path(digest)
+        fsio.make_dir(path.parent)
+        with fsio.folder_locked(path.parent, exclusive=True):
+            if self._has(digest, nbytes):
+                return  # another process was faster; its file may be mapped already
+            os.utime(staged.fd, ns=(SEAL_NS, SEAL_NS))
+            staged.commit(path, mode=MODE, fsync=self._fsync)
+
+    def _has(self, digest: str, nbytes: int) -> bool:
+        path = self._path(digest)
+        try:
+            return _holds(path, digest, nbytes)
+        except FileNotFoundError:
+            return False
+
+    def _in_place(self, weights: WeightSet) -> Record:
+        files: dict[OpenedFile, int] = {}
+        placed: list[PlacedTensor] = []
+        for name, weight in weights.items():
+            extent = weight.extent()
+            if extent is None:
+                raise UsageError(f"weight {name!r} is in memory and has no file to stay in; add it with own=True")
+            if extent.file.artifact:
+                raise UsageError(
+                    f"weight {name!r} is a file of a store, which may remove it; add it with own=True, which shares it"
+                )
+            placed.append(PlacedTensor(weight.spec, files.setdefault(extent.file, len(files)), extent.offset))
+        return Record(VERSION, placed=tuple(placed), files=tuple(map(_placed_file, files)))
+
+    # --- using
+
+    def open(self, name: str) -> WeightSet:
+        """The weights of a name, or of a revision by its first digits. No file of weights is opened before it is used.
+
+        The set keeps the revision from being swept until it is released and collected. Raises WeightError (unknown, or
+        damaged), WeightsChanged (a file in place is not what was added).
+        """
+        revision = self._revisions.resolve(name)
+        use = self._revisions.use(revision)
+        contents = self._revisions.contents(revision)
+        if contents.record.files:
+            use.close()  # there is nothing of ours to keep
+            files = tuple(_reopened(file) for file in contents.record.files)
+            return WeightSet(contents.layout, FileSource(files))
+        return WeightSet(contents.layout, OwnedSource(self.tensors, revision, contents.digests, use))
+
+    def show(self, name: str) -> Revision:
+        """What a name stands for. Raises WeightError where there is none."""
+        pointer = self._revisions.pointer(name)
+        if pointer is None:
+            raise self._revisions.unknown(name)
+        return self._revision(pointer)
+
+    def revisions(self) -> list[Revision]:
+        """Everything that has a name, sorted by it."""
+        return [self._revision(pointer) for pointer in self._revisions.pointers()]
+
+    def diff(self, a: str, b: str) -> Difference:
+        """What changes from ``a`` to ``b`` (names or revisions), without reading a byte. Raises WeightError."""
+        old, new = (self._revisions.contents(self._revisions.resolve(name)) for name in (a, b))
+        by_digest = not old.record.files and not new.record.files
+        changed = [
+            name
+            for name, spec in old.layout.specs.items()
+            if name in new.layout.tensors
+            and (spec != new.layout.spec(name) or (by_digest and old.by_name[name] != new.by_name[name]))
+        ]
+        return Difference(
+            added=tuple(name for name in new.layout.tensors if name not in old.layout.tensors),
+            removed=tuple(name for name in old.layout.tensors if name not in new.layout.tensors),
+            changed=tuple(changed),
+            same=sum(name in new.layout.tensors for name in old.layout.tensors) - len(changed),
+            by="digest" if by_digest else "specification",
+        )
+
+    def verify(self, name: str, progress: Progress | None = None) -> tuple[Damage, ...]:
+        """Hash every side file of a revision (of weights in place: look whether the files are as they were added).
+
+        What is damaged loses its seal, so that it is refused when used and written anew by the next ``add``.
+        """
+        revision = self._revisions.resolve(name)
+        use = self._revisions.use(revision)
+        try:
+            contents = self._revisions.contents(revision)
+            if contents.record.files:
+                return _changed_files(contents)
+            return tuple(self._damages(contents, progress))
+        finally:
+            use.close()
+
+    def _damages(self, contents: Contents, progress: Progress | None) -> Iterator[Damage]:
+        total, done = sum(nbytes for _, nbytes in contents.digests), 0
+        for digest, nbytes in contents.digests:
+            path = self._path(digest)
+            try:
+                found = _digest_of(path)
+                detail = "" if found == digest else f"its bytes have the digest {found}"
+            except FileNotFoundError:
+                detail = "it is gone"
+            if detail:
+                with contextlib.suppress(FileNotFoundError, PermissionError):
+                    os.utime(path)
+                yield Damage(str(path), _users(contents, digest), detail)
+            done += nbytes
+            if progress is not None:
+                progress(done, total)
+
+    # --- removing
+
+    def remove(self, name: str) -> Removed:
+        """Forget a name, and remove what nothing needs any more. Raises WeightError where there is none of it."""
+        check_name(name)
+        self._revisions.unpoint(name)
+        return self.sweep()
+
+    def sweep(self) -> Removed:
+        """Remove what no name stands for and no open set uses: revisions, tensors, partial files.
+
+        Raises WeightError where a record can't be read: nothing is removed while it is unknown what is needed.
+        """
+        try:
+            with fsio.folder_locked(self.folder, exclusive=True, seconds=0):
+                return self._sweep()
+        except FileNotFoundError:
+            return Removed()
+        except BlockingIOError:
+            return Removed(postponed=True)
+
+    def _sweep(self) -> Removed:
+        self._clean()
+        named = {pointer.revision for pointer in self._revisions.pointers()}
+        loose = [revision for revision in self._revisions.ids() if revision not in named]
+        # All that stays is read before anything goes.
+        needed = {revision: self._revisions.contents(revision).digests for revision in self._revisions.ids()}
+        gone = tuple(revision for revision in loose if self._revisions.sweep(revision))
+        used = {digest for revision, digests in needed.items() if revision not in gone for digest, _ in digests}
+        tensors = nbytes = 0
+        for path, found in self._side_files():
+            if path.name not in used:
+                path.unlink()
+                tensors += 1
+                nbytes += found.st_size
+        return Removed(gone, tensors, nbytes, tuple(revision for revision in loose if revision not in gone))
+
+    def _clean(self) -> None:
+        """Remove what killed processes left; only while nobody adds."""
+        if self._tmp.is_dir():
+            for path in self._tmp.iterdir():
+                path.unlink()
+
+    @contextlib.contextmanager
+    def _adding(self) -> Iterator[None]:
+        fsio.make_dir(self._tmp)
+        fsio.make_dir(self.tensors)
+        with contextlib.suppress(BlockingIOError), fsio.folder_locked(self.folder, exclusive=True, seconds=0):
+            self._clean()
+        with fsio.folder_locked(self.folder, exclusive=False, seconds=_PATIENCE):
+            yield
+
+    def _side_files(self) -> Iterator[tuple[Path, os.stat_result]]:
+        for folder in sorted(self.tensors.iterdir()) if self.tensors.is_dir() else ():
+            for path in sorted(folder.iterdir()):
+                yield path, path.lstat()
+
+    def _revision(self, pointer: Pointer) -> Revision:
+        return Revision(pointer, lambda: self._revisions.contents(pointer.revision))
+
+    def _path(self, digest: str) -> Path:
+        return self.tensors / digest[:2] / digest
+
+
+class OwnedSource(FileSource):
+    """The side files of one revision, opened when used, a bounded number of them at a time.
+
+    The digest of a whole weight is the name of its file; a part of one is hashed.
+    """
+
+    def __init__(self, tensors: Path, revision: str, digests: tuple[tuple[str, int], ...], use: Use) -> None:
+        super().__init__(())
+        self._many = True
+        self._tensors = tensors
+        self._revision = revision
+        self._owned = digests
+        self._use = use
+
+    def digest(self, name: str, tensor: Tensor, digests: FileDigests | None) -> str:
+        self._bind(name, tensor)
+        return self._stated(tensor) or super().digest(name, tensor, digests)
+
+    def extent(self, name: str, tensor: Tensor) -> Extent | None:
+        bound = self._bind(name, tensor)
+        return Extent(bound.fd, tensor.offset, tensor.nbytes, bound.file, bound.check, self._stated(tensor))
+
+    def state(self) -> bytes:
+        return f"owned:{self._revision}".encode()
+
+    def release(self) -> None:
+        super().release()
+        self._use.close()
+
+    def _stated(self, tensor: Tensor) -> str:
+        digest, nbytes = self._owned[tensor.file]
+        return digest if (tensor.offset, tensor.nbytes) == (0, nbytes) else ""
+
+    def _file(self, name: str, number: int) -> OpenedFile:
+        digest, nbytes = self._owned[number]
+        path = self._tensors / digest[:2] / digest
+        try:
+            whole = _holds(path, digest, nbytes)
+            found = fsio.identity(path)
+        except FileNotFoundError:
+            raise WeightsChanged(f"weight {name!r}: its side file {path} is gone; add the weights again") from None
+        if not whole:
+            raise WeightsChanged(
+                f"weight {name!r}: its side file {path} does not hold the {nbytes} bytes that its name says; add the "
+                "weights again"
+            )
+        return OpenedFile(str(path), found, 0, "", artifact=True)
+
+
+def _holds(path: Path, digest: str, nbytes: int) -> bool:
+    """Whether a side file is what its name says: sealed and of that size, or, without a seal, hashed and sealed.
+
+    Raises FileNotFoundError.
+    """
+    found = path.lstat()
+    if not stat.S_ISREG(found.st_mode) or found.st_size != nbytes:
+        return False
+    if found.st_mtime_ns == SEAL_NS:
+        return True
+    if _digest_of(path) != digest:
+        return False
+    with contextlib.suppress(PermissionError):  # a store that is only read is hashed by each process
+        os.utime(path, ns=(SEAL_NS, SEAL_NS))
+    return True
+
+
+def _digest_of(path: Path) -> str:
+    fd = fsio.open_read(path)
+    try:
+        return digest_extent(fd, 0, os.fstat(fd).st_size)
+    finally:
+        os.close(fd)
+
+
+def _users(contents: Contents, digest: str) -> tuple[str, ...]:
+    return tuple(name for name, found in contents.by_name.items() if found == digest)
+
+
+def _placed_file(file: OpenedFile) -> PlacedFile:
+    found = file.identity
+    return PlacedFile(
+        file.path, found.ino, found.size, found.mtime_ns, found.ctime_ns, file.header_nbytes, file.header_digest
+    )
+
+
+def _state_of(file: PlacedFile) -> tuple[int, int, int, int]:
+    return file.ino, file.size, file.mtime_ns, file.ctime_ns
+
+
+def _reopened(file: PlacedFile) -> OpenedFile:
+    """A file of the user's, if it is still as it was added. Raises WeightsChanged."""
+    try:
+        found = fsio.identity(file.path)
+    except OSError as error:
+        raise WeightsChanged(f"{file.path}: expected as it was added, found none: {error.strerror}") from error
+    if found[1:] != _state_of(file):
+        raise WeightsChanged(f"{file.path}: changed after its weights were added in place; add them again")
+    return OpenedFile(file.path, found, file.header_nbytes, file.header_digest)
+
+
+def _changed_files(contents: Contents) -> tuple[Damage, ...]:
+    damages = []
+    for number, file in enumerate(contents.record.files):
+        try:
+            _reopened(file)
+        except (WeightsChanged, CheckpointError) as error:
+            names = tuple(placed.spec.name for placed in contents.record.placed if placed.file == number)
+            damages.append(Damage(file.path, names, str(error)))
+    return tuple(damages)
+
+
+__all__ = ["Damage", "Difference", "Removed", "Revision", "WeightError", "WeightStore"]

@@ -1,0 +1,165 @@
+"""Weights cut up for workers: slices of whole tensors by rank, and files that hold one worker's slices each.
+
+A folder of shards:
+
+    rank-<i>-of-<n>.safetensors   all that worker i (from 1, as in the names of the shards) of n maps: its slices as
+                                  ``<name>_shard-<i>-of-<n>``, and a copy of every tensor that is not cut. Metadata:
+                                  ``cachec.shard_axes`` (name -> axis) and ``cachec.shard_whole`` (the names of the
+                                  tensors that are not cut), both JSON: what must be in the file, and nothing else.
+    cachec-shards.json            what is in the folder, for people and for messages; no worker needs it.
+
+A worker opens its own file and no other.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from cachec import fsio
+from cachec.errors import UnknownWeight, UsageError
+from cachec.weights.dtypes import SIZES
+from cachec.weights.layout import Layout
+from cachec.weights.parts import Part, PartSource
+from cachec.weights.presharded import AXES_KEY, INDEX_NAME, WHOLE_KEY, ShardIndex, rank_file
+from cachec.weights.safetensors import Tensor
+from cachec.weights.sources import ComposedSource
+from cachec.weights.spans import slice_spans
+from cachec.weights.weight import Weight
+
+if TYPE_CHECKING:
+    from cachec.weights.sets import WeightSet
+
+#: Name, fnmatch glob, or compiled regular expression (of the full name) -> axis, or None for "every worker has all of
+#: it". The first that matches decides; what none matches is whole on every worker.
+AxisPatterns = Mapping["str | re.Pattern[str]", "int | None"]
+
+
+def matching_axes(tensors: Mapping[str, Tensor], patterns: AxisPatterns, what: str) -> dict[str, int]:
+    """The axis of every tensor that a pattern gives one, from 0.
+
+    Raises UnknownWeight for a pattern that matches no name, UsageError for an axis that a tensor does not have.
+    """
+    axes: dict[str, int] = {}
+    decided: set[str] = set()
+    for pattern, axis in patterns.items():
+        found = _matches(tensors, pattern)
+        if not found:
+            text = pattern if isinstance(pattern, str) else pattern.pattern
+            raise UnknownWeight(f"{what}: no weight among {len(tensors)} matches {text!r}")
+        if axis is not None and type(axis) is not int:
+            raise UsageError(f"{what}: expected an axis or None for {pattern!r}, found {axis!r}")
+        for name in found:
+            if name in decided:
+                continue
+            decided.add(name)
+            if axis is None:
+                continue
+            shape = tensors[name].shape
+            if not -len(shape) <= axis < len(shape):
+                raise UsageError(
+                    f"{what}: {name!r} has {len(shape)} dimensions {list(shape)}, expected an axis below that, "
+                    f"found {axis}"
+                )
+            axes[name] = axis % len(shape)
+    return axes
+
+
+def shard(weights: WeightSet, patterns: AxisPatterns, rank: int, world_size: int, *, pad: bool = False) -> WeightSet:
+    """What worker ``rank`` of ``world_size`` needs of whole weights; see ``WeightSet.shard``."""
+    from cachec.weights.presharded import world
+    from cachec.weights.sets import WeightSet
+
+    world(rank, world_size)
+    if weights.rank not in {None, rank}:
+        raise UsageError(f"shard: these are the weights of rank {weights.rank}, expected of all or of rank {rank}")
+    layout = weights.layout
+    parts: dict[str, Part] = {}
+    tensors = dict(layout.tensors)
+    for name, axis in matching_axes(layout.tensors, patterns, "shard").items():
+        whole = layout.tensors[name]
+        if whole.shard is not None:
+            axis_there, count = whole.shard
+            raise UsageError(f"shard: {name!r} is one of {count} shards on axis {axis_there} already, expected whole")
+        length = _local_length(name, whole, axis, world_size, pad=pad)
+        begin = min(rank * length, whole.shape[axis])
+        there = min(length, whole.shape[axis] - begin)
+        shape = (*whole.shape[:axis], length, *whole.shape[axis + 1 :])
+        spans = slice_spans(whole.shape, SIZES[whole.dtype], axis, begin, there, length)
+        parts[name] = Part(weights[name], spans, spans.number * spans.step)
+        tensors[name] = parts[name].tensor(shape, (axis, world_size))
+    found = Layout(tensors, layout.ties).tied(layout.ties)  # again: the parts of tied weights have to agree
+    made = PartSource(parts)
+    handles = {name: Weight(name, found, made, name) if name in parts else weights[name] for name in tensors}
+    return WeightSet(found, ComposedSource(handles), rank=rank)
+
+
+def save_shards(
+    weights: WeightSet,
+    folder: str | os.PathLike[str],
+    patterns: AxisPatterns,
+    world_size: int,
+    *,
+    pad: bool = False,
+    progress: Callable[..., Any] | None = None,
+    fsync: bool = False,
+) -> None:
+    """Write one file a worker; see ``WeightSet.save_shards``."""
+    from cachec.weights.sets import WeightSet
+    from cachec.weights.writing import save
+
+    place = os.fspath(folder)
+    os.makedirs(place, exist_ok=True)
+    others = [name for name in sorted(os.listdir(place)) if name.endswith(".safetensors")]
+    expected = [rank_file(rank, world_size) for rank in range(world_size)]
+    if not set(others) <= set(expected):
+        extra = next(name for name in others if name not in expected)
+        raise UsageError(f"save_shards: {place} holds {extra!r}, expected an empty folder or shards for {world_size}")
+    axes = matching_axes(weights.layout.tensors, patterns, "shard")
+    for rank in range(world_size):
+        own = shard(weights, patterns, rank, world_size, pad=pad)
+        named = {shard_name(name, rank, world_size) if name in axes else name: own[name] for name in own}
+        metadata = {
+            AXES_KEY: msgspec.json.encode(axes, order="deterministic").decode(),
+            WHOLE_KEY: msgspec.json.encode([name for name in own if name not in axes]).decode(),
+        }
+        path = os.path.join(place, expected[rank])
+        save(
+            WeightSet.from_weights(named), path, format="safetensors", metadata=metadata, progress=progress, fsync=fsync
+        )
+    whole = {name: list(weights.layout.tensors[name].shape) for name in axes}
+    index = ShardIndex(version=1, world_size=world_size, files=expected, axes=axes, shapes=whole)
+    with fsio.Staging(place) as staged:
+        staged.write(msgspec.json.format(msgspec.json.encode(index, order="deterministic")))
+        staged.commit(os.path.join(place, INDEX_NAME), mode=0o644, fsync=fsync)
+
+
+def shard_name(name: str, rank: int, world_size: int) -> str:
+    """How the shard of worker ``rank`` (from 0) is named in a file."""
+    return f"{name}_shard-{rank + 1}-of-{world_size}"
+
+
+def _local_length(name: str, whole: Tensor, axis: int, world_size: int, *, pad: bool) -> int:
+    length = whole.shape[axis]
+    if length % world_size and not pad:
+        raise UsageError(
+            f"shard: {name!r} {whole.dtype} {list(whole.shape)}: axis {axis} expected a multiple of {world_size} "
+            f"(world_size), found {length}; choose another axis, or pass pad=True to have every shard "
+            f"filled up with zeros to {-(-length // world_size)}"
+        )
+    return -(-length // world_size)
+
+
+def _matches(names: Iterable[str], pattern: str | re.Pattern[str]) -> list[str]:
+    if isinstance(pattern, re.Pattern):
+        return [name for name in names if pattern.fullmatch(name)]
+    if not isinstance(pattern, str):
+        raise UsageError(f"expected a name, a glob or a compiled regular expression, found {pattern!r}")
+    if pattern in (names if isinstance(names, Mapping) else ()):
+        return [pattern]
+    return fnmatch.filter(names, pattern)

@@ -1,0 +1,128 @@
+"""The conformance suite itself: it passes a sound plugin, and each of its tests fails one that breaks what it tests."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import cachec
+from cachec.testing.conformance import PluginConformance
+from cachec.testing.fakes import FORMAT, ToyPlugin, compile_toy, to_toy
+from cachec.topology import Manifest
+
+
+class _Toy(PluginConformance):
+    plugin = ToyPlugin()
+
+    def stages(self, cache: cachec.Cache) -> tuple[Any, Any]:
+        @cache.stage
+        def lower(weights: cachec.WeightSet, variant: float) -> cachec.Program:
+            return to_toy(weights, variant)
+
+        return lower, self.build_stage(cache)
+
+    def build_stage(self, cache: cachec.Cache) -> Any:
+        output = Path(str(cache.dir) + ".toy")
+
+        @cache.stage(depends=[compile_toy])
+        def build(program: cachec.Program) -> cachec.File:
+            return compile_toy(program, output)
+
+        return build
+
+    def weight_sets(self, folder: Path) -> tuple[cachec.WeightSet, cachec.WeightSet]:
+        return tuple(
+            cachec.WeightSet.from_arrays({name: np.full((2, 2), seed + i, "f4") for i, name in enumerate("ab")})
+            for seed in (1, 10)
+        )
+
+    def inputs(self) -> tuple[Any, ...]:
+        return (np.ones(2, "f4"),)
+
+    def link(self, artifact: Any, weights: cachec.WeightSet) -> Any:
+        artifact.manifest.check(weights.specs)  # the toy is no entry point, so cachec.link does not find it
+        return self.plugin.link(artifact, weights)
+
+
+class TestToy(_Toy):
+    test_the_plugin_does_not_import_its_compiler = None  # the toy has no package of its own
+
+
+class KeepsFirstWeights(_Toy):
+    """The artifact runs with the weights that it was compiled with, whatever it is linked to."""
+
+    def link(self, artifact: Any, weights: cachec.WeightSet) -> Any:
+        return super().link(artifact, self.weight_sets(Path())[0])
+
+
+class DropsConstants(_Toy):
+    """A constant is left out of the program's IR."""
+
+    def stages(self, cache: cachec.Cache) -> tuple[Any, Any]:
+        _, build = super().stages(cache)
+
+        @cache.stage(version="1")
+        def lower(weights: cachec.WeightSet, variant: float) -> cachec.Program:
+            return to_toy(weights, 1.0)
+
+        return lower, build
+
+
+class NoManifest(_Toy):
+    """The manifest is lost on the way, and linking takes anything."""
+
+    def stages(self, cache: cachec.Cache) -> tuple[Any, Any]:
+        _, build = super().stages(cache)
+
+        @cache.stage(version="1")
+        def lower(weights: cachec.WeightSet, variant: float) -> cachec.Program:
+            return cachec.Program(to_toy(weights, variant).ir, format=FORMAT, manifest=Manifest.of({}))
+
+        return lower, build
+
+    def link(self, artifact: Any, weights: cachec.WeightSet) -> Any:
+        return lambda x: x
+
+
+class ReportsNumbers(_Toy):
+    plugin = ToyPlugin({"precision": 3})  # type: ignore[dict-item]
+
+
+class Unstable(ToyPlugin):
+    def ambient(self) -> dict[str, str]:
+        self.settings["calls"] = self.settings.get("calls", "") + "x"
+        return dict(self.settings)
+
+
+class ReportsAnew(_Toy):
+    plugin = Unstable()
+
+
+@pytest.mark.parametrize(
+    ("broken", "test"),
+    [
+        (KeepsFirstWeights, "test_new_weights_hit_and_give_their_own_numbers"),
+        (DropsConstants, "test_a_value_that_no_name_stands_for_is_in_the_key"),
+        (NoManifest, "test_weights_that_do_not_fit_are_refused"),
+    ],
+)
+def test_a_broken_compiler_fails(broken, test, tmp_path):
+    suite = broken()
+    cache = cachec.Cache(tmp_path / "cache", log="off")
+    with pytest.raises((AssertionError, pytest.fail.Exception)):
+        getattr(suite, test)(cache, suite.weight_sets(tmp_path))
+
+
+@pytest.mark.parametrize("broken", [ReportsNumbers, ReportsAnew])
+def test_a_plugin_with_a_bad_ambient_fails(broken):
+    with pytest.raises(AssertionError):
+        broken().test_ambient_is_stable_text()
+
+
+def test_a_toy_module_that_is_none_is_a_link_error(tmp_path):
+    for text in ("", "[]", json.dumps({"names": []})):
+        (tmp_path / "x").write_text(text)
+        with pytest.raises(cachec.LinkError, match="no toy module"):
+            ToyPlugin().link(cachec.File(tmp_path / "x"), cachec.WeightSet.from_arrays({}))
