@@ -29,13 +29,23 @@ class Row:
         return asdict(self)
 
 
-def interleaved(tasks: Mapping[str, Callable[[], object]], rounds: int, *, warmup: int = 1) -> dict[str, float]:
-    """The median seconds of each task over ``rounds`` rounds; each round runs every task once, in turn."""
+def interleaved(
+    tasks: Mapping[str, Callable[..., object]],
+    rounds: int,
+    *,
+    warmup: int = 1,
+    fresh: Mapping[str, Callable[[], object]] | None = None,
+) -> dict[str, float]:
+    """The median seconds of each task over ``rounds`` rounds; each round runs every task once, in turn.
+
+    fresh: makes the argument of a task anew each time, outside what is timed.
+    """
     times: dict[str, list[float]] = {name: [] for name in tasks}
     for number in range(-warmup, rounds):
         for name, task in tasks.items():
+            given = (fresh[name](),) if fresh else ()
             started = time.perf_counter()
-            task()
+            task(*given)
             taken = time.perf_counter() - started
             if number >= 0:
                 times[name].append(taken)

@@ -19,8 +19,7 @@ def run(folder: Path, *, scale: float = 1.0) -> list[Row]:
 
     numbers = itertools.count()
     bare = stage.__wrapped__
-    times = interleaved(
-        {"bare": lambda: bare(next(numbers)), "stage": lambda: stage(next(numbers))}, max(3, int(300 * scale)), warmup=20
-    )
+    tasks = {"bare": lambda: bare(next(numbers)), "stage": lambda: stage(next(numbers))}
+    times = interleaved(tasks, max(3, int(300 * scale)), warmup=20)
     added = times["stage"] - times["bare"]
     return [Row("overhead of a miss, fsync off", added * 1e3, "ms", "<= 2", added <= 2e-3, "the bare function")]

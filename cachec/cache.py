@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import weakref
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar, overload
@@ -69,6 +70,8 @@ class Cache:
         code = CodeKeys(_owner(distributions), GlobalKeys(digests, self._plugins).encode)
         requests = Requests(digests, code, tools, distributions, self._plugins)
         looker = Looker(self.store, self._plugins, Dependencies(tools, digests), _digest_with(digests))
+        # Digests that were learned are kept when the process ends: one that only hits writes nothing before.
+        weakref.finalize(self, self.store.close)
         self._engine = Engine(self.settings, Tools(self.store, digests, requests, self._plugins, looker), self.events)
 
     @property

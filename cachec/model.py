@@ -201,10 +201,11 @@ class OwnedWeight(msgspec.Struct, frozen=True, tag="owned"):
 
 
 class Weights(msgspec.Struct, frozen=True, tag="weights"):
-    """A weight set, name by name."""
+    """A weight set, name by name. ranked: the path of the argument whose worker it belongs to; empty for none."""
 
     names: tuple[str, ...]
     items: tuple[CallerWeight | OwnedWeight, ...]
+    ranked: str = ""
 
 
 class CallerSet(msgspec.Struct, frozen=True, tag="caller-set"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 import msgspec
 
@@ -12,6 +12,27 @@ from cachec.model import WeightSpec
 
 #: How many differences one LinkError spells out.
 _SHOWN = 8
+
+
+def renaming_hint(wanted: Collection[str], there: Collection[str]) -> str:
+    """How to rename weights, as the end of a message, where all ``wanted`` names are ``there`` but for one prefix.
+
+    Empty where they are not. A single name says little: the prefix must then be one that all names share.
+    """
+    if not wanted or not there:
+        return ""
+    first, names = min(wanted), set(there)
+    for name in sorted(names, key=len):
+        if name.endswith(first) and name != first:
+            prefix = name.removesuffix(first)
+            enough = len(wanted) > 1 or all(each.startswith(prefix) for each in names)
+            if enough and all(prefix + each in names for each in wanted):
+                return f"; did you mean weights.rename(lambda n: n.removeprefix({prefix!r}))?"
+        elif first.endswith(name) and name != first:
+            prefix = first.removesuffix(name)
+            if len(wanted) > 1 and all(each.startswith(prefix) and each[len(prefix) :] in names for each in wanted):
+                return f"; did you mean weights.rename(lambda n: {prefix!r} + n)?"
+    return ""
 
 
 class Manifest:
@@ -62,10 +83,12 @@ class Manifest:
             if found is not None and found != spec:
                 problems.append(f"{name!r}: {_difference(spec, found)}")
         if problems:
+            hint = renaming_hint([name for name in wanted if name not in offered], offered)
             more = f", and {len(problems) - _SHOWN} more" if len(problems) > _SHOWN else ""
             raise LinkError(
                 f"the weight set does not fit the artifact: {'; '.join(problems[:_SHOWN])}{more}. "
-                "Select, rename or tie the weights as they were when the artifact was compiled, or compile for these."
+                "Select, rename or tie the weights as they were when the artifact was compiled, or compile for these"
+                f"{hint or '.'}"
             )
 
     def merged(self, other: Manifest) -> Manifest:

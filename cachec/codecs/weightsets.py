@@ -37,7 +37,13 @@ def encode_weights(value: WeightSet, sink: Sink, where: str) -> CallerSet | Weig
                 "a placeholder without bytes",
             ) from error
         items.append(OwnedWeight(weight.spec, sink.add_bytes(data)))
-    return Weights(tuple(value), tuple(items))
+        del data  # before the next weight is made
+    return Weights(tuple(value), tuple(items), _ranked_by(value))
+
+
+def _ranked_by(value: WeightSet) -> str:
+    """The argument whose worker the set belongs to."""
+    return next(iter(value.source.arguments()), "") if value.rank is not None else ""
 
 
 def decode_caller_set(node: CallerSet, caller: Caller) -> WeightSet:
@@ -72,6 +78,8 @@ def decode_weights(node: Weights, source: Source, caller: Caller) -> WeightSet:
             if alias is not None:
                 ties.setdefault(alias, []).append(name)
         groups = [(first, *(name for name in names if name != first)) for first, names in ties.items()]
-        return WeightSet.from_weights(handles, tied=groups)
+        # Workers share the row, so it can't say which one this is.
+        rank = decode_caller_set(CallerSet(node.ranked), caller).rank if node.ranked else None
+        return WeightSet.from_weights(handles, tied=groups, rank=rank)
     except (UnknownWeight, UsageError, WeightError) as error:
         raise corrupt(f"a stored weight set: {error}") from error

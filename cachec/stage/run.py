@@ -82,9 +82,11 @@ class Run:
         """
         finished = Finished(result, time.perf_counter() - self._started)
         try:
+            # Encoded first: weights that the stage derived are made now, and what they read counts too.
+            node = self._encoded(finished) if store else None
             finished.changed = self._changed()
-            if store and not finished.changed:
-                self._publish(finished)
+            if node is not None and not finished.changed:
+                self._publish(finished, node)
             if not finished.stored:
                 finished.value = callers_weights(result, self._request.found.weights)
                 self.recorder.keep_scratch()  # the result may be a file in there
@@ -96,15 +98,23 @@ class Run:
 
     def encode(self, result: Any) -> codecs.Node:
         """The result as stored nodes; its artifacts are in the store, no row points at them yet."""
-        return codecs.encode(result, self._tools.store.objects, self._tools.plugins.for_type)
+        with recording.recording(self.recorder):
+            return codecs.encode(result, self._tools.store.objects, self._tools.plugins.for_type)
 
-    def _publish(self, finished: Finished) -> None:
+    def _encoded(self, finished: Finished) -> codecs.Node | None:
+        try:
+            return self.encode(finished.value)
+        except StoreFault as fault:
+            finished.fault, finished.detail = fault.fault, fault.detail
+            return None
+
+    def _publish(self, finished: Finished, node: codecs.Node) -> None:
         objects = self._tools.store.objects
         options = self._stage.options
         try:
             trace = Trace(
                 reads=self.recorder.reads(),
-                value=self.encode(finished.value),
+                value=node,
                 seconds=finished.seconds,
                 created=time.time(),
                 manifest=self._manifest(),

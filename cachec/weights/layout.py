@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import cached_property
 from types import MappingProxyType
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 from cachec.errors import UnknownWeight, UsageError, WeightError
 from cachec.hashing import Hasher
 from cachec.model import WeightSpec
-from cachec.topology import Manifest
+from cachec.topology import Manifest, renaming_hint
 from cachec.weights.safetensors import Tensor
 
 #: Derived layouts that one layout remembers. A program selects and renames in a handful of ways.
@@ -70,9 +70,17 @@ class Layout:
             hasher.part(name, f"{tensor.file}:{tensor.offset}:{tensor.nbytes}:{tensor.dtype}:{tensor.shape}".encode())
         return hasher.digest()
 
-    def unknown(self, name: object) -> UnknownWeight:
-        """The error for a name that is not here, with the nearest one that is."""
+    def unknown(self, name: object, others: Collection[str] = ()) -> UnknownWeight:
+        """The error for a name that is not here, with the nearest one that is.
+
+        others: names that are wanted at the same time; where all differ by one prefix, the error says so.
+        """
         import difflib
+
+        missing = {each for each in (name, *others) if isinstance(each, str) and each not in self.tensors}
+        renaming = renaming_hint(missing, self.tensors)
+        if renaming:
+            return UnknownWeight(f"no weight {name!r} among {len(self.tensors)}{renaming}")
 
         near = difflib.get_close_matches(name, self.tensors, n=1) if isinstance(name, str) else []
         hint = f"; did you mean {near[0]!r}?" if near else ""
@@ -188,18 +196,18 @@ class Layout:
                 found.add(pattern)
                 continue
             if not any(mark in pattern for mark in "*?["):
-                raise self.unknown(pattern)
+                raise self.unknown(pattern, [each for each in patterns if not any(mark in each for mark in "*?[")])
             matches = [name for name in self.tensors if fnmatch.fnmatchcase(name, pattern)]
             if must_match and not matches:
                 raise UnknownWeight(f"no weight among {len(self.tensors)} matches {pattern!r}")
             found.update(matches)
         return found
 
-    def _names(self, pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
+    def _names(self, pairs: Collection[tuple[str, str]]) -> dict[str, str]:
         names = {name: name for name in self.tensors}
         for old, new in pairs:
             if old not in names:
-                raise self.unknown(old)
+                raise self.unknown(old, [each for each, _ in pairs])
             names[old] = new
         return names
 

@@ -139,6 +139,9 @@ class MadeSource(Source):
         kept = Layout({there: Tensor(tensor.dtype, tensor.shape, tensor.nbytes, 0, 0, tensor.shard)})
         return Weight(there, kept, MemorySource({there: Buffer(view, fixed=True)}), there)
 
+    def arguments(self) -> tuple[str, ...]:
+        return self._base.source.arguments()
+
     def changed(self) -> str | None:
         return self._base.changed()
 

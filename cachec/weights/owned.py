@@ -1,17 +1,11 @@
 """The store's own weights: one side file a tensor, addressed by content, and named revisions that say which belong.
 
-    $CACHEC_DIR/weights/tensors/ab/<64 hex>    the bytes of one tensor, row-major, little-endian; mode 0444
+    $CACHEC_DIR/weights/tensors/ab/<64 hex>    the bytes of one tensor; see ``sidefiles.py``
                         revisions/, names/     see ``revisions.py``
                         tmp/stage-<pid>-<hex>  a side file that is being written
 
-A side file starts on a page, as every file does, and is named by the BLAKE3 of its bytes: weights that share a tensor
-share its file. Owned means copied (or cloned by the file system); a hard link would let whoever has the other name write
-into it.
-
-**Trust.** Rehashing 500 GB at each use is no choice, so a side file carries a seal: once written it gets one fixed mtime,
-and any later write through its name would change that. A sealed file of the right size is taken to hold what its name
-says; any other (restored from a backup without its times, say) is hashed when first used, and sealed again or refused.
-``verify`` hashes all of them, and breaks the seal of what is damaged: then uses raise, and the next ``add`` repairs it.
+Weights that share a tensor share its file. Owned means copied (or cloned by the file system); a hard link would let
+whoever has the other name write into it.
 
 **Locks.** ``flock`` on the folder: shared while weights are added, exclusive while unused files are swept; so a sweep
 never sees a tensor without its revision. An open set holds a shared lock on its record, and what it names stays. The
@@ -25,7 +19,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import stat
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -33,7 +26,6 @@ from typing import NamedTuple
 
 from cachec import fsio
 from cachec.errors import CheckpointError, UsageError, WeightError, WeightsChanged
-from cachec.hashing import FileDigests, digest_extent
 from cachec.model import WeightSpec
 from cachec.weights.copying import Copier, Progress, source_of
 from cachec.weights.revisions import (
@@ -45,17 +37,13 @@ from cachec.weights.revisions import (
     Pointer,
     Record,
     Revisions,
-    Use,
     check_name,
 )
-from cachec.weights.safetensors import Tensor
 from cachec.weights.sets import WeightSet
+from cachec.weights.sidefiles import MODE, SEAL_NS, OwnedSource, digest_of, holds, stamp
 from cachec.weights.sources import Extent, FileSource, OpenedFile
 from cachec.weights.weight import Weight
 
-#: The mtime of every side file: 2000-01-01 00:00:00 UTC, a whole even second, which every file system can keep.
-SEAL_NS = 946_684_800 * 10**9
-MODE = 0o444
 #: Up to this size a tensor is hashed before it is copied, in case that it is there already.
 _SMALL = 1 << 20
 #: How long who adds waits for a sweep, in seconds.
@@ -126,6 +114,20 @@ class Difference(NamedTuple):
     by: str
 
 
+class _Only(NamedTuple):
+    """A name that is taken: only the same weights may be added under it."""
+
+    name: str
+    contents: Contents
+
+    def check(self, same: bool) -> None:
+        """Raise UsageError unless they are the same."""
+        if not same:
+            raise UsageError(
+                f"{self.name!r} is the name of other weights; remove it, choose another name, or pass replace=True"
+            )
+
+
 class WeightStore:
     """The weights in a folder. Objects of this class share nothing but the folder; any number may be used at once."""
 
@@ -168,32 +170,34 @@ class WeightStore:
         check_name(name)
         with self._adding():
             before = self._revisions.pointer(name)
-            record = self._copied(weights, progress) if own else self._in_place(weights)
+            only = None if before is None or replace else _Only(name, self._revisions.contents(before.revision))
+            if only is not None:
+                only.check(weights.spec_digest == only.contents.layout.spec_digest)
+            record = self._copied(weights, progress, only) if own else self._in_place(weights)
             revision = self._revisions.add(record)
             if before is not None and before.revision == revision:
                 return self._revision(before)
-            if before is not None and not replace:
-                raise UsageError(
-                    f"{name!r} is the name of revision {before.revision[:16]}, these weights are {revision[:16]}; "
-                    "remove it first, choose another name, or pass replace=True"
-                )
+            if only is not None:
+                only.check(False)
             pointer = Pointer(VERSION, name, revision, self._clock(), source, own, len(weights), weights.nbytes)
             self._revisions.point(pointer)
         return self._revision(pointer)
 
-    def _copied(self, weights: WeightSet, progress: Progress | None) -> Record:
+    def _copied(self, weights: WeightSet, progress: Progress | None, only: _Only | None) -> Record:
         sizes = {found.st_size for _, found in self._side_files()}
         with Copier(progress, weights.nbytes) as copier:
-            owned = tuple(OwnedTensor(w.spec, self._own(w, copier, sizes)) for w in weights.values())
+            owned = tuple(OwnedTensor(w.spec, self._own(w, copier, sizes, only)) for w in weights.values())
         return Record(VERSION, owned=owned)
 
-    def _own(self, weight: Weight, copier: Copier, sizes: set[int]) -> str:
+    def _own(self, weight: Weight, copier: Copier, sizes: set[int], only: _Only | None) -> str:
         """The digest of a weight, once its side file is there."""
         source, nbytes = source_of(weight), weight.nbytes
         stated = source.digest if isinstance(source, Extent) else ""
         known = stated
         if not known and (nbytes <= _SMALL or nbytes in sizes):
             known = copier.hash(source)  # cheaper than a copy that is thrown away
+        if only is not None:
+            only.check(known == only.contents.by_name.get(weight.name))  # before anything is copied
         if known and self._has(known, nbytes):
             copier.skip(nbytes)
             return known
@@ -219,7 +223,7 @@ class WeightStore:
     def _has(self, digest: str, nbytes: int) -> bool:
         path = self._path(digest)
         try:
-            return _holds(path, digest, nbytes)
+            return holds(path, digest, nbytes)
         except FileNotFoundError:
             return False
 
@@ -303,13 +307,13 @@ class WeightStore:
         for digest, nbytes in contents.digests:
             path = self._path(digest)
             try:
-                found = _digest_of(path)
+                found = digest_of(path)
                 detail = "" if found == digest else f"its bytes have the digest {found}"
             except FileNotFoundError:
                 detail = "it is gone"
             if detail:
-                with contextlib.suppress(FileNotFoundError, PermissionError):
-                    os.utime(path)
+                with contextlib.suppress(FileNotFoundError):
+                    stamp(path, time.time_ns())
                 yield Damage(str(path), _users(contents, digest), detail)
             done += nbytes
             if progress is not None:
@@ -377,80 +381,6 @@ class WeightStore:
 
     def _path(self, digest: str) -> Path:
         return self.tensors / digest[:2] / digest
-
-
-class OwnedSource(FileSource):
-    """The side files of one revision, opened when used, a bounded number of them at a time.
-
-    The digest of a whole weight is the name of its file; a part of one is hashed.
-    """
-
-    def __init__(self, tensors: Path, revision: str, digests: tuple[tuple[str, int], ...], use: Use) -> None:
-        super().__init__(())
-        self._many = True
-        self._tensors = tensors
-        self._revision = revision
-        self._owned = digests
-        self._use = use
-
-    def digest(self, name: str, tensor: Tensor, digests: FileDigests | None) -> str:
-        self._bind(name, tensor)
-        return self._stated(tensor) or super().digest(name, tensor, digests)
-
-    def extent(self, name: str, tensor: Tensor) -> Extent | None:
-        bound = self._bind(name, tensor)
-        return Extent(bound.fd, tensor.offset, tensor.nbytes, bound.file, bound.check, self._stated(tensor))
-
-    def state(self) -> bytes:
-        return f"owned:{self._revision}".encode()
-
-    def release(self) -> None:
-        super().release()
-        self._use.close()
-
-    def _stated(self, tensor: Tensor) -> str:
-        digest, nbytes = self._owned[tensor.file]
-        return digest if (tensor.offset, tensor.nbytes) == (0, nbytes) else ""
-
-    def _file(self, name: str, number: int) -> OpenedFile:
-        digest, nbytes = self._owned[number]
-        path = self._tensors / digest[:2] / digest
-        try:
-            whole = _holds(path, digest, nbytes)
-            found = fsio.identity(path)
-        except FileNotFoundError:
-            raise WeightsChanged(f"weight {name!r}: its side file {path} is gone; add the weights again") from None
-        if not whole:
-            raise WeightsChanged(
-                f"weight {name!r}: its side file {path} does not hold the {nbytes} bytes that its name says; add the "
-                "weights again"
-            )
-        return OpenedFile(str(path), found, 0, "", artifact=True)
-
-
-def _holds(path: Path, digest: str, nbytes: int) -> bool:
-    """Whether a side file is what its name says: sealed and of that size, or, without a seal, hashed and sealed.
-
-    Raises FileNotFoundError.
-    """
-    found = path.lstat()
-    if not stat.S_ISREG(found.st_mode) or found.st_size != nbytes:
-        return False
-    if found.st_mtime_ns == SEAL_NS:
-        return True
-    if _digest_of(path) != digest:
-        return False
-    with contextlib.suppress(PermissionError):  # a store that is only read is hashed by each process
-        os.utime(path, ns=(SEAL_NS, SEAL_NS))
-    return True
-
-
-def _digest_of(path: Path) -> str:
-    fd = fsio.open_read(path)
-    try:
-        return digest_extent(fd, 0, os.fstat(fd).st_size)
-    finally:
-        os.close(fd)
 
 
 def _users(contents: Contents, digest: str) -> tuple[str, ...]:

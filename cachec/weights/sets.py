@@ -27,6 +27,7 @@ from cachec.weights.weight import Weight
 
 if TYPE_CHECKING:
     from cachec.recording import Recorder
+    from cachec.weights.copying import Progress
     from cachec.weights.overlay import Made
     from cachec.weights.sharding import AxisPatterns
 
@@ -75,13 +76,16 @@ class WeightSet(Mapping[str, Weight]):
         return WeightSet(Layout(tensors).tied(tied), MemorySource(buffers))
 
     @staticmethod
-    def from_weights(weights: Mapping[str, Weight], *, tied: Iterable[Iterable[str]] = ()) -> WeightSet:
+    def from_weights(
+        weights: Mapping[str, Weight], *, tied: Iterable[Iterable[str]] = (), rank: int | None = None
+    ) -> WeightSet:
         """Handles of any sets together under new names. Their guards, checks and releases go on to hold."""
         handles = dict(weights)
         for name, weight in handles.items():
             if not isinstance(weight, Weight):
                 raise UsageError(f"from_weights: {name!r} expected a Weight, found {type(weight).__name__}")
-        return WeightSet(Layout({n: w.tensor for n, w in handles.items()}).tied(tied), ComposedSource(handles))
+        layout = Layout({name: weight.tensor for name, weight in handles.items()}).tied(tied)
+        return WeightSet(layout, ComposedSource(handles), rank=rank)
 
     @staticmethod
     def from_files(files: Mapping[str, tuple[AnyPath, WeightSpec]]) -> WeightSet:
@@ -222,7 +226,7 @@ class WeightSet(Mapping[str, Weight]):
         world_size: int,
         *,
         pad: bool = False,
-        progress: Callable[..., Any] | None = None,
+        progress: Progress | None = None,
         fsync: bool = False,
     ) -> None:
         """Write ``folder`` for ``open_weights(folder, rank=, world_size=)``: one safetensors file a worker, with all

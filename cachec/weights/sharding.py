@@ -16,8 +16,8 @@ from __future__ import annotations
 import fnmatch
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -33,6 +33,7 @@ from cachec.weights.spans import slice_spans
 from cachec.weights.weight import Weight
 
 if TYPE_CHECKING:
+    from cachec.weights.copying import Progress
     from cachec.weights.sets import WeightSet
 
 #: Name, fnmatch glob, or compiled regular expression (of the full name) -> axis, or None for "every worker has all of
@@ -106,7 +107,7 @@ def save_shards(
     world_size: int,
     *,
     pad: bool = False,
-    progress: Callable[..., Any] | None = None,
+    progress: Progress | None = None,
     fsync: bool = False,
 ) -> None:
     """Write one file a worker; see ``WeightSet.save_shards``."""
@@ -115,28 +116,33 @@ def save_shards(
 
     place = os.fspath(folder)
     os.makedirs(place, exist_ok=True)
-    others = [name for name in sorted(os.listdir(place)) if name.endswith(".safetensors")]
     expected = [rank_file(rank, world_size) for rank in range(world_size)]
-    if not set(others) <= set(expected):
-        extra = next(name for name in others if name not in expected)
-        raise UsageError(f"save_shards: {place} holds {extra!r}, expected an empty folder or shards for {world_size}")
+    # A run that was killed left files of its own and no index: they are written again.
+    extra = [name for name in sorted(os.listdir(place)) if name not in expected and not name.startswith(".")]
+    if extra:
+        raise UsageError(f"save_shards: {place} expected to be empty, found {extra[0]!r}; choose another folder")
     axes = matching_axes(weights.layout.tensors, patterns, "shard")
-    for rank in range(world_size):
-        own = shard(weights, patterns, rank, world_size, pad=pad)
+    owned = [shard(weights, patterns, rank, world_size, pad=pad) for rank in range(world_size)]
+    total, done = sum(own.nbytes for own in owned), 0
+    for rank, own in enumerate(owned):
         named = {shard_name(name, rank, world_size) if name in axes else name: own[name] for name in own}
         metadata = {
             AXES_KEY: msgspec.json.encode(axes, order="deterministic").decode(),
             WHOLE_KEY: msgspec.json.encode([name for name in own if name not in axes]).decode(),
         }
         path = os.path.join(place, expected[rank])
-        save(
-            WeightSet.from_weights(named), path, format="safetensors", metadata=metadata, progress=progress, fsync=fsync
-        )
+        told = _from(progress, done, total) if progress is not None else None
+        save(WeightSet.from_weights(named), path, metadata=metadata, progress=told, fsync=fsync)
+        done += own.nbytes
     whole = {name: list(weights.layout.tensors[name].shape) for name in axes}
     index = ShardIndex(version=1, world_size=world_size, files=expected, axes=axes, shapes=whole)
     with fsio.Staging(place) as staged:
         staged.write(msgspec.json.format(msgspec.json.encode(index, order="deterministic")))
         staged.commit(os.path.join(place, INDEX_NAME), mode=0o644, fsync=fsync)
+
+
+def _from(progress: Progress, done: int, total: int) -> Progress:
+    return lambda here, _all: progress(done + here, total)
 
 
 def shard_name(name: str, rank: int, world_size: int) -> str:

@@ -108,6 +108,10 @@ class Source:
         """Which caller's weight this is: argument path and name there; None for one that no stage was given."""
         return None
 
+    def arguments(self) -> tuple[str, ...]:
+        """The paths of the arguments of the running stage that the bytes come from."""
+        return ()
+
     def changed(self) -> str | None:
         """The name of a file that was bound and is not what was opened any more."""
         return None
@@ -410,6 +414,9 @@ class GuardSource(Source):
     def origin(self, name: str) -> Origin | None:
         return self.where, name
 
+    def arguments(self) -> tuple[str, ...]:
+        return (self.where,)
+
     def changed(self) -> str | None:
         return self._outer.changed()
 
@@ -469,6 +476,9 @@ class ComposedSource(Source):
     def origin(self, name: str) -> Origin | None:
         source, there = self.weights[name].within()
         return source.origin(there)
+
+    def arguments(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(path for source in self.sources() for path in source.arguments()))
 
     def sources(self) -> list[Source]:
         """The sources behind the handles, each once, by the first name that uses it."""

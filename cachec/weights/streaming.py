@@ -83,7 +83,7 @@ def _drop_pages(weight: Weight) -> None:
 
 
 class _BufferedSource(Source):
-    """A weight whose bytes were read into memory; the weight as it was, once they are given away or its turn is over."""
+    """A weight whose bytes were read into memory; once they are given away or its turn is over, the weight as it was"""
 
     def __init__(self, weight: Weight, data: memoryview) -> None:
         self._weight = weight

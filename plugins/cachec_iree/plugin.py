@@ -11,6 +11,7 @@ from cachec.plugin import Plugin
 from cachec.topology import Program
 from cachec.weights import WeightSet
 from cachec_iree.compiler import KIND
+from cachec_iree.parameters import Parameters
 
 
 class IreePlugin(Plugin):
@@ -27,9 +28,10 @@ class IreePlugin(Plugin):
         """A ``cachec_iree.runtime.Linked`` over the mapped weights. Imports iree.runtime."""
         if not isinstance(artifact, File) or artifact.kind != KIND:
             raise PluginError(f"{artifact!r} is not of kind {KIND!r}; cachec_iree.compile makes such files")
+        parameters = Parameters(weights)  # reads on while the runtime is imported
         from cachec_iree.runtime import Linked
 
-        return Linked(artifact.path, weights)
+        return Linked(artifact.path, parameters.views())
 
     def compare(self, fresh: Any, stored: Any) -> str | None:
         """None where two modules are equal byte for byte: iree-compile is reproducible with the flags used here."""

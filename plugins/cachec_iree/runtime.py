@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import atexit
 import os
+from collections.abc import Mapping
 from typing import Any
 
 import iree.runtime as rt
 import numpy as np
 
 from cachec.errors import LinkError, PluginError, UsageError
-from cachec.weights import WeightSet
 
 #: The scope of the parameters in a module (``#flow.parameter.named<"model"::"NAME">``).
 _SCOPE = "model"
@@ -22,28 +22,30 @@ _DEVICE = "local-task"
 class Linked:
     """A module and its weights, ready to run. Call it like its function ``main``; ``call`` runs another by name.
 
-    It holds on to the maps of its weights, so they stay valid when the weight set is released. IREE uses them in place
-    where their address is a multiple of 64 bytes (``IREE_HAL_HEAP_BUFFER_ALIGNMENT``), and copies them elsewhere.
+    It holds on to the memory of its weights, so they stay valid when the weight set is released.
     """
 
-    def __init__(self, path: str | os.PathLike[str], weights: WeightSet) -> None:
-        """path: a ``.vmfb`` file. Raises LinkError where it is no module or wants parameters that are not there."""
+    def __init__(self, path: str | os.PathLike[str], parameters: Mapping[str, memoryview]) -> None:
+        """path: a ``.vmfb`` file. parameters: see ``cachec_iree.parameters``.
+
+        Raises LinkError where it is no module or wants parameters that are not there.
+        """
         instance = rt.VmInstance()
         self._device = rt.get_device(_DEVICE)
         index = rt.ParameterIndex()
-        self._views = {name: weight.raw() for name, weight in weights.items()}
+        self._views = dict(parameters)
         for name, view in self._views.items():
             if view.nbytes:  # nothing to map; a module asks for no parameter without elements
                 index.add_buffer(name, view)
-        parameters = rt.create_io_parameters_module(instance, index.create_provider(_SCOPE))
+        provider = rt.create_io_parameters_module(instance, index.create_provider(_SCOPE))
         hal = rt.create_hal_module(instance, self._device)
         try:
             module = rt.VmModule.mmap(instance, os.fspath(path))
-            self._context = rt.VmContext(instance, [parameters, hal, module])
+            self._context = rt.VmContext(instance, [provider, hal, module])
         except (ValueError, RuntimeError) as error:
             # IREE's threads may still be copying parameters, nothing tells when they are done, and letting go of the
             # memory under them crashes the process: it is held until the process ends.
-            atexit.register(_hold, instance, index, parameters, hal, self._views)
+            atexit.register(_hold, instance, index, provider, hal, self._views)
             raise LinkError(f"{os.fspath(path)} can't be linked: {error}") from error
         self._module = module
         self._invokers: dict[str, Any] = {}
