@@ -61,7 +61,8 @@ def run(folder: Path, *, scale: float = 1.0) -> list[Row]:
 
 def _sharded(folder: Path, tensors: int, files: int, nbytes: int) -> Path:
     folder.mkdir()
-    each, names = tensors // files, {}
+    each = tensors // files
+    names: dict[str, str] = {}
     for i in range(files):
         name = f"model-{i + 1:05}-of-{files:05}.safetensors"
         sparse_checkpoint(folder / name, each, nbytes // files, first=i * each)

@@ -34,6 +34,8 @@ def _rows(folder: Path, scale: float) -> list[Row]:
     import checkpoint
     import pipeline
     from checkpoint import open_checkpoint
+    from model import minilm
+    from stages import build, lower
 
     source = checkpoint.folder() / "model.safetensors"
     tuned = _perturbed(source, folder / "tuned.safetensors")
@@ -49,7 +51,7 @@ def _rows(folder: Path, scale: float) -> list[Row]:
 
     def stages() -> Any:
         weights = open_checkpoint(tuned)
-        return pipeline.build(pipeline.lower(pipeline.minilm, weights, len(SENTENCES), pipeline.LENGTH))
+        return build(lower(minilm, weights, len(SENTENCES), pipeline.LENGTH))
 
     outcomes = pipeline.compiled(open_checkpoint(tuned), len(SENTENCES)).outcomes
     assert all(outcome.hit for outcome in outcomes.values()), outcomes

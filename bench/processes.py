@@ -9,7 +9,7 @@ from pathlib import Path
 
 from bench.harness import Row, interleaved, settle, sparse_checkpoint
 
-_STAGE = '''
+_STAGE = """
 import sys, time
 from pathlib import Path
 import cachec
@@ -29,7 +29,7 @@ if len(sys.argv) > 4:
 program, outcome = cache.call(lower, cachec.open_weights(sys.argv[2]), 3, Path(sys.argv[3]))
 assert program.text == "program 200 3"
 print(outcome.reason.value, sorted({"numpy", "jax", "iree", "torch"} & set(sys.modules)))
-'''
+"""
 
 
 def run(folder: Path, *, scale: float = 1.0) -> list[Row]:

@@ -38,5 +38,5 @@ def link(artifact: File | Program, weights: WeightSet) -> Any:
 
 @lru_cache(maxsize=1)
 def _installed_plugins() -> Plugins:
-    """The plugins of this process. Kept, because ``link`` is a plain function and finding them takes over a millisecond."""
+    """The plugins of this process. Kept, because ``link`` is a plain function and finding them takes a millisecond."""
     return Plugins(Distributions())

@@ -18,13 +18,13 @@ def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
             monkeypatch.delenv(name)
 
 
-@pytest.fixture()
+@pytest.fixture
 def cache(tmp_path: Path) -> cachec.Cache:
     """A cache of its own for one test."""
     return cachec.Cache(tmp_path / "cache", log="off", mode="on", lock_timeout=60)
 
 
-@pytest.fixture()
+@pytest.fixture
 def weights_file(tmp_path: Path) -> Path:
     """A small safetensors checkpoint: ``scale`` (), ``a`` and ``b`` (4, 3), float32."""
     return write_weights(tmp_path / "w.safetensors", seed=0)

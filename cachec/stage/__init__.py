@@ -1,6 +1,6 @@
 """Stages: the decorator, the one hit-or-miss decision, and one run of a stage."""
 
-from cachec.stage.decorator import Stage
 from cachec.stage.declared import depends
+from cachec.stage.decorator import Stage
 
 __all__ = ["Stage", "depends"]

@@ -150,7 +150,7 @@ class Run:
         return self._tools.store.objects.add_bytes(whole.encoded())
 
     def _keep_what_why_shows(self) -> None:
-        """Store the stripped IR and the manifests that the parts refer to, so that a later miss can name the difference."""
+        """Store the stripped IR and the manifests that the parts refer to: a later miss tells the difference by them."""
         for program in self._request.found.programs.values():
             self._tools.store.objects.add_bytes(program.ir)
             self._keep(program.manifest)

@@ -18,13 +18,13 @@ def warn_on_miss(options: Options, arguments: Mapping[str, Any], found: Found) -
     """Warn of large plain arrays (hashed at every call) and of text that names a file (keyed by its text)."""
     for path, nbytes in found.large.items():
         _warn(
-            f"stage {options.name}: argument {path} is an array of {nbytes / 2**20:.1f} MiB and hashed by content at every call; "
-            "pass weights as a WeightSet (cachec.open_weights or WeightSet.from_arrays) to key them by name"
+            f"stage {options.name}: argument {path} is an array of {nbytes / 2**20:.1f} MiB, hashed at every "
+            "call; pass weights as a WeightSet (cachec.open_weights or WeightSet.from_arrays) to key them by name"
         )
     for name in path_like_text({k: v for k, v in arguments.items() if k not in options.ignore}):
         _warn(
-            f"stage {options.name}: argument {name}={arguments[name]!r} names a file but is a str, so it is keyed by its text; "
-            "pass pathlib.Path or cachec.File to key it by content"
+            f"stage {options.name}: argument {name}={arguments[name]!r} names a file but is a str, so it is "
+            "keyed by its text; pass pathlib.Path or cachec.File to key it by content"
         )
 
 

@@ -16,10 +16,15 @@ import msgspec
 from cachec import fsio
 from cachec.errors import CheckpointError, UsageError, WeightsChanged
 from cachec.hashing import digest_bytes
+from cachec.topology import Manifest
+from cachec.weights.formats import TVM_NAMES, format_of, reader
+from cachec.weights.formats.base import Contents, Opener, Value
+from cachec.weights.formats.expected import given_axes, with_specs
+from cachec.weights.formats.values import ValueSource
 from cachec.weights.layout import Layout, Ties
 from cachec.weights.presharded import World, check_whole, own_file, own_tensors, shard_axes, whole_names
-from cachec.weights.safetensors import Header, Tensor, decode_object, parse_header, read_header_bytes, refuse_duplicates
-from cachec.weights.sources import OpenedFile
+from cachec.weights.safetensors import Tensor, decode_object, parse_header, read_header_bytes, refuse_duplicates
+from cachec.weights.sources import FileSource, OpenedFile
 
 AnyPath = str | os.PathLike[str]
 Source = AnyPath | Sequence[AnyPath]
@@ -43,6 +48,7 @@ class Checkpoint(NamedTuple):
     """An opened checkpoint: what its names mean, and the files in the state in which they were read.
 
     paths, states: every file whose state the layout depends on (shards and index); absent: paths that must not exist.
+    values: bytes that no file holds as they are.
     """
 
     layout: Layout
@@ -50,6 +56,13 @@ class Checkpoint(NamedTuple):
     paths: tuple[str, ...]
     states: tuple[tuple[int, ...], ...]
     absent: tuple[str, ...]
+    values: tuple[Value, ...] = ()
+
+    def source(self, *, read_access: bool) -> FileSource:
+        """Where the bytes come from. read_access: copy them into memory instead of mapping the files."""
+        if self.values:
+            return ValueSource(self.files, self.values, read_access=read_access)
+        return FileSource(self.files, read_access=read_access)
 
     def current(self) -> bool:
         """Whether every file is still in the state that was read."""
@@ -95,7 +108,7 @@ class Checkpoints:
 
     def __init__(self, mounts: fsio.Mounts | None = None) -> None:
         self._mounts = mounts or fsio.Mounts()
-        self._headers: _Kept[Header] = _Kept(_HEADERS)
+        self._headers: _Kept[Contents] = _Kept(_HEADERS)
         self._merged: _Kept[Layout] = _Kept(_CHECKPOINTS)
         self._opened: _Kept[Checkpoint] = _Kept(_CHECKPOINTS)
 

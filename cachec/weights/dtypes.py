@@ -37,6 +37,9 @@ SAFETENSORS: dict[str, tuple[str, int]] = {
 #: Types that pack several elements into a byte. numpy has no array of them, so their bytes can't be handed out.
 PACKED = frozenset({"F4", "F6_E2M3", "F6_E3M2"})
 
+#: How layouts of quantised blocks begin: ``gguf:q8_0`` in uint8, the innermost dimension being their bytes.
+BLOCKS = "gguf:"
+
 #: Bytes an element, by cachec's name: everything that a weight may be made of.
 SIZES: dict[str, int] = dict(SAFETENSORS.values()) | {"complex128": 16}
 

@@ -41,6 +41,7 @@ class Layout:
             dtype=tensor.dtype,
             shape=tensor.shape,
             nbytes=tensor.nbytes,
+            layout=tensor.layout,
             alias=self._alias.get(name),
             shard=tensor.shard,
         )
@@ -106,7 +107,8 @@ class Layout:
                     raise UsageError(f"tied=: {name!r} occurs twice; put all names of one weight into one group")
                 seen.add(name)
                 first, other = self.tensors[group[0]], self.tensors[name]
-                if (first.dtype, first.shape, first.shard) != (other.dtype, other.shape, other.shard):
+                same = (first.dtype, first.shape, first.shard) == (other.dtype, other.shape, other.shard)
+                if not same or first.layout != other.layout:
                     raise WeightError(
                         f"tied weights {group[0]!r} and {name!r} expected to agree, found "
                         f"{first.dtype} {list(first.shape)} and {other.dtype} {list(other.shape)}"

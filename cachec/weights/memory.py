@@ -9,7 +9,7 @@ from typing import Any
 
 from cachec.errors import UsageError
 from cachec.model import WeightSpec
-from cachec.weights.dtypes import SIZES, size_of
+from cachec.weights.dtypes import BLOCKS, SIZES, size_of
 from cachec.weights.layout import Ties
 from cachec.weights.safetensors import Tensor
 from cachec.weights.sources import Buffer
@@ -37,14 +37,15 @@ def checked_tensor(name: str, spec: WeightSpec, found: int, where: str, number: 
     if spec.name != name:
         raise UsageError(f"weight {name!r} was given the spec of {spec.name!r}")
     nbytes = math.prod(spec.shape) * size_of(spec.dtype)
-    if spec.layout != "row-major" or any(dimension < 0 for dimension in spec.shape):
+    known = spec.layout == "row-major" or (spec.layout.startswith(BLOCKS) and spec.dtype == "uint8")
+    if not known or any(dimension < 0 for dimension in spec.shape):
         raise UsageError(f"weight {spec.name!r}: expected a row-major shape, found {spec.layout} {list(spec.shape)}")
     if not nbytes == spec.nbytes == found:
         raise UsageError(
             f"weight {spec.name!r}: {spec.dtype} {list(spec.shape)} takes {nbytes} bytes, the spec says {spec.nbytes}, "
             f"{where} has {found}"
         )
-    return Tensor(spec.dtype, spec.shape, nbytes, 0, number, spec.shard)
+    return Tensor(spec.dtype, spec.shape, nbytes, 0, number, spec.shard, spec.layout)
 
 
 def stated_ties(specs: Iterable[WeightSpec]) -> Ties:

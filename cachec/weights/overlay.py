@@ -136,7 +136,7 @@ class MadeSource(Source):
             file.write(data)
             file.flush()
             view = fsio.map_read(file.fileno(), 0, tensor.nbytes)
-        kept = Layout({there: Tensor(tensor.dtype, tensor.shape, tensor.nbytes, 0, 0, tensor.shard)})
+        kept = Layout({there: Tensor(tensor.dtype, tensor.shape, tensor.nbytes, 0, 0, tensor.shard, tensor.layout)})
         return Weight(there, kept, MemorySource({there: Buffer(view, fixed=True)}), there)
 
     def arguments(self) -> tuple[str, ...]:
@@ -181,7 +181,9 @@ def _tensor_of(base: WeightSet, name: str, made: Made) -> Tensor:
         raise UsageError(f"derive: {name!r} expected a shape of integers from 0, found {made.shape!r}")
     known = base.layout.tensors.get(name)
     shard = known.shard if known is not None and len(known.shape) == len(made.shape) else None
-    return Tensor(made.dtype, made.shape, math.prod(made.shape) * size, 0, 0, shard)
+    same = known is not None and (known.dtype, known.shape) == (made.dtype, made.shape)
+    layout = known.layout if known is not None and same else "row-major"
+    return Tensor(made.dtype, made.shape, math.prod(made.shape) * size, 0, 0, shard, layout)
 
 
 def pad_rank(weights: WeightSet, patterns: AxisPatterns, rank: int) -> WeightSet:

@@ -34,7 +34,7 @@ class Part(NamedTuple):
         """The part as a tensor: in place, where its bytes lie; otherwise from 0 of the bytes that are put together."""
         whole = self.weight.tensor
         place = (whole.offset + self.spans.first, whole.file) if self.in_place else (0, whole.file)
-        return Tensor(whole.dtype, shape, self.nbytes, *place, shard)
+        return Tensor(whole.dtype, shape, self.nbytes, *place, shard, whole.layout)
 
 
 class PartSource(ComposedSource):

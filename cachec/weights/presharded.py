@@ -167,7 +167,7 @@ def own_tensors(source: str, tensors: Mapping[str, Tensor], axes: Mapping[str, i
         axis = axes.get(name, 0)
         _check_fit(source, name, axis, found)
         own = found[mine]
-        whole[name] = Tensor(own.dtype, own.shape, own.nbytes, own.offset, own.file, (axis, place.size))
+        whole[name] = Tensor(own.dtype, own.shape, own.nbytes, own.offset, own.file, (axis, place.size), own.layout)
     return whole
 
 
@@ -187,7 +187,7 @@ def _check_fit(source: str, name: str, axis: int, found: Mapping[int, Tensor]) -
         same = len(tensor.shape) == len(first.shape) and all(
             a == b for i, (a, b) in enumerate(zip(tensor.shape, first.shape, strict=True)) if i != axis
         )
-        if tensor.dtype != first.dtype or not same:
+        if (tensor.dtype, tensor.layout) != (first.dtype, first.layout) or not same:
             raise CheckpointError(
                 f"{source}: {name!r}: shard {number} expected {first.dtype} {list(first.shape)} but for axis {axis}, "
                 f"found {tensor.dtype} {list(tensor.shape)}"

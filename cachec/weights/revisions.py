@@ -325,4 +325,5 @@ def _placed(placed: PlacedTensor, files: tuple[PlacedFile, ...]) -> Tensor:
     checked = checked_tensor(spec.name, spec, spec.nbytes, "its file", placed.file)
     if placed.file >= len(files) or placed.offset + spec.nbytes > files[placed.file].size:
         raise UsageError(f"weight {spec.name!r}: expected within one of {len(files)} files, found outside")
-    return Tensor(checked.dtype, checked.shape, checked.nbytes, placed.offset, placed.file, checked.shard)
+    place = (placed.offset, placed.file)
+    return Tensor(checked.dtype, checked.shape, checked.nbytes, *place, checked.shard, checked.layout)

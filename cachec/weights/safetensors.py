@@ -41,7 +41,8 @@ _FIELDS = ("dtype", "shape", "data_offsets")
 class Tensor(msgspec.Struct, frozen=True, gc=False):
     """One tensor of a checkpoint: its type and where its bytes are.
 
-    file: the number of its file within the opened source. offset: from the start of that file, in bytes.
+    file: the number of its file within the opened source; below 0 for bytes that no file holds (see
+    ``formats/base.py``). offset: from the start of that file, in bytes. layout: as in ``WeightSpec``.
     """
 
     dtype: str
@@ -50,6 +51,7 @@ class Tensor(msgspec.Struct, frozen=True, gc=False):
     offset: int
     file: int = 0
     shard: tuple[int, int] | None = None
+    layout: str = "row-major"
 
 
 class Header(msgspec.Struct, frozen=True, eq=False):

@@ -68,7 +68,7 @@ class OwnedSource(FileSource):
             found = fsio.identity(path)
             # Binding again what had to be hashed, and can't be sealed by this user, must not hash it again.
             whole = self._checked.get(number) == found or holds(path, digest, nbytes)
-            found = self._checked[number] = fsio.identity(path)
+            found = fsio.identity(path)
         except FileNotFoundError:
             raise WeightsChanged(f"weight {name!r}: its side file {path} is gone; add the weights again") from None
         if not whole:
@@ -76,6 +76,7 @@ class OwnedSource(FileSource):
                 f"weight {name!r}: its side file {path} does not hold the {nbytes} bytes that its name says; add the "
                 "weights again"
             )
+        self._checked[number] = found
         return OpenedFile(str(path), found, 0, "", artifact=True)
 
 

@@ -144,8 +144,9 @@ class _BufferedSource(Source):
 class _Buffer:
     """Memory for one tensor at a time. What is handed out keeps a lease alive; when that ends, the memory is free."""
 
-    def __init__(self, nbytes: int, free: queue.SimpleQueue[_Buffer | None]) -> None:
-        self._memory = mmap.mmap(-1, nbytes)
+    def __init__(self, nbytes: int, free: queue.SimpleQueue[Any]) -> None:
+        # Private: of shared anonymous memory, pages do not go by MADV_DONTNEED.
+        self._memory = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         self._free = free
         self._lease: weakref.ref[Any] | None = None
         self.is_abandoned = False
@@ -179,7 +180,7 @@ class _Reader:
         """largest: bytes of the largest weight that is read into a buffer."""
         self._largest = largest
         self._buffers: list[_Buffer] = []
-        self._free: queue.SimpleQueue[_Buffer | None] = queue.SimpleQueue()
+        self._free: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._wanted: queue.SimpleQueue[Weight | None] = queue.SimpleQueue()
         self._ready: queue.SimpleQueue[memoryview | BaseException] = queue.SimpleQueue()
         self._has_buffer = threading.Event()
@@ -196,8 +197,9 @@ class _Reader:
         if _is_buffered(weight):
             self._asked = weight
             self._has_buffer.clear()
-            while self._free.qsize() > 1:  # one was added because a view seemed to be kept
-                self._free.get()
+            lent = sum(buffer.is_lent for buffer in self._buffers)
+            while self._free.qsize() > max(2 - lent, 1):  # one was added because a view seemed to be kept
+                self._buffers.remove(self._free.get())
         self._wanted.put(weight)
 
     def take(self, weight: Weight) -> memoryview:

@@ -339,7 +339,9 @@ def test_a_plugin_stores_its_types_and_their_subclasses(bench: Any) -> None:
     assert bench.decode(node)[0].tags == ["t"], "a meta is not shared between hits"
 
 
-@pytest.mark.parametrize("odd", [(1,), {1: 2}, b"x", float("nan"), object()], ids=["tuple", "key", "bytes", "nan", "object"])
+@pytest.mark.parametrize(
+    "odd", [(1,), {1: 2}, b"x", float("nan"), object()], ids=["tuple", "key", "bytes", "nan", "object"]
+)
 def test_a_meta_that_json_does_not_give_back_is_the_plugins_fault(bench: Any, odd: object) -> None:
     plugin = bench.plugins["mod"] = ModulePlugin()
     plugin.odd = odd

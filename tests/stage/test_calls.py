@@ -84,7 +84,7 @@ def test_an_argument_that_cannot_be_keyed_is_refused_by_name(cache):
 
     with pytest.raises(cachec.UnkeyableArgument, match=r"options\['x'\]"):
         stage({"x": object()})
-    with pytest.raises(cachec.UnkeyableArgument, match="missing.bin"):
+    with pytest.raises(cachec.UnkeyableArgument, match=r"missing\.bin"):
         stage(Path("missing.bin"))
 
 
@@ -408,7 +408,7 @@ def test_files_and_folders_as_results(cache, tmp_path):
         (out / "y.bin").write_bytes(os.urandom(8))
         return cachec.File(out / "y.bin"), cachec.Dir(out)
 
-    file, folder = stage(1)
+    file, _ = stage(1)
     again, folder_again = stage(1)
     assert file.path == again.path
     assert file.read_bytes() == again.read_bytes()

@@ -17,7 +17,7 @@ from cachec import Reason
 from cachec.model import Fault
 
 
-@pytest.fixture()
+@pytest.fixture
 def stage(cache):
     @cache.stage(name="stage")
     def stage(n: int) -> bytes:

@@ -6,13 +6,13 @@ import os
 
 import numpy as np
 import pytest
-from tests.conftest import write_weights
 
 import cachec
 from cachec import Reason
+from tests.conftest import write_weights
 
 
-@pytest.fixture()
+@pytest.fixture
 def fold(cache):
     @cache.stage
     def fold(weights: cachec.WeightSet) -> bytes:
@@ -226,5 +226,5 @@ def test_a_checkpoint_changed_between_two_calls(cache, fold, tmp_path, weights_f
 def test_a_handle_opened_before_the_change_raises(cache, fold, weights_file, tmp_path):
     opened = cachec.open_weights(weights_file)
     os.replace(write_weights(tmp_path / "other.safetensors", seed=7), weights_file)
-    with pytest.raises(cachec.WeightsChanged, match="w.safetensors"):
+    with pytest.raises(cachec.WeightsChanged, match=r"w\.safetensors"):
         fold(opened)

@@ -314,7 +314,7 @@ def test_an_untracked_map_reads_and_keeps_no_descriptor(tmp_path: Path) -> None:
     assert Path("/proc/self/maps").read_text().count(str(tmp_path / "source")) == 50
     del views
     assert str(tmp_path / "source") not in Path("/proc/self/maps").read_text()
-    assert fsio.map_untracked(0, 0, 0) == b""
+    assert bytes(fsio.map_untracked(0, 0, 0)) == b""
 
 
 def test_an_untracked_map_of_nothing_that_can_be_mapped_raises(tmp_path: Path) -> None:

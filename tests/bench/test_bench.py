@@ -1,0 +1,17 @@
+"""The benchmarks run, untimed and small: what they assert of outcomes holds, and each gives rows."""
+
+from __future__ import annotations
+
+import importlib
+
+import pytest
+from bench.__main__ import BENCHMARKS
+from bench.harness import Row
+
+
+@pytest.mark.parametrize("name", BENCHMARKS)
+def test_a_benchmark_runs(name, tmp_path):
+    rows = importlib.import_module(f"bench.{name}").run(tmp_path, scale=0.002)
+    assert rows
+    assert all(isinstance(row, Row) and row.unit is not None and row.value >= 0 for row in rows)
+    assert len({row.name for row in rows}) == len(rows)

@@ -1,0 +1,79 @@
+"""The public face: names, docstrings, documentation that matches the code."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import cachec
+from cachec.config import KEYS
+from cachec.model import Mode, Reason
+
+ROOT = Path(__file__).parents[1]
+DOCS = "".join(path.read_text() for path in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
+
+
+@pytest.mark.parametrize("name", cachec.__all__)
+def test_every_exported_name_is_there_and_says_what_it_is(name):
+    value = getattr(cachec, name)
+    assert inspect.getdoc(value)
+
+
+def test_unknown_names_are_refused():
+    with pytest.raises(AttributeError, match="nowhere"):
+        _ = cachec.nowhere
+
+
+def test_dir_lists_the_exported_names():
+    assert set(cachec.__all__) <= set(dir(cachec))
+
+
+def test_importing_cachec_costs_next_to_nothing():
+    code = "import sys, cachec; print(sorted({'numpy', 'msgspec', 'diskcache', 'click', 'blake3'} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+def test_every_command_and_setting_is_documented():
+    from cachec.cli import main
+
+    for command in main.commands if hasattr(main, "commands") else main.list_commands(None):  # type: ignore[arg-type]
+        assert re.search(rf"cachec [^\n]*\b{command}\b", DOCS), command
+    for key in KEYS:
+        assert f"`{key}`" in DOCS, key
+        assert f"`CACHEC_{key.upper()}`" in DOCS, key
+
+
+def test_every_outcome_and_mode_is_documented():
+    for reason in Reason:
+        word = reason.value.partition(":")[2] or reason.value
+        assert word in DOCS or word.startswith("row-"), reason
+    for mode in Mode:
+        assert mode.value in DOCS
+
+
+def test_links_between_the_documents_lead_somewhere():
+    for document in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
+        for target in re.findall(r"\]\(([^)#:]+)\)", document.read_text()):
+            assert (document.parent / target).exists(), f"{document.name}: {target}"
+
+
+def test_the_first_stage_of_getting_started_runs_as_it_says(tmp_path):
+    text = (ROOT / "docs" / "getting-started.md").read_text()
+    code = re.search(r"```python\n# first\.py\n(.*?)```", text, re.DOTALL)
+    assert code is not None
+    (tmp_path / "first.py").write_text(code[1])
+    said = re.findall(r"^b'add at O2'.*$", text, re.MULTILINE)
+    import os
+
+    environ = {**os.environ, "CACHEC_DIR": str(tmp_path / "cache")}
+    for line in said:
+        done = subprocess.run(
+            [sys.executable, "first.py"], cwd=tmp_path, env=environ, capture_output=True, text=True, check=True
+        )
+        assert done.stdout.strip() == line
+    assert done.stderr == ""
