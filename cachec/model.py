@@ -7,6 +7,7 @@ characters of BLAKE3-256 wherever it is kept or shown.
 from __future__ import annotations
 
 import enum
+from collections.abc import Iterator
 from typing import Annotated, Any
 
 import msgspec
@@ -215,6 +216,19 @@ class CallerSet(msgspec.Struct, frozen=True, tag="caller-set"):
 
 
 Node = Inline | Leaf | Sequence | Record | Weights | CallerSet
+
+
+def artifacts(node: Node) -> Iterator[ArtifactRef]:
+    """Every artifact that a stored value needs."""
+    if isinstance(node, Leaf):
+        yield from node.artifacts
+    elif isinstance(node, Sequence | Record):
+        for item in node.items:
+            yield from artifacts(item)
+    elif isinstance(node, Weights):
+        for weight in node.items:
+            if isinstance(weight, OwnedWeight):
+                yield weight.artifact
 
 
 class Trace(msgspec.Struct, frozen=True, kw_only=True):

@@ -44,15 +44,10 @@ from cachec.model import (
     Digest,
     Entry,
     Fault,
-    Leaf,
-    Node,
-    OwnedWeight,
     Part,
     Recent,
-    Record,
-    Sequence,
     Trace,
-    Weights,
+    artifacts,
 )
 from cachec.objects import Objects
 
@@ -295,19 +290,7 @@ def references(entry: Entry) -> Iterator[ArtifactRef]:
     for trace in entry.traces:
         if trace.manifest is not None:
             yield trace.manifest
-        yield from _node_references(trace.value)
-
-
-def _node_references(node: Node) -> Iterator[ArtifactRef]:
-    if isinstance(node, Leaf):
-        yield from node.artifacts
-    elif isinstance(node, Sequence | Record):
-        for item in node.items:
-            yield from _node_references(item)
-    elif isinstance(node, Weights):
-        for weight in node.items:
-            if isinstance(weight, OwnedWeight):
-                yield weight.artifact
+        yield from artifacts(trace.value)
 
 
 def _pack(record: msgspec.Struct) -> bytes:

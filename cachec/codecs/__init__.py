@@ -3,7 +3,7 @@
 from cachec.codecs.arrays import Provenance
 from cachec.codecs.base import Sink, Source
 from cachec.codecs.decoder import Decoder, decode
-from cachec.codecs.encoder import Encoder, artifacts, encode
-from cachec.model import Node
+from cachec.codecs.encoder import Encoder, encode
+from cachec.model import Node, artifacts
 
 __all__ = ["Decoder", "Encoder", "Node", "Provenance", "Sink", "Source", "artifacts", "decode", "encode"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,7 +14,7 @@ from cachec.artifact import Dir, File
 from cachec.codecs import arrays, data, files, records, weightsets
 from cachec.codecs.base import MAX_DEPTH, Sink, unstorable
 from cachec.errors import PluginError
-from cachec.model import ArtifactRef, CallerSet, Inline, Leaf, Node, OwnedWeight, Record, Sequence, Weights
+from cachec.model import ArtifactRef, Leaf, Node, Record, Sequence
 from cachec.plugin import Plugin
 from cachec.topology import Program
 from cachec.weights import Weight, WeightSet
@@ -133,18 +133,3 @@ class _Writer:
 
     def copy(self, path: Path) -> None:
         self.artifacts.append(self._sink.add_file(path))
-
-
-def artifacts(node: Node) -> Iterator[ArtifactRef]:
-    """Every artifact that a stored value needs."""
-    if isinstance(node, Leaf):
-        yield from node.artifacts
-    elif isinstance(node, Sequence | Record):
-        for item in node.items:
-            yield from artifacts(item)
-    elif isinstance(node, Weights):
-        for weight in node.items:
-            if isinstance(weight, OwnedWeight):
-                yield weight.artifact
-    elif not isinstance(node, Inline | CallerSet):
-        raise TypeError(f"{type(node).__qualname__} is no node")

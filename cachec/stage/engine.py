@@ -239,12 +239,7 @@ class Engine:
 
     def _run(self, call: Call, reason: Reason, detail: str, *, store: bool) -> _Steps:
         run = Run(self.tools, call.stage, call.keyed, call.arguments)
-        try:
-            result = yield _Execute(run, call.keyed.digest)
-        except BaseException as error:
-            run.abandon()
-            call.outcome(Reason.STAGE_RAISED, detail=f"{type(error).__qualname__}: {error}")
-            raise
+        result = yield from self._result(call, run)
         try:
             finished = run.finish(result, store=store)
         except UnstorableResult as error:
@@ -252,20 +247,29 @@ class Engine:
             raise
         return call.ran(finished, reason, detail)
 
-    def _verify(self, call: Call, look: Look) -> _Steps:
-        """Run although there is a hit, and hold the two results against each other; the fresh one is returned."""
-        assert look.trace is not None
-        run = Run(self.tools, call.stage, call.keyed, call.arguments)
-        from cachec.stage.verify import Audit, difference  # in this mode only
-
-        audit = Audit(call.stage.options.name)
+    def _result(self, call: Call, run: Run, audit: Audit | None = None) -> Generator[_Execute, Any, Any]:
+        """What the stage itself returns. What it raises is counted and raised."""
         try:
-            result = yield _Execute(run, call.keyed.digest, audit)
+            return (yield _Execute(run, call.keyed.digest, audit))
         except BaseException as error:
             run.abandon()
             call.outcome(Reason.STAGE_RAISED, detail=f"{type(error).__qualname__}: {error}")
             raise
-        differs = difference(run, self.tools, call.stage.options, result, look)
+
+    def _verify(self, call: Call, look: Look) -> _Steps:
+        """Run although there is a hit, and hold the two results against each other; the fresh one is returned."""
+        assert look.trace is not None
+        from cachec.stage.verify import Audit, difference  # in this mode only
+
+        run = Run(self.tools, call.stage, call.keyed, call.arguments)
+        audit = Audit(call.stage.options.name)
+        result = yield from self._result(call, run, audit)
+        try:
+            differs = difference(run, self.tools, call.stage.options, result, look)
+        except UnstorableResult as error:
+            run.abandon()
+            call.outcome(Reason.USAGE, detail=str(error))
+            raise
         undeclared = audit.undeclared(run.recorder.reads())
         finished = run.finish(result, store=False)
         if differs is None:

@@ -112,18 +112,23 @@ class Checkpoints:
         self._merged: _Kept[Layout] = _Kept(_CHECKPOINTS)
         self._opened: _Kept[Checkpoint] = _Kept(_CHECKPOINTS)
 
-    def open(self, source: Source, *, ties: Ties = (), world: World | None = None) -> Checkpoint:
-        """The checkpoint. Raises CheckpointError (malformed), OSError (not there), UsageError (not a source)."""
-        key = (_absolute(source), ties, world)
+    def open(
+        self, source: Source, *, ties: Ties = (), world: World | None = None, specs: Manifest | None = None
+    ) -> Checkpoint:
+        """The checkpoint. specs: what its weights are expected to be.
+
+        Raises CheckpointError (malformed, or not as expected), OSError (not there), UsageError (not a source).
+        """
+        key = (_absolute(source), ties, world, specs)
         known = self._opened.get(key)
         if known is not None and known.current():
             return known
-        checkpoint, trusted = self._read(key[0], ties, world)
+        checkpoint, trusted = self._read(key[0], _Wanted(ties, world, specs))
         if trusted:
             self._opened.put(key, checkpoint)
         return checkpoint
 
-    def _read(self, source: str | tuple[str, ...], ties: Ties, world: World | None) -> tuple[Checkpoint, bool]:
+    def _read(self, source: str | tuple[str, ...], wanted: _Wanted) -> tuple[Checkpoint, bool]:
         absent: tuple[str, ...] = ()
         if isinstance(source, str) and stat.S_ISDIR(os.stat(source).st_mode):
             single, index = os.path.join(source, SINGLE), os.path.join(source, INDEX)
@@ -131,19 +136,27 @@ class Checkpoints:
                 source = single
             elif os.path.lexists(index):
                 source, absent = index, (single,)
-            elif (own := own_file(source, world)) is not None:
+            elif (own := own_file(source, wanted.world)) is not None:
                 source, absent = own, (single, index)
             else:
-                raise CheckpointError(f"{source}: expected {SINGLE} or {INDEX} in the folder; name the files as a list")
+                earlier = [single, index]
+                for name in TVM_NAMES:
+                    earlier.append(os.path.join(source, name))
+                    if os.path.lexists(earlier[-1]):
+                        break
+                else:
+                    raise CheckpointError(
+                        f"{source}: expected {SINGLE}, {INDEX} or {TVM_NAMES[0]} in the folder; "
+                        "name the files as a list"
+                    )
+                source, absent = earlier[-1], tuple(earlier[:-1])
         if isinstance(source, tuple):
-            return self._read_files(source, ties, world)
+            return self._read_files(source, wanted)
         if source.endswith(_INDEX_SUFFIX):
-            return self._read_index(source, absent, ties, world)
-        return self._read_files((source,), ties, world, absent=absent)
+            return self._read_index(source, absent, wanted)
+        return self._read_files((source,), wanted, absent=absent)
 
-    def _read_index(
-        self, path: str, absent: tuple[str, ...], ties: Ties, world: World | None
-    ) -> tuple[Checkpoint, bool]:
+    def _read_index(self, path: str, absent: tuple[str, ...], wanted: _Wanted) -> tuple[Checkpoint, bool]:
         fd = fsio.open_read(path)
         try:
             if not stat.S_ISREG(os.fstat(fd).st_mode):
@@ -164,52 +177,74 @@ class Checkpoints:
         for shard in shards:
             if not os.path.exists(shard):
                 raise CheckpointError(f"{path}: missing shard {os.path.basename(shard)!r}, expected beside the index")
-        return self._read_files(shards, ties, world, index=index, absent=absent)
+        return self._read_files(shards, wanted, index=index, absent=absent)
 
     def _read_files(
         self,
         paths: tuple[str, ...],
-        ties: Ties,
-        world: World | None,
+        wanted: _Wanted,
         *,
         index: _Opened | None = None,
         absent: tuple[str, ...] = (),
     ) -> tuple[Checkpoint, bool]:
         label = index.path if index else ", ".join(paths)
         files: list[OpenedFile] = []
-        headers: list[Header] = []
+        contents: list[Contents] = []
+        starts: list[int] = []
         trusted = index is None or index.trusted
         for path in paths:
-            file, header, trust = self._read_file(path)
-            files.append(file)
-            headers.append(header)
+            opened_files, found, trust = self._read_file(path)
+            starts.append(len(files))
+            files += opened_files
+            contents.append(found)
             trusted = trusted and trust
-        # The headers are kept alive by the key, so equal ids mean equal headers.
-        parts = (label, tuple(headers), index.digest if index else "", ties, world)
+        # The contents are kept alive by the key, so equal ids mean equal contents.
+        parts = (label, tuple(contents), tuple(starts), index.digest if index else "", wanted)
         layout = self._merged.get(parts)
         if layout is None:
-            layout = _merge(label, paths, headers, index, world).tied(ties)
+            layout = _merge(label, paths, contents, starts, index, wanted).tied(wanted.stated_ties())
             self._merged.put(parts, layout)
+        values = tuple(
+            Value(value.pattern, value.nbytes, start + value.file)
+            for start, found in zip(starts, contents, strict=True)
+            for value in found.values
+        )
         opened = tuple(file.path for file in files) + ((index.path,) if index else ())
         states = tuple(tuple(file.identity) for file in files) + ((tuple(index.identity),) if index else ())
-        return Checkpoint(layout, tuple(files), opened, states, absent), trusted
+        return Checkpoint(layout, tuple(files), opened, states, absent, values), trusted
 
-    def _read_file(self, path: str) -> tuple[OpenedFile, Header, bool]:
+    def _read_file(self, path: str) -> tuple[tuple[OpenedFile, ...], Contents, bool]:
         if not stat.S_ISREG(os.stat(path).st_mode):  # before the open: opening a pipe would wait for its writer
             raise CheckpointError(f"{path}: expected a regular file, found another kind")
         fd = fsio.open_read(path)
         try:
+            kind = format_of(path, os.pread(fd, 8, 0))
+            if kind != "safetensors":
+                return self._read_format(path, kind)
             calm = fsio.no_writer(fd)
             data, found = read_header_bytes(path, fd)
             trusted = calm and self._trusts(fd, path, found)
         finally:
             os.close(fd)
         key = (digest_bytes(data), found.size)
-        header = self._headers.get(key)
-        if header is None:
+        contents = self._headers.get(key)
+        if contents is None:
             header = parse_header(path, data, found.size)
-            self._headers.put(key, header)
-        return OpenedFile(path, found, header.nbytes, header.digest), header, trusted
+            contents = Contents(header.tensors, header.metadata)
+            self._headers.put(key, contents)
+        return (OpenedFile(path, found, len(data), key[0]),), contents, trusted
+
+    def _read_format(self, path: str, kind: str) -> tuple[tuple[OpenedFile, ...], Contents, bool]:
+        with Opener(path, self._trusts) as opener:
+            contents = reader(kind)(path, opener)
+            finished = opener.finish(contents)
+        # Read anew, as what was looked at is known only then; but equal contents are one, and so is their layout.
+        key = (kind, finished.key)
+        known = self._headers.get(key)
+        if known is None:
+            known = contents
+            self._headers.put(key, known)
+        return finished.files, known, finished.trusted
 
     def _trusts(self, fd: int, path: str, found: fsio.Identity) -> bool:
         return (
@@ -217,6 +252,22 @@ class Checkpoints:
             and self._mounts.kind_of_device(found.dev, path) in fsio.TRACKED_FILESYSTEMS
             and fsio.no_writer(fd)
         )
+
+
+class _Wanted(NamedTuple):
+    """How a checkpoint is to be opened, beyond its source."""
+
+    ties: Ties
+    world: World | None
+    specs: Manifest | None
+
+    def stated_ties(self) -> Ties:
+        """The groups of tied names: as given, else as the specs say."""
+        if self.ties or self.specs is None:
+            return self.ties
+        from cachec.weights.memory import stated_ties
+
+        return stated_ties(self.specs.weights.values())
 
 
 class _Opened(NamedTuple):
@@ -243,17 +294,29 @@ def opened_artifact(path: AnyPath) -> OpenedFile:
 
 
 def _merge(
-    label: str, paths: Sequence[str], headers: Sequence[Header], index: _Opened | None, world: World | None
+    label: str,
+    paths: Sequence[str],
+    contents: Sequence[Contents],
+    starts: Sequence[int],
+    index: _Opened | None,
+    wanted: _Wanted,
 ) -> Layout:
+    """starts: for each path the number of its first file among all."""
+    world, specs = wanted.world, wanted.specs
     merged: dict[str, Tensor] = {}
     axes: dict[str, int] = {}
-    for number, (path, header) in enumerate(zip(paths, headers, strict=True)):
+    owners: dict[str, str] = {}
+    untyped: set[int] = set()
+    values = 0
+    for path, header, start in zip(paths, contents, starts, strict=True):
         for name, tensor in header.tensors.items():
             if name in merged:
-                raise CheckpointError(f"{label}: tensor {name!r} is both in {paths[merged[name].file]} and in {path}")
-            merged[name] = (
-                tensor if number == 0 else Tensor(tensor.dtype, tensor.shape, tensor.nbytes, tensor.offset, number)
-            )
+                raise CheckpointError(f"{label}: tensor {name!r} is both in {owners[name]} and in {path}")
+            merged[name] = _moved(tensor, start, values) if start or values else tensor
+            owners[name] = path
+        if not header.typed:
+            untyped.update(merged[name].file for name in header.tensors)
+        values += len(header.values)
         if world is not None:
             for name, axis in shard_axes(path, header.metadata).items():
                 if axes.setdefault(name, axis) != axis:
@@ -262,25 +325,39 @@ def _merge(
             if stated is not None:
                 check_whole(path, header.tensors, stated)
     if index is not None:
-        _check_index(index, paths, merged)
+        _check_index(index, owners)
+
+    def is_untyped(tensor: Tensor) -> bool:
+        return tensor.file in untyped
+
     if world is not None:
+        if specs is not None:
+            axes = given_axes(specs, merged, is_untyped, world) | axes
         merged = own_tensors(label, merged, axes, world)
-    return Layout(merged)
+    return Layout(merged if specs is None else with_specs(label, merged, is_untyped, specs))
 
 
-def _check_index(index: _Opened, paths: Sequence[str], merged: dict[str, Tensor]) -> None:
-    numbers = {os.path.normpath(path): number for number, path in enumerate(paths)}
+def _moved(tensor: Tensor, files: int, values: int) -> Tensor:
+    """The same where ``files`` files and ``values`` values of other paths come first."""
+    number = tensor.file + files if tensor.file >= 0 else tensor.file - values
+    return Tensor(tensor.dtype, tensor.shape, tensor.nbytes, tensor.offset, number, tensor.shard, tensor.layout)
+
+
+def _check_index(index: _Opened, owners: dict[str, str]) -> None:
+    """owners: the path of the shard that each tensor is in."""
     folder = os.path.dirname(index.path)
+    paths = {shard: os.path.normpath(os.path.join(folder, shard)) for shard in set(index.weight_map.values())}
+    normal = {path: os.path.normpath(path) for path in set(owners.values())}
     for name, shard in index.weight_map.items():
-        tensor = merged.get(name)
-        if tensor is None:
+        owner = owners.get(name)
+        if owner is None:
             raise CheckpointError(f"{index.path}: tensor {name!r} expected in {shard!r}, found in no shard")
-        if tensor.file != numbers[os.path.normpath(os.path.join(folder, shard))]:
-            found = os.path.basename(paths[tensor.file])
+        if normal[owner] != paths[shard]:
+            found = os.path.basename(owner)
             raise CheckpointError(f"{index.path}: tensor {name!r} expected in {shard!r}, found in {found!r}")
-    for name, tensor in merged.items():
+    for name, owner in owners.items():
         if name not in index.weight_map:
-            raise CheckpointError(f"{index.path}: extra tensor {name!r} in {paths[tensor.file]}, not in the index")
+            raise CheckpointError(f"{index.path}: extra tensor {name!r} in {owner}, not in the index")
 
 
 def _weight_map(path: str, text: bytes) -> dict[str, str]:

@@ -12,6 +12,7 @@ from cachec.model import WeightSpec
 from cachec.topology import Manifest
 from cachec.weights.checkpoints import AnyPath, opened_artifact, process_checkpoints
 from cachec.weights.checkpoints import Source as Checkpoint
+from cachec.weights.formats.expected import manifest_of
 from cachec.weights.layout import Layout, Patterns, Ties
 from cachec.weights.presharded import world
 from cachec.weights.sources import (
@@ -383,13 +384,17 @@ def open_weights(
     rank: int | None = None,
     world_size: int | None = None,
     access: Literal["mmap", "read"] = "mmap",
+    specs: Mapping[str, WeightSpec] | Manifest | None = None,
 ) -> WeightSet:
     """The weights of a checkpoint, in place: headers are read and validated in full, no byte of data is.
 
-    source: a ``.safetensors`` file, a ``*.safetensors.index.json``, a folder in Hugging Face's layout (symbolic links
-    too), or a list of files. rename: see ``WeightSet.rename``. tied: groups of names that share one weight, by the
-    names in the file; never inferred. rank, world_size: which shards to take of a checkpoint with names
-    ``<name>_shard-<i>-of-<n>``. access: ``mmap`` hands out views of the file, ``read`` copies into memory.
+    source: a file (safetensors, GGUF, IRPA, ONNX, .npy, .npz, TVM's ``tensor-cache.json``, PyTorch's ``.pt``: by its
+    first bytes, then by its suffix), a ``*.safetensors.index.json``, a folder in Hugging Face's layout (symbolic links
+    too) or with a tensor cache, or a list of files. rename: see ``WeightSet.rename``. tied: groups of names that share
+    one weight, by the names in the file; never inferred. rank, world_size: which shards to take of a checkpoint with
+    names ``<name>_shard-<i>-of-<n>``. access: ``mmap`` hands out views of the file, ``read`` copies into memory.
+    specs: what the weights are expected to be, before ``rename``. It gives types to those of an IRPA archive, which are
+    uint8 vectors without it; any other has to agree. Its aliases are the ties where ``tied`` is left out.
 
     Raises CheckpointError (malformed; names file, tensor, expected, found), OSError (no such file), UnknownWeight,
     WeightError (tied weights that differ), UsageError.
@@ -398,6 +403,7 @@ def open_weights(
         raise UsageError(f"open_weights: access expected 'mmap' or 'read', found {access!r}")
     ties: Ties = tuple(tuple(group) for group in tied) if tied else ()
     place = world(rank, world_size)
-    found = process_checkpoints().open(source, ties=ties, world=place)
-    weights = WeightSet(found.layout, FileSource(found.files, read_access=access == "read"), rank=rank)
+    expected = None if specs is None else manifest_of(specs)
+    found = process_checkpoints().open(source, ties=ties, world=place, specs=expected)
+    weights = WeightSet(found.layout, found.source(read_access=access == "read"), rank=rank)
     return weights if rename is None else weights.rename(rename)

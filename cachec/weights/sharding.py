@@ -89,8 +89,8 @@ def shard(weights: WeightSet, patterns: AxisPatterns, rank: int, world_size: int
             raise UsageError(f"shard: {name!r} is one of {count} shards on axis {axis_there} already, expected whole")
         if whole.layout != "row-major" and axis == len(whole.shape) - 1:
             raise UsageError(
-                f"shard: {name!r} is {whole.layout} {list(whole.shape)}: expected an outer axis, found {axis}, which would "
-                "cut its blocks"
+                f"shard: {name!r} is {whole.layout} {list(whole.shape)}: expected an outer axis, found {axis}, "
+                "which would cut its blocks"
             )
         length = _local_length(name, whole, axis, world_size, pad=pad)
         begin = min(rank * length, whole.shape[axis])

@@ -167,8 +167,8 @@ def _plan_safetensors(path: str, weights: Sequence[Weight], metadata: Mapping[st
             raise UsageError(f"save: weight {weight.name!r}: safetensors has no {weight.dtype}; use format='irpa'")
         if weight.tensor.layout != "row-major":
             raise UsageError(
-                f"save: weight {weight.name!r}: safetensors has no {weight.tensor.layout} blocks; use format='irpa', which "
-                "has no types, or values that are no blocks"
+                f"save: weight {weight.name!r}: safetensors has no {weight.tensor.layout} blocks; use format='irpa', "
+                "which has no types, or values that are no blocks"
             )
         if weight.name == "__metadata__":
             raise UsageError("save: safetensors reserves the name '__metadata__'; rename that weight")

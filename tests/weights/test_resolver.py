@@ -315,9 +315,7 @@ def test_a_length_that_is_too_large(
     assert len(pauses) == 5
 
 
-def test_a_length_that_is_too_small(
-    site: Site, weights_file: bytes, store: WeightStore, resolvers: Resolvers
-) -> None:
+def test_a_length_that_is_too_small(site: Site, weights_file: bytes, store: WeightStore, resolvers: Resolvers) -> None:
     site.length = 1000
     with pytest.raises(WeightError, match="found 1000 announced"):
         fetch(site, store, resolvers)
@@ -385,15 +383,13 @@ def test_nobody_listens(site: Site, weights_file: bytes, store: WeightStore, res
         fetch(site, store, resolvers, text=text)
 
 
-def test_a_damaged_state_starts_anew(
-    site: Site, weights_file: bytes, store: WeightStore, resolvers: Resolvers
-) -> None:
-    def spoil(site: Site) -> None:
+def test_a_damaged_state_starts_anew(site: Site, weights_file: bytes, store: WeightStore, resolvers: Resolvers) -> None:
+    def spoil(done: int, total: int) -> None:
         (state,) = (path for path in kept(store) if path.name == "state.json")
         state.write_bytes(b"{}")
 
-    site.drops, site.after = [1000], spoil
-    assert fetch(site, store, resolvers) == weights_file
+    site.drops = [1000]
+    assert fetch(site, store, resolvers, progress=spoil) == weights_file
     assert site.asked == [None, None]
 
 
@@ -436,14 +432,14 @@ def test_when_the_copy_fails_the_download_stays(
     assert kept(store) == []
 
 
-def test_a_checkpoint_of_several_files(
-    site: Site, tmp_path: Path, store: WeightStore, resolvers: Resolvers
-) -> None:
+def test_a_checkpoint_of_several_files(site: Site, tmp_path: Path, store: WeightStore, resolvers: Resolvers) -> None:
     class Many(HttpResolver):
         def fetch(self, identifier: Identifier, fd: int, state: Path, progress: Any) -> None:
             os.pwrite(fd, (tmp_path / identifier.file).read_bytes(), 0)
 
-    from_arrays({f"w{n}": np.full(25, n, np.float32) for n in range(3)}).save(tmp_path / "m.safetensors", shard_size=100)
+    from_arrays({f"w{n}": np.full(25, n, np.float32) for n in range(3)}).save(
+        tmp_path / "m.safetensors", shard_size=100
+    )
     shards = sorted(tmp_path.glob("m-*.safetensors"))
     texts = [f"many://h/{path.name}#blake3={digest_bytes(path.read_bytes())}" for path in shards]
     revision = resolve(store, texts, "m", Resolvers({"many": Many()}))

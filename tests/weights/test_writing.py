@@ -360,7 +360,7 @@ def test_a_damaged_owned_weight_is_not_saved(tmp_path: Path) -> None:
     with side.open("r+b") as file:
         file.write(b"rot")
     os.utime(side, ns=(times, times))
-    with store.open("a") as weights, pytest.raises(WeightsChanged, match="'a'.*expected the digest"):
+    with store.open("a") as weights, pytest.raises(WeightsChanged, match=r"'a'.*expected the digest"):
         weights.save(tmp_path / "out.safetensors")
     assert not (tmp_path / "out.safetensors").exists()
 

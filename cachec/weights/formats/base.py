@@ -223,7 +223,8 @@ def refuse_overlaps(file: File, spans: Iterable[tuple[int, int, str]], what: str
     for begin, end, name in sorted(spans):
         if begin < reached:
             raise file.error(
-                f"{what} {name!r}: expected to begin at offset {reached} or later, found {begin}: it overlaps {before!r}"
+                f"{what} {name!r}: expected to begin at offset {reached} or later, found {begin}: "
+                f"it overlaps {before!r}"
             )
         if end > begin:
             reached, before = end, name

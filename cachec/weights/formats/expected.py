@@ -13,7 +13,19 @@ from cachec.weights.presharded import World
 from cachec.weights.safetensors import Tensor
 
 
-def given_axes(specs: Manifest, tensors: Mapping[str, Tensor], untyped: Callable[[Tensor], bool], place: World) -> dict[str, int]:
+def manifest_of(specs: Mapping[str, WeightSpec] | Manifest) -> Manifest:
+    """The specs as a manifest. Raises UsageError for a spec under another name than its own."""
+    if isinstance(specs, Manifest):
+        return specs
+    for name, spec in specs.items():
+        if not isinstance(spec, WeightSpec) or spec.name != name:
+            raise UsageError(f"specs: {name!r} expected the spec of that name, found {spec!r}")
+    return Manifest.of(specs)
+
+
+def given_axes(
+    specs: Manifest, tensors: Mapping[str, Tensor], untyped: Callable[[Tensor], bool], place: World
+) -> dict[str, int]:
     """The axes that specs give to tensors that are there in shards. A vector of bytes has none but 0."""
     axes: dict[str, int] = {}
     for name, spec in specs.weights.items():
@@ -59,8 +71,6 @@ def with_specs(
 
 
 def _checked_size(name: str, spec: WeightSpec) -> int:
-    if spec.name != name:
-        raise UsageError(f"specs: weight {name!r} was given the spec of {spec.name!r}")
     if any(dimension < 0 for dimension in spec.shape):
         raise UsageError(f"specs: weight {name!r}: expected a shape of integers from 0, found {list(spec.shape)}")
     nbytes = math.prod(spec.shape) * size_of(spec.dtype)

@@ -10,9 +10,9 @@
     padding to ``general.alignment`` (32)
     data    each tensor at its offset from here, a multiple of the alignment
 
-Dimensions are reversed into row-major order. A tensor of a quantised type is handed out as the bytes of its blocks: dtype
-uint8, layout ``gguf:<type>``, and its innermost dimension in bytes. Two tensors may not share bytes (ggml's loader wants
-them in sequence). Version 1 and big-endian files are refused.
+Dimensions are reversed into row-major order. A tensor of a quantised type is handed out as the bytes of its blocks:
+dtype uint8, layout ``gguf:<type>``, and its innermost dimension in bytes. Two tensors may not share bytes (ggml's
+loader wants them in sequence). Version 1 and big-endian files are refused.
 """
 
 from __future__ import annotations

@@ -9,9 +9,9 @@
              2 data      {u64 offset, u64 length} in the storage segment
              3 external  path {offset, length} in the metadata segment, {u64 offset, u64 length} in that file
 
-Offsets of segments count from their header, names and paths from the metadata segment. The format knows no dtype and no
-shape: tensors are uint8 vectors, to be typed by ``open_weights(specs=)``. Entries may share bytes of the storage. IREE's
-own parser refuses external entries; here their file is looked for in the folder of the archive.
+Offsets of segments count from their header, names and paths from the metadata segment. The format knows no dtype and
+no shape: tensors are uint8 vectors, to be typed by ``open_weights(specs=)``. Entries may share bytes of the storage.
+IREE's own parser refuses external entries; here their file is looked for in the folder of the archive.
 """
 
 from __future__ import annotations

@@ -5,14 +5,15 @@ The model is a protobuf ``ModelProto`` (onnx/onnx.proto). Only its wire format i
 
     ModelProto   graph = 7
     GraphProto   initializer = 5 (TensorProto), sparse_initializer = 15 (refused)
-    TensorProto  dims = 1, data_type = 2, segment = 3 (refused), float_data = 4, int32_data = 5, string_data = 6 (refused),
-                 int64_data = 7, name = 8, raw_data = 9, double_data = 10, uint64_data = 11, external_data = 13,
-                 data_location = 14 (1 is external)
+    TensorProto  dims = 1, data_type = 2, segment = 3 (refused), float_data = 4, int32_data = 5,
+                 string_data = 6 (refused), int64_data = 7, name = 8, raw_data = 9, double_data = 10,
+                 uint64_data = 11, external_data = 13, data_location = 14 (1 is external)
     StringStringEntryProto  key = 1, value = 2
 
-External data (docs/ExternalData.md): pairs location (relative to the model), offset, length, checksum (SHA1 of the file,
-kept in the metadata of what is returned, not computed). Field names occur once where protobuf would take the last one.
-Initialisers of subgraphs and constants of nodes belong to the program, not to its weights; they are not looked for.
+External data (docs/ExternalData.md): pairs location (relative to the model), offset, length, checksum (SHA1 of the
+file, kept in the metadata of what is returned, not computed). A field that is one value has to be there once, where
+protobuf would take the last. Initialisers of subgraphs and constants of nodes belong to the program, not to its
+weights; they are not looked for.
 """
 
 from __future__ import annotations
@@ -333,8 +334,8 @@ def _fields(file: File, begin: int, end: int, what: str) -> Iterator[_Field]:
             nbytes, at = _varint(file, at, end, what)
             if nbytes > end - at:
                 raise file.error(
-                    f"{what}: {nbytes} bytes of field {number} expected before offset {end}, found {end - at} at offset "
-                    f"{at}: the file is truncated, or no ONNX model"
+                    f"{what}: {nbytes} bytes of field {number} expected before offset {end}, found {end - at} at "
+                    f"offset {at}: the file is truncated, or no ONNX model"
                 )
             yield _Field(number, wire, at, nbytes)
             at += nbytes

@@ -1,12 +1,12 @@
-"""PyTorch's zip checkpoints, through ``torch.load(mmap=True, weights_only=True)`` and nothing else; torch is imported here.
+"""PyTorch's zip checkpoints, through ``torch.load(mmap=True, weights_only=True)`` and nothing else.
 
-What comes back are tensors over a map of the file, because the archive stores their bytes as they are, each storage as a
-member ``<folder>/data/<key>``. So every tensor is a range of the file: its address within torch's map gives the offset.
-That range is kept, and torch's tensors go; later reads need no torch.
+What comes back are tensors over a map of the file, because the archive stores their bytes as they are, each storage as
+a member ``<folder>/data/<key>``. So every tensor is a range of the file: its address within torch's map gives the
+offset. That range is kept, and torch's tensors go; later reads need no torch, which is imported here alone.
 
-Nested dicts and lists are flattened with dots; leaves that are no tensors (an epoch, a name) are no weights. Storages that
-several tensors share are just the same range: ties are stated by the user, never inferred. Refused, with the way out:
-strides that are not row-major, sparse and quantized tensors, big-endian archives, pickles of before PyTorch 1.6.
+Nested dicts and lists are flattened with dots; leaves that are no tensors (an epoch, a name) are no weights. Storages
+that several tensors share are just the same range: ties are stated by the user, never inferred. Refused, with the way
+out: strides that are not row-major, sparse and quantized tensors, big-endian archives, pickles of before PyTorch 1.6.
 """
 
 from __future__ import annotations

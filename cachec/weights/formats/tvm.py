@@ -5,8 +5,8 @@
             {"name": "...", "shape": [...], "dtype": "float16", "format": "raw", "nbytes": n, "byteOffset": n}]}]}
 
 Source: ``python/tvm/contrib/tvmjs.py`` and ``src/runtime/vm/tensor_cache_support.cc``. The format ``f32-to-bf16``
-concerns float32 alone, whose bytes are then bfloat16: that is refused, never reinterpreted. The MD5 of each file is kept
-in the metadata of what is returned, not computed. Pre-sharded names are ``<name>_shard-<i>-of-<n>``, i from 1.
+concerns float32 alone, whose bytes are then bfloat16: that is refused, never reinterpreted. The MD5 of each file is
+kept in the metadata of what is returned, not computed. Pre-sharded names are ``<name>_shard-<i>-of-<n>``, i from 1.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from cachec.hashing import FileDigests
 from cachec.weights.dtypes import SIZES
 from cachec.weights.formats.base import Value
 from cachec.weights.safetensors import Tensor
-from cachec.weights.sources import FileSource, OpenedFile, Place
+from cachec.weights.sources import Extent, FileSource, OpenedFile, Place
 
 _BLOCK = 1 << 20
 
@@ -73,11 +73,30 @@ class ValueSource(FileSource):
             return memoryview(self._zeros(name, nbytes, mmap.PROT_READ | mmap.PROT_WRITE))
         return memoryview(bytearray(self.view(name, tensor)))
 
+    def extent(self, name: str, tensor: Tensor) -> Extent | None:
+        return None if tensor.file < 0 else super().extent(name, tensor)
+
+    def copies(self, name: str, tensor: Tensor) -> bool:
+        if tensor.file >= 0:
+            return super().copies(name, tensor)
+        pattern = self._value(name, tensor)
+        return len(pattern) < tensor.nbytes and bool(pattern.strip(b"\0"))
+
+    def fill(self, name: str, tensor: Tensor, out: memoryview) -> None:
+        if tensor.file >= 0:
+            super().fill(name, tensor, out)
+            return
+        pattern = self._value(name, tensor)
+        block = memoryview(pattern * max(_BLOCK // len(pattern), 1)) if len(out) else memoryview(b"")
+        for start in range(0, len(out), len(block) or 1):
+            piece = out[start : start + len(block)]
+            piece[:] = block[: len(piece)]
+
     def place(self, name: str, tensor: Tensor) -> Place | None:
         return None if tensor.file < 0 else super().place(name, tensor)
 
     def _value(self, name: str, tensor: Tensor) -> bytes:
-        """The pattern from the tensor's first byte on, not empty unless the tensor is; the file it is from is checked."""
+        """The pattern from the tensor's first byte on, empty only for no bytes; the file it is from is checked."""
         value = self._values[-1 - tensor.file]
         self._bind(name, Tensor("uint8", (), 0, 0, value.file))
         pattern, size = value.pattern, SIZES[tensor.dtype]

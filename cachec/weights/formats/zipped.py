@@ -1,7 +1,8 @@
 """The directory of a zip archive whose members are stored, for reading them in place (PKWARE's APPNOTE 6.3.10).
 
     local   "PK\\3\\4", 26 bytes, name, extra field; then the member's bytes
-    central "PK\\1\\2" for each member: method, CRC, sizes, name, offset of its local record; zip64 fields for 2**32 and more
+    central "PK\\1\\2" for each member: method, CRC, sizes, name, offset of its local record; what does not fit into
+            32 bits is in a zip64 field
     end     "PK\\5\\6": number of members, size and offset of the central directory, comment
 
 Compressed and encrypted members, archives in several parts, overlapping members and repeated names are refused. The
@@ -150,10 +151,8 @@ def _local(file: File, name: str, raw: bytes, at: int, size: int) -> Member:
 
 
 def _name(file: File, raw: bytes, flags: int, what: str) -> str:
-    if flags & 0x800:
-        name = text_of(file, raw, f"the name of {what}")
-    else:
-        name = raw.decode("cp437")
+    is_utf8 = bool(flags & 0x800)
+    name = text_of(file, raw, f"the name of {what}") if is_utf8 else raw.decode("cp437")
     if not name or "\0" in name:
         raise file.error(f"{what}: expected a name, found {name!r}")
     return name
