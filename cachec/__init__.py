@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from cachec.stage import Stage, depends
     from cachec.topology import Manifest, Program
     from cachec.weights import Weight, WeightSet, open_weights
+    from cachec.weights.overlay import Made
 
 __version__ = "0.1.0"
 
@@ -69,6 +70,7 @@ _HOMES = {
     "cachec.stage": ("Stage", "depends"),
     "cachec.topology": ("Manifest", "Program"),
     "cachec.weights": ("Weight", "WeightSet", "open_weights"),
+    "cachec.weights.overlay": ("Made",),
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 
@@ -84,6 +86,7 @@ __all__ = [
     "File",
     "HandleClosed",
     "LinkError",
+    "Made",
     "Manifest",
     "Mode",
     "Outcome",

@@ -202,10 +202,15 @@ class OwnedWeight(msgspec.Struct, frozen=True, tag="owned"):
 
 
 class Weights(msgspec.Struct, frozen=True, tag="weights"):
-    """A weight set, name by name. ranked: the path of the argument whose worker it belongs to; empty for none."""
+    """A weight set, name by name.
+
+    base: the path of an argument whose whole set has these weights over it: what is not named comes from there.
+    ranked: the path of the argument whose worker the set belongs to. Either is empty for none.
+    """
 
     names: tuple[str, ...]
     items: tuple[CallerWeight | OwnedWeight, ...]
+    base: str = ""
     ranked: str = ""
 
 

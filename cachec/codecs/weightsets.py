@@ -1,6 +1,7 @@
 """Weight sets: the caller's weights by reference (argument path, name), those that the stage made with their bytes.
 
-A whole set of the caller's, passed through, is one reference and costs no look at a weight.
+A whole set of the caller's, passed through, is one reference and costs no look at a weight; a few weights over one cost
+as many looks.
 """
 
 from __future__ import annotations
@@ -21,8 +22,11 @@ def encode_weights(value: WeightSet, sink: Sink, where: str) -> CallerSet | Weig
     whole = value.whole_origin()
     if whole is not None:
         return CallerSet(whole)
+    found = value.overlaid_on()
+    base, names = ("", tuple(value)) if found is None else found
     items: list[CallerWeight | OwnedWeight] = []
-    for name, weight in value.items():
+    for name in names:
+        weight = value[name]
         origin = value.origin(name)
         if origin is not None:
             items.append(CallerWeight(origin[0], origin[1], weight.spec.alias))
@@ -38,7 +42,7 @@ def encode_weights(value: WeightSet, sink: Sink, where: str) -> CallerSet | Weig
             ) from error
         items.append(OwnedWeight(weight.spec, sink.add_bytes(data)))
         del data  # before the next weight is made
-    return Weights(tuple(value), tuple(items), _ranked_by(value))
+    return Weights(names, tuple(items), base, "" if base else _ranked_by(value))
 
 
 def _ranked_by(value: WeightSet) -> str:
@@ -77,7 +81,10 @@ def decode_weights(node: Weights, source: Source, caller: Caller) -> WeightSet:
                 handles[name], alias = callers[item.where][item.name], item.alias
             if alias is not None:
                 ties.setdefault(alias, []).append(name)
+        base = decode_caller_set(CallerSet(node.base), caller) if node.base else None
         groups = [(first, *(name for name in names if name != first)) for first, names in ties.items()]
+        if base is not None:
+            return base.overlay(WeightSet.from_weights(handles, tied=groups), replace=True)
         # Workers share the row, so it can't say which one this is.
         rank = decode_caller_set(CallerSet(node.ranked), caller).rank if node.ranked else None
         return WeightSet.from_weights(handles, tied=groups, rank=rank)

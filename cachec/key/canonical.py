@@ -29,7 +29,7 @@ import msgspec
 
 from cachec.errors import UnkeyableArgument
 from cachec.instances import field_names, state
-from cachec.key.words import describe
+from cachec.key.words import describe, item_path
 
 __all__ = ["MAX_DEPTH", "Special", "describe", "encode", "plain"]
 
@@ -162,7 +162,7 @@ class _Walk:
         for name, key in names:
             value = pairs[key]
             scalar = _SCALARS.get(type(value))
-            parts += (name, scalar(value) if scalar is not None else self.encode(value, f"{path}[{describe(key, 30)}]"))
+            parts += (name, scalar(value) if scalar is not None else self.encode(value, item_path(path, key)))
         return b"".join(parts)
 
     def _key(self, key: Any, path: str) -> bytes:

@@ -80,12 +80,14 @@ class CodeKeys:
     def of(self, fn: Callable[..., Any], *, depends: Sequence[object] = (), has_version: bool = False) -> CodeKey:
         """The key of a function, class, or other callable, with what ``depends`` names beside it.
 
-        Of a bound method it is the key of the function and the class: the object itself is an argument of the call.
+        Of a bound method it is the key of the function and of the object that it is bound to, with what that holds.
         Raises UnresolvedCode for code that can't be fingerprinted, unless ``depends`` or ``has_version`` says that the
         stage accounts for it, and CapturedWeights for a weight set that is reached without being an argument.
         """
         if isinstance(fn, MethodType):
-            held: tuple[object, ...] = (fn.__func__, type(fn.__self__), *depends)
+            held: tuple[object, ...] = (fn.__func__, fn.__self__, *depends)
+        elif getattr(fn, "__cachec_stage__", False) is True and (bound := getattr(fn, "bound_to", ())):
+            held = (getattr(fn, "__wrapped__", fn), bound[0], *depends)
         else:
             held = (fn, None, *depends)
         name = (*map(id, held), has_version)
@@ -101,7 +103,7 @@ class CodeKeys:
         return known.key
 
     def _compute(self, held: tuple[object, ...], *, has_version: bool) -> _Known:
-        fn, cls, *depends = held
+        fn, bound, *depends = held
         graph = Graph(tolerant=has_version or bool(depends))
         self._locator.refresh()
         walk = Walk(graph, self._locator, self._sources, self._units, self._encode_value)
@@ -109,12 +111,12 @@ class CodeKeys:
             fn = getattr(fn, "__wrapped__", fn)
         root = Hasher(FORMAT)
         root.part("function", walk.reference(fn, f"{_name(fn)}.<callable>", lenient=False).encode())
-        if isinstance(cls, type):
-            root.part("class", walk.cls(cls, lenient=False).encode())
+        if bound is not None:
+            root.part("self", walk.reference(bound, f"{_name(fn)}.<self>", lenient=False).encode())
         for number, one in enumerate(depends):
             root.part("depends", walk.reference(one, f"depends/{number}", lenient=False).encode())
         graph.run()
-        if not (isinstance(fn, FunctionType) and cls is None and not depends):
+        if not (isinstance(fn, FunctionType) and bound is None and not depends):
             graph.part(graph.label(object(), f"{_name(fn)}.<root>")[0], root, "")
         graph.watch.seal()
         stages = tuple(graph.stages)

@@ -36,6 +36,7 @@ class Graph:
         self._looked: set[str] = set()
         self._strict: deque[Callable[[], None]] = deque()
         self._lenient: deque[Callable[[], None]] = deque()
+        self._last: deque[Callable[[], None]] = deque()
 
     def label(self, identity: object, wanted: str, held: object = None) -> tuple[str, bool]:
         """The label of a thing, and whether this is the first time that it is reached.
@@ -65,6 +66,10 @@ class Graph:
         """Look at something after everything that was found before it; lenient work after all that is strict."""
         (self._lenient if lenient else self._strict).append(work)
 
+    def at_end(self, work: Callable[[], None]) -> None:
+        """Look at something when everything else that can be found has been."""
+        self._last.append(work)
+
     def look(self, label: str, work: Callable[[bool], None], *, lenient: bool) -> None:
         """Look at the thing of a label once, strictly where anything asks for that; ``work`` is told which."""
         asked = self._asked.get(label)
@@ -80,8 +85,8 @@ class Graph:
 
     def run(self) -> None:
         """Do all the work that there is, and what it leads to."""
-        while self._strict or self._lenient:
-            (self._strict or self._lenient).popleft()()
+        while self._strict or self._lenient or self._last:
+            (self._strict or self._lenient or self._last).popleft()()
 
     def unresolved(self, what: str, why: str, cause: CachecError | None = None) -> str:
         """Report code that can't be fingerprinted, unless the stage declared how it is accounted for."""

@@ -218,7 +218,8 @@ class Walk:
             return self.module(value, rest, lenient=lenient)
         label = self.code(value, lenient=lenient)
         if label is not None:
-            return label
+            # Documentation is in no other part: comments and docstrings are not code, unless code reads them.
+            return f"{label} {vars(value).get('__doc__', value.__doc__)!r}" if rest[:1] == ("__doc__",) else label
         said = self._values.part(value, name, lenient=lenient, fallback=lambda: self._by_origin(name, value, namespace))
         if namespace is not None and wraps(value):
             # What a compiled decorator was told shows only in the statement that called it.
@@ -324,6 +325,7 @@ class Walk:
         if first:
             if unit.whole:
                 self._whole(namespace, unit.source.path, dynamic=False)
+            self._static.effects(unit)
             self._static.idle(unit)
 
     def _whole(self, namespace: dict[str, Any], file: str, *, dynamic: bool) -> str:

@@ -127,6 +127,8 @@ class Static:
             self.whole(unit)
             if chain is not None:
                 self._all_names(unit)
+        else:
+            self.effects(unit)
 
     def _parents(self, name: str, by: _By) -> None:
         """Importing a submodule runs its packages; they count where that registers something."""
@@ -136,6 +138,8 @@ class Static:
             unit = self._units.of_origin(origin) if origin.kind == "project" else None
             if unit is not None and unit.registers:
                 self.whole(unit)
+            elif unit is not None:
+                self.effects(unit)
             parent = parent.rpartition(".")[0]
 
     def _attribute(self, name: str, attribute: str, chain: Chain | None, by: _By) -> None:
@@ -206,7 +210,22 @@ class Static:
             return
         if unit.whole:
             self.whole(unit)
+        self.effects(unit)
         self.idle(unit)
+
+    def effects(self, unit: Unit) -> None:
+        """What importing a module does to what is outside of the project; where it is taken whole that is in there."""
+        if unit.whole or not unit.effects:
+            return
+        who = f"{unit.name}.<import>"
+        label, first = self._graph.label(("effects", unit.name), who)
+        if not first:
+            return
+        hasher = Hasher("effects")
+        for statement in unit.effects:
+            hasher.part("syntax", unit.source.syntax(statement))
+            self._graph.later(partial(self._uses, unit, unit.source.uses(statement), who), lenient=True)
+        self._graph.part(label, hasher, f"{os.path.basename(unit.source.path)}, what its import does")
 
     def idle(self, unit: Unit) -> None:
         """Follow imports of a module whose names nothing loads, where they lead to modules that register."""
@@ -218,9 +237,12 @@ class Static:
                     continue  # no module
                 origin = self._locator.find(f"{origin.name}.{use.name}")
             found = self._units.of_origin(origin) if origin.kind == "project" else None
-            if found is not None and found.registers and not unit.loads(variable):
+            if found is not None and (found.registers or found.effects) and not unit.loads(variable):
                 self._graph.watch.file(origin.path)
-                self.whole(found)
+                if found.registers:
+                    self.whole(found)
+                else:
+                    self.effects(found)
 
     def _uses(self, unit: Unit, uses: Uses, who: str) -> None:
         if uses.computed:
@@ -281,6 +303,12 @@ class Static:
             return
         where = f"{unit.name}.{name}"
         self._live.refuse_weights(value, where)
+        # At the end: only then is it known which modules are in the key as a whole, with what they register here.
+        self._graph.at_end(partial(self._compare_value, unit, name, statements, value, where))
+
+    def _compare_value(
+        self, unit: Unit, name: str, statements: list[ast.stmt] | tuple[ast.stmt, ...], value: Any, where: str
+    ) -> None:
         only = statements[0] if len(statements) == 1 else None
         plain = isinstance(only, ast.FunctionDef | ast.AsyncFunctionDef) and not only.decorator_list
         if isinstance(only, ast.ClassDef) and isinstance(value, type) and not only.decorator_list:
@@ -293,7 +321,7 @@ class Static:
                     continue  # the wrapper of a decorator, or a base of a class
             elif code.co_filename.startswith("<") and not plain:
                 continue  # made by a class decorator
-            elif self._current(code) and (not plain or code.co_name == name):
+            elif self._current(code) and (not plain or code.co_name == name or self._accounted(function)):
                 continue
             self._live.as_imported(function, where)
         if isinstance(only, ast.Assign | ast.AnnAssign) and only.value is not None:
@@ -317,15 +345,29 @@ class Static:
         source = self._sources.load(code.co_filename)
         return source is not None and source.match(code) is not None
 
+    def _registered(self, value: object, registry: bool) -> bool:
+        """Whether code that is in the key put this here. registry: the module itself registers things."""
+        return isinstance(value, FunctionType | type) and (registry or self._accounted(value))
+
+    def _accounted(self, value: FunctionType | type) -> bool:
+        """Whether the module that defines a function or class is in the key as a whole, as it is in its file."""
+        module = sys.modules.get(value.__module__)
+        if module is None:
+            return False
+        names = (("whole", value.__module__), ("whole live", id(vars(module))))
+        if all(self._graph.known(name) is None for name in names):
+            return False
+        return isinstance(value, type) or self._current(value.__code__)
+
     def _compare_literal(self, written: ast.expr, value: object, where: str, *, registry: bool) -> None:
         try:
             literal = ast.literal_eval(written)
         except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
             return  # not a literal: its value can't be told from the text
-        if registry and type(value) is dict:
-            value = {key: each for key, each in value.items() if not isinstance(each, FunctionType | type)}
-        elif registry and type(value) is list:
-            value = [each for each in value if not isinstance(each, FunctionType | type)]
+        if type(value) is dict:
+            value = {key: each for key, each in value.items() if not self._registered(each, registry)}
+        elif type(value) is list:
+            value = [each for each in value if not self._registered(each, registry)]
         if type(literal) is not type(value) or repr(literal) != repr(value):
             self._live.as_imported(value, where)
 

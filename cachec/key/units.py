@@ -14,6 +14,7 @@ from cachec.key import scopes
 from cachec.key.modules import Locator, Origin, Source, Sources, absolute
 from cachec.key.scopes import Chain, ImportUse
 
+_TELLING = frozenset({"logging", "warnings", "faulthandler", "atexit"})
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
@@ -26,6 +27,8 @@ class Unit:
         self.source = source
         self.whole = ""
         self.registers = False
+        #: Statements that change something outside of the project when the module is imported, and register nothing.
+        self.effects: tuple[ast.stmt, ...] = ()
 
     def loads(self, name: str) -> bool:
         """Whether anything in the module loads a name; what it imports and never loads counts for the import itself."""
@@ -50,8 +53,13 @@ class Units:
             return known
         unit = self._known[name, path] = Unit(name, package, source)
         source.stage_decorators = frozenset(self._stage_decorators(unit))
-        unit.registers = any(True for _ in self._registering(unit))
-        unit.whole = self._reason(unit)
+        acting = list(self._acting(unit))
+        registering = any(registers for _, registers in acting)
+        subclass = self._subclass(unit)
+        # Making a class may register it: with __init_subclass__, a metaclass, or just in __subclasses__().
+        unit.registers = registering or bool(subclass)
+        unit.effects = tuple(node for node, registers in acting if not registers)
+        unit.whole = self._reason(unit, registering, subclass)
         return unit
 
     def of_origin(self, origin: Origin) -> Unit | None:
@@ -111,13 +119,17 @@ class Units:
 
     # --- one unit or many
 
-    def _reason(self, unit: Unit) -> str:
+    def _reason(self, unit: Unit, registering: bool, subclass: str) -> str:
         if "*" in unit.source.imports:
             return "star import"
         if "__getattr__" in unit.source.bindings:
             return "looks names up dynamically"
-        if unit.registers:
+        if registering:
             return "registers at import"
+        return f"class {subclass} subclasses" if subclass else ""
+
+    def _subclass(self, unit: Unit) -> str:
+        """The first class with a base, or a metaclass, that is not Python's own."""
         for node in module_level(unit.source.tree):
             if isinstance(node, ast.ClassDef):
                 for base in (*node.bases, *(keyword.value for keyword in node.keywords)):
@@ -125,41 +137,51 @@ class Units:
                     if isinstance(base, ast.Constant):
                         continue
                     if not chain or self._kinds(unit, chain[0]) != {"library"}:
-                        return f"class {node.name} subclasses"
+                        return node.name
         return ""
 
-    def _registering(self, unit: Unit) -> Iterator[ast.AST]:
-        """Module-level code that may put something where no name leads back to it.
+    def _acting(self, unit: Unit) -> Iterator[tuple[ast.stmt, bool]]:
+        """Module-level statements that do something beside binding names, and whether that may put something of the
+        project where no name leads back to it.
 
-        A call as a statement, a store to an item or an attribute, a decorator of the project. To what is imported from
-        outside of the project only something that is handed over can be registered.
+        A call as a statement, a store to an item or an attribute, a decorator of the project. With what is imported
+        from outside of the project, only something that is handed over can be registered.
         """
         source = unit.source
         own = {node.name for node in module_level(source.tree) if isinstance(node, _DEFINITIONS)}
 
-        def hands_over(node: ast.AST) -> bool:
-            return any(
-                chain[0] in own or (chain[0] in source.imports and not self._outside(unit, chain))
-                for chain in scopes.scan([node]).refs
+        def registers(node: ast.stmt, chain: Chain) -> bool:
+            return (
+                not chain
+                or not self._outside(unit, chain)
+                or any(
+                    found[0] in own or (found[0] in source.imports and not self._outside(unit, found))
+                    for found in scopes.scan([node]).refs
+                )
             )
 
         for node in module_level(source.tree):
             if isinstance(node, _DEFINITIONS):
                 for decorator in node.decorator_list:
                     if id(decorator) not in source.stage_decorators and self._may_register(unit, decorator):
-                        yield decorator
+                        yield node, True
             elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
                 chain = _rooted(node.value.func)
-                if chain != ("print",) and (not chain or not self._outside(unit, chain) or hands_over(node.value)):
-                    yield node
+                if chain != ("print",):
+                    found = registers(node, chain)
+                    if found or not self._tells_only(unit, chain):
+                        yield node, found
             elif isinstance(node, ast.Assign | ast.AugAssign | ast.AnnAssign):
                 for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
                     if isinstance(target, ast.Subscript | ast.Attribute):
-                        chain = _rooted(target.value)
-                        if not chain or not self._outside(unit, chain) or hands_over(node):
-                            yield node
+                        yield node, registers(node, _rooted(target.value))
                     elif isinstance(target, ast.Name) and target.id == "_" and isinstance(node.value, ast.Call):
-                        yield node
+                        yield node, True
+
+    def _tells_only(self, unit: Unit, chain: Chain) -> bool:
+        """Whether a call goes to a module that decides only what is told, not what is computed."""
+        modules = {absolute(use, unit.package) or "" for use in unit.source.imports.get(chain[0], ())}
+        return bool(modules) and {name.partition(".")[0] for name in modules} <= _TELLING
 
     def _may_register(self, unit: Unit, decorator: ast.expr) -> bool:
         chain = _called(decorator)

@@ -31,6 +31,8 @@ _TYPING = (types.GenericAlias, types.UnionType)
 _HEAPTYPE = 1 << 9
 #: More objects than this are not watched one by one.
 _WATCHED = 1000
+#: As for arguments (``canonical.MAX_DEPTH``): deeper nesting would exhaust Python's own stack.
+_MAX_DEPTH = 100
 _WORD = struct.calcsize("P")
 #: Marks what stands for code in a value; no string of a program starts so.
 _MARK = "\0cachec:"
@@ -120,7 +122,7 @@ class Values:
                 if type(attributes) is not dict or attributes.get("__wrapped__") is not wrapped:
                     return False
                 watch.name(attributes, "__wrapped__")
-                pending.append(wrapped)
+                pending += [wrapped, *(_attribute(one, "bound_to") or ())]
             elif self._is_project_instance(one):
                 if any("__slots__" in vars(base) for base in kind.__mro__[:-1]):
                     return False
@@ -173,8 +175,8 @@ class Values:
         kind = type(value)
         if kind in _PLAIN:
             return value
-        if id(value) in within:
-            raise UnkeyableArgument(f"{name} contains itself")
+        if id(value) in within or len(within) >= _MAX_DEPTH:
+            raise UnkeyableArgument(f"{name} contains itself, or is nested over {_MAX_DEPTH} deep")
         self.refuse_weights(value, name)
         again = functools.partial(self._plain, name=name, lenient=lenient, within=(*within, id(value)))
         if kind in (list, tuple):
@@ -210,7 +212,8 @@ class Values:
         if _attribute(value, "__cachec_stage__") is True:
             if not any(each is value for each in self._graph.stages):
                 self._graph.stages.append(value)
-            return (_MARK + "stage", again(_attribute(value, "__wrapped__")))
+            bound = _attribute(value, "bound_to") or ()
+            return (_MARK + "stage", again(_attribute(value, "__wrapped__")), *map(again, bound))
         if kind.__module__ in ("cachec", "cachec.cache") and kind.__name__ == "Cache":
             return (_MARK + "inert", "cachec.Cache")
         origin, distribution = self._live.origin_of_module(kind.__module__)

@@ -31,6 +31,12 @@ def describe(value: object, limit: int = 80) -> str:
     return text if len(text) <= limit else text[: max(limit - 1, 0)] + "…"
 
 
+def item_path(path: str, key: object) -> str:
+    """The path of an item of a mapping: no two keys that are plain scalars share one."""
+    scalar = key is None or type(key) in {bool, int, float, str, bytes}
+    return f"{path}[{key!r}]" if scalar else f"{path}[{describe(key, 30)}]"
+
+
 def _describe(value: Any, limit: int, depth: int) -> str:
     cls = type(value)
     if value is None or cls in {bool, float, complex, range} or value is Ellipsis:

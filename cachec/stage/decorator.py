@@ -59,6 +59,11 @@ class Stage(Generic[P, R]):
         bound._before = (instance,)
         return bound
 
+    @property
+    def bound_to(self) -> tuple[Any, ...]:
+        """The object that a method was taken from, alone in a tuple; empty for a function."""
+        return self._before
+
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """The function's result: from the cache where its key and what it read are unchanged."""
         if self._asynchronous:

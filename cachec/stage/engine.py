@@ -81,6 +81,14 @@ class Call:
             raise
         return self.engine.tools.looker.look(self._request)
 
+    def run(self) -> Run:
+        """A run of the stage, not started. One that can't be guarded is counted, and raises its UsageError."""
+        try:
+            return Run(self.engine.tools, self.stage, self.keyed, self.arguments)
+        except UsageError as error:
+            self.outcome(Reason.USAGE, detail=str(error))
+            raise
+
     def explain(self, look: Look) -> tuple[Reason, str]:
         """The reason of a miss; in mode ``require`` it is raised instead."""
         reason, detail = self.engine.tools.looker.explain(self.keyed, self.stage.options.name, look)
@@ -238,12 +246,15 @@ class Engine:
                 lock.release()
 
     def _run(self, call: Call, reason: Reason, detail: str, *, store: bool) -> _Steps:
-        run = Run(self.tools, call.stage, call.keyed, call.arguments)
+        run = call.run()
         result = yield from self._result(call, run)
         try:
             finished = run.finish(result, store=store)
         except UnstorableResult as error:
             call.outcome(Reason.USAGE, detail=str(error))
+            raise
+        except BaseException as error:  # a weight that the stage derives is made only when it is stored
+            _raised(call, run, error)
             raise
         return call.ran(finished, reason, detail)
 
@@ -252,8 +263,7 @@ class Engine:
         try:
             return (yield _Execute(run, call.keyed.digest, audit))
         except BaseException as error:
-            run.abandon()
-            call.outcome(Reason.STAGE_RAISED, detail=f"{type(error).__qualname__}: {error}")
+            _raised(call, run, error)
             raise
 
     def _verify(self, call: Call, look: Look) -> _Steps:
@@ -261,17 +271,20 @@ class Engine:
         assert look.trace is not None
         from cachec.stage.verify import Audit, difference  # in this mode only
 
-        run = Run(self.tools, call.stage, call.keyed, call.arguments)
+        run = call.run()
         audit = Audit(call.stage.options.name)
         result = yield from self._result(call, run, audit)
         try:
             differs = difference(run, self.tools, call.stage.options, result, look)
+            undeclared = audit.undeclared(run.recorder.reads())
+            finished = run.finish(result, store=False)
         except UnstorableResult as error:
             run.abandon()
             call.outcome(Reason.USAGE, detail=str(error))
             raise
-        undeclared = audit.undeclared(run.recorder.reads())
-        finished = run.finish(result, store=False)
+        except BaseException as error:
+            _raised(call, run, error)
+            raise
         if differs is None:
             return finished.value, call.outcome(Reason.VERIFIED, detail=undeclared)
         try:
@@ -303,6 +316,12 @@ class Engine:
             call.note(fault)
             return None
         return lock
+
+
+def _raised(call: Call, run: Run, error: BaseException) -> None:
+    """The stage failed: close its handles, count it."""
+    run.abandon()
+    call.outcome(Reason.STAGE_RAISED, detail=f"{type(error).__qualname__}: {error}")
 
 
 @contextmanager

@@ -2,41 +2,92 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Mapping
+import collections
+import types
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+import msgspec
+
+from cachec.instances import field_names, state
+from cachec.key.canonical import MAX_DEPTH
+from cachec.key.words import item_path
 from cachec.weights import WeightSet
 
+Replace = Callable[[WeightSet, str], WeightSet]
 
-def replace_weights(value: Any, path: str, replace: Callable[[WeightSet, str], WeightSet]) -> Any:
+_MAPPINGS = (dict, collections.OrderedDict, collections.defaultdict, types.MappingProxyType)
+
+
+def replace_weights(value: Any, path: str, replace: Replace) -> Any:
     """``value`` with each weight set in it replaced by ``replace(weights, path)``.
 
-    Looks into tuples, lists, dicts and dataclasses; a container with no weight set inside is returned itself, one with
-    some is made again, so the caller's is never changed. Paths read like the code: ``options['a'][2].weights``.
+    Looks into tuples, lists, mappings, namespaces and instances of dataclasses, attrs and msgspec classes; a container
+    with no weight set inside is returned itself, one with some is made again, so the caller's is never changed. Paths
+    are those of the key: ``options['a'][2].weights``.
     """
+    return _replaced(value, path, replace, ())
+
+
+def _replaced(value: Any, path: str, replace: Replace, within: tuple[int, ...]) -> Any:
     if isinstance(value, WeightSet):
         return replace(value, path)
+    if id(value) in within or len(within) >= MAX_DEPTH:
+        return value  # no argument contains itself, and such a result is refused when it is stored
+    within = (*within, id(value))
+    made = {
+        key: new
+        for key, old, place in _items(value, path)
+        if (new := _replaced(old, place, replace, within)) is not old
+    }
+    return _with(value, made) if made else value
+
+
+def _items(value: Any, path: str) -> Iterator[tuple[Any, Any, str]]:
+    """What a container holds: key or attribute, item and its path."""
     kind = type(value)
-    if kind is dict:
-        items = {k: replace_weights(v, f"{path}[{k!r}]", replace) for k, v in value.items()}
-        return items if any(items[k] is not value[k] for k in value) else value
+    if kind in _MAPPINGS:
+        for key in value:
+            yield key, value[key], item_path(path, key)
+    elif kind is list or isinstance(value, tuple):
+        for index, item in enumerate(value):
+            yield index, item, f"{path}[{index}]"
+    elif kind is types.SimpleNamespace:
+        for name, item in vars(value).items():
+            yield name, item, item_path(path, name)
+    elif not isinstance(value, type) and field_names(kind) is not None:
+        for name, item in _attributes(value).items():
+            yield name, item, f"{path}.{name}"
+
+
+def _attributes(value: Any) -> dict[str, Any]:
+    fields = {name: getattr(value, name) for name in field_names(type(value)) or () if hasattr(value, name)}
+    return {**state(value), **fields}
+
+
+def _with(value: Any, made: dict[Any, Any]) -> Any:
+    """The same container with these items replaced."""
+    kind = type(value)
+    if kind is collections.defaultdict:
+        return collections.defaultdict(value.default_factory, {**value, **made})
+    if kind is types.MappingProxyType:
+        return types.MappingProxyType({**value, **made})
+    if kind in _MAPPINGS:
+        return kind((key, made.get(key, item)) for key, item in value.items())
+    if kind is types.SimpleNamespace:
+        return types.SimpleNamespace(**{**vars(value), **made})
     if kind is list or isinstance(value, tuple):
-        made = [replace_weights(v, f"{path}[{i}]", replace) for i, v in enumerate(value)]
-        if all(new is old for new, old in zip(made, value, strict=True)):
-            return value
+        items = [made.get(index, item) for index, item in enumerate(value)]
         if kind in {list, tuple}:
-            return kind(made)
-        return kind(*made)  # a named tuple
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        changes = {}
-        for each in dataclasses.fields(value):
-            old = getattr(value, each.name, None)
-            new = replace_weights(old, f"{path}.{each.name}", replace)
-            if new is not old:
-                changes[each.name] = new
-        return dataclasses.replace(value, **changes) if changes else value
-    return value
+            return kind(items)
+        return kind._make(items) if hasattr(kind, "_make") else kind(*items)
+    if isinstance(kind, msgspec.StructMeta):
+        return msgspec.structs.replace(value, **made)
+    # Not by calling the class: fields may be left out of __init__, and __post_init__ may do more than once is meant.
+    again = object.__new__(kind)
+    for name, item in {**_attributes(value), **made}.items():
+        object.__setattr__(again, name, item)
+    return again
 
 
 def callers_weights(result: Any, arguments: Mapping[str, WeightSet]) -> Any:

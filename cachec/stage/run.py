@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from cachec import codecs, recording
-from cachec.errors import LinkError, StoreFault, UsageError
+from cachec.errors import LinkError, StoreFault, UnkeyableArgument, UsageError
 from cachec.hashing import FileDigests
 from cachec.key.request import Request, Requests, StageLike
 from cachec.model import ArtifactRef, Fault, Trace
@@ -56,18 +56,22 @@ class Run:
         self._stage = stage
         self._request = request
         self._given = arguments
-        self._guarded: list[WeightSet] = []
+        self._guarded: dict[str, WeightSet] = {}
         self.recorder = Recorder(stage.options.name, recording.current(), tools.digests)
         ignored = stage.options.ignore
         self.arguments = {
             name: value if name in ignored else replace_weights(value, name, self._guard)
             for name, value in arguments.items()
         }
+        unguarded = request.found.weights.keys() ^ self._guarded.keys()
+        if unguarded:
+            raise _unguardable(min(unguarded))
         self._started = time.perf_counter()
 
     def _guard(self, weights: WeightSet, path: str) -> WeightSet:
-        guarded = weights.guarded(path, self.recorder, self._tools.digests)
-        self._guarded.append(guarded)
+        if path in self._guarded:
+            raise _unguardable(path)
+        guarded = self._guarded[path] = weights.guarded(path, self.recorder, self._tools.digests)
         return guarded
 
     def abandon(self) -> None:
@@ -183,5 +187,12 @@ class Run:
         return ""
 
     def _close(self) -> None:
-        for guarded in self._guarded:
+        for guarded in self._guarded.values():
             guarded.close_guard()
+
+
+def _unguardable(path: str) -> UsageError:
+    return UnkeyableArgument(
+        f"argument {path} is a WeightSet in a place where its reads can't be recorded; pass it as an argument of its "
+        "own, or in a tuple, list, dict with plain keys, or dataclass"
+    )

@@ -1,11 +1,12 @@
 """Copies the bytes of weights into files with bounded memory, and takes their digests on the way in a second thread.
 
-Ranges of files are copied by the kernel: a whole file is cloned where the file system can (ioctl ``FICLONE``), ranges
-go by ``copy_file_range``, which clones what it can by itself; where neither serves, one small buffer does.
+A whole file is cloned where the file system can (ioctl ``FICLONE``). A range that lies on its pages as its target does
+goes by ``copy_file_range``, which clones what it can by itself. Any other range (most: the data of a safetensors file
+begins anywhere) goes through buffers, which took 0.3 s a GiB where ``copy_file_range`` took 0.45 s, and a page-aligned
+one 0.25 s (ext4, Linux 6.18).
 
-A digest is taken of what was *written*, read back from the page cache a few chunks behind the copy. So it is true of
-the copy whatever happens to the source meanwhile, and costs no second read of the source. Private memory is two buffers
-of 1 MiB; the queue between the threads holds no bytes, only ranges.
+A digest is taken of what was *written*: of the very buffers, or, behind a copy by the kernel, read back from the page
+cache a few chunks later. So it is true of the copy whatever happens to the source meanwhile. Private memory is 5 MiB.
 
 A copy that ends early leaves nothing: who calls removes its partial file. A partial file is never continued, for it
 would have to be read again to be trusted, and that costs as much as the copy; resuming is by whole tensors (see
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import mmap
 import os
 import queue
 import threading
@@ -37,7 +39,9 @@ Progress = Callable[[int, int], None]
 #: Bytes that the kernel is asked to copy at once; the digest follows this far behind, times the length of the queue.
 _CHUNK = 4 << 20
 _QUEUED = 8
-_BUFFER = 1 << 20
+#: Bytes of one buffer, small enough for the caches, and how many there are between the two threads.
+_BUFFER = 1 << 19
+_BUFFERS = 8
 #: Up to this size a digest is taken by the copying thread: handing it over would take longer.
 _INLINE = 1 << 20
 #: ioctl_ficlone(2): _IOW(0x94, 9, int).
@@ -72,19 +76,9 @@ class Copier:
         Gives the digest of what was written, perhaps still being taken: ask it before ``fd`` is closed. Raises OSError
         (``ENOSPC`` and the like) and WeightsChanged; the digest thread is then done with ``fd``.
         """
-        nbytes = source.nbytes
-        follow = self._following(fd, offset) if digest and nbytes > _INLINE else None
+        follow = self._following(fd, offset) if digest and source.nbytes > _INLINE else None
         try:
-            done = 0
-            cloned = isinstance(source, Extent) and offset == 0 and _clone(source, fd)
-            while done < nbytes:
-                step = min(_CHUNK, nbytes - done)
-                if not cloned:
-                    step = self._step(source, done, step, fd, offset + done)
-                done += step
-                if follow is not None:
-                    follow.advance(step)
-                self._advance(step)
+            self._copy(source, fd, offset, follow)
             if isinstance(source, Extent):
                 source.check()
         except BaseException:
@@ -94,7 +88,39 @@ class Copier:
         if follow is not None:
             follow.end()
             return follow.digest
-        return self._hashed(fd, offset, nbytes) if digest else None
+        return self._hashed(fd, offset, source.nbytes) if digest else None
+
+    def _copy(self, source: Extent | memoryview, fd: int, offset: int, follow: _Follow | None) -> None:
+        cloned = isinstance(source, Extent) and offset == 0 and _clone(source, fd)
+        kernel = isinstance(source, Extent) and (source.offset - offset) % mmap.PAGESIZE == 0
+        done = 0
+        while done < source.nbytes:
+            step = min(_CHUNK, source.nbytes - done)
+            if not cloned:
+                if kernel and isinstance(source, Extent):
+                    step = _by_kernel(source, done, step, fd, offset + done)
+                    kernel = step > 0
+                if not kernel:
+                    step = self._by_hand(source, done, fd, offset + done, follow)
+            if follow is not None and (cloned or kernel):
+                follow.advance(step)
+            done += step
+            self._advance(step)
+
+    def _by_hand(self, source: Extent | memoryview, done: int, fd: int, offset: int, follow: _Follow | None) -> int:
+        """Copy as much as a buffer holds, which is then hashed."""
+        if follow is None:
+            if isinstance(source, memoryview):
+                return os.pwrite(fd, source[done : done + _CHUNK], offset)
+            return _write(fd, _filled(self._borrowed(), source, done), offset)
+        buffer = follow.take()
+        try:
+            step = _write(fd, _filled(buffer, source, done), offset)
+        except BaseException:
+            follow.give_back(buffer)
+            raise
+        follow.advance(step, buffer)
+        return step
 
     def hash(self, source: Extent | memoryview) -> str:
         """The digest of a source, without copying it. Raises WeightsChanged."""
@@ -111,24 +137,6 @@ class Copier:
     def skip(self, nbytes: int) -> None:
         """Count bytes that need no copy."""
         self._advance(nbytes)
-
-    def _step(self, source: Extent | memoryview, done: int, nbytes: int, fd: int, offset: int) -> int:
-        if isinstance(source, memoryview):
-            return os.pwrite(fd, source[done : done + nbytes], offset)
-        try:
-            copied = os.copy_file_range(source.fd, fd, nbytes, source.offset + done, offset)
-        except OSError as error:
-            if error.errno not in _NO_KERNEL_COPY:
-                raise
-            copied = 0
-        # Some file systems answer 0 instead of an error, so the end of the file is believed only of a plain read.
-        return copied or self._by_hand(source, done, nbytes, fd, offset)
-
-    def _by_hand(self, source: Extent, done: int, nbytes: int, fd: int, offset: int) -> int:
-        found = os.preadv(source.fd, [self._borrowed()[:nbytes]], source.offset + done)
-        if found == 0:
-            raise _shorter(source)
-        return os.pwrite(fd, self._borrowed()[:found], offset)
 
     def _hashed(self, fd: int, offset: int, nbytes: int) -> Digest:
         hasher = blake3()
@@ -199,14 +207,22 @@ class _Follow:
         self._fd = fd
         self._offset = offset
 
-    def advance(self, nbytes: int) -> None:
-        """The next ``nbytes`` bytes have been written."""
-        self._follower.put(_Task(self, self._fd, self._offset, nbytes))
+    def take(self) -> memoryview:
+        """A buffer to write from; waits until one is free."""
+        return self._follower.buffers.get()
+
+    def give_back(self, buffer: memoryview) -> None:
+        """A buffer that was not written."""
+        self._follower.buffers.put(buffer)
+
+    def advance(self, nbytes: int, buffer: memoryview | None = None) -> None:
+        """The next ``nbytes`` bytes have been written: those of ``buffer``, if any."""
+        self._follower.put(_Task(self, self._fd, self._offset, nbytes, buffer))
         self._offset += nbytes
 
     def end(self) -> None:
         """All bytes have been written."""
-        self._follower.put(_Task(self, self._fd, self._offset, 0))
+        self._follower.put(_Task(self, self._fd, self._offset, 0, None))
 
     def abandon(self) -> None:
         """The copy failed: wait until the other thread uses its file no more."""
@@ -215,20 +231,24 @@ class _Follow:
 
 
 class _Task(NamedTuple):
-    """A range to hash; the last of its copy where it is empty."""
+    """A range to hash, by its bytes where they are here; the last of its copy where it is empty."""
 
     follow: _Follow
     fd: int
     offset: int
     nbytes: int
+    buffer: memoryview | None
 
 
 class _Follower(threading.Thread):
-    """Hashes ranges in the order in which they come."""
+    """Hashes ranges in the order in which they come. buffers: those that are free."""
 
     def __init__(self) -> None:
         super().__init__(name="cachec-digest", daemon=True)
         self._tasks: queue.Queue[_Task | None] = queue.Queue(_QUEUED)
+        self.buffers: queue.SimpleQueue[memoryview] = queue.SimpleQueue()
+        for _ in range(_BUFFERS):
+            self.buffers.put(memoryview(bytearray(_BUFFER)))
 
     def put(self, task: _Task) -> None:
         """Hash this; waits while the queue is full."""
@@ -244,21 +264,59 @@ class _Follower(threading.Thread):
         self.join()
 
     def run(self) -> None:
-        buffer = memoryview(bytearray(_BUFFER))
+        own = memoryview(bytearray(_BUFFER))
         while (task := self._tasks.get()) is not None:
             follow = task.follow
             try:
-                if follow.abandoned:
-                    continue
-                if task.nbytes == 0:
-                    follow.digest.set(follow.hasher.hexdigest())
-                else:
-                    _update(follow.hasher, task.fd, task.offset, task.nbytes, buffer)
+                if not follow.abandoned:
+                    _hash_task(task, own)
             except (OSError, EOFError) as error:
                 follow.abandoned = True
                 follow.digest.fail(error)
             finally:
+                if task.buffer is not None:
+                    self.buffers.put(task.buffer)
                 self._tasks.task_done()
+
+
+def _hash_task(task: _Task, own: memoryview) -> None:
+    hasher = task.follow.hasher
+    if task.nbytes == 0:
+        task.follow.digest.set(hasher.hexdigest())
+    elif task.buffer is not None:
+        hasher.update(task.buffer[: task.nbytes])
+    else:
+        _update(hasher, task.fd, task.offset, task.nbytes, own)
+
+
+def _filled(buffer: memoryview, source: Extent | memoryview, done: int) -> memoryview:
+    """The next bytes of a source, in ``buffer``. Raises WeightsChanged where its file ends before."""
+    count = min(len(buffer), source.nbytes - done)
+    if isinstance(source, memoryview):
+        buffer[:count] = source[done : done + count]
+        return buffer[:count]
+    found = os.preadv(source.fd, [buffer[:count]], source.offset + done)
+    if found == 0:
+        raise _shorter(source)
+    return buffer[:found]
+
+
+def _write(fd: int, data: memoryview, offset: int) -> int:
+    """Write all of ``data``."""
+    done = 0
+    while done < len(data):
+        done += os.pwrite(fd, data[done:], offset + done)
+    return done
+
+
+def _by_kernel(source: Extent, done: int, nbytes: int, fd: int, offset: int) -> int:
+    """Bytes that the kernel copied; 0 where it can't between these files (or says so: then a read finds the end)."""
+    try:
+        return os.copy_file_range(source.fd, fd, nbytes, source.offset + done, offset)
+    except OSError as error:
+        if error.errno not in _NO_KERNEL_COPY:
+            raise
+        return 0
 
 
 def _update(hasher: blake3, fd: int, offset: int, nbytes: int, buffer: memoryview) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import secrets
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -49,9 +48,16 @@ class _Over(Mapping[str, Weight]):
 class OverlaySource(ComposedSource):
     """One set over another. Costs nothing a weight, unlike a composition of handles."""
 
-    def __init__(self, base: WeightSet, over: WeightSet) -> None:
+    def __init__(self, base: WeightSet, over: WeightSet, layout: Layout) -> None:
+        """layout: of both together."""
         super().__init__(_Over(base, over))
         self._sets = (base, over)
+        self._layout = layout
+
+    def overlaid_on(self, layout: Layout) -> tuple[str, tuple[str, ...]] | None:
+        base, over = self._sets
+        where = base.whole_origin() if layout is self._layout else None
+        return None if where is None else (where, tuple(over))
 
     def sources(self) -> list[Source]:
         return list({id(weights.source): weights.source for weights in self._sets}.values())
@@ -78,7 +84,7 @@ def overlay(
     if over.rank not in {None, base.rank}:
         raise UsageError(f"overlay: weights of rank {over.rank} over those of rank {base.rank}; expected the same rank")
     layout = base.layout.overlaid(over.layout, replace=replace)
-    return WeightSet(layout, OverlaySource(base, over), rank=base.rank)
+    return WeightSet(layout, OverlaySource(base, over, layout), rank=base.rank)
 
 
 def _set_of(other: Mapping[str, Any], tied: Iterable[Iterable[str]]) -> WeightSet:
@@ -130,6 +136,8 @@ class MadeSource(Source):
 
     def unguarded(self, weight: Weight, there: str, callers: Mapping[str, WeightSet]) -> Weight:
         """Made now, into a file without a name: its function may use handles that close with the stage."""
+        import tempfile  # slow to import, and only needed where a result is not stored
+
         tensor = weight.tensor
         data = self.view(there, tensor)
         with tempfile.TemporaryFile() as file:
@@ -212,4 +220,4 @@ def pad_rank(weights: WeightSet, patterns: AxisPatterns, rank: int) -> WeightSet
         return weights
     found_layout = Layout(tensors, layout.ties).tied(layout.ties)  # again: tied weights have to agree
     over = WeightSet(Layout({name: tensors[name] for name in parts}), PartSource(parts), rank=weights.rank)
-    return WeightSet(found_layout, OverlaySource(weights, over), rank=weights.rank)
+    return WeightSet(found_layout, OverlaySource(weights, over, found_layout), rank=weights.rank)

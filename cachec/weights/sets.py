@@ -318,6 +318,11 @@ class WeightSet(Mapping[str, Weight]):
             return self._source.where
         return None
 
+    def overlaid_on(self) -> tuple[str, tuple[str, ...]] | None:
+        """The argument path and the names over it, if this is the whole of a guarded set with others over it."""
+        whole = self._source.overlaid_on(self._layout)
+        return None if self._old else whole
+
     def unguarded(self, callers: Mapping[str, WeightSet]) -> WeightSet:
         """The same with each weight that came from an argument replaced by the caller's own, also within parts of it.
 

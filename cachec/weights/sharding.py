@@ -17,7 +17,7 @@ import fnmatch
 import os
 import re
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 #: Name, fnmatch glob, or compiled regular expression (of the full name) -> axis, or None for "every worker has all of
 #: it". The first that matches decides; what none matches is whole on every worker.
-AxisPatterns = Mapping["str | re.Pattern[str]", "int | None"]
+AxisPatterns = Mapping[Any, "int | None"]
 
 
 def matching_axes(tensors: Mapping[str, Tensor], patterns: AxisPatterns, what: str) -> dict[str, int]:

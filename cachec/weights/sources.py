@@ -23,6 +23,7 @@ from cachec.weights.safetensors import Tensor
 
 if TYPE_CHECKING:
     from cachec.recording import Recorder
+    from cachec.weights.layout import Layout
     from cachec.weights.sets import WeightSet
     from cachec.weights.weight import Weight
 
@@ -106,6 +107,10 @@ class Source:
 
     def origin(self, name: str) -> Origin | None:
         """Which caller's weight this is: argument path and name there; None for one that no stage was given."""
+        return None
+
+    def overlaid_on(self, layout: Layout) -> tuple[str, tuple[str, ...]] | None:
+        """The path of an argument and the names over it, where ``layout`` is that whole set with others over it."""
         return None
 
     def arguments(self) -> tuple[str, ...]:

@@ -49,15 +49,36 @@ def content(fd: int) -> bytes:
 SIZES = [0, 1, 4095, 4096, MIB - 1, MIB, MIB + 1, 4 * MIB, 4 * MIB + 1, 9 * MIB + 123]
 
 
+@pytest.mark.parametrize(("begin", "at"), [(0, 0), (4096, 8192), (4103, 7), (7, 64), (0, 1), (8, 0)])
 @pytest.mark.parametrize("size", SIZES)
-def test_a_range_of_a_file_is_copied_and_hashed(tmp_path: Path, target: int, size: int) -> None:
+@pytest.mark.parametrize("hashed", [True, False])
+def test_a_range_of_a_file_is_copied_and_hashed(
+    tmp_path: Path, target: int, size: int, begin: int, at: int, hashed: bool
+) -> None:
     data = random(size)
-    (tmp_path / "source").write_bytes(b"before!" + data + b"after")
+    (tmp_path / "source").write_bytes(bytes(begin) + data + b"after")
     with Copier() as copier:
-        digest = copier.copy(opened(tmp_path / "source", 7, size), target, 64)
-        assert digest is not None
-        assert digest.result() == digest_bytes(data)
-    assert content(target)[64:] == data
+        digest = copier.copy(opened(tmp_path / "source", begin, size), target, at, digest=hashed)
+        assert (digest is not None) == hashed
+        assert digest is None or digest.result() == digest_bytes(data)
+    assert content(target)[at:] == data
+
+
+@pytest.mark.parametrize(("begin", "kernel"), [(0, True), (8192, True), (4096 + 8, False)])
+def test_only_what_lies_on_its_pages_as_its_target_is_copied_by_the_kernel(
+    tmp_path: Path, target: int, monkeypatch: pytest.MonkeyPatch, begin: int, kernel: bool
+) -> None:
+    real, calls = os.copy_file_range, [0]
+
+    def counting(*args: int) -> int:
+        calls[0] += 1
+        return real(*args)
+
+    monkeypatch.setattr(os, "copy_file_range", counting)
+    (tmp_path / "source").write_bytes(bytes(20_000))
+    with Copier() as copier:
+        copier.copy(opened(tmp_path / "source", begin, 9000), target)
+    assert calls == [1 if kernel else 0]
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -168,24 +189,27 @@ def test_a_part_of_a_file_is_not_cloned(tmp_path: Path, target: int, monkeypatch
     assert content(target) == b"01234567890123456789"
 
 
+@pytest.mark.parametrize("begin", [0, 8])
 def test_a_full_disk_passes_on_and_the_copier_can_go_on(
-    tmp_path: Path, target: int, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, target: int, monkeypatch: pytest.MonkeyPatch, begin: int
 ) -> None:
-    real, calls = os.copy_file_range, [0]
+    name = "pwrite" if begin else "copy_file_range"
+    real, armed = getattr(os, name), [True]
 
     def full(*args: Any) -> int:
-        calls[0] += 1
-        if calls[0] == 2:
+        if args[-1] >= 4 * MIB and armed[0]:
             raise OSError(errno.ENOSPC, "no space")
-        return real(*args)
+        return int(real(*args))
 
-    monkeypatch.setattr(os, "copy_file_range", full)
+    monkeypatch.setattr(os, name, full)
     data = random(9 * MIB)
-    (tmp_path / "source").write_bytes(data)
+    (tmp_path / "source").write_bytes(bytes(begin) + data)
     with Copier() as copier:
-        with pytest.raises(OSError, match="no space"):
-            copier.copy(opened(tmp_path / "source"), target)
-        digest = copier.copy(opened(tmp_path / "source"), target)
+        for _ in range(20):  # more often than there are buffers
+            with pytest.raises(OSError, match="no space"):
+                copier.copy(opened(tmp_path / "source", begin), target)
+        armed[0] = False
+        digest = copier.copy(opened(tmp_path / "source", begin), target)
         assert digest is not None
         assert digest.result() == digest_bytes(data)
 

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import cachec
-from cachec import Reason
+from cachec import Reason, events
 from cachec.errors import HandleClosed, UnknownWeight, UsageError, WeightError
 from cachec.hashing import digest_bytes
 from cachec.weights import WeightSet, from_arrays, open_weights
@@ -187,6 +187,7 @@ def test_what_is_read_when_it_is_stored_counts(cache: cachec.Cache, two_hundred:
     assert cache.call(scale, two_hundred("4.safetensors", t000=9))[1].reason is Reason.WEIGHT_CONTENT_CHANGED
 
 
+@pytest.mark.filterwarnings("ignore::cachec.CachecWarning")
 def test_files_that_are_read_when_it_is_stored_count(cache: cachec.Cache, model: Path, tmp_path: Path) -> None:
     factor = tmp_path / "factor"
     factor.write_text("2")
@@ -218,15 +219,23 @@ def test_results_that_are_not_stored_can_be_used(cache: cachec.Cache, model: Pat
     assert found["w"].place() == weights["w"].place()
 
 
-def test_a_failing_function_fails_the_stage(cache: cachec.Cache, model: Path) -> None:
-    @cache.stage
-    def broken(weights: cachec.WeightSet) -> cachec.WeightSet:
-        return weights.derive({"b": lambda weight: weight.read()[99]})
+@pytest.mark.parametrize("mode", ["on", "read-only", "verify"])
+def test_a_failing_function_fails_the_stage(cache: cachec.Cache, model: Path, mode: str) -> None:
+    fails = [False]
 
-    for _ in range(2):
-        with pytest.raises(IndexError, match="99"):
-            broken(open_weights(model))
-    assert not cache.call(cache.stage(name="x")(lambda weights: 1), open_weights(model))[1].hit
+    def body(weights: cachec.WeightSet) -> cachec.WeightSet:
+        return weights.derive({"b": lambda weight: weight.read()[99:] if fails[0] else weight.read()})
+
+    if mode == "verify":
+        cache.stage(name="body", version="1")(body)(open_weights(model))
+    fails[0] = True
+    other = cachec.Cache(cache.dir, mode=mode, log="off")
+    for number in (1, 2):
+        with pytest.raises(WeightError, match="derived weight 'b'"):
+            other.stage(name="body", version="1")(body)(open_weights(model))
+        raised = [outcome for outcome in events.read_log(cache.dir) if outcome.reason is Reason.STAGE_RAISED]
+        assert len(raised) == number
+        assert raised[-1].detail.startswith("WeightError: derived weight 'b'")
 
 
 def test_stages_after_one_another(cache: cachec.Cache, model: Path, make: Any) -> None:

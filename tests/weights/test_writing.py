@@ -279,6 +279,7 @@ def test_a_full_disk_leaves_what_was_there(tmp_path: Path, model: Path, monkeypa
     def full(*args: Any) -> int:
         raise OSError(errno.ENOSPC, "no space left")
 
+    monkeypatch.setattr(os, "pwrite", full)
     monkeypatch.setattr(os, "copy_file_range", full)
     with pytest.raises(OSError, match="no space left"):
         open_weights(model).save(tmp_path / "out")

@@ -109,8 +109,7 @@ class ValueSource(FileSource):
     @staticmethod
     def _zeros(name: str, nbytes: int, prot: int) -> mmap.mmap:
         try:
-            flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0)
-            return mmap.mmap(-1, nbytes, flags=flags, prot=prot)
+            return mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, prot=prot)
         except (OSError, OverflowError, ValueError) as error:
             raise ValueSource._too_large(name, nbytes) from error
 

@@ -1,0 +1,113 @@
+"""What the tests of all formats do with a file: cut it, change it, and compare what is read with the official library."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+
+from cachec.errors import CheckpointError
+from cachec.hashing import digest_bytes
+from cachec.weights import WeightSet, open_weights
+
+#: What the official library reads: name -> bytes. It may raise anything on a file that it refuses.
+Official = Callable[[Path], Mapping[str, bytes]]
+
+
+class Check:
+    """Checks of one file."""
+
+    quick = settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+    @staticmethod
+    def reads(source: Path | list[Path], wanted: Mapping[str, bytes]) -> WeightSet:
+        """Both ways of access give these bytes, and their digests; the set by map."""
+        for access in ("read", "mmap"):
+            weights = open_weights(source, access=access)  # type: ignore[arg-type]
+            assert set(weights) == set(wanted)
+            for name, data in wanted.items():
+                weight = weights[name]
+                assert bytes(weight.raw()) == data, name
+                assert weight.nbytes == len(data)
+                assert weight.digest() == digest_bytes(data)
+                assert weight.private().tobytes() == data
+                assert weight.read().tobytes() == data
+                place = weight.place()
+                if place is not None and data:
+                    with place.path.open("rb") as file:
+                        file.seek(place.offset)
+                        assert file.read(place.nbytes) == data
+        return weights
+
+    @staticmethod
+    def cuts(path: Path, wanted: Mapping[str, bytes], step: int = 1) -> None:
+        """Cut anywhere, the file is refused, or nothing but padding is missing."""
+        whole = path.read_bytes()
+        refused = 0
+        for size in range(0, len(whole), step):
+            path.write_bytes(whole[:size])
+            try:
+                weights = open_weights(path)
+            except CheckpointError as error:
+                refused += 1
+                assert str(path) in str(error)
+            else:
+                assert {name: bytes(weight.raw()) for name, weight in weights.items()} == wanted
+        assert refused
+        path.write_bytes(whole)
+
+    @staticmethod
+    def agrees(path: Path, official: Official) -> bool:
+        """Whether the file is accepted; then nothing that the library reads is read otherwise."""
+        try:
+            weights = open_weights(path)
+        except CheckpointError as error:
+            assert str(path) in str(error)
+            return False
+        found = {name: bytes(weight.raw()) for name, weight in weights.items() if weight.nbytes < 1 << 24}
+        try:
+            library = official(path)
+        except Exception:
+            return True  # stricter than we are: a checksum, a name
+        for name, data in found.items():
+            assert library[name] == data, name
+        return True
+
+    @staticmethod
+    def mutated(original: bytes, edits: list[tuple[int, int, bytes]], suffix: str, official: Official) -> bool:
+        """``agrees`` for the file with the edits (where, bytes cut, bytes put)."""
+        for at, cut, put in edits:
+            at %= len(original) + 1
+            original = original[:at] + put + original[at + cut :]
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / f"m{suffix}"
+            path.write_bytes(original)
+            return Check.agrees(path, official)
+
+
+_put = st.one_of(
+    st.binary(max_size=2),
+    st.sampled_from(
+        [b"\xff" * 8, b"\0" * 8, b"\xff\xff\xff\xff", b"\1" + bytes(7), b"\0\0\0\x80", b"\x80" * 10 + b"\1"]
+    ),
+)
+#: Edits of a file: most keep its length.
+edits = st.lists(
+    st.one_of(
+        st.tuples(st.integers(0, 1 << 20), st.just(1), st.binary(min_size=1, max_size=1)),
+        st.tuples(st.integers(0, 1 << 20), st.integers(0, 8), _put),
+        _put.flatmap(lambda put: st.tuples(st.integers(0, 1 << 20), st.just(len(put)), st.just(put))),
+    ),
+    min_size=1,
+    max_size=3,
+)
+
+
+@pytest.fixture(scope="session")
+def check() -> type[Check]:
+    """The checks."""
+    return Check
