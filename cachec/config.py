@@ -77,21 +77,29 @@ def _mode(value: object, _folder: str) -> Mode:
     )
 
 
+def parse_size(text: str) -> int:
+    """Bytes of ``500``, ``500MB``, ``20GiB`` or ``1.5TiB``. Raises ValueError."""
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", text)
+    if match is None or match[2] not in _UNITS:
+        raise ValueError(text)
+    number, factor = match[1], _UNITS[match[2]]
+    if "." not in number:
+        return int(number) * factor
+    if factor == 1:
+        raise ValueError(text)
+    return int(float(number) * factor)
+
+
 def _size(value: object, _folder: str) -> int:
     accepted = "a number of bytes, 0 for no limit, or a size such as 500MB, 20GiB or 1.5TiB"
     if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
         return value
     if not isinstance(value, str):
         raise _BadValueError(accepted)
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", value)
-    if match is None or match[2] not in _UNITS:
-        raise _BadValueError(accepted)
-    number, factor = match[1], _UNITS[match[2]]
-    if "." not in number:
-        return int(number) * factor
-    if factor == 1:
-        raise _BadValueError(accepted)
-    return int(float(number) * factor)
+    try:
+        return parse_size(value)
+    except ValueError:
+        raise _BadValueError(accepted) from None
 
 
 def _namespace(value: object, _folder: str) -> str:
@@ -173,7 +181,7 @@ def load(
     Raises ConfigError for an unknown key or a bad value, naming where it was written and what is accepted.
     """
     environ = os.environ if environ is None else environ
-    folder = os.getcwd() if cwd is None else os.path.abspath(cwd)
+    folder = _working_folder() if cwd is None else os.path.abspath(cwd)
     overrides = overrides or {}
     for key in overrides:
         if key not in _PARSERS:
@@ -259,6 +267,14 @@ class _Origins(Mapping[str, str]):
 
     def __repr__(self) -> str:
         return repr(dict(self))
+
+
+def _working_folder() -> str:
+    """The current folder; empty where it was removed, and relative paths then lead nowhere."""
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        return ""
 
 
 def _nearest_file(folder: str) -> _File | None:

@@ -10,6 +10,7 @@ import errno
 import fcntl
 import mmap
 import os
+import stat
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -60,8 +61,18 @@ def identity(file: int | str | os.PathLike[str]) -> Identity:
 
 
 def open_read(path: str | os.PathLike[str]) -> int:
-    """A read-only descriptor that no child process inherits."""
-    return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    """A read-only descriptor that no child process inherits. Raises OSError for what is no regular file.
+
+    Opened without blocking: a FIFO would wait for its writer for ever.
+    """
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except BlockingIOError:  # another process holds a write lease, and gives it up while we wait (fcntl(2))
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise OSError(errno.EINVAL, "not a regular file", os.fspath(path))
+    return fd
 
 
 def pread_chunks(fd: int, offset: int, nbytes: int) -> Iterator[bytes]:

@@ -5,6 +5,7 @@ BLAKE3-256 (the BLAKE3 paper, section 2) throughout.
 
 from __future__ import annotations
 
+import errno
 import os
 import struct
 from collections.abc import Callable
@@ -113,7 +114,12 @@ class FileDigests:
             return known
         fd = fsio.open_read(path)
         try:
-            return self.of_extent(fd, 0, os.fstat(fd).st_size)
+            size = os.fstat(fd).st_size
+            if not size and os.pread(fd, 1, 0):
+                raise OSError(errno.EINVAL, "a file that does not tell its size (as in /proc)", os.fspath(path))
+            return self.of_extent(fd, 0, size)
+        except EOFError as error:  # cut off meanwhile, or made up as it is read (as in /sys)
+            raise OSError(errno.EIO, f"shorter than it says: {error}", os.fspath(path)) from error
         finally:
             os.close(fd)
 

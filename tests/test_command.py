@@ -576,7 +576,7 @@ def test_a_missing_weight_is_named(recorder: Recorder, tmp_path: Path) -> None:
         sh("true", weights={tmp_path / "absent": "opened"})
 
 
-IREE = shutil.which("iree-compile", path=str(Path(sys.executable).parent))
+IREE = shutil.which("iree-compile", path=os.path.abspath(Path(sys.executable).parent))
 
 
 @pytest.mark.skipif(IREE is None, reason="iree-base-compiler is not installed")

@@ -22,6 +22,7 @@ _COMMANDS = {
     "show": "cachec.cli.cmd_show",
     "why": "cachec.cli.cmd_why",
     "invalidate": "cachec.cli.cmd_invalidate",
+    "weights": "cachec.cli.cmd_weights",
     "config": "cachec.cli.cmd_config",
 }
 

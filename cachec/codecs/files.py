@@ -156,16 +156,17 @@ def _walk(top: str, value: Dir, where: str) -> Iterator[tuple[str, os.DirEntry[s
 
 def _link_target(value: Dir, where: str, name: str, target: str) -> str:
     """Links may climb only first and never out of the folder: then no chain of them can lead out either."""
-    parts = target.split("/")
+    # "./a//b" is "a/b"; a link to its own folder stays as it is, and is refused
+    parts = [part for part in target.split("/") if part not in {"", "."}] if not target.startswith("/") else [""]
     climbs = next((count for count, part in enumerate(parts) if part != ".."), len(parts))
-    if target.startswith("/") or climbs > name.count("/") or ".." in parts[climbs:] or not _is_text(target):
+    if not all(parts) or not parts or climbs > name.count("/") or ".." in parts[climbs:] or not _is_text(target):
         raise unstorable(
             value,
             where,
             "use a relative link of the form ../../a/b that stays inside",
             f"a Dir where the link {name!r} leads to {target!a}",
         )
-    return target
+    return "/".join(parts)
 
 
 def decode_dir(leaf: Leaf, source: Source, manifests: Manifests) -> Dir:

@@ -71,7 +71,7 @@ class Dependencies:
         if read.kind == "env":
             return variable_digest(read.where, self._environ)
         if read.kind == "absent":
-            return PRESENT if os.path.lexists(read.where) else EMPTY
+            return PRESENT if os.path.exists(read.where) else EMPTY  # a dangling link can't be opened
         if read.kind == "listing":
             return self.listing(read.where)
         if read.kind == "tool":

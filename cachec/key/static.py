@@ -93,8 +93,11 @@ class Static:
         else:
             before: list[str] = []
             for folder in sys.path:
-                if origin.path.startswith(os.path.join(os.path.abspath(folder), "")):
-                    break
+                try:
+                    if origin.path.startswith(os.path.join(os.path.abspath(folder), "")):
+                        break
+                except FileNotFoundError:  # a relative folder, and the current one was removed
+                    continue
                 before.append(folder)
             if "." not in name:
                 self._watch_search(origin, before)

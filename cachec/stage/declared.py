@@ -12,16 +12,18 @@ def depends(path: str | os.PathLike[str]) -> str:
     """Record that the result of the running stage depends on ``path``; returns the absolute path.
 
     A file counts by content, a folder by the names in it, a missing one by its absence: if it appears later, the stored
-    result no longer holds. Outside a stage nothing is recorded. Raises OSError where the file is there but unreadable.
+    result no longer holds. A relative path stands for what is there in the current folder of each call. Call this
+    before the file is read. Outside a stage nothing is recorded. Raises OSError where the file is there but unreadable.
     """
-    place = os.path.abspath(path)
     recorder = recording.current()
     if recorder is None:
-        return place
+        return os.path.abspath(path)
+    # A relative path is recorded as one: in another current folder the stage would look at another file.
+    place = os.fsdecode(path)
     if os.path.isdir(place):
         recorder.listing(place, listing_digest(os.listdir(place)))
     elif os.path.exists(place):
         recorder.file(place, recorder.digests.of_path(place))
     else:
         recorder.absent(place)
-    return place
+    return os.path.abspath(place)

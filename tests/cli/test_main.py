@@ -16,7 +16,7 @@ from cachec.model import Fault
 
 from .conftest import Shell
 
-COMMANDS = ["stats", "ls", "show", "why", "invalidate", "config"]
+COMMANDS = ["stats", "ls", "show", "why", "invalidate", "weights", "config"]
 
 
 def test_commands_are_listed() -> None:
@@ -95,7 +95,7 @@ def test_the_folder_comes_from_the_settings_too(shell: Shell, monkeypatch: pytes
 
 def test_neither_numpy_nor_a_compiler_is_imported() -> None:
     code = (
-        "import sys, cachec.cli; from cachec.cli import cmd_ls, cmd_show, cmd_why, cmd_stats, cmd_config;"
+        "import sys, cachec.cli; from cachec.cli import cmd_ls, cmd_show, cmd_why, cmd_stats, cmd_config, cmd_weights;"
         "print(sorted({m.partition('.')[0] for m in sys.modules} & {'numpy', 'jax', 'iree', 'rich', 'ml_dtypes'}))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

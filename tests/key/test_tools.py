@@ -664,7 +664,9 @@ def test_the_real_stub_with_another_compiler_library_is_another_tool(tmp_path: P
     before = executable(tmp_path / "iree-compile")
     assert before == executable(libs / "iree-compile")
     (tmp_path / "libIREECompiler.so").unlink()
-    shutil.copy(libs / "libnanobind-mlir.so", tmp_path / "libIREECompiler.so")
+    shutil.copy(libs / "libIREECompiler.so", tmp_path / "libIREECompiler.so")
+    with (tmp_path / "libIREECompiler.so").open("ab") as file:
+        file.write(b"another build")
     after = executable(tmp_path / "iree-compile")
     assert after.digest != before.digest
     changed = set(after.detail.split(", ")) - set(before.detail.split(", "))

@@ -141,7 +141,8 @@ def _read_entry(
         path_place = metadata.place(file, path_at, path_size, f"the path of tensor {name!r}")
         raw = file.at(path_place, path_size, f"the path of tensor {name!r}")
         other = found.opener.beside(text_of(file, raw, f"the path of tensor {name!r}"), f"tensor {name!r}")
-        other.within(offset, nbytes, f"tensor {name!r}")
+        if offset + nbytes > other.size:
+            raise file.bad(name, f"its bytes within the {other.size} of {other.path}", f"{nbytes} at offset {offset}")
         found.tensors[name] = _vector(file, name, nbytes, offset, other.number)
     return int(step)
 

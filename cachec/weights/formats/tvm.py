@@ -77,7 +77,7 @@ def read(path: str, opener: Opener) -> Contents:
                 raise main.error(f"expected tensors with names of their own, found {param.name!r} twice or empty")
             tensor = tensors[param.name] = _tensor(main, file, param)
             spans.append((tensor.offset, tensor.offset + tensor.nbytes, param.name))
-        refuse_overlaps(file, spans)
+        refuse_overlaps(main, spans)
     return Contents(tensors, metadata)
 
 
@@ -97,5 +97,8 @@ def _tensor(main: File, file: File, param: _Param) -> Tensor:
     nbytes = size_in_bytes(main, name, dtype, param.shape)
     if nbytes != param.nbytes:
         raise main.bad(name, f"{nbytes} bytes for {dtype} of shape {param.shape}", param.nbytes)
-    file.within(param.byte_offset, nbytes, f"tensor {name!r}")
+    if param.byte_offset + nbytes > file.size:
+        raise main.bad(
+            name, f"its bytes within the {file.size} of {file.path}", f"{nbytes} at offset {param.byte_offset}"
+        )
     return Tensor(dtype, tuple(param.shape), nbytes, param.byte_offset, file.number)

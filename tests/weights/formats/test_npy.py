@@ -116,9 +116,11 @@ def test_refused_with_a_way_out(tmp_path: Path, array: np.ndarray, message: str)
 
 
 def test_column_major_that_is_row_major_too(tmp_path: Path, check: Any) -> None:
-    header = "{'descr': '<f4', 'fortran_order': True, 'shape': (1, 5, 1), }\n".encode()
+    header = b"{'descr': '<f4', 'fortran_order': True, 'shape': (1, 5, 1), }\n"
     path = tmp_path / "w.npy"
-    path.write_bytes(b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + np.arange(5, dtype="f4").tobytes())
+    path.write_bytes(
+        b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + np.arange(5, dtype="f4").tobytes()
+    )
     check.reads(path, official(path))
 
 

@@ -31,7 +31,10 @@ def official(path: Path) -> dict[str, bytes]:
 
 
 def model_of(tensors: list[TensorProto]) -> onnx.ModelProto:
-    nodes = [helper.make_node("Identity", [tensor.name], [f"out{i}"], doc_string="x" * 50) for i, tensor in enumerate(tensors)]
+    nodes = [
+        helper.make_node("Identity", [tensor.name], [f"out{i}"], doc_string="x" * 50)
+        for i, tensor in enumerate(tensors)
+    ]
     outputs = [helper.make_tensor_value_info(f"out{i}", tensor.data_type, None) for i, tensor in enumerate(tensors)]
     return helper.make_model(helper.make_graph(nodes, "g", [], outputs, initializer=tensors))
 
@@ -132,8 +135,21 @@ def _model(*tensors: bytes) -> bytes:
 def test_fields_that_are_not_packed(tmp_path: Path, check: Any) -> None:
     path = tmp_path / "m.onnx"
     ints = b"\x08\x02\x10\x06" + _message(8, b"i") + b"\x28\x05\x28" + _varint(2**64 - 7)
-    floats = b"\x0a\x01\x02\x10\x01" + _message(8, b"f") + b"\x25" + np.float32(1.5).tobytes() + b"\x25" + np.float32(2).tobytes()
-    runs = b"\x08\x03\x10\x01" + _message(8, b"r") + _message(4, np.ones(2, "f4").tobytes()) + b"\x25" + np.float32(3).tobytes()
+    floats = (
+        b"\x0a\x01\x02\x10\x01"
+        + _message(8, b"f")
+        + b"\x25"
+        + np.float32(1.5).tobytes()
+        + b"\x25"
+        + np.float32(2).tobytes()
+    )
+    runs = (
+        b"\x08\x03\x10\x01"
+        + _message(8, b"r")
+        + _message(4, np.ones(2, "f4").tobytes())
+        + b"\x25"
+        + np.float32(3).tobytes()
+    )
     path.write_bytes(_model(ints, floats, runs))
     wanted = {
         "i": np.array([5, -7], "i4").tobytes(),
@@ -147,7 +163,9 @@ def test_fields_that_are_not_packed(tmp_path: Path, check: Any) -> None:
 def _external(**changes: str) -> bytes:
     entries = {"location": "x.bin", "offset": "4", "length": "8", **changes}
     pairs = b"".join(
-        _message(13, _message(1, key.encode()) + _message(2, value.encode())) for key, value in entries.items() if value != "-"
+        _message(13, _message(1, key.encode()) + _message(2, value.encode()))
+        for key, value in entries.items()
+        if value != "-"
     )
     return b"\x08\x02\x10\x01" + _message(8, b"t") + pairs + b"\x70\x01"
 
@@ -351,7 +369,9 @@ def test_mutations_of_a_model_with_external_data(check: Any) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "m.onnx"
         (Path(folder) / "x.bin").write_bytes(bytes(range(40)))
-        original = _model(_external(), _external(offset="8").replace(b"\x42\x01t", b"\x42\x01u"), GOOD.replace(b"t", b"v"))
+        original = _model(
+            _external(), _external(offset="8").replace(b"\x42\x01t", b"\x42\x01u"), GOOD.replace(b"t", b"v")
+        )
         path.write_bytes(original)
         assert set(official(path)) == {"t", "u", "v"}
         assert check.agrees(path, official)

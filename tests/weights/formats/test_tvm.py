@@ -175,7 +175,23 @@ def test_mutations_of_the_json(check: Any) -> None:
         original = path.read_bytes()
         data = {file.name: file.read_bytes() for file in Path(folder).iterdir()}
         assert check.agrees(path, official)
-        tokens = [b'"', b"\\", b"{", b"}", b"[", b"]", b",", b":", b"-", b"0", b"9", b"null", b"1e3", b"float16", b"\xff"]
+        tokens = [
+            b'"',
+            b"\\",
+            b"{",
+            b"}",
+            b"[",
+            b"]",
+            b",",
+            b":",
+            b"-",
+            b"0",
+            b"9",
+            b"null",
+            b"1e3",
+            b"float16",
+            b"\xff",
+        ]
         edit = st.tuples(st.integers(0, len(original)), st.integers(0, 4), st.sampled_from([b"", *tokens]))
 
         @check.quick

@@ -1,0 +1,316 @@
+"""``cachec weights``: the weights that the store owns or knows, and files of weights."""
+
+from __future__ import annotations
+
+import os
+import time
+from importlib import import_module
+
+import click
+
+from cachec import report
+from cachec.cli import weight_sources as sources
+from cachec.cli.meter import Meter, throughput
+from cachec.cli.session import Session, json_option, pass_session, print_json, print_table
+from cachec.cli.weight_sources import SHOWN_REVISION, say
+from cachec.errors import UsageError
+
+#: Subcommand -> module, in the order of the help; "" for those below.
+_COMMANDS = {
+    "add": "",
+    "ls": "",
+    "show": "",
+    "diff": "cachec.cli.cmd_weights_diff",
+    "verify": "",
+    "export": "cachec.cli.cmd_weights_files",
+    "shard": "cachec.cli.cmd_weights_files",
+    "rm": "",
+}
+
+
+class _Commands(click.Group):
+    """Imports what compares and writes when it is used."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        module = _COMMANDS.get(cmd_name)
+        if not module:
+            return super().get_command(ctx, cmd_name)
+        found: click.Command = getattr(import_module(module), cmd_name)
+        return found
+
+
+@click.group("weights", cls=_Commands)
+def command() -> None:
+    """Keep, look at, compare and write weights, without loading them.
+
+    Weights are named in the store, or are a checkpoint: a file (safetensors, GGUF, IRPA, ONNX, .npy, .npz, TVM, .pt),
+    an index, or a folder. A revision may be cut to its first 4 digits or more. What begins with . or / is a path;
+    anything else is a name in the store, if there is one, and a path otherwise.
+
+    \b
+    Examples:
+      cachec weights add model.safetensors base            note where it is; nothing is copied
+      cachec weights add tuned/ tuned --own                copy what the store does not have yet
+      cachec weights diff base tuned                       by digest where both are owned
+      cachec weights diff --fit base tuned/                would it run with what was compiled for base?
+      cachec weights export tuned out.irpa
+      cachec weights rm tuned
+
+    Every one of them has --json; its help shows the JSON. Exit codes: 0 done (diff: equal), 1 not found (diff:
+    different, verify: damaged), 2 wrong use or an error.
+    """
+
+
+@command.command("add")
+@click.argument("source")
+@click.argument("name", required=False)
+@click.option("--own", is_flag=True, help="Copy the bytes into the store, each tensor once. A URL is always owned.")
+@click.option("--expect", metavar="DIGEST", help="What the file must hold: sha256:<64 hex digits>, or blake3:...")
+@click.option("--replace", is_flag=True, help="Let a name that is taken stand for these from now on.")
+@json_option
+@pass_session
+def add(
+    session: Session, source: str, name: str | None, own: bool, expect: str | None, replace: bool, as_json: bool
+) -> None:
+    """Keep weights under NAME (by default after the file or its folder): in place, or owned.
+
+    In place, the store notes which files they are and in which state; it notices when one changes. Owned, every tensor
+    is a file of the store, named by its content, so weights that share tensors share disk. After a kill, a full disk or
+    a broken connection run it again: what was done is not done again.
+
+    \b
+    Examples:
+      cachec weights add model.safetensors
+      cachec weights add tuned/ llama/tuned --own --json
+      cachec weights add https://example.org/m.safetensors m --expect sha256:<64 hex digits>
+
+    \b
+    JSON: {"name", "revision", "owned", "weights", "size", "created", "source", "seconds"}
+    size is bytes, created is Unix time.
+    """
+    store = sources.weight_store(session)
+    name = sources.default_name(source) if name is None else name
+    started = time.monotonic()
+    with Meter(f"add {name}") as meter:
+        if sources.is_url(source):
+            if replace:
+                raise UsageError("--replace goes with a path; remove the name first: cachec weights rm NAME")
+            from cachec.distributions import Distributions
+            from cachec.weights import resolver
+
+            resolvers = resolver.Resolvers.discovered(Distributions().plugin_entry_points(resolver.GROUP))
+            wanted = sources.identifier(source, expect)
+            revision = resolver.resolve(store, wanted, name, resolvers, progress=meter)
+        else:
+            _check_there(session, source)
+            with sources.opened_as_expected(source, expect, meter) as weights:
+                path = os.path.abspath(source)
+                revision = store.add(weights, name, own=own, source=path, replace=replace, progress=meter)
+    seconds = time.monotonic() - started
+    if as_json:
+        print_json({**sources.summary(revision), "seconds": seconds})
+        return
+    how = f"owned, {throughput(revision.nbytes, seconds)}" if revision.owned else "in place"
+    say(
+        f"added {name}: {revision.count} weights, {report.size(revision.nbytes)}, {how}, "
+        f"revision {revision.id[:SHOWN_REVISION]}"
+    )
+
+
+def _check_there(session: Session, source: str) -> None:
+    if not os.path.exists(source):
+        session.fail(f"there is no file or folder {source!r}")
+
+
+@command.command("ls")
+@json_option
+@pass_session
+def ls(session: Session, as_json: bool) -> None:
+    """List what has a name in the store.
+
+    \b
+    Examples:
+      cachec weights ls
+      cachec weights ls --json
+
+    \b
+    JSON: {"dir", "weights": [{"name", "revision", "owned", "weights", "size", "created", "source"}]}
+    """
+    store = sources.weight_store(session)
+    found = [sources.summary(revision) for revision in store.revisions()]
+    if as_json:
+        print_json({"dir": str(store.folder), "weights": found})
+        return
+    if not found:
+        say(f"no weights in {store.folder}")
+        return
+    now = time.time()
+    rows = [
+        (
+            each["name"],
+            each["revision"][:SHOWN_REVISION],
+            "owned" if each["owned"] else "in place",
+            str(each["weights"]),
+            report.size(each["size"]),
+            report.age(each["created"], now),
+            each["source"] or "-",
+        )
+        for each in found
+    ]
+    columns = ("name", "revision", "bytes", "weights", "size", "added", "source")
+    print_table(columns, rows, right=("weights", "size"))
+
+
+@command.command("show")
+@click.argument("what", metavar="NAME-or-PATH")
+@click.option("--digests", "with_digests", is_flag=True, help="Hash weights that are not owned; reads all of them.")
+@click.option("--rank", type=int, help="Whose shards to show, from 0.")
+@click.option("--world-size", type=int, help="How many workers the shards are for.")
+@json_option
+@pass_session
+def show(
+    session: Session, what: str, with_digests: bool, rank: int | None, world_size: int | None, as_json: bool
+) -> None:
+    """Show each weight: dtype, shape, size, digest where it is known. Never a value.
+
+    \b
+    Examples:
+      cachec weights show base
+      cachec weights show model.safetensors --digests --json
+      cachec weights show sharded/ --rank 0 --world-size 8
+
+    \b
+    JSON: {"name" or null, "path" or null, "revision" or null, "owned", "source", "files": [path], "size", "stored",
+           "weights": [{"name", "dtype", "shape", "size", "layout", "alias", "shard": [axis, count], "digest"}]}
+    size is bytes; stored is bytes in the store, each content once. files: of weights in place. alias, shard and digest
+    may be null. Exit code 1: no such weights.
+    """
+    store = sources.weight_store(session)
+    found = sources.located(session, store, what)
+    with found.open(store, rank=rank, world_size=world_size) as weights:
+        specs = weights.specs
+        digests = dict(found.revision.digests) if found.revision is not None else {}
+        if with_digests and not digests:
+            with Meter("hash") as meter:
+                done = 0
+                for name, weight in weights.items():
+                    digests[name] = weight.digest()
+                    done += weight.nbytes
+                    meter(done, weights.nbytes)
+    details = sources.details(found, specs, digests)
+    if as_json:
+        print_json(details)
+        return
+    for field in ("name", "path", "revision", "source"):
+        if details[field]:
+            say(f"{field:<9}{details[field]}")
+    for path in details["files"]:
+        say(f"file     {path}")
+    stored = f", {report.size(details['stored'])} in the store" if details["owned"] else ""
+    say(f"size     {report.size(details['size'])} in {len(specs)} weights{stored}\n")
+    rows = [
+        (
+            each["name"],
+            each["dtype"],
+            sources.shape_text(each),
+            report.size(each["size"]),
+            (each["digest"] or "-")[: report.SHOWN_KEY],
+        )
+        for each in details["weights"]
+    ]
+    print_table(("weight", "dtype", "shape", "size", "digest"), rows, right=("size",))
+
+
+@command.command("verify")
+@click.argument("name")
+@json_option
+@pass_session
+def verify(session: Session, name: str, as_json: bool) -> None:
+    """Hash all owned bytes again; of weights in place, look whether the files are as they were added.
+
+    What is damaged is refused from then on, until the same weights are added again, which repairs it.
+
+    \b
+    Examples:
+      cachec weights verify base
+      cachec weights verify base --json
+
+    \b
+    JSON: {"name", "revision", "owned", "seconds", "damaged": [{"path", "weights": [name], "words"}]}
+    Exit code 1: something is damaged or changed, or there are no such weights.
+    """
+    store = sources.weight_store(session)
+    revision = sources.named(session, store, name)
+    started = time.monotonic()
+    with Meter(f"verify {revision.name}") as meter:
+        damages = store.verify(revision.id, progress=meter)
+    seconds = time.monotonic() - started
+    if as_json:
+        print_json(
+            {
+                "name": revision.name,
+                "revision": revision.id,
+                "owned": revision.owned,
+                "seconds": seconds,
+                "damaged": [{"path": d.path, "weights": d.names, "words": d.detail} for d in damages],
+            }
+        )
+    elif damages:
+        for damage in damages:
+            names = ", ".join(map(repr, damage.names[:8])) + (" and more" if len(damage.names) > 8 else "")
+            say(f"damaged: {names or 'no weight'}: {damage.path}: {damage.detail}")
+    elif revision.owned:
+        say(f"{revision.name} is whole: {revision.count} weights, {throughput(revision.nbytes, seconds)}")
+    else:
+        say(f"{revision.name}: all files are as they were added")
+    if damages:
+        session.fail(f"{revision.name}: {len(damages)} files are not what was added; add the weights again")
+
+
+@command.command("rm")
+@click.argument("name")
+@json_option
+@pass_session
+def rm(session: Session, name: str, as_json: bool) -> None:
+    """Forget a name, and remove what nothing needs any more.
+
+    Tensors that other weights in the store use stay, and so does all that an open process uses: that goes with the next
+    rm. Files of weights in place are the user's, and stay.
+
+    \b
+    Examples:
+      cachec weights rm tuned
+      cachec weights rm tuned --json
+
+    \b
+    JSON: {"name", "revision", "freed", "files", "in_use": [revision], "postponed"}
+    freed is bytes, files the tensors removed. in_use: revisions without a name that open processes keep. postponed:
+    another process is adding weights, so nothing was removed now. Exit code 1: no such name.
+    """
+    store = sources.weight_store(session)
+    revision = sources.named(session, store, name)
+    if revision.name != name:
+        raise UsageError(f"{name!r} is a revision; rm takes its name, {revision.name!r}")
+    removed = store.remove(name)
+    if as_json:
+        print_json(
+            {
+                "name": name,
+                "revision": revision.id,
+                "freed": removed.nbytes,
+                "files": removed.tensors,
+                "in_use": removed.in_use,
+                "postponed": removed.postponed,
+            }
+        )
+        return
+    say(f"removed {name}: freed {report.size(removed.nbytes)} in {removed.tensors} files")
+    if not revision.owned:
+        say("its files were in place, and are untouched")
+    if revision.id in removed.in_use:
+        say("an open process uses it; its bytes go with the next rm")
+    if removed.postponed:
+        say("somebody is adding weights; what nothing needs goes with the next rm")

@@ -1,0 +1,176 @@
+"""``cachec weights diff``: how weights differ, and whether they fit what was compiled for others."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from cachec.cli import weight_sources as sources
+from cachec.cli.meter import Meter
+from cachec.cli.session import Session, json_option, pass_session, print_json
+from cachec.cli.weight_sources import Located, say
+from cachec.errors import LinkError, UsageError
+
+if TYPE_CHECKING:
+    from cachec.weights import WeightSet
+    from cachec.weights.compare import Comparison, ValueDifference
+    from cachec.weights.owned import WeightStore
+
+
+@click.command("diff")
+@click.argument("a", metavar="A")
+@click.argument("b", metavar="B")
+@click.option("--values", is_flag=True, help="Read weights of equal spec, and say by how much their values differ.")
+@click.option("--fit", is_flag=True, help="Say whether B can be linked to what was compiled for A.")
+@json_option
+@pass_session
+def diff(session: Session, a: str, b: str, values: bool, fit: bool, as_json: bool) -> None:
+    """Say what changes from A to B: names in the store, revisions, or paths.
+
+    By digest where the store owns both, and by specification (names, dtypes, shapes, ties) otherwise: then equal means
+    that what was compiled for one fits the other, not that their values are equal.
+
+    \b
+    Examples:
+      cachec weights diff base tuned
+      cachec weights diff base tuned/ --values
+      cachec weights diff --fit base other.safetensors --json
+
+    \b
+    JSON: {"a", "b", "by": "digest" or "specification", "added": [name], "removed": [name],
+           "changed": [{"name", "fields": {field: [in A, in B]}}], "same",
+           "values" (with --values): [{"name", "differing", "largest", "unordered"}]}
+    fields is empty where only the content differs; same counts the others. values: elements that differ, the greatest
+    absolute difference (null if infinite, or of quantised blocks, where bytes are counted), and pairs of which just one
+    is not a number; weights without a difference are left out.
+    JSON of --fit: {"a", "b", "fits", "words" or null}
+    Exit code 1: they differ, B does not fit, or one of them is not there.
+    """
+    if fit and values:
+        raise UsageError("--fit compares no values; leave --values out")
+    store = sources.weight_store(session)
+    old, new = (sources.located(session, store, text) for text in (a, b))
+    with old.open(store) as ours, new.open(store) as theirs:
+        if fit:
+            _fit(old, new, ours, theirs, as_json)
+        else:
+            _compare(store, old, new, ours, theirs, values, as_json)
+
+
+def _fit(old: Located, new: Located, ours: WeightSet, theirs: WeightSet, as_json: bool) -> None:
+    words = None
+    try:
+        ours.manifest.check(theirs.specs)
+    except LinkError as error:
+        words = str(error)
+    if as_json:
+        print_json({"a": old.text, "b": new.text, "fits": words is None, "words": words})
+    else:
+        say(f"{new.text} fits what was compiled for {old.text}" if words is None else words)
+    if words is not None:
+        click.get_current_context().exit(1)
+
+
+def _compare(
+    store: WeightStore,
+    old: Located,
+    new: Located,
+    ours: WeightSet,
+    theirs: WeightSet,
+    values: bool,
+    as_json: bool,
+) -> None:
+    from cachec.weights.compare import compared
+
+    digests = [dict(each.revision.digests) if each.revision is not None else {} for each in (old, new)]
+    by = "digest" if all(each.revision is not None and each.revision.owned for each in (old, new)) else "specification"
+    if by == "specification":
+        digests = [{}, {}]
+    found = compared(ours.specs, theirs.specs, *digests)
+    differing = _values(found, ours, theirs) if values else None
+    if as_json:
+        print_json(_document(old, new, by, found, differing))
+    else:
+        _print(old, new, by, found, differing)
+    if found.added or found.removed or found.changed or differing:
+        click.get_current_context().exit(1)
+
+
+def _values(found: Comparison, ours: WeightSet, theirs: WeightSet) -> dict[str, ValueDifference]:
+    """The weights of equal spec whose values differ."""
+    from cachec.weights.compare import value_difference
+
+    names = [change.name for change in found.changed if not change.fields] + list(found.unknown)
+    total, done = sum(ours[name].nbytes for name in names), 0
+    differing: dict[str, ValueDifference] = {}
+    with Meter("compare values") as meter:
+        for name in names:
+            each = value_difference(ours[name], theirs[name])
+            if each.number:
+                differing[name] = each
+            done += ours[name].nbytes
+            meter(done, total)
+    return differing
+
+
+def _document(
+    old: Located, new: Located, by: str, found: Comparison, differing: dict[str, ValueDifference] | None
+) -> dict[str, Any]:
+    document: dict[str, Any] = {
+        "a": old.text,
+        "b": new.text,
+        "by": by,
+        "added": found.added,
+        "removed": found.removed,
+        "changed": [
+            {"name": change.name, "fields": {field: [one, other] for field, one, other in change.fields}}
+            for change in found.changed
+        ],
+        "same": len(found.same) + len(found.unknown),
+    }
+    if differing is not None:
+        document["values"] = [
+            {
+                "name": name,
+                "differing": each.number,
+                "largest": each.largest if each.largest is not None and math.isfinite(each.largest) else None,
+                "unordered": each.unordered,
+            }
+            for name, each in differing.items()
+        ]
+    return document
+
+
+def _print(
+    old: Located, new: Located, by: str, found: Comparison, differing: dict[str, ValueDifference] | None
+) -> None:
+    same = len(found.same) + len(found.unknown)
+    say(
+        f"{old.text} -> {new.text}, by {by}: {len(found.changed)} changed, {len(found.added)} added, "
+        f"{len(found.removed)} removed, {same} same"
+    )
+    for name in found.removed:
+        say(f"  - {name}")
+    for name in found.added:
+        say(f"  + {name}")
+    for change in found.changed:
+        words = ", ".join(f"{field} {_text(one)} -> {_text(other)}" for field, one, other in change.fields)
+        say(f"  ~ {change.name}: {words or 'content'}")
+    if differing is None:
+        if found.unknown:
+            say("their values were not compared; --values does")
+        return
+    say(f"values: {len(differing)} weights differ")
+    for name, each in differing.items():
+        largest = "in blocks" if each.largest is None else f"by at most {each.largest:.6g}"
+        unordered = f", {each.unordered} of them not a number on one side" if each.unordered else ""
+        unit = "bytes" if each.largest is None else "elements"
+        say(f"  {name}: {each.number} {unit} differ {largest}{unordered}")
+
+
+def _text(value: object) -> str:
+    if isinstance(value, tuple):
+        return f"[{', '.join(map(str, value))}]"
+    return "none" if value is None else str(value)

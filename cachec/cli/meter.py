@@ -1,0 +1,91 @@
+"""Progress of a long command on stderr: a bar with throughput on a terminal, else now and then a line."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, TextIO
+
+import click
+
+from cachec import report
+
+#: Seconds between two lines, and between two looks of the bar.
+_LINES = 10.0
+_LOOKS = 0.1
+
+
+class Meter:
+    """Called with the bytes done and the bytes in all (0 while unknown). A context manager.
+
+    Bytes done that become fewer begin a new count: the next file, or the copy after a download.
+    """
+
+    def __init__(self, title: str, *, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic):
+        """title: what is being done, in a word or two."""
+        self._title = title
+        self._stream = sys.stderr if stream is None else stream
+        self._clock = clock
+        self._began = self._told = clock()
+        self._first = 0
+        self._last = -1
+        self._bar: Any = None
+        self._task: Any = None
+
+    def __call__(self, done: int, total: int) -> None:
+        now = self._clock()
+        if done < self._last or self._last < 0:
+            self._restart(done, total, now)
+        self._last = done
+        if now - self._told < (_LINES if self._bar is None else _LOOKS) and (self._bar is None or done != total):
+            return
+        self._told = now
+        if self._bar is not None:
+            self._bar.update(self._task, completed=done, total=total or None)
+        else:
+            self._say(done, total, now)
+
+    def _restart(self, done: int, total: int, now: float) -> None:
+        self._began, self._first = now, done
+        if self._bar is not None:
+            self._bar.reset(self._task, completed=done, total=total or None)
+
+    def _say(self, done: int, total: int, now: float) -> None:
+        rate = throughput(done - self._first, now - self._began)
+        of = f" of {report.size(total)}" if total else ""
+        click.echo(f"cachec: {self._title}: {report.size(done)}{of}, {rate}", file=self._stream)
+
+    def __enter__(self) -> Meter:
+        if self._stream.isatty():
+            from rich.console import Console
+            from rich.progress import (
+                BarColumn,
+                DownloadColumn,
+                Progress,
+                TextColumn,
+                TimeRemainingColumn,
+                TransferSpeedColumn,
+            )
+
+            columns = (
+                TextColumn("{task.description}"),
+                BarColumn(),
+                DownloadColumn(binary_units=True),
+                TransferSpeedColumn(),
+                TimeRemainingColumn(),
+            )
+            self._bar = Progress(*columns, console=Console(file=self._stream), transient=True)
+            self._task = self._bar.add_task(self._title, total=None)
+            self._bar.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+
+def throughput(nbytes: int, seconds: float) -> str:
+    """``1.2 GiB/s``; empty work and no time give ``-``."""
+    return "-" if seconds <= 0 else f"{report.size(int(nbytes / seconds))}/s"

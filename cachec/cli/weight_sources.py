@@ -1,0 +1,271 @@
+"""What ``cachec weights`` takes for weights: a name in the store, the first digits of a revision, a path, a URL."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import click
+from blake3 import blake3
+
+from cachec import fsio
+from cachec.cli.session import Session, clean
+from cachec.errors import CachecError, UsageError, WeightError, WeightsChanged
+from cachec.model import WeightSpec
+
+if TYPE_CHECKING:
+    from cachec.cli.meter import Meter
+    from cachec.weights import WeightSet
+    from cachec.weights.owned import Revision, WeightStore
+
+#: Digits of a revision in a table; an argument takes as few as ``_MIN_DIGITS``.
+SHOWN_REVISION = 12
+_MIN_DIGITS = 4
+
+_DIGITS = re.compile(rf"[0-9a-f]{{{_MIN_DIGITS},64}}")
+_EXPECTED = re.compile(r"(?:(?P<algorithm>sha256|blake3):)?(?P<digest>[0-9a-fA-F]{64})")
+_SUFFIXES = (
+    ".safetensors.index.json",
+    ".safetensors",
+    ".irpa",
+    ".onnx",
+    ".gguf",
+    ".npy",
+    ".npz",
+    ".json",
+    ".pt",
+    ".pth",
+)
+#: Stems that every checkpoint has, so that its folder says more.
+_COMMON = frozenset({"model", "tensor-cache", "ndarray-cache", "pytorch_model", "adapter_model", "weights"})
+
+
+@dataclass(frozen=True)
+class Located:
+    """Weights that are there. text: as the user named them. Either ``revision``, in the store, or ``path``."""
+
+    text: str
+    revision: Revision | None = None
+    path: str = ""
+
+    def open(self, store: WeightStore, *, rank: int | None = None, world_size: int | None = None) -> WeightSet:
+        """The weights. Raises CachecError, OSError."""
+        if self.revision is None:
+            from cachec.weights import open_weights
+
+            return open_weights(self.path, rank=rank, world_size=world_size)
+        if rank is not None or world_size is not None:
+            raise UsageError(f"{self.text!r} is a name in the store; --rank and --world-size go with a path")
+        return store.open(self.revision.id)
+
+
+def weight_store(session: Session) -> WeightStore:
+    """The store of weights under the cache's folder; one that is not there is an empty one, and is not made."""
+    from cachec.weights.owned import WeightStore
+
+    return WeightStore(session.settings.dir / "weights", fsync=session.settings.fsync)
+
+
+def named(session: Session, store: WeightStore, text: str) -> Revision:
+    """What a name, or the first digits of a revision, stands for. Exits with 1 where there is none."""
+    found = _find(store, text)
+    if found is None:
+        _not_found(session, store, text, "")
+    return found
+
+
+def located(session: Session, store: WeightStore, text: str) -> Located:
+    """A name in the store, else a path; what begins with ``.`` or ``/`` is a path. Exits with 1 where it is neither."""
+    if not text.startswith((".", os.sep)):
+        found = _find(store, text)
+        if found is not None:
+            return Located(text, found)
+    if not os.path.exists(text):
+        _not_found(session, store, text, ", and there is no such file")
+    return Located(text, None, text)
+
+
+def _find(store: WeightStore, text: str) -> Revision | None:
+    revisions = store.revisions()
+    for revision in revisions:
+        if revision.name == text:
+            return revision
+    if _DIGITS.fullmatch(text) is None:
+        return None
+    found = {revision.id: revision for revision in revisions if revision.id.startswith(text)}
+    if len(found) > 1:
+        listed = ", ".join(f"{each.id[:SHOWN_REVISION]} ({each.name})" for each in list(found.values())[:8])
+        raise CachecError(f"{text} is the beginning of {len(found)} revisions: {listed}; give more digits")
+    return next(iter(found.values()), None)
+
+
+def _not_found(session: Session, store: WeightStore, text: str, more: str) -> NoReturn:
+    import difflib
+
+    near = difflib.get_close_matches(text, [revision.name for revision in store.revisions()], 1)
+    hint = f"; did you mean {near[0]!r}?" if near else "; `cachec weights ls` lists what is"
+    session.fail(f"no weights are named {text!r}{more}{hint}")
+
+
+# --- adding
+
+
+def is_url(source: str) -> bool:
+    """Whether a source is fetched by a resolver."""
+    return re.match(r"[a-z][a-z0-9+.-]*://", source) is not None
+
+
+def default_name(source: str) -> str:
+    """A name for weights that were given none: after the file, or its folder where the file has a common name.
+
+    Raises UsageError where nothing of that can be a name.
+    """
+    path = PurePosixPath(source.partition("#")[0].partition("?")[0] if is_url(source) else os.path.abspath(source))
+    for suffix in _SUFFIXES:
+        if path.name.endswith(suffix):
+            stem = path.name.removesuffix(suffix)
+            break
+    else:
+        stem = path.name
+    if stem in _COMMON and not is_url(source):
+        stem = path.parent.name
+    name = re.sub(r"[^A-Za-z0-9._+@=-]+", "-", stem).lstrip("._+@=-")[:100]
+    if not name:
+        raise UsageError(f"no name follows from {source!r}; give one: cachec weights add SOURCE NAME")
+    return name
+
+
+def expected_digest(text: str) -> tuple[str, str]:
+    """(algorithm, digest) of ``--expect``. Raises UsageError."""
+    match = _EXPECTED.fullmatch(text)
+    if match is None:
+        raise UsageError(f"--expect: expected sha256:<64 hex digits> or blake3:<64 hex digits>, found {text!r}")
+    return match["algorithm"] or "sha256", match["digest"].lower()
+
+
+def identifier(source: str, expect: str | None) -> str:
+    """A URL with the digest that must come out, as the resolver takes it. Raises UsageError where it has none."""
+    if expect is None:
+        if not re.search(r"[#&](sha256|blake3)=", source):
+            raise UsageError(
+                f"{source}: a URL says nothing about content; add --expect sha256:<64 hex digits>, as the publisher "
+                "states it"
+            )
+        return source
+    if "#" in source:
+        raise UsageError("--expect: the URL states a digest or a size already, after its #; give one of the two")
+    algorithm, digest = expected_digest(expect)
+    return f"{source}#{algorithm}={digest}"
+
+
+def opened_as_expected(path: str, expect: str | None, meter: Meter) -> WeightSet:
+    """The weights of a path; with ``expect`` it is one file, whose bytes are hashed. Raises WeightError for others."""
+    from cachec.weights import open_weights
+
+    if expect is None:
+        return open_weights(path)
+    algorithm, wanted = expected_digest(expect)
+    if os.path.isdir(path):
+        raise UsageError(f"--expect goes with one file; {path} is a folder")
+    fd = fsio.open_read(path)
+    try:
+        before = fsio.identity(fd)
+        hasher = blake3() if algorithm == "blake3" else hashlib.sha256()
+        done = 0
+        for chunk in fsio.pread_chunks(fd, 0, before.size):
+            hasher.update(chunk)
+            done += len(chunk)
+            meter(done, before.size)
+    finally:
+        os.close(fd)
+    if hasher.hexdigest() != wanted:
+        raise WeightError(f"{path}: expected {algorithm} {wanted}, found {hasher.hexdigest()}; nothing was added")
+    weights = open_weights(path)
+    extents = filter(None, (weight.extent() for weight in weights.values()))
+    other = next((each.file.path for each in extents if each.file.identity[:2] != before[:2]), None)
+    if other is not None:
+        raise UsageError(f"--expect goes with one file that holds all weights; {path} has some in {other}")
+    if fsio.identity(path) != before:  # what was opened is checked from here on by the set itself
+        raise WeightsChanged(f"{path}: changed while it was hashed; nothing was added")
+    return weights
+
+
+def parse_axes(specs: tuple[str, ...]) -> dict[str, int | None]:
+    """``PATTERN=AXIS`` as ``WeightSet.save_shards`` takes them, ``none`` for whole. Raises UsageError."""
+    axes: dict[str, int | None] = {}
+    for spec in specs:
+        pattern, _, axis = spec.rpartition("=")
+        if not pattern or not (axis == "none" or re.fullmatch(r"-?\d{1,3}", axis)):
+            raise UsageError(f"--spec: expected PATTERN=AXIS, such as '*.q_proj.weight=0', found {spec!r}")
+        if pattern in axes:
+            raise UsageError(f"--spec: {pattern!r} is given twice")
+        axes[pattern] = None if axis == "none" else int(axis)
+    return axes
+
+
+def say(text: str) -> None:
+    """Print a line, without control characters."""
+    click.echo(clean(text))
+
+
+# --- what is told, as plain data
+
+
+def summary(revision: Revision) -> dict[str, Any]:
+    """One line of ``ls``."""
+    return {
+        "name": revision.name,
+        "revision": revision.id,
+        "owned": revision.owned,
+        "weights": revision.count,
+        "size": revision.nbytes,
+        "created": revision.created,
+        "source": revision.source,
+    }
+
+
+def details(found: Located, specs: Mapping[str, WeightSpec], digests: Mapping[str, str]) -> dict[str, Any]:
+    """What ``show`` says. digests: those that are known."""
+    revision = found.revision
+    owned = revision is not None and revision.owned
+    stored = {digests[name]: spec.nbytes for name, spec in specs.items()} if owned else {}
+    return {
+        "name": revision.name if revision else None,
+        "path": os.path.abspath(found.path) if found.path else None,
+        "revision": revision.id if revision else None,
+        "owned": owned,
+        "source": revision.source if revision else "",
+        "files": list(revision.files) if revision else [],
+        "size": sum(spec.nbytes for spec in specs.values()),
+        "stored": sum(stored.values()),
+        "weights": [
+            {
+                "name": name,
+                "dtype": spec.dtype,
+                "shape": list(spec.shape),
+                "size": spec.nbytes,
+                "layout": spec.layout,
+                "alias": spec.alias,
+                "shard": list(spec.shard) if spec.shard else None,
+                "digest": digests.get(name),
+            }
+            for name, spec in specs.items()
+        ],
+    }
+
+
+def shape_text(weight: Mapping[str, Any]) -> str:
+    """Shape, layout, shard and tie of one weight of ``details``, for a table."""
+    text = f"[{', '.join(map(str, weight['shape']))}]"
+    if weight["layout"] != "row-major":
+        text += f" {weight['layout']}"
+    if weight["shard"]:
+        text += f", one of {weight['shard'][1]} on axis {weight['shard'][0]}"
+    if weight["alias"] and weight["alias"] != weight["name"]:
+        text += f", tied to {weight['alias']}"
+    return text

@@ -1,0 +1,145 @@
+"""How two descriptions of weights differ by name, and by how much the values of two weights differ."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from cachec import fsio
+from cachec.errors import UsageError, WeightsChanged
+from cachec.model import WeightSpec
+from cachec.weights.dtypes import numpy_dtype
+from cachec.weights.weight import Weight
+
+if TYPE_CHECKING:
+    import numpy as np
+
+#: Bytes of each weight that are looked at together; a multiple of every item size.
+_CHUNK = 1 << 20
+
+
+class Change(NamedTuple):
+    """A weight that both have. fields: what differs of its spec; empty where only the content does."""
+
+    name: str
+    fields: tuple[tuple[str, object, object], ...]
+
+
+class Comparison(NamedTuple):
+    """What changes from one set to another. unknown: weights of equal spec of which no digest tells more."""
+
+    added: tuple[str, ...]
+    removed: tuple[str, ...]
+    changed: tuple[Change, ...]
+    same: tuple[str, ...]
+    unknown: tuple[str, ...]
+
+
+class ValueDifference(NamedTuple):
+    """By how much the values of two weights of one spec differ.
+
+    number: elements that differ (bytes, for blocks of quantised values). largest: the greatest absolute difference; None
+    for blocks. unordered: pairs of which just one is not a number.
+    """
+
+    number: int
+    largest: float | None
+    unordered: int
+
+
+def compared(
+    old: Mapping[str, WeightSpec],
+    new: Mapping[str, WeightSpec],
+    old_digests: Mapping[str, str],
+    new_digests: Mapping[str, str],
+) -> Comparison:
+    """What changes from ``old`` to ``new``, without a byte being read. Digests may be empty: then only specs tell."""
+    changed: list[Change] = []
+    same: list[str] = []
+    unknown: list[str] = []
+    for name, spec in old.items():
+        if name not in new:
+            continue
+        fields = _differing_fields(spec, new[name])
+        ours, theirs = old_digests.get(name), new_digests.get(name)
+        if fields or (ours is not None and theirs is not None and ours != theirs):
+            changed.append(Change(name, fields))
+        elif ours is None or theirs is None:
+            unknown.append(name)
+        else:
+            same.append(name)
+    added = tuple(name for name in new if name not in old)
+    removed = tuple(name for name in old if name not in new)
+    return Comparison(added, removed, tuple(changed), tuple(same), tuple(unknown))
+
+
+def _differing_fields(old: WeightSpec, new: WeightSpec) -> tuple[tuple[str, object, object], ...]:
+    if old == new:
+        return ()
+    pairs = [(field, getattr(old, field), getattr(new, field)) for field in WeightSpec.__struct_fields__]
+    return tuple(pair for pair in pairs if pair[1] != pair[2])
+
+
+def value_difference(old: Weight, new: Weight) -> ValueDifference:
+    """Compare two weights element by element, in pieces of 1 MiB. Equal: equal values, or neither a number.
+
+    Raises UsageError where dtype, shape or layout differ, and as ``Weight.read`` does.
+    """
+    import numpy as np
+
+    ours, theirs = old.tensor, new.tensor
+    if (ours.dtype, ours.shape, ours.layout) != (theirs.dtype, theirs.shape, theirs.layout):
+        raise UsageError(
+            f"the values of {old.name!r} {ours.dtype} {list(ours.shape)} and {new.name!r} {theirs.dtype} "
+            f"{list(theirs.shape)} can't be compared; expected one dtype and shape"
+        )
+    blocks = ours.layout != "row-major"
+    dtype = np.dtype(np.uint8) if blocks else numpy_dtype(ours.dtype)
+    count = unordered = 0
+    largest = 0.0
+    for one, other in zip(_chunks(old), _chunks(new), strict=True):
+        if np.array_equal(np.frombuffer(one, np.uint8), np.frombuffer(other, np.uint8)):
+            continue
+        found = _difference(np.frombuffer(one, dtype), np.frombuffer(other, dtype))
+        missing = int(np.isnan(found).sum()) if found.dtype.kind == "f" else 0
+        count += found.size
+        unordered += missing
+        if found.size > missing:
+            largest = max(largest, float(np.nanmax(found) if missing else found.max()))
+    return ValueDifference(count, None if blocks else largest, unordered)
+
+
+def _difference(old: np.ndarray[Any, Any], new: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """The absolute differences of the elements that differ; not a number where just one of them is none."""
+    import numpy as np
+
+    if old.dtype.kind == "b":
+        return np.ones(np.count_nonzero(old != new), np.uint64)
+    if old.dtype.kind in "iu":
+        differs = old != new
+        high, low = (pick(old, new)[differs].astype(np.uint64) for pick in (np.maximum, np.minimum))
+        found: np.ndarray[Any, Any] = np.subtract(high, low)  # modulo 2**64, so exact for negative ones too
+        return found
+    wide = np.dtype(np.complex128 if old.dtype.kind == "c" else np.float64)
+    one, other = old.astype(wide), new.astype(wide)
+    differs = ~((one == other) | (np.isnan(one) & np.isnan(other)))
+    with np.errstate(invalid="ignore", over="ignore"):
+        found = np.abs(one[differs] - other[differs])
+    return found
+
+
+def _chunks(weight: Weight) -> Iterator[memoryview]:
+    """The bytes in pieces, read from the file where there is one. Raises WeightsChanged where it became shorter."""
+    extent = weight.extent()
+    if extent is None:
+        data = weight.raw()
+        for begin in range(0, len(data), _CHUNK):
+            yield data[begin : begin + _CHUNK]
+        return
+    for begin in range(0, extent.nbytes, _CHUNK):
+        try:
+            piece = fsio.pread_exact(extent.fd, extent.offset + begin, min(_CHUNK, extent.nbytes - begin))
+        except EOFError as error:
+            raise WeightsChanged(f"{extent.file.path}: became shorter while it was compared") from error
+        yield memoryview(piece)
+    extent.check()
