@@ -17,7 +17,7 @@ from rich.table import Table
 
 from bench.harness import Row
 
-BENCHMARKS = ("hits", "misses", "opening", "processes", "minilm")
+BENCHMARKS = ("hits", "misses", "opening", "processes", "weights", "minilm")
 OUT = Path(__file__).parent / "out" / "results.json"
 
 

@@ -82,6 +82,20 @@ def sparse_checkpoint(path: Path, tensors: int, nbytes: int, *, first: int = 0) 
     return path
 
 
+def sharded_checkpoint(folder: Path, tensors: int, files: int, nbytes: int) -> Path:
+    """A new folder in Hugging Face's layout: an index, and ``files`` sparse shards of ``tensors`` tensors together."""
+    folder.mkdir()
+    each = tensors // files
+    names: dict[str, str] = {}
+    for i in range(files):
+        name = f"model-{i + 1:05}-of-{files:05}.safetensors"
+        sparse_checkpoint(folder / name, each, nbytes // files, first=i * each)
+        names |= {f"layers.{i * each + j}.weight": name for j in range(each)}
+    index = folder / "model.safetensors.index.json"
+    index.write_text(json.dumps({"metadata": {"total_size": nbytes}, "weight_map": names}))
+    return folder
+
+
 def settle(folder: Path) -> None:
     """Let two seconds pass since the last change, as real checkpoints have: before, no digest may be remembered."""
     newest = max((file.stat().st_ctime for file in folder.rglob("*")), default=0.0)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 import cachec
-from bench.harness import Row, interleaved, private_bytes, settle, sparse_checkpoint
+from bench.harness import Row, interleaved, private_bytes, settle, sharded_checkpoint, sparse_checkpoint
 
 MIB, GIB, TIB = 1 << 20, 1 << 30, 1 << 40
 
@@ -27,7 +26,7 @@ def run(folder: Path, *, scale: float = 1.0) -> list[Row]:
     files = {
         name: sparse_checkpoint(folder / f"{i}.safetensors", 200, size) for i, (name, size) in enumerate(sizes.items())
     }
-    many = _sharded(folder / "many", 2000, 100, int(TIB * scale))
+    many = sharded_checkpoint(folder / "many", 2000, 100, int(TIB * scale))
     settle(folder)
 
     def call(weights: cachec.WeightSet) -> object:
@@ -57,19 +56,6 @@ def run(folder: Path, *, scale: float = 1.0) -> list[Row]:
     ]
     rows += _against_joblib(folder, lambda: call(opened["1 GiB"]()), int(GIB * scale))
     return rows
-
-
-def _sharded(folder: Path, tensors: int, files: int, nbytes: int) -> Path:
-    folder.mkdir()
-    each = tensors // files
-    names: dict[str, str] = {}
-    for i in range(files):
-        name = f"model-{i + 1:05}-of-{files:05}.safetensors"
-        sparse_checkpoint(folder / name, each, nbytes // files, first=i * each)
-        names |= {f"layers.{i * each + j}.weight": name for j in range(each)}
-    index = folder / "model.safetensors.index.json"
-    index.write_text(json.dumps({"metadata": {"total_size": nbytes}, "weight_map": names}))
-    return folder
 
 
 def _against_joblib(folder: Path, hit: Callable[[], object], nbytes: int) -> list[Row]:

@@ -119,6 +119,18 @@ def map_read(fd: int, offset: int, nbytes: int) -> memoryview:
     return memoryview(mapped)[offset - base :]
 
 
+@functools.cache
+def _libc_maps() -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """``mmap`` and ``munmap`` of the C library. Looked up once, as that takes longer than a map."""
+    import ctypes
+
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.mmap.restype = ctypes.c_void_p
+    libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+    libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+    return libc.mmap, libc.munmap
+
+
 def map_untracked(fd: int, offset: int, nbytes: int) -> memoryview:
     """As ``map_read``, without the descriptor that each ``mmap.mmap`` keeps open before Python 3.13.
 
@@ -129,19 +141,16 @@ def map_untracked(fd: int, offset: int, nbytes: int) -> memoryview:
     import ctypes
     import weakref
 
-    libc = ctypes.CDLL(None, use_errno=True)
-    libc.mmap.restype = ctypes.c_void_p
-    libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
-    libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+    map_, unmap = _libc_maps()
     base = offset - offset % mmap.ALLOCATIONGRANULARITY
     length = offset - base + nbytes
-    address = libc.mmap(None, length, mmap.PROT_READ, mmap.MAP_SHARED, fd, base)
+    address = map_(None, length, mmap.PROT_READ, mmap.MAP_SHARED, fd, base)
     if address in {None, ctypes.c_void_p(-1).value}:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
     mapped = (ctypes.c_char * length).from_address(address)
     # Views keep the array alive, and what is still viewed at exit goes with the process.
-    weakref.finalize(mapped, libc.munmap, address, length).atexit = False
+    weakref.finalize(mapped, unmap, address, length).atexit = False
     return memoryview(mapped).cast("B").toreadonly()[offset - base :]
 
 
@@ -164,7 +173,12 @@ def no_writer(fd: int) -> bool:
     A store through a shared writable map changes neither mtime nor ctime once its page is dirty; the kernel refuses
     the lease while such a map exists. False too where leases can't be had (another owner's file, a foreign system).
     """
+    import signal  # half a millisecond, which a hit does not need
+
     try:
+        # Somebody may open the file for writing while the lease is held. The kernel then sends its holder SIGIO, which
+        # ends a process that does not handle it; SIGURG is ignored where it is not handled.
+        fcntl.fcntl(fd, fcntl.F_SETSIG, signal.SIGURG)
         fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_RDLCK)
     except OSError:
         return False

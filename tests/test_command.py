@@ -648,7 +648,9 @@ def test_a_nested_recorder_passes_on(weight: Path) -> None:
 def test_something_where_nothing_was(tmp_path: Path) -> None:
     read = Read("absent", str(tmp_path / "x"), "", EMPTY)
     assert dependencies().present(read) == EMPTY
-    (tmp_path / "x").symlink_to("dangling")
+    (tmp_path / "x").symlink_to("target")
+    assert dependencies().present(read) == EMPTY  # it can't be opened any more than before
+    (tmp_path / "target").write_bytes(b"")
     assert dependencies().present(read) == PRESENT
 
 

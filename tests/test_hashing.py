@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import mmap
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from blake3 import blake3
-from tests.conftest import wait_until_settled
 
 from cachec import fsio
 from cachec.hashing import EMPTY, FileDigests, Hasher, digest_bytes, frame
+from tests.conftest import wait_until_settled
 
 
 def digest(*parts: tuple[str, bytes]) -> str:
@@ -49,8 +51,6 @@ def file(tmp_path: Path) -> Path:
     path = tmp_path / "file"
     path.write_bytes(b"content")
     return path
-
-
 
 
 @pytest.fixture
@@ -166,3 +166,30 @@ def test_ranges_and_the_empty_file(file, tmp_path):
             digests.of_extent(fd, 5, 3)
     finally:
         os.close(fd)
+
+
+_CHECKING = """
+import os, signal, sys
+from cachec import fsio
+signal.signal(signal.SIGIO, signal.SIG_DFL)
+fd = fsio.open_read(sys.argv[1])
+print("ready", flush=True)
+answers = set()
+while answers != {True, False}:
+    answers.add(fsio.no_writer(fd))
+for _ in range(20000):
+    fsio.no_writer(fd)
+"""
+
+
+@pytest.mark.timeout(120)
+def test_a_writer_that_comes_while_a_lease_is_held_ends_no_process(tmp_path):
+    """The kernel tells the holder of a lease by a signal; SIGIO, its default, ends the process."""
+    path = tmp_path / "file"
+    path.write_bytes(b"1234")
+    with subprocess.Popen([sys.executable, "-c", _CHECKING, str(path)], stdout=subprocess.PIPE) as checking:
+        assert checking.stdout is not None
+        assert checking.stdout.readline() == b"ready\n"
+        while checking.poll() is None:
+            os.close(os.open(path, os.O_RDWR))
+        assert checking.returncode == 0

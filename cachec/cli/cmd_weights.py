@@ -210,7 +210,8 @@ def show(
     for path in details["files"]:
         say(f"file     {path}")
     stored = f", {report.size(details['stored'])} in the store" if details["owned"] else ""
-    say(f"size     {report.size(details['size'])} in {len(specs)} weights{stored}\n")
+    say(f"size     {report.size(details['size'])} in {len(specs)} weights{stored}")
+    click.echo()
     rows = [
         (
             each["name"],

@@ -154,7 +154,7 @@ class Run:
         return self._tools.store.objects.add_bytes(whole.encoded())
 
     def _keep_what_why_shows(self) -> None:
-        """Store the stripped IR and the manifests that the parts refer to: a later miss tells the difference by them."""
+        """Store the stripped IR and the manifests that the parts refer to: a later miss is told by them."""
         for program in self._request.found.programs.values():
             self._tools.store.objects.add_bytes(program.ir)
             self._keep(program.manifest)

@@ -310,10 +310,10 @@ def _merge(
     values = 0
     for path, header, start in zip(paths, contents, starts, strict=True):
         for name, tensor in header.tensors.items():
-            if name in merged:
+            if name in owners:
                 raise CheckpointError(f"{label}: tensor {name!r} is both in {owners[name]} and in {path}")
             merged[name] = _moved(tensor, start, values) if start or values else tensor
-            owners[name] = path
+        owners.update(dict.fromkeys(header.tensors, path))
         if not header.typed:
             untyped.update(merged[name].file for name in header.tensors)
         values += len(header.values)
@@ -371,7 +371,11 @@ def _weight_map(path: str, text: bytes) -> dict[str, str]:
     strings = 1 + 2 * len(index.weight_map) + (1 + metadata.count(b'"') // 2 if metadata else 0)
     # Repeated keys within metadata would be counted with it, so it takes the exact check where it has any string value.
     refuse_duplicates(path, "index", text, strings if metadata.count(b":") <= 1 else -1)
+    checked: set[str] = set()
     for name, shard in index.weight_map.items():
+        if shard in checked:
+            continue
+        checked.add(shard)
         parts = PurePosixPath(shard).parts
         if not shard or shard.startswith("/") or ".." in parts or "\0" in shard:
             raise CheckpointError(f"{path}: tensor {name!r}: expected a file within the folder, found {shard!r}")

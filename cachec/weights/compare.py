@@ -38,8 +38,8 @@ class Comparison(NamedTuple):
 class ValueDifference(NamedTuple):
     """By how much the values of two weights of one spec differ.
 
-    number: elements that differ (bytes, for blocks of quantised values). largest: the greatest absolute difference; None
-    for blocks. unordered: pairs of which just one is not a number.
+    number: elements that differ (bytes, for blocks of quantised values). largest: the greatest absolute difference;
+    None for blocks. unordered: pairs of which just one is not a number.
     """
 
     number: int
@@ -124,8 +124,8 @@ def _difference(old: np.ndarray[Any, Any], new: np.ndarray[Any, Any]) -> np.ndar
     one, other = old.astype(wide), new.astype(wide)
     differs = ~((one == other) | (np.isnan(one) & np.isnan(other)))
     with np.errstate(invalid="ignore", over="ignore"):
-        found = np.abs(one[differs] - other[differs])
-    return found
+        apart: np.ndarray[Any, Any] = np.abs(one[differs] - other[differs])
+    return apart
 
 
 def _chunks(weight: Weight) -> Iterator[memoryview]:

@@ -16,9 +16,10 @@ from cachec.weights.memory import buffers_of
 from cachec.weights.parts import Part, PartSource
 from cachec.weights.safetensors import Tensor
 from cachec.weights.sharding import AxisPatterns, matching_axes
-from cachec.weights.sources import Buffer, ComposedSource, MemorySource, Source
+from cachec.weights.sources import Buffer, MemorySource, Source
 from cachec.weights.spans import slice_spans
 from cachec.weights.weight import Weight
+from cachec.weights.wrapping import ComposedSource
 
 if TYPE_CHECKING:
     from cachec.weights.sets import WeightSet

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, NamedTuple
 from cachec.hashing import FileDigests, Hasher, digest_bytes
 from cachec.weights.layout import Layout
 from cachec.weights.safetensors import Tensor
-from cachec.weights.sources import ComposedSource, Extent, Origin, Place
+from cachec.weights.sources import Extent, Origin, Place
 from cachec.weights.spans import Spans, copy_spans, read_spans
 from cachec.weights.weight import Weight
+from cachec.weights.wrapping import ComposedSource
 
 if TYPE_CHECKING:
     from cachec.weights.sets import WeightSet

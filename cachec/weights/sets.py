@@ -15,16 +15,9 @@ from cachec.weights.checkpoints import Source as Checkpoint
 from cachec.weights.formats.expected import manifest_of
 from cachec.weights.layout import Layout, Patterns, Ties
 from cachec.weights.presharded import world
-from cachec.weights.sources import (
-    ComposedSource,
-    FileSource,
-    GuardSource,
-    MemorySource,
-    Origin,
-    PlaceholderSource,
-    Source,
-)
+from cachec.weights.sources import FileSource, MemorySource, Origin, PlaceholderSource, Source
 from cachec.weights.weight import Weight
+from cachec.weights.wrapping import ComposedSource, GuardSource
 
 if TYPE_CHECKING:
     from cachec.recording import Recorder

@@ -28,9 +28,9 @@ from cachec.weights.layout import Layout
 from cachec.weights.parts import Part, PartSource
 from cachec.weights.presharded import AXES_KEY, INDEX_NAME, WHOLE_KEY, ShardIndex, rank_file
 from cachec.weights.safetensors import Tensor
-from cachec.weights.sources import ComposedSource
 from cachec.weights.spans import slice_spans
 from cachec.weights.weight import Weight
+from cachec.weights.wrapping import ComposedSource
 
 if TYPE_CHECKING:
     from cachec.weights.copying import Progress

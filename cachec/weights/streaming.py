@@ -19,8 +19,9 @@ from cachec import fsio
 from cachec.errors import CachecError, UsageError
 from cachec.hashing import FileDigests
 from cachec.weights.safetensors import Tensor
-from cachec.weights.sources import ComposedSource, Extent, Origin, Place, Source
+from cachec.weights.sources import Extent, Origin, Place, Source
 from cachec.weights.weight import Weight
+from cachec.weights.wrapping import ComposedSource
 
 if TYPE_CHECKING:
     from cachec.weights.sets import WeightSet

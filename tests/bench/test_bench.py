@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 
 import pytest
+
 from bench.__main__ import BENCHMARKS
 from bench.harness import Row
 

@@ -3,14 +3,14 @@
 from pathlib import Path
 from typing import Any
 
-import cachec_iree
-import cachec_jax
 import jax
 import jax.numpy as jnp
 import numpy as np
 from safetensors.numpy import save_file
 
 import cachec
+import cachec_iree
+import cachec_jax
 from cachec.testing.conformance import PluginConformance
 
 

@@ -6,17 +6,17 @@ import subprocess
 import sys
 from pathlib import Path
 
-import cachec_iree
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cachec_iree.compiler import KIND
-from cachec_jax import to_stablehlo
 
 import cachec
+import cachec_iree
 from cachec.errors import LinkError, PluginError, UsageError
 from cachec.weights import WeightSet
+from cachec_iree.compiler import KIND
+from cachec_jax import to_stablehlo
 
 
 def mlp(w, x):

@@ -7,9 +7,10 @@ import sys
 
 import jax
 import pytest
+from jax._src import config as jax_config
+
 from cachec_jax import plugin
 from cachec_jax.ambient import DEFAULTS, IRRELEVANT, _text
-from jax._src import config as jax_config
 
 BEFORE_AND_AFTER = """
 import json, sys

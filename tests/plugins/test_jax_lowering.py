@@ -4,10 +4,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cachec_jax import fold, lowering, plugin, to_stablehlo
 
 from cachec.errors import PluginError, WeightReadError
 from cachec.weights import WeightSet
+from cachec_jax import fold, lowering, plugin, to_stablehlo
 
 X = jax.ShapeDtypeStruct((2, 4), jnp.float32)
 

@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
-from cachec_jax import plugin
 
 from cachec.errors import PluginError
+from cachec_jax import plugin
 
 
 class Writer:

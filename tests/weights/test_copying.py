@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import mmap
 import os
 import subprocess
 import sys
@@ -150,6 +151,35 @@ def test_a_kernel_that_copies_in_small_steps_or_says_nothing_is_there(
         assert digest is not None
         assert digest.result() == digest_bytes(data)
     assert content(target) == data
+
+
+@pytest.mark.parametrize("error", [OSError(errno.ENODEV, "no map"), ValueError("too short")])
+def test_a_file_that_can_not_be_mapped(
+    tmp_path: Path, target: int, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def refuse(*args: Any, **how: Any) -> Any:
+        raise error
+
+    data = random(2 * MIB + 1)
+    (tmp_path / "source").write_bytes(b"x" + data)
+    extent = opened(tmp_path / "source", 1)
+    monkeypatch.setattr(mmap, "mmap", refuse)
+    with Copier() as copier:
+        digest = copier.copy(extent, target)
+        assert digest is not None
+        assert digest.result() == digest_bytes(data)
+    assert content(target) == data
+
+
+def test_a_file_that_is_cut_while_it_is_mapped_is_an_error_and_no_signal(tmp_path: Path, target: int) -> None:
+    (tmp_path / "source").write_bytes(random(9 * MIB))
+
+    def cut(done: int, total: int) -> None:
+        if done >= 2 * MIB:
+            os.truncate(tmp_path / "source", 2 * MIB + 4096)
+
+    with Copier(cut) as copier, pytest.raises(WeightsChanged, match="became shorter"):
+        copier.copy(opened(tmp_path / "source", 8), target)
 
 
 class Clones:
@@ -312,15 +342,18 @@ fd = fsio.open_read(sys.argv[1])
 found = fsio.identity(fd)
 out = os.open(sys.argv[2], os.O_RDWR | os.O_CREAT)
 with Copier(look) as copier:
-    copier.copy(Extent(fd, 0, found.size, OpenedFile("", found, 0, ""), lambda: None), out).result()
+    begin = int(sys.argv[3])
+    extent = Extent(fd, begin, found.size - begin, OpenedFile("", found, 0, ""), lambda: None)
+    copier.copy(extent, out).result()
 print(peak)
 """
 
 
-def test_memory_is_bounded_whatever_the_size(tmp_path: Path) -> None:
+@pytest.mark.parametrize("begin", [0, 8])
+def test_memory_is_bounded_whatever_the_size(tmp_path: Path, begin: int) -> None:
     with (tmp_path / "source").open("wb") as file:
         file.truncate(200 * MIB)
-    command = [sys.executable, "-c", PEAK, str(tmp_path / "source"), str(tmp_path / "target")]
+    command = [sys.executable, "-c", PEAK, str(tmp_path / "source"), str(tmp_path / "target"), str(begin)]
     peak = int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
     assert peak < 64 << 10  # KiB
     (tmp_path / "target").unlink()

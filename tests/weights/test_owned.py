@@ -629,7 +629,7 @@ def on_call(cls, name, number, after):
     setattr(cls, name, patched)
 where, number = sys.argv[3], int(sys.argv[4])
 points = {
-    "copy": (owned.Copier, "copy"), "chunk": (owned.Copier, "_by_hand"), "publish": (owned.WeightStore, "_publish"),
+    "copy": (owned.Copier, "copy"), "chunk": (owned.Copier, "_advance"), "publish": (owned.WeightStore, "_publish"),
     "commit": (fsio.Staging, "commit"), "record": (revisions.Revisions, "add"), "point": (revisions.Revisions, "point"),
 }
 name, _, after = where.partition(":")
@@ -642,7 +642,7 @@ owned.WeightStore(sys.argv[1]).add(open_weights(sys.argv[2]), "m")
     ("where", "number", "published", "partial"),
     [
         ("copy", 1, 0, 1),
-        ("chunk", 20, 2, 1),
+        ("chunk", 10, 2, 1),
         ("copy:after", 2, 1, 1),
         ("publish", 2, 1, 1),
         ("commit", 3, 2, 1),

@@ -181,6 +181,8 @@ class Opener:
             raise main.error(
                 f"{what}: expected the file {location!r} beside it, found none: {error.strerror}"
             ) from error
+        except CheckpointError as error:
+            raise main.error(f"{what}: {error}") from error
 
     def finish(self, contents: Contents) -> Finished:
         """The files as they were read. Raises WeightsChanged where one changed meanwhile."""

@@ -20,7 +20,7 @@ Official = Callable[[Path], Mapping[str, bytes]]
 class Check:
     """Checks of one file."""
 
-    quick = settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+    quick = settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
     @staticmethod
     def reads(source: Path | list[Path], wanted: Mapping[str, bytes]) -> WeightSet:

@@ -194,15 +194,15 @@ def test_offset_and_length_may_be_left_out(folder: Path, check: Any) -> None:
 
 @pytest.mark.parametrize(
     "location",
-    ["../outside.bin", "/etc/hostname", "", "a/../../outside.bin", "link.bin", "linked/outside.bin", "..", "x.bin\0", "none.bin", "-",
-     "a\\x.bin", "."],
+    ["../outside.bin", "/etc/hostname", "", "a/../../outside.bin", "link.bin", "linked/outside.bin", "..", "x.bin\0",
+     "none.bin", "-", "a\\x.bin", "."],
 )  # fmt: skip
 def test_external_files_stay_in_the_folder(folder: Path, location: str) -> None:
     (folder / "link.bin").symlink_to(folder.parent / "outside.bin")
     (folder / "linked").symlink_to(folder.parent)
     path = folder / "m.onnx"
     path.write_bytes(_model(_external(location=location)))
-    with pytest.raises(CheckpointError, match=r"model.*'t'|model.*regular file"):
+    with pytest.raises(CheckpointError, match=r"m\.onnx: tensor 't'"):
         open_weights(path)
 
 

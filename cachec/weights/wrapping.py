@@ -1,0 +1,159 @@
+"""Sources around other sources: guards that record what a stage reads, handles of several sets under new names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from cachec.errors import HandleClosed, WeightReadError
+from cachec.hashing import FileDigests, Hasher
+from cachec.weights.safetensors import Tensor
+from cachec.weights.sources import Extent, Origin, Place, Source
+
+if TYPE_CHECKING:
+    from cachec.recording import Recorder
+    from cachec.weights.sets import WeightSet
+    from cachec.weights.weight import Weight
+
+
+class GuardSource(Source):
+    """The weights that a stage was given: every exposure is recorded first, and ends when the stage returns.
+
+    outer: the source of the caller's set; it may be a guard itself (a stage inside a stage), which then records too.
+    translate: from a name in the guarded set to the name in ``outer``.
+    """
+
+    def __init__(
+        self, outer: Source, translate: Callable[[str], str], where: str, recorder: Recorder, digests: FileDigests
+    ) -> None:
+        self.where = where
+        self.recorder = recorder
+        self._outer = outer
+        self._translate = translate
+        self._digests = digests
+        self._closed = False
+
+    def expose(self, name: str, tensor: Tensor, digests: FileDigests | None) -> None:
+        self.digest(name, tensor, digests)
+
+    def digest(self, name: str, tensor: Tensor, digests: FileDigests | None) -> str:
+        if self._closed:
+            raise HandleClosed(
+                f"weight {name!r} of {self.where!r}: stage {self.recorder.stage!r} has returned, so a read can't be "
+                "recorded any more; read inside the stage, or use the caller's weights"
+            )
+        digest = self._outer.digest(self._translate(name), tensor, self._digests)
+        self.recorder.weight(self.where, name, digest)
+        return digest
+
+    def view(self, name: str, tensor: Tensor) -> memoryview:
+        return self._outer.view(self._translate(name), tensor)
+
+    def private(self, name: str, tensor: Tensor) -> memoryview:
+        return self._outer.private(self._translate(name), tensor)
+
+    def place(self, name: str, tensor: Tensor) -> Place | None:
+        return self._outer.place(self._translate(name), tensor)
+
+    def extent(self, name: str, tensor: Tensor) -> Extent | None:
+        return self._outer.extent(self._translate(name), tensor)
+
+    def copies(self, name: str, tensor: Tensor) -> bool:
+        return self._outer.copies(self._translate(name), tensor)
+
+    def fill(self, name: str, tensor: Tensor, out: memoryview) -> None:
+        self._outer.fill(self._translate(name), tensor, out)
+
+    def origin(self, name: str) -> Origin | None:
+        return self.where, name
+
+    def arguments(self) -> tuple[str, ...]:
+        return (self.where,)
+
+    def changed(self) -> str | None:
+        return self._outer.changed()
+
+    def state(self) -> bytes:
+        raise WeightReadError(
+            f"the revision of {self.where!r} is not in the key of stage {self.recorder.stage!r}: its result must not "
+            "depend on it; use the digest() of the weights that matter"
+        )
+
+    def release(self) -> None:
+        self._closed = True
+
+
+class ComposedSource(Source):
+    """Handles of several sets under new names."""
+
+    def __init__(self, weights: Mapping[str, Weight]) -> None:
+        self.weights = weights
+
+    def expose(self, name: str, tensor: Tensor, digests: FileDigests | None) -> None:
+        source, there = self.weights[name].within()
+        source.expose(there, tensor, digests)
+
+    def digest(self, name: str, tensor: Tensor, digests: FileDigests | None) -> str:
+        source, there = self.weights[name].within()
+        return source.digest(there, tensor, digests)
+
+    def view(self, name: str, tensor: Tensor) -> memoryview:
+        source, there = self.weights[name].within()
+        return source.view(there, tensor)
+
+    def private(self, name: str, tensor: Tensor) -> memoryview:
+        source, there = self.weights[name].within()
+        return source.private(there, tensor)
+
+    def place(self, name: str, tensor: Tensor) -> Place | None:
+        source, there = self.weights[name].within()
+        return source.place(there, tensor)
+
+    def extent(self, name: str, tensor: Tensor) -> Extent | None:
+        source, there = self.weights[name].within()
+        return source.extent(there, tensor)
+
+    def copies(self, name: str, tensor: Tensor) -> bool:
+        source, there = self.weights[name].within()
+        return source.copies(there, tensor)
+
+    def fill(self, name: str, tensor: Tensor, out: memoryview) -> None:
+        source, there = self.weights[name].within()
+        source.fill(there, tensor, out)
+
+    def unguarded(self, weight: Weight, there: str, callers: Mapping[str, WeightSet]) -> Weight:
+        inner = self.weights[there]
+        found = inner.unguarded(callers)
+        return weight if found is inner else found
+
+    def origin(self, name: str) -> Origin | None:
+        source, there = self.weights[name].within()
+        return source.origin(there)
+
+    def arguments(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(path for source in self.sources() for path in source.arguments()))
+
+    def sources(self) -> list[Source]:
+        """The sources behind the handles, each once, by the first name that uses it."""
+        found: dict[int, Source] = {}
+        for name in sorted(self.weights):
+            source, _ = self.weights[name].within()
+            found.setdefault(id(source), source)
+        return list(found.values())
+
+    def changed(self) -> str | None:
+        return next((path for source in self.sources() if (path := source.changed()) is not None), None)
+
+    def state(self) -> bytes:
+        hasher = Hasher("composed")
+        numbers = {id(source): number for number, source in enumerate(self.sources())}
+        for source in self.sources():
+            hasher.part("source", source.state())
+        for name in sorted(self.weights):
+            source, there = self.weights[name].within()
+            hasher.part(name, f"{numbers[id(source)]}:{there}".encode())
+        return hasher.digest().encode()
+
+    def release(self) -> None:
+        for source in self.sources():
+            source.release()

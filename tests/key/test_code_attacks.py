@@ -1,0 +1,186 @@
+"""Edits that once went unseen, and reasons to miss that were none: each is a project that was attacked."""
+
+from __future__ import annotations
+
+import dataclasses
+import fractions
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import cachec
+from cachec.errors import UnresolvedCode
+
+BASE = "class Base:\n    known = {}\n    def __init_subclass__(cls):\n        Base.known[cls.__name__] = cls\n"
+LAZY_SUBCLASS = {
+    "main.py": "def stage():\n    import a\n    from base import Base\n    return Base.known['A']().f()\n",
+    "base.py": BASE,
+    "a.py": "from base import Base\nfrom u import u\nclass A(Base):\n    def f(self):\n        return u()\n",
+    "u.py": "def u():\n    return 1\n",
+}
+
+
+def test_a_subclass_that_is_imported_for_its_registration(project: Any) -> None:
+    project.write(LAZY_SUBCLASS)
+    assert project.changed({"u.py": "def u():\n    return 2\n"}) == {"code/u.u"}
+    assert project.changed({"u.py": "def u():\n    return 2  # the same\n"}) == set()
+
+
+def test_a_subclass_that_is_found_by_dunder_subclasses(project: Any) -> None:
+    files = {
+        "main.py": "import a\nfrom base import B\ndef stage():\n    return [k().f() for k in B.__subclasses__()]\n",
+        "base.py": "class B: ...\n",
+        "a.py": "from base import B\nclass A(B):\n    def f(self):\n        return 1\n",
+    }
+    project.write(files)
+    assert project.changed({"a.py": files["a.py"].replace("1", "2")})
+    assert project.changed({"a.py": files["a.py"].replace("1", "2") + "# end\n"}) == set()
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+@pytest.mark.parametrize(
+    "effect",
+    [
+        "math.floor = lambda x: {}",
+        "fractions.Fraction.limit_denominator = lambda self: {}",
+        "os.environ['SOME_SETTING'] = '{}'",
+        "sys.setrecursionlimit(900{})",
+    ],
+)
+def test_what_an_import_does_to_a_library_counts(
+    project: Any, monkeypatch: pytest.MonkeyPatch, effect: str, lazy: bool
+) -> None:
+    # only so that each is put back afterwards
+    monkeypatch.setattr(math, "floor", math.floor)
+    monkeypatch.setattr(fractions.Fraction, "limit_denominator", fractions.Fraction.limit_denominator)
+    monkeypatch.setenv("SOME_SETTING", "")
+    limit = sys.getrecursionlimit()
+    main = "def stage():\n    import patch\n" if lazy else "import patch\ndef stage():\n"
+    head = "import fractions, math, os, sys\nOTHER = 1\n"
+    try:
+        project.write({"main.py": main + "    return 1\n", "patch.py": head + effect.format(1) + "\n"})
+        assert project.changed({"patch.py": head + effect.format(2) + "\n"}) == {"code/patch.<import>"}
+        assert project.changed({"patch.py": head.replace("1", "5") + effect.format(2) + "\n"}) == set()
+    finally:
+        sys.setrecursionlimit(limit)
+
+
+def test_what_an_import_only_tells_does_not_count(project: Any) -> None:
+    project.write(
+        {"main.py": "import told\ndef stage(): ...\n", "told.py": "import logging\nlogging.captureWarnings(0)\n"}
+    )
+    assert project.changed({"told.py": "import logging\nlogging.captureWarnings(False)\nprint(1)\n"}) == set()
+
+
+REGISTRY = {
+    "main.py": "def stage():\n    import p\n    return p.f()\n",
+    "p/__init__.py": "from .h import f\nfrom . import impl\n",
+    "p/h.py": "T = {}\ndef f():\n    return T['x']()\n",
+    "p/impl.py": "from .h import T\ndef g():\n    return 1\nT['x'] = g\n",
+}
+DECORATED = REGISTRY | {
+    "p/h.py": "T = {}\ndef f():\n    return T['g']()\ndef put(g):\n    T[g.__name__] = g\n    return g\n",
+    "p/impl.py": "from .h import put\n@put\ndef g():\n    return 1\n",
+}
+PATCHED = {
+    "main.py": "def stage():\n    import h, patch\n    return h.f()\n",
+    "h.py": "def f():\n    return 0\n",
+    "patch.py": "import h\ndef g():\n    return 1\nh.f = g\n",
+}
+
+
+@pytest.mark.parametrize(
+    ("files", "edited"), [(REGISTRY, "p/impl.py"), (DECORATED, "p/impl.py"), (PATCHED, "patch.py")]
+)
+def test_what_a_lazy_import_registers_is_in_the_key_before_and_after(
+    project: Any, files: dict[str, str], edited: str
+) -> None:
+    """Else such a stage would be called changed during its run, and never be stored in a new process."""
+    project.write(files)
+    before = project.key()
+    assert sys.modules["main"].stage() == 1
+    assert project.keys.of(sys.modules["main"].stage) == before
+    assert project.changed({edited: files[edited].replace("1", "2")})
+
+
+def test_what_this_process_registers_by_itself_counts(project: Any) -> None:
+    project.write(REGISTRY)
+    before = project.key()
+    stage = sys.modules["main"].stage
+    stage()
+    vars(sys.modules["p.h"])["T"]["x"] = lambda: 3  # of no module that the stage reaches
+    assert project.keys.of(stage) != before
+
+
+def test_docstrings_count_where_code_reads_them(project: Any) -> None:
+    text = "def f():\n    'one'\ndef stage():\n    return {}\n"
+    project.write({"main.py": text.format("f.__doc__")})
+    assert project.changed({"main.py": text.replace("one", "two").format("f.__doc__")}) == {"code/main.stage"}
+    project.write({"main.py": text.format("f()")})
+    assert project.changed({"main.py": text.replace("one", "two").format("f()")}) == set()
+
+
+def test_a_global_that_is_nested_too_deep_is_refused_in_words(project: Any) -> None:
+    project.write({"main.py": "deep = []\nfor _ in range(5000):\n    deep = [deep]\ndef stage():\n    return deep\n"})
+    with pytest.raises(UnresolvedCode, match=r"main\.deep"):
+        project.key()
+
+
+def test_a_bound_method_is_its_function_and_its_object(project: Any) -> None:
+    class Scale:
+        def __init__(self, by: int) -> None:
+            self.by = by
+
+        def times(self, x: int) -> int:
+            return x * self.by
+
+    def key(method: Any) -> str:
+        return project.keys.of(method).digest
+
+    two = Scale(2)
+    assert key(two.times) == key(two.times) == key(Scale(2).times)
+    assert key(two.times) != key(Scale(3).times)
+    before = key(two.times)
+    two.by = 5
+    assert key(two.times) != before
+    with pytest.raises(UnresolvedCode, match="self"):
+        key(Scale(iter([])).times)  # type: ignore[arg-type]
+
+
+def test_a_stage_that_is_a_bound_method_is_its_object_too(project: Any, cache: cachec.Cache) -> None:
+    @dataclasses.dataclass
+    class Scale:
+        by: int
+
+        @cache.stage
+        def times(self, x: int) -> int:
+            return x * self.by
+
+    def key(method: Any) -> str:
+        return project.keys.of(method).digest
+
+    assert key(Scale(2).times) == key(Scale(2).times) != key(Scale(3).times)
+
+    def closing(method: Any) -> Any:
+        return lambda: method(1)
+
+    assert key(closing(Scale(2).times)) == key(closing(Scale(2).times)) != key(closing(Scale(3).times))
+
+
+def test_a_module_is_found_though_the_current_folder_is_gone(tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    code = (
+        "import os, cachec; os.rmdir(os.getcwd())\n"
+        f"cache = cachec.Cache({str(tmp_path / 'cache')!r})\n"
+        "@cache.stage(name='s', version='1')\n"
+        "def s(x):\n    import json, cachec.nothing_there\n    return x\n"
+        "try: s(1)\nexcept ModuleNotFoundError: print('as without a cache')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=gone, capture_output=True, text=True, env={**os.environ})
+    assert done.stdout == "as without a cache\n", done.stderr
