@@ -8,14 +8,15 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import functools
 import mmap
 import os
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from cachec.errors import StoreFault
 from cachec.model import Fault
@@ -33,6 +34,9 @@ TRACKED_FILESYSTEMS = frozenset(
 NETWORK_FILESYSTEMS = frozenset(
     {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "lustre", "gpfs", "glusterfs", "beegfs", "orangefs"}
 )
+
+#: How ``/proc/self/mountinfo`` writes what would break its lines; the backslash last, as the others begin with one.
+_MOUNT_ESCAPES = (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\"))
 
 #: Bytes asked of the kernel at once: large enough to hide the call, small enough to bound memory.
 _READ_CHUNK = 1 << 24
@@ -221,7 +225,9 @@ class Mounts:
             fields, kind = head.split(), tail.split()[0] if tail else "unknown"
             if fields[2] == wanted:
                 return kind
-            mount = fields[4].encode().decode("unicode_escape")
+            mount = fields[4]
+            for code, character in _MOUNT_ESCAPES:
+                mount = mount.replace(code, character)
             if real is not None and len(mount) > best and (real + "/").startswith(mount.rstrip("/") + "/"):
                 best, found = len(mount), kind
         return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import functools
 import os
 import sys
@@ -354,6 +355,8 @@ class Walk:
         def reach() -> None:
             chains = [chain for chain in uses.refs if chain[0] in namespace]
             chains += [(root,) for root in source.bindings if root in namespace]
+            if namespace.get("__name__") == "__main__" and not dynamic:
+                chains = [chain for chain in chains if not self._in_flux(unit, namespace[chain[0]], chain[0])]
             self._names(namespace, chains, hasher)
             self._static.follow(uses, unit.package, name, lenient=True)
             graph.part(label, hasher, f"{os.path.basename(file)}, {unit.whole or 'used as a whole'}")
@@ -362,6 +365,18 @@ class Walk:
         if "*" in source.imports:
             self._all_names(namespace, modules=False)
         return label
+
+    def _in_flux(self, unit: Unit, value: object, name: str) -> bool:
+        """Whether a name of the script that is running now is plain data of its own: the script may be in a loop that
+        changes it between two calls. Where a function reads it, it counts with that function.
+        """
+        return (
+            name in unit.source.bindings
+            and name not in unit.source.imports
+            and not isinstance(value, (FunctionType, type, ModuleType))
+            and not wraps(value)
+            and not any(isinstance(each, ast.FunctionDef | ast.ClassDef) for each in unit.source.bindings[name])
+        )
 
     def _names(self, namespace: dict[str, Any], chains: list[Chain], hasher: Hasher) -> None:
         """Follow names of a module leniently, and feed what each stands for."""

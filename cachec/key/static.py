@@ -8,6 +8,7 @@ time) adds a part of its own: a process that runs old code never publishes under
 from __future__ import annotations
 
 import ast
+import enum
 import os
 import sys
 from functools import partial
@@ -20,6 +21,8 @@ from cachec.key.modules import Locator, Origin, Sources, absolute
 from cachec.key.scopes import Chain, ImportUse, Uses
 from cachec.key.units import Unit, Units
 from cachec.key.watch import MISSING
+
+_LITERALS = frozenset({bool, int, float, complex, str, bytes, list, tuple, dict, set, type(None)})
 
 
 class Live(Protocol):
@@ -343,6 +346,11 @@ class Static:
                     and found.__code__.co_qualname != f"{cls.__qualname__}.{method.name}"
                 ):
                     self._live.as_imported(found, f"{where}.{method.name}")
+        for name, written in _class_values(node).items():
+            value = attributes.get(name)
+            value = vars(value).get("_value_") if isinstance(value, enum.Enum) else value
+            if type(value) in _LITERALS:  # anything else was made of it by a metaclass
+                self._compare_literal(written, value, f"{where}.{name}", registry=False)
 
     def _current(self, code: CodeType) -> bool:
         source = self._sources.load(code.co_filename)
@@ -373,6 +381,23 @@ class Static:
             value = [each for each in value if not self._registered(each, registry)]
         if type(literal) is not type(value) or repr(literal) != repr(value):
             self._live.as_imported(value, where)
+
+
+def _class_values(node: ast.ClassDef) -> dict[str, ast.expr]:
+    """The attributes that are bound once in a class body, by a plain assignment."""
+    bound: dict[str, ast.expr | None] = {}
+    for statement in node.body:
+        if isinstance(statement, ast.Assign) and len(statement.targets) == 1:
+            target, value = statement.targets[0], statement.value
+        elif isinstance(statement, ast.AnnAssign) and statement.value is not None:
+            target, value = statement.target, statement.value
+        else:
+            bound.update((each.id, None) for each in ast.walk(statement) if isinstance(each, ast.Name))
+            continue
+        for each in ast.walk(target):
+            if isinstance(each, ast.Name):
+                bound[each.id] = None if each.id in bound or each is not target else value
+    return {name: value for name, value in bound.items() if value is not None and not name.startswith("__")}
 
 
 def _functions(value: object) -> list[FunctionType]:

@@ -106,6 +106,12 @@ class Stage(Generic[P, R]):
         arguments = self.binding.bind((*self._before, *args), kwargs)
         return self._engine.tools.requests.request(self, arguments)
 
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        """By name, as a function: so that a stage can be given to worker processes."""
+        if self._before:
+            return getattr, (self._before[0], self.__wrapped__.__name__)
+        return self.__wrapped__.__qualname__
+
     def __repr__(self) -> str:
         return f"<cachec stage {self.options.name}>"
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import warnings
 from collections.abc import Mapping
 from typing import Any
@@ -10,8 +12,8 @@ from cachec.errors import CachecWarning
 from cachec.key.arguments import Found, path_like_text
 from cachec.key.request import Options
 
-#: Frames between here and the caller of the stage: warn_on_miss, the decision, the engine, the stage.
-_STACK_LEVEL = 5
+#: Frames in here are those of the cache; the first one elsewhere belongs to who called the stage.
+_OWN = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
 
 
 def warn_on_miss(options: Options, arguments: Mapping[str, Any], found: Found) -> None:
@@ -29,4 +31,7 @@ def warn_on_miss(options: Options, arguments: Mapping[str, Any], found: Found) -
 
 
 def _warn(message: str) -> None:
-    warnings.warn(message, CachecWarning, stacklevel=_STACK_LEVEL)
+    frame, level = sys._getframe(), 1
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_OWN):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, CachecWarning, stacklevel=level)

@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 import stat
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from operator import attrgetter
-from pathlib import PurePosixPath
 from typing import Generic, NamedTuple, TypeVar
 
 import msgspec
@@ -23,7 +22,15 @@ from cachec.weights.formats.expected import given_axes, with_specs
 from cachec.weights.formats.values import ValueSource
 from cachec.weights.layout import Layout, Ties
 from cachec.weights.presharded import World, check_whole, own_file, own_tensors, shard_axes, whole_names
-from cachec.weights.safetensors import Tensor, decode_object, parse_header, read_header_bytes, refuse_duplicates
+from cachec.weights.safetensors import (
+    START,
+    HeaderTensors,
+    Tensor,
+    decode_object,
+    header_bytes,
+    parse_header,
+    refuse_duplicates,
+)
 from cachec.weights.sources import FileSource, OpenedFile
 
 AnyPath = str | os.PathLike[str]
@@ -173,10 +180,7 @@ class Checkpoints:
             os.close(fd)
         index = _Opened(path, found, digest_bytes(text), _weight_map(path, text), trusted)
         folder = os.path.dirname(path)
-        shards = tuple(os.path.join(folder, name) for name in sorted(set(index.weight_map.values())))
-        for shard in shards:
-            if not os.path.exists(shard):
-                raise CheckpointError(f"{path}: missing shard {os.path.basename(shard)!r}, expected beside the index")
+        shards = tuple(os.path.join(folder, name) for name in index.shards())
         return self._read_files(shards, wanted, index=index, absent=absent)
 
     def _read_files(
@@ -192,6 +196,7 @@ class Checkpoints:
         contents: list[Contents] = []
         starts: list[int] = []
         trusted = index is None or index.trusted
+        _refuse_what_is_no_file(paths, index)
         for path in paths:
             opened_files, found, trust = self._read_file(path)
             starts.append(len(files))
@@ -214,16 +219,17 @@ class Checkpoints:
         return Checkpoint(layout, tuple(files), opened, states, absent, values), trusted
 
     def _read_file(self, path: str) -> tuple[tuple[OpenedFile, ...], Contents, bool]:
-        if not stat.S_ISREG(os.stat(path).st_mode):  # before the open: opening a pipe would wait for its writer
-            raise CheckpointError(f"{path}: expected a regular file, found another kind")
         fd = fsio.open_read(path)
         try:
-            kind = format_of(path, os.pread(fd, 8, 0))
+            found = fsio.identity(fd)
+            may_trust = self._may_trust(path, found)
+            calm = may_trust and fsio.no_writer(fd)
+            start = os.pread(fd, START, 0)
+            kind = format_of(path, start[:8])
             if kind != "safetensors":
                 return self._read_format(path, kind)
-            calm = fsio.no_writer(fd)
-            data, found = read_header_bytes(path, fd)
-            trusted = calm and self._trusts(fd, path, found)
+            data = header_bytes(path, fd, found, start)
+            trusted = calm and fsio.no_writer(fd)
         finally:
             os.close(fd)
         key = (digest_bytes(data), found.size)
@@ -247,11 +253,10 @@ class Checkpoints:
         return finished.files, known, finished.trusted
 
     def _trusts(self, fd: int, path: str, found: fsio.Identity) -> bool:
-        return (
-            fsio.settled(found)
-            and self._mounts.kind_of_device(found.dev, path) in fsio.TRACKED_FILESYSTEMS
-            and fsio.no_writer(fd)
-        )
+        return self._may_trust(path, found) and fsio.no_writer(fd)
+
+    def _may_trust(self, path: str, found: fsio.Identity) -> bool:
+        return fsio.settled(found) and self._mounts.kind_of_device(found.dev, path) in fsio.TRACKED_FILESYSTEMS
 
 
 class _Wanted(NamedTuple):
@@ -279,6 +284,10 @@ class _Opened(NamedTuple):
     weight_map: dict[str, str]
     trusted: bool
 
+    def shards(self) -> list[str]:
+        """The files that it names, each once, sorted."""
+        return sorted(set(self.weight_map.values()))
+
 
 @cache
 def process_checkpoints() -> Checkpoints:
@@ -305,17 +314,16 @@ def _merge(
     world, specs = wanted.world, wanted.specs
     merged: dict[str, Tensor] = {}
     axes: dict[str, int] = {}
-    owners: dict[str, str] = {}
     untyped: set[int] = set()
     values = 0
     for path, header, start in zip(paths, contents, starts, strict=True):
-        for name, tensor in header.tensors.items():
-            if name in owners:
-                raise CheckpointError(f"{label}: tensor {name!r} is both in {owners[name]} and in {path}")
-            merged[name] = _moved(tensor, start, values) if start or values else tensor
-        owners.update(dict.fromkeys(header.tensors, path))
+        tensors = _moved(header.tensors, start, values)
+        known = len(merged)
+        merged |= tensors
+        if len(merged) < known + len(tensors):
+            raise _twice(label, paths, contents)
         if not header.typed:
-            untyped.update(merged[name].file for name in header.tensors)
+            untyped.update(tensor.file for tensor in tensors.values())
         values += len(header.values)
         if world is not None:
             for name, axis in shard_axes(path, header.metadata).items():
@@ -325,7 +333,7 @@ def _merge(
             if stated is not None:
                 check_whole(path, header.tensors, stated)
     if index is not None:
-        _check_index(index, owners)
+        _check_index(index, paths, contents)
 
     def is_untyped(tensor: Tensor) -> bool:
         return tensor.file in untyped
@@ -337,27 +345,72 @@ def _merge(
     return Layout(merged if specs is None else with_specs(label, merged, is_untyped, specs))
 
 
-def _moved(tensor: Tensor, files: int, values: int) -> Tensor:
+def _moved(tensors: Mapping[str, Tensor], files: int, values: int) -> dict[str, Tensor]:
     """The same where ``files`` files and ``values`` values of other paths come first."""
-    number = tensor.file + files if tensor.file >= 0 else tensor.file - values
-    return Tensor(tensor.dtype, tensor.shape, tensor.nbytes, tensor.offset, number, tensor.shard, tensor.layout)
+    if isinstance(tensors, HeaderTensors):
+        return tensors.in_file(files)
+    return {
+        name: Tensor(
+            tensor.dtype,
+            tensor.shape,
+            tensor.nbytes,
+            tensor.offset,
+            tensor.file + files if tensor.file >= 0 else tensor.file - values,
+            tensor.shard,
+            tensor.layout,
+        )
+        for name, tensor in tensors.items()
+    }
 
 
-def _check_index(index: _Opened, owners: dict[str, str]) -> None:
-    """owners: the path of the shard that each tensor is in."""
-    folder = os.path.dirname(index.path)
-    paths = {shard: os.path.normpath(os.path.join(folder, shard)) for shard in set(index.weight_map.values())}
-    normal = {path: os.path.normpath(path) for path in set(owners.values())}
-    for name, shard in index.weight_map.items():
+def _twice(label: str, paths: Sequence[str], contents: Sequence[Contents]) -> CheckpointError:
+    """The error for a name that is in two files."""
+    owners: dict[str, str] = {}
+    for path, header in zip(paths, contents, strict=True):
+        for name in header.tensors:
+            if name in owners:
+                return CheckpointError(f"{label}: tensor {name!r} is both in {owners[name]} and in {path}")
+        owners.update(dict.fromkeys(header.tensors, path))
+    raise AssertionError(f"{label}: no tensor is in two files")
+
+
+def _check_index(index: _Opened, paths: Sequence[str], contents: Sequence[Contents]) -> None:
+    """Every tensor is in the shard that the index says, and in the index. paths: those of ``index.shards()``."""
+    weight_map = index.weight_map
+    shards = index.shards()
+    found = 0
+    for shard, header in zip(shards, contents, strict=True):
+        if set(map(weight_map.get, header.tensors)) != {shard}:
+            break
+        found += len(header.tensors)
+    else:
+        if found == len(weight_map):
+            return
+    owners = {name: shard for shard, header in zip(shards, contents, strict=True) for name in header.tensors}
+    for name, shard in weight_map.items():
         owner = owners.get(name)
         if owner is None:
             raise CheckpointError(f"{index.path}: tensor {name!r} expected in {shard!r}, found in no shard")
-        if normal[owner] != paths[shard]:
-            found = os.path.basename(owner)
-            raise CheckpointError(f"{index.path}: tensor {name!r} expected in {shard!r}, found in {found!r}")
-    for name, owner in owners.items():
-        if name not in index.weight_map:
-            raise CheckpointError(f"{index.path}: extra tensor {name!r} in {owner}, not in the index")
+        if owner != shard:
+            raise CheckpointError(f"{index.path}: tensor {name!r} expected in {shard!r}, found in {owner!r}")
+    for path, header in zip(paths, contents, strict=True):
+        for name in header.tensors:
+            if name not in weight_map:
+                raise CheckpointError(f"{index.path}: extra tensor {name!r} in {path}, not in the index")
+
+
+def _refuse_what_is_no_file(paths: Iterable[str], index: _Opened | None) -> None:
+    """Called before any is opened, as that may do something to a device. Raises CheckpointError, OSError."""
+    for path in paths:
+        try:
+            mode = os.stat(path).st_mode
+        except OSError as error:
+            if index is None:
+                raise
+            name = os.path.relpath(path, os.path.dirname(index.path))
+            raise CheckpointError(f"{index.path}: missing shard {name!r}, expected beside the index") from error
+        if not stat.S_ISREG(mode):
+            raise CheckpointError(f"{path}: expected a regular file, found another kind")
 
 
 def _weight_map(path: str, text: bytes) -> dict[str, str]:
@@ -371,13 +424,9 @@ def _weight_map(path: str, text: bytes) -> dict[str, str]:
     strings = 1 + 2 * len(index.weight_map) + (1 + metadata.count(b'"') // 2 if metadata else 0)
     # Repeated keys within metadata would be counted with it, so it takes the exact check where it has any string value.
     refuse_duplicates(path, "index", text, strings if metadata.count(b":") <= 1 else -1)
-    checked: set[str] = set()
-    for name, shard in index.weight_map.items():
-        if shard in checked:
-            continue
-        checked.add(shard)
-        parts = PurePosixPath(shard).parts
-        if not shard or shard.startswith("/") or ".." in parts or "\0" in shard:
+    for shard in set(index.weight_map.values()):
+        if not shard or shard.startswith("/") or ".." in shard.split("/") or "\0" in shard:
+            name = next(name for name, found in index.weight_map.items() if found == shard)
             raise CheckpointError(f"{path}: tensor {name!r}: expected a file within the folder, found {shard!r}")
     if not index.weight_map:
         raise CheckpointError(f"{path}: weight_map is empty")

@@ -40,9 +40,10 @@ Progress = Callable[[int, int], None]
 
 #: Bytes that the kernel is asked to copy at once, or to write from a map; the digest follows a queue of these behind.
 _CHUNK = 4 << 20
-_WRITE = 1 << 20
+#: The page cache takes folios as large as a write; finding them takes several times longer from 1 MiB on.
+_WRITE = 1 << 19
 _WINDOW = 16 << 20
-_QUEUED = 16
+_QUEUED = 32
 #: Larger ones leave the caches of a core, which costs more than it saves in calls.
 _BUFFER = 1 << 18
 #: Up to this size a digest is taken by the copying thread: handing it over would take longer.

@@ -17,9 +17,7 @@ from __future__ import annotations
 
 import math
 import operator
-import os
 import re
-import stat
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
@@ -30,7 +28,6 @@ import msgspec
 
 from cachec import fsio
 from cachec.errors import CheckpointError, WeightsChanged
-from cachec.hashing import digest_bytes
 from cachec.weights.dtypes import PACKED, SAFETENSORS
 
 MAX_HEADER = 100_000_000
@@ -44,8 +41,7 @@ _FIELDS = ("dtype", "shape", "data_offsets")
 START = 1 << 14
 #: The number -0. In JSON a number follows one of these characters, so the -0 of a name is none of them.
 _MINUS_ZERO = re.compile(rb"-0(?<=[\[:,\s]-0)")
-_NAMES = {code: name for code, (name, _) in SAFETENSORS.items()}
-_SIZES = {code: size for code, (_, size) in SAFETENSORS.items()}
+_KIND = operator.attrgetter("dtype", "shape")
 
 
 class Tensor(msgspec.Struct, frozen=True, gc=False):
@@ -65,7 +61,7 @@ class Tensor(msgspec.Struct, frozen=True, gc=False):
 
 
 class HeaderTensors(Mapping[str, Tensor]):
-    """The tensors of a header by name, in its order: one sequence a field, of which ``Tensor``s are made when asked for.
+    """The tensors of a header by name, in its order; kept as a sequence a field until they are asked for.
 
     sizes, offsets: in bytes; offsets from the start of the file.
     """
@@ -148,12 +144,15 @@ def parse_header(path: str, data: bytes, file_size: int) -> Header:
     return _parse_at_once(text, start, file_size - start) or _parse(path, text, start, file_size - start)
 
 
+_Natural = Annotated[int, msgspec.Meta(ge=0)]
+
+
 class _Entry(msgspec.Struct, gc=False):
-    """A tensor as the header has it. Fields that are left out get values that no tensor can have."""
+    """A tensor as the header has it. A field that is left out gets a value that no tensor can have."""
 
     dtype: str = ""
-    shape: tuple[Annotated[int, msgspec.Meta(ge=0)], ...] = ()
-    data_offsets: tuple[Annotated[int, msgspec.Meta(ge=0)], Annotated[int, msgspec.Meta(ge=0)]] = (1, 0)
+    shape: tuple[_Natural, ...] = (0,)
+    data_offsets: tuple[_Natural, _Natural] = (1, 0)
 
 
 class _Metadata(msgspec.Struct):
@@ -181,23 +180,27 @@ def _parse_at_once(text: bytes, start: int, available: int) -> Header | None:
     # With this many strings there is no key twice, none that is not known, and none that is missing.
     if not entries or text.count(b'"') != 2 * (5 * len(entries) + has_metadata + 2 * len(metadata)):
         return None
-    codes = [entry.dtype for entry in entries.values()]
-    shapes = [entry.shape for entry in entries.values()]
-    spans = [entry.data_offsets for entry in entries.values()]
-    if not _NAMES.keys() >= set(codes) or max(map(len, shapes)) > _MAX_DIMENSIONS:
-        return None
-    items = list(map(_SIZES.__getitem__, codes))
-    sizes = list(map(operator.mul, map(math.prod, shapes), items))
-    # An empty tensor may hide a shape that no array can have.
-    if not min(sizes) or sizes != [end - begin for begin, end in spans]:
+    # A model has few kinds of tensors: each is looked at once, and all tensors of it share its numbers.
+    kinds: list[tuple[str, tuple[int, ...]]] = list(map(_KIND, entries.values()))
+    described: dict[tuple[str, tuple[int, ...]], tuple[str, tuple[int, ...], int, int]] = {}
+    for code, shape in set(kinds):
+        dtype, item = SAFETENSORS.get(code, ("", 0))
+        nbytes = math.prod(shape) * item
+        # An empty tensor may hide a shape that no array can have.
+        if nbytes == 0 or len(shape) > _MAX_DIMENSIONS:
+            return None
+        described[code, shape] = dtype, shape, nbytes, item
+    dtypes, shapes, sizes, items = zip(*map(described.__getitem__, kinds), strict=True)
+    begins, ends = zip(*[entry.data_offsets for entry in entries.values()], strict=True)
+    if tuple(map(operator.sub, ends, begins)) != sizes or any(map(operator.mod, begins, items)):
         return None
     # Taken by offset, each begins where the one before ends, and the last ends where the file does.
-    begins, ends = zip(*sorted(spans), strict=True)
-    if begins != (0, *ends[:-1]) or ends[-1] != available or any(map(operator.mod, [begin for begin, _ in spans], items)):
+    first = begins if begins == (0, *ends[:-1]) else tuple(sorted(begins))
+    last = ends if first is begins else tuple(sorted(ends))
+    if first != (0, *last[:-1]) or last[-1] != available:
         return None
-    names = list(map(_NAMES.__getitem__, codes))
-    offsets = [start + begin for begin, _ in spans]
-    return Header(HeaderTensors(list(entries), names, shapes, sizes, offsets), metadata, start)
+    offsets = [start + begin for begin in begins]
+    return Header(HeaderTensors(list(entries), dtypes, shapes, sizes, offsets), metadata, start)
 
 
 def _parse(path: str, text: bytes, start: int, available: int) -> Header:

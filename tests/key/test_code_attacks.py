@@ -184,3 +184,44 @@ def test_a_module_is_found_though_the_current_folder_is_gone(tmp_path: Path) -> 
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=gone, capture_output=True, text=True, env={**os.environ})
     assert done.stdout == "as without a cache\n", done.stderr
+
+
+CLASS = "class C:\n    x = 1\n    y: int = 2\n    def m(self):\n        return self.x + self.y\n"
+
+
+@pytest.mark.parametrize("edit", [("x = 1", "x = 3"), ("= 2", "= 3")])
+def test_a_process_that_runs_the_old_class_has_another_key_than_the_new_file(
+    project: Any, edit: tuple[str, str]
+) -> None:
+    project.write({"main.py": "def stage():\n    import h\n    return h.C().m()\n", "h.py": CLASS})
+    before = project.key()
+    stage = sys.modules["main"].stage
+    stage()
+    assert project.keys.of(stage) == before  # importing it changes nothing
+    project.write({"h.py": CLASS.replace(*edit)})
+    running = project.keys.of(stage)
+    assert running != project.key()
+
+
+def test_class_attributes_that_are_made_into_something_else_are_no_difference(project: Any) -> None:
+    text = """
+        import enum
+        from typing import NamedTuple
+        class E(enum.Enum):
+            A = 1
+            B = (1, 2)
+        class N(NamedTuple):
+            x: int = 1
+        class C:
+            __slots__ = ("a",)
+            x = 1
+            if x:
+                x = 2
+            y = 1
+            y = 2
+            b, c = 1, 2
+    """
+    project.write({"main.py": "def stage():\n    import h\n    return h.E.A, h.N(), h.C\n", "h.py": text})
+    before = project.key()
+    sys.modules["main"].stage()
+    assert project.keys.of(sys.modules["main"].stage) == before

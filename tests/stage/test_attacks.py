@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import collections
 import dataclasses
 import enum
 import os
+import subprocess
+import sys
+import textwrap
 import types
 from collections.abc import Callable
 from pathlib import Path
@@ -144,6 +148,32 @@ def test_a_path_that_is_no_file_is_refused_and_never_waited_for(
     assert stage(wrap(tmp_path / "empty")) == 1
 
 
+STAGE = """
+    import os
+    import cachec
+    cache = cachec.Cache(os.path.join(os.path.dirname(os.path.abspath(__file__)), "cache"), log="off")
+
+    @cache.stage
+    def stage(x):
+        return x + 1
+"""
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_a_stage_can_be_given_to_worker_processes(tmp_path: Path, method: str) -> None:
+    (tmp_path / "module.py").write_text(textwrap.dedent(STAGE))
+    main = f"""
+        import copy, multiprocessing, pickle, module
+        if __name__ == "__main__":
+            assert pickle.loads(pickle.dumps(module.stage)) is module.stage is copy.deepcopy(module.stage)
+            with multiprocessing.get_context({method!r}).Pool(2) as pool:
+                print(pool.map(module.stage, [1, 2, 1]))
+    """
+    (tmp_path / "main.py").write_text(textwrap.dedent(main))
+    done = subprocess.run([sys.executable, "main.py"], cwd=tmp_path, capture_output=True, text=True)
+    assert done.stdout == "[2, 3, 2]\n", done.stderr
+
+
 def test_a_relative_dependency_is_looked_up_where_the_call_is(
     cache: cachec.Cache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -205,3 +235,62 @@ def test_a_cache_opens_though_the_current_folder_is_gone(tmp_path: Path, monkeyp
         return n
 
     assert (stage(1), cache.call(stage, 1)[1].reason) == (1, Reason.HIT)
+
+
+SCRIPT = """
+    import os, sys
+    import cachec
+    cache = cachec.Cache("cache", log="off")
+    results, started = [], os.getpid()
+    factor = 2
+
+    def helper(x):
+        return x * factor
+
+    class Base: ...
+    class Kind(Base): ...
+
+    @cache.stage
+    def stage(x):
+        return helper(x)
+
+    for x in (1, 1, 2, 1):
+        value, outcome = cache.call(stage, x)
+        results.append(outcome.reason.value)
+    factor = 3
+    results.append(cache.call(stage, 1)[0])
+    print(*results)
+"""
+
+
+def test_what_a_running_script_collects_is_no_reason_to_miss(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(textwrap.dedent(SCRIPT))
+
+    def run() -> list[str]:
+        command = [sys.executable, "script.py"]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+        assert not done.returncode, done.stderr
+        return done.stdout.split()
+
+    assert run() == ["miss:first-run", "hit", "miss:option-changed", "hit", "3"]
+    assert run() == ["hit", "hit", "hit", "hit", "3"]
+
+
+def test_a_warning_names_the_line_that_called_the_stage(cache: cachec.Cache, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+
+    @cache.stage
+    def stage(place: str) -> str:
+        return place
+
+    @cache.stage
+    async def later(place: str) -> str:
+        return place
+
+    async def main() -> None:
+        await later(str(tmp_path / "file"))
+
+    with pytest.warns(cachec.CachecWarning) as told:
+        stage(str(tmp_path / "file"))
+        asyncio.run(main())
+    assert [each.filename for each in told] == [__file__] * 2

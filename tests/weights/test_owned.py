@@ -642,7 +642,7 @@ owned.WeightStore(sys.argv[1]).add(open_weights(sys.argv[2]), "m")
     ("where", "number", "published", "partial"),
     [
         ("copy", 1, 0, 1),
-        ("chunk", 10, 2, 1),
+        ("chunk", 20, 2, 1),
         ("copy:after", 2, 1, 1),
         ("publish", 2, 1, 1),
         ("commit", 3, 2, 1),
