@@ -47,7 +47,7 @@ def encode_weights(value: WeightSet, sink: Sink, where: str) -> CallerSet | Weig
 
 def _ranked_by(value: WeightSet) -> str:
     """The argument whose worker the set belongs to."""
-    return next(iter(value.source.arguments()), "") if value.rank is not None else ""
+    return next(iter(value.source.arguments()), "") if value.worker is not None else ""
 
 
 def decode_caller_set(node: CallerSet, caller: Caller) -> WeightSet:
@@ -86,7 +86,7 @@ def decode_weights(node: Weights, source: Source, caller: Caller) -> WeightSet:
         if base is not None:
             return base.overlay(WeightSet.from_weights(handles, tied=groups), replace=True)
         # Workers share the row, so it can't say which one this is.
-        rank = decode_caller_set(CallerSet(node.ranked), caller).rank if node.ranked else None
+        rank = decode_caller_set(CallerSet(node.ranked), caller).worker if node.ranked else None
         return WeightSet.from_weights(handles, tied=groups, rank=rank)
     except (UnknownWeight, UsageError, WeightError) as error:
         raise corrupt(f"a stored weight set: {error}") from error

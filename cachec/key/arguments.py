@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from cachec.artifact import Dir, File
 from cachec.errors import UnkeyableArgument
-from cachec.hashing import FileDigests, Hasher, digest_bytes
+from cachec.hashing import FileDigests, Hasher, digest_bytes, frame
 from cachec.key import canonical
 from cachec.key.code import CodeKeys
 from cachec.model import Part
@@ -155,7 +155,8 @@ class _Collector:
                 f"argument {path} is a path and keyed by the content of {place!r}, which can't be read: "
                 f"{error.strerror}. Pass a str to key a path by its text, or leave it out with ignore=[...]"
             ) from error
-        return Payload(f"file/{path}", digest.encode(), lambda: f"{os.path.basename(place)} {digest[:12]}")
+        told, said = _told(value, place)
+        return Payload(f"file/{path}", digest.encode() + told, lambda: f"{os.path.basename(place)} {digest[:12]}{said}")
 
     def _callable(self, value: Any, path: str) -> Payload:
         code = self._code.of(value)
@@ -171,6 +172,18 @@ class _Collector:
             self._found.large[path] = value.nbytes
         digest, shape, dtype = array_digest(value), value.shape, str(value.dtype)
         return Payload(f"arg/{path}", digest.encode(), lambda: f"array {dtype}{list(shape)} {digest[:12]}")
+
+
+def _told(value: File | Dir | PurePath, place: str) -> tuple[bytes, str]:
+    """What a path tells beside content, for the key and in words: the suffix, by which compilers choose a language, and
+    of a File or Dir its kind and manifest. Neither folder nor name: a project that was moved still hits.
+    """
+    parts = {"suffix": os.path.splitext(place)[1]}
+    if isinstance(value, File | Dir):
+        parts["kind"] = value.kind
+        parts["manifest"] = value.manifest.digest if value.manifest is not None else ""
+    data = b"".join(frame(name, os.fsencode(text)) for name, text in parts.items() if text)
+    return data, "".join(f", {name} {text[:12]}" for name, text in parts.items() if text)
 
 
 def _is_callable(value: object) -> bool:
@@ -217,7 +230,8 @@ class GlobalKeys:
     def _special(self, value: object, path: str) -> bytes | None:
         if isinstance(value, File | Dir):
             place = os.fspath(value)
-            return (dir_digest(place, self._digests) if os.path.isdir(place) else self._digests.of_path(place)).encode()
+            digest = dir_digest(place, self._digests) if os.path.isdir(place) else self._digests.of_path(place)
+            return digest.encode() + _told(value, place)[0]
         if isinstance(value, PurePath):
             return b"path " + os.fsencode(value)
         if isinstance(value, Program):
@@ -232,12 +246,15 @@ class GlobalKeys:
 
 
 def dir_digest(root: str | os.PathLike[str], digests: FileDigests) -> str:
-    """The digest of a folder: relative names, contents, executable bits, link targets, empty folders.
-
-    Raises OSError where any of it can't be read.
+    """The digest of a folder: relative names, contents, executable bits, empty folders, targets of symbolic links, and
+    what lies behind a link that leads out of it. Raises OSError where any of it can't be read.
     """
+    return _dir_digest(os.fspath(root), digests, ())
+
+
+def _dir_digest(base: str, digests: FileDigests, above: tuple[str, ...]) -> str:
     hasher = Hasher("dir")
-    base = os.fspath(root)
+    above = (*above, os.path.join(os.path.realpath(base), ""))
     for folder, names, files in os.walk(base, onerror=_raise):
         names.sort()
         where = os.path.relpath(folder, base)
@@ -247,10 +264,23 @@ def dir_digest(root: str | os.PathLike[str], digests: FileDigests) -> str:
             hasher.part("name", os.fsencode(name))
             if os.path.islink(path):
                 hasher.part("link", os.fsencode(os.readlink(path)))
+                _behind(path, hasher, digests, above)
             else:
                 hasher.part("executable", b"1" if os.stat(path).st_mode & S_IXUSR else b"0")
                 hasher.part("content", digests.of_path(path).encode())
     return hasher.digest()
+
+
+def _behind(link: str, hasher: Hasher, digests: FileDigests, above: tuple[str, ...]) -> None:
+    """Feed what a link leads to, unless it is hashed already: in one of the folders ``above`` (real paths)."""
+    real = os.path.realpath(link)
+    folder = os.path.join(real, "")
+    if any(folder.startswith(each) or each.startswith(folder) for each in above):
+        return
+    if os.path.isdir(real):
+        hasher.part("outside", _dir_digest(real, digests, above).encode())
+    elif os.path.exists(real):
+        hasher.part("outside", digests.of_path(real).encode())
 
 
 def _raise(error: OSError) -> None:

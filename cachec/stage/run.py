@@ -71,7 +71,9 @@ class Run:
     def _guard(self, weights: WeightSet, path: str) -> WeightSet:
         if path in self._guarded:
             raise _unguardable(path)
-        guarded = self._guarded[path] = weights.guarded(path, self.recorder, self._tools.digests)
+        guarded = self._guarded[path] = weights.guarded(
+            path, self.recorder, self._tools.digests, per_rank=self._stage.options.per_rank
+        )
         return guarded
 
     def abandon(self) -> None:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 import stat
-import threading
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from operator import attrgetter
-from typing import Generic, NamedTuple, TypeVar
+from typing import NamedTuple
 
 import msgspec
 
@@ -20,6 +19,7 @@ from cachec.weights.formats import TVM_NAMES, format_of, reader
 from cachec.weights.formats.base import Contents, Opener, Value
 from cachec.weights.formats.expected import given_axes, with_specs
 from cachec.weights.formats.values import ValueSource
+from cachec.weights.kept import Kept
 from cachec.weights.layout import Layout, Ties
 from cachec.weights.presharded import World, check_whole, own_file, own_tensors, shard_axes, whole_names
 from cachec.weights.safetensors import (
@@ -47,8 +47,6 @@ _CHECKPOINTS = 64
 
 # The fields of fsio.Identity in one call: an open of 100 files is 100 of these.
 _state = attrgetter("st_dev", "st_ino", "st_size", "st_mtime_ns", "st_ctime_ns")
-
-T = TypeVar("T")
 
 
 class Checkpoint(NamedTuple):
@@ -86,25 +84,6 @@ class _Index(msgspec.Struct):
     metadata: msgspec.Raw = msgspec.Raw()
 
 
-class _Kept(Generic[T]):
-    """A table of at most ``limit`` values that drops the oldest."""
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._values: dict[object, T] = {}
-        self._lock = threading.Lock()
-
-    def get(self, key: object) -> T | None:
-        return self._values.get(key)
-
-    def put(self, key: object, value: T) -> None:
-        with self._lock:
-            self._values.pop(key, None)
-            while len(self._values) >= self._limit:
-                del self._values[next(iter(self._values))]
-            self._values[key] = value
-
-
 class Checkpoints:
     """Opens checkpoints and remembers what it parsed.
 
@@ -115,9 +94,9 @@ class Checkpoints:
 
     def __init__(self, mounts: fsio.Mounts | None = None) -> None:
         self._mounts = mounts or fsio.Mounts()
-        self._headers: _Kept[Contents] = _Kept(_HEADERS)
-        self._merged: _Kept[Layout] = _Kept(_CHECKPOINTS)
-        self._opened: _Kept[Checkpoint] = _Kept(_CHECKPOINTS)
+        self._headers: Kept[Contents] = Kept(_HEADERS)
+        self._merged: Kept[Layout] = Kept(_CHECKPOINTS)
+        self._opened: Kept[Checkpoint] = Kept(_CHECKPOINTS)
 
     def open(
         self, source: Source, *, ties: Ties = (), world: World | None = None, specs: Manifest | None = None

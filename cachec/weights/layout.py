@@ -11,10 +11,11 @@ from cachec.errors import UnknownWeight, UsageError, WeightError
 from cachec.hashing import Hasher
 from cachec.model import WeightSpec
 from cachec.topology import Manifest, renaming_hint
+from cachec.weights.kept import Kept
 from cachec.weights.safetensors import Tensor
 
-#: Derived layouts that one layout remembers. A program selects and renames in a handful of ways.
-_REMEMBERED = 64
+#: Derived layouts that one layout remembers. A program selects, renames and overlays in a handful of ways.
+_REMEMBERED = 16
 
 Patterns = str | Iterable[str] | None
 Ties = tuple[tuple[str, ...], ...]
@@ -31,7 +32,7 @@ class Layout:
         self.tensors: dict[str, Tensor] = {name: tensors[name] for name in sorted(tensors)}
         self.ties = ties
         self._alias = {name: group[0] for group in ties for name in group}
-        self._derived: dict[object, tuple[Layout, Mapping[str, str] | None]] = {}
+        self._derived: Kept[tuple[Layout, Mapping[str, str] | None]] = Kept(_REMEMBERED)
 
     def spec(self, name: str) -> WeightSpec:
         """The description of one weight, which must be here."""
@@ -142,7 +143,9 @@ class Layout:
         Raises WeightError for a changed weight with another dtype, shape or shard (unless ``replace``), and for a group
         of tied weights of which only some are changed, or all without being stated as tied.
         """
-        return self._remember(("overlay", over, replace), lambda: (self._overlay(over, replace), None))[0]
+        # By what is in it: each hit of a stage that returns such a set makes an equal ``over`` anew.
+        request = ("overlay", tuple(over.tensors.items()), over.ties, replace)
+        return self._remember(request, lambda: (self._overlay(over, replace), None))[0]
 
     def _overlay(self, over: Layout, replace: bool) -> Layout:
         changed = [name for name in over.tensors if name in self.tensors]
@@ -170,8 +173,7 @@ class Layout:
         found = self._derived.get(request)
         if found is None:
             found = derive()
-            if len(self._derived) < _REMEMBERED:
-                self._derived[request] = found
+            self._derived.put(request, found)
         return found
 
     def _select(self, include: tuple[str, ...] | None, exclude: tuple[str, ...] | None) -> Layout:

@@ -82,10 +82,13 @@ def overlay(
         over = other
     else:
         over = _set_of(other, tied)
-    if over.rank not in {None, base.rank}:
-        raise UsageError(f"overlay: weights of rank {over.rank} over those of rank {base.rank}; expected the same rank")
+    if over.worker is not None and (base.worker is None or over.worker.rank != base.worker.rank):
+        raise UsageError(
+            f"overlay: weights of rank {over.worker.rank} over those of "
+            f"{'no rank' if base.worker is None else f'rank {base.worker.rank}'}; expected the same rank"
+        )
     layout = base.layout.overlaid(over.layout, replace=replace)
-    return WeightSet(layout, OverlaySource(base, over, layout), rank=base.rank)
+    return WeightSet(layout, OverlaySource(base, over, layout), rank=base.worker)
 
 
 def _set_of(other: Mapping[str, Any], tied: Iterable[Iterable[str]]) -> WeightSet:
@@ -170,7 +173,7 @@ def derive(
 
     stated = {name: _stated(base, name, value) for name, value in made.items()}
     tensors = {name: _tensor_of(base, name, value) for name, value in stated.items()}
-    over = WeightSet(Layout(tensors).tied(tied), MadeSource(base, stated), rank=base.rank)
+    over = WeightSet(Layout(tensors).tied(tied), MadeSource(base, stated), rank=base.worker)
     # Releasing the result releases the base, which is what it is made of, in either way.
     return overlay(base, over, replace=True)
 
@@ -220,5 +223,5 @@ def pad_rank(weights: WeightSet, patterns: AxisPatterns, rank: int) -> WeightSet
     if not parts:
         return weights
     found_layout = Layout(tensors, layout.ties).tied(layout.ties)  # again: tied weights have to agree
-    over = WeightSet(Layout({name: tensors[name] for name in parts}), PartSource(parts), rank=weights.rank)
-    return WeightSet(found_layout, OverlaySource(weights, over, found_layout), rank=weights.rank)
+    over = WeightSet(Layout({name: tensors[name] for name in parts}), PartSource(parts), rank=weights.worker)
+    return WeightSet(found_layout, OverlaySource(weights, over, found_layout), rank=weights.worker)

@@ -32,6 +32,13 @@ class World(NamedTuple):
     size: int
 
 
+class Worker(NamedTuple):
+    """Whose shards a weight set holds: rank, from 0, and the stage that may not see it (empty where anybody may)."""
+
+    rank: int
+    hidden_from: str = ""
+
+
 def world(rank: int | None, world_size: int | None) -> World | None:
     """The worker's place, or None where neither is given. Raises UsageError for one alone, or out of range."""
     if rank is None and world_size is None:

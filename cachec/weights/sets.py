@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar
 
-from cachec.errors import UsageError
+from cachec.errors import UsageError, WeightReadError
 from cachec.hashing import FileDigests, Hasher
 from cachec.model import WeightSpec
 from cachec.topology import Manifest
@@ -14,7 +14,7 @@ from cachec.weights.checkpoints import AnyPath, opened_artifact, process_checkpo
 from cachec.weights.checkpoints import Source as Checkpoint
 from cachec.weights.formats.expected import manifest_of
 from cachec.weights.layout import Layout, Patterns, Ties
-from cachec.weights.presharded import world
+from cachec.weights.presharded import Worker, world
 from cachec.weights.sources import FileSource, MemorySource, Origin, PlaceholderSource, Source
 from cachec.weights.weight import Weight
 from cachec.weights.wrapping import ComposedSource, GuardSource
@@ -34,14 +34,14 @@ class WeightSet(Mapping[str, Weight]):
     Sets made from a set by ``select`` and ``rename`` share its source: releasing one releases all.
     """
 
-    __slots__ = ("__weakref__", "_guarded", "_layout", "_old", "_rank", "_source")
+    __slots__ = ("__weakref__", "_guarded", "_layout", "_old", "_source", "_worker")
 
     def __init__(
         self,
         layout: Layout,
         source: Source,
         *,
-        rank: int | None = None,
+        rank: int | Worker | None = None,
         old: tuple[Mapping[str, str], ...] = (),
         guarded: Layout | None = None,
     ) -> None:
@@ -52,7 +52,7 @@ class WeightSet(Mapping[str, Weight]):
         """
         self._layout = layout
         self._source = source
-        self._rank = rank
+        self._worker = Worker(rank) if isinstance(rank, int) else rank
         self._old = old
         self._guarded = guarded
 
@@ -71,7 +71,7 @@ class WeightSet(Mapping[str, Weight]):
 
     @staticmethod
     def from_weights(
-        weights: Mapping[str, Weight], *, tied: Iterable[Iterable[str]] = (), rank: int | None = None
+        weights: Mapping[str, Weight], *, tied: Iterable[Iterable[str]] = (), rank: int | Worker | None = None
     ) -> WeightSet:
         """Handles of any sets together under new names. Their guards, checks and releases go on to hold."""
         handles = dict(weights)
@@ -140,8 +140,23 @@ class WeightSet(Mapping[str, Weight]):
 
     @property
     def rank(self) -> int | None:
-        """The worker whose shards these are, from 0, or None. In no spec: workers share what was compiled."""
-        return self._rank
+        """The worker whose shards these are, from 0, or None. In no spec: workers share what was compiled.
+
+        Raises WeightReadError inside a stage without ``per_rank=True``: there it is not in the key.
+        """
+        if self._worker is None:
+            return None
+        if self._worker.hidden_from:
+            raise WeightReadError(
+                f"the rank is not in the key of stage {self._worker.hidden_from!r}, so its result must not "
+                "depend on it; declare the stage with per_rank=True"
+            )
+        return self._worker.rank
+
+    @property
+    def worker(self) -> Worker | None:
+        """The same for what composes sets, who pass it on unseen."""
+        return self._worker
 
     @property
     def layout(self) -> Layout:
@@ -190,13 +205,13 @@ class WeightSet(Mapping[str, Weight]):
     def _derived(self, layout: Layout, old: tuple[Mapping[str, str], ...]) -> WeightSet:
         if layout is self._layout:
             return self
-        return WeightSet(layout, self._source, rank=self.rank, old=old, guarded=self._guarded)
+        return WeightSet(layout, self._source, rank=self._worker, old=old, guarded=self._guarded)
 
     def placeholders(self, stage: str = "") -> WeightSet:
         """The same specs without bytes: reading one raises WeightReadError, naming ``stage`` and the weight."""
         source = self._source
         stage = stage or (source.recorder.stage if isinstance(source, GuardSource) else "")
-        return WeightSet(self._layout, PlaceholderSource(stage), rank=self.rank)
+        return WeightSet(self._layout, PlaceholderSource(stage), rank=self._worker)
 
     def shard(self, patterns: AxisPatterns, rank: int, world_size: int, *, pad: bool = False) -> WeightSet:
         """What worker ``rank`` (from 0) of ``world_size`` needs of these whole weights, without a file being written.
@@ -284,10 +299,16 @@ class WeightSet(Mapping[str, Weight]):
 
     # --- inside a stage
 
-    def guarded(self, where: str, recorder: Recorder, digests: FileDigests) -> WeightSet:
-        """What a stage is given for its argument at path ``where``: every exposure of bytes is recorded first."""
+    def guarded(self, where: str, recorder: Recorder, digests: FileDigests, *, per_rank: bool = False) -> WeightSet:
+        """What a stage is given for its argument at path ``where``: every exposure of bytes is recorded first.
+
+        per_rank: whether the rank is in the stage's key, so that it may be seen.
+        """
         source = GuardSource(self._source, self._there, where, recorder, digests)
-        return WeightSet(self._layout, source, rank=self.rank, guarded=self._layout)
+        worker = self._worker
+        if worker is not None and not per_rank:
+            worker = Worker(worker.rank, recorder.stage)
+        return WeightSet(self._layout, source, rank=worker, guarded=self._layout)
 
     def close_guard(self) -> None:
         """The stage has returned: exposures through this set, or one made from it, raise HandleClosed from now on.
@@ -329,7 +350,7 @@ class WeightSet(Mapping[str, Weight]):
         if not replaced:
             return self
         layout = Layout({name: weight.tensor for name, weight in handles.items()}, self._layout.ties)
-        return WeightSet(layout, ComposedSource(handles), rank=self.rank)
+        return WeightSet(layout, ComposedSource(handles), rank=self._worker)
 
     def changed(self) -> str | None:
         """The path of a file that was bound and is not what was opened any more, or None."""

@@ -77,8 +77,9 @@ def shard(weights: WeightSet, patterns: AxisPatterns, rank: int, world_size: int
     from cachec.weights.sets import WeightSet
 
     world(rank, world_size)
-    if weights.rank not in {None, rank}:
-        raise UsageError(f"shard: these are the weights of rank {weights.rank}, expected of all or of rank {rank}")
+    worker = weights.worker
+    if worker is not None and worker.rank != rank:
+        raise UsageError(f"shard: these are the weights of rank {worker.rank}, expected of all or of rank {rank}")
     layout = weights.layout
     parts: dict[str, Part] = {}
     tensors = dict(layout.tensors)

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import textwrap
 import types
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -290,7 +291,68 @@ def test_a_warning_names_the_line_that_called_the_stage(cache: cachec.Cache, tmp
     async def main() -> None:
         await later(str(tmp_path / "file"))
 
-    with pytest.warns(cachec.CachecWarning) as told:
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
         stage(str(tmp_path / "file"))
         asyncio.run(main())
     assert [each.filename for each in told] == [__file__] * 2
+
+
+def test_what_a_folder_links_to_counts_wherever_it_lies(cache: cachec.Cache, tmp_path: Path) -> None:
+    folder, outside = tmp_path / "folder", tmp_path / "outside"
+    folder.mkdir()
+    outside.mkdir()
+    (outside / "file").write_text("1")
+    (folder / "to_file").symlink_to(outside / "file")
+    (folder / "to_folder").symlink_to("../outside")
+    (folder / "to_itself").symlink_to(".")
+    (folder / "upwards").symlink_to("..")
+
+    @cache.stage
+    def stage(place: Path) -> list[str]:
+        return [(place / name).read_text() for name in ("to_file", "to_folder/file")]
+
+    assert stage(folder) == ["1", "1"]
+    assert cache.call(stage, folder)[1].reason is Reason.HIT
+    (outside / "file").write_text("2")
+    assert stage(folder) == ["2", "2"]
+
+
+def test_what_a_path_tells_beside_its_content_counts(cache: cachec.Cache, tmp_path: Path) -> None:
+    for name in ("a.c", "b.c", "a.cpp"):
+        (tmp_path / name).write_text("same")
+
+    @cache.stage
+    def stage(file: Any) -> list[object]:
+        manifest = getattr(file, "manifest", None)
+        return [Path(file).suffix, getattr(file, "kind", ""), manifest is not None and manifest.digest]
+
+    assert stage(tmp_path / "a.c") == [".c", "", False]
+    assert cache.call(stage, tmp_path / "b.c")[1].reason is Reason.HIT
+    assert stage(tmp_path / "a.cpp") == [".cpp", "", False]
+    assert stage(cachec.File(tmp_path / "a.c", "iree:vmfb")) == [".c", "iree:vmfb", False]
+    manifest = weights(1).manifest
+    assert stage(cachec.File(tmp_path / "a.c", manifest=manifest)) == [".c", "", manifest.digest]
+
+
+def test_the_rank_is_seen_only_where_it_is_in_the_key(cache: cachec.Cache) -> None:
+    arrays = {"a": np.arange(8, dtype="f4").reshape(4, 2)}
+
+    def of(rank: int) -> cachec.WeightSet:
+        return cachec.WeightSet.from_arrays(arrays).shard({"a": 0}, rank, 2)
+
+    def look(weights: cachec.WeightSet) -> int | None:
+        return weights.select(["a"]).rank
+
+    alike, each = cache.stage(name="alike")(look), cache.stage(name="each", per_rank=True)(look)
+    with pytest.raises(cachec.WeightReadError, match="per_rank=True"):
+        alike(of(0))
+    assert [each(of(0)), each(of(1))] == [0, 1]
+    assert alike(cachec.WeightSet.from_arrays(arrays)) is None
+
+    @cache.stage
+    def through(weights: cachec.WeightSet) -> cachec.WeightSet:
+        return weights.select(["a"])
+
+    assert [through(of(0)).rank, through(of(1)).rank] == [0, 1]
+    assert through.check(of(1)).hit

@@ -98,7 +98,7 @@ def test_ranks(make: Any) -> None:
     assert owned[1].overlay(owned[1]).rank == 1
     with pytest.raises(UsageError, match="weights of rank 0 over those of rank 1"):
         owned[1].overlay(owned[0])
-    with pytest.raises(UsageError, match="weights of rank 0 over those of rank None"):
+    with pytest.raises(UsageError, match="weights of rank 0 over those of no rank"):
         whole.overlay(owned[0])
 
 

@@ -1,0 +1,29 @@
+"""What is remembered: small tables that drop the oldest value."""
+
+from __future__ import annotations
+
+import threading
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class Kept(Generic[T]):
+    """A table of at most ``limit`` values that drops the oldest."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._values: dict[object, T] = {}
+        self._lock = threading.Lock()
+
+    def get(self, key: object) -> T | None:
+        """The value, or None."""
+        return self._values.get(key)
+
+    def put(self, key: object, value: T) -> None:
+        """Remember ``value`` as the newest."""
+        with self._lock:
+            self._values.pop(key, None)
+            while len(self._values) >= self._limit:
+                del self._values[next(iter(self._values))]
+            self._values[key] = value

@@ -1,0 +1,318 @@
+"""Resources of a module: named bytes that stay where they are, raw or as hexadecimal text, and weight sets over them."""
+
+from __future__ import annotations
+
+import binascii
+import difflib
+import math
+import os
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import NamedTuple
+
+from blake3 import blake3
+
+from cachec import fsio
+from cachec.errors import CheckpointError, HandleClosed, LinkError
+from cachec.hashing import FileDigests
+from cachec.model import WeightSpec
+from cachec.weights.copying import Copier
+from cachec.weights.dtypes import SIZES
+from cachec.weights.layout import Layout
+from cachec.weights.safetensors import Tensor
+from cachec.weights.sets import WeightSet
+from cachec.weights.sources import Extent, FileSource, Source
+from cachec.weights.weight import Weight
+
+#: Alignment of bytes that come with none: what IREE and XLA want of constants.
+ALIGNMENT = 64
+
+#: MLIR's element types (builtin dialect) of whole bytes -> names of numpy and ml_dtypes.
+ELEMENTS: dict[str, str] = {
+    "f64": "float64",
+    "f32": "float32",
+    "f16": "float16",
+    "bf16": "bfloat16",
+    "f8E5M2": "float8_e5m2",
+    "f8E4M3FN": "float8_e4m3fn",
+    "f8E8M0FNU": "float8_e8m0fnu",
+    "f8E4M3FNUZ": "float8_e4m3fnuz",
+    "f8E5M2FNUZ": "float8_e5m2fnuz",
+    "i1": "bool",
+    "index": "int64",
+    "complex<f32>": "complex64",
+    "complex<f64>": "complex128",
+}
+for _bits in (8, 16, 32, 64):
+    ELEMENTS |= {f"i{_bits}": f"int{_bits}", f"si{_bits}": f"int{_bits}", f"ui{_bits}": f"uint{_bits}"}
+
+_TYPE = re.compile(r"(?:tensor|vector)<((?:\d{1,18}x){0,64})(complex<f32>|complex<f64>|\w+)\s*[,>]", re.ASCII)
+_STEP = 1 << 20
+
+
+class Blob:
+    """The bytes of one resource, in place. hexadecimal: whether they are kept as text, two digits a byte."""
+
+    __slots__ = ("hexadecimal", "nbytes", "place", "where")
+
+    def __init__(self, place: Extent | memoryview, *, hexadecimal: bool = False, where: str = "") -> None:
+        """where: what errors call it."""
+        self.place = place
+        self.hexadecimal = hexadecimal
+        self.nbytes = place.nbytes // 2 if hexadecimal else place.nbytes
+        self.where = where
+
+    def pieces(self, offset: int = 0, nbytes: int | None = None) -> Iterator[bytes]:
+        """The bytes (decoded) from ``offset`` in pieces of at most 1 MiB. Raises CheckpointError for a bad digit."""
+        for piece in self._stored(offset, self.nbytes - offset if nbytes is None else nbytes):
+            yield self.decoded(piece) if self.hexadecimal else piece
+
+    def copy(self, copier: Copier, fd: int, offset: int) -> None:
+        """Write the bytes to ``fd``; by the kernel where they are raw."""
+        if not self.hexadecimal:
+            copier.copy(self.place, fd, offset, digest=False)
+            return
+        for piece in self.pieces():
+            offset = _write(fd, piece, offset)
+
+    def copy_digits(self, copier: Copier, fd: int, offset: int) -> None:
+        """Write the bytes to ``fd`` as hexadecimal text; by the kernel where they are that already."""
+        if self.hexadecimal:
+            copier.copy(self.place, fd, offset, digest=False)
+            return
+        for piece in self._stored(0, self.nbytes):
+            offset = _write(fd, piece.hex().upper().encode(), offset)
+
+    def check(self) -> None:
+        """Raise CheckpointError unless every digit is one. Raw bytes are anything."""
+        if self.hexadecimal:
+            for piece in self._stored(0, self.nbytes):
+                self.decoded(piece)
+
+    def decoded(self, digits: bytes) -> bytes:
+        """Bytes of digits. Raises CheckpointError."""
+        try:
+            return binascii.a2b_hex(digits)
+        except binascii.Error as error:
+            raise CheckpointError(f"{self.where}: expected hexadecimal digits, found another character") from error
+
+    def _stored(self, offset: int, nbytes: int) -> Iterator[bytes]:
+        scale = 2 if self.hexadecimal else 1
+        place = self.place
+        for start in range(offset * scale, (offset + nbytes) * scale, _STEP):
+            length = min(_STEP, (offset + nbytes) * scale - start)
+            if isinstance(place, Extent):
+                yield fsio.pread_exact(place.fd, place.offset + start, length)
+            else:
+                yield bytes(place[start : start + length])
+        if isinstance(place, Extent):
+            place.check()
+
+
+def _write(fd: int, data: bytes, offset: int) -> int:
+    """Write all; the offset after it."""
+    view = memoryview(data)
+    while view:
+        done = os.pwrite(fd, view, offset)
+        view, offset = view[done:], offset + done
+    return offset
+
+
+class Resource(NamedTuple):
+    """One resource. name: as a weight; group, key: as in the module. alignment: in bytes. type: MLIR's, where known."""
+
+    name: str
+    group: str
+    key: str
+    alignment: int
+    blob: Blob
+    type: str | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the data."""
+        return self.blob.nbytes
+
+    def spec(self) -> WeightSpec:
+        """Its description; a uint8 vector where the type is not known or is none of whole bytes.
+
+        Raises CheckpointError where the module states a type of another size.
+        """
+        known = element_type(self.type) if self.type else None
+        dtype, shape = known or ("uint8", (self.nbytes,))
+        nbytes = math.prod(shape) * SIZES[dtype]
+        if nbytes != self.nbytes:
+            if dtype != "bool":
+                raise CheckpointError(
+                    f"resource {self.name!r}: {self.type} takes {nbytes} bytes, the module has {self.nbytes}"
+                )
+            dtype, shape, nbytes = "uint8", (self.nbytes,), self.nbytes  # packed bits
+        return WeightSpec(self.name, dtype, shape, nbytes)
+
+
+def element_type(text: str) -> tuple[str, tuple[int, ...]] | None:
+    """dtype and shape of a static tensor or vector type, None for any other."""
+    found = _TYPE.match(text.replace(" ", ""))
+    if found is None or found[2] not in ELEMENTS:
+        return None
+    return ELEMENTS[found[2]], tuple(int(each) for each in found[1].split("x") if each)
+
+
+class Resources(Mapping[str, Resource]):
+    """Resources by weight name (``key``, or ``dialect:key`` outside of ``builtin``). Each is looked at when asked for."""
+
+    def __init__(self, names: Mapping[str, int], load: Callable[[int], Resource]) -> None:
+        """names: name -> number; load: the resource of a number, checked."""
+        self._names = names
+        self._load = load
+        self._loaded: dict[str, Resource] = {}
+
+    def __getitem__(self, name: str) -> Resource:
+        """The resource. Raises KeyError, CheckpointError (its head is malformed)."""
+        found = self._loaded.get(name)
+        if found is None:
+            found = self._loaded[name] = self._load(self._names[name])
+        return found
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names
+
+    def weights(self, specs: Mapping[str, WeightSpec] | None = None) -> WeightSet:
+        """The resources as weights over the original bytes. Looks at every head.
+
+        specs: types of those that the module does not tell (bytecode: all); the others are uint8 vectors, or of the
+        type that the module's text gives them. Raises CheckpointError where a size disagrees.
+        """
+        found = {name: _typed(resource, (specs or {}).get(name)) for name, resource in self.items()}
+        blobs = {name: self[name].blob for name in found}
+        files = {blob.place.file for blob in blobs.values() if isinstance(blob.place, Extent) and not blob.hexadecimal}
+        if len(files) == 1 and all(isinstance(b.place, Extent) and not b.hexadecimal for b in blobs.values()):
+            tensors = {
+                name: Tensor(spec.dtype, spec.shape, spec.nbytes, blob.place.offset)
+                for (name, spec), blob in zip(found.items(), blobs.values(), strict=True)
+                if isinstance(blob.place, Extent)
+            }
+            return WeightSet(Layout(tensors), FileSource(tuple(files)))
+        tensors = {name: Tensor(spec.dtype, spec.shape, spec.nbytes, 0) for name, spec in found.items()}
+        return WeightSet(Layout(tensors), _BlobSource(blobs))
+
+
+def _typed(resource: Resource, spec: WeightSpec | None) -> WeightSpec:
+    if spec is None:
+        return resource.spec()
+    if spec.nbytes != resource.nbytes:
+        raise CheckpointError(
+            f"resource {resource.name!r}: expected {spec.nbytes} bytes ({spec.dtype} {list(spec.shape)}), "
+            f"found {resource.nbytes}"
+        )
+    return spec
+
+
+class _BlobSource(Source):
+    """Weights that are no plain ranges of one file: decoded, or viewed, at each look."""
+
+    def __init__(self, blobs: Mapping[str, Blob]) -> None:
+        self._blobs: Mapping[str, Blob] | None = blobs
+        self._token = os.urandom(16)
+
+    def expose(self, name: str, tensor: Tensor, digests: FileDigests | None) -> None:
+        self._blob(name)
+
+    def digest(self, name: str, tensor: Tensor, digests: FileDigests | None) -> str:
+        hasher = blake3()
+        for piece in self._blob(name).pieces(tensor.offset, tensor.nbytes):
+            hasher.update(piece)
+        return hasher.hexdigest()
+
+    def view(self, name: str, tensor: Tensor) -> memoryview:
+        out = bytearray(tensor.nbytes)
+        self.fill(name, tensor, memoryview(out))
+        return memoryview(out).toreadonly()
+
+    def copies(self, name: str, tensor: Tensor) -> bool:
+        return True
+
+    def fill(self, name: str, tensor: Tensor, out: memoryview) -> None:
+        done = 0
+        for piece in self._blob(name).pieces(tensor.offset, tensor.nbytes):
+            out[done : done + len(piece)] = piece
+            done += len(piece)
+
+    def changed(self) -> str | None:
+        for blob in (self._blobs or {}).values():
+            if isinstance(blob.place, Extent):
+                file = blob.place.file
+                return None if _same(file.path, file.identity) else file.path
+        return None
+
+    def state(self) -> bytes:
+        files = {b.place.file.identity for b in (self._blobs or {}).values() if isinstance(b.place, Extent)}
+        return repr(sorted(files)).encode() if files else self._token
+
+    def release(self) -> None:
+        self._blobs = None
+
+    def _blob(self, name: str) -> Blob:
+        if self._blobs is None:
+            raise HandleClosed(f"weight {name!r}: its set was released; open the module again")
+        return self._blobs[name]
+
+
+def _same(path: str, identity: fsio.Identity) -> bool:
+    try:
+        return fsio.identity(path) == identity
+    except OSError:
+        return False
+
+
+# --- what a link takes its bytes from
+
+
+class Bound(NamedTuple):
+    """Bytes for one name of a module that is linked."""
+
+    alignment: int
+    blob: Blob
+    spec: WeightSpec | None
+
+
+def offered(
+    weights: Mapping[str, Weight] | Mapping[str, Resource],
+    wanted: Collection[str],
+    names: Mapping[str, str] | None,
+    alignment: int,
+) -> dict[str, Bound]:
+    """Bytes for each wanted name, by exactly that name or by ``names`` (name in the module -> name in ``weights``).
+
+    alignment: of weights; a resource keeps its own. Raises LinkError for a name that is missing, or mapped but not
+    wanted.
+    """
+    names = names or {}
+    strange = sorted(set(names) - set(wanted))
+    if strange:
+        raise LinkError(f"names= maps {strange[0]!r}, which the module does not declare; it declares {_few(wanted)}")
+    missing = sorted(name for name in wanted if names.get(name, name) not in weights)
+    if missing:
+        first = names.get(missing[0], missing[0])
+        near = difflib.get_close_matches(first, list(weights), n=1)
+        hint = f"; if {near[0]!r} is meant, say names={{{missing[0]!r}: {near[0]!r}}}" if near else ""
+        raise LinkError(f"no bytes for {len(missing)} resources of the module, first {missing[0]!r}{hint}")
+    return {name: _bound(weights[names.get(name, name)], alignment) for name in wanted}
+
+
+def _bound(found: Weight | Resource, alignment: int) -> Bound:
+    if isinstance(found, Resource):
+        return Bound(found.alignment, found.blob, None)
+    place = found.extent()
+    return Bound(alignment, Blob(found.raw() if place is None else place), found.spec)
+
+
+def _few(names: Collection[str]) -> str:
+    shown = ", ".join(repr(name) for name in sorted(names)[:4])
+    return f"{shown} and {len(names) - 4} more" if len(names) > 4 else shown or "none"

@@ -1,0 +1,379 @@
+"""MLIR bytecode without MLIR: sections, strings and resources, validated in full; no byte of a resource is looked at.
+
+The format (LLVM, ``mlir/docs/BytecodeFormat.md``; numbers of sections and kinds from ``mlir/lib/Bytecode/Encoding.h``
+and ``AsmState.h``), versions 0 to 6:
+
+    file      "ML\\xefR", varint version, producer (ends with NUL), sections up to the end of the file
+    varint    the number of 0 bits below the lowest 1 bit of the first byte is the number of bytes that follow; the bits
+              above it and the following bytes are the value, little-endian. First byte 0: the next 8 bytes are it.
+    section   u8 id | 0x80 if aligned, varint length, if aligned: varint alignment (a power of two) and 0xCB up to a
+              multiple of it from the start of the file; data. Each id at most once:
+              0 strings, 1 dialects, 2 attributes and types, 3 their offsets, 4 IR, 5 resources, 6 their offsets,
+              7 dialect versions, 8 properties
+    strings   varint count, varint length of each (its NUL included) from the last to the first, the strings
+    6         varint number of external groups, groups up to the end of the section: varint key (a string), varint
+              count, and so many {varint key (a string), varint size, u8 kind: 0 blob, 1 bool, 2 string}. External
+              groups come first, then dialects.
+    5         what 6 lists, one after the other, each of the size stated there
+    blob      varint alignment, varint size, 0xCB up to a multiple of the alignment from the start of the file, bytes
+
+A blob of a dialect with size 0 in section 6 (not even a head) is declared and has no bytes: that is how MLIR itself
+writes a module with ``--elide-resource-data-from-bytecode``. What is stricter here than in MLIR's reader: a blob has to
+end where its entry ends, and a name may occur once in its group.
+
+Types of resources, and constants that are not resources (``dense<...>``), are in section 2 in encodings that belong to
+the dialects; they stay in the IR, and are in its hash by value.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from itertools import accumulate
+from typing import NamedTuple
+
+from cachec.hashing import Hasher
+from cachec_mlir.blobs import Blob, Resource, Resources
+from cachec_mlir.inputs import Input, Source, open_input
+
+MAGIC = b"ML\xefR"
+PAD = b"\xcb"
+STRINGS, RESOURCES, OFFSETS = 0, 5, 6
+BLOB, BOOL, STRING = 0, 1, 2
+_SECTIONS = 9
+_REQUIRED = (0, 1, 2, 3, 4)
+_VERSION = 6
+#: Bytes of any one section other than the resources: more is no module, but would all be read.
+_MAX_SECTION = 1 << 30
+_MAX_ALIGNMENT = 1 << 32
+#: A producer is a line; a section's head is 1 + 9 + 9 bytes.
+_HEAD = 1 << 12
+_SECTION_HEAD = 19
+_BLOB_HEAD = 18
+
+
+class Section(NamedTuple):
+    """A section. offset, nbytes: of its data. alignment: 1 where it states none."""
+
+    id: int
+    offset: int
+    nbytes: int
+    alignment: int
+
+
+class Entry(NamedTuple):
+    """A resource as section 6 states it. key: a number in the string table. offset: in the file, of ``nbytes`` bytes."""
+
+    key: int
+    kind: int
+    offset: int
+    nbytes: int
+
+
+class Group(NamedTuple):
+    """The resources of a dialect or of an external owner. key: a number in the string table."""
+
+    key: int
+    external: bool
+    entries: tuple[Entry, ...]
+
+
+class Bytecode:
+    """An opened module. version, producer: from its header. sections: in the order of the file."""
+
+    def __init__(self, source: Source) -> None:
+        """Read everything but IR and resources. Raises CheckpointError (naming the byte), OSError."""
+        self.input = open_input(source)
+        self.version, self.producer, self.start = _header(self.input)
+        self.sections = _sections(self.input, self.start)
+        by_id = {section.id: section for section in self.sections}
+        self.strings = _Strings(self.input, by_id[STRINGS])
+        offsets = by_id.get(OFFSETS)
+        self.external_groups, self.groups = (
+            (0, ()) if offsets is None else _groups(self.input, offsets, by_id[RESOURCES], self.strings)
+        )
+        self._named = self._name()
+        self.resources = Resources(
+            {name: number for number, (name, _, entry) in enumerate(self._named) if entry.nbytes}, self._resource
+        )
+
+    @property
+    def declared(self) -> tuple[str, ...]:
+        """Names of the resources that have no bytes, in order."""
+        return tuple(name for name, _, entry in self._named if not entry.nbytes)
+
+    def entries(self) -> Mapping[str, Entry]:
+        """The blobs of dialects by name, with bytes or without."""
+        return {name: entry for name, _, entry in self._named}
+
+    def named_entry(self, number: int) -> tuple[str, Group, Entry]:
+        """Name, group and entry of a dialect's blob."""
+        return self._named[number]
+
+    def _name(self) -> list[tuple[str, Group, Entry]]:
+        found: list[tuple[str, Group, Entry]] = []
+        seen: set[str] = set()
+        for group in self.groups:
+            if group.external:
+                continue
+            prefix = self.strings[group.key]
+            prefix = "" if prefix == "builtin" else prefix + ":"
+            for entry in group.entries:
+                if entry.kind != BLOB:
+                    continue
+                name = prefix + self.strings[entry.key]
+                if name in seen:
+                    raise self.input.error(entry.offset, f"resource {name!r} expected once, found again")
+                seen.add(name)
+                found.append((name, group, entry))
+        return found
+
+    def _resource(self, number: int) -> Resource:
+        name, group, entry = self._named[number]
+        return resource(self.input, name, (self.strings[group.key], self.strings[entry.key]), entry)
+
+
+def resource(source: Input, name: str, place: tuple[str, str], entry: Entry) -> Resource:
+    """Read and check the head of a blob. place: group and key. Raises CheckpointError."""
+    offset, end = entry.offset, entry.offset + entry.nbytes
+    what = f"resource {name!r}"
+    head = source.at(offset, min(_BLOB_HEAD, entry.nbytes), what)
+    cursor = _Cursor(source, head, offset, what)
+    alignment, nbytes = cursor.varint(), cursor.varint()
+    _check_alignment(source, offset, alignment, what)
+    data = cursor.offset + -cursor.offset % alignment
+    if data + nbytes != end:
+        raise source.error(offset, f"{what} expected to end with its entry at byte {end}, found {data + nbytes}")
+    _check_padding(source, cursor.offset, data, what)
+    return Resource(name, *place, alignment, Blob(source.range(data, nbytes), where=f"{source.label}: {what}"))
+
+
+def topology(source: Source | Bytecode) -> str:
+    """64 hexadecimal characters over a module without the bytes of its resources.
+
+    Without MLIR no more can be left out: locations, the producer, the order of resources and constants that are not
+    resources all count. Sizes and alignments of resources do; resources that are no dialect's blobs do by value. Reads
+    every head.
+    """
+    module = source if isinstance(source, Bytecode) else Bytecode(source)
+    hasher = Hasher("mlir-bytecode")
+    hasher.part("version", str(module.version).encode())
+    hasher.part("producer", module.producer)
+    for section in module.sections:
+        if section.id not in {RESOURCES, OFFSETS}:
+            hasher.part(f"section {section.id}", module.input.at(section.offset, section.nbytes, "a section"))
+    for group in module.groups:
+        hasher.part("external" if group.external else "dialect", module.strings[group.key].encode())
+        for entry in group.entries:
+            name = module.strings[entry.key]
+            if group.external or entry.kind != BLOB:
+                hasher.part(f"{entry.kind} {name}", module.input.at(entry.offset, entry.nbytes, f"resource {name!r}"))
+            elif entry.nbytes:
+                found = resource(module.input, name, ("", name), entry)
+                hasher.part(f"blob {name}", f"{found.alignment} {found.nbytes}".encode())
+            else:
+                hasher.part(f"declared {name}", b"")
+    return hasher.digest()
+
+
+def is_bytecode(source: Source) -> bool:
+    """Whether a module begins as bytecode does."""
+    if isinstance(source, str | os.PathLike):
+        return open_input(source).start(0, len(MAGIC)) == MAGIC
+    return bytes(memoryview(source)[: len(MAGIC)]) == MAGIC
+
+
+def varint(value: int) -> bytes:
+    """A number below 2**64 as MLIR writes it."""
+    length = max(1, -(-value.bit_length() // 7))
+    if length > 8:
+        return b"\0" + value.to_bytes(8, "little")
+    return ((value * 2 + 1) << (length - 1)).to_bytes(length, "little")
+
+
+class _Cursor:
+    """Reads numbers from bytes that were read from ``base``."""
+
+    __slots__ = ("_base", "_data", "_input", "_what", "at")
+
+    def __init__(self, source: Input, data: bytes, base: int, what: str) -> None:
+        self._input = source
+        self._data = data
+        self._base = base
+        self._what = what
+        self.at = 0
+
+    @property
+    def offset(self) -> int:
+        """The place in the module."""
+        return self._base + self.at
+
+    @property
+    def left(self) -> int:
+        """Bytes that are left."""
+        return len(self._data) - self.at
+
+    def byte(self) -> int:
+        """The next byte. Raises CheckpointError at the end."""
+        if self.at >= len(self._data):
+            raise self._short()
+        self.at += 1
+        return self._data[self.at - 1]
+
+    def varint(self) -> int:
+        """The next number. Raises CheckpointError at the end."""
+        at, data = self.at, self._data
+        if at >= len(data):
+            raise self._short()
+        first = data[at]
+        if first & 1:
+            self.at = at + 1
+            return first >> 1
+        more = 8 if first == 0 else (first & -first).bit_length() - 1
+        end = at + 1 + more
+        if end > len(data):
+            raise self._short()
+        self.at = end
+        if first == 0:
+            return int.from_bytes(data[at + 1 : end], "little")
+        return int.from_bytes(data[at:end], "little") >> (more + 1)
+
+    def _short(self) -> Exception:
+        return self._input.error(self.offset, f"{self._what} ends in the middle of a number")
+
+
+class _Strings:
+    """The string table; a string is decoded when it is asked for."""
+
+    def __init__(self, source: Input, section: Section) -> None:
+        self._input = source
+        self._section = section
+        data = self._data = source.at(section.offset, section.nbytes, "the string section")
+        cursor = _Cursor(source, data, section.offset, "the string section")
+        count = cursor.varint()
+        if count > cursor.left:
+            raise source.error(section.offset, f"expected strings within {section.nbytes} bytes, found {count} strings")
+        lengths = [cursor.varint() for _ in range(count)]
+        lengths.reverse()
+        self._ends = list(accumulate(lengths, initial=cursor.at))
+        if self._ends[-1] != len(data):
+            raise source.error(
+                cursor.offset,
+                f"the strings expected to fill the {cursor.left} bytes that are left of their section, "
+                f"found {self._ends[-1] - cursor.at}",
+            )
+        for length, end in zip(lengths, self._ends[1:], strict=True):
+            if length == 0 or data[end - 1]:
+                raise source.error(section.offset + max(end - 1, 0), "a string expected to end with NUL, found none")
+
+    def __len__(self) -> int:
+        return len(self._ends) - 1
+
+    def __getitem__(self, number: int) -> str:
+        start, end = self._ends[number], self._ends[number + 1] - 1
+        try:
+            return self._data[start:end].decode()
+        except UnicodeDecodeError as error:
+            raise self._input.error(self._section.offset + start, "a name expected in UTF-8, found none") from error
+
+
+def _header(source: Input) -> tuple[int, bytes, int]:
+    """Version, producer, and where the sections begin."""
+    head = source.start(0, _HEAD)
+    if head[: len(MAGIC)] != MAGIC:
+        raise source.error(0, f"expected MLIR bytecode ({MAGIC!r}), found {head[: len(MAGIC)]!r}")
+    cursor = _Cursor(source, head, 0, "the header")
+    cursor.at = len(MAGIC)
+    version = cursor.varint()
+    if version > _VERSION:
+        raise source.error(len(MAGIC), f"bytecode version expected at most {_VERSION}, found {version}")
+    end = head.find(b"\0", cursor.at)
+    if end < 0:
+        raise source.error(cursor.at, f"the producer expected to end with NUL within {len(head)} bytes, found none")
+    return version, head[cursor.at : end], end + 1
+
+
+def _sections(source: Input, start: int) -> tuple[Section, ...]:
+    found: dict[int, Section] = {}
+    at = start
+    while at < source.size:
+        cursor = _Cursor(source, source.start(at, _SECTION_HEAD), at, "a section")
+        tag = cursor.byte()
+        number, what = tag & 0x7F, f"section {tag & 0x7F}"
+        if number >= _SECTIONS:
+            raise source.error(at, f"a section expected to be one of 0 to {_SECTIONS - 1}, found {number}")
+        if number in found:
+            raise source.error(at, f"{what} expected once, found again")
+        nbytes, alignment, data = cursor.varint(), 1, 0
+        if tag & 0x80:
+            alignment = cursor.varint()
+            _check_alignment(source, at, alignment, what)
+        data = cursor.offset + -cursor.offset % alignment
+        source.within(data, nbytes, what)
+        if number != RESOURCES and nbytes > _MAX_SECTION:
+            raise source.error(at, f"{what} expected of at most {_MAX_SECTION} bytes, found {nbytes}")
+        _check_padding(source, cursor.offset, data, what)
+        found[number] = Section(number, data, nbytes, alignment)
+        at = data + nbytes
+    for number in _REQUIRED:
+        if number not in found:
+            raise source.error(source.size, f"section {number} expected, found the end of the module")
+    if (RESOURCES in found) != (OFFSETS in found):
+        raise source.error(source.size, "sections 5 and 6 expected both or neither, found one")
+    return tuple(found.values())
+
+
+def _groups(source: Input, section: Section, data: Section, strings: _Strings) -> tuple[int, tuple[Group, ...]]:
+    """How many groups are external, and all groups."""
+    cursor = _Cursor(
+        source, source.at(section.offset, section.nbytes, "section 6"), section.offset, "the resource offset section"
+    )
+    external = cursor.varint()
+    groups: list[Group] = []
+    owners: set[tuple[bool, int]] = set()
+    at, end = data.offset, data.offset + data.nbytes
+    while cursor.left:
+        here = cursor.offset
+        is_external = len(groups) < external
+        owner, count = cursor.varint(), cursor.varint()
+        if owner >= len(strings) or (is_external, owner) in owners:
+            raise source.error(here, f"a group expected to name one of {len(strings)} strings, once; found {owner}")
+        owners.add((is_external, owner))
+        if count * 3 > cursor.left:
+            raise source.error(here, f"{count} resources expected within {cursor.left} bytes of their section")
+        entries: list[Entry] = []
+        keys: set[int] = set()
+        for _ in range(count):
+            place = cursor.offset
+            key, nbytes, kind = cursor.varint(), cursor.varint(), cursor.byte()
+            if key >= len(strings) or key in keys:
+                raise source.error(place, f"a resource expected to name one of {len(strings)} strings, once; found {key}")
+            if kind > STRING:
+                raise source.error(place, f"the kind of a resource expected to be 0, 1 or 2, found {kind}")
+            if nbytes > end - at:
+                raise source.error(place, f"a resource expected within {end - at} bytes, found one of {nbytes}")
+            if not nbytes and (is_external or kind != BLOB):
+                raise source.error(place, "only a dialect's blob may be without bytes, found another resource")
+            keys.add(key)
+            entries.append(Entry(key, kind, at, nbytes))
+            at += nbytes
+        groups.append(Group(owner, is_external, tuple(entries)))
+    if len(groups) < external:
+        raise source.error(section.offset, f"{external} external groups expected, found {len(groups)}")
+    if at != end:
+        raise source.error(at, f"the resources expected to fill their section up to byte {end}, found {end - at} more")
+    return external, tuple(groups)
+
+
+def _check_alignment(source: Input, offset: int, alignment: int, what: str) -> None:
+    if alignment == 0 or alignment & (alignment - 1) or alignment >= _MAX_ALIGNMENT:
+        raise source.error(offset, f"{what}: an alignment expected that is a power of two, found {alignment}")
+
+
+def _check_padding(source: Input, start: int, end: int, what: str) -> None:
+    """Raise CheckpointError unless all bytes between are padding."""
+    step = 1 << 16
+    for at in range(start, end, step):
+        found = source.at(at, min(step, end - at), f"the padding of {what}")
+        if found.count(PAD) != len(found):
+            raise source.error(at, f"{what} expected padding of 0xCB up to byte {end}, found other bytes")

@@ -1,0 +1,178 @@
+"""Bytecode with other resources: stripped of its bytes, or linked with those of another module or a weight set.
+
+Everything but sections 5 and 6 is kept byte for byte, so names keep their numbers in the string table. Bytes of weights
+are copied by the kernel.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
+
+from cachec import fsio
+from cachec.errors import LinkError, UsageError
+from cachec.weights.copying import Copier
+from cachec.weights.weight import Weight
+from cachec_mlir.blobs import ALIGNMENT, Blob, Bound, Resource, Resources, offered
+from cachec_mlir.bytecode import BLOB, MAGIC, OFFSETS, PAD, RESOURCES, Bytecode, Entry, Group, resource, varint
+from cachec_mlir.inputs import Source
+
+#: What ``link_`` functions take bytes from.
+Weights = Mapping[str, Weight] | Mapping[str, Resource]
+
+
+class Stripped(NamedTuple):
+    """A module without bytes, and the bytes where they were. lifted: names that were invented, for constants."""
+
+    ir: bytes
+    resources: Resources
+    lifted: tuple[str, ...] = ()
+
+
+class Linked(NamedTuple):
+    """What a link wrote. unused: names that were offered and not asked for."""
+
+    nbytes: int
+    unused: tuple[str, ...]
+
+
+#: Part of a file to be written: bytes, or a blob.
+Piece = bytes | Blob
+
+
+def strip_bytecode(source: Source | Bytecode) -> Stripped:
+    """The module with its resources declared only, and these in place: nothing of them is read.
+
+    External resources and those that are no blobs are settings; they stay. Raises CheckpointError, OSError.
+    """
+    module = source if isinstance(source, Bytecode) else Bytecode(source)
+    pieces = _module(module, lambda group, entry: None)
+    return Stripped(b"".join(_as_bytes(piece) for piece in pieces), module.resources)
+
+
+def link_bytecode(
+    ir: Source | Bytecode,
+    weights: Weights,
+    target: str | os.PathLike[str],
+    *,
+    names: Mapping[str, str] | None = None,
+    alignment: int = ALIGNMENT,
+    fsync: bool = False,
+) -> Linked:
+    """Write ``target``: the module with bytes for every resource that it declares without. All of it, or nothing.
+
+    weights: a weight set, or the resources of another module, which keep their alignment. names: name in the module ->
+    name in ``weights``, for those that differ. Resources that the module has bytes of stay.
+
+    Raises LinkError (a name is missing, or has bytes already), CheckpointError, WeightsChanged, OSError, UsageError.
+    """
+    if alignment < 1 or alignment & (alignment - 1):
+        raise UsageError(f"link: alignment expected a power of two, found {alignment}")
+    module = ir if isinstance(ir, Bytecode) else Bytecode(ir)
+    there = set(module.resources).intersection(weights if names is None else {*weights, *names})
+    if there:
+        raise LinkError(
+            f"the module has bytes of {min(there)!r}, and so has what it is linked to; strip one, or select others"
+        )
+    bound = offered(weights, module.declared, names, alignment)
+    by_key: dict[tuple[int, int], Bound] = {}
+    for number, name in enumerate(module.entries()):
+        if name in bound:
+            _, group, entry = module.named_entry(number)
+            by_key[group.key, entry.key] = bound[name]
+
+    def fill(group: Group, entry: Entry) -> tuple[int, Blob] | None:
+        if entry.nbytes:
+            found = resource(module.input, "", ("", ""), entry)
+            return found.alignment, found.blob
+        chosen = by_key[group.key, entry.key]
+        return chosen.alignment, chosen.blob
+
+    nbytes = write(target, _module(module, fill), fsync=fsync)
+    used = {(names or {}).get(name, name) for name in bound}
+    return Linked(nbytes, tuple(sorted(name for name in weights if name not in used)))
+
+
+def write(target: str | os.PathLike[str], pieces: Iterable[Piece], *, digits: bool = False, fsync: bool = False) -> int:
+    """Write a file under a temporary name and rename it; returns its bytes. digits: blobs as hexadecimal text."""
+    path = os.path.abspath(os.fspath(target))
+    if os.path.lexists(path) and not stat.S_ISREG(os.lstat(path).st_mode):
+        raise UsageError(f"{path} expected to be a file or nothing, found something else")
+    folder, name = os.path.split(path)
+    with fsio.Staging(folder, f".{name}.partial-") as file, Copier() as copier:
+        at = 0
+        for piece in pieces:
+            if isinstance(piece, bytes):
+                view = memoryview(piece)
+                while view:
+                    done = os.pwrite(file.fd, view, at)
+                    view, at = view[done:], at + done
+            elif digits:
+                piece.copy_digits(copier, file.fd, at)
+                at += 2 * piece.nbytes
+            else:
+                piece.copy(copier, file.fd, at)
+                at += piece.nbytes
+        file.commit(path, mode=0o644, fsync=fsync)
+    return at
+
+
+def _as_bytes(piece: Piece) -> bytes:
+    return piece if isinstance(piece, bytes) else b"".join(piece.pieces())
+
+
+def _module(module: Bytecode, fill: Callable[[Group, Entry], tuple[int, Blob] | None]) -> list[Piece]:
+    """The pieces of the module with each dialect's blob as ``fill`` says: alignment and bytes, None for none."""
+    source = module.input
+    out: list[Piece] = [MAGIC + varint(module.version) + module.producer + b"\0"]
+    at = len(out[0]) if isinstance(out[0], bytes) else 0
+    offsets, data, data_nbytes, alignment = _resources(module, fill)
+    for section in module.sections:
+        if section.id == RESOURCES:
+            body, nbytes, align = data, data_nbytes, alignment
+        elif section.id == OFFSETS:
+            body, nbytes, align = [offsets], len(offsets), section.alignment
+        else:
+            body = [source.at(section.offset, section.nbytes, f"section {section.id}")]
+            nbytes, align = section.nbytes, section.alignment
+        head = bytes([section.id | (0x80 if align > 1 else 0)]) + varint(nbytes)
+        head += varint(align) if align > 1 else b""
+        head += PAD * (-(at + len(head)) % align)
+        out += [head, *body]
+        at += len(head) + nbytes
+    source.check()
+    return out
+
+
+def _resources(
+    module: Bytecode, fill: Callable[[Group, Entry], tuple[int, Blob] | None]
+) -> tuple[bytes, list[Piece], int, int]:
+    """Section 6, the pieces of section 5, its bytes and its alignment."""
+    offsets = bytearray(varint(module.external_groups))
+    pieces: list[Piece] = []
+    at, most = 0, 1
+    for group in module.groups:
+        offsets += varint(group.key) + varint(len(group.entries))
+        for entry in group.entries:
+            added: list[Piece] = []
+            if entry.kind != BLOB:
+                added = [module.input.at(entry.offset, entry.nbytes, "a resource")]
+            else:
+                if group.external:
+                    kept = resource(module.input, module.strings[entry.key], ("", ""), entry)
+                    chosen: tuple[int, Blob] | None = (kept.alignment, kept.blob)
+                else:
+                    chosen = fill(group, entry)
+                if chosen is not None:
+                    align, blob = chosen
+                    head = varint(align) + varint(blob.nbytes)
+                    # From the start of the section, which is aligned to the largest of these in the file.
+                    added = [head + PAD * (-(at + len(head)) % align), blob]
+                    most = max(most, align)
+            nbytes = sum(len(each) if isinstance(each, bytes) else each.nbytes for each in added)
+            offsets += varint(entry.key) + varint(nbytes) + bytes([entry.kind])
+            pieces += added
+            at += nbytes
+    return bytes(offsets), pieces, at, most
