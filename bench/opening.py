@@ -11,15 +11,20 @@ from pathlib import Path
 from bench.harness import Row, settle, sparse_checkpoint
 
 _CHILD = """
-import resource, sys, time
+import os, sys, time
 import cachec
 from cachec.weights import open_weights
-before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+def resident():
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGESIZE")
+
+before = resident()
 started = time.perf_counter()
 weights = open_weights(sys.argv[1])
 taken = time.perf_counter() - started
 assert len(weights) == int(sys.argv[2])
-print(taken, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+print(taken, resident() - before)
 """
 
 
@@ -35,7 +40,7 @@ def run(folder: Path, *, scale: float = 1.0) -> list[Row]:
         out = subprocess.run([sys.executable, "-c", _CHILD, file, "2000"], capture_output=True, text=True, check=True)
         taken, grown = out.stdout.split()
         mine.append(float(taken))
-        memory.append(float(grown) * 1024)
+        memory.append(float(grown))
         started = time.perf_counter()
         with safe_open(file, "numpy") as peer:
             assert len(list(peer.keys())) == 2000

@@ -6,12 +6,16 @@ as many looks.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from itertools import compress
+from operator import attrgetter
 
 from cachec.codecs.base import Sink, Source, corrupt, unstorable
 from cachec.errors import UnknownWeight, UsageError, WeightError, WeightReadError
 from cachec.model import CallerSet, CallerWeight, OwnedWeight, Weights
 from cachec.weights import Weight, WeightSet
+
+_NAME, _WHERE, _ALIAS = attrgetter("name"), attrgetter("where"), attrgetter("alias")
 
 #: The caller's weight set at an argument path. Raises LookupError where there is none.
 Caller = Callable[[str], WeightSet]
@@ -62,31 +66,61 @@ def decode_weights(node: Weights, source: Source, caller: Caller) -> WeightSet:
     """The caller's weights and the stored ones, under the names that the result had. Raises StoreFault."""
     if len(node.names) != len(node.items) or len(set(node.names)) != len(node.names):
         raise corrupt("a weight set with a name twice, or with too few of them")
-    owned = {
-        name: (source.path(item.artifact), item.spec)
-        for name, item in zip(node.names, node.items, strict=True)
-        if isinstance(item, OwnedWeight)
-    }
+    try:
+        found = _of_one_caller(node, source, caller)
+        return _of_handles(node, source, caller) if found is None else found
+    except (UnknownWeight, UsageError, WeightError) as error:
+        raise corrupt(f"a stored weight set: {error}") from error
+
+
+def _of_one_caller(node: Weights, source: Source, caller: Caller) -> WeightSet | None:
+    """Without a handle a weight: weights of one argument, and others over them. None where it is something else.
+
+    A set of thousands costs a few looks at all of its names together.
+    """
+    kinds = list(map(type, node.items))
+    if node.base or CallerWeight not in kinds:
+        return None
+    names, items = node.names, node.items
+    owned: dict[str, OwnedWeight] = {}
+    if OwnedWeight in kinds:
+        is_callers = [kind is CallerWeight for kind in kinds]
+        owned = {name: item for name, item in zip(names, items, strict=True) if isinstance(item, OwnedWeight)}
+        names, items = tuple(compress(names, is_callers)), tuple(compress(items, is_callers))
+    where, *others = set(map(_WHERE, items))
+    if others or any(map(_ALIAS, items)) or any(item.spec.alias for item in owned.values()):
+        return None
+    part = decode_caller_set(CallerSet(where), caller).part(names, tuple(map(_NAME, items)), rank=_rank(node, caller))
+    return part.overlay(_stored(owned, source), replace=True) if owned else part
+
+
+def _of_handles(node: Weights, source: Source, caller: Caller) -> WeightSet:
     callers: dict[str, WeightSet] = {}
     ties: dict[str, list[str]] = {}
     handles: dict[str, Weight] = {}
-    try:
-        stored = WeightSet.from_files(owned)
-        for name, item in zip(node.names, node.items, strict=True):
-            if isinstance(item, OwnedWeight):
-                handles[name], alias = stored[name], item.spec.alias
-            else:
-                if item.where not in callers:
-                    callers[item.where] = decode_caller_set(CallerSet(item.where), caller)
-                handles[name], alias = callers[item.where][item.name], item.alias
-            if alias is not None:
-                ties.setdefault(alias, []).append(name)
-        base = decode_caller_set(CallerSet(node.base), caller) if node.base else None
-        groups = [(first, *(name for name in names if name != first)) for first, names in ties.items()]
-        if base is not None:
-            return base.overlay(WeightSet.from_weights(handles, tied=groups), replace=True)
-        # Workers share the row, so it can't say which one this is.
-        rank = decode_caller_set(CallerSet(node.ranked), caller).worker if node.ranked else None
-        return WeightSet.from_weights(handles, tied=groups, rank=rank)
-    except (UnknownWeight, UsageError, WeightError) as error:
-        raise corrupt(f"a stored weight set: {error}") from error
+    items = dict(zip(node.names, node.items, strict=True))
+    stored = _stored({name: item for name, item in items.items() if isinstance(item, OwnedWeight)}, source)
+    for name, item in items.items():
+        if isinstance(item, OwnedWeight):
+            handles[name], alias = stored[name], item.spec.alias
+        else:
+            if item.where not in callers:
+                callers[item.where] = decode_caller_set(CallerSet(item.where), caller)
+            handles[name], alias = callers[item.where][item.name], item.alias
+        if alias is not None:
+            ties.setdefault(alias, []).append(name)
+    groups = [(first, *(name for name in names if name != first)) for first, names in ties.items()]
+    if node.base:
+        base = decode_caller_set(CallerSet(node.base), caller)
+        return base.overlay(WeightSet.from_weights(handles, tied=groups), replace=True)
+    return WeightSet.from_weights(handles, tied=groups, rank=_rank(node, caller))
+
+
+def _stored(owned: Mapping[str, OwnedWeight], source: Source) -> WeightSet:
+    """The weights whose bytes the store has."""
+    return WeightSet.from_files({name: (source.path(item.artifact), item.spec) for name, item in owned.items()})
+
+
+def _rank(node: Weights, caller: Caller) -> int | None:
+    """Which worker the set belongs to. Workers share the row, so it can't say that itself."""
+    return decode_caller_set(CallerSet(node.ranked), caller).rank if node.ranked else None

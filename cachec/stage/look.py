@@ -15,6 +15,9 @@ from cachec.plugins import Plugins
 from cachec.store import Store
 from cachec.weights import WeightSet
 
+#: How many of a stage's newest entries a miss is held against: each costs a look-up.
+_CANDIDATES = 20
+
 #: What a fault of the store makes of the call that met it.
 _MISS_OF_FAULT = {
     Fault.ARTIFACT_MISSING: Reason.ARTIFACT_MISSING,
@@ -105,9 +108,10 @@ class Looker:
 
         candidates: list[tuple[str, tuple[Part, ...]]] = []
         try:
-            for key in self._store.recent(stage):
-                if key == request.digest:
-                    return Reason.ENTRY_GONE, "the entry was invalidated or evicted"
+            recent = self._store.recent(stage)
+            if request.digest in recent:
+                return Reason.ENTRY_GONE, "the entry was invalidated or evicted"
+            for key in recent[:_CANDIDATES]:
                 entry = self._store.lookup(key)
                 if entry is not None:
                     candidates.append((key, self._store.parts(entry)))

@@ -137,6 +137,14 @@ class Layout:
         layout, old = self._remember(("rename", pairs), lambda: self._rename(self._names(pairs)))
         return layout, old or {}
 
+    def part(self, names: tuple[str, ...], old: tuple[str, ...], ties: Ties) -> tuple[Layout, Mapping[str, str]]:
+        """The weights ``old`` under ``names``, which are different ones, with these groups tied; and ``old`` by name.
+
+        Raises UnknownWeight, and what ``tied`` raises.
+        """
+        layout, back = self._remember(("part", names, old, ties), lambda: self._part(names, old, ties))
+        return layout, back or {}
+
     def overlaid(self, over: Layout, *, replace: bool) -> Layout:
         """These tensors with those of ``over`` over them, and the ties of both.
 
@@ -146,6 +154,13 @@ class Layout:
         # By what is in it: each hit of a stage that returns such a set makes an equal ``over`` anew.
         request = ("overlay", tuple(over.tensors.items()), over.ties, replace)
         return self._remember(request, lambda: (self._overlay(over, replace), None))[0]
+
+    def _part(self, names: tuple[str, ...], old: tuple[str, ...], ties: Ties) -> tuple[Layout, Mapping[str, str]]:
+        back = dict(zip(names, old, strict=True))
+        for name in old:
+            if name not in self.tensors:
+                raise self.unknown(name)
+        return Layout({new: self.tensors[name] for new, name in back.items()}).tied(ties), back
 
     def _overlay(self, over: Layout, replace: bool) -> Layout:
         changed = [name for name in over.tensors if name in self.tensors]

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from cachec.errors import UsageError
 from cachec.model import WeightSpec
-from cachec.weights.dtypes import BLOCKS, SIZES, size_of
+from cachec.weights.arrays import describe
+from cachec.weights.dtypes import BLOCKS, size_of
 from cachec.weights.layout import Ties
 from cachec.weights.safetensors import Tensor
 from cachec.weights.sources import Buffer
 
 
 def buffers_of(arrays: Mapping[str, Any]) -> tuple[dict[str, Tensor], dict[str, Buffer]]:
-    """Tensors and read-only bytes of numpy arrays and of ``(bytes-like, WeightSpec)`` pairs, by reference.
+    """Tensors and read-only bytes of arrays of any library and of ``(bytes-like, WeightSpec)`` pairs, by reference.
 
     Raises UsageError naming the weight, what was expected and what was found.
     """
@@ -28,7 +28,8 @@ def buffers_of(arrays: Mapping[str, Any]) -> tuple[dict[str, Tensor], dict[str, 
         if isinstance(value, tuple) and len(value) == 2 and isinstance(value[1], WeightSpec):
             tensors[name], buffers[name] = _of_bytes(name, *value)
         else:
-            tensors[name], buffers[name] = _of_array(name, value)
+            dtype, shape, buffer = describe(name, value)
+            tensors[name], buffers[name] = Tensor(dtype, shape, buffer.view.nbytes, 0), buffer
     return tensors, buffers
 
 
@@ -69,25 +70,3 @@ def _of_bytes(name: str, data: Any, spec: WeightSpec) -> tuple[Tensor, Buffer]:
     tensor = checked_tensor(name, spec, view.nbytes, f"the {type(data).__name__}")
     flat = view.cast("B").toreadonly() if view.nbytes else memoryview(b"")
     return tensor, Buffer(flat, type(data) is bytes)
-
-
-def _of_array(name: str, value: Any) -> tuple[Tensor, Buffer]:
-    import numpy as np
-
-    if not isinstance(value, np.ndarray | np.generic):
-        raise UsageError(
-            f"weight {name!r}: expected a numpy array or (bytes-like, WeightSpec), found {type(value).__name__}; "
-            "use numpy.asarray"
-        )
-    array = np.asarray(value)
-    dtype = array.dtype
-    if dtype.name not in SIZES:
-        raise UsageError(f"weight {name!r}: dtype {dtype.name} can't be a weight; expected one of {', '.join(SIZES)}")
-    native = dtype.byteorder in {"|", "="} or dtype.itemsize == 1
-    if not native or sys.byteorder != "little":
-        raise UsageError(f"weight {name!r}: expected little-endian bytes, found dtype {dtype.str}; use .astype")
-    if not array.flags.c_contiguous:
-        raise UsageError(f"weight {name!r}: expected a row-major array; use numpy.ascontiguousarray")
-    # Through a read-only memoryview, so that nobody can make an array over it writable again.
-    flat = array.reshape(-1).view(np.uint8).data.toreadonly() if array.nbytes else memoryview(b"")
-    return Tensor(dtype.name, array.shape, array.nbytes, 0), Buffer(flat, fixed=False)

@@ -60,9 +60,10 @@ class WeightSet(Mapping[str, Weight]):
 
     @staticmethod
     def from_arrays(arrays: Mapping[str, Any], *, tied: Iterable[Iterable[str]] = ()) -> WeightSet:
-        """Weights in memory, by reference: numpy arrays, or ``(bytes-like, WeightSpec)`` pairs.
+        """Weights in memory, by reference, never copied: arrays of numpy, jax or torch, anything on the CPU with DLPack
+        or the buffer protocol, and ``(bytes-like, WeightSpec)`` pairs.
 
-        Raises UsageError for what is no row-major little-endian array of a known dtype.
+        Raises UsageError for what is no row-major little-endian array of a known dtype on the CPU.
         """
         from cachec.weights.memory import buffers_of
 
@@ -201,6 +202,16 @@ class WeightSet(Mapping[str, Weight]):
         """
         layout, old = self._layout.renamed(rename)
         return self if layout is self._layout else self._derived(layout, (old, *self._old))
+
+    def part(
+        self, names: tuple[str, ...], old: tuple[str, ...], *, tied: Ties = (), rank: int | None = None
+    ) -> WeightSet:
+        """The weights ``old`` under ``names``: ``from_weights`` of one set's own, at no cost a weight when repeated.
+
+        Raises UnknownWeight, and what ``from_weights`` raises.
+        """
+        layout, back = self._layout.part(names, old, tied)
+        return WeightSet(layout, self._source, rank=rank, old=(back, *self._old))
 
     def _derived(self, layout: Layout, old: tuple[Mapping[str, str], ...]) -> WeightSet:
         if layout is self._layout:

@@ -43,8 +43,8 @@ ELEMENTS: dict[str, str] = {
     "complex<f32>": "complex64",
     "complex<f64>": "complex128",
 }
-for _bits in (8, 16, 32, 64):
-    ELEMENTS |= {f"i{_bits}": f"int{_bits}", f"si{_bits}": f"int{_bits}", f"ui{_bits}": f"uint{_bits}"}
+ELEMENTS |= {f"{sign}i{bits}": f"int{bits}" for sign in ("", "s") for bits in (8, 16, 32, 64)}
+ELEMENTS |= {f"ui{bits}": f"uint{bits}" for bits in (8, 16, 32, 64)}
 
 _TYPE = re.compile(r"(?:tensor|vector)<((?:\d{1,18}x){0,64})(complex<f32>|complex<f64>|\w+)\s*[,>]", re.ASCII)
 _STEP = 1 << 20
@@ -147,7 +147,7 @@ class Resource(NamedTuple):
                     f"resource {self.name!r}: {self.type} takes {nbytes} bytes, the module has {self.nbytes}"
                 )
             dtype, shape, nbytes = "uint8", (self.nbytes,), self.nbytes  # packed bits
-        return WeightSpec(self.name, dtype, shape, nbytes)
+        return WeightSpec(name=self.name, dtype=dtype, shape=shape, nbytes=nbytes)
 
 
 def element_type(text: str) -> tuple[str, tuple[int, ...]] | None:

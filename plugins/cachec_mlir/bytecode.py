@@ -347,7 +347,9 @@ def _groups(source: Input, section: Section, data: Section, strings: _Strings) -
             place = cursor.offset
             key, nbytes, kind = cursor.varint(), cursor.varint(), cursor.byte()
             if key >= len(strings) or key in keys:
-                raise source.error(place, f"a resource expected to name one of {len(strings)} strings, once; found {key}")
+                raise source.error(
+                    place, f"a resource expected to name one of {len(strings)} strings, once; found {key}"
+                )
             if kind > STRING:
                 raise source.error(place, f"the kind of a resource expected to be 0, 1 or 2, found {kind}")
             if nbytes > end - at:

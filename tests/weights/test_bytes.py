@@ -322,7 +322,7 @@ def test_bytes_like_with_a_spec() -> None:
         (np.ones(3, ">f4"), "little-endian"),
         (np.array(["x"]), "can't be a weight"),
         (np.array([object()]), "can't be a weight"),
-        ([1.0, 2.0], "numpy array"),
+        ([1.0, 2.0], "numpy.asarray"),
         ((b"1234", WeightSpec(name="b", dtype="float32", shape=(1,), nbytes=4)), "spec of 'b'"),
         ((b"123", WeightSpec(name="a", dtype="float32", shape=(1,), nbytes=4)), "takes 4 bytes"),
         ((b"1234", WeightSpec(name="a", dtype="float33", shape=(1,), nbytes=4)), "float33"),
