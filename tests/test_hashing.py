@@ -193,3 +193,21 @@ def test_a_writer_that_comes_while_a_lease_is_held_ends_no_process(tmp_path):
         while checking.poll() is None:
             os.close(os.open(path, os.O_RDWR))
         assert checking.returncode == 0
+
+
+def test_mounts_with_strange_names(tmp_path):
+    """proc(5): space, tab, newline and backslash are octal in ``mountinfo``; other characters are as they are."""
+    folders = {name: tmp_path / name for name in ("a b", "\u00fc", "back\\slash", "a")}
+    lines = ["1 0 999:1 / / rw - ext4 none rw"]
+    for number, (name, folder) in enumerate(folders.items()):
+        folder.mkdir()
+        mount = str(folder).replace("\\", "\\134").replace(" ", "\\040")
+        lines.append(f"{number} 1 999:{number + 2} / {mount} rw - kind{number} none rw")
+        assert name in str(folder)
+    mountinfo = tmp_path / "mountinfo"
+    mountinfo.write_text("\n".join(lines))
+    kinds = [fsio.Mounts(mountinfo).kind(folder) for folder in folders.values()]
+    assert kinds == ["kind0", "kind1", "kind2", "kind3"]
+    assert fsio.Mounts(mountinfo).kind(tmp_path) == "ext4"
+    (folders["a"] / "inner").mkdir()
+    assert fsio.Mounts(mountinfo).kind(folders["a"] / "inner") == "kind3"

@@ -88,7 +88,8 @@ def _of_one_caller(node: Weights, source: Source, caller: Caller) -> WeightSet |
         owned = {name: item for name, item in zip(names, items, strict=True) if isinstance(item, OwnedWeight)}
         names, items = tuple(compress(names, is_callers)), tuple(compress(items, is_callers))
     where, *others = set(map(_WHERE, items))
-    if others or any(map(_ALIAS, items)) or any(item.spec.alias for item in owned.values()):
+    aliases = {*map(_ALIAS, items), *(item.spec.alias for item in owned.values())}
+    if others or aliases != {None}:
         return None
     part = decode_caller_set(CallerSet(where), caller).part(names, tuple(map(_NAME, items)), rank=_rank(node, caller))
     return part.overlay(_stored(owned, source), replace=True) if owned else part

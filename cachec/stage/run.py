@@ -77,7 +77,7 @@ class Run:
         return guarded
 
     def abandon(self) -> None:
-        """The stage raised: close its handles, remove its scratch folders."""
+        """The run is over: close its handles, remove the scratch folders that are not kept."""
         self._close()
         self.recorder.drop_scratch()
 
@@ -96,10 +96,8 @@ class Run:
             if not finished.stored:
                 finished.value = callers_weights(result, self._request.found.weights)
                 self.recorder.keep_scratch()  # the result may be a file in there
-            else:
-                self.recorder.drop_scratch()
         finally:
-            self._close()
+            self.abandon()
         return finished
 
     def encode(self, result: Any) -> codecs.Node:

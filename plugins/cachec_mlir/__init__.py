@@ -51,7 +51,8 @@ def link(
     alignment: int = ALIGNMENT,
     fsync: bool = False,
 ) -> Linked:
-    """Write ``target``: the module, text or bytecode, with the bytes that it lacks; see ``link_text``, ``link_bytecode``.
+    """Write ``target``: the module, text or bytecode, with the bytes that it lacks; see ``link_text`` and
+    ``link_bytecode``.
 
     weights: a weight set, or ``strip(older).resources``. Raises LinkError, CheckpointError, WeightsChanged, OSError.
     """

@@ -1,4 +1,4 @@
-"""Resources of a module: named bytes that stay where they are, raw or as hexadecimal text, and weight sets over them."""
+"""Resources of a module: named bytes that stay where they are, raw or as hexadecimal text; weight sets over them."""
 
 from __future__ import annotations
 
@@ -83,12 +83,6 @@ class Blob:
         for piece in self._stored(0, self.nbytes):
             offset = _write(fd, piece.hex().upper().encode(), offset)
 
-    def check(self) -> None:
-        """Raise CheckpointError unless every digit is one. Raw bytes are anything."""
-        if self.hexadecimal:
-            for piece in self._stored(0, self.nbytes):
-                self.decoded(piece)
-
     def decoded(self, digits: bytes) -> bytes:
         """Bytes of digits. Raises CheckpointError."""
         try:
@@ -159,7 +153,7 @@ def element_type(text: str) -> tuple[str, tuple[int, ...]] | None:
 
 
 class Resources(Mapping[str, Resource]):
-    """Resources by weight name (``key``, or ``dialect:key`` outside of ``builtin``). Each is looked at when asked for."""
+    """Resources by weight name: ``key``, or ``dialect:key`` if not of ``builtin``. Each is looked at when asked for."""
 
     def __init__(self, names: Mapping[str, int], load: Callable[[int], Resource]) -> None:
         """names: name -> number; load: the resource of a number, checked."""

@@ -62,7 +62,7 @@ class Section(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """A resource as section 6 states it. key: a number in the string table. offset: in the file, of ``nbytes`` bytes."""
+    """A resource as section 6 states it. key: a number in the string table. offset, nbytes: with its head."""
 
     key: int
     kind: int
@@ -348,7 +348,7 @@ def _groups(source: Input, section: Section, data: Section, strings: _Strings) -
             key, nbytes, kind = cursor.varint(), cursor.varint(), cursor.byte()
             if key >= len(strings) or key in keys:
                 raise source.error(
-                    place, f"a resource expected to name one of {len(strings)} strings, once; found {key}"
+                    place, f"a resource expected to name one of {len(strings)} strings once, found {key}"
                 )
             if kind > STRING:
                 raise source.error(place, f"the kind of a resource expected to be 0, 1 or 2, found {kind}")

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from cachec import fsio
 from cachec.errors import LinkError, UsageError
 from cachec.weights.copying import Copier
+from cachec.weights.sources import Extent
 from cachec.weights.weight import Weight
 from cachec_mlir.blobs import ALIGNMENT, Blob, Bound, Resource, Resources, offered
 from cachec_mlir.bytecode import BLOB, MAGIC, OFFSETS, PAD, RESOURCES, Bytecode, Entry, Group, resource, varint
@@ -103,7 +104,7 @@ def write(target: str | os.PathLike[str], pieces: Iterable[Piece], *, digits: bo
     folder, name = os.path.split(path)
     with fsio.Staging(folder, f".{name}.partial-") as file, Copier() as copier:
         at = 0
-        for piece in pieces:
+        for piece in pieces if digits else _merged(pieces):
             if isinstance(piece, bytes):
                 view = memoryview(piece)
                 while view:
@@ -117,6 +118,36 @@ def write(target: str | os.PathLike[str], pieces: Iterable[Piece], *, digits: bo
                 at += piece.nbytes
         file.commit(path, mode=0o644, fsync=fsync)
     return at
+
+
+def _merged(pieces: Iterable[Piece]) -> Iterator[Piece]:
+    """The same with what lies in one file as it is to be written as one blob: a copy of 1 GiB beats 2,000 copies."""
+    run: Extent | None = None
+    gap = b""
+    for piece in pieces:
+        if isinstance(piece, bytes):
+            gap += piece
+            continue
+        place = None if piece.hexadecimal else piece.place
+        if isinstance(place, Extent) and run is not None and _follows(run, gap, place):
+            run = run._replace(nbytes=place.offset + place.nbytes - run.offset)
+        else:
+            if run is not None:
+                yield Blob(run)
+            yield gap
+            run = place if isinstance(place, Extent) else None
+            if run is None:
+                yield piece
+        gap = b""
+    if run is not None:
+        yield Blob(run)
+    yield gap
+
+
+def _follows(run: Extent, gap: bytes, place: Extent) -> bool:
+    """Whether ``place`` lies behind ``run`` with exactly ``gap`` between."""
+    end = run.offset + run.nbytes
+    return (run.fd, end + len(gap)) == (place.fd, place.offset) and fsio.pread_exact(run.fd, end, len(gap)) == gap
 
 
 def _as_bytes(piece: Piece) -> bytes:

@@ -14,7 +14,18 @@ from cachec.weights.dtypes import SIZES
 from cachec_mlir.blobs import ALIGNMENT, Blob, Bound, Resource, Resources, element_type, offered
 from cachec_mlir.inputs import Input, Source, open_input
 from cachec_mlir.rewriting import Linked, Piece, Stripped, Weights, write
-from cachec_mlir.text import Constant, Marks, Trailer, blob_of, key_literal, name_of, scan, unescaped, uses
+from cachec_mlir.text import (
+    Constant,
+    Marks,
+    Trailer,
+    blob_of,
+    check_digits,
+    key_literal,
+    name_of,
+    scan,
+    unescaped,
+    uses,
+)
 
 #: Bytes from which a constant is a weight: MLIR itself prints fewer elements as numbers.
 MINIMUM = 256
@@ -40,9 +51,8 @@ def strip_text(source: Source, *, minimum: int = MINIMUM) -> Stripped:
         if blobs:
             edits.append((trailer.start, trailer.end, kept))
     lifted: list[str] = []
-    prefix = _free(
-        _PREFIX, [entry.key for trailer in marks.trailers for entry in trailer.entries], _text(module, marks)
-    )
+    keys = [entry.key for trailer in marks.trailers for entry in trailer.entries]
+    prefix = _free(_PREFIX, keys, _text(module, marks))
     for constant in marks.constants:
         resource = _lifted(module, constant, f"{prefix}{len(lifted)}", minimum)
         if resource is not None:
@@ -141,8 +151,8 @@ def _lifted(module: Input, constant: Constant, name: str, minimum: int) -> Resou
     digits = constant.end - constant.start - 4
     if constant.dense < 0 or digits < 2 * minimum:
         return None
-    if digits % 2:
-        raise module.error(constant.end - 1, f"an even number of hexadecimal digits expected, found {digits}")
+    what = f"constant {name!r}"
+    check_digits(module, constant.start, constant.end, what, digits_only=constant.digits_only)
     known = element_type(constant.type)
     if known is None or known[0] == "bool" or math.prod(known[1]) * SIZES[known[0]] * 2 != digits:
         return None  # packed bits, a splat, a type of another dialect: by value
@@ -150,7 +160,6 @@ def _lifted(module: Input, constant: Constant, name: str, minimum: int) -> Resou
     blob = Blob(
         module.range(first, digits), hexadecimal=True, where=f"{module.label}: constant {name!r}, from byte {first}"
     )
-    blob.check()
     return Resource(name, "builtin", name, SIZES[known[0]], blob, constant.type)
 
 

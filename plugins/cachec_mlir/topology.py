@@ -389,8 +389,10 @@ def _windows(module: Input, marks: Marks) -> Iterator[tuple[bytes, int]]:
             yield data, ~at
             at += len(data)
         if is_string:
-            data = view[start:end]
-            yield (bytes(data) if end - start <= _LONG_STRING else b'"\n' + _digest(module, start, end)), start
+            yield (
+                (bytes(view[start:end]) if end - start <= _LONG_STRING else b'"\n' + _digest(module, start, end)),
+                start,
+            )
         at = end
 
 

@@ -331,3 +331,99 @@ def test_a_derived_set_is_stored_one_tensor_at_a_time(tmp_path: Path, make: Any)
     )
     peak = int(done.stdout)
     assert nbytes * 0.9 < peak < 2 * nbytes, "of three tensors never more than two, and it was seen at all"
+
+
+# --- what a hit costs
+
+
+COMPOSED: dict[str, Any] = {
+    "overlay": lambda weights: weights.overlay({"t007": np.ones(3, "f4")}, replace=True),
+    "new": lambda weights: weights.overlay({"x": np.ones(3, "f4")}),
+    "select": lambda weights: weights.select(exclude=["t00[3-9]"]),
+    "rename": lambda weights: weights.rename(lambda name: f"m.{name}").overlay({"x": np.ones(3, "f4")}),
+    "swapped": lambda weights: weights.rename({"t001": "t002", "t002": "t001"}),
+    "from_weights": lambda weights: WeightSet.from_weights({**weights, **from_arrays({"t007": np.ones(3, "f4")})}),
+    "twice": lambda weights: WeightSet.from_weights({f"{n}.{i}": w for n, w in weights.items() for i in range(2)}),
+}
+
+
+@pytest.mark.parametrize("compose", COMPOSED.values(), ids=COMPOSED.keys())
+def test_a_hit_makes_no_handle_a_weight(
+    cache: cachec.Cache, two_hundred: Any, compose: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def body(weights: cachec.WeightSet) -> cachec.WeightSet:
+        return compose(weights)
+
+    stage = cache.stage(name="compose", version="1")(body)
+    cache.call(stage, two_hundred("0.safetensors"))
+    weights = two_hundred("1.safetensors", t002=-9)
+    made: list[str] = []
+    real = cachec.Weight.__init__
+
+    def counting(self: cachec.Weight, name: str, *rest: Any) -> None:
+        made.append(name)
+        real(self, name, *rest)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(cachec.Weight, "__init__", counting)
+        found, outcome = cache.call(stage, weights)
+    assert outcome.hit
+    assert len(made) < 10
+    again, _ = cache.call(stage, weights)
+    assert again.layout is found.layout, "nothing is computed a weight"
+    expected = compose(weights)
+    assert found.spec_digest == expected.spec_digest
+    for name, weight in found.items():
+        np.testing.assert_array_equal(weight.read(), expected[name].read())
+        if expected[name].place() is not None:
+            assert weight.place() == expected[name].place()
+    found.release()
+    with pytest.raises(HandleClosed):
+        weights["t000"].read()
+
+
+def test_hits_tell_sets_with_other_specs_apart(cache: cachec.Cache, two_hundred: Any) -> None:
+    """What is remembered about one result must not be used for another one over the same weights."""
+
+    @cache.stage
+    def put(weights: cachec.WeightSet, name: str, rows: int) -> cachec.WeightSet:
+        return weights.overlay({name: np.full(rows, rows, "f4")}, replace=True)
+
+    weights = two_hundred("1.safetensors")
+    calls = [("t007", 1), ("t007", 2), ("x", 1), ("y", 1)]
+    for _ in range(2):
+        for name, rows in calls:
+            found = put(weights, name, rows)
+            assert found.specs[name].shape == (rows,)
+            assert found[name].read().tolist() == [rows] * rows
+            assert len(found) == 200 + (name != "t007")
+
+
+def test_ties_in_what_is_composed(cache: cachec.Cache, two_hundred: Any) -> None:
+    @cache.stage
+    def tie(weights: cachec.WeightSet, kind: str) -> cachec.WeightSet:
+        part = weights.select(["t00?"])
+        if kind == "callers":
+            return WeightSet.from_weights(dict(part), tied=[("t001", "t002")])
+        made = from_arrays({"x": np.ones(2, "f4"), "y": np.ones(2, "f4")}, tied=[("x", "y")])
+        if kind == "made":
+            return part.overlay(made)
+        like = np.ones(weights["t001"].shape, "f4")
+        return WeightSet.from_weights({**part, **from_arrays({"z": like})}, tied=[("z", "t001")])
+
+    weights = two_hundred("1.safetensors")
+    for kind, ties in (("callers", {"t001", "t002"}), ("made", {"x", "y"}), ("both", {"z", "t001"})):
+        first, second = tie(weights, kind), tie(weights, kind)
+        assert second.spec_digest == first.spec_digest
+        assert {name for name, spec in second.specs.items() if spec.alias is not None} == ties
+
+
+def test_parts_of_two_arguments(cache: cachec.Cache, two_hundred: Any) -> None:
+    @cache.stage
+    def merge(one: cachec.WeightSet, two: cachec.WeightSet) -> cachec.WeightSet:
+        return WeightSet.from_weights({"a": one["t001"], "b": two["t001"]})
+
+    one, two = two_hundred("1.safetensors"), two_hundred("2.safetensors", t001=50)
+    for _ in range(2):
+        found = merge(one, two)
+        assert (found["a"].read()[0, 0], found["b"].read()[0, 0]) == (1, 50)

@@ -85,6 +85,8 @@ REFUSED = {
     "no dtype": ('{"a":{"shape":[1],"data_offsets":[0,1]}}', 1),
     "a name twice": (f"{{{ONE},{ONE}}}", 8),
     "a name twice, as an escape": (f'{{{ONE},"\\u0061":{{"dtype":"F32","shape":[2],"data_offsets":[8,16]}}}}', 16),
+    "a name that is no text": ('{"\\udc00":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}', 8),
+    "a name that is half of a letter": ('{"\\ud800\\u0041":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}', 8),
     "metadata twice": (f'{{"__metadata__":{{}},"__metadata__":{{}},{ONE}}}', 8),
     "metadata that is no text": (f'{{"__metadata__":{{"a":1}},{ONE}}}', 8),
     "minus zero": ('{"a":{"dtype":"F32","shape":[2],"data_offsets":[-0,8]}}', 8),
@@ -123,17 +125,17 @@ def test_nothing_hostile_is_read_at_once(path: Path) -> None:
     assert at_once(data[8 : 8 + length], len(data) - 8 - length) is None
 
 
-_PIECES = st.sampled_from(
-    [b"0", b"1", b"-0", b"-", b".0", b"4", b"8", b",", b"[", b"]", b"{", b"}", b":", b'"', b" ", b"\\u0061", b"\xff"]
-    + [b'"a"', b'"dtype"', b'"shape"', b'"data_offsets"', b'"F32"', b'"U8"', b'"x":1,', b"[]", b"null", b"true", b"t1"]
-    + [b'"__metadata__":{"a":"b"},', b'"shape":[2],', b'"dtype":"F32",']
-)
+_PIECES = [
+    rb'0 1 -0 - .0 4 8 , [ ] { } : " \u0061 [] null true t1',
+    b'"a" "dtype" "shape" "data_offsets" "F32" "U8" "x":1, "__metadata__":{"a":"b"}, "shape":[2], "dtype":"F32",',
+]
+_PUT = st.sampled_from([b"", b" ", b"\xff", *(piece for line in _PIECES for piece in line.split())])
 
 
 @settings(max_examples=1500, deadline=None)
 @given(
     good=st.sampled_from(GOOD),
-    edits=st.lists(st.tuples(st.integers(0, 400), st.integers(0, 12), _PIECES | st.just(b"")), max_size=3),
+    edits=st.lists(st.tuples(st.integers(0, 400), st.integers(0, 12), _PUT), max_size=3),
     moved=st.sampled_from([0, 0, 0, 1, -1, 4, -4]),
 )
 @example(good=GOOD[0], edits=[], moved=0)
