@@ -94,7 +94,7 @@ def test_strip_then_link_is_the_same_file(tmp_path, bytecode):
         done = link(stripped.ir, stripped.resources, target)
         assert target.read_bytes() == bytecode
         assert done == (len(bytecode), ())
-    assert os.listdir(tmp_path) == ["linked", "m"] or sorted(os.listdir(tmp_path)) == ["linked", "m"]
+    assert sorted(os.listdir(tmp_path)) == ["linked", "m"]
 
 
 def test_an_external_blob_stays():
@@ -155,17 +155,11 @@ def test_relink_copies_large_runs_of_several_files(tmp_path):
     order = [("w2", None), ("w3", None), ("new", None), ("w0", None), ("w1", None)]
     ir = Builder().finish(order)
     both = strip(tmp_path / "old").resources.weights().overlay({"new": np.arange(7, dtype="u1")})
-    for weights in (
-        both,
-        {**strip(tmp_path / "old").resources, "new": strip(_one("new", bytes(range(7)))).resources["new"]},
-    ):
+    new = strip(Builder().finish([("new", bytes(range(7)))])).resources
+    for weights in (both, {**strip(tmp_path / "old").resources, **new}):
         link(ir, weights, tmp_path / "out")
         found = Bytecode(tmp_path / "out").resources
         assert {n: b"".join(found[n].blob.pieces()) for n in found} == dict(blobs) | {"new": bytes(range(7))}
-
-
-def _one(name: str, data: bytes) -> bytes:
-    return Builder().finish([(name, data)])
 
 
 def test_a_file_that_changes_is_noticed(tmp_path, bytecode):
@@ -228,7 +222,7 @@ def test_strip_reads_little_and_maps_nothing(tmp_path):
     before = _read_so_far()
     stripped = strip(path)
     assert _read_so_far() - before < 1_000_000
-    assert stripped.ir == ir
+    assert stripped.ir == strip(ir).ir
     assert stripped.resources["w1999"].nbytes == 1 << 15
 
 

@@ -96,8 +96,8 @@ def test_keys_that_are_strings(tmp_path):
 def test_settings_and_other_dialects_stay():
     text = program(0).replace(
         "\n  }\n#-}",
-        ',\n    torch: {\n      w1: "0x0400000001020304"\n    }\n  },\n  external_resources: {\n    mlir_reproducer: {\n'
-        '      pipeline: "any(cse)", verify_each: true\n    }\n  }\n#-}',
+        ',\n    torch: {\n      w1: "0x0400000001020304"\n    }\n  },\n  external_resources: {\n'
+        '    mlir_reproducer: {\n      pipeline: "any(cse)", verify_each: true\n    }\n  }\n#-}',
     )
     stripped = strip(text.encode())
     assert list(stripped.resources) == ["w1", "w2"]
