@@ -50,7 +50,10 @@ def refused(data: bytes, *words: str) -> None:
 def test_bytecode_cut_at_every_length(wide):
     data = Builder(wide=wide).finish(BLOBS, SETTINGS)
     for length in range(len(data)):
-        refused(data[:length]) if length >= 4 else pytest.raises(CheckpointError, Bytecode, data[:length])
+        with pytest.raises(CheckpointError, match=r"byte \d+"):
+            Bytecode(data[:length]).resources[BLOBS[0][0]]
+        if length >= 4:  # shorter is text
+            refused(data[:length])
     everything(data)
 
 

@@ -1,4 +1,4 @@
-"""Against IREE: what it writes is read, it reads what is written here, and compiled modules compute with the weights."""
+"""Against IREE: what it writes is read, it reads what is written here, and modules compute with their weights."""
 
 from __future__ import annotations
 
