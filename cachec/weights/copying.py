@@ -44,6 +44,8 @@ _CHUNK = 4 << 20
 _WRITE = 1 << 19
 _WINDOW = 16 << 20
 _QUEUED = 32
+#: Pages are mapped before the kernel copies from them: a fault inside a write ends its fast path.
+_MAPPED = mmap.MAP_SHARED | mmap.MAP_POPULATE
 #: Larger ones leave the caches of a core, which costs more than it saves in calls.
 _BUFFER = 1 << 18
 #: Up to this size a digest is taken by the copying thread: handing it over would take longer.
@@ -288,7 +290,11 @@ def _by_kernel(source: Extent, fd: int, offset: int) -> Iterator[int]:
     while done < source.nbytes:
         try:
             step = os.copy_file_range(
-                source.fd, fd, min(_CHUNK, source.nbytes - done), source.offset + done, offset + done
+                source.fd,
+                fd,
+                min(_CHUNK - (offset + done) % _CHUNK, source.nbytes - done),
+                source.offset + done,
+                offset + done,
             )
         except OSError as error:
             if error.errno not in _NO_KERNEL_COPY:
@@ -310,7 +316,7 @@ def _by_map(source: Extent, fd: int, offset: int) -> Iterator[int]:
         skip = (source.offset + done) % mmap.ALLOCATIONGRANULARITY
         length = skip + min(_WINDOW - (offset + done) % _WRITE, source.nbytes - done)
         try:
-            window = mmap.mmap(source.fd, length, mmap.MAP_SHARED, mmap.PROT_READ, offset=source.offset + done - skip)
+            window = mmap.mmap(source.fd, length, _MAPPED, mmap.PROT_READ, offset=source.offset + done - skip)
         except (OSError, ValueError):  # no map of such a file, or the file ends before
             return
         with window, memoryview(window) as view:
