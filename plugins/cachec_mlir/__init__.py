@@ -12,6 +12,7 @@ from cachec.errors import UsageError
 from cachec_mlir.blobs import ALIGNMENT, Blob, Resource, Resources
 from cachec_mlir.bytecode import Bytecode, is_bytecode
 from cachec_mlir.inputs import Source
+from cachec_mlir.plugin import MlirPlugin
 from cachec_mlir.rewriting import Linked, Stripped, Weights, link_bytecode, strip_bytecode
 from cachec_mlir.text_rewriting import MINIMUM, link_text, strip_text
 from cachec_mlir.topology import canonical, topology
@@ -22,15 +23,20 @@ __all__ = [
     "Blob",
     "Bytecode",
     "Linked",
+    "MlirPlugin",
     "Resource",
     "Resources",
     "Stripped",
     "canonical",
     "is_bytecode",
     "link",
+    "plugin",
     "strip",
     "topology",
 ]
+
+#: The object behind the entry point ``mlir`` of the group ``cachec.plugins``.
+plugin = MlirPlugin()
 
 
 def strip(source: Source, *, minimum: int = MINIMUM) -> Stripped:
