@@ -9,7 +9,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 demo: $(VENV)/.demo-ready
 	$(BIN)/python examples/minilm/demo.py
 
-test: $(VENV)/.dev-ready
+test: $(VENV)/.dev-ready $(VENV)/.tools-ready
 	$(BIN)/python -m pytest $(ARGS)
 
 lint: $(VENV)/.dev-ready
@@ -22,7 +22,7 @@ format: $(VENV)/.dev-ready
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(VENV)/.dev-ready
+bench: $(VENV)/.dev-ready $(VENV)/.tools-ready
 	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m bench $(ARGS)
 
 clean:
@@ -39,4 +39,9 @@ $(VENV)/.demo-ready: pyproject.toml | $(VENV)/bin/python
 
 $(VENV)/.dev-ready: $(VENV)/.demo-ready
 	$(PIP) install -e '.[dev]'
+	touch $@
+
+# Compilers and peers that are no Python packages. Where they can't be installed, their tests are skipped and say so.
+$(VENV)/.tools-ready: .ci/tools | $(VENV)/bin/python
+	.ci/tools
 	touch $@
