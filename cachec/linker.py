@@ -30,10 +30,27 @@ def link(artifact: File | Program, weights: WeightSet) -> Any:
             ":<format>') from the stage that makes it"
         )
     manifest = artifact.manifest if artifact.manifest is not None else Manifest.of({})
+    if manifest.callers:
+        weights = _called(manifest, weights)
     # Equal digests mean equal specs: nothing is looked at name by name unless they differ.
     if manifest.digest != weights.manifest.digest:
         manifest.check(weights.specs)
     return _installed_plugins().named(plugin).link(artifact, weights)
+
+
+def _called(manifest: Manifest, weights: WeightSet) -> WeightSet:
+    """The caller's weights by the names that the artifact has for them. Raises LinkError."""
+    names = {there: name for name, there in manifest.callers.items() if name in manifest.weights}
+    missing = sorted(names.keys() - weights.keys())
+    if missing:
+        raise LinkError(f"the weight set does not fit the artifact: missing {missing[0]!r} ({len(missing)} missing)")
+    clash = sorted(name for name in names.values() if name in weights and name not in names)
+    if clash:
+        raise LinkError(
+            f"the weight set has a weight {clash[0]!r}, which is the artifact's name for another; "
+            f"leave it out with weights.select(exclude=[{clash[0]!r}])"
+        )
+    return weights.rename(names)
 
 
 @lru_cache(maxsize=1)

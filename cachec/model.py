@@ -66,6 +66,15 @@ class Reason(enum.Enum):
     # The stage ran without the cache.
     MODE_OFF = "bypass:mode-off"
     INPUT_CHANGED = "bypass:input-changed-during-run"
+    # The same for a command: it is the build system's own; no adapter describes it; its arguments are not understood;
+    # a flag is there for what it prints or writes beside the result; a file that it reads makes the result depend on
+    # more (the time, other files); what it did was not what it was described to do.
+    BUILD_HELPER = "bypass:build-helper"
+    UNKNOWN_COMMAND = "bypass:unknown-command"
+    NOT_UNDERSTOOD = "bypass:not-understood"
+    SIDE_EFFECT_FLAG = "bypass:side-effect-flag"
+    VOLATILE_INPUT = "bypass:volatile-input"
+    UNDESCRIBED = "bypass:undescribed-effect"
     # Nothing was returned.
     STAGE_RAISED = "error:stage-raised"
     REQUIRED = "error:required"
@@ -96,11 +105,15 @@ class Fault(enum.Enum):
     IO_ERROR = "io-error"
 
 
+#: The layout of every weight that does not say another: one object, because msgspec leaves a default out by identity.
+ROW_MAJOR = "row-major"
+
+
 class WeightSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A weight without its bytes: all that a compiler may see of it.
 
     dtype: the name of the numpy or ml_dtypes scalar type (``float32``, ``bfloat16``, ``float8_e4m3fn``, ``bool``).
-    shape: the local shape, after sharding. layout: the logical element order. alias: the name of the first member of
+    shape: the local shape, after sharding. layout: the logical element order. alias: the first name, in order, of
     its group of tied weights, or None. shard: ``(axis, count)`` where this is one shard of a larger weight, else None.
     """
 
@@ -108,7 +121,7 @@ class WeightSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     dtype: str
     shape: tuple[int, ...]
     nbytes: int
-    layout: str = "row-major"
+    layout: str = ROW_MAJOR
     alias: str | None = None
     shard: tuple[int, int] | None = None
 
@@ -136,7 +149,8 @@ class Read(msgspec.Struct, frozen=True):
     """Something that one run of a stage looked at, beyond its key.
 
     kind: ``weight`` (where = argument path, name = weight name), ``file``, ``absent``, ``listing``, ``tool`` (where =
-    path, name = the search variables that the stage fixed) or ``env`` (where = variable). digest: of the content seen;
+    path, name = the search variables that the stage fixed), ``env`` (where = variable), ``processor`` or, of a
+    command, ``folder`` (where = ``cwd`` or ``base_dir``, whose path is in what it wrote). digest: of the content seen;
     of nothing (``EMPTY``) where a file was absent.
     """
 
@@ -240,7 +254,8 @@ class Trace(msgspec.Struct, frozen=True, kw_only=True):
     """What one run of a stage read and what it produced.
 
     seconds: how long the stage ran. created: Unix time. manifest: the artifact that says what its File results are to
-    be linked with; a reference, so that a hit decodes no name of no weight.
+    be linked with; a reference, so that a hit decodes no name of no weight. kept: programs, manifests and inputs that
+    explain a miss and go into a reproducer; a hit looks at none of them.
     """
 
     reads: tuple[Read, ...]
@@ -248,12 +263,14 @@ class Trace(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float
     created: float
     manifest: ArtifactRef | None = None
+    kept: tuple[ArtifactRef, ...] = ()
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
     """All that is known under one key: one row of the index. The row repeats its key; another key there is a miss.
 
-    parts: the artifact that holds the named parts as JSON, for ``why``; it is not needed for a hit.
+    parts: the artifact that holds the named parts and the recipe of the newest run as JSON (``Described``), for ``why``
+    and reproducers; it is not needed for a hit.
     """
 
     version: int
@@ -262,6 +279,13 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     tags: tuple[str, ...]
     parts: ArtifactRef
     traces: tuple[Trace, ...]
+
+
+class Described(msgspec.Struct, frozen=True):
+    """What is told of an entry. recipe: how the stage was called, see ``reproduce.recipe``; null where nobody said."""
+
+    parts: tuple[Part, ...]
+    recipe: msgspec.Raw = msgspec.Raw(b"null")
 
 
 class Recent(msgspec.Struct, frozen=True, kw_only=True):

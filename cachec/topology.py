@@ -8,7 +8,7 @@ import msgspec
 
 from cachec.errors import LinkError
 from cachec.hashing import Hasher, digest_bytes
-from cachec.model import WeightSpec
+from cachec.model import ROW_MAJOR, WeightSpec
 
 #: How many differences one LinkError spells out.
 _SHOWN = 8
@@ -38,14 +38,17 @@ def renaming_hint(wanted: Collection[str], there: Collection[str]) -> str:
 class Manifest:
     """What an artifact expects to be linked with: weight specs by name. Immutable; decoded only when looked at.
 
-    Stored as JSON: a list of the specs sorted by name, so equal manifests have equal digests.
+    Stored as JSON: a list of the specs sorted by name, so equal manifests have equal digests. callers: name in the
+    artifact -> the caller's name, for the weights that a plugin renamed so that programs which differ in names alone
+    share an entry; in neither digest nor stored form, because it is another for each of them.
     """
 
-    __slots__ = ("_encoded", "_load", "_weights", "digest")
+    __slots__ = ("_encoded", "_load", "_weights", "callers", "digest")
 
-    def __init__(self, digest: str, load: Callable[[], bytes]) -> None:
+    def __init__(self, digest: str, load: Callable[[], bytes], callers: Mapping[str, str] | None = None) -> None:
         """A manifest whose encoded form ``load`` fetches (and has checked against ``digest``)."""
         self.digest = digest
+        self.callers: Mapping[str, str] = {} if callers is None else dict(callers)
         self._load = load
         self._encoded: bytes | None = None
         self._weights: dict[str, WeightSpec] | None = None
@@ -53,8 +56,12 @@ class Manifest:
     @classmethod
     def of(cls, specs: Mapping[str, WeightSpec]) -> Manifest:
         """The manifest of these specs."""
-        encoded = msgspec.json.encode([specs[name] for name in sorted(specs)])
+        encoded = msgspec.json.encode([_plain(specs[name]) for name in sorted(specs)])
         return cls(digest_bytes(encoded), lambda: encoded)
+
+    def called(self, callers: Mapping[str, str]) -> Manifest:
+        """The same manifest with these names of the caller's; those of other weights are passed over."""
+        return Manifest(self.digest, self.encoded, callers)
 
     def encoded(self) -> bytes:
         """The stored form."""
@@ -91,15 +98,32 @@ class Manifest:
                 f"{hint or '.'}"
             )
 
+    def without(self, name: str) -> Manifest:
+        """The manifest of the other weights. Ties hold among these alone, as in a set without that weight."""
+        left = {other: spec for other, spec in self.weights.items() if other != name}
+        tied: dict[str, list[str]] = {}
+        for other, spec in sorted(left.items()):
+            if spec.alias is not None:
+                tied.setdefault(spec.alias, []).append(other)
+        for names in tied.values():
+            alias = names[0] if len(names) > 1 else None
+            left |= {other: msgspec.structs.replace(left[other], alias=alias) for other in names}
+        return Manifest.of(left).called({other: there for other, there in self.callers.items() if other != name})
+
     def merged(self, other: Manifest) -> Manifest:
-        """Both together. Raises LinkError where they disagree on a name."""
-        if other.digest == self.digest:
+        """Both together. Raises LinkError where they disagree on a name, or on what the caller calls it."""
+        if other.digest == self.digest and other.callers == self.callers:
             return self
         both = dict(self.weights)
         for name, spec in other.weights.items():
             if both.setdefault(name, spec) != spec:
                 raise LinkError(f"two programs disagree on weight {name!r}: {_difference(both[name], spec)}")
-        return Manifest.of(both)
+            if name in self.weights and self.callers.get(name, name) != other.callers.get(name, name):
+                raise LinkError(
+                    f"two programs mean different weights by {name!r}: {self.callers.get(name, name)!r} and "
+                    f"{other.callers.get(name, name)!r}; give only one of them symbols='alpha'"
+                )
+        return Manifest.of(both).called({**self.callers, **other.callers})
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Manifest) and other.digest == self.digest
@@ -109,6 +133,12 @@ class Manifest:
 
     def __repr__(self) -> str:
         return f"Manifest({self.digest[:12]})"
+
+
+def _plain(spec: WeightSpec) -> WeightSpec:
+    """The spec with the one object that stands for the common layout: equal specs are then encoded alike."""
+    layout = spec.layout
+    return spec if layout is ROW_MAJOR or layout != ROW_MAJOR else msgspec.structs.replace(spec, layout=ROW_MAJOR)
 
 
 def _difference(wanted: WeightSpec, found: WeightSpec) -> str:
@@ -125,32 +155,59 @@ class Program:
 
     format: what the IR is, as ``plugin:syntax`` (``jax:stablehlo``). ir: the stripped IR. topology: 64 hexadecimal
     characters over format, IR and manifest: the program's part in a key.
+
+    canonical: what counts instead of the IR's bytes, where a plugin knows a hash that is equal only for IR from which
+    a compiler makes the same (MLIR: without names of values and locations); 64 hexadecimal characters.
     """
 
-    __slots__ = ("_ir", "_load", "format", "ir_digest", "manifest", "topology")
+    __slots__ = ("_ir", "_load", "canonical", "format", "ir_digest", "manifest", "topology")
 
-    def __init__(self, ir: bytes | str, *, format: str, manifest: Manifest) -> None:
+    def __init__(self, ir: bytes | str, *, format: str, manifest: Manifest, canonical: str | None = None) -> None:
         data = ir.encode() if isinstance(ir, str) else bytes(ir)
-        self._init(format, manifest, digest_bytes(data), lambda: data)
+        self._init(format, manifest, digest_bytes(data), canonical, lambda: data)
 
     @classmethod
-    def stored(cls, *, format: str, manifest: Manifest, ir_digest: str, load: Callable[[], bytes]) -> Program:
+    def stored(
+        cls,
+        *,
+        format: str,
+        manifest: Manifest,
+        ir_digest: str,
+        load: Callable[[], bytes],
+        canonical: str | None = None,
+    ) -> Program:
         """A program whose IR ``load`` fetches (and has checked against ``ir_digest``)."""
         program = cls.__new__(cls)
-        program._init(format, manifest, ir_digest, load)
+        program._init(format, manifest, ir_digest, canonical, load)
         return program
 
-    def _init(self, format: str, manifest: Manifest, ir_digest: str, load: Callable[[], bytes]) -> None:
+    def _init(
+        self, format: str, manifest: Manifest, ir_digest: str, canonical: str | None, load: Callable[[], bytes]
+    ) -> None:
         self.format = format
         self.manifest = manifest
         self.ir_digest = ir_digest
+        self.canonical = canonical
         self._load = load
         self._ir: bytes | None = None
         hasher = Hasher("program")
         hasher.part("format", format.encode())
-        hasher.part("ir", ir_digest.encode())
+        if canonical is None:
+            hasher.part("ir", ir_digest.encode())
+        else:
+            hasher.part("canonical", canonical.encode())
         hasher.part("manifest", manifest.digest.encode())
         self.topology = hasher.digest()
+
+    def linked_as(self, manifest: Manifest) -> Program:
+        """The same program with an equal manifest, which may say other names of the caller's."""
+        return Program.stored(
+            format=self.format,
+            manifest=manifest,
+            ir_digest=self.ir_digest,
+            load=lambda: self.ir,
+            canonical=self.canonical,
+        )
 
     @property
     def ir(self) -> bytes:

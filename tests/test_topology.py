@@ -92,3 +92,38 @@ def test_link_refuses_what_no_plugin_made(tmp_path, weights_file):
         link(cachec.File(tmp_path / "x", kind="iree:vmfb"), weights)
     with pytest.raises(cachec.PluginError, match="nowhere"):
         link(cachec.File(tmp_path / "x", kind="nowhere:x", manifest=weights.manifest), weights)
+
+
+def test_equal_specs_are_equal_manifests_however_their_layout_came_about():
+    stated = [spec("a"), spec("a", layout="row-major"), spec("a", layout="".join(["row", "-major"]))]
+    found = {manifest(each).digest for each in stated}
+    assert len(found) == 1
+    decoded = Manifest("0" * 64, manifest(stated[2]).encoded).weights["a"]
+    assert manifest(decoded).digest in found
+
+
+def test_a_canonical_digest_counts_instead_of_the_ir():
+    def program(ir: str, canonical: str | None) -> Program:
+        return Program(ir, format="x:text", manifest=manifest(spec("a")), canonical=canonical)
+
+    base = program("%a", "0" * 64)
+    assert base == program("%b", "0" * 64)
+    assert len({base, program("%a", "1" * 64), program("%a", None), program("%b", None)}) == 4
+    # no canonical digest is taken for one of an IR
+    assert program("%a", None).topology != program("%a", program("%a", None).ir_digest).topology
+    again = base.linked_as(base.manifest.called({"a": "x.a"}))
+    assert again == base
+    assert again.ir == b"%a"
+    assert again.manifest == base.manifest
+    assert again.manifest.callers == {"a": "x.a"}
+    assert again.manifest.encoded() == base.manifest.encoded()
+
+
+def test_manifests_that_mean_different_weights_by_a_name_do_not_merge():
+    base = manifest(spec("a"))
+    assert base.merged(base.called({"a": "x"}).called({})).callers == {}
+    assert base.called({"a": "x"}).merged(base.called({"a": "x"})).callers == {"a": "x"}
+    with pytest.raises(LinkError, match="'x' and 'y'"):
+        base.called({"a": "x"}).merged(base.called({"a": "y"}))
+    both = base.called({"a": "x"}).merged(manifest(spec("b")).called({"b": "z"}))
+    assert both.callers == {"a": "x", "b": "z"}

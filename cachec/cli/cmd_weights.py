@@ -226,49 +226,42 @@ def show(
 
 
 @command.command("verify")
-@click.argument("name")
+@click.argument("what", metavar="NAME-or-PATH")
 @json_option
 @pass_session
-def verify(session: Session, name: str, as_json: bool) -> None:
-    """Hash all owned bytes again; of weights in place, look whether the files are as they were added.
+def verify(session: Session, what: str, as_json: bool) -> None:
+    """Look whether weights are what they should be.
 
-    What is damaged is refused from then on, until the same weights are added again, which repairs it.
+    Owned: all bytes are hashed again. What is damaged is refused from then on, until the same weights are added again,
+    which repairs it. In place: the files have to be as they were added. A path: its structure has to be valid. For the
+    last two, the checksums that a checkpoint states of its files are computed (ONNX external data, TVM); no other
+    format states any.
 
     \b
     Examples:
       cachec weights verify base
-      cachec weights verify base --json
+      cachec weights verify model.onnx --json
 
     \b
-    JSON: {"name", "revision", "owned", "seconds", "damaged": [{"path", "weights": [name], "words"}]}
-    Exit code 1: something is damaged or changed, or there are no such weights.
+    JSON: {"name" or null, "path" or null, "revision" or null, "owned", "checksums", "seconds",
+           "damaged": [{"path", "weights": [name], "words"}]}
+    checksums: how many files had one that was computed. Exit code 1: something is damaged or changed, or there are no
+    such weights.
     """
     store = sources.weight_store(session)
-    revision = sources.named(session, store, name)
+    found = sources.located(session, store, what)
     started = time.monotonic()
-    with Meter(f"verify {revision.name}") as meter:
-        damages = store.verify(revision.id, progress=meter)
+    with Meter(f"verify {what}") as meter:
+        result = sources.verified(found, store, meter)
     seconds = time.monotonic() - started
     if as_json:
-        print_json(
-            {
-                "name": revision.name,
-                "revision": revision.id,
-                "owned": revision.owned,
-                "seconds": seconds,
-                "damaged": [{"path": d.path, "weights": d.names, "words": d.detail} for d in damages],
-            }
-        )
-    elif damages:
-        for damage in damages:
-            names = ", ".join(map(repr, damage.names[:8])) + (" and more" if len(damage.names) > 8 else "")
-            say(f"damaged: {names or 'no weight'}: {damage.path}: {damage.detail}")
-    elif revision.owned:
-        say(f"{revision.name} is whole: {revision.count} weights, {throughput(revision.nbytes, seconds)}")
+        print_json(sources.verdict(found, result, seconds))
     else:
-        say(f"{revision.name}: all files are as they were added")
-    if damages:
-        session.fail(f"{revision.name}: {len(damages)} files are not what was added; add the weights again")
+        for words in sources.verdict_lines(found, result, seconds):
+            say(words)
+    if result.damages:
+        way = "; add the weights again" if found.revision is not None else ""
+        session.fail(f"{what}: {len(result.damages)} files are not what they should be{way}")
 
 
 @command.command("rm")

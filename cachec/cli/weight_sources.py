@@ -14,6 +14,7 @@ import click
 from blake3 import blake3
 
 from cachec import fsio
+from cachec.cli.meter import throughput
 from cachec.cli.session import Session, clean
 from cachec.errors import CachecError, UsageError, WeightError, WeightsChanged
 from cachec.model import WeightSpec
@@ -21,6 +22,7 @@ from cachec.model import WeightSpec
 if TYPE_CHECKING:
     from cachec.cli.meter import Meter
     from cachec.weights import WeightSet
+    from cachec.weights.checksums import Verified
     from cachec.weights.owned import Revision, WeightStore
 
 #: Digits of a revision in a table; an argument takes as few as ``_MIN_DIGITS``.
@@ -227,6 +229,49 @@ def summary(revision: Revision) -> dict[str, Any]:
         "created": revision.created,
         "source": revision.source,
     }
+
+
+def verified(found: Located, store: WeightStore, meter: Meter) -> Verified:
+    """What ``verify`` finds out. Raises CachecError, OSError."""
+    from cachec.weights.checksums import Verified, verify
+
+    revision = found.revision
+    if revision is not None:
+        return Verified(revision.checksums, store.verify(revision.id, progress=meter))
+    with found.open(store) as weights:
+        return verify(weights, meter)
+
+
+def verdict(found: Located, result: Verified, seconds: float) -> dict[str, Any]:
+    """What ``verify`` says, as JSON."""
+    revision = found.revision
+    return {
+        "name": revision.name if revision else None,
+        "path": os.path.abspath(found.path) if found.path else None,
+        "revision": revision.id if revision else None,
+        "owned": revision is not None and revision.owned,
+        "checksums": result.checksums,
+        "seconds": seconds,
+        "damaged": [{"path": d.path, "weights": d.names, "words": d.detail} for d in result.damages],
+    }
+
+
+def verdict_lines(found: Located, result: Verified, seconds: float) -> list[str]:
+    """What ``verify`` says, as lines."""
+    if result.damages:
+        return [f"damaged: {_some_names(damage.names)}: {damage.path}: {damage.detail}" for damage in result.damages]
+    revision = found.revision
+    if revision is not None and revision.owned:
+        return [f"{revision.name} is whole: {revision.count} weights, {throughput(revision.nbytes, seconds)}"]
+    number = result.checksums
+    stated = f"{number} stated checksums agree" if number else "no checksums are stated"
+    if revision is not None:
+        return [f"{revision.name}: all files are as they were added; {stated}"]
+    return [f"{found.text}: its structure is valid; {stated}"]
+
+
+def _some_names(names: tuple[str, ...]) -> str:
+    return ", ".join(map(repr, names[:8])) + (" and more" if len(names) > 8 else "") if names else "no weight"
 
 
 def details(found: Located, specs: Mapping[str, WeightSpec], digests: Mapping[str, str]) -> dict[str, Any]:

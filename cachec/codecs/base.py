@@ -109,11 +109,11 @@ def _read_closing(fd: int, ref: ArtifactRef) -> bytes:
 
 def reader(source: Source, ref: ArtifactRef) -> Callable[[], bytes]:
     """Reads an artifact later. That it is there and whole is asked now, so that a hit does not fail after it was given;
-    the bytes are checked again when they are read.
+    the bytes are checked again when they are read. The source lives on with the function, and with it the lease.
     """
     path = source.path(ref)
 
-    def load() -> bytes:
+    def load(_held: Source = source) -> bytes:
         data = _read_closing(open_checked(path, ref), ref)
         if digest_bytes(data) != ref.digest:
             raise StoreFault(Fault.ARTIFACT_CORRUPT, f"artifact {ref.digest[:12]} was altered after it was checked")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -27,14 +27,15 @@ def decode(
     manifest: ArtifactRef | None = None,
     *,
     provenance: Provenance | None = None,
+    names: Mapping[str, str] | None = None,
 ) -> Any:
     """The result: mutable parts made anew at each call, arrays and files in place in the store.
 
     caller: the weight sets of this call by argument path. manifest: what File and Dir results without a manifest of
-    their own are to be linked with. provenance: is told the digest of every array. Raises StoreFault: ROW_CORRUPT for
-    what can't be, ARTIFACT_... for content that is not there.
+    their own are to be linked with. provenance: is told the digest of every array. names: of the call, see
+    ``Manifest.callers``. Raises StoreFault: ROW_CORRUPT for what can't be, ARTIFACT_... for content that is not there.
     """
-    return Decoder(source, plugins, caller, manifest, provenance).decode(node)
+    return Decoder(source, plugins, caller, manifest, provenance, names).decode(node)
 
 
 class Decoder:
@@ -47,11 +48,12 @@ class Decoder:
         caller: Caller,
         manifest: ArtifactRef | None = None,
         provenance: Provenance | None = None,
+        names: Mapping[str, str] | None = None,
     ) -> None:
         self._source = source
         self._plugins = plugins
         self._caller = caller
-        self._manifests = files.Manifests(source, manifest)
+        self._manifests = files.Manifests(source, manifest, names)
         self._provenance = provenance
 
     def decode(self, node: Node) -> Any:

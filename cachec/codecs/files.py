@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator
-from typing import Any, Final
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Final
 
 import msgspec
 
@@ -17,6 +17,7 @@ from cachec.artifact import Dir, File
 from cachec.codecs.base import Sink, Source, corrupt, meta_of, reader, unstorable
 from cachec.model import ArtifactRef, Leaf
 from cachec.topology import Manifest, Program
+from cachec.trees import tree_name
 
 
 class _FileMeta(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -35,7 +36,11 @@ class _DirMeta(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class _ProgramMeta(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """canonical: see Program, empty for none. callers: of the manifest."""
+
     format: str
+    canonical: Annotated[str, msgspec.Meta(pattern="^([0-9a-f]{64})?$")] = ""
+    callers: dict[str, str] = {}
 
 
 _MISSING: Final = "a stage returns files that exist when it returns"
@@ -44,18 +49,27 @@ _MISSING: Final = "a stage returns files that exist when it returns"
 class Manifests:
     """The manifests of one result, each asked of the store once."""
 
-    def __init__(self, source: Source, inherited: ArtifactRef | None) -> None:
-        """inherited: what the stage says for files that have none of their own."""
+    def __init__(self, source: Source, inherited: ArtifactRef | None, callers: Mapping[str, str] | None = None) -> None:
+        """inherited: what the stage says for files that have none of their own. callers: see Manifest; of the call."""
         self._source = source
         self._inherited = inherited
+        self._callers = callers or {}
         self._known: dict[ArtifactRef, Manifest] = {}
 
     def of(self, ref: ArtifactRef) -> Manifest:
         """The manifest, read when first looked at. Raises StoreFault where its artifact is gone or altered."""
         found = self._known.get(ref)
         if found is None:
-            found = self._known[ref] = Manifest(ref.digest, reader(self._source, ref))
+            load = reader(self._source, ref)
+            found = self._known[ref] = Manifest(ref.digest, load, self._callers)
         return found
+
+    def of_program(self, ref: ArtifactRef, callers: Mapping[str, str]) -> Manifest:
+        """The same, of a program that says names of its own: the caller's, or those that ``callers`` explains."""
+        found = self.of(ref)
+        if not callers:
+            return found
+        return found.called({name: self._callers.get(there, there) for name, there in callers.items()})
 
     def own_or_inherited(self, own: tuple[ArtifactRef, ...]) -> Manifest | None:
         """``own`` holds a manifest or nothing."""
@@ -106,7 +120,7 @@ def decode_file(leaf: Leaf, source: Source, manifests: Manifests) -> File:
     if not 1 <= len(leaf.artifacts) <= 2:
         raise corrupt(f"codec 'file' has {len(leaf.artifacts)} artifacts, expected 1 or 2")
     path = source.path(leaf.artifacts[0])
-    return File(path, meta.kind, manifests.own_or_inherited(leaf.artifacts[1:]), meta.name)
+    return File(path, meta.kind, manifests.own_or_inherited(leaf.artifacts[1:]), meta.name).holding(source)
 
 
 def encode_dir(value: Dir, sink: Sink, where: str) -> Leaf:
@@ -171,22 +185,36 @@ def _link_target(value: Dir, where: str, name: str, target: str) -> str:
 
 def decode_dir(leaf: Leaf, source: Source, manifests: Manifests) -> Dir:
     """The folder in the store."""
+    meta, files = _contents(leaf)
+    path = source.tree(files, meta.links, meta.folders)
+    found: Dir = Dir(path, meta.kind, manifests.own_or_inherited(leaf.artifacts[len(files) :]), meta.name)
+    return found.holding(source)
+
+
+def _contents(leaf: Leaf) -> tuple[_DirMeta, dict[str, tuple[ArtifactRef, bool]]]:
     meta = meta_of(leaf, _DirMeta, artifacts=None)
     count = len(meta.files)
     if not count <= len(leaf.artifacts) <= count + 1:
         raise corrupt(f"codec 'dir' has {len(leaf.artifacts)} artifacts for {count} files")
-    files = {
-        name: (ref, executable) for (name, executable), ref in zip(meta.files.items(), leaf.artifacts, strict=False)
-    }
-    path = source.tree(files, meta.links, meta.folders)
-    found: Dir = Dir(path, meta.kind, manifests.own_or_inherited(leaf.artifacts[count:]), meta.name)
-    return found
+    named = zip(meta.files.items(), leaf.artifacts, strict=False)
+    return meta, {name: (ref, executable) for (name, executable), ref in named}
+
+
+def tree_of(leaf: Leaf) -> str:
+    """The name of the tree that a stored folder is handed out as. Raises StoreFault where the leaf is malformed."""
+    meta, files = _contents(leaf)
+    return tree_name(files, meta.links, meta.folders)
 
 
 def encode_program(value: Program, sink: Sink, where: str) -> Leaf:
     """IR and manifest."""
     artifacts = (sink.add_bytes(value.ir), sink.add_bytes(value.manifest.encoded()))
-    return Leaf("program", artifacts, {"format": value.format})
+    meta: dict[str, Any] = {"format": value.format}
+    if value.canonical is not None:
+        meta["canonical"] = value.canonical
+    if value.manifest.callers:
+        meta["callers"] = dict(value.manifest.callers)
+    return Leaf("program", artifacts, meta)
 
 
 def decode_program(leaf: Leaf, source: Source, manifests: Manifests) -> Program:
@@ -194,5 +222,9 @@ def decode_program(leaf: Leaf, source: Source, manifests: Manifests) -> Program:
     meta = meta_of(leaf, _ProgramMeta, artifacts=2)
     ir, manifest = leaf.artifacts
     return Program.stored(
-        format=meta.format, manifest=manifests.of(manifest), ir_digest=ir.digest, load=reader(source, ir)
+        format=meta.format,
+        manifest=manifests.of_program(manifest, meta.callers),
+        ir_digest=ir.digest,
+        load=reader(source, ir),
+        canonical=meta.canonical or None,
     )

@@ -119,7 +119,12 @@ def _of_handles(node: Weights, source: Source, caller: Caller) -> WeightSet:
 
 def _stored(owned: Mapping[str, OwnedWeight], source: Source) -> WeightSet:
     """The weights whose bytes the store has."""
-    return WeightSet.from_files({name: (source.path(item.artifact), item.spec) for name, item in owned.items()})
+    found = WeightSet.from_files({name: (source.path(item.artifact), item.spec) for name, item in owned.items()})
+    weakref.finalize(found.source, _nothing, source).atexit = False  # a lease lives as long as its store is open
+    return found
+
+
+def _nothing(_source: Source) -> None: ...
 
 
 def _rank(node: Weights, caller: Caller) -> int | None:

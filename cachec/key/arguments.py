@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from pathlib import Path, PurePath
+from pathlib import PurePath
 from stat import S_IXUSR
 from typing import Any, NamedTuple
 
@@ -18,7 +18,7 @@ from cachec.key import canonical
 from cachec.key.code import CodeKeys
 from cachec.model import Part
 from cachec.plugins import Plugins
-from cachec.topology import Program
+from cachec.topology import Manifest, Program
 from cachec.weights import Weight, WeightSet
 
 #: From this size a plain array argument gets a warning: it is hashed at every call.
@@ -39,11 +39,13 @@ class Payload(NamedTuple):
 
 class Found:
     """What turned up in the arguments of one call: weight sets, programs and large arrays (bytes) by argument path; the
-    plugins whose types did; the code, stages and installed distributions that callables reach."""
+    plugins whose types did; the code, stages and installed distributions that callables reach; what the caller calls
+    the weights that programs renamed (``Manifest.callers``)."""
 
-    __slots__ = ("code", "distributions", "large", "plugins", "programs", "stages", "weights")
+    __slots__ = ("callers", "code", "distributions", "large", "plugins", "programs", "stages", "weights")
 
     def __init__(self) -> None:
+        self.callers: dict[str, str] = {}
         self.code: list[Part] = []
         self.weights: dict[str, WeightSet] = {}
         self.programs: dict[str, Program] = {}
@@ -116,6 +118,7 @@ class _Collector:
             return self._weights(value, path)
         if isinstance(value, Program):
             self._found.programs[path] = value
+            self._called(value.manifest, path)
             ir_digest, form = value.ir_digest, value.format
             return Payload(f"program/{path}", value.topology.encode(), lambda: f"{form}, ir {ir_digest}")
         if isinstance(value, File | Dir | PurePath):
@@ -156,7 +159,18 @@ class _Collector:
                 f"{error.strerror}. Pass a str to key a path by its text, or leave it out with ignore=[...]"
             ) from error
         told, said = _told(value, place)
+        if isinstance(value, File | Dir) and value.manifest is not None:
+            self._called(value.manifest, path)
         return Payload(f"file/{path}", digest.encode() + told, lambda: f"{os.path.basename(place)} {digest[:12]}{said}")
+
+    def _called(self, manifest: Manifest, path: str) -> None:
+        for name, there in manifest.callers.items():
+            known = self._found.callers.setdefault(name, there)
+            if known != there:
+                raise UnkeyableArgument(
+                    f"argument {path} means {there!r} by the weight {name!r}, another argument means {known!r}; "
+                    "give the stage programs that keep the names of their weights"
+                )
 
     def _callable(self, value: Any, path: str) -> Payload:
         code = self._code.of(value)
@@ -293,4 +307,4 @@ def path_like_text(arguments: Mapping[str, Any]) -> list[str]:
 
 
 def _exists(text: str) -> bool:
-    return "\0" not in text and len(text) < 4096 and ("/" in text or "." in text) and Path(text).exists()
+    return "\0" not in text and len(text) < 4096 and ("/" in text or "." in text) and os.path.exists(text)

@@ -10,6 +10,7 @@ from cachec.errors import UsageError
 from cachec.fsio import Identity
 from cachec.hashing import EMPTY, FileDigests, Hasher
 from cachec.key.environment import variable_digest
+from cachec.key.platform import processor_digest
 from cachec.key.tools import ToolKeys
 from cachec.model import Read
 
@@ -74,6 +75,8 @@ class Dependencies:
             return PRESENT if os.path.exists(read.where) else EMPTY  # a dangling link can't be opened
         if read.kind == "listing":
             return self.listing(read.where)
+        if read.kind == "processor":
+            return processor_digest()
         if read.kind == "tool":
             return self.tool(read.where, search_environ(read.name, self._environ))
         raise ValueError(f"a read of kind {read.kind!r} is not a file, listing, tool or variable")

@@ -12,6 +12,7 @@ from types import FunctionType, ModuleType
 from typing import Any
 
 from cachec.hashing import Hasher
+from cachec.key import classes
 from cachec.key.codeobjects import code_digest, code_uses
 from cachec.key.graph import Graph, file_part, module_name, package_name
 from cachec.key.modules import Locator, Sources
@@ -84,6 +85,14 @@ class Walk:
         if getattr(spec, "origin", None) in ("built-in", "frozen"):
             return ("library", "")
         return ("project", "")
+
+    def origin_of_class(self, cls: type) -> tuple[str, str]:
+        """As of the module that it says it is of. A class that this module does not have was made by a call, such as
+        ``types.new_class``, which says so of every class that it makes: it is the project's."""
+        kind, distribution = self.origin_of_module(cls.__module__)
+        if kind != "project" and classes.is_made_elsewhere(cls):
+            return ("project", "")
+        return (kind, distribution)
 
     # --- values
 
@@ -415,7 +424,7 @@ class Walk:
     def cls(self, cls: type, *, lenient: bool) -> str:
         """The label of a class; its body, bases and methods are looked at later."""
         name = f"{cls.__module__}.{cls.__qualname__}"
-        kind, distribution = self.origin_of_module(cls.__module__)
+        kind, distribution = self.origin_of_class(cls)
         if distribution:
             self._graph.distributions.add(distribution)
         if kind != "project":
@@ -430,12 +439,13 @@ class Walk:
         graph = self._graph
         hasher = Hasher("class")
         module = sys.modules.get(cls.__module__)
-        namespace = vars(module) if module is not None else {}
+        namespace = vars(module) if module is not None and self.origin_of_module(cls.__module__)[0] == "project" else {}
         file = namespace.get("__file__")
         unit = None
         if isinstance(file, str):
             unit = self._units.at(module_name(namespace), file, package_name(namespace))
         node = unit.source.class_node(cls.__qualname__) if unit is not None else None
+        said = node is not None or classes.tells(cls)
         detail = "no source"
         if unit is not None and node is not None:
             apart = {
@@ -452,14 +462,16 @@ class Walk:
             if name in _SKIPPED_ATTRIBUTES or isinstance(value, _SLOTS):
                 continue
             for kind, function in _methods(value):
-                if function.__code__.co_filename.startswith("<") and node is not None:
-                    continue  # made by a decorator of the class from its syntax
+                if said and classes.made(function, cls):
+                    continue  # from what the class says, by a decorator or base
                 hasher.part(f"{kind} {name}", self.function(function, lenient=lenient).encode())
-            # Double-underscore values are the interpreter's (some appear late: __slotnames__) or stand in the syntax.
-            own = not (name.startswith("__") and name.endswith("__"))
-            if own and not isinstance(value, FunctionType | staticmethod | classmethod | property):
-                said = self.reference(value, f"{label}.{name}", lenient=True)
-                hasher.part(f"attribute {name}", said.encode())
+            if classes.is_own(cls, name) and not isinstance(
+                value, FunctionType | staticmethod | classmethod | property
+            ):
+                stands = self.reference(value, f"{label}.{name}", lenient=True)
+                hasher.part(f"attribute {name}", stands.encode())
+        for name, content in classes.contents(cls, graph.watch):
+            hasher.part(f"content {name}", self.reference(content, f"{label}.{name}", lenient=True).encode())
         graph.part(label, hasher, detail)
         self._reached(namespace, unit)
 

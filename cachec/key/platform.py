@@ -24,6 +24,11 @@ _X86_PREFIXES = (
 #: arm64 names that the kernel gives and no instruction set does.
 _ARM_KERNEL = frozenset({"cpuid", "evtstrm"})
 
+#: Fields of /proc/cpuinfo that say which model it is: x86, arm64, RISC-V, POWER and s390.
+_MODEL = frozenset(
+    {"vendor_id", "cpu family", "model", "CPU implementer", "CPU variant", "CPU part", "uarch", "mvendorid", "cpu"}
+)
+
 CPUINFO = "/proc/cpuinfo"
 
 
@@ -90,6 +95,23 @@ def _portable_part() -> Part:
     python = _python()["python"]
     hasher.part("python", python.encode())
     return Part("platform", hasher.digest(), f"portable; {python}")
+
+
+@functools.lru_cache(maxsize=1)
+def processor_digest() -> str:
+    """What LLVM makes ``host`` of: instruction set features, and the numbers of the model, by which it tunes code
+    (``getHostCPUName`` in llvm/lib/TargetParser/Host.cpp)."""
+    return processor(_read_cpuinfo())
+
+
+def processor(cpuinfo: str) -> str:
+    """The same for the text of ``/proc/cpuinfo``."""
+    hasher = Hasher("processor")
+    hasher.part("machine", os.uname().machine.encode())
+    hasher.part("features", " ".join(cpu_features(cpuinfo)[0]).encode())
+    models = {line for line in map(str.strip, cpuinfo.splitlines()) if line.partition(":")[0].strip() in _MODEL}
+    hasher.part("model", "\n".join(sorted(models)).encode())
+    return hasher.digest()
 
 
 def _python() -> dict[str, str]:

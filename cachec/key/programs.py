@@ -120,7 +120,7 @@ class Finder:
         else:
             found.files[label] = os.path.realpath(path)
             found.notes.append(f"{label} is a script: what it runs besides its interpreter is not known")
-        name = _interpreter(head)
+        name = interpreter_name(head)
         interpreter = which(name, environ) if name else None
         if interpreter is None:
             found.notes.append(f"the interpreter {name!r} of {label} was not found")
@@ -153,7 +153,7 @@ def _same_named(owner: Distribution, name: str) -> list[str]:
     return found
 
 
-def _interpreter(head: bytes) -> str:
+def interpreter_name(head: bytes) -> str:
     """The program that a ``#!`` line runs, through ``env`` and through pip's form for long paths.
 
     pip writes ``#!/bin/sh`` and a line ``'''exec' "/long/path/python" "$0" "$@"`` where the path does not fit the

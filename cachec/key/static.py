@@ -330,8 +330,10 @@ class Static:
             elif self._current(code) and (not plain or code.co_name == name or self._accounted(function)):
                 continue
             self._live.as_imported(function, where)
-        if isinstance(only, ast.Assign | ast.AnnAssign) and only.value is not None:
-            self._compare_literal(only.value, value, where, registry=bool(unit.whole))
+        if isinstance(only, ast.Assign | ast.AnnAssign):
+            written = _written(only, name)
+            if written is not None:
+                self._compare_literal(written, value, where, registry=bool(unit.whole))
         elif plain and not isinstance(value, FunctionType):
             self._live.as_imported(value, where)
 
@@ -381,6 +383,26 @@ class Static:
             value = [each for each in value if not self._registered(each, registry)]
         if type(literal) is not type(value) or repr(literal) != repr(value):
             self._live.as_imported(value, where)
+
+
+def _written(statement: ast.Assign | ast.AnnAssign, name: str) -> ast.expr | None:
+    """The expression that an assignment binds ``name`` to: ``2`` of ``a, b = 1, 2`` for ``b``. None where it can't be
+    told from the text, or is bound twice."""
+    targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+    pending = [(target, statement.value) for target in targets]
+    found: list[ast.expr | None] = []
+    while pending:
+        target, value = pending.pop()
+        if isinstance(target, ast.Name):
+            found += [value] if target.id == name else []
+        elif isinstance(target, ast.Tuple | ast.List):
+            values: list[ast.expr] = value.elts if isinstance(value, ast.Tuple | ast.List) else []
+            is_even = len(values) == len(target.elts)
+            is_plain = is_even and not any(isinstance(each, ast.Starred) for each in (*target.elts, *values))
+            pending += [(each, values[i] if is_plain else None) for i, each in enumerate(target.elts)]
+        elif isinstance(target, ast.Starred):
+            pending.append((target.value, None))
+    return found[0] if len(found) == 1 else None
 
 
 def _class_values(node: ast.ClassDef) -> dict[str, ast.expr]:

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from cachec.errors import CapturedWeights, UnkeyableArgument
 from cachec.hashing import Hasher, digest_bytes
+from cachec.key.classes import HEAPTYPE
 from cachec.key.graph import Graph
 from cachec.key.words import describe
 
@@ -27,8 +28,6 @@ _BUILTINS = (
 #: Types whose instances take no part in a result: who holds a lock or writes a log line decides nothing.
 _INERT = frozenset({"_thread.lock", "_thread.RLock", "logging.Logger", "logging.RootLogger", "builtins.object"})
 _TYPING = (types.GenericAlias, types.UnionType)
-#: Py_TPFLAGS_HEAPTYPE (Include/object.h): the class was made by a class statement.
-_HEAPTYPE = 1 << 9
 #: More objects than this are not watched one by one.
 _WATCHED = 1000
 #: As for arguments (``canonical.MAX_DEPTH``): deeper nesting would exhaust Python's own stack.
@@ -45,6 +44,7 @@ class Live(Protocol):
     def cls(self, cls: type, *, lenient: bool) -> str: ...
     def function(self, function: FunctionType, *, lenient: bool) -> str: ...
     def origin_of_module(self, name: object) -> tuple[str, str]: ...
+    def origin_of_class(self, cls: type) -> tuple[str, str]: ...
 
 
 class Values:
@@ -134,7 +134,7 @@ class Values:
 
     def _is_project_instance(self, value: object) -> bool:
         kind = type(value)
-        if isinstance(value, enum.Enum) or self._live.origin_of_module(kind.__module__)[0] != "project":
+        if isinstance(value, enum.Enum) or self._live.origin_of_class(kind)[0] != "project":
             return False
         return self._is_plain_class(kind)
 
@@ -216,7 +216,7 @@ class Values:
             return (_MARK + "stage", again(_attribute(value, "__wrapped__")), *map(again, bound))
         if kind.__module__ in ("cachec", "cachec.cache") and kind.__name__ == "Cache":
             return (_MARK + "inert", "cachec.Cache")
-        origin, distribution = self._live.origin_of_module(kind.__module__)
+        origin, distribution = self._live.origin_of_class(kind)
         if distribution:
             self._graph.distributions.add(distribution)
         wrapped = _attribute(value, "__wrapped__")
@@ -239,7 +239,7 @@ class Values:
         for base in kind.__mro__[:-1]:
             module = sys.modules.get(base.__module__)
             file = getattr(module, "__file__", None)
-            if not base.__flags__ & _HEAPTYPE or (file is not None and not file.endswith(".py")):
+            if not base.__flags__ & HEAPTYPE or (file is not None and not file.endswith(".py")):
                 return False
             if file is None and self._live.origin_of_module(base.__module__)[0] != "project":
                 return False

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from cachec import fsio
 from cachec.errors import UsageError, WeightsChanged
 from cachec.model import WeightSpec
+from cachec.weights.copying import source_of
 from cachec.weights.dtypes import numpy_dtype
+from cachec.weights.sources import Extent, Ranges
 from cachec.weights.weight import Weight
 
 if TYPE_CHECKING:
@@ -130,16 +132,20 @@ def _difference(old: np.ndarray[Any, Any], new: np.ndarray[Any, Any]) -> np.ndar
 
 def _chunks(weight: Weight) -> Iterator[memoryview]:
     """The bytes in pieces, read from the file where there is one. Raises WeightsChanged where it became shorter."""
-    extent = weight.extent()
-    if extent is None:
-        data = weight.raw()
-        for begin in range(0, len(data), _CHUNK):
-            yield data[begin : begin + _CHUNK]
-        return
-    for begin in range(0, extent.nbytes, _CHUNK):
+    found = source_of(weight)
+    for begin in range(0, found.nbytes, _CHUNK):
+        length = min(_CHUNK, found.nbytes - begin)
+        if isinstance(found, memoryview):
+            yield found[begin : begin + length]
+            continue
+        piece = memoryview(bytearray(length))
         try:
-            piece = fsio.pread_exact(extent.fd, extent.offset + begin, min(_CHUNK, extent.nbytes - begin))
+            if isinstance(found, Ranges):
+                found.read(begin, piece)
+            else:
+                fsio.pread_into(found.fd, found.offset + begin, piece)
         except EOFError as error:
-            raise WeightsChanged(f"{extent.file.path}: became shorter while it was compared") from error
-        yield memoryview(piece)
-    extent.check()
+            raise WeightsChanged(f"weight {weight.name!r}: its file became shorter while it was compared") from error
+        yield piece
+    if isinstance(found, Extent):
+        found.check()

@@ -8,7 +8,8 @@ Linux 6.18). A buffer serves small ranges, and files that can't be mapped. A fil
 ``write`` fail, and no signal: the map is never looked at by the process itself.
 
 A digest is taken of what was *written*, read back from the page cache a few chunks behind the copy. So it is true of
-the copy whatever happens to the source meanwhile. Private memory is two buffers of 256 KiB.
+the copy whatever happens to the source meanwhile. Private memory is two buffers of 256 KiB, and one of 1 MiB where
+small tensors are loaded.
 
 A copy that ends early leaves nothing: who calls removes its partial file. A partial file is never continued, for it
 would have to be read again to be trusted, and that costs as much as the copy; resuming is by whole tensors (see
@@ -17,6 +18,7 @@ would have to be read again to be trusted, and that costs as much as the copy; r
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import mmap
@@ -32,7 +34,7 @@ from blake3 import blake3
 from cachec import fsio
 from cachec.errors import WeightsChanged
 from cachec.hashing import EMPTY
-from cachec.weights.sources import Extent
+from cachec.weights.sources import Extent, Ranges
 from cachec.weights.weight import Weight
 
 #: Called with the bytes done and the bytes in all, by the thread that copies.
@@ -48,8 +50,9 @@ _QUEUED = 32
 _MAPPED = mmap.MAP_SHARED | mmap.MAP_POPULATE
 #: Larger ones leave the caches of a core, which costs more than it saves in calls.
 _BUFFER = 1 << 18
-#: Up to this size a digest is taken by the copying thread: handing it over would take longer.
-_INLINE = 1 << 20
+#: Up to this size a digest is taken by the copying thread, as handing it over would take longer; and a source may be
+#: looked at as a whole before it is copied.
+SMALL = 1 << 20
 #: ioctl_ficlone(2): _IOW(0x94, 9, int).
 _FICLONE = 0x40049409
 #: What the kernel says where it can't copy between these two files; they are then copied by hand.
@@ -58,9 +61,27 @@ _NO_KERNEL_COPY = frozenset(
 )
 
 
-def source_of(weight: Weight) -> Extent | memoryview:
+#: The bytes of a weight in any form that can be copied.
+Copied = Extent | Ranges | memoryview
+
+
+def source_of(weight: Weight) -> Copied:
     """The bytes of a weight in the form that is copied best. Counts as a read of all of them."""
-    return weight.extent() or weight.raw()
+    tensor = weight.tensor
+    source, there = weight.within()
+    source.expose(there, tensor, None)
+    return source.extent(there, tensor) or source.ranges(there, tensor) or source.view(there, tensor)
+
+
+@contextlib.contextmanager
+def room_for(path: str | os.PathLike[str], otherwise: str) -> Iterator[None]:
+    """Let an error of the body that says that there is no room name ``path``, and say what to do: ``otherwise``."""
+    try:
+        yield
+    except OSError as error:
+        if not fsio.is_full(error) or error.filename is not None:
+            raise
+        raise OSError(error.errno, f"{error.strerror}; {otherwise}", os.fspath(path)) from error
 
 
 class Copier:
@@ -75,14 +96,15 @@ class Copier:
         self._done = 0
         self._follower: _Follower | None = None
         self._buffer: memoryview | None = None
+        self._loaded: memoryview | None = None
 
-    def copy(self, source: Extent | memoryview, fd: int, offset: int = 0, *, digest: bool = True) -> Digest | None:
+    def copy(self, source: Copied, fd: int, offset: int = 0, *, digest: bool = True) -> Digest | None:
         """Copy all of ``source`` to ``offset`` of the open file ``fd`` (readable and writable; its position is unused).
 
         Gives the digest of what was written, perhaps still being taken: ask it before ``fd`` is closed. Raises OSError
         (``ENOSPC`` and the like) and WeightsChanged; the digest thread is then done with ``fd``.
         """
-        follow = self._following(fd, offset) if digest and source.nbytes > _INLINE else None
+        follow = self._following(fd, offset) if digest and source.nbytes > SMALL else None
         try:
             self._copy(source, fd, offset, follow)
             if isinstance(source, Extent):
@@ -96,9 +118,11 @@ class Copier:
             return follow.digest
         return self._hashed(fd, offset, source.nbytes) if digest else None
 
-    def _copy(self, source: Extent | memoryview, fd: int, offset: int, follow: _Follow | None) -> None:
+    def _copy(self, source: Copied, fd: int, offset: int, follow: _Follow | None) -> None:
         if isinstance(source, memoryview):
             steps = _from_memory(source, fd, offset)
+        elif isinstance(source, Ranges):
+            steps = self._from_ranges(source, fd, offset)
         elif offset == 0 and _clone(source, fd):
             steps = (min(_CHUNK, source.nbytes - done) for done in range(0, source.nbytes, _CHUNK))
         else:
@@ -129,10 +153,22 @@ class Copier:
             done += step
             yield step
 
-    def hash(self, source: Extent | memoryview) -> str:
+    def _from_ranges(self, source: Ranges, fd: int, offset: int) -> Iterator[int]:
+        """Copy what is put together on the way."""
+        for begin in range(0, source.nbytes, _BUFFER):
+            piece = self._borrowed()[: source.nbytes - begin]
+            try:
+                source.read(begin, piece)
+            except EOFError as error:
+                raise _shorter(source) from error
+            yield from _from_memory(piece, fd, offset + begin)
+
+    def hash(self, source: Copied) -> str:
         """The digest of a source, without copying it. Raises WeightsChanged."""
         if isinstance(source, memoryview):
             return blake3(source).hexdigest()
+        if isinstance(source, Ranges):
+            return source.digest()
         hasher = blake3()
         try:
             _update(hasher, source.fd, source.offset, source.nbytes, self._borrowed())
@@ -140,6 +176,29 @@ class Copier:
             raise _shorter(source) from error
         source.check()
         return hasher.hexdigest()
+
+    def load(self, source: Copied) -> memoryview | None:
+        """All bytes of a source of at most ``SMALL`` bytes, in memory that the next call uses again; None for a larger.
+
+        Nobody else can change them there, so their digest is that of what is written. Raises WeightsChanged.
+        """
+        if source.nbytes > SMALL:
+            return None
+        if self._loaded is None:
+            self._loaded = memoryview(bytearray(SMALL))
+        data = self._loaded[: source.nbytes]
+        if isinstance(source, memoryview):
+            data[:] = source
+            return data
+        try:
+            if isinstance(source, Ranges):
+                source.read(0, data)
+            else:
+                fsio.pread_into(source.fd, source.offset, data)
+                source.check()
+        except EOFError as error:
+            raise _shorter(source) from error
+        return data
 
     def skip(self, nbytes: int) -> None:
         """Count bytes that need no copy."""
@@ -358,5 +417,6 @@ def _clone(source: Extent, fd: int) -> bool:
     return True
 
 
-def _shorter(source: Extent) -> WeightsChanged:
-    return WeightsChanged(f"{source.file.path}: became shorter while it was copied; open the weights again")
+def _shorter(source: Extent | Ranges) -> WeightsChanged:
+    path = source.file.path if isinstance(source, Extent) else "a file of the weights"
+    return WeightsChanged(f"{path}: became shorter while it was copied; open the weights again")

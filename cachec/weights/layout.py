@@ -24,14 +24,15 @@ Ties = tuple[tuple[str, ...], ...]
 class Layout:
     """Tensors by name, sorted by name: the order in a file must not reach a compiler.
 
-    ties: groups of names that share one weight, as stated by the caller. Everything computed from a layout is kept on
+    ties: groups of names that share one weight, as stated by the caller, in whichever order: groups and the names in
+    them are kept sorted, and the first is the group's alias. Everything computed from a layout is kept on
     it, so opening the same files again computes nothing.
     """
 
     def __init__(self, tensors: Mapping[str, Tensor], ties: Ties = ()) -> None:
         self.tensors: dict[str, Tensor] = {name: tensors[name] for name in sorted(tensors)}
-        self.ties = ties
-        self._alias = {name: group[0] for group in ties for name in group}
+        self.ties = tuple(sorted(tuple(sorted(group)) for group in ties))
+        self._alias = {name: group[0] for group in self.ties for name in group}
         self._derived: Kept[tuple[Layout, Mapping[str, str] | None]] = Kept(_REMEMBERED)
 
     def spec(self, name: str) -> WeightSpec:
@@ -156,7 +157,7 @@ class Layout:
         return self._remember(request, lambda: (self._overlay(over, replace), None))[0]
 
     def _part(self, names: tuple[str, ...], old: tuple[str, ...], ties: Ties) -> tuple[Layout, Mapping[str, str]]:
-        back = dict(zip(names, old, strict=True))
+        back = {checked_name(new, "part"): there for new, there in zip(names, old, strict=True)}
         for name in old:
             if name not in self.tensors:
                 raise self.unknown(name)
@@ -235,13 +236,26 @@ class Layout:
             return self, {}
         back: dict[str, str] = {}
         for old, new in names.items():
-            if not isinstance(new, str) or not new:
-                raise UsageError(f"rename: {old!r} expected to become a name, found {new!r}")
+            checked_name(new, f"rename: {old!r}")
             if new in back:
                 raise UsageError(f"rename: {back[new]!r} and {old!r} would both be named {new!r}")
             back[new] = old
         ties = tuple(tuple(names[name] for name in group) for group in self.ties)
         return Layout({new: self.tensors[old] for new, old in back.items()}, ties), back
+
+
+def checked_name(name: object, where: str) -> str:
+    """A name that a weight can have. Raises UsageError, which begins with ``where``, for anything else."""
+    if isinstance(name, str) and name:
+        if name.isascii():
+            return name
+        try:
+            name.encode()
+        except UnicodeEncodeError:
+            pass  # half of a surrogate pair, which no file and no key can hold
+        else:
+            return name
+    raise UsageError(f"{where}: expected a name of a weight, a text that is not empty, found {name!r}")
 
 
 def _sharded(tensor: Tensor) -> str:

@@ -10,7 +10,7 @@ from cachec.errors import UsageError
 from cachec.model import WeightSpec
 from cachec.weights.arrays import describe
 from cachec.weights.dtypes import BLOCKS, size_of
-from cachec.weights.layout import Ties
+from cachec.weights.layout import Ties, checked_name
 from cachec.weights.safetensors import Tensor
 from cachec.weights.sources import Buffer
 
@@ -23,8 +23,7 @@ def buffers_of(arrays: Mapping[str, Any]) -> tuple[dict[str, Tensor], dict[str, 
     tensors: dict[str, Tensor] = {}
     buffers: dict[str, Buffer] = {}
     for name, value in arrays.items():
-        if not isinstance(name, str) or not name:
-            raise UsageError(f"from_arrays: expected a name, found {name!r}")
+        checked_name(name, "from_arrays")
         if isinstance(value, tuple) and len(value) == 2 and isinstance(value[1], WeightSpec):
             tensors[name], buffers[name] = _of_bytes(name, *value)
         else:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-import secrets
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -11,7 +11,7 @@ from cachec import fsio
 from cachec.errors import HandleClosed, UsageError, WeightError
 from cachec.hashing import FileDigests, Hasher, digest_bytes
 from cachec.weights.dtypes import SIZES, size_of
-from cachec.weights.layout import Layout
+from cachec.weights.layout import Layout, checked_name
 from cachec.weights.memory import buffers_of
 from cachec.weights.parts import Part, PartSource
 from cachec.weights.safetensors import Tensor
@@ -118,7 +118,7 @@ class MadeSource(Source):
     def __init__(self, base: WeightSet, made: Mapping[str, Made]) -> None:
         self._base = base
         self._made: Mapping[str, Made] | None = made
-        self._token = secrets.token_bytes(16)
+        self._token = os.urandom(16)
 
     def digest(self, name: str, tensor: Tensor, digests: FileDigests | None) -> str:
         return digest_bytes(self.view(name, tensor))
@@ -171,7 +171,7 @@ def derive(
     """``base`` with computed weights; see ``WeightSet.derive``."""
     from cachec.weights.sets import WeightSet
 
-    stated = {name: _stated(base, name, value) for name, value in made.items()}
+    stated = {checked_name(name, "derive"): _stated(base, name, value) for name, value in made.items()}
     tensors = {name: _tensor_of(base, name, value) for name, value in stated.items()}
     over = WeightSet(Layout(tensors).tied(tied), MadeSource(base, stated), rank=base.worker)
     # Releasing the result releases the base, which is what it is made of, in either way.

@@ -27,7 +27,9 @@ from typing import NamedTuple
 from cachec import fsio
 from cachec.errors import CheckpointError, UsageError, WeightError, WeightsChanged
 from cachec.model import WeightSpec
-from cachec.weights.copying import Copier, Progress, source_of
+from cachec.weights.checksums import Damage, verify_files
+from cachec.weights.copying import Copier, Progress, room_for
+from cachec.weights.intake import Intake, side_files
 from cachec.weights.revisions import (
     VERSION,
     Contents,
@@ -40,12 +42,9 @@ from cachec.weights.revisions import (
     check_name,
 )
 from cachec.weights.sets import WeightSet
-from cachec.weights.sidefiles import MODE, SEAL_NS, OwnedSource, digest_of, holds, stamp
-from cachec.weights.sources import Extent, FileSource, OpenedFile
-from cachec.weights.weight import Weight
+from cachec.weights.sidefiles import OwnedSource, digest_of, stamp
+from cachec.weights.sources import FileSource, OpenedFile
 
-#: Up to this size a tensor is hashed before it is copied, in case that it is there already.
-_SMALL = 1 << 20
 #: How long who adds waits for a sweep, in seconds.
 _PATIENCE = 60.0
 
@@ -82,6 +81,11 @@ class Revision:
         """The paths of the user's files, for weights in place."""
         return tuple(file.path for file in self._load().record.files)
 
+    @property
+    def checksums(self) -> int:
+        """For weights in place: how many of the files have a checksum that their checkpoint states."""
+        return sum(bool(file.checksum) for file in self._load().record.files)
+
     def __repr__(self) -> str:
         return f"Revision({self.name!r}, {self.id[:16]}, {self.count} weights, {self.nbytes} bytes)"
 
@@ -94,14 +98,6 @@ class Removed(NamedTuple):
     nbytes: int = 0
     in_use: tuple[str, ...] = ()
     postponed: bool = False
-
-
-class Damage(NamedTuple):
-    """A file that is not what a revision says. names: the weights that need it."""
-
-    path: str
-    names: tuple[str, ...]
-    detail: str
 
 
 class Difference(NamedTuple):
@@ -119,6 +115,10 @@ class _Only(NamedTuple):
 
     name: str
     contents: Contents
+
+    def check_digest(self, name: str, digest: str) -> None:
+        """Raise UsageError unless the weight ``name`` there has this digest."""
+        self.check(digest == self.contents.by_name.get(name))
 
     def check(self, same: bool) -> None:
         """Raise UsageError unless they are the same."""
@@ -184,48 +184,12 @@ class WeightStore:
         return self._revision(pointer)
 
     def _copied(self, weights: WeightSet, progress: Progress | None, only: _Only | None) -> Record:
-        sizes = {found.st_size for _, found in self._side_files()}
+        check = only.check_digest if only is not None else None
         with Copier(progress, weights.nbytes) as copier:
-            owned = tuple(OwnedTensor(w.spec, self._own(w, copier, sizes, only)) for w in weights.values())
+            intake = Intake(self.tensors, self._tmp, copier, fsync=self._fsync, check=check)
+            with room_for(self.folder, "what is copied so far stays: make room, and add the same again"):
+                owned = tuple(OwnedTensor(weight.spec, intake.own(weight)) for weight in weights.values())
         return Record(VERSION, owned=owned)
-
-    def _own(self, weight: Weight, copier: Copier, sizes: set[int], only: _Only | None) -> str:
-        """The digest of a weight, once its side file is there."""
-        source, nbytes = source_of(weight), weight.nbytes
-        stated = source.digest if isinstance(source, Extent) else ""
-        known = stated
-        if not known and (nbytes <= _SMALL or nbytes in sizes):
-            known = copier.hash(source)  # cheaper than a copy that is thrown away
-        if only is not None:
-            only.check(known == only.contents.by_name.get(weight.name))  # before anything is copied
-        if known and self._has(known, nbytes):
-            copier.skip(nbytes)
-            return known
-        with fsio.Staging(self._tmp) as staged:
-            taken = copier.copy(source, staged.fd)
-            digest = taken.result() if taken is not None else known
-            if stated and digest != stated:
-                raise WeightsChanged(
-                    f"weight {weight.name!r}: its bytes expected the digest {stated}, found {digest}: damaged"
-                )
-            self._publish(staged, digest, nbytes)
-        return digest
-
-    def _publish(self, staged: fsio.Staging, digest: str, nbytes: int) -> None:
-        path = self._path(digest)
-        fsio.make_dir(path.parent)
-        with fsio.folder_locked(path.parent, exclusive=True):
-            if self._has(digest, nbytes):
-                return  # another process was faster; its file may be mapped already
-            os.utime(staged.fd, ns=(SEAL_NS, SEAL_NS))
-            staged.commit(path, mode=MODE, fsync=self._fsync)
-
-    def _has(self, digest: str, nbytes: int) -> bool:
-        path = self._path(digest)
-        try:
-            return holds(path, digest, nbytes)
-        except FileNotFoundError:
-            return False
 
     def _in_place(self, weights: WeightSet) -> Record:
         files: dict[OpenedFile, int] = {}
@@ -288,7 +252,8 @@ class WeightStore:
         )
 
     def verify(self, name: str, progress: Progress | None = None) -> tuple[Damage, ...]:
-        """Hash every side file of a revision (of weights in place: look whether the files are as they were added).
+        """Hash every side file of a revision. Of weights in place: look whether the files are as they were added, and
+        hash those of which the checkpoint states a checksum.
 
         What is damaged loses its seal, so that it is refused when used and written anew by the next ``add``.
         """
@@ -297,7 +262,7 @@ class WeightStore:
         try:
             contents = self._revisions.contents(revision)
             if contents.record.files:
-                return _changed_files(contents)
+                return _changed_files(contents, progress)
             return tuple(self._damages(contents, progress))
         finally:
             use.close()
@@ -309,11 +274,13 @@ class WeightStore:
             try:
                 found = digest_of(path)
                 detail = "" if found == digest else f"its bytes have the digest {found}"
+                if detail:
+                    stamp(path, time.time_ns())
             except FileNotFoundError:
                 detail = "it is gone"
+            except OSError as error:
+                detail = f"it can't be read: {error.strerror}"
             if detail:
-                with contextlib.suppress(FileNotFoundError):
-                    stamp(path, time.time_ns())
                 yield Damage(str(path), _users(contents, digest), detail)
             done += nbytes
             if progress is not None:
@@ -349,9 +316,9 @@ class WeightStore:
         gone = tuple(revision for revision in loose if self._revisions.sweep(revision))
         used = {digest for revision, digests in needed.items() if revision not in gone for digest, _ in digests}
         tensors = nbytes = 0
-        for path, found in self._side_files():
-            if path.name not in used:
-                path.unlink()
+        for path, digest, found in side_files(self.tensors):
+            if digest not in used:
+                os.unlink(path)
                 tensors += 1
                 nbytes += found.st_size
         return Removed(gone, tensors, nbytes, tuple(revision for revision in loose if revision not in gone))
@@ -371,11 +338,6 @@ class WeightStore:
         with fsio.folder_locked(self.folder, exclusive=False, seconds=_PATIENCE):
             yield
 
-    def _side_files(self) -> Iterator[tuple[Path, os.stat_result]]:
-        for folder in sorted(self.tensors.iterdir()) if self.tensors.is_dir() else ():
-            for path in sorted(folder.iterdir()):
-                yield path, path.lstat()
-
     def _revision(self, pointer: Pointer) -> Revision:
         return Revision(pointer, lambda: self._revisions.contents(pointer.revision))
 
@@ -390,7 +352,14 @@ def _users(contents: Contents, digest: str) -> tuple[str, ...]:
 def _placed_file(file: OpenedFile) -> PlacedFile:
     found = file.identity
     return PlacedFile(
-        file.path, found.ino, found.size, found.mtime_ns, found.ctime_ns, file.header_nbytes, file.header_digest
+        file.path,
+        found.ino,
+        found.size,
+        found.mtime_ns,
+        found.ctime_ns,
+        file.header_nbytes,
+        file.header_digest,
+        file.checksum,
     )
 
 
@@ -406,18 +375,23 @@ def _reopened(file: PlacedFile) -> OpenedFile:
         raise WeightsChanged(f"{file.path}: expected as it was added, found none: {error.strerror}") from error
     if found[1:] != _state_of(file):
         raise WeightsChanged(f"{file.path}: changed after its weights were added in place; add them again")
-    return OpenedFile(file.path, found, file.header_nbytes, file.header_digest)
+    return OpenedFile(file.path, found, file.header_nbytes, file.header_digest, checksum=file.checksum)
 
 
-def _changed_files(contents: Contents) -> tuple[Damage, ...]:
-    damages = []
+def _changed_files(contents: Contents, progress: Progress | None) -> tuple[Damage, ...]:
+    """The user's files that are not as they were added, or do not have the checksums that their checkpoint states."""
+
+    def names(number: int) -> tuple[str, ...]:
+        return tuple(placed.spec.name for placed in contents.record.placed if placed.file == number)
+
+    damages, same, numbers = [], [], []
     for number, file in enumerate(contents.record.files):
         try:
-            _reopened(file)
+            same.append(_reopened(file))
+            numbers.append(number)
         except (WeightsChanged, CheckpointError) as error:
-            names = tuple(placed.spec.name for placed in contents.record.placed if placed.file == number)
-            damages.append(Damage(file.path, names, str(error)))
-    return tuple(damages)
+            damages.append(Damage(file.path, names(number), str(error)))
+    return (*damages, *verify_files(same, lambda at: names(numbers[at]), progress).damages)
 
 
 __all__ = ["Damage", "Difference", "Removed", "Revision", "WeightError", "WeightStore"]

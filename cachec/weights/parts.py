@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from cachec.hashing import FileDigests, Hasher, digest_bytes
 from cachec.weights.layout import Layout
 from cachec.weights.safetensors import Tensor
-from cachec.weights.sources import Extent, Origin, Place
-from cachec.weights.spans import Spans, copy_spans, read_spans
+from cachec.weights.sources import Extent, Origin, Place, Ranges
+from cachec.weights.spans import Spans, copy_spans, read_spans, within_spans
 from cachec.weights.weight import Weight
 from cachec.weights.wrapping import ComposedSource
 
@@ -60,7 +60,8 @@ class PartSource(ComposedSource):
         if part.in_place and source.origin(there) is None:
             return source.digest(there, tensor, digests)
         self.expose(name, tensor, digests)
-        return digest_bytes(self.view(name, tensor))
+        ranges = self.ranges(name, tensor)
+        return digest_bytes(self.view(name, tensor)) if ranges is None else ranges.digest()
 
     def view(self, name: str, tensor: Tensor) -> memoryview:
         part = self._parts[name]
@@ -85,14 +86,18 @@ class PartSource(ComposedSource):
     def copies(self, name: str, tensor: Tensor) -> bool:
         return not self._parts[name].in_place or super().copies(name, tensor)
 
+    def ranges(self, name: str, tensor: Tensor) -> Ranges | None:
+        part = self._parts[name]
+        if part.in_place:
+            return super().ranges(name, tensor)
+        return Ranges(tensor.nbytes, lambda begin, out: self._fill(part, out, tensor.offset + begin))
+
     def fill(self, name: str, tensor: Tensor, out: memoryview) -> None:
         part = self._parts[name]
         if part.in_place:
             super().fill(name, tensor, out)
-        elif (tensor.offset, tensor.nbytes) == (0, part.nbytes):
-            self._fill(part, out)
         else:
-            out[:] = self.view(name, tensor)
+            self._fill(part, out, tensor.offset)
 
     def origin(self, name: str) -> Origin | None:
         return None
@@ -115,10 +120,11 @@ class PartSource(ComposedSource):
 
     def _put_together(self, part: Part) -> memoryview:
         out = memoryview(bytearray(part.nbytes))
-        self._fill(part, out, is_zero=True)
+        self._fill(part, out, 0, is_zero=True)
         return out
 
-    def _fill(self, part: Part, out: memoryview, *, is_zero: bool = False) -> None:
+    def _fill(self, part: Part, out: memoryview, begin: int, *, is_zero: bool = False) -> None:
+        """Fill ``out`` with the bytes of a part from ``begin`` on. is_zero: whether it holds zeros only."""
         if part.spans.nbytes < part.nbytes and not is_zero:
             for start in range(0, len(out), _ZEROS):
                 piece = out[start : start + _ZEROS]
@@ -126,8 +132,11 @@ class PartSource(ComposedSource):
         whole = part.weight.tensor
         source, there = part.weight.within()
         extent = source.extent(there, whole)
-        if extent is None:
-            copy_spans(source.view(there, whole), part.spans, out)
+        if extent is not None:
+            for spans, at in within_spans(part.spans, begin, len(out)):
+                read_spans(extent.fd, extent.offset, spans, out[at:])
+            extent.check()  # bytes that changed while they were read are not the weight that was opened
             return
-        read_spans(extent.fd, extent.offset, part.spans, out)
-        extent.check()  # bytes that changed while they were read are not the weight that was opened
+        data = source.view(there, whole)
+        for spans, at in within_spans(part.spans, begin, len(out)):
+            copy_spans(data, spans, out[at:])

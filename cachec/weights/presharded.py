@@ -25,6 +25,17 @@ _RANK_FILE = re.compile(r"rank-(?P<number>[1-9]\d{0,8})-of-(?P<count>[1-9]\d{0,8
 _SHARD = re.compile(r"(?P<name>.+)_shard-(?P<number>0|[1-9]\d{0,8})-of-(?P<count>0|[1-9]\d{0,8})", re.DOTALL)
 
 
+def is_shard_name(name: str) -> bool:
+    """Whether a name in a file is that of a shard."""
+    return _SHARD.fullmatch(name) is not None
+
+
+def check_world_size(world_size: object) -> None:
+    """Raise UsageError for what is no number of workers."""
+    if type(world_size) is not int or world_size < 1:
+        raise UsageError(f"world_size= expected a number of workers from 1, found {world_size!r}")
+
+
 class World(NamedTuple):
     """One worker's place: rank from 0, among ``size`` workers."""
 
@@ -112,7 +123,7 @@ def whole_names(path: str, metadata: Mapping[str, str]) -> set[str] | None:
 
 def check_whole(path: str, tensors: Iterable[str], stated: set[str]) -> None:
     """The tensors of one file that are no shards are those that it states. Raises CheckpointError for another one."""
-    found = {name for name in tensors if _SHARD.fullmatch(name) is None}
+    found = {name for name in tensors if not is_shard_name(name)}
     for name in sorted(stated - found):
         raise CheckpointError(f"{path}: missing tensor {name!r}, expected beside the shards (metadata {WHOLE_KEY!r})")
     for name in sorted(found - stated):
@@ -170,7 +181,11 @@ def own_tensors(source: str, tensors: Mapping[str, Tensor], axes: Mapping[str, i
         expected: Iterable[int] = (mine,) if alone else range(1, place.size + 1)
         for number in expected:
             if number not in found:
-                raise CheckpointError(f"{source}: missing shard '{name}_shard-{number}-of-{place.size}'")
+                numbers = ", ".join(map(str, sorted(found)))
+                raise CheckpointError(
+                    f"{source}: missing shard '{name}_shard-{number}-of-{place.size}', expected for "
+                    f"rank={place.rank} of world_size={place.size}; found number {numbers}"
+                )
         axis = axes.get(name, 0)
         _check_fit(source, name, axis, found)
         own = found[mine]

@@ -11,6 +11,8 @@ A download goes to ``$CACHEC_DIR/weights/fetched/<32 hex>/``, named by the ident
 
     part          what has arrived; locked by who fetches, continued by the next
     state.json    what the server called the version that ``part`` is of (see the resolver)
+
+One that nobody went on with for a week is removed when something else is fetched.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ import os
 import re
 import shutil
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol, runtime_checkable
@@ -38,6 +41,9 @@ from cachec.weights.sets import open_weights
 
 #: The entry-point group under which a package offers a resolver for a scheme.
 GROUP = "cachec.resolvers"
+
+#: Seconds without a new byte after which a download is given up.
+_ABANDONED = 7 * 86400.0
 
 _HEX = re.compile(r"[0-9a-f]{64}")
 _URL = re.compile(r"(?P<scheme>[a-z][a-z0-9+.-]*)://[^#\s]+/(?P<file>[^/#?\s]+)(\?[^#\s]*)?")
@@ -183,6 +189,7 @@ def fetched(
     """
     resolver = resolvers.of(identifier.scheme)
     place = folder / "fetched" / digest_bytes(identifier.text.encode())[:32]
+    _remove_abandoned(place.parent, place.name)
     with _locked(place / "part") as fd:
         if not _is_whole(identifier, fd):
             resolver.fetch(identifier, fd, place / "state.json", progress)
@@ -212,6 +219,25 @@ def _locked(part: Path) -> Iterator[int]:
             if os.fstat(fd).st_nlink:
                 yield fd
                 return
+        finally:
+            os.close(fd)
+
+
+def _remove_abandoned(folder: Path, wanted: str) -> None:
+    """Remove the downloads, but for ``wanted``, that have not grown for a week and that nobody is fetching."""
+    for part in folder.glob("*/part"):
+        if part.parent.name == wanted:
+            continue
+        try:
+            fd = os.open(part, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        except OSError:
+            continue  # gone meanwhile, or another user's
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if time.time() - os.fstat(fd).st_mtime > _ABANDONED and os.fstat(fd).st_nlink:
+                shutil.rmtree(part.parent)
+        except (BlockingIOError, FileNotFoundError, PermissionError):
+            continue
         finally:
             os.close(fd)
 

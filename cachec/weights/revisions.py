@@ -59,8 +59,11 @@ class PlacedTensor(msgspec.Struct, frozen=True, gc=False):
     offset: _Count
 
 
-class PlacedFile(msgspec.Struct, frozen=True):
-    """A file of the user's as it was when the revision was made; no device number, for that changes at a reboot."""
+class PlacedFile(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A file of the user's as it was when the revision was made; no device number, for that changes at a reboot.
+
+    checksum: what the checkpoint states of all its bytes, as in ``OpenedFile``.
+    """
 
     path: str
     ino: int
@@ -69,6 +72,7 @@ class PlacedFile(msgspec.Struct, frozen=True):
     ctime_ns: int
     header_nbytes: _Count
     header_digest: str
+    checksum: Annotated[str, msgspec.Meta(pattern="^((md5|sha1):.*)?$")] = ""
 
 
 class Record(msgspec.Struct, frozen=True, omit_defaults=True):

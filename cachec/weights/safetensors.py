@@ -28,6 +28,7 @@ import msgspec
 
 from cachec import fsio
 from cachec.errors import CheckpointError, WeightsChanged
+from cachec.model import ROW_MAJOR
 from cachec.weights.dtypes import PACKED, SAFETENSORS
 
 MAX_HEADER = 100_000_000
@@ -57,7 +58,7 @@ class Tensor(msgspec.Struct, frozen=True, gc=False):
     offset: int
     file: int = 0
     shard: tuple[int, int] | None = None
-    layout: str = "row-major"
+    layout: str = ROW_MAJOR
 
 
 class HeaderTensors(Mapping[str, Tensor]):

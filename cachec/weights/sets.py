@@ -13,7 +13,7 @@ from cachec.topology import Manifest
 from cachec.weights.checkpoints import AnyPath, opened_artifact, process_checkpoints
 from cachec.weights.checkpoints import Source as Checkpoint
 from cachec.weights.formats.expected import manifest_of
-from cachec.weights.layout import Layout, Patterns, Ties
+from cachec.weights.layout import Layout, Patterns, Ties, checked_name
 from cachec.weights.presharded import Worker, world
 from cachec.weights.sources import FileSource, MemorySource, Origin, PlaceholderSource, Source
 from cachec.weights.weight import Weight
@@ -77,6 +77,7 @@ class WeightSet(Mapping[str, Weight]):
         """Handles of any sets together under new names. Their guards, checks and releases go on to hold."""
         handles = dict(weights)
         for name, weight in handles.items():
+            checked_name(name, "from_weights")
             if not isinstance(weight, Weight):
                 raise UsageError(f"from_weights: {name!r} expected a Weight, found {type(weight).__name__}")
         layout = Layout({name: weight.tensor for name, weight in handles.items()}).tied(tied)
@@ -91,6 +92,8 @@ class WeightSet(Mapping[str, Weight]):
         """
         from cachec.weights.memory import checked_tensor, stated_ties
 
+        for name in files:
+            checked_name(name, "from_files")
         opened = tuple(opened_artifact(path) for path, _ in files.values())
         tensors = {
             name: checked_tensor(name, spec, file.identity.size, file.path, number)

@@ -26,7 +26,15 @@ from cachec.errors import UnknownWeight, UsageError
 from cachec.weights.dtypes import SIZES
 from cachec.weights.layout import Layout
 from cachec.weights.parts import Part, PartSource
-from cachec.weights.presharded import AXES_KEY, INDEX_NAME, WHOLE_KEY, ShardIndex, rank_file
+from cachec.weights.presharded import (
+    AXES_KEY,
+    INDEX_NAME,
+    WHOLE_KEY,
+    ShardIndex,
+    check_world_size,
+    is_shard_name,
+    rank_file,
+)
 from cachec.weights.safetensors import Tensor
 from cachec.weights.spans import slice_spans
 from cachec.weights.weight import Weight
@@ -81,6 +89,12 @@ def shard(weights: WeightSet, patterns: AxisPatterns, rank: int, world_size: int
     if worker is not None and worker.rank != rank:
         raise UsageError(f"shard: these are the weights of rank {worker.rank}, expected of all or of rank {rank}")
     layout = weights.layout
+    for name, tensor in layout.tensors.items():
+        if tensor.shard is not None and tensor.shard[1] != world_size:
+            raise UsageError(
+                f"shard: {name!r} is one of {tensor.shard[1]} shards already, expected one world_size for all weights, "
+                f"found {world_size}"
+            )
     parts: dict[str, Part] = {}
     tensors = dict(layout.tensors)
     for name, axis in matching_axes(layout.tensors, patterns, "shard").items():
@@ -120,6 +134,13 @@ def save_shards(
     from cachec.weights.sets import WeightSet
     from cachec.weights.writing import save
 
+    check_world_size(world_size)
+    for name, tensor in weights.layout.tensors.items():
+        if is_shard_name(name):
+            raise UsageError(f"save_shards: {name!r} is the name of a shard in a file; rename that weight first")
+        if tensor.shard is not None:
+            axis, count = tensor.shard
+            raise UsageError(f"save_shards: {name!r} is one of {count} shards on axis {axis}, expected whole weights")
     place = os.fspath(folder)
     os.makedirs(place, exist_ok=True)
     expected = [rank_file(rank, world_size) for rank in range(world_size)]

@@ -80,12 +80,12 @@ class OwnedSource(FileSource):
         return OpenedFile(str(path), found, 0, "", artifact=True)
 
 
-def holds(path: Path, digest: str, nbytes: int) -> bool:
+def holds(path: str | os.PathLike[str], digest: str, nbytes: int) -> bool:
     """Whether a side file is what its name says: sealed and of that size, or, without a seal, hashed and sealed.
 
     Raises FileNotFoundError.
     """
-    found = path.lstat()
+    found = os.lstat(path)
     if not stat.S_ISREG(found.st_mode) or found.st_size != nbytes:
         return False
     if found.st_mtime_ns == SEAL_NS:
@@ -96,7 +96,7 @@ def holds(path: Path, digest: str, nbytes: int) -> bool:
     return True
 
 
-def stamp(path: Path, mtime_ns: int) -> None:
+def stamp(path: str | os.PathLike[str], mtime_ns: int) -> None:
     """Set or break the seal, where this process may: a store that is only read stays as it is."""
     try:
         os.utime(path, ns=(mtime_ns, mtime_ns))
@@ -105,7 +105,7 @@ def stamp(path: Path, mtime_ns: int) -> None:
             raise
 
 
-def digest_of(path: Path) -> str:
+def digest_of(path: str | os.PathLike[str]) -> str:
     """BLAKE3 of a file, read anew. Raises OSError."""
     fd = fsio.open_read(path)
     try:

@@ -15,6 +15,8 @@ from mmap import mmap
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from blake3 import blake3
+
 from cachec import fsio
 from cachec.errors import HandleClosed, WeightReadError, WeightsChanged
 from cachec.hashing import FileDigests, digest_bytes
@@ -30,6 +32,8 @@ Origin = tuple[str, str]
 
 #: Files of the store that one set keeps open; others are opened again when they are used.
 _MANY = 128
+#: Bytes that are put together at once.
+_BLOCK = 1 << 18
 
 
 class Place(NamedTuple):
@@ -53,6 +57,26 @@ class Extent(NamedTuple):
     file: OpenedFile
     check: Callable[[], None]
     digest: str = ""
+
+
+class Ranges(NamedTuple):
+    """Bytes that are put together range by range, where ``view`` would need memory for all of them.
+
+    read: fills its second argument with the bytes from its first on; raises WeightsChanged, EOFError.
+    """
+
+    nbytes: int
+    read: Callable[[int, memoryview], None]
+
+    def digest(self) -> str:
+        """BLAKE3 of all bytes, in hexadecimal."""
+        hasher = blake3()
+        buffer = memoryview(bytearray(min(self.nbytes, _BLOCK)))
+        for begin in range(0, self.nbytes, _BLOCK):
+            piece = buffer[: self.nbytes - begin]
+            self.read(begin, piece)
+            hasher.update(piece)
+        return hasher.hexdigest()
 
 
 class Source:
@@ -82,6 +106,10 @@ class Source:
 
     def extent(self, name: str, tensor: Tensor) -> Extent | None:
         """The bytes as a range of an open file, or None where ``view`` is the only way to them."""
+        return None
+
+    def ranges(self, name: str, tensor: Tensor) -> Ranges | None:
+        """The bytes range by range, where ``view`` would put all of them together in memory; else None."""
         return None
 
     def copies(self, name: str, tensor: Tensor) -> bool:
@@ -133,6 +161,7 @@ class OpenedFile(NamedTuple):
 
     header_nbytes, header_digest: of its first bytes (both empty for a file without a header); checked again when bound.
     artifact: an immutable file of the store, whose times a publication may refresh; its inode and size must stay.
+    checksum: what the checkpoint states of all its bytes, as ``sha1:<hex>`` or ``md5:<hex>``; empty where it does not.
     """
 
     path: str
@@ -140,6 +169,7 @@ class OpenedFile(NamedTuple):
     header_nbytes: int
     header_digest: str
     artifact: bool = False
+    checksum: str = ""
 
     def same(self, found: fsio.Identity) -> bool:
         """Whether ``found`` is this file in the state that was opened."""
@@ -212,6 +242,11 @@ class FileSource(Source):
         self._many = len(files) > _MANY
         self._bound: dict[int, _Bound] | None = {}
         self._lock = threading.Lock()
+
+    @property
+    def files(self) -> tuple[OpenedFile, ...]:
+        """The files in the order of ``Tensor.file``."""
+        return self._files
 
     def expose(self, name: str, tensor: Tensor, digests: FileDigests | None) -> None:
         self._bind(name, tensor)

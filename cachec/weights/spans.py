@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from cachec import fsio
@@ -39,6 +40,27 @@ def slice_spans(shape: tuple[int, ...], item: int, axis: int, begin: int, length
     inner = math.prod(shape[axis + 1 :]) * item
     count = math.prod(shape[:axis])
     return Spans(begin * inner, length * inner, shape[axis] * inner, count, padded * inner)
+
+
+def within_spans(spans: Spans, begin: int, nbytes: int) -> Iterator[tuple[Spans, int]]:
+    """What of the pieces belongs into the bytes ``[begin, begin + nbytes)`` of where they are put.
+
+    Gives spans, and where in that range their first piece goes: whole pieces together, cut ones by themselves.
+    """
+    first, width, stride, _, step = spans
+    at = 0
+    while at < nbytes:
+        row, column = divmod(begin + at, step)
+        rows = (nbytes - at) // step if column == 0 else 0
+        if rows:
+            yield Spans(first + row * stride, width, stride, rows, step), at
+            at += rows * step
+            continue
+        length = min(step - column, nbytes - at)
+        there = min(column + length, width) - column
+        if there > 0:
+            yield Spans(first + row * stride + column, there, there, 1, there), at
+        at += length
 
 
 def copy_spans(data: memoryview, spans: Spans, out: memoryview) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from cachec.errors import HandleClosed, WeightReadError
 from cachec.hashing import FileDigests, Hasher
 from cachec.weights.safetensors import Tensor
-from cachec.weights.sources import Extent, Origin, Place, Source
+from cachec.weights.sources import Extent, Origin, Place, Ranges, Source
 
 if TYPE_CHECKING:
     from cachec.recording import Recorder
@@ -60,6 +60,9 @@ class GuardSource(Source):
 
     def copies(self, name: str, tensor: Tensor) -> bool:
         return self._outer.copies(self._translate(name), tensor)
+
+    def ranges(self, name: str, tensor: Tensor) -> Ranges | None:
+        return self._outer.ranges(self._translate(name), tensor)
 
     def fill(self, name: str, tensor: Tensor, out: memoryview) -> None:
         self._outer.fill(self._translate(name), tensor, out)
@@ -116,6 +119,10 @@ class ComposedSource(Source):
     def copies(self, name: str, tensor: Tensor) -> bool:
         source, there = self.weights[name].within()
         return source.copies(there, tensor)
+
+    def ranges(self, name: str, tensor: Tensor) -> Ranges | None:
+        source, there = self.weights[name].within()
+        return source.ranges(there, tensor)
 
     def fill(self, name: str, tensor: Tensor, out: memoryview) -> None:
         source, there = self.weights[name].within()

@@ -27,7 +27,7 @@ import msgspec
 
 from cachec import fsio
 from cachec.errors import UsageError, WeightsChanged
-from cachec.weights.copying import Copier, Progress, source_of
+from cachec.weights.copying import Copier, Progress, room_for, source_of
 from cachec.weights.dtypes import SAFETENSORS, SIZES
 from cachec.weights.safetensors import MAX_HEADER
 from cachec.weights.sources import Extent
@@ -257,7 +257,7 @@ class _Staged:
 @contextlib.contextmanager
 def _written(plan: _Plan, copier: Copier) -> Iterator[_Staged]:
     """The file of a plan, complete under its temporary name."""
-    with _Staged(plan.path) as staged:
+    with _Staged(plan.path) as staged, room_for(plan.path, "nothing is left of it: make room, and save again"):
         fd = staged.file.fd
         staged.file.write(plan.head)
         for weight, offset in plan.places:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -64,6 +66,20 @@ def test_the_life_of_weights(run: Any, base: dict[str, np.ndarray], tmp_path: Pa
     run("rm", "tuned")
     run("show", "tuned", expect=1)
     run("verify", "base")
+
+
+def test_every_example_of_the_documentation(
+    run: Any, base: dict[str, np.ndarray], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = (Path(__file__).parents[2] / "docs" / "weights.md").read_text()
+    (tmp_path / "base.safetensors").rename(tmp_path / "model.safetensors")
+    lines = re.findall(r"^\$ cachec weights (.*)$", text, re.MULTILINE)
+    assert {line.split()[0] for line in lines} == {"add", "ls", "show", "diff", "export", "shard", "verify", "rm"}
+    for line in lines:
+        run(*shlex.split(line, comments=True))
+    monkeypatch.chdir(tmp_path)
+    for block in re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
+        exec(block, {"array": np.ones(3, np.float32)})
 
 
 def test_damage_is_found_and_named(run: Any, base: dict[str, np.ndarray], tmp_path: Path) -> None:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import glob
 import importlib
+import os
+import shutil
+import subprocess
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
@@ -85,3 +89,21 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Project
 
 #: So that test files can annotate without importing this one.
 ProjectFixture = Callable[[], Project]
+
+
+def other_pythons() -> list[str]:
+    """The supported Pythons beside this one, on PATH or under pyenv."""
+    roots = [os.environ.get("PYENV_ROOT", ""), str(Path.home() / ".pyenv")]
+    found = {}
+    for version in ("3.11", "3.12", "3.13"):
+        places = [
+            path for root in roots if root for path in glob.glob(f"{root}/versions/{version}*/bin/python{version}")
+        ]
+        on_path = shutil.which(f"python{version}")
+        for place in [*places, *([on_path] if on_path else [])]:
+            words = [place, "-c", "import sys; print(sys.version_info[:2])"]
+            run = subprocess.run(words, capture_output=True, text=True, check=False)
+            if run.returncode == 0:
+                found[run.stdout] = place
+    found.pop(f"{sys.version_info[:2]}\n", None)
+    return sorted(found.values())

@@ -1033,3 +1033,80 @@ def test_the_main_path_imports_nothing_slow(project: Any) -> None:
     )
     assert run.returncode == 0, run.stderr
     assert run.stdout == "[]\n"
+
+
+# --- what the standard library makes of a class
+
+
+MADE = """
+import collections, dataclasses, enum, functools, reprlib, types
+FACTOR = 2
+
+class Color(enum.Enum):
+    RED = 1
+    GREEN = FACTOR
+    @functools.cached_property
+    def slow(self): return 5
+
+class Bits(enum.IntFlag):
+    A = 1
+    B = 2
+
+Point = collections.namedtuple("Point", "x y", defaults=[0])
+Other = types.new_class("Other", (), {}, lambda names: names.update(size=FACTOR, f=lambda self: 1))
+Fields = dataclasses.make_dataclass("Fields", [("x", int, FACTOR)])
+
+def helper(): return 1
+
+class Shown:
+    @reprlib.recursive_repr()
+    def __repr__(self): return str(helper())
+
+def stage(): return Color.RED, Bits.A, Point(1), Other, Fields(), Shown()
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("FACTOR = 2", "FACTOR = 3"),
+        ("RED = 1", "RED = 7"),
+        ("GREEN = FACTOR", "BLUE = FACTOR"),
+        ("return 5", "return 6"),
+        ("A = 1\n", "A = 4\n"),
+        ('"x y"', '"x z"'),
+        ("defaults=[0]", "defaults=[1]"),
+        ("size=FACTOR", "size=1"),
+        ("lambda self: 1", "lambda self: 2"),
+        ('[("x", int, FACTOR)]', '[("z", int, FACTOR)]'),
+        ("def helper(): return 1", "def helper(): return 2"),
+        ("def stage", "Point.__new__.__defaults__ = (5,)\ndef stage"),
+        ("def stage", "Point.__repr__ = lambda self: 'p'\ndef stage"),
+        ("def stage", "Color.RED.cost = 5\ndef stage"),
+        ("def stage", "Other.size = 5\ndef stage"),
+    ],
+)
+def test_what_classes_are_made_from_counts(project: Any, old: str, new: str) -> None:
+    assert old in MADE
+    project.write({"main.py": MADE})
+    assert project.changed({"main.py": MADE.replace(old, new, 1)})
+
+
+def test_what_classes_are_made_from_counts_in_one_process_too(project: Any) -> None:
+    project.write({"main.py": MADE})
+    project.forget()
+    main = project.load()
+    known = project.keys.of(main.stage)
+    main.Bits.A | main.Bits.B  # a composite is remembered by its class
+    assert main.Color.RED.slow == 5  # and this by its member
+    repr(main.Shown())
+    assert project.keys.of(main.stage) == known
+    main.Color.RED.cost = 5
+    assert project.keys.of(main.stage) != known
+    del main.Color.RED.cost
+    assert project.keys.of(main.stage) == known
+    main.Point.__new__.__defaults__ = (7,)
+    assert project.keys.of(main.stage) != known
+    main.Point.__new__.__defaults__ = (0,)
+    main.Other.size = 9
+    assert project.keys.of(main.stage) != known

@@ -155,6 +155,33 @@ def test_a_method_replaced_at_run_time(project: Any) -> None:
     assert project.keys.of(stage).digest != before
 
 
+@pytest.mark.parametrize(
+    ("statement", "is_told"),
+    [
+        ("A, B = 1, 2", True),
+        ("[A, B] = 1, 2", True),
+        ("(X, A), B = (0, 1), 2", True),
+        ("B = A = 1", True),
+        ("A, *B = 1, 2", False),
+        ("A, B = pair()", False),
+        ("A, A = 0, 1", False),
+    ],
+)
+def test_values_that_are_bound_together(project: Any, statement: str, is_told: bool) -> None:
+    project.write(
+        {
+            "main.py": "def stage():\n    from things import A\n    return A\n",
+            "things.py": f"def pair(): return 1, 2\n{statement}\n",
+        }
+    )
+    stage = project.load().stage
+    before = project.keys.of(stage).digest
+    stage()
+    assert project.keys.of(stage).digest == before
+    project.load("things").A = 7
+    assert (project.keys.of(stage).digest != before) is is_told
+
+
 def test_decorated_classes_and_functions_are_the_same_after_the_import(project: Any) -> None:
     project.write(
         {

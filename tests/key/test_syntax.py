@@ -6,19 +6,16 @@
 from __future__ import annotations
 
 import ast
-import glob
 import hashlib
 import json
-import os
-import shutil
 import subprocess
-import sys
 import textwrap
-from pathlib import Path
 
 import pytest
 
 from cachec.key import syntax
+
+from .conftest import other_pythons
 
 CORPUS = {
     "function": """
@@ -135,24 +132,8 @@ def test_the_corpus_holds_every_kind_of_node() -> None:
     assert {cls.__name__ for cls in every - found} - deprecated == set()
 
 
-def _interpreters() -> list[str]:
-    roots = [os.environ.get("PYENV_ROOT", ""), str(Path.home() / ".pyenv")]
-    found = {}
-    for version in ("3.11", "3.12", "3.13"):
-        places = [
-            path for root in roots if root for path in glob.glob(f"{root}/versions/{version}*/bin/python{version}")
-        ]
-        on_path = shutil.which(f"python{version}")
-        for place in [*places, *([on_path] if on_path else [])]:
-            run = subprocess.run([place, "-c", "import sys; print(sys.version_info[:2])"], capture_output=True, text=True, check=False)  # fmt: skip
-            if run.returncode == 0:
-                found[run.stdout] = place
-    found.pop(f"{sys.version_info[:2]}\n", None)
-    return sorted(found.values())
-
-
 def test_other_pythons_give_the_same_bytes() -> None:
-    interpreters = _interpreters()
+    interpreters = other_pythons()
     if not interpreters:
         pytest.skip("no other supported Python was found on PATH or under pyenv")
     script = (

@@ -138,6 +138,39 @@ def test_what_is_there_is_not_copied(store: WeightStore, tmp_path: Path, monkeyp
     assert store.show("one").id == store.show("two").id
 
 
+@pytest.mark.parametrize("size", [MIB // 8, MIB], ids=["small", "large"])
+def test_new_weights_are_read_once(
+    store: WeightStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    """Weights of one size are not taken for each other, and looked at before they are copied."""
+    path = tmp_path / "m.safetensors"
+    from_arrays(arrays(6, size=size)).save(path)
+    monkeypatch.setattr(copying.Copier, "hash", lambda *args: pytest.fail("hashed"))
+    digests = store.add(open_weights(path), "m").digests
+    assert digests == {name: digest_bytes(array.tobytes()) for name, array in arrays(6, size=size).items()}
+
+
+def test_the_same_content_within_one_set_is_there_once(store: WeightStore, tmp_path: Path) -> None:
+    for number, size in enumerate((8, MIB)):
+        twice = {name: np.ones(size, np.float32) for name in ("a", "b")} | {"c": np.ones(2 * size, np.float32)}
+        from_arrays(twice).save(tmp_path / "m.safetensors")
+        store.add(open_weights(tmp_path / "m.safetensors"), f"m{number}")
+        assert len(side_files(store)) == 2 * (number + 1)
+    assert leftovers(store) == []
+
+
+def test_what_somebody_else_put_there_is_left_alone(store: WeightStore) -> None:
+    store.add(from_arrays(arrays()), "m")
+    for name in ("note.txt", "ab/note.txt", f"ab/{'0' * 63}", f"ab/{'f' * 64}/x"):
+        path = store.tensors / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("mine")
+    store.add(from_arrays(arrays(3)), "n")
+    assert store.remove("m").tensors == 2
+    assert (store.tensors / "note.txt").read_text() == (store.tensors / "ab" / "note.txt").read_text() == "mine"
+    assert store.verify("n") == ()
+
+
 def test_owned_weights_are_added_again_without_reading_them(
     store: WeightStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -613,7 +646,7 @@ def test_a_real_limit_of_the_file_system(store: WeightStore, tmp_path: Path) -> 
 KILLED = """
 import os, signal, sys
 from cachec import fsio
-from cachec.weights import open_weights, owned, revisions
+from cachec.weights import intake, open_weights, owned, revisions
 def die(*args, **how):
     os.kill(os.getpid(), signal.SIGKILL)
 def on_call(cls, name, number, after):
@@ -629,7 +662,7 @@ def on_call(cls, name, number, after):
     setattr(cls, name, patched)
 where, number = sys.argv[3], int(sys.argv[4])
 points = {
-    "copy": (owned.Copier, "copy"), "chunk": (owned.Copier, "_advance"), "publish": (owned.WeightStore, "_publish"),
+    "copy": (owned.Copier, "copy"), "chunk": (owned.Copier, "_advance"), "publish": (intake.Intake, "_publish"),
     "commit": (fsio.Staging, "commit"), "record": (revisions.Revisions, "add"), "point": (revisions.Revisions, "point"),
 }
 name, _, after = where.partition(":")

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
-import http.server
 import json
 import os
 import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,106 +24,15 @@ from cachec.weights import from_arrays
 from cachec.weights.http_ranges import HttpResolver
 from cachec.weights.owned import WeightStore
 from cachec.weights.resolver import Identifier, Resolvers, fetched, resolve
+from tests.weights.server import Site, serving
 
 MIB = 1 << 20
 
 
-@dataclass
-class Site:
-    """What the server has, how it behaves, and what it was asked."""
-
-    data: bytes
-    etag: str | None = '"v1"'
-    modified: str | None = None
-    ranges: bool = True
-    if_range: bool = True
-    drops: list[int] = field(default_factory=list)  # bytes after which each of the next answers breaks off
-    statuses: list[int] = field(default_factory=list)  # of the next answers, instead of the file
-    length: int | None = None  # what is announced instead of the truth
-    extra: bytes = b""  # sent after the body
-    shift: int = 0  # added to the beginning of each range that is answered
-    location: str | None = None  # redirects
-    after: Callable[[Site], None] | None = None  # called once the next answer ended
-    requests: list[dict[str, str]] = field(default_factory=list)
-    base: str = ""
-
-    @property
-    def url(self) -> str:
-        return f"{self.base}/m.safetensors"
-
-    @property
-    def identifier(self) -> str:
-        return f"{self.url}#blake3={digest_bytes(self.data)}&size={len(self.data)}"
-
-    @property
-    def asked(self) -> list[str | None]:
-        return [request.get("Range") for request in self.requests]
-
-
-class Handler(http.server.BaseHTTPRequestHandler):
-    site: Site
-
-    def do_GET(self) -> None:
-        site = self.site
-        site.requests.append(dict(self.headers))
-        after, site.after = site.after, None
-        if self.path == "/elsewhere/m.safetensors" or site.location is None:
-            self._answer(site)
-        else:
-            self.send_response(302)
-            self.send_header("Location", site.location)
-            self.send_header("Content-Length", "0")
-            self.end_headers()
-        if after is not None:
-            after(site)
-
-    def _answer(self, site: Site) -> None:
-        if site.statuses:
-            self.send_response(site.statuses.pop(0))
-            self.send_header("Content-Length", "0")
-            self.end_headers()
-            return
-        data, begin, status = site.data, 0, 200
-        wanted = self.headers.get("Range")
-        fresh = not site.if_range or self.headers.get("If-Range") in {site.etag, site.modified}
-        if wanted and site.ranges and fresh:
-            begin, status = int(wanted.removeprefix("bytes=").removesuffix("-")), 206
-            if begin >= len(data):
-                self.send_response(416)
-                self.send_header("Content-Length", "0")
-                self.end_headers()
-                return
-            begin += site.shift
-        body = data[begin:]
-        self.send_response(status)
-        if status == 206:
-            self.send_header("Content-Range", f"bytes {begin}-{len(data) - 1}/{len(data)}")
-        if site.etag:
-            self.send_header("ETag", site.etag)
-        if site.modified:
-            self.send_header("Last-Modified", site.modified)
-        length = len(body) if site.length is None else site.length
-        if length >= 0:
-            self.send_header("Content-Length", str(length))
-        self.end_headers()
-        cut = site.drops.pop(0) if site.drops else len(body)
-        self.wfile.write(body[:cut] + (site.extra if cut >= len(body) else b""))
-
-    def log_message(self, format: str, *args: Any) -> None:
-        pass
-
-
 @pytest.fixture
 def site() -> Iterator[Site]:
-    found = Site(b"")
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), type("H", (Handler,), {"site": found}))
-    found.base = f"http://127.0.0.1:{server.server_address[1]}"
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    yield found
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    with serving() as found:
+        yield found
 
 
 @pytest.fixture
@@ -410,6 +319,44 @@ def test_a_redirect_leaves_http_for_nothing(
 
 
 # --- what is then done with it
+
+
+def test_a_download_that_nobody_went_on_with_is_removed(
+    site: Site, weights_file: bytes, store: WeightStore, resolvers: Resolvers
+) -> None:
+    day = 86400
+    for name, age in (("old", 8), ("recent", 6), ("locked", 8)):
+        place = store.folder / "fetched" / name
+        place.mkdir(parents=True)
+        (place / "part").write_bytes(b"beginning")
+        (place / "state.json").write_text("{}")
+        os.utime(place / "part", (time.time() - age * day,) * 2)
+    (store.folder / "fetched" / "stray").mkdir()
+    with (store.folder / "fetched" / "locked" / "part").open() as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        fetch(site, store, resolvers)
+        assert sorted(os.listdir(store.folder / "fetched")) == ["locked", "recent", "stray"]
+    fetch(site, store, resolvers)
+    assert sorted(os.listdir(store.folder / "fetched")) == ["recent", "stray"]
+
+
+def test_an_old_download_of_what_is_wanted_is_continued(
+    site: Site, weights_file: bytes, store: WeightStore, resolvers: Resolvers
+) -> None:
+    site.drops = [MIB]
+
+    def gone(_site: Site) -> None:
+        site.statuses = [404]
+
+    site.after = gone
+    with pytest.raises(WeightError):
+        fetch(site, store, resolvers)
+    [part] = (store.folder / "fetched").rglob("part")
+    have = part.stat().st_size
+    assert 0 < have <= MIB
+    os.utime(part, (0, 0))
+    assert fetch(site, store, resolvers) == weights_file
+    assert site.asked[-1] == f"bytes={have}-"
 
 
 def test_a_file_that_is_no_checkpoint(site: Site, store: WeightStore, resolvers: Resolvers) -> None:

@@ -42,6 +42,7 @@ class Contents(msgspec.Struct, frozen=True, eq=False):
 
     tensors: by name; ``Tensor.file`` from 0 is a number among the opened files, below 0 it is ``-1 - number`` of a
     value, ``Tensor.offset`` then a place within that value. metadata: text that the format keeps beside them.
+    checksums: what is stated of all bytes of a file, by its number: ``sha1:<hex>`` or ``md5:<hex>``.
     typed: False for a format that knows neither dtype nor shape: its tensors are uint8 vectors.
     """
 
@@ -49,6 +50,7 @@ class Contents(msgspec.Struct, frozen=True, eq=False):
     metadata: Mapping[str, str] = {}
     values: tuple[Value, ...] = ()
     typed: bool = True
+    checksums: Mapping[int, str] = {}
 
 
 class File:
@@ -192,7 +194,10 @@ class Opener:
                 first[tensor.file] = min(first.get(tensor.file, tensor.offset), tensor.offset)
         found = [file.finish(first.get(file.number)) for file in self._files]
         return Finished(
-            tuple(opened for opened, _, _ in found),
+            tuple(
+                opened._replace(checksum=contents.checksums.get(number, ""))
+                for number, (opened, _, _) in enumerate(found)
+            ),
             all(trusted for _, trusted, _ in found),
             tuple(digest for _, _, digest in found),
         )

@@ -11,7 +11,7 @@ The model is a protobuf ``ModelProto`` (onnx/onnx.proto). Only its wire format i
     StringStringEntryProto  key = 1, value = 2
 
 External data (docs/ExternalData.md): pairs location (relative to the model), offset, length, checksum (SHA1 of the
-file, kept in the metadata of what is returned, not computed). A field that is one value has to be there once, where
+file, kept for ``checksums.py``, not computed here). A field that is one value has to be there once, where
 protobuf would take the last. Initialisers of subgraphs and constants of nodes belong to the program, not to its
 weights; they are not looked for.
 """
@@ -68,7 +68,7 @@ class _Found:
         self.file = opener.main
         self.tensors: dict[str, Tensor] = {}
         self.values: list[Value] = []
-        self.metadata: dict[str, str] = {}
+        self.checksums: dict[int, str] = {}
         self.nbytes = 0
 
 
@@ -103,7 +103,7 @@ def read(path: str, opener: Opener) -> Contents:
             raise found.file.error(
                 f"expected dense initializers, found a sparse one at offset {field.value}; save it dense"
             )
-    return Contents(found.tensors, found.metadata, tuple(found.values))
+    return Contents(found.tensors, values=tuple(found.values), checksums=found.checksums)
 
 
 def _initializer(found: _Found, field: _Field) -> None:
@@ -161,9 +161,11 @@ def _external(found: _Found, message: _Message, dtype: str, shape: tuple[int, ..
             f"its bytes within the {other.size} of {location!r}",
             f"{nbytes} at offset {offset}: that file is truncated",
         )
-    checksum = entries.get("checksum")
-    if checksum and found.metadata.setdefault(f"sha1:{location}", checksum) != checksum:
-        raise file.bad(name, f"the checksum {found.metadata[f'sha1:{location}']} of {location!r}", checksum)
+    if entries.get("checksum"):
+        checksum = f"sha1:{entries['checksum']}"
+        known = found.checksums.setdefault(other.number, checksum)
+        if known != checksum:
+            raise file.bad(name, f"the checksum {known} of {location!r}", checksum)
     return Tensor(dtype, shape, nbytes, offset, other.number)
 
 

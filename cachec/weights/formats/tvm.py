@@ -6,7 +6,7 @@
 
 Source: ``python/tvm/contrib/tvmjs.py`` and ``src/runtime/vm/tensor_cache_support.cc``. The format ``f32-to-bf16``
 concerns float32 alone, whose bytes are then bfloat16: that is refused, never reinterpreted. The MD5 of each file is
-kept in the metadata of what is returned, not computed. Pre-sharded names are ``<name>_shard-<i>-of-<n>``, i from 1.
+kept for ``checksums.py``, not computed here. Pre-sharded names are ``<name>_shard-<i>-of-<n>``, i from 1.
 """
 
 from __future__ import annotations
@@ -60,17 +60,20 @@ def read(path: str, opener: Opener) -> Contents:
         raise main.error(f"expected a TVM tensor cache: {error}") from error
     refuse_duplicates(path, "tensor cache", text, -1)
     tensors: dict[str, Tensor] = {}
-    metadata: dict[str, str] = {}
+    checksums: dict[int, str] = {}
+    seen: set[str] = set()
     for shard in cache.records:
         what = f"the file {shard.data_path!r}"
         if shard.format != "raw-shard":
             raise main.error(f"{what}: format expected 'raw-shard', found {shard.format!r}")
         file = opener.beside(shard.data_path, what)
-        if f"md5:{shard.data_path}" in metadata:
+        if shard.data_path in seen:
             raise main.error(f"{what} twice")
         if file.size != shard.nbytes:
             raise main.error(f"{what}: expected {shard.nbytes} bytes, found {file.size}")
-        metadata[f"md5:{shard.data_path}"] = shard.md5sum
+        seen.add(shard.data_path)
+        if shard.md5sum:
+            checksums[file.number] = f"md5:{shard.md5sum}"
         spans: list[tuple[int, int, str]] = []
         for param in shard.records:
             if not param.name or param.name in tensors:
@@ -78,7 +81,7 @@ def read(path: str, opener: Opener) -> Contents:
             tensor = tensors[param.name] = _tensor(main, file, param)
             spans.append((tensor.offset, tensor.offset + tensor.nbytes, param.name))
         refuse_overlaps(main, spans)
-    return Contents(tensors, metadata)
+    return Contents(tensors, checksums=checksums)
 
 
 def _tensor(main: File, file: File, param: _Param) -> Tensor:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import mmap
 
-from blake3 import blake3
-
 from cachec.errors import WeightError
 from cachec.hashing import FileDigests
 from cachec.weights.dtypes import SIZES
 from cachec.weights.formats.base import Value
 from cachec.weights.safetensors import Tensor
-from cachec.weights.sources import Extent, FileSource, OpenedFile, Place
+from cachec.weights.sources import Extent, FileSource, OpenedFile, Place, Ranges
 
 _BLOCK = 1 << 20
 
@@ -19,8 +17,8 @@ _BLOCK = 1 << 20
 class ValueSource(FileSource):
     """Tensors in files and values, told apart by ``Tensor.file``: below 0 is the value ``-1 - file``.
 
-    A repeated pattern takes no memory to open or to hash. Zeros are handed out as pages that the kernel makes when they
-    are touched; any other pattern has to be made in full.
+    A repeated pattern takes no memory to open, to hash or to copy. Zeros are handed out as pages that the kernel makes
+    when they are touched; any other pattern has to be made in full.
     """
 
     def __init__(self, files: tuple[OpenedFile, ...], values: tuple[Value, ...], *, read_access: bool = False) -> None:
@@ -41,14 +39,7 @@ class ValueSource(FileSource):
         key = (tensor.file, tensor.offset, tensor.nbytes)
         found = self._digests.get(key)  # values never change
         if found is None:
-            hasher = blake3()
-            left = tensor.nbytes
-            block = pattern * max(_BLOCK // len(pattern), 1) if left else b""
-            while left >= len(block) > 0:
-                hasher.update(block)
-                left -= len(block)
-            hasher.update(block[:left])
-            found = self._digests[key] = hasher.hexdigest()
+            found = self._digests[key] = _repeated(pattern, tensor.nbytes).digest()
         return found
 
     def view(self, name: str, tensor: Tensor) -> memoryview:
@@ -86,11 +77,13 @@ class ValueSource(FileSource):
         if tensor.file >= 0:
             super().fill(name, tensor, out)
             return
+        _repeated(self._value(name, tensor), tensor.nbytes).read(0, out)
+
+    def ranges(self, name: str, tensor: Tensor) -> Ranges | None:
+        if tensor.file >= 0:
+            return super().ranges(name, tensor)
         pattern = self._value(name, tensor)
-        block = memoryview(pattern * max(_BLOCK // len(pattern), 1)) if len(out) else memoryview(b"")
-        for start in range(0, len(out), len(block) or 1):
-            piece = out[start : start + len(block)]
-            piece[:] = block[: len(piece)]
+        return _repeated(pattern, tensor.nbytes) if len(pattern) < tensor.nbytes else None
 
     def place(self, name: str, tensor: Tensor) -> Place | None:
         return None if tensor.file < 0 else super().place(name, tensor)
@@ -116,3 +109,19 @@ class ValueSource(FileSource):
     @staticmethod
     def _too_large(name: str, nbytes: int) -> WeightError:
         return WeightError(f"weight {name!r}: a repeated pattern of {nbytes} bytes, which does not fit into memory")
+
+
+def _repeated(pattern: bytes, nbytes: int) -> Ranges:
+    """``pattern`` over and over, up to ``nbytes``."""
+    block = pattern * max(_BLOCK // len(pattern), 1) if nbytes else b""
+
+    def read(begin: int, out: memoryview) -> None:
+        at = begin % len(pattern) if out.nbytes else 0
+        done = 0
+        while done < len(out):
+            piece = out[done : done + len(block) - at]
+            piece[:] = block[at : at + len(piece)]
+            done += len(piece)
+            at = 0  # a block ends with a whole pattern
+
+    return Ranges(nbytes, read)
