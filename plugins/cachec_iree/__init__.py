@@ -5,10 +5,11 @@ Importing this package imports neither the compiler nor the runtime.
 
 from __future__ import annotations
 
-from cachec_iree.compiler import compile, find_iree_compile
+from cachec_iree.compiler import compile, compile_phase, find_iree_compile
+from cachec_iree.phases import PHASES
 from cachec_iree.plugin import IreePlugin
 
-__all__ = ["IreePlugin", "compile", "find_iree_compile", "plugin"]
+__all__ = ["PHASES", "IreePlugin", "compile", "compile_phase", "find_iree_compile", "plugin"]
 
 #: The object behind the entry point ``iree`` of the group ``cachec.plugins``.
 plugin = IreePlugin()

@@ -1,21 +1,25 @@
-"""Programs to IREE's VM bytecode, by the real ``iree-compile``."""
+"""Programs to IREE's VM bytecode, by the real ``iree-compile``, in one step or in several."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from cachec.artifact import File
 from cachec.errors import PluginError, UsageError
 from cachec.topology import Program
+from cachec_iree.phases import END, FORMAT, name_of, split
+from cachec_mlir.debugging import check_unnamed
+from cachec_mlir.files import file_in_new_folder, named_files
 
 #: The kind of the files made here.
 KIND = "iree:vmfb"
 
 #: Format of a program -> ``--iree-input-type``.
-_INPUT_TYPES = {"jax:stablehlo": "stablehlo"}
+_INPUT_TYPES = {"jax:stablehlo": "stablehlo", "mlir:text": "auto", "mlir:bytecode": "auto"}
 
 #: Backends that make code for the CPU that IREE's ``local`` devices run on.
 _TARGETS = ("llvm-cpu", "vmvx")
@@ -26,70 +30,127 @@ _EXECUTABLE = os.path.join("iree", "compiler", "_mlir_libs", "iree-compile")
 #: Without these two, the input's file name, lines and columns come into the module, which then differs from run to run.
 _REPRODUCIBLE = ("--iree-vm-bytecode-module-strip-source-map", "--iree-llvmcpu-debug-symbols=false")
 
+#: Flags that keep names and locations of the program in the module (unless they are given as above).
+_KEEPING = frozenset(
+    {
+        "iree-codegen-llvm-verbose-debug-info",
+        "iree-hal-executable-debug-level",
+        "iree-llvmcpu-debug-symbols",
+        "iree-vm-bytecode-module-strip-source-map",
+        "iree-vm-bytecode-source-listing",
+        "mlir-print-debuginfo",
+    }
+)
+
+#: Flags by which LLVM asks the machine that it runs on.
+_HOST = ("iree-llvmcpu-target-cpu=host", "iree-llvmcpu-target-cpu-features=host")
+
 #: Bytes of the end of what iree-compile wrote that an error shows.
 _SHOWN = 8192
 
-_INPUT, _OUTPUT = "program.mlir", "program.vmfb"
+_INPUT = "program.mlir"
+_OUTPUT = "program.vmfb"
 
 
-def compile(program: Program, *, target: str = "llvm-cpu", cpu: str = "host", options: Sequence[str] = ()) -> File:
+def compile(
+    program: Program,
+    *,
+    target: str = "llvm-cpu",
+    cpu: str = "host",
+    options: Sequence[str] = (),
+    phases: Sequence[str] = (),
+    phase: Callable[[Program, str, tuple[str, ...]], Any] | None = None,
+) -> File:
     """Compile ``program`` to a ``File`` of kind ``iree:vmfb`` that inherits its manifest.
 
-    target: ``llvm-cpu`` or ``vmvx``. cpu: what LLVM is to generate code for; ``host`` is this machine's CPU, which the
-    platform part of a stage's key stands for: name one in a stage with ``portable=True``. options: further flags of
-    iree-compile, by value in the key where they are an argument of the stage.
+    program: StableHLO of JAX, or MLIR of any dialect that IREE takes (``mlir:text``, ``mlir:bytecode``) whose weights
+    are parameters of scope ``model``. target: ``llvm-cpu`` or ``vmvx``. cpu: what LLVM is to generate code for;
+    ``host`` is this machine's, which the result then depends on in stages with ``portable=True`` too. options: further
+    flags of iree-compile, by value in the key where they are an argument of the stage; a file that one names by an
+    absolute path counts by content.
+
+    phases: names of phases (``cachec_iree.PHASES``) after which iree-compile stops and a new one goes on; the result is
+    the same, byte for byte. phase: what runs one such part: a stage of the caller's around ``compile_phase``, so that
+    another value of an option runs only the parts from the first that it can affect (``cachec_iree.phases``).
 
     The file is in a temporary folder that goes when the returned object does. Raises subprocess.CalledProcessError,
     with what iree-compile wrote as a note, where it fails; PluginError where the program is of a format that IREE does
-    not take, or iree-compile is not installed.
+    not take, or iree-compile is not installed; UsageError for a phase that there is not, and for an option that keeps
+    names in the module where the program is keyed without them.
     """
-    import subprocess
-    import tempfile
-    import weakref
-
-    from cachec.command import run
-
     input_type = _INPUT_TYPES.get(program.format)
     if input_type is None:
         raise PluginError(f"iree-compile takes {', '.join(_INPUT_TYPES)}; this program is {program.format!r}")
     if target not in _TARGETS:
         raise UsageError(f"target expected one of {', '.join(_TARGETS)}, found {target!r}")
-    if isinstance(options, str):
-        raise UsageError(f"options expected a sequence of flags, found one string {options!r}; write [{options!r}]")
-    executable = find_iree_compile()
-    flags = [
+    for name, value in (("options", options), ("phases", phases)):
+        if isinstance(value, str):
+            raise UsageError(f"{name} expected a sequence of strings, found one string {value!r}; write [{value!r}]")
+    check_unnamed(program, (each for each in options if name_of(each) in _KEEPING and each not in _REPRODUCIBLE))
+    flags = (
         f"--iree-input-type={input_type}",
         "--iree-hal-target-device=local",
         f"--iree-hal-local-target-device-backends={target}",
         *([f"--iree-llvmcpu-target-cpu={cpu}"] if target == "llvm-cpu" else []),
         *_REPRODUCIBLE,
         *options,
-    ]
-    folder = Path(tempfile.mkdtemp(prefix="cachec-iree-"))
-    output = File(folder / _OUTPUT, kind=KIND, manifest=program.manifest)
-    weakref.finalize(output, _remove, folder, os.getpid())
+    )
+    run_phase = compile_phase if phase is None else phase
+    parts = split(flags, phases) if phases else [(END, flags)]
+    made: Any = program
+    for until, some in parts:
+        made = run_phase(made, until, some)
+    if not isinstance(made, File):
+        raise PluginError(f"phase= returned {made!r} for the last phase, expected the File of compile_phase")
+    return made
+
+
+def compile_phase(program: Program, until: str, flags: tuple[str, ...]) -> Program | File:
+    """One part of a compilation: from where ``program`` is, to the end of the phase ``until``.
+
+    program: as ``compile`` takes it, or of format ``iree:PHASE``, as this returns it. until: a phase, or ``end`` for a
+    File of kind ``iree:vmfb``. flags: all flags that this part is to get. Raises as ``compile`` does.
+    """
+    import subprocess
+
+    from cachec.command import host_processor, run
+
+    executable = find_iree_compile()
+    flags = (*flags, *_from_to(program, until))
+    if any(flag.lstrip("-") in _HOST for flag in flags):
+        host_processor()
+    named = named_files(flags)
+    output = file_in_new_folder(_OUTPUT, kind=KIND, manifest=program.manifest)
+    folder = output.path.parent
     # Fixed names in a folder of its own: a path that came into the output would be the same each time.
     (folder / _INPUT).write_bytes(program.ir)
     try:
-        run([executable, _INPUT, "-o", _OUTPUT, *flags], tools=_helpers(executable), cwd=folder)
+        run(
+            [executable, _INPUT, "-o", _OUTPUT, *flags],
+            inputs=named.there,
+            candidates=named.absent,
+            tools=_helpers(executable),
+            cwd=folder,
+        )
     except subprocess.CalledProcessError as error:
         error.add_note(error.stderr[-_SHOWN:].decode(errors="replace"))
         raise
-    return output
+    if until == END:
+        return output
+    return Program(output.read_bytes(), format=FORMAT + until, manifest=program.manifest)
+
+
+def _from_to(program: Program, until: str) -> list[str]:
+    flags = [] if until == END else [f"--compile-to={until}"]
+    if program.format.startswith(FORMAT):
+        flags.append(f"--compile-from={program.format.removeprefix(FORMAT)}")
+    return flags
 
 
 def _helpers(executable: Path) -> list[Path]:
     """What iree-compile starts by itself: the linker beside it."""
     linker = executable.with_name("iree-lld")
     return [linker] if linker.is_file() else []
-
-
-def _remove(folder: Path, owner: int) -> None:
-    """Remove a scratch folder, but not from a process that was forked off its owner."""
-    if os.getpid() == owner:
-        import shutil
-
-        shutil.rmtree(folder)
 
 
 def find_iree_compile(path: Sequence[str] | None = None) -> Path:

@@ -12,6 +12,7 @@ from cachec.topology import Program
 from cachec.weights import WeightSet
 from cachec_iree.compiler import KIND
 from cachec_iree.parameters import Parameters
+from cachec_mlir.files import difference
 
 
 class IreePlugin(Plugin):
@@ -37,8 +38,4 @@ class IreePlugin(Plugin):
         """None where two modules are equal byte for byte: iree-compile is reproducible with the flags used here."""
         if not isinstance(fresh, File) or not isinstance(stored, File):
             raise self._refusal("compare", fresh)
-        a, b = fresh.read_bytes(), stored.read_bytes()
-        if a == b:
-            return None
-        where = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
-        return f"{len(a)} against {len(b)} bytes, first difference at byte {where}"
+        return difference(fresh, stored)

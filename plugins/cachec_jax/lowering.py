@@ -16,10 +16,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from cachec.errors import PluginError
+from cachec.errors import PluginError, UsageError
 from cachec.model import WeightSpec
-from cachec.topology import Manifest, Program
+from cachec.topology import Program
 from cachec.weights import Weight, WeightSet
+from cachec_mlir.text import quoted
 
 #: The format of every program made here.
 FORMAT = "jax:stablehlo"
@@ -32,13 +33,22 @@ _MODULE = "program"
 
 
 def to_stablehlo(
-    fn: Callable[..., Any], weights: WeightSet, *inputs: Any, platform: str = "cpu", **named_inputs: Any
+    fn: Callable[..., Any],
+    weights: WeightSet,
+    *inputs: Any,
+    platform: str = "cpu",
+    symbols: str | None = None,
+    **named_inputs: Any,
 ) -> Program:
     """Lower ``fn(weights, *inputs)`` to StableHLO with its weights by name. Nothing is allocated, no device is used.
 
     fn: gets a dict name -> array as its first argument. weights: only its specs are looked at. inputs: whatever
     ``jax.jit`` takes as an example (``jax.ShapeDtypeStruct``, arrays, trees of them): shape and dtype count. platform:
-    what JAX lowers for. Raises WeightReadError where ``fn`` asks for the bytes of a weight outside of its argument;
+    what JAX lowers for. symbols: ``alpha`` names the weights by their order of use, so that layers that differ in the
+    names of their weights alone share what is compiled; ``cachec.link`` finds the caller's weights by what the program
+    remembers (``manifest.callers``).
+
+    Raises WeightReadError where ``fn`` asks for the bytes of a weight outside of its argument;
     what ``fn`` itself raises passes through; PluginError where a weight has no form in JAX's current configuration
     (64 bits without ``jax_enable_x64``).
     """
@@ -46,17 +56,27 @@ def to_stablehlo(
 
     named = _abstract(weights.specs)
     lowered = jax.jit(fn, keep_unused=True).trace(named, *inputs, **named_inputs).lower(lowering_platforms=(platform,))
-    return strip(lowered, weights)
+    return strip(lowered, weights, symbols=symbols)
 
 
-def strip(lowered: Any, weights: WeightSet) -> Program:
+def strip(lowered: Any, weights: WeightSet, *, symbols: str | None = None) -> Program:
     """The program in a ``jax.stages.Lowered``, whose one argument that is a dict of the weights becomes names.
 
-    ``lowered`` itself stays as it is. Raises PluginError where no argument or several have exactly these names.
+    ``lowered`` itself stays as it is. symbols: as of ``to_stablehlo``.
+    Raises PluginError where no argument or several have exactly these names.
     """
     positions, count = _weight_arguments(lowered, weights.specs)
     text = _rewritten(lowered.compiler_ir("stablehlo"), positions, count)
-    return Program(text, format=FORMAT, manifest=weights.manifest)
+    if symbols is None:
+        return Program(text, format=FORMAT, manifest=weights.manifest)
+    if symbols != "alpha":
+        raise UsageError(f"symbols expected 'alpha' or None, found {symbols!r}")
+    from cachec_mlir.symbols import alpha, alpha_manifest
+    from cachec_mlir.topology import topology
+
+    ir, names = alpha(text.encode(), to="parameter", scope=SCOPE)
+    manifest = alpha_manifest(weights.manifest, names)
+    return Program(ir, format=FORMAT, manifest=manifest, canonical=topology(ir))
 
 
 def fold(program: Program, weight: Weight) -> Program:
@@ -79,8 +99,7 @@ def fold(program: Program, weight: Weight) -> Program:
         raise PluginError(f"weight {name!r} has shape {list(data.shape)}, the program's parameter is a {kind}")
     # MLIR takes raw little-endian elements as one hexadecimal string (builtin dialect, DenseElementsAttr).
     constant = f'dense<"0x{data.tobytes().hex().upper()}"> : {kind}' if data.size else f"dense<> : {kind}"
-    left = {other: spec for other, spec in program.manifest.weights.items() if other != name}
-    return Program(text[:begin] + constant + text[end:], format=FORMAT, manifest=Manifest.of(left))
+    return Program(text[:begin] + constant + text[end:], format=FORMAT, manifest=program.manifest.without(name))
 
 
 def _abstract(specs: Mapping[str, WeightSpec]) -> dict[str, Any]:
@@ -198,7 +217,7 @@ def _pretty(text: str, types: Mapping[str, str]) -> str:
     """``text`` with the operations that ``_name_weights`` made in IREE's own notation. Any other line stays."""
     short = {}
     for name, kind in types.items():
-        symbol = _quoted(f"weight:{name}")
+        symbol = quoted(f"weight:{name}")
         parameter = _parameter(name, kind)
         generic = f'{{initial_value = {parameter}, sym_name = {symbol}, sym_visibility = "private", type = {kind}}}'
         short[f'"util.global"() {generic} : () -> ()'] = f"util.global private @{symbol} = {parameter}"
@@ -214,14 +233,4 @@ def _pretty(text: str, types: Mapping[str, str]) -> str:
 
 
 def _parameter(name: str, kind: str) -> str:
-    return f"#flow.parameter.named<{_quoted(SCOPE)}::{_quoted(name)}> : {kind}"
-
-
-def _quoted(text: str) -> str:
-    """An MLIR string literal, escaped as MLIR's printer does it: printable ASCII as it is, other bytes as ``\\XX``."""
-    escaped = ("\\\\" if byte == 0x5C else chr(byte) if _is_plain(byte) else f"\\{byte:02X}" for byte in text.encode())
-    return f'"{"".join(escaped)}"'
-
-
-def _is_plain(byte: int) -> bool:
-    return 0x20 <= byte < 0x7F and byte != 0x22
+    return f"#flow.parameter.named<{quoted(SCOPE)}::{quoted(name)}> : {kind}"

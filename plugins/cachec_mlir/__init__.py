@@ -9,13 +9,20 @@ import os
 from collections.abc import Collection, Mapping
 
 from cachec.errors import UsageError
+from cachec.topology import Manifest
 from cachec_mlir.blobs import ALIGNMENT, Blob, Resource, Resources
 from cachec_mlir.bytecode import Bytecode, is_bytecode
 from cachec_mlir.inputs import Source
+from cachec_mlir.modules import load
 from cachec_mlir.plugin import MlirPlugin
+from cachec_mlir.programs import MlirProgram, program
+from cachec_mlir.referring import Referred, refer
+from cachec_mlir.relinking import Referenced, relink, relink_by_reference
+from cachec_mlir.renames import Marked, Renames, mark, recorded
 from cachec_mlir.rewriting import Linked, Stripped, Weights, link_bytecode, strip_bytecode
-from cachec_mlir.text_rewriting import MINIMUM, link_text, strip_text
-from cachec_mlir.topology import canonical, topology
+from cachec_mlir.text_rewriting import link_text
+from cachec_mlir.text_stripping import MINIMUM, SCOPE, Target, strip_text
+from cachec_mlir.topology import Topologies, canonical, topology
 
 __all__ = [
     "ALIGNMENT",
@@ -23,14 +30,27 @@ __all__ = [
     "Blob",
     "Bytecode",
     "Linked",
+    "Marked",
     "MlirPlugin",
+    "MlirProgram",
+    "Referenced",
+    "Referred",
+    "Renames",
     "Resource",
     "Resources",
     "Stripped",
+    "Topologies",
     "canonical",
     "is_bytecode",
     "link",
+    "load",
+    "mark",
     "plugin",
+    "program",
+    "recorded",
+    "refer",
+    "relink",
+    "relink_by_reference",
     "strip",
     "topology",
 ]
@@ -39,12 +59,18 @@ __all__ = [
 plugin = MlirPlugin()
 
 
-def strip(source: Source, *, minimum: int = MINIMUM) -> Stripped:
+def strip(source: Source, *, to: Target = "resource", scope: str = SCOPE, minimum: int = MINIMUM) -> Stripped:
     """The module without weight bytes, and these in place; see ``strip_text`` and ``strip_bytecode``.
 
-    minimum: bytes from which a constant of a text is lifted. Raises CheckpointError (naming the byte), OSError.
+    to: what stands for a weight in a text: ``resource``, ``parameter`` (IREE, of ``scope``), ``external``
+    (ml_program), ``undefined`` (memref). minimum: bytes from which a constant of a text is lifted.
+    Raises CheckpointError (naming the byte), OSError, UsageError.
     """
-    return strip_bytecode(source) if is_bytecode(source) else strip_text(source, minimum=minimum)
+    if not is_bytecode(source):
+        return strip_text(source, to=to, scope=scope, minimum=minimum)
+    if to != "resource":
+        raise UsageError(f"strip: to={to!r} is for text; print the bytecode as text with its own MLIR first")
+    return strip_bytecode(source)
 
 
 def link(
@@ -52,7 +78,10 @@ def link(
     weights: Weights,
     target: str | os.PathLike[str],
     *,
+    references: Target = "resource",
+    scope: str = SCOPE,
     names: Mapping[str, str] | None = None,
+    manifest: Manifest | None = None,
     inline: Collection[str] = (),
     alignment: int = ALIGNMENT,
     fsync: bool = False,
@@ -62,8 +91,19 @@ def link(
 
     weights: a weight set, or ``strip(older).resources``. Raises LinkError, CheckpointError, WeightsChanged, OSError.
     """
-    if not is_bytecode(ir):
-        return link_text(ir, weights, target, names=names, inline=inline, alignment=alignment, fsync=fsync)
-    if inline:
-        raise UsageError("link: inline= is for text; bytecode keeps its constants where no reader but MLIR finds them")
-    return link_bytecode(ir, weights, target, names=names, alignment=alignment, fsync=fsync)
+    if is_bytecode(ir):
+        if inline or references != "resource":
+            raise UsageError("link: inline= and references= are for text; in bytecode only MLIR finds constants")
+        return link_bytecode(ir, weights, target, names=names, manifest=manifest, alignment=alignment, fsync=fsync)
+    return link_text(
+        ir,
+        weights,
+        target,
+        references=references,
+        scope=scope,
+        names=names,
+        manifest=manifest,
+        inline=inline,
+        alignment=alignment,
+        fsync=fsync,
+    )

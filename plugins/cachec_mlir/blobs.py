@@ -11,21 +11,26 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import NamedTuple
 
 from blake3 import blake3
+from msgspec.structs import replace
 
 from cachec import fsio
 from cachec.errors import CheckpointError, HandleClosed, LinkError
 from cachec.hashing import FileDigests
 from cachec.model import WeightSpec
+from cachec.topology import Manifest
 from cachec.weights.copying import Copier
 from cachec.weights.dtypes import SIZES
 from cachec.weights.layout import Layout
 from cachec.weights.safetensors import Tensor
 from cachec.weights.sets import WeightSet
-from cachec.weights.sources import Extent, FileSource, Source
+from cachec.weights.sources import Extent, FileSource, Ranges, Source
 from cachec.weights.weight import Weight
 
 #: Alignment of bytes that come with none: what IREE and XLA want of constants.
 ALIGNMENT = 64
+
+#: The key that MLIR prints for every constant that ``--mlir-elide-elementsattrs-if-larger`` leaves out.
+ELIDED = "__elided__"
 
 #: MLIR's element types (builtin dialect) of whole bytes -> names of numpy and ml_dtypes.
 ELEMENTS: dict[str, str] = {
@@ -68,6 +73,13 @@ class Blob:
         """The bytes (decoded) from ``offset`` in pieces of at most 1 MiB. Raises CheckpointError for a bad digit."""
         for piece in self._stored(offset, self.nbytes - offset if nbytes is None else nbytes):
             yield self.decoded(piece) if self.hexadecimal else piece
+
+    def fill(self, out: memoryview, offset: int = 0) -> None:
+        """Fill ``out`` with the bytes (decoded) from ``offset`` on. Raises CheckpointError for a bad digit."""
+        done = 0
+        for piece in self.pieces(offset, out.nbytes):
+            out[done : done + len(piece)] = piece
+            done += len(piece)
 
     def copy(self, copier: Copier, fd: int, offset: int) -> None:
         """Write the bytes to ``fd``; by the kernel where they are raw."""
@@ -186,13 +198,17 @@ class Resources(Mapping[str, Resource]):
     def __contains__(self, name: object) -> bool:
         return name in self._names
 
-    def weights(self, specs: Mapping[str, WeightSpec] | None = None) -> WeightSet:
+    def weights(
+        self, specs: Mapping[str, WeightSpec] | None = None, *, only: Collection[str] | None = None
+    ) -> WeightSet:
         """The resources as weights over the original bytes. Looks at every head.
 
         specs: types of those that the module does not tell (bytecode: all); the others are uint8 vectors, or of the
-        type that the module's text gives them. Raises CheckpointError where a size disagrees.
+        type that the module's text gives them. only: names of those that are wanted. Raises CheckpointError where a
+        size disagrees.
         """
-        found = {name: _typed(resource, (specs or {}).get(name)) for name, resource in self.items()}
+        names = self if only is None else [name for name in self if name in only]
+        found = {name: _typed(self[name], (specs or {}).get(name)) for name in names}
         blobs = {name: self[name].blob for name in found}
         files = {blob.place.file for blob in blobs.values() if isinstance(blob.place, Extent) and not blob.hexadecimal}
         if len(files) == 1 and all(isinstance(b.place, Extent) and not b.hexadecimal for b in blobs.values()):
@@ -241,11 +257,14 @@ class _BlobSource(Source):
     def copies(self, name: str, tensor: Tensor) -> bool:
         return True
 
+    def ranges(self, name: str, tensor: Tensor) -> Ranges | None:
+        blob = self._blob(name)
+        if not blob.hexadecimal:
+            return None
+        return Ranges(tensor.nbytes, lambda begin, out: blob.fill(out, tensor.offset + begin))
+
     def fill(self, name: str, tensor: Tensor, out: memoryview) -> None:
-        done = 0
-        for piece in self._blob(name).pieces(tensor.offset, tensor.nbytes):
-            out[done : done + len(piece)] = piece
-            done += len(piece)
+        self._blob(name).fill(out, tensor.offset)
 
     def changed(self) -> str | None:
         for blob in (self._blobs or {}).values():
@@ -297,6 +316,8 @@ def offered(
     wanted.
     """
     names = names or {}
+    if ELIDED in wanted and ELIDED not in names:
+        raise LinkError("constants of the module were elided when it was printed, and are lost; print it in full")
     strange = sorted(set(names) - set(wanted))
     if strange:
         raise LinkError(f"names= maps {strange[0]!r}, which the module does not declare; it declares {_few(wanted)}")
@@ -305,8 +326,58 @@ def offered(
         first = names.get(missing[0], missing[0])
         near = difflib.get_close_matches(first, list(weights), n=1)
         hint = f"; if {near[0]!r} is meant, say names={{{missing[0]!r}: {near[0]!r}}}" if near else ""
-        raise LinkError(f"no bytes for {len(missing)} resources of the module, first {missing[0]!r}{hint}")
+        mapped = f", which names= says is {first!r}" if first != missing[0] else ""
+        raise LinkError(f"no bytes for {len(missing)} resources of the module, first {missing[0]!r}{mapped}{hint}")
     return {name: _bound(weights[names.get(name, name)], alignment) for name in wanted}
+
+
+def check_manifest(
+    manifest: Manifest,
+    bound: Mapping[str, Bound],
+    weights: Mapping[str, Weight] | Mapping[str, Resource],
+    names: Mapping[str, str] | None,
+) -> None:
+    """Raise LinkError unless what is bound, and all else that was offered, is just what the manifest says.
+
+    That includes ties: names are tied where the weights state it, or where ``names`` gives them one weight.
+
+    Resources whose type is not known (of bytecode) are compared by their size.
+    """
+    there = {name: (names or {}).get(name, name) for name in bound}
+    others = set(weights).difference(there.values())
+    clash = min(others.intersection(there), default=None)
+    if clash is not None:
+        raise LinkError(
+            f"names= binds {clash!r} to {there[clash]!r}, and a weight {clash!r} was offered too; leave that one out"
+        )
+    found = {name: (there[name], each.spec, each.blob.nbytes) for name, each in bound.items()}
+    found |= {name: (name, *_described(weights[name])) for name in others}
+    check_specs(manifest, found)
+
+
+def check_specs(manifest: Manifest, found: Mapping[str, tuple[str, WeightSpec | None, int]]) -> None:
+    """Raise LinkError unless ``found`` is just what the manifest says: name in the module -> name where it was offered,
+    its spec there (None: of the expected type, if it has its size), bytes.
+    """
+    groups: dict[str, list[str]] = {}
+    for name, (there, spec, _) in found.items():
+        groups.setdefault(there if spec is None or spec.alias is None else spec.alias, []).append(name)
+    alias = {name: min(group) for group in groups.values() if len(group) > 1 for name in group}
+    specs = {name: _stated(manifest, name, spec, nbytes, alias.get(name)) for name, (_, spec, nbytes) in found.items()}
+    manifest.check(specs)
+
+
+def _described(found: Weight | Resource) -> tuple[WeightSpec | None, int]:
+    return (None, found.nbytes) if isinstance(found, Resource) else (found.spec, found.nbytes)
+
+
+def _stated(manifest: Manifest, name: str, spec: WeightSpec | None, nbytes: int, alias: str | None) -> WeightSpec:
+    if spec is None:
+        expected = manifest.weights.get(name)
+        if expected is None or expected.nbytes != nbytes:
+            return WeightSpec(name=name, dtype="uint8", shape=(nbytes,), nbytes=nbytes)
+        spec = expected
+    return replace(spec, name=name, alias=alias)
 
 
 def _bound(found: Weight | Resource, alignment: int) -> Bound:

@@ -28,7 +28,7 @@ the dialects; they stay in the IR, and are in its hash by value.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -49,7 +49,10 @@ _MAX_ALIGNMENT = 1 << 32
 #: A producer is a line; a section's head is 1 + 9 + 9 bytes.
 _HEAD = 1 << 12
 _SECTION_HEAD = 19
-_BLOB_HEAD = 18
+#: First byte of a number -> its bytes in all.
+_WIDTHS = bytes((first & -first).bit_length() or 9 for first in range(256))
+#: Two numbers, and the padding up to an alignment of 64.
+_BLOB_HEAD = 18 + 64
 
 
 class Section(NamedTuple):
@@ -110,6 +113,14 @@ class Bytecode:
         """Name, group and entry of a dialect's blob."""
         return self._named[number]
 
+    def string_of(self, entry: Entry) -> str:
+        """The value of a resource of kind ``STRING``. Raises CheckpointError."""
+        what = "a string of a resource"
+        number = _Cursor(self.input, self.input.at(entry.offset, entry.nbytes, what), entry.offset, what).varint()
+        if number >= len(self.strings):
+            raise self.input.error(entry.offset, f"{what} expected as one of {len(self.strings)}, found {number}")
+        return self.strings[number]
+
     def _name(self) -> list[tuple[str, Group, Entry]]:
         found: list[tuple[str, Group, Entry]] = []
         seen: set[str] = set()
@@ -137,14 +148,22 @@ def resource(source: Input, name: str, place: tuple[str, str], entry: Entry) -> 
     """Read and check the head of a blob. place: group and key. Raises CheckpointError."""
     offset, end = entry.offset, entry.offset + entry.nbytes
     what = f"resource {name!r}"
-    head = source.at(offset, min(_BLOB_HEAD, entry.nbytes), what)
-    cursor = _Cursor(source, head, offset, what)
-    alignment, nbytes = cursor.varint(), cursor.varint()
+    head = source.at(offset, min(_BLOB_HEAD, entry.nbytes), what)  # with the padding, of most
+    try:
+        alignment, at = _number(head, 0)
+        nbytes, at = _number(head, at)
+    except IndexError as error:
+        raise source.error(offset + len(head), f"{what} ends in the middle of a number") from error
     _check_alignment(source, offset, alignment, what)
-    data = cursor.offset + -cursor.offset % alignment
+    padding = offset + at
+    data = padding + -padding % alignment
     if data + nbytes != end:
         raise source.error(offset, f"{what} expected to end with its entry at byte {end}, found {data + nbytes}")
-    _check_padding(source, cursor.offset, data, what)
+    found = head[at : data - offset]
+    if len(found) < data - padding:
+        _check_padding(source, padding, data, what)
+    elif found.count(PAD) != len(found):
+        raise source.error(padding, f"{what} expected padding of 0xCB up to byte {data}, found other bytes")
     return Resource(name, *place, alignment, Blob(source.range(data, nbytes), where=f"{source.label}: {what}"))
 
 
@@ -191,6 +210,15 @@ def varint(value: int) -> bytes:
     return ((value * 2 + 1) << (length - 1)).to_bytes(length, "little")
 
 
+def _number(data: bytes, at: int) -> tuple[int, int]:
+    """The number at ``at``, and where it ends. Raises IndexError at the end of the data."""
+    width = _WIDTHS[data[at]]
+    end = at + width
+    if end > len(data):
+        raise IndexError(end)
+    return int.from_bytes(data[at:end], "little") >> min(width, 8), end
+
+
 class _Cursor:
     """Reads numbers from bytes that were read from ``base``."""
 
@@ -222,21 +250,29 @@ class _Cursor:
 
     def varint(self) -> int:
         """The next number. Raises CheckpointError at the end."""
-        at, data = self.at, self._data
-        if at >= len(data):
-            raise self._short()
-        first = data[at]
-        if first & 1:
-            self.at = at + 1
-            return first >> 1
-        more = 8 if first == 0 else (first & -first).bit_length() - 1
-        end = at + 1 + more
-        if end > len(data):
-            raise self._short()
-        self.at = end
-        if first == 0:
-            return int.from_bytes(data[at + 1 : end], "little")
-        return int.from_bytes(data[at:end], "little") >> (more + 1)
+        try:
+            value, self.at = _number(self._data, self.at)
+        except IndexError:
+            raise self._short() from None
+        return value
+
+    def entries(self, count: int) -> Iterator[tuple[int, int, int, int]]:
+        """``count`` times place in the module, two numbers, a byte. Modules have thousands of these."""
+        data, at, widths = self._data, self.at, _WIDTHS
+        try:
+            for _ in range(count):
+                start = at
+                end = at + widths[data[at]]
+                key = int.from_bytes(data[at:end], "little") >> min(end - at, 8)
+                at = end + widths[data[end]]
+                nbytes = int.from_bytes(data[end:at], "little") >> min(at - end, 8)
+                at += 1
+                # What is beyond the end has no kind, so no number that was cut gets this far.
+                yield self._base + start, key, nbytes, data[at - 1]
+        except IndexError:
+            self.at = min(at, len(data))
+            raise self._short() from None
+        self.at = at
 
     def _short(self) -> Exception:
         return self._input.error(self.offset, f"{self._what} ends in the middle of a number")
@@ -248,6 +284,7 @@ class _Strings:
     def __init__(self, source: Input, section: Section) -> None:
         self._input = source
         self._section = section
+        self._decoded: dict[int, str] = {}
         data = self._data = source.at(section.offset, section.nbytes, "the string section")
         cursor = _Cursor(source, data, section.offset, "the string section")
         count = cursor.varint()
@@ -270,6 +307,12 @@ class _Strings:
         return len(self._ends) - 1
 
     def __getitem__(self, number: int) -> str:
+        known = self._decoded.get(number)
+        if known is None:
+            known = self._decoded[number] = self._decode(number)
+        return known
+
+    def _decode(self, number: int) -> str:
         start, end = self._ends[number], self._ends[number + 1] - 1
         try:
             return self._data[start:end].decode()
@@ -332,6 +375,7 @@ def _groups(source: Input, section: Section, data: Section, strings: _Strings) -
     groups: list[Group] = []
     owners: set[tuple[bool, int]] = set()
     at, end = data.offset, data.offset + data.nbytes
+    known = len(strings)
     while cursor.left:
         here = cursor.offset
         is_external = len(groups) < external
@@ -343,10 +387,8 @@ def _groups(source: Input, section: Section, data: Section, strings: _Strings) -
             raise source.error(here, f"{count} resources expected within {cursor.left} bytes of their section")
         entries: list[Entry] = []
         keys: set[int] = set()
-        for _ in range(count):
-            place = cursor.offset
-            key, nbytes, kind = cursor.varint(), cursor.varint(), cursor.byte()
-            if key >= len(strings) or key in keys:
+        for place, key, nbytes, kind in cursor.entries(count):
+            if key >= known or key in keys:
                 raise source.error(
                     place, f"a resource expected to name one of {len(strings)} strings once, found {key}"
                 )

@@ -13,6 +13,10 @@ from cachec.weights.sources import Extent, OpenedFile
 Source = str | os.PathLike[str] | bytes | bytearray | memoryview
 
 
+#: Bytes that one call reads as a rule; heads of resources are read by the thousand.
+_SMALL = 1 << 12
+
+
 class Input:
     """A module's bytes; this base holds them in memory."""
 
@@ -72,6 +76,10 @@ class FileInput(Input):
 
     def at(self, offset: int, nbytes: int, what: str) -> bytes:
         self.within(offset, nbytes, what)
+        if nbytes <= _SMALL:
+            data = os.pread(self.fd, nbytes, offset)
+            if len(data) == nbytes:
+                return data
         try:
             return fsio.pread_exact(self.fd, offset, nbytes)
         except EOFError as error:

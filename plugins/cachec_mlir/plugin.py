@@ -2,10 +2,83 @@
 
 from __future__ import annotations
 
-from cachec.plugin import Plugin
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from cachec.artifact import File
+from cachec.errors import UsageError
+from cachec.plugin import ArtifactWriter, Fingerprint, Plugin, StrippedFile
+from cachec.topology import Program
+from cachec.weights import WeightSet
+from cachec_mlir.bindings import MODULES, bindings_of
+from cachec_mlir.files import difference
 
 
 class MlirPlugin(Plugin):
-    """Modules of any MLIR."""
+    """Modules of any MLIR: live ones of its bindings as arguments and results, files to strip and to link."""
 
     name = "mlir"
+    types = tuple(MODULES)
+
+    def fingerprint(self, value: Any) -> Fingerprint:
+        """Operations and the bytes of resources of a live ``ir.Module``, taken anew: passes change it in place.
+
+        Names and locations do not count; hand over ``program(module, locations=True).program`` where they must.
+        """
+        from cachec_mlir import modules
+
+        return modules.fingerprint(value)
+
+    def strip(self, value: Any, weights: WeightSet) -> Program:
+        """The program of a live ``ir.Module`` whose resources are just these weights. Raises LinkError."""
+        from cachec_mlir.programs import program
+
+        if bindings_of(value) is None:
+            raise self._refusal("strip", value)
+        found = program(value).program
+        found.manifest.check(weights.specs)
+        return found
+
+    def encode(self, value: Any, out: ArtifactWriter) -> dict[str, Any]:
+        """A live ``ir.Module``: bytecode without resources, and an artifact for each of these."""
+        from cachec_mlir import modules
+
+        return modules.encode(value, out)
+
+    def decode(self, meta: Mapping[str, Any], artifacts: Sequence[Path]) -> Any:
+        """The module, in a context of its own, its resources mapped. Raises PluginError, StoreFault."""
+        from cachec_mlir import modules
+
+        return modules.decode(meta, artifacts)
+
+    def strip_file(self, path: Path, stand_in: str) -> StrippedFile:
+        """A module, text or bytecode; ``stand_in`` is one of ``strip``'s targets (``parameter``, ``resource``, ...)."""
+        from cachec_mlir import strip
+        from cachec_mlir.text_stripping import TARGETS
+
+        if stand_in not in TARGETS:
+            raise UsageError(f"strip expected one of {', '.join(TARGETS)}, found {stand_in!r}")
+        found = strip(path, to=stand_in)  # type: ignore[arg-type]  # it is one of TARGETS
+        specs = {name: resource.spec() for name, resource in found.resources.items()}
+        return StrippedFile(found.ir, found.resources.weights(specs))
+
+    def link(self, artifact: File | Program, weights: WeightSet) -> Any:
+        """A ``native_linking.NativeLinked`` of a library of kind ``mlir:native``. Imports numpy."""
+        if not isinstance(artifact, File) or artifact.kind != "mlir:native":
+            raise self._refusal("link", artifact)
+        from cachec_mlir.native_linking import link
+
+        return link(artifact, weights)
+
+    def compare(self, fresh: Any, stored: Any) -> str | None:
+        """None where two modules are equal in operations and resources, or two files byte for byte: the tools are
+        reproducible as ``native`` calls them.
+        """
+        if bindings_of(fresh) is not None and bindings_of(stored) is not None:
+            from cachec_mlir import modules
+
+            return modules.compare(fresh, stored)
+        if not isinstance(fresh, File) or not isinstance(stored, File):
+            raise self._refusal("compare", fresh)
+        return difference(fresh, stored)

@@ -13,10 +13,11 @@ from typing import NamedTuple
 
 from cachec import fsio
 from cachec.errors import LinkError, UsageError
+from cachec.topology import Manifest
 from cachec.weights.copying import Copier
 from cachec.weights.sources import Extent
 from cachec.weights.weight import Weight
-from cachec_mlir.blobs import ALIGNMENT, Blob, Bound, Resource, Resources, offered
+from cachec_mlir.blobs import ALIGNMENT, Blob, Bound, Resource, Resources, check_manifest, offered
 from cachec_mlir.bytecode import BLOB, MAGIC, OFFSETS, PAD, RESOURCES, Bytecode, Entry, Group, resource, varint
 from cachec_mlir.inputs import Source
 
@@ -25,7 +26,7 @@ Weights = Mapping[str, Weight] | Mapping[str, Resource]
 
 
 class Stripped(NamedTuple):
-    """A module without bytes, and the bytes where they were. lifted: names that were invented, for constants."""
+    """A module without bytes, and the bytes where they were. lifted: names of those that were constants, in order."""
 
     ir: bytes
     resources: Resources
@@ -59,15 +60,18 @@ def link_bytecode(
     target: str | os.PathLike[str],
     *,
     names: Mapping[str, str] | None = None,
+    manifest: Manifest | None = None,
     alignment: int = ALIGNMENT,
     fsync: bool = False,
 ) -> Linked:
     """Write ``target``: the module with bytes for every resource that it declares without. All of it, or nothing.
 
     weights: a weight set, or the resources of another module, which keep their alignment. names: name in the module ->
-    name in ``weights``, for those that differ. Resources that the module has bytes of stay.
+    name in ``weights``, for those that differ. manifest: what the weights have to be, by their names in the module:
+    nothing missing, nothing more. Resources that the module has bytes of stay.
 
-    Raises LinkError (a name is missing, or has bytes already), CheckpointError, WeightsChanged, OSError, UsageError.
+    Raises LinkError (a name is missing, has bytes already, or is not what the manifest says), CheckpointError,
+    WeightsChanged, OSError, UsageError.
     """
     if alignment < 1 or alignment & (alignment - 1):
         raise UsageError(f"link: alignment expected a power of two, found {alignment}")
@@ -78,6 +82,8 @@ def link_bytecode(
             f"the module has bytes of {min(there)!r}, and so has what it is linked to; strip one, or select others"
         )
     bound = offered(weights, module.declared, names, alignment)
+    if manifest is not None:
+        check_manifest(manifest, bound, weights, names)
     by_key: dict[tuple[int, int], Bound] = {}
     for number, name in enumerate(module.entries()):
         if name in bound:

@@ -36,11 +36,6 @@ _STRING = re.compile(rb'"(?:[^"\\\n]++|\\[^\n])*+"')
 _ESCAPE = re.compile(rb'\\(?:([0-9A-Fa-f]{2})|(["\\nt]))')
 _VALUE = re.compile(rb"[A-Za-z0-9_.+\-]++")
 _LETTERS = {b"n": b"\n", b"t": b"\t", b'"': b'"', b"\\": b"\\"}
-#: Characters between a constant and its quotes, and of its type, that are looked at.
-_NEAR = 64
-_NEAR_TYPE = 512
-_BEFORE = re.compile(rb"(?<![A-Za-z0-9_$.%@^#!-])dense[ \t]*<[ \t]*\Z")
-_AFTER = re.compile(rb"\s*>\s*:\s*((?:tensor|vector)\s*<[^>\"{}]*+(?:<f(?:32|64)>)?[^>\"{}]*+>)")
 _DIGITS = re.compile(rb"[0-9A-Fa-f]*+")
 _QUOTE, _BACKSLASH = b'"', b"\\"
 #: Digits that are looked at together: what they decode to stays in a core's cache.
@@ -77,16 +72,12 @@ class Trailer(NamedTuple):
 class Constant(NamedTuple):
     """A string outside of the trailer that begins with 0x. start, end: of the string with its quotes.
 
-    digits_only: whether only hexadecimal digits follow. dense: start of ``dense``, where it is a ``dense<"0x...">``
-    with its type behind it; else -1. close: the offset behind ``>``.
+    digits_only: whether only hexadecimal digits follow.
     """
 
     start: int
     end: int
     digits_only: bool
-    dense: int
-    close: int
-    type: str
 
 
 class Marks(NamedTuple):
@@ -109,7 +100,7 @@ def scan(source: Input) -> Marks:
         mark = found[0]
         if mark == b'"0x':
             at, digits_only = _end_of_string(source, text, start)
-            constants.append(_constant(text, start, at, digits_only=digits_only))
+            constants.append(Constant(start, at, digits_only))
         elif mark == b"{-#":
             trailer = _Trailer(source, text, start).read()
             trailers.append(trailer)
@@ -229,17 +220,6 @@ def find(text: Text, byte: bytes, start: int, end: int | None = None) -> int:
         return text.find(byte, start, len(text) if end is None else end)
     found = re.compile(re.escape(byte)).search(text, start, len(text) if end is None else end)
     return -1 if found is None else found.start()
-
-
-def _constant(text: Text, start: int, end: int, *, digits_only: bool) -> Constant:
-    before = max(0, start - _NEAR)
-    opened = _BEFORE.search(bytes(text[before:start]))
-    closed = _AFTER.match(bytes(text[end : end + _NEAR_TYPE]))
-    if opened is None or closed is None:
-        return Constant(start, end, digits_only, -1, -1, "")
-    behind = end + bytes(text[end : end + _NEAR]).index(b">") + 1
-    dense, kind = before + opened.start(), closed[1].decode("utf-8", "replace")
-    return Constant(start, end, digits_only, dense, behind, kind)
 
 
 def _unterminated(source: Input, start: int) -> CheckpointError:

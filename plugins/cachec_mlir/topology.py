@@ -1,403 +1,249 @@
-"""The topology hash of MLIR text: equal for texts that say the same program with other names, places and weight bytes.
+"""The topology hash of MLIR: equal for modules that say the same program with other names, places and weight bytes.
 
-Left out: bytes of the trailer's blobs (their size and alignment count), the order of resources, spaces, comments, block
-labels, SSA names, names of aliases, locations at the end of operations and block arguments. Everything else counts,
-constants that are not resources by value.
+Left out of a text: bytes of the trailer's blobs (their size and alignment count), the order of resources, spaces,
+comments, block labels, SSA names, names of aliases, locations at the end of operations and block arguments. Everything
+else counts, constants that are not resources by value.
 
 Two texts are never equal by mistake: a name is only ever replaced by another, one to one.
 
-- An SSA name is replaced within a function (an operation of ``ISOLATED`` from its name to the end of its body), or else
-  within the whole text, by a number in the order of appearance. Where a name appears in several regions (braces) and
+- An SSA name is replaced within a function (an operation of ``ISOLATED`` from its name to the end of its body, where
+  that is certain), or else within the whole text, by a number in the order of appearance. Where a name appears in several regions (braces) and
   nowhere in a region around them, it means another value in each (LangRef, "Value scoping"), and gets a number in each.
 - A block label is replaced within the region that defines it.
-- An alias is replaced by what it stands for.
+- An alias is replaced by what it stands for. (In an attribute of a dialect that its reader does not know, MLIR keeps the
+  name itself, as text; such a name means nothing to anybody else.)
 - A location is left out only where it ends an operation or a block argument; one that is the value of an attribute
   counts.
 
 What two printers write differently counts as different: pretty and generic notation, ``%a:2`` and ``%a, %b``, an
 escaped string and a plain one, a constant as numbers and as hexadecimal digits. So do two region arguments that are
 written in front of their regions (``scf.for %i``) and share a name in one text and not in the other.
+
+Bytecode as it is: only the bytes of its resources are left out.
+
+With ``bindings``, and for live modules always, MLIR itself reads the module and prints it in generic notation, which is
+hashed: text in any notation, bytecode and live module of one program are equal then, and what printers write
+differently is too. Such a hash is never equal to one without bindings, nor meant to be to one of another MLIR's.
 """
 
 from __future__ import annotations
 
-import re
+import os
+from collections import OrderedDict
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any
 
-from cachec.hashing import Hasher, digest_bytes
+from blake3 import blake3
+
+from cachec.errors import UsageError
+from cachec.hashing import FileDigests, Hasher, digest_bytes
 from cachec_mlir import bytecode
+from cachec_mlir.bindings import Bindings, bindings_of, generic
+from cachec_mlir.bytecode import BLOB, BOOL, Bytecode
+from cachec_mlir.canonical import Canonical
 from cachec_mlir.inputs import Input, Source, open_input
-from cachec_mlir.text import Marks, Trailer, blob_of, find, name_of, scan
+from cachec_mlir.modules import Written, parse_stripped
+from cachec_mlir.text import Entry, Marks, Trailer, blob_of, name_of, scan, unescaped
 
-#: Operations in custom notation whose region sees no value from outside (trait IsolatedFromAbove), each of the form
-#: ``name words @symbol(arguments) ... {body}``.
-ISOLATED = frozenset({b"func.func", b"util.func", b"llvm.func", b"ml_program.func", b"ml_program.subgraph"})
-
-# Spaces and comments in front of a token are matched with it, so that one call of findall does all the work. In order:
-# a float with exponent, a word or number (and a shape, ``4x8xf32``), a prefixed name, a string, punctuation of two
-# characters, any other character, the end.
-_TOKEN = re.compile(
-    rb"(?:\s++|//[^\n]*+)*+("
-    rb"[0-9]++\.[0-9]*+[eE][+-]?[0-9]++|[A-Za-z0-9_$.]++|[%^#!@](?:[0-9]++|[A-Za-z_$.\-][A-Za-z0-9_$.\-]*+)"
-    rb'|"(?:[^"\\\n]++|\\[^\n])*+"|->|>=|<=|==|::|\S|\Z)'
-)
+#: A part of a text that is looked at together.
 _WINDOW = 1 << 20
-#: A longer string, or a longer meaning of an alias, is replaced by its digest.
-_LONG_STRING = 1 << 10
-_LONG_ALIAS = 256
-
-_OPEN = {b"(": b")", b"[": b"]", b"{": b"}", b"<": b">"}
-_CLOSE = frozenset(_OPEN.values())
-#: What stands in front of a location that is a value.
-_VALUE_AHEAD = frozenset({b"=", b",", b"[", b"<", b"("})
-_PLAIN_SYMBOL = re.compile(rb'"([A-Za-z_][A-Za-z0-9_$.]*+)"')
-# First bytes of the tokens that are not simply kept.
-_SPECIAL = frozenset(b'%^#!{}"' + bytes({b"loc"[0], *(name[0] for name in ISOLATED)}))
-_ALIAS = frozenset(b"#!")
-_MAX_HEADER_WORDS = 4
 
 
-def topology(source: Source) -> str:
-    """64 hexadecimal characters over a module, text or bytecode (see ``bytecode.topology`` for what counts there).
+def topology(source: Source | Any, *, bindings: str | None = None, locations: bool = False) -> str:
+    """64 hexadecimal characters over a module: text, bytecode, or a live ``ir.Module``; see above for what counts.
 
-    ``str`` and ``PathLike`` are paths. Raises CheckpointError (naming the byte), OSError.
+    ``str`` and ``PathLike`` are paths. bindings: ``iree`` or ``jax``: whose MLIR reads text and bytecode; the
+    answer never depends on what happens to be installed. locations: for a compiler that keeps debug information: names,
+    places, comments and spaces of a text count too, so every byte outside of its resources does.
+
+    Raises CheckpointError (naming the byte), OSError; PluginError where the bindings are not installed.
     """
+    live = bindings_of(source)
+    if live is not None:
+        if bindings not in {None, live}:
+            raise UsageError(f"topology: a module of {live!r} can't be read through bindings={bindings!r}")
+        with Written(source) as written:
+            return _generic(generic(source, locations=locations), _of_bytecode(written.bytecode), locations=locations)
     if bytecode.is_bytecode(source):
-        return bytecode.topology(source)
-    module = open_input(source)
-    marks = scan(module)
-    hasher = Hasher("mlir-text")
-    hasher.part("operations", b"\0".join(_Canonical(module, marks).tokens()))
-    for line in sorted(_resources(module, marks.trailers)):
-        hasher.part("resource", line)
-    module.check()
-    return hasher.digest()
+        if bindings is None:
+            return bytecode.topology(source)  # locations count anyway
+        module = Bytecode(source)
+        read = parse_stripped(Bindings(bindings), module)
+        return _generic(generic(read, locations=locations), _of_bytecode(module), locations=locations)
+    text = open_input(source)
+    marks = scan(text)
+    if bindings is not None:
+        read = Bindings(bindings).parse(_without_trailers(text, marks), text.label)
+        found = _generic(generic(read, locations=locations), _of_text(text, marks.trailers), locations=locations)
+    else:
+        hasher = Hasher("mlir-text-located" if locations else "mlir-text")
+        tokens = _without_trailers(text, marks) if locations else b"\0".join(Canonical(text, marks).tokens())
+        hasher.part("operations", tokens)
+        found = _with_resources(hasher, _of_text(text, marks.trailers))
+    text.check()
+    return found
 
 
 def canonical(source: Source) -> str:
     """The operations of a text as they are hashed, a token a line, for a person (or a diff). Raises as ``topology``."""
     module = open_input(source)
-    return b"\n".join(_Canonical(module, scan(module)).tokens()).decode("utf-8", "backslashreplace")
+    return b"\n".join(Canonical(module, scan(module)).tokens()).decode("utf-8", "backslashreplace")
 
 
-def _resources(module: Input, trailers: tuple[Trailer, ...]) -> Iterator[bytes]:
+class Topologies:
+    """``topology``, remembered: a second look at the same bytes costs a look at the file, or at the object.
+
+    A file is remembered where a write to it would show (see ``FileDigests``), bytes that are immutable by themselves;
+    anything else is hashed at each call. digests: a cache's own, to remember between processes.
+    """
+
+    def __init__(self, digests: FileDigests | None = None, *, most: int = 64, most_nbytes: int = 64 << 20) -> None:
+        """most, most_nbytes: bytes objects that are kept, and the bytes in them."""
+        self._digests = FileDigests() if digests is None else digests
+        self._by_digest: dict[tuple[str, str | None, bool], str] = {}
+        self._objects: OrderedDict[int, tuple[bytes, str]] = OrderedDict()
+        self._most = most
+        self._most_nbytes = most_nbytes
+        self._nbytes = 0
+
+    def of(self, source: Source | Any, *, bindings: str | None = None, locations: bool = False) -> str:
+        """See ``topology``."""
+        if isinstance(source, str | os.PathLike):
+            digest = self._digests.of_path(source)
+        elif type(source) is bytes:
+            digest = self._of_object(source)
+        else:
+            return topology(source, bindings=bindings, locations=locations)
+        place = (digest, bindings, locations)
+        found = self._by_digest.get(place) or self._recalled(place)
+        if found is None:
+            found = topology(source, bindings=bindings, locations=locations)
+            if isinstance(source, bytes) or self._digests.of_path(source) == digest:
+                self._keep(place, found)
+        return found
+
+    def _of_object(self, source: bytes) -> str:
+        kept = self._objects.get(id(source))
+        if kept is not None and kept[0] is source:
+            return kept[1]
+        digest = digest_bytes(source)
+        if len(source) <= self._most_nbytes:
+            self._objects[id(source)] = (source, digest)
+            self._nbytes += len(source)
+            while len(self._objects) > self._most or self._nbytes > self._most_nbytes:
+                self._nbytes -= len(self._objects.popitem(last=False)[1][0])
+        return digest
+
+    def _recalled(self, place: tuple[str, str | None, bool]) -> str | None:
+        memory = self._digests.memory
+        if memory is None or place[1] is not None:  # what bindings print changes with their version
+            return None
+        row = memory.recall(_row_name(place))
+        found = row.decode("ascii", "replace") if row is not None else ""
+        if len(found) != 64 or set(found) - set("0123456789abcdef"):
+            return None
+        self._by_digest[place] = found
+        return found
+
+    def _keep(self, place: tuple[str, str | None, bool], found: str) -> None:
+        self._by_digest[place] = found
+        memory = self._digests.memory
+        if memory is not None and place[1] is None:
+            memory.remember(_row_name(place), found.encode())
+
+
+#: Changes with the meaning of the hash: one that was remembered by an older release says nothing.
+_VERSION = 1
+
+
+def _row_name(place: tuple[str, str | None, bool]) -> str:
+    return f"mlir-topology-{_VERSION}:{int(place[2])}:{place[0]}"
+
+
+# --- through bindings
+
+
+def _generic(text: bytes, lines: Iterator[bytes], *, locations: bool) -> str:
+    hasher = Hasher("mlir-generic-located" if locations else "mlir-generic")
+    hasher.part("operations", text)
+    return _with_resources(hasher, lines)
+
+
+def _without_trailers(module: Input, marks: Marks) -> bytes:
+    """The operations. The lines of a trailer stay, empty: behind them every place would be another."""
+    view = module.view()
+    out: list[bytes] = []
+    at = 0
+    for trailer in sorted(marks.trailers):
+        out.append(bytes(view[at : trailer.start]))
+        lines = 0
+        for start in range(trailer.start, trailer.end, _WINDOW):
+            lines += bytes(view[start : min(trailer.end, start + _WINDOW)]).count(b"\n")
+        at = trailer.end
+        if bytes(view[at : at + _WINDOW]).strip():
+            out.append(b"\n" * lines)
+    return b"".join([*out, bytes(view[at : module.size])])
+
+
+# --- resources
+
+
+def _with_resources(hasher: Hasher, lines: Iterator[bytes]) -> str:
+    for line in sorted(lines):
+        hasher.part("resource", line)
+    return hasher.digest()
+
+
+def _line(section: str, group: str, key: str, value: bytes) -> bytes:
+    # NUL is in no key: a text that holds one is refused, and bytecode ends its strings with it.
+    return b"\0".join((section.encode(), group.encode(), key.encode(), value))
+
+
+def _blob(nbytes: int, alignment: int) -> bytes:
+    return f"blob of {nbytes} bytes, aligned to {alignment}".encode()
+
+
+def _of_text(module: Input, trailers: tuple[Trailer, ...]) -> Iterator[bytes]:
     for trailer in trailers:
         for entry in trailer.entries:
             found = blob_of(module, entry, name_of(entry))
-            if found is not None:
-                value = f"blob of {found.nbytes} bytes, aligned to {found.alignment}".encode()
+            value = _setting(module, entry) if found is None else _blob(found.nbytes, found.alignment)
+            yield _line(entry.section, entry.group, entry.key, value)
+
+
+def _setting(module: Input, entry: Entry) -> bytes:
+    """The value of an external resource, or of one that is no blob, as bytecode has it."""
+    size = entry.end - entry.start
+    head = bytes(module.view()[entry.start : entry.start + 3])
+    if head == b'"0x' and entry.digits_only and size % 2 == 0 and size >= 12:
+        blob = blob_of(module, entry._replace(section="dialect_resources"), entry.key)
+        assert blob is not None
+        hasher = blake3()
+        for piece in blob.blob.pieces():
+            hasher.update(piece)
+        return _blob(blob.nbytes, blob.alignment) + b" " + hasher.hexdigest().encode()
+    raw = bytes(module.view()[entry.start : entry.end])
+    return b"string " + unescaped(module, raw, entry.start).encode() if head[:1] == b'"' else b"word " + raw
+
+
+def _of_bytecode(module: Bytecode) -> Iterator[bytes]:
+    for group in module.groups:
+        section = "external_resources" if group.external else "dialect_resources"
+        owner = module.strings[group.key]
+        for entry in group.entries:
+            key = module.strings[entry.key]
+            if not entry.nbytes:
+                continue  # declared; the operations use it
+            if entry.kind == BLOB:
+                found = bytecode.resource(module.input, key, (owner, key), entry)
+                value = _blob(found.nbytes, found.alignment)
+                if group.external:
+                    hasher = blake3()
+                    for piece in found.blob.pieces():
+                        hasher.update(piece)
+                    value += b" " + hasher.hexdigest().encode()
+            elif entry.kind == BOOL:
+                value = b"word true" if any(module.input.at(entry.offset, entry.nbytes, key)) else b"word false"
             else:
-                value = bytes(module.view()[entry.start : entry.end])
-            # NUL is in no key: a text that holds one is refused.
-            yield b"\0".join((entry.section.encode(), entry.group.encode(), entry.key.encode(), value))
-
-
-class _Frame(NamedTuple):
-    """A function that is being read. Indices of tokens, -1 for none.
-
-    header: the last token, if it has no body. body: the brace that opens it. region: the body, once that is open.
-    """
-
-    number: int
-    header: int
-    body: int
-    region: int = -1
-
-
-class _Canonical:
-    """One text, on its way to canonical tokens."""
-
-    def __init__(self, module: Input, marks: Marks) -> None:
-        self._module = module
-        self._marks = marks
-        self._tokens = list(_tokens(module, marks))
-        self._out: list[bytes] = []
-        self._aliases: dict[bytes, list[bytes]] = {}
-        # The regions that are open; the last region within each (numbers count in the order of the opening braces).
-        self._open = [0]
-        self._last = [-1]
-        self._frames: list[_Frame] = []
-        self._names: dict[tuple[int, bytes], list[tuple[int, int]]] = {}
-        self._labels: dict[tuple[int, bytes], list[int]] = {}
-        self._defined: set[tuple[int, bytes]] = set()
-
-    def tokens(self) -> list[bytes]:
-        """The canonical tokens. Raises CheckpointError for braces that do not match."""
-        tokens, out = self._tokens, self._out
-        index, count = 0, len(tokens)
-        frames = 0
-        while index < count:
-            token = tokens[index]
-            first = token[0]
-            if first not in _SPECIAL:
-                out.append(token)
-            elif first == 0x25:  # %
-                frame = self._frames[-1].number if self._frames else 0
-                self._names.setdefault((frame, token), []).append((self._open[-1], len(out)))
-                out.append(token)
-            elif token == b"{":
-                if self._frames and self._frames[-1].body == index:
-                    self._frames[-1] = self._frames[-1]._replace(region=len(self._last))
-                self._open.append(len(self._last))
-                self._last.append(-1)
-                out.append(token)
-            elif token == b"}":
-                self._close(index)
-                out.append(token)
-            elif first in _ALIAS:
-                index = self._alias(index)
-            elif first == 0x5E:  # ^
-                self._label(index)
-            elif token == b"loc" and tokens[index + 1 : index + 2] == [b"("]:
-                index = self._location(index)
-            elif first == 0x22 and out and out[-1] == b"@" and (plain := _PLAIN_SYMBOL.fullmatch(token)):
-                out[-1] = b"@" + plain[1]
-            else:
-                if token in ISOLATED and (found := self._function(index, frames + 1)) is not None:
-                    frames += 1
-                    self._frames.append(found)
-                out.append(token)
-            if self._frames and self._frames[-1].header == index:
-                self._frames.pop()
-            index += 1
-        if len(self._open) > 1:
-            raise self._module.error(
-                self._module.size, f"{len(self._open) - 1} braces expected to be closed, found none"
-            )
-        self._last[0] = len(self._last) - 1
-        self._rename()
-        return out
-
-    # --- what tokens mean
-
-    def _close(self, index: int) -> None:
-        if len(self._open) == 1:
-            raise self._module.error(self._offset(index), "a brace that closes none")
-        region = self._open.pop()
-        self._last[region] = len(self._last) - 1
-        if self._frames and self._frames[-1].region == region:
-            self._frames.pop()
-
-    def _alias(self, index: int) -> int:
-        """A use or a definition of an alias, or any other token with # or !; the index of the last token of it."""
-        tokens, token = self._tokens, self._tokens[index]
-        if len(self._open) == 1 and not self._frames and tokens[index + 1 : index + 2] == [b"="]:
-            end = self._end_of_value(index + 2)
-            meaning: list[bytes] = []
-            for each in tokens[index + 2 : end]:
-                meaning += self._aliases.get(each, (each,))
-            if len(meaning) > _LONG_ALIAS:
-                meaning = [b"#\n" + digest_bytes(b"\0".join(meaning)).encode()]
-            self._aliases[token] = meaning
-            return end - 1
-        known = self._aliases.get(token)
-        if known is None:
-            self._out.append(token)
-        else:
-            self._out += known
-        return index
-
-    def _end_of_value(self, index: int) -> int:
-        """The index behind an attribute or type that begins at ``index`` (LangRef, "attribute-value" and "type")."""
-        while True:
-            token = self._at(index)
-            if token in {b"-", b"@"}:
-                index += 1
-            index = self._balanced(index) if self._at(index) in _OPEN else index + 1
-            # dialect.attr<...>, dense<...>, loc(...), distinct[0]<...>, @a::@b
-            while token != b"(" and (more := self._at(index)) in {b"<", b"(", b"[", b"::"}:
-                index = index + 3 - self._at(index + 1).startswith(b"@") if more == b"::" else self._balanced(index)
-            # a typed attribute, a function type
-            if self._at(index) not in {b":", b"->"}:
-                return min(index, len(self._tokens))
-            index += 1
-
-    def _balanced(self, index: int) -> int:
-        """The index behind the bracket that closes the one at ``index``. Raises CheckpointError where none does."""
-        start, depth = index, []
-        while True:
-            token = self._at(index)
-            if token in _OPEN:
-                depth.append(_OPEN[token])
-            elif token in _CLOSE and token != depth.pop():
-                raise self._module.error(self._offset(index), "a bracket that does not close the one before it")
-            elif not token:
-                raise self._module.error(self._offset(start), "a bracket that is not closed")
-            index += 1
-            if not depth:
-                return index
-
-    def _at(self, index: int) -> bytes:
-        return self._tokens[index] if index < len(self._tokens) else b""
-
-    def _location(self, index: int) -> int:
-        """``loc(...)``: kept where it is a value. The index of its last token."""
-        if index and self._tokens[index - 1] in _VALUE_AHEAD:
-            self._out.append(b"loc")
-            return index
-        depth, start = 0, index
-        while True:
-            index += 1
-            token = self._at(index)
-            depth += (token == b"(") - (token == b")")
-            if not token:
-                raise self._module.error(self._offset(start), "a location that is not closed")
-            if depth == 0:
-                return index
-
-    def _label(self, index: int) -> None:
-        token, region = self._tokens[index], self._open[-1]
-        self._labels.setdefault((region, token), []).append(len(self._out))
-        self._out.append(token)
-        behind = index + 1
-        if self._at(behind) == b"(":
-            behind = self._parenthesis(behind) + 1
-        if self._at(behind) == b":":
-            self._defined.add((region, token))
-
-    def _parenthesis(self, index: int) -> int:
-        """The index of the parenthesis that closes the one at ``index``, or of the end."""
-        depth = 0
-        while token := self._at(index):
-            depth += (token == b"(") - (token == b")")
-            if depth == 0:
-                break
-            index += 1
-        return index
-
-    def _function(self, index: int, number: int) -> _Frame | None:
-        """The frame of a function whose name is at ``index``; None where this is no function."""
-        at = index + 1
-        while self._at(at)[:1].isalpha() and at - index <= _MAX_HEADER_WORDS:
-            at += 1
-        if self._at(at) == b"@":  # a quoted symbol
-            at += 1
-        elif not self._at(at).startswith(b"@"):
-            return None
-        if self._at(at + 1) != b"(":
-            return None
-        end = self._parenthesis(at + 1)
-        body = self._body(end + 1)
-        return _Frame(number, end if body < 0 else -1, body)
-
-    def _body(self, index: int) -> int:
-        """The index of the brace that opens the body of a function, from behind its arguments; -1 where it has none."""
-        while token := self._at(index):
-            if token == b"{" and self._tokens[index - 1] not in {b"attributes", b"<", b"="}:
-                return index
-            if token in {b"(", b"[", b"{"}:
-                index = self._group(index)
-            elif token[:1] in {b"%", b"}", b'"', b"^"} or token == b"module" or (b"." in token and token[:1].isalpha()):
-                return -1  # the next operation
-            index += 1
-        return -1
-
-    def _group(self, index: int) -> int:
-        """The index of the bracket that closes the one at ``index``, by its kind alone, or of the end."""
-        opened = self._tokens[index]
-        closed, depth = _OPEN[opened], 0
-        while token := self._at(index):
-            depth += (token == opened) - (token == closed)
-            if depth == 0:
-                break
-            index += 1
-        return index
-
-    # --- names
-
-    def _rename(self) -> None:
-        out, last = self._out, self._last
-        values: dict[int, list[tuple[int, list[int]]]] = {}
-        for (frame, _), found in self._names.items():
-            places: dict[int, list[int]] = {}
-            root, roots = -1, {}
-            for region in sorted({region for region, _ in found}):
-                if root < 0 or region > last[root]:
-                    root = region
-                roots[region] = root
-            for region, place in found:
-                places.setdefault(roots[region], []).append(place)
-            values.setdefault(frame, []).extend((each[0], each) for each in places.values())
-        for found_values in values.values():
-            for number, (_, each) in enumerate(sorted(found_values)):
-                name = b"%%%d" % number
-                for place in each:
-                    out[place] = name
-        numbers: dict[int, int] = {}
-        for (region, label), each in self._labels.items():
-            if (region, label) in self._defined:
-                number = numbers[region] = numbers.get(region, -1) + 1
-                for place in each:
-                    out[place] = b"^\n%d" % number
-
-    def _offset(self, index: int) -> int:
-        """Where a token begins. Reads the text again: for errors."""
-        for number, (_, offset) in enumerate(_placed(self._module, self._marks)):
-            if number == index:
-                return offset
-        return self._module.size
-
-
-def _tokens(module: Input, marks: Marks) -> Iterator[bytes]:
-    """All tokens outside of trailers, equal ones as one object; a long hexadecimal string as its digest."""
-    one = dict[bytes, bytes]().setdefault
-    for data, start in _windows(module, marks):
-        if data[:1] == b'"' and start >= 0:
-            yield data
-            continue
-        found = _TOKEN.findall(data)
-        while found and not found[-1]:
-            found.pop()
-        yield from map(one, found, found)
-
-
-def _placed(module: Input, marks: Marks) -> Iterator[tuple[bytes, int]]:
-    """The same with offsets."""
-    for data, start in _windows(module, marks):
-        if data[:1] == b'"' and start >= 0:
-            yield data, start
-            continue
-        for found in _TOKEN.finditer(data):
-            if found[1]:
-                yield found[1], ~start + found.start(1)
-
-
-def _windows(module: Input, marks: Marks) -> Iterator[tuple[bytes, int]]:
-    """The text in pieces of whole lines, each with the complement of its offset; between them hexadecimal strings (or
-    their digests), each with its offset.
-    """
-    view = module.view()
-    stops: list[tuple[int, int, bool]] = [(each.start, each.end, True) for each in marks.constants]
-    stops += [(each.start, each.end, False) for each in marks.trailers]
-    stops.append((module.size, module.size, False))
-    at = 0
-    for start, end, is_string in sorted(stops):
-        while at < start:
-            upto = min(start, at + _WINDOW)
-            data = bytes(view[at:upto])
-            if upto < start:
-                cut = data.rfind(b"\n") + 1
-                if cut == 0:  # one long line
-                    end_of_line = find(view, b"\n", upto, start)
-                    data = bytes(view[at : start if end_of_line < 0 else end_of_line + 1])
-                    cut = len(data)
-                data = data[:cut]
-            zero = data.find(b"\0")
-            if zero >= 0:
-                raise module.error(at + zero, "text expected, found a NUL")
-            yield data, ~at
-            at += len(data)
-        if is_string:
-            yield (
-                (bytes(view[start:end]) if end - start <= _LONG_STRING else b'"\n' + _digest(module, start, end)),
-                start,
-            )
-        at = end
-
-
-def _digest(module: Input, start: int, end: int) -> bytes:
-    hasher = Hasher("mlir-string")
-    for at in range(start, end, _WINDOW):
-        hasher.part("", bytes(module.view()[at : min(end, at + _WINDOW)]))
-    return hasher.digest().encode()
+                value = b"string " + module.string_of(entry).encode()
+            yield _line(section, owner, key, value)

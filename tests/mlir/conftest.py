@@ -158,3 +158,22 @@ def minilm() -> tuple[str, str]:
         sys.path.remove(str(EXAMPLE))
         for name in ("checkpoint", "layers", "model"):
             sys.modules.pop(name, None)
+
+
+@pytest.fixture(scope="session")
+def mlir_opt() -> Callable[..., bytes]:
+    """Run Debian's mlir-opt-19 on a module and give what it prints."""
+    import os
+    import shutil
+
+    if shutil.which("mlir-opt-19") is None:
+        if os.environ.get("CI"):
+            pytest.fail("mlir-opt-19 is not installed: apt install mlir-19-tools")
+        pytest.skip("mlir-opt-19 is not installed")
+
+    def run(module: bytes, *options: str) -> bytes:
+        done = subprocess.run(["mlir-opt-19", *options, "-"], input=module, capture_output=True)
+        assert done.returncode == 0, done.stderr.decode(errors="replace")[:2000]
+        return done.stdout
+
+    return run

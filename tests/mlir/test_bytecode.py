@@ -4,12 +4,12 @@ import os
 
 import numpy as np
 import pytest
-from cachec_mlir import Bytecode, is_bytecode, link, strip, topology
-from cachec_mlir.bytecode import varint
 
 from cachec.errors import CheckpointError, LinkError, UsageError, WeightsChanged
 from cachec.model import WeightSpec
 from cachec.weights import WeightSet, open_weights
+from cachec_mlir import Bytecode, is_bytecode, link, strip, topology
+from cachec_mlir.bytecode import varint
 from tests.mlir.conftest import BLOBS, SETTINGS, Builder, number
 
 NAMES = [name for name, _ in BLOBS]

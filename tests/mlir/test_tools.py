@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from cachec_mlir import Bytecode, link, strip, topology
 
 from cachec.weights import WeightSet
+from cachec_mlir import Bytecode, link, strip, topology
 from tests.mlir.conftest import IREE_OPT, arrays, inline_program, program
 
 X = np.linspace(-1, 1, 32, dtype="f4").reshape(4, 8)

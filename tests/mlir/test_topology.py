@@ -6,11 +6,11 @@ import random
 import re
 
 import pytest
-from cachec_mlir import canonical, topology
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cachec.errors import CheckpointError
+from cachec_mlir import canonical, topology
 from tests.mlir.conftest import inline_program, program
 
 CONTROL_FLOW = """\
@@ -368,6 +368,45 @@ def test_scopes(one, other, same):
     one, other = (f"module {{\n  func.func @f() {{\n    {each}\n    return\n  }}\n}}\n" for each in (one, other))
     assert one != other
     assert (topology(one.encode()) == topology(other.encode())) is same
+
+
+#: What stands between the arguments of a function and its body.
+HEADERS = [
+    "",
+    "-> i32",
+    "-> (i32, i32)",
+    '-> (i32 {x.y = "{"}, i32) attributes {a = {b = 1}, c = "}"}',
+    '-> tensor<4xi32, "string">',
+    "-> tensor<4xi32, {foo.bar = 1}>",
+    "-> tensor<4xi32, #foo.enc<bar.baz, (d0) -> (d0)>>",
+    '-> !llvm.struct<"a.b", (i32, ptr)>',
+    "-> !llvm.ptr<1> comdat(@a::@b) vscale_range(1, 2) attributes {k}",
+    "-> %a",
+    "-> %a as tensor<4xi32, #foo.enc<bar.baz>>",
+    "-> (%a as i32, i32) attributes {x.y}",
+    "-> !foo.bar<a>::b.c",  # nothing that is known: names are those of the module
+    "-> !foo.bar[a.b] unknown words",
+    "attributes {x.y = [1, 2]}",
+]
+
+
+@pytest.mark.parametrize("header", HEADERS)
+@pytest.mark.parametrize("kind", ["func.func", "util.func public", "llvm.func", "ml_program.func"])
+def test_an_argument_is_a_value_of_the_body(kind, header):
+    """Wherever a header ends: another argument is another program."""
+    text = f'{kind} @f(%a: i32, %b: i32) {header} {{\n "use"(%a) : (i32) -> ()\n}}\n'
+    for around in ("{0}", "module {{\n{0}}}", "{0}func.func @g() {{\n}}\n", "{0}{0}"):
+        one, other = (around.format(each) for each in (text, text.replace('use"(%a', 'use"(%b')))
+        assert topology(one.encode()) != topology(other.encode())
+    if header != HEADERS[-3] and "unknown" not in header:
+        renamed = text.replace("%a", "%x").replace("%b", "%y")
+        assert topology((text + text).encode()) == topology((text + renamed).encode())
+
+
+def test_the_number_of_a_result_is_no_alias():
+    text = '#1 = "a"\n#2 = "a"\n%x:3 = "d"() {k = #1} : () -> (i32, i32, i32)\n"u"(%x#1) : (i32) -> ()\n'
+    assert topology(text.encode()) != topology(text.replace("%x#1", "%x#2").encode())
+    assert topology(text.encode()) == topology(text.replace("k = #1", "k = #2").encode())
 
 
 def test_a_value_of_the_module_is_no_value_of_a_function():

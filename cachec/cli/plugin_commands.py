@@ -1,0 +1,51 @@
+"""Commands that installed packages add to ``cachec``: entry points ``NAME = "module:attribute"`` of a group.
+
+They are found by reading ``entry_points.txt``, and a package is imported only when its command is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from importlib import import_module
+from typing import NamedTuple
+
+import click
+
+from cachec.distributions import Distributions
+from cachec.errors import PluginError
+
+#: The entry-point group under which a package offers a ``click.Command`` (a group, mostly).
+GROUP = "cachec.commands"
+
+
+class PluginCommand(NamedTuple):
+    """A command that a package offers. target: ``module:attribute``."""
+
+    name: str
+    target: str
+    package: str
+    version: str
+
+    def load(self) -> click.Command:
+        """Import it. Raises PluginError, naming the package, where it can't be imported or is no command."""
+        module, _, attribute = self.target.partition(":")
+        offered = f"command {self.name!r} of package {self.package} {self.version} ({self.target})"
+        try:
+            found = getattr(import_module(module), attribute or "command")
+        except (ImportError, AttributeError, SyntaxError) as error:
+            raise PluginError(f"{offered} can't be loaded: {error}; repair or uninstall {self.package}") from error
+        if not isinstance(found, click.Command):
+            raise PluginError(
+                f"{offered} is a {type(found).__name__}, not a click.Command; ask who made {self.package}"
+            )
+        return found
+
+
+def plugin_commands(taken: Collection[str]) -> dict[str, PluginCommand]:
+    """The commands by name, sorted; those named as one of ``taken`` are left out, of two packages the first wins."""
+    found: dict[str, PluginCommand] = {}
+    for package in Distributions():
+        for name, target in package.entry_points(GROUP).items():
+            if name not in taken:
+                found.setdefault(name, PluginCommand(name, target, package.name, package.version))
+    return {name: found[name] for name in sorted(found)}

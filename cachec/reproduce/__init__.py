@@ -1,0 +1,4 @@
+"""Reproducers: one run of a stage as a small zip that others can run, without the weights.
+
+``recipe`` what a run is kept as; ``pack`` makes the zip, ``archive`` writes and reads it; ``replay`` runs it again.
+"""

@@ -1,0 +1,39 @@
+"""The reproducer that a failing stage leaves behind, where the setting ``repro_dir`` asks for it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from cachec import fsio
+from cachec.model import Part
+from cachec.recording import Recorder
+from cachec.reproduce.archive import write
+from cachec.reproduce.pack import Failure, pack_failure
+from cachec.reproduce.recipe import recipe_of
+
+_UNSAFE = re.compile(r"[^A-Za-z0-9_.-]+")
+#: Characters of a message that are kept.
+_MESSAGE = 4000
+
+
+def leave_reproducer(
+    folder: Path,
+    key: str,
+    parts: tuple[Part, ...],
+    stage: Any,
+    arguments: Mapping[str, Any],
+    recorder: Recorder,
+    error: Exception,
+) -> Path:
+    """Write ``folder/<stage>-<key>.zip``, over an older one of that key. Raises OSError, and what packing raises."""
+    made = recipe_of(stage, arguments, recorder)
+    failure = Failure(type(error).__qualname__, str(error)[:_MESSAGE])
+    packed = pack_failure(key, parts, made.encoded, made.contents, failure)
+    fsio.make_dir(folder)
+    name = _UNSAFE.sub("-", stage.options.name).strip("-.")[-80:] or "stage"
+    path = folder / f"{name}-{key[:12]}.zip"
+    write(path, packed.data)
+    return path

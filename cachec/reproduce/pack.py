@@ -1,0 +1,333 @@
+"""A run as a reproducer: what goes into the zip, from an entry of the store or from a run that has just failed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from cachec.errors import ReproducerError, StoreFault
+from cachec.hashing import digest_bytes
+from cachec.model import Digest, Entry, Inline, Leaf, Node, Part, Record, Trace, WeightSpec, artifacts
+from cachec.model import Sequence as Several
+from cachec.reproduce import synthetic
+from cachec.reproduce.archive import packed
+from cachec.reproduce.arguments import Items, Named, ProgramOf, Value, WeightsOf
+from cachec.reproduce.mlir import reproducer_of
+from cachec.reproduce.readme import readme
+from cachec.reproduce.recipe import VERSION, Command, FileRef, Recipe, digests_of_reads, folder_name
+from cachec.store import Store
+from cachec.topology import Manifest
+from cachec.weights import WeightSet
+
+#: Names of members.
+README, ABOUT, RECIPE, WEIGHTS, STDERR = (
+    "README.md",
+    "reproducer.json",
+    "recipe.json",
+    "weights.safetensors",
+    "stderr.txt",
+)
+
+
+class Expected(msgspec.Struct, frozen=True):
+    """One artifact that the run made. codec: what wrote it (``file``, ``program``, ...); ``inline`` for a value that is
+    none, whose digest is that of its stored form.
+    """
+
+    codec: str
+    digest: Digest
+    nbytes: int
+
+
+class Failure(msgspec.Struct, frozen=True):
+    """How a run failed. error: the class of what was raised; text: its message."""
+
+    error: str
+    text: str
+
+
+class About(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """``reproducer.json``: what the run was, for people, tools and the replay.
+
+    parts: of the key. mode: ``command``: the commands alone make the artifacts; ``python``: the stage has to be called.
+    reads: weights that the run read, by digest. given: weights whose real bytes are in the zip; the others are made
+    from the seed. missing: contents that could not be put in.
+    """
+
+    version: int
+    key: str
+    stage: str
+    mode: str
+    recipe: Digest
+    parts: tuple[Part, ...] = ()
+    expected: tuple[Expected, ...] = ()
+    failure: Failure | None = None
+    seed: int = synthetic.SEED
+    generator: int = 1
+    reads: dict[str, str] = {}
+    given: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
+
+
+class Packed(NamedTuple):
+    """A reproducer. data: of the zip. left_out: what is not in it, in words."""
+
+    data: bytes
+    about: About
+
+
+def pack_entry(
+    store: Store, entry: Entry, weights: WeightSet | None = None, names: Sequence[str] = (), *, seed: int = 0
+) -> Packed:
+    """The reproducer of the newest run of an entry.
+
+    weights, names: a set, and patterns of the names in it whose bytes go in as they are. seed: for the others.
+    Raises ReproducerError where the entry has no recipe, or the set is not of the weights that the run had.
+    """
+    trace = entry.traces[0]
+    raw = store.recipe(entry)
+    if raw is None:
+        raise ReproducerError(
+            f"entry {entry.key[:12]} of {entry.stage} was stored without saying how it was called; a stage that this "
+            f"cachec runs does: forget the entry with `cachec invalidate {entry.key[:12]}` and run it again"
+        )
+    fetch = _fetch_from(store, trace)
+    recipe = decoded(raw, "the recipe")
+    expected = tuple(expected_of(trace.value))
+    about = About(
+        version=VERSION,
+        key=entry.key,
+        stage=entry.stage,
+        mode=_mode(recipe, expected),
+        recipe=digest_bytes(raw),
+        parts=_without_values(store.parts(entry)),
+        expected=expected,
+        seed=seed,
+        reads={read.name: read.digest for read in trace.reads if read.kind == "weight"},
+    )
+    return _packed(about, raw, recipe, fetch, weights, names)
+
+
+def pack_failure(
+    key: str, parts: tuple[Part, ...], raw: bytes, contents: Mapping[str, bytes], failure: Failure
+) -> Packed:
+    """The reproducer of a run that failed. raw: its encoded recipe."""
+    recipe = decoded(raw, "the recipe")
+    failed = bool(recipe.commands) and recipe.commands[-1].returncode != 0
+    if failed:  # the exception's own text has the paths of this machine in it
+        last = recipe.commands[-1]
+        how = "did not come to its end" if last.returncode is None else f"ended with exit code {last.returncode}"
+        failure = Failure(failure.error, f"{last.tool.name} {how}")
+    about = About(
+        version=VERSION,
+        key=key,
+        stage=recipe.stage,
+        mode="command" if failed else "python",
+        recipe=digest_bytes(raw),
+        parts=_without_values(parts),
+        failure=failure,
+    )
+    return _packed(about, raw, recipe, contents.get, None, ())
+
+
+def _without_values(parts: Sequence[Part]) -> tuple[Part, ...]:
+    """The parts, without the words for values of the project: there may be a secret deep in one, which ``why`` shows on
+    this machine alone. Arguments are in the recipe.
+    """
+    return tuple(Part(part.name, part.digest) if part.name.startswith(("arg/", "code/")) else part for part in parts)
+
+
+def decoded(raw: bytes, what: str) -> Recipe:
+    """A recipe, validated. Raises ReproducerError."""
+    try:
+        recipe = msgspec.json.decode(raw, type=Recipe)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise ReproducerError(f"{what} is malformed: {error}") from error
+    if recipe.version != VERSION:
+        raise ReproducerError(f"{what} is of version {recipe.version}, this cachec reads {VERSION}; use the other one")
+    return recipe
+
+
+def expected_of(node: Node) -> Iterator[Expected]:
+    """The artifacts that a run made itself: not the manifest that a file inherits."""
+    if isinstance(node, Several | Record):
+        for item in node.items:
+            yield from expected_of(item)
+    elif isinstance(node, Leaf):
+        refs = node.artifacts
+        if node.codec == "file":
+            refs = refs[:1]
+        elif node.codec == "dir":
+            refs = refs[: len(node.meta.get("files", ()))]
+        yield from (Expected(node.codec, ref.digest, ref.size) for ref in refs)
+    elif isinstance(node, Inline):
+        stored = msgspec.json.encode(node)
+        yield Expected("inline", digest_bytes(stored), len(stored))
+    else:
+        yield from (Expected("weight", ref.digest, ref.size) for ref in artifacts(node))
+
+
+def manifests(recipe: Recipe) -> list[str]:
+    """Digests of the manifests of the programs, weight sets and weight files of a run, each once."""
+    found: list[str] = []
+
+    def look(value: Value) -> None:
+        if isinstance(value, ProgramOf | WeightsOf):
+            found.append(value.manifest)
+        elif isinstance(value, Items):
+            for item in value.items:
+                look(item)
+        elif isinstance(value, Named):
+            for item in value.items.values():
+                look(item)
+
+    for value in recipe.arguments.values():
+        look(value)
+    found += [each.manifest for command in recipe.commands for each in command.weights if each.manifest]
+    return list(dict.fromkeys(found))
+
+
+def _mode(recipe: Recipe, expected: Sequence[Expected]) -> str:
+    made = {each.digest for command in recipe.commands for each in command.outputs}
+    return "command" if expected and all(each.digest in made for each in expected) else "python"
+
+
+def _fetch_from(store: Store, trace: Trace) -> Callable[[str], bytes | None]:
+    """Contents by digest: from the store, else from the file that had it, if it still has."""
+    places = digests_of_reads(trace.reads)
+
+    def fetch(digest: str) -> bytes | None:
+        try:
+            found = store.content(digest)
+        except StoreFault:
+            found = None  # damaged, and counted where it is: it is missing here, which is said
+        if found is None and digest in places:
+            try:
+                data = Path(places[digest]).read_bytes()
+            except OSError:
+                return None
+            found = data if digest_bytes(data) == digest else None
+        return found
+
+    return fetch
+
+
+def _packed(
+    about: About,
+    raw: bytes,
+    recipe: Recipe,
+    fetch: Callable[[str], bytes | None],
+    weights: WeightSet | None,
+    names: Sequence[str],
+) -> Packed:
+    members: dict[str, bytes] = {RECIPE: raw}
+    missing: list[str] = []
+
+    def put(name: str, digest: str) -> None:
+        data = fetch(digest)
+        if data is None:
+            missing.append(f"{name} (content {digest})")
+        else:
+            members[name] = data
+
+    specs: dict[str, WeightSpec] = {}
+    for number, digest in enumerate(manifests(recipe)):
+        name = f"manifests/{number}.json"
+        put(name, digest)
+        if name in members:
+            data = members[name]
+            specs.update(Manifest(digest, lambda data=data: data).weights)  # type: ignore[misc]
+    for command_number, command in enumerate(recipe.commands):
+        for each in needed(recipe.commands, command_number):
+            put(f"{folder_name(each.folder)}/{each.path}", each.digest)
+        if command.stdin is not None and command.stdin not in {digest_bytes(data) for data in members.values()}:
+            put(f"stdin/{command_number}", command.stdin)
+    held = {digest_bytes(data) for data in members.values()}
+    for name, digest in _contents(recipe):
+        if digest not in held:
+            put(name, digest)
+    if recipe.commands and recipe.commands[-1].stderr and about.failure is not None:
+        members[STDERR] = recipe.commands[-1].stderr.encode()
+    members.update(_mlir_reproducers(recipe, members))
+    given = _given(weights, names, specs, about.reads)
+    if given is not None:
+        members[WEIGHTS] = _saved(given)
+    about = msgspec.structs.replace(about, missing=tuple(missing), given=() if given is None else tuple(sorted(given)))
+    members[ABOUT] = msgspec.json.format(msgspec.json.encode(about, order="sorted"), indent=1)
+    members[README] = readme(about, recipe, specs).encode()
+    return Packed(packed(members), about)
+
+
+def needed(commands: Sequence[Command], number: int) -> Iterator[FileRef]:
+    """The inputs of a command that no earlier one makes."""
+    made = {(each.folder, each.path, each.digest) for command in commands[:number] for each in command.outputs}
+    for each in commands[number].inputs:
+        if (each.folder, each.path, each.digest) not in made:
+            yield each
+
+
+def _contents(recipe: Recipe) -> Iterator[tuple[str, str]]:
+    """Name and digest of what the arguments need, but for manifests."""
+
+    def look(value: Value, path: str) -> Iterator[tuple[str, str]]:
+        if isinstance(value, ProgramOf):
+            yield f"arguments/{path}.{'mlir' if 'bytecode' not in value.format else 'mlirbc'}", value.ir
+        elif isinstance(value, Items):
+            for number, item in enumerate(value.items):
+                yield from look(item, f"{path}-{number}")
+        elif isinstance(value, Named):
+            for number, item in enumerate(value.items.values()):
+                yield from look(item, f"{path}-{number}")
+        elif hasattr(value, "digest"):
+            yield f"arguments/{path}", value.digest
+
+    for name, value in recipe.arguments.items():
+        yield from look(value, name)
+
+
+def _mlir_reproducers(recipe: Recipe, members: Mapping[str, bytes]) -> dict[str, bytes]:
+    made = {}
+    for command in recipe.commands:
+        for each in command.inputs:
+            name = f"{folder_name(each.folder)}/{each.path}"
+            found = reproducer_of(command, members[name]) if name in members else None
+            if found is not None:
+                made[f"{name}.reproducer.mlir"] = found
+    return made
+
+
+def _given(
+    weights: WeightSet | None, names: Sequence[str], specs: Mapping[str, WeightSpec], reads: Mapping[str, str]
+) -> WeightSet | None:
+    if not names:
+        return None
+    if weights is None:
+        raise ReproducerError("--with-weights takes bytes from a checkpoint, and none was given; say --weights SOURCE")
+    chosen = weights.select(list(names))
+    for name, spec in chosen.specs.items():
+        wanted = specs.get(name)
+        if wanted is None:
+            raise ReproducerError(f"weight {name!r} is none of those that the run had ({len(specs)})")
+        if (wanted.dtype, wanted.shape) != (spec.dtype, spec.shape):
+            raise ReproducerError(
+                f"weight {name!r}: {wanted.dtype} {list(wanted.shape)} expected, found {spec.dtype} {list(spec.shape)}"
+            )
+        digest = reads.get(name)
+        if digest is not None and chosen[name].digest() != digest:
+            raise ReproducerError(
+                f"weight {name!r}: the run read other bytes of it ({digest[:12]}); give the checkpoint that it had"
+            )
+    return chosen
+
+
+def _saved(weights: WeightSet) -> bytes:
+    import tempfile
+
+    with tempfile.TemporaryDirectory(prefix="cachec-repro-") as folder:
+        path = os.path.join(folder, WEIGHTS)
+        weights.save(path)
+        return Path(path).read_bytes()

@@ -1,0 +1,153 @@
+"""The README inside a reproducer: what it is, and how to run it with cachec and without."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from cachec import __version__
+from cachec.model import WeightSpec
+from cachec.reproduce.arguments import CodeOf, FileOf, Items, Long, Named, ProgramOf, Scalar, Value, WeightsOf
+from cachec.reproduce.mlir import pipeline_of
+from cachec.reproduce.recipe import Command, Recipe, Text, folder_name
+
+if TYPE_CHECKING:
+    from cachec.reproduce.pack import About
+
+#: Parts of the key that are listed: what a person needs in order to have the same.
+_LISTED = (("tool/", "Tools"), ("ambient/", "Library settings"), ("env/", "Environment"), ("platform", "Platform"))
+
+
+def readme(about: About, recipe: Recipe, specs: Mapping[str, WeightSpec]) -> str:
+    """The text, in Markdown."""
+    lines = [f"# Reproducer of stage {_code(about.stage)}", ""]
+    if about.failure is not None:
+        lines += [f"The run failed: {_code(about.failure.error)}: {_code(_cut(about.failure.text))}", ""]
+    for each in about.expected:
+        lines += [f"- made {each.codec} of {each.nbytes} bytes, BLAKE3 `{each.digest}`"]
+    lines += ["", f"Key `{about.key}`, made by cachec {__version__}. No weight is in here", ""]
+    if about.given:
+        lines[-2] += f" but {len(about.given)} in `weights.safetensors`"
+    lines[-2] += "."
+    lines += ["## With cachec", "", "    cachec repro run THIS.zip", "", _CONSENT, ""]
+    lines += ["## Without cachec", ""]
+    lines += _commands(recipe) if about.mode == "command" else _call(recipe)
+    lines += ["", "## Arguments of the stage", "", f"`{recipe.entry}`", ""]
+    lines += [f"- `{name}`: {_told(value)}" for name, value in recipe.arguments.items()]
+    lines += ["", *_weights(about, specs)]
+    for prefix, title in _LISTED:
+        found = [part for part in about.parts if part.name.startswith(prefix)]
+        if found:
+            lines += [f"## {title}", ""]
+            lines += [f"- `{part.name}`: {part.detail or part.digest[:12]}" for part in found]
+            lines += [""]
+    if about.missing:
+        lines += ["## Not in here", ""]
+        lines += [f"- {each}" for each in about.missing]
+        lines += [""]
+    return "\n".join(lines)
+
+
+_CONSENT = """\
+It says whether the same artifacts come out (exit code 0), others (1), or why it can't be run (2). A reproducer that
+does not come from your own store is shown first, and runs only with `--run-code`: it names programs, or Python
+functions of yours, and their arguments. Nothing that is inside the zip is ever executed by itself."""
+
+
+def command_line(command: Command) -> str:
+    """A command for a shell, from the folder that the zip was unpacked in, whose path is in ``$R``."""
+    words = [shlex.quote(command.tool.name), *(_quoted(arg) for arg in command.args)]
+    environ = [
+        f"{name}={shlex.quote(value)}"
+        for name, value in command.environ.items()
+        if value is not None and name.isidentifier()
+    ]
+    return f"cd {_quoted(command.cwd)} && {' '.join([*environ, *words])}"
+
+
+def _commands(recipe: Recipe) -> Iterator[str]:
+    yield "Unpack the zip, and in its folder:"
+    yield ""
+    yield "    R=$PWD"
+    for number, command in enumerate(recipe.commands):
+        stdin = f" < $R/stdin/{number}" if command.stdin is not None else ""
+        yield f"    {command_line(command)}{stdin}"
+    for command in recipe.commands:
+        if pipeline_of(command) is not None:
+            yield ""
+            yield f"Or, with the pipeline inside: `{command.tool.name} --run-reproducer FILE.reproducer.mlir`."
+        for weight in command.weights:
+            yield ""
+            yield f"The command was given the weights `{folder_name(weight.folder)}/{weight.path}` ({weight.rule})."
+    if any(command.outputs for command in recipe.commands):
+        yield ""
+        yield "It wrote (BLAKE3, as `b3sum` prints it):"
+        yield ""
+        for command in recipe.commands:
+            for each in command.outputs:
+                yield f"    {each.digest}  {folder_name(each.folder)}/{each.path}"
+
+
+def _call(recipe: Recipe) -> Iterator[str]:
+    yield "The stage is a Python function of the project that it comes from. There, call it with the arguments below:"
+    yield ""
+    module, _, name = recipe.entry.partition(":")
+    yield f"    from {module} import {name.partition('.')[0]}"
+    yield f"    {name}.uncached(...)"
+
+
+def _weights(about: About, specs: Mapping[str, WeightSpec]) -> Iterator[str]:
+    if not specs:
+        return
+    nbytes = sum(spec.nbytes for spec in specs.values())
+    yield "## Weights"
+    yield ""
+    yield f"{len(specs)} weights of {nbytes} bytes; their specs are in `manifests/`."
+    if about.reads:
+        yield f"The run read the bytes of {len(about.reads)}: {_names(about.reads)}. With others it may do otherwise."
+    yield f"Synthetic ones of the same shapes are made from the seed {about.seed} (generator {about.generator}):"
+    yield ""
+    yield "    cachec repro weights THIS.zip -o weights.safetensors"
+    yield ""
+
+
+def _names(names: Iterable[str]) -> str:
+    found = sorted(names)
+    return ", ".join(f"`{name}`" for name in found[:6]) + (f" and {len(found) - 6} more" if len(found) > 6 else "")
+
+
+def _quoted(text: Text) -> str:
+    if isinstance(text, str):
+        return shlex.quote(text)
+    return "".join(f'"$R"/{folder_name(piece)}' if isinstance(piece, int) else shlex.quote(piece) for piece in text)
+
+
+def _told(value: Value) -> str:
+    if isinstance(value, Scalar):
+        return _code(
+            _cut(repr(value.inline.value) if value.inline.kind in {"str", "bytes"} else value.inline.value or "None")
+        )
+    if isinstance(value, Long):
+        return f"{value.kind}, content `{value.digest[:12]}`"
+    if isinstance(value, Items):
+        return f"{value.kind} of {len(value.items)}: " + ", ".join(_told(item) for item in value.items[:8])
+    if isinstance(value, Named):
+        return ", ".join(f"{key!r} = {_told(item)}" for key, item in list(value.items.items())[:8]) or "an empty dict"
+    if isinstance(value, ProgramOf):
+        return f"a program, `{value.format}`, content `{value.ir[:12]}`"
+    if isinstance(value, WeightsOf):
+        return f"a weight set, manifest `{value.manifest[:12]}`"
+    if isinstance(value, FileOf):
+        return f"the file {_code(value.name)}, content `{value.digest[:12]}`"
+    if isinstance(value, CodeOf):
+        return f"`{value.module}:{value.qualname}`"
+    return value.text
+
+
+def _code(text: str) -> str:
+    return "`" + text.replace("`", "'").replace("\n", " ") + "`"
+
+
+def _cut(text: str, limit: int = 400) -> str:
+    return text if len(text) <= limit else text[:limit] + "…"

@@ -1,0 +1,344 @@
+"""Runs a reproducer again, and says whether the same artifacts come out.
+
+Whoever calls this has made sure that the user wants it to be run: a reproducer names programs and functions, and their
+arguments. Files of the zip are written into a folder of its own, none of them executable, and are data alone.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from cachec import codecs, command, fsio
+from cachec.distributions import Distributions
+from cachec.errors import ReproducerError, StoreFault, UsageError
+from cachec.hashing import FileDigests, digest_bytes
+from cachec.key.programs import which
+from cachec.key.tools import ToolKeys
+from cachec.model import WeightSpec
+from cachec.plugins import Plugins
+from cachec.recording import Recorder, recording
+from cachec.reproduce.arguments import Maker
+from cachec.reproduce.loaded import Reproducer
+from cachec.reproduce.pack import Expected, expected_of, needed
+from cachec.reproduce.recipe import Command, FileRef, Text, Tool, folder_name
+from cachec.reproduce.synthetic import synthetic_weights
+from cachec.store import Store
+from cachec.topology import Manifest
+from cachec.weights import WeightSet, open_weights
+from cachec.weights.memory import stated_ties
+
+
+class Made(NamedTuple):
+    """An artifact that was to come out. found: its digest now, None where it was not made."""
+
+    expected: Expected
+    found: str | None
+
+
+class Replayed(NamedTuple):
+    """How a replay ended. same: all artifacts are as recorded, or it failed as recorded. tools: in words, each whether
+    it is the one that was recorded. failure: how it failed, in words; empty where it did not.
+    """
+
+    same: bool
+    made: tuple[Made, ...]
+    tools: tuple[str, ...] = ()
+    failure: str = ""
+
+
+def replay_commands(
+    found: Reproducer,
+    folder: Path,
+    *,
+    tools: Mapping[str, str] | None = None,
+    files: Mapping[str, str] | None = None,
+    digests: FileDigests | None = None,
+    timeout: float | None = None,
+) -> Replayed:
+    """Run the commands in ``folder``, which is empty.
+
+    tools: name -> executable to take instead of the one that is found. files: name within the zip -> a file to take
+    where the zip has none. Raises ReproducerError (a tool or a file is missing), UsageError.
+    """
+    recipe = found.recipe
+    chosen = [_executable(each.tool, tools or {}) for each in recipe.commands]
+    for number in range(recipe.folders):
+        (folder / folder_name(number)).mkdir(mode=0o700)
+    made: dict[str, str] = {}
+    told: list[str] = []
+    keys = ToolKeys(digests or FileDigests())
+    failure = ""
+    as_recorded = True
+    for number, each in enumerate(recipe.commands):
+        told.append(_tool_told(each.tool, chosen[number], keys))
+        _put_files(found, number, folder, files or {})
+        try:
+            ended = command.run(
+                [chosen[number], *(_text(arg, folder) for arg in each.args)],
+                cwd=_text(each.cwd, folder),
+                env={**{name: value for name, value in each.environ.items() if value is not None}, **_today(each)},
+                stdin=_stdin(found, each),
+                timeout=timeout,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            failure = f"{each.tool.name} did not end within {timeout:g} s"
+            as_recorded = as_recorded and each.returncode is None
+            break
+        as_recorded = as_recorded and ended.returncode == each.returncode
+        for output in each.outputs:
+            path = folder / folder_name(output.folder) / output.path
+            if path.is_file() and not path.is_symlink():
+                made[output.digest] = FileDigests().of_path(path)
+        if ended.returncode:
+            tail = ended.stderr[-2000:].decode(errors="replace").strip()
+            failure = f"{each.tool.name} ended with exit code {ended.returncode}" + (f":\n{tail}" if tail else "")
+            if ended.returncode != each.returncode:
+                break
+    results = tuple(Made(each, made.get(each.digest)) for each in found.about.expected)
+    same = as_recorded and all(each.found == each.expected.digest for each in results)
+    return Replayed(same and (found.about.failure is None or bool(failure)), results, tuple(told), failure)
+
+
+def replay_python(found: Reproducer, folder: Path, *, path: Sequence[str] = ()) -> Replayed:
+    """Import the stage and call its function with the recorded arguments, uncached, with synthetic weights.
+
+    path: folders to import from first. Raises ReproducerError where the project's code can't be imported, or is no
+    stage, or where an argument is not in the reproducer.
+    """
+    recipe = found.recipe
+    sys.path[:0] = [os.path.abspath(each) for each in path]
+    module, _, name = recipe.entry.partition(":")
+    stage = imported(module, name)
+    if not getattr(stage, "__cachec_stage__", False):
+        raise ReproducerError(f"{recipe.entry} is no stage here; check out the version of the project that made this")
+    fsio.make_dir(folder / "store")
+    store = Store(folder / "store")
+    store.prepare()
+    recorder = Recorder(recipe.stage, None, store.digests)
+    guarded: list[WeightSet] = []
+
+    def weights(manifest: Manifest, where: str) -> WeightSet:
+        made = weights_of(found, manifest.weights, folder).guarded(where, recorder, store.digests)
+        guarded.append(made)
+        return made
+
+    maker = Maker(found.contents, folder, weights, imported)
+    try:
+        given = {name: maker.make(value, name) for name, value in recipe.arguments.items()}
+    except StoreFault as error:
+        raise ReproducerError(f"an argument in the reproducer is malformed: {error.detail}") from error
+    environ = {name: value for name, value in recipe.environ.items() if value is not None}
+    arguments = {**_defaults(stage), **given}
+    left_out = set(stage.binding.parameters) - arguments.keys()
+    if left_out:
+        raise ReproducerError(
+            f"{recipe.entry} takes {min(left_out)!r}, which is left out of its key (ignore=) and so of the reproducer; "
+            "give it a default"
+        )
+    plugins = Plugins(Distributions())
+    failure, node = "", None
+    try:
+        with recording(recorder), _environment(environ):
+            result = stage.binding.call(stage.__wrapped__, arguments)
+            if hasattr(result, "__await__"):
+                import asyncio
+
+                result = asyncio.run(_awaited(result))
+            node = codecs.encode(result, store.objects, plugins.for_type)
+    except Exception as error:  # noqa: BLE001 - the user's own: told, and compared with what was recorded
+        failure = f"{type(error).__qualname__}: {error}"
+    finally:
+        for each in guarded:
+            each.close_guard()
+        recorder.drop_scratch()
+        store.close()
+    made = [] if node is None else list(expected_of(node))
+    results = tuple(
+        Made(each, made[number].digest if number < len(made) else None)
+        for number, each in enumerate(found.about.expected)
+    )
+    recorded = found.about.failure
+    if recorded is not None:
+        return Replayed(failure.startswith(f"{recorded.error}: {recorded.text}"), results, (), failure)
+    same = not failure and len(made) == len(results) and all(each.found == each.expected.digest for each in results)
+    return Replayed(same, results, (), failure)
+
+
+def weights_of(found: Reproducer, specs: Mapping[str, WeightSpec], folder: Path) -> WeightSet:
+    """Weights of these specs: the real bytes where the reproducer has them, else those of its seed."""
+    given = {name: specs[name] for name in found.about.given if name in specs}
+    made = synthetic_weights({name: spec for name, spec in specs.items() if name not in given}, found.about.seed)
+    if not given or found.weights is None:
+        return made
+    path = folder / "weights.safetensors"
+    if not path.exists():
+        path.write_bytes(found.weights)
+    real = open_weights(path).select(sorted(given))
+    both = {name: real[name] if name in given else made[name] for name in specs}
+    return WeightSet.from_weights(both, tied=stated_ties(specs.values()))
+
+
+def imported(module: str, name: str) -> Any:
+    """What a module and a qualified name lead to. Raises ReproducerError where it can't be imported."""
+    if module == "__main__":
+        raise ReproducerError(
+            f"{name} was defined in a script that was run as the main program, so no import leads to it; "
+            "run that script, or move the stage into a module"
+        )
+    try:
+        found: Any = importlib.import_module(module)
+        for part in name.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ReproducerError(
+            f"{module}:{name} can't be imported here: {error}. It is code of the project that made this reproducer; "
+            "install that, or say --path FOLDER where it is"
+        ) from error
+    return found
+
+
+def is_own(store: Store, found: Reproducer) -> bool:
+    """Whether the store has a run with this very recipe, so that running it does what this cache did before."""
+    try:
+        entry = store.lookup(found.about.key)
+        recipe = None if entry is None else store.recipe(entry)
+    except StoreFault:
+        return False  # nothing that can't be read vouches for anything
+    return recipe is not None and digest_bytes(recipe) == found.about.recipe
+
+
+def _defaults(stage: Any) -> dict[str, Any]:
+    """Defaults by name; of ``*args`` and ``**kwargs`` that they are empty."""
+    import inspect
+
+    found: dict[str, Any] = {}
+    for each in inspect.signature(stage.__wrapped__).parameters.values():
+        if each.default is not each.empty:
+            found[each.name] = each.default
+        elif each.kind in {each.VAR_POSITIONAL, each.VAR_KEYWORD}:
+            found[each.name] = () if each.kind is each.VAR_POSITIONAL else {}
+    return found
+
+
+async def _awaited(awaitable: Any) -> Any:
+    return await awaitable
+
+
+class _environment:  # noqa: N801 - used like a function
+    """Sets variables for the body."""
+
+    def __init__(self, values: Mapping[str, str]) -> None:
+        self._values = values
+        self._before: dict[str, str | None] = {}
+
+    def __enter__(self) -> None:
+        self._before = {name: os.environ.get(name) for name in self._values}
+        os.environ.update(self._values)
+
+    def __exit__(self, *unused: object) -> None:
+        for name, value in self._before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+def _executable(tool: Tool, given: Mapping[str, str]) -> str:
+    if tool.name in given:
+        return os.path.abspath(given[tool.name])
+    owner = Distributions().find(tool.distribution) if tool.distribution else None
+    if owner is not None and owner.lists(tool.path):
+        path = os.path.normpath(os.path.join(owner.root, tool.path))
+        if os.access(path, os.X_OK):
+            return path
+    found = which(tool.name, os.environ, os.getcwd())
+    if found is None:
+        wanted = f" (of {tool.distribution} {tool.version})" if tool.distribution else ""
+        way = f"pip install {tool.distribution}=={tool.version}, or " if tool.distribution else "install it, or "
+        raise ReproducerError(f"{tool.name}{wanted} is not installed here; {way}say --tool {tool.name}=PATH")
+    return found
+
+
+def _tool_told(tool: Tool, path: str, keys: ToolKeys) -> str:
+    try:
+        part = keys.executable(path)
+    except UsageError as error:
+        raise ReproducerError(f"{tool.name}: {error}") from error
+    if part.digest == tool.digest:
+        return f"{tool.name}: the same tool as recorded"
+    recorded = f"{tool.distribution} {tool.version}" if tool.distribution else tool.digest[:12] or "an unknown one"
+    return f"{tool.name}: another tool than recorded ({recorded}); here: {part.detail or part.digest[:12]}"
+
+
+def _text(text: Text, folder: Path) -> str:
+    if isinstance(text, str):
+        return text
+    return "".join(str(folder / folder_name(piece)) if isinstance(piece, int) else piece for piece in text)
+
+
+def _today(each: Command) -> dict[str, str | None]:
+    """Secrets were not kept: the command gets those of today."""
+    return dict.fromkeys(each.hidden)
+
+
+def _stdin(found: Reproducer, each: Command) -> bytes | None:
+    if each.stdin is None:
+        return None
+    data = found.contents.get(each.stdin)
+    if data is None:
+        raise ReproducerError(f"what {each.tool.name} read from stdin is not in the reproducer; make a new one")
+    return data
+
+
+def _put_files(found: Reproducer, number: int, folder: Path, files: Mapping[str, str]) -> None:
+    each = found.recipe.commands[number]
+    for ref in needed(found.recipe.commands, number):
+        _put(ref, found.contents.get(ref.digest), folder, files)
+    for output in each.outputs:
+        _parent(folder, output.folder, output.path)
+    for weight in each.weights:
+        name = f"{folder_name(weight.folder)}/{weight.path}"
+        target = _parent(folder, weight.folder, weight.path)
+        if target.exists():
+            continue
+        if name in files:
+            os.symlink(os.path.abspath(files[name]), target)
+            continue
+        data = found.contents.get(weight.manifest)
+        format = FORMATS.get(target.suffix)
+        if data is None or format is None:
+            raise ReproducerError(
+                f"{each.tool.name} wants the weights {name}, which can't be made from a seed; say --file {name}=FILE"
+            )
+        made = weights_of(found, Manifest(weight.manifest, lambda data=data: data).weights, folder)  # type: ignore[misc]
+        made.save(target, format=format)
+
+
+FORMATS: Mapping[str, Any] = {".safetensors": "safetensors", ".irpa": "irpa"}
+
+
+def _put(ref: FileRef, data: bytes | None, folder: Path, files: Mapping[str, str]) -> None:
+    name = f"{folder_name(ref.folder)}/{ref.path}"
+    if data is None and name in files:
+        data = Path(files[name]).read_bytes()
+    if data is None:
+        raise ReproducerError(
+            f"the input {name} ({ref.nbytes} bytes, BLAKE3 {ref.digest[:12]}) is not in the reproducer; "
+            f"say --file {name}=FILE"
+        )
+    target = _parent(folder, ref.folder, ref.path)
+    target.write_bytes(data)
+    target.chmod(0o600)
+
+
+def _parent(folder: Path, number: int, path: str) -> Path:
+    target = folder / folder_name(number) / path
+    target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    return target

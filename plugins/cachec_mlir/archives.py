@@ -1,0 +1,68 @@
+"""Parameter archives that refer: IRPA files whose entries are ranges of another file, so that no byte is copied.
+
+The format is in ``cachec/weights/formats/irpa.py``; an entry of type 3 names a file beside the archive, an offset and a
+size. ``cachec.open_weights`` maps such entries; IREE's own parser (3.13) refuses them.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Mapping
+
+from cachec import fsio
+from cachec.errors import LinkError
+from cachec.weights.sources import Extent
+
+_HEADER = struct.Struct("<4sHHQQQQ6Q")
+_ENTRY = struct.Struct("<QIQQQQQQ")
+_EXTERNAL = struct.Struct("<QQQQ")
+_EXTERNAL_TYPE = 3
+_ALIGNMENT = 16
+
+
+def write_references(path: str, places: Mapping[str, Extent], *, fsync: bool = False) -> int:
+    """Write an archive of these names over ranges of files in its folder; the bytes of the archive.
+
+    Raises LinkError where a file is not in the folder of the archive or below, OSError.
+    """
+    folder = os.path.realpath(os.path.dirname(path) or os.curdir)
+    size = _ENTRY.size + _EXTERNAL.size
+    step = size + -size % _ALIGNMENT
+    entries_at = _HEADER.size + -_HEADER.size % _ALIGNMENT
+    entries_size = step * (len(places) - 1) + size if places else 0
+    names_at = entries_at + entries_size
+    table, texts = bytearray(), bytearray()
+    paths: dict[str, tuple[int, int]] = {}
+    for name in sorted(places):
+        place = places[name]
+        if place.file.path not in paths:
+            paths[place.file.path] = _add(texts, _relative(folder, place.file.path))
+        named = _add(texts, name.encode())
+        table += bytes(-len(table) % _ALIGNMENT) + _ENTRY.pack(size, _EXTERNAL_TYPE, 0, *named, 0, 0, 0)
+        table += _EXTERNAL.pack(*paths[place.file.path], place.offset, place.nbytes)
+    end = names_at + len(texts)
+    segments = (entries_at, len(table), names_at, len(texts), end, 0)
+    header = _HEADER.pack(b"IRPA", 0, 0, _HEADER.size, 0, 0, len(places), *segments)
+    data = header.ljust(entries_at, b"\0") + bytes(table) + bytes(texts)
+    folder_, name = os.path.split(os.path.abspath(path))
+    with fsio.Staging(folder_, f".{name}.partial-") as file:
+        file.write(data)
+        file.commit(os.path.abspath(path), mode=0o644, fsync=fsync)
+    return len(data)
+
+
+def _add(texts: bytearray, text: bytes) -> tuple[int, int]:
+    at = len(texts)
+    texts += text
+    return at, len(text)
+
+
+def _relative(folder: str, path: str) -> bytes:
+    real = os.path.realpath(path)
+    if not real.startswith(folder.rstrip("/") + "/") or "\\" in real:
+        raise LinkError(
+            f"{path} expected in {folder} or below, for an archive refers only to files beside it; write the target "
+            "there, or leave by_reference out"
+        )
+    return os.path.relpath(real, folder).encode()

@@ -1,0 +1,373 @@
+"""The canonical tokens of MLIR text: what is left where names, places and spaces do not count."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from cachec.hashing import Hasher, digest_bytes
+from cachec_mlir.inputs import Input
+from cachec_mlir.text import Marks, find
+
+#: Operations in custom notation whose region sees no value from outside (trait IsolatedFromAbove), each of the form
+#: ``name words @symbol(arguments) ... {body}``.
+ISOLATED = frozenset({b"func.func", b"util.func", b"llvm.func", b"ml_program.func", b"ml_program.subgraph"})
+
+# Spaces and comments in front of a token are matched with it, so that one call of findall does all the work. In order:
+# a float with exponent, a word or number (and a shape, ``4x8xf32``), a prefixed name, a string, punctuation of two
+# characters, any other character, the end.
+_TOKEN = re.compile(
+    rb"(?:\s++|//[^\n]*+)*+("
+    rb"[0-9]++\.[0-9]*+[eE][+-]?[0-9]++|[A-Za-z0-9_$.]++|[%^#!@](?:[0-9]++|[A-Za-z_$.\-][A-Za-z0-9_$.\-]*+)"
+    rb'|"(?:[^"\\\n]++|\\[^\n])*+"|->|>=|<=|==|::|\S|\Z)'
+)
+_WINDOW = 1 << 20
+#: A longer string, or a longer meaning of an alias, is replaced by its digest.
+_LONG_STRING = 1 << 10
+_LONG_ALIAS = 256
+
+_OPEN = {b"(": b")", b"[": b"]", b"{": b"}", b"<": b">"}
+_CLOSE = frozenset(_OPEN.values())
+#: What stands in front of a location that is a value.
+_VALUE_AHEAD = frozenset({b"=", b",", b"[", b"<", b"("})
+_PLAIN_SYMBOL = re.compile(rb'"([A-Za-z_][A-Za-z0-9_$.]*+)"')
+# First bytes of the tokens that are not simply kept.
+_SPECIAL = frozenset(b'%^#!{}"' + bytes({b"loc"[0], *(name[0] for name in ISOLATED)}))
+_ALIAS = frozenset(b"#!")
+_ALIAS_MARKS = frozenset({b"#", b"!"})
+_MAX_HEADER_WORDS = 4
+#: What may stand between the results of a function and its body, and the bracket that follows it.
+_HEADER_WORDS = {b"attributes": b"{", b"comdat": b"(", b"vscale_range": b"(", b"loc": b"("}
+
+
+class _Frame(NamedTuple):
+    """A function that is being read. Indices of tokens, -1 for none.
+
+    header: the last token, if it has no body. body: the brace that opens it. region: the body, once that is open.
+    """
+
+    number: int
+    header: int
+    body: int
+    region: int = -1
+
+
+class Canonical:
+    """One text, on its way to canonical tokens."""
+
+    def __init__(self, module: Input, marks: Marks) -> None:
+        self._module = module
+        self._marks = marks
+        self._tokens = list(_tokens(module, marks))
+        self._out: list[bytes] = []
+        self._aliases: dict[bytes, list[bytes]] = {}
+        # The regions that are open; the last region within each (numbers count in the order of the opening braces).
+        self._open = [0]
+        self._last = [-1]
+        self._frames: list[_Frame] = []
+        self._names: dict[tuple[int, bytes], list[tuple[int, int]]] = {}
+        self._labels: dict[tuple[int, bytes], list[int]] = {}
+        self._defined: set[tuple[int, bytes]] = set()
+
+    def tokens(self) -> list[bytes]:
+        """The canonical tokens. Raises CheckpointError for braces that do not match."""
+        tokens, out = self._tokens, self._out
+        index, count = 0, len(tokens)
+        frames = 0
+        while index < count:
+            token = tokens[index]
+            first = token[0]
+            if first not in _SPECIAL:
+                out.append(token)
+            elif first == 0x25:  # %
+                frame = self._frames[-1].number if self._frames else 0
+                self._names.setdefault((frame, token), []).append((self._open[-1], len(out)))
+                out.append(token)
+            elif token == b"{":
+                if self._frames and self._frames[-1].body == index:
+                    self._frames[-1] = self._frames[-1]._replace(region=len(self._last))
+                self._open.append(len(self._last))
+                self._last.append(-1)
+                out.append(token)
+            elif token == b"}":
+                self._close(index)
+                out.append(token)
+            elif first in _ALIAS:
+                index = self._alias(index)
+            elif first == 0x5E:  # ^
+                self._label(index)
+            elif token == b"loc" and tokens[index + 1 : index + 2] == [b"("]:
+                index = self._location(index)
+            elif first == 0x22 and out and out[-1] == b"@" and (plain := _PLAIN_SYMBOL.fullmatch(token)):
+                out[-1] = b"@" + plain[1]
+            else:
+                if token in ISOLATED and (found := self._function(index, frames + 1)) is not None:
+                    frames += 1
+                    self._frames.append(found)
+                out.append(token)
+            if self._frames and self._frames[-1].header == index:
+                self._frames.pop()
+            index += 1
+        if len(self._open) > 1:
+            raise self._module.error(
+                self._module.size, f"{len(self._open) - 1} braces expected to be closed, found none"
+            )
+        self._last[0] = len(self._last) - 1
+        self._rename()
+        return out
+
+    # --- what tokens mean
+
+    def _close(self, index: int) -> None:
+        if len(self._open) == 1:
+            raise self._module.error(self._offset(index), "a brace that closes none")
+        region = self._open.pop()
+        self._last[region] = len(self._last) - 1
+        if self._frames and self._frames[-1].region == region:
+            self._frames.pop()
+
+    def _alias(self, index: int) -> int:
+        """A use or a definition of an alias, or any other token with # or !; the index of the last token of it."""
+        tokens, token = self._tokens, self._tokens[index]
+        if len(self._open) == 1 and not self._frames and tokens[index + 1 : index + 2] == [b"="]:
+            end = self._end_of_value(index + 2)
+            meaning: list[bytes] = []
+            for each in tokens[index + 2 : end]:
+                meaning += self._aliases.get(each, (each,))
+            if len(meaning) > _LONG_ALIAS:
+                meaning = [b"#\n" + digest_bytes(b"\0".join(meaning)).encode()]
+            self._aliases[token] = meaning
+            return end - 1
+        known = self._aliases.get(token)
+        if known is None or (token[1:].isdigit() and tokens[index - 1][:1] == b"%"):  # a number behind a value: %a#1
+            self._out.append(token)
+        else:
+            self._out += known
+        return index
+
+    def _end_of_value(self, index: int) -> int:
+        """The index behind an attribute or type that begins at ``index`` (LangRef, "attribute-value" and "type")."""
+        while True:
+            token = self._at(index)
+            if token in {b"-", b"@"}:
+                index += 1
+            index = self._balanced(index) if self._at(index) in _OPEN else index + 1
+            # dialect.attr<...>, dense<...>, loc(...), distinct[0]<...>, @a::@b
+            while token != b"(" and (more := self._at(index)) in {b"<", b"(", b"[", b"::"}:
+                index = index + 3 - self._at(index + 1).startswith(b"@") if more == b"::" else self._balanced(index)
+            # a typed attribute, a function type
+            if self._at(index) not in {b":", b"->"}:
+                return min(index, len(self._tokens))
+            index += 1
+
+    def _balanced(self, index: int) -> int:
+        """The index behind the bracket that closes the one at ``index``. Raises CheckpointError where none does."""
+        start, depth = index, []
+        while True:
+            token = self._at(index)
+            if token in _OPEN:
+                depth.append(_OPEN[token])
+            elif token in _CLOSE and token != depth.pop():
+                raise self._module.error(self._offset(index), "a bracket that does not close the one before it")
+            elif not token:
+                raise self._module.error(self._offset(start), "a bracket that is not closed")
+            index += 1
+            if not depth:
+                return index
+
+    def _at(self, index: int) -> bytes:
+        return self._tokens[index] if index < len(self._tokens) else b""
+
+    def _location(self, index: int) -> int:
+        """``loc(...)``: kept where it is a value. The index of its last token."""
+        if index and self._tokens[index - 1] in _VALUE_AHEAD:
+            self._out.append(b"loc")
+            return index
+        depth, start = 0, index
+        while True:
+            index += 1
+            token = self._at(index)
+            depth += (token == b"(") - (token == b")")
+            if not token:
+                raise self._module.error(self._offset(start), "a location that is not closed")
+            if depth == 0:
+                return index
+
+    def _label(self, index: int) -> None:
+        token, region = self._tokens[index], self._open[-1]
+        self._labels.setdefault((region, token), []).append(len(self._out))
+        self._out.append(token)
+        behind = index + 1
+        if self._at(behind) == b"(":
+            behind = self._parenthesis(behind) + 1
+        if self._at(behind) == b":":
+            self._defined.add((region, token))
+
+    def _parenthesis(self, index: int) -> int:
+        """The index of the parenthesis that closes the one at ``index``, or of the end."""
+        depth = 0
+        while token := self._at(index):
+            depth += (token == b"(") - (token == b")")
+            if depth == 0:
+                break
+            index += 1
+        return index
+
+    def _function(self, index: int, number: int) -> _Frame | None:
+        """The frame of a function whose name is at ``index``; None where this is no function, or it is not certain where
+        it ends: its names are then those of what is around it, which is right as well.
+        """
+        at = index + 1
+        while self._at(at)[:1].isalpha() and at - index <= _MAX_HEADER_WORDS:
+            at += 1
+        if self._at(at) == b"@":  # a quoted symbol
+            at += 1
+        elif not self._at(at).startswith(b"@"):
+            return None
+        if self._at(at + 1) != b"(" or (at := self._group(at + 1) + 1) == 0:
+            return None
+        if self._at(at) == b"->":
+            at = self._results(at + 1)
+        while at and (token := self._at(at)) in _HEADER_WORDS and self._at(at + 1) == _HEADER_WORDS[token]:
+            at = self._group(at + 1) + 1
+        if not at:
+            return None
+        if token == b"{":
+            return _Frame(number, -1, at)
+        if not (
+            token[:1] in {b"", b"}", b"%", b"^"}
+            or token == b"module"
+            or (b"." in token and token[:1].isalpha())
+            or (token[:1] == b'"' and self._at(at + 1) == b"(")
+            or (token[:1] in _ALIAS_MARKS and self._at(at + 1) == b"=")
+        ):
+            return None
+        return _Frame(number, at - 1, -1)  # what follows is the next operation
+
+    def _results(self, index: int) -> int:
+        """The index behind the results of a function, from behind the arrow; 0 where it is not certain."""
+        token = self._at(index)
+        if token == b"(":
+            return self._group(index) + 1
+        if token[:1] == b"%":  # IREE: the result is an argument, perhaps as another type
+            if self._at(index + 1) != b"as":
+                return index + 1
+            index += 2
+        at = index + 1
+        if self._at(at) == b"<" and (at := self._group(at) + 1) == 0:
+            return 0
+        # An element of a shape, a symbol, a second pair of brackets: no type that is known here.
+        return 0 if self._at(at) in {b"<", b"(", b"[", b"::", b":", b"->"} else at
+
+    def _group(self, index: int) -> int:
+        """The index of the bracket that closes the one at ``index``, -1 where they do not match."""
+        depth: list[bytes] = []
+        while token := self._at(index):
+            if token in _OPEN:
+                depth.append(_OPEN[token])
+            elif token in _CLOSE:
+                if token != depth.pop():
+                    return -1
+                if not depth:
+                    return index
+            index += 1
+        return -1
+
+    # --- names
+
+    def _rename(self) -> None:
+        out, last = self._out, self._last
+        values: dict[int, list[tuple[int, list[int]]]] = {}
+        for (frame, _), found in self._names.items():
+            places: dict[int, list[int]] = {}
+            root, roots = -1, {}
+            for region in sorted({region for region, _ in found}):
+                if root < 0 or region > last[root]:
+                    root = region
+                roots[region] = root
+            for region, place in found:
+                places.setdefault(roots[region], []).append(place)
+            values.setdefault(frame, []).extend((each[0], each) for each in places.values())
+        for found_values in values.values():
+            for number, (_, each) in enumerate(sorted(found_values)):
+                name = b"%%%d" % number
+                for place in each:
+                    out[place] = name
+        numbers: dict[int, int] = {}
+        for (region, label), each in self._labels.items():
+            if (region, label) in self._defined:
+                number = numbers[region] = numbers.get(region, -1) + 1
+                for place in each:
+                    out[place] = b"^\n%d" % number
+
+    def _offset(self, index: int) -> int:
+        """Where a token begins. Reads the text again: for errors."""
+        for number, (_, offset) in enumerate(_placed(self._module, self._marks)):
+            if number == index:
+                return offset
+        return self._module.size
+
+
+def _tokens(module: Input, marks: Marks) -> Iterator[bytes]:
+    """All tokens outside of trailers, equal ones as one object; a long hexadecimal string as its digest."""
+    one = dict[bytes, bytes]().setdefault
+    for data, start in _windows(module, marks):
+        if data[:1] == b'"' and start >= 0:
+            yield data
+            continue
+        found = _TOKEN.findall(data)
+        while found and not found[-1]:
+            found.pop()
+        yield from map(one, found, found)
+
+
+def _placed(module: Input, marks: Marks) -> Iterator[tuple[bytes, int]]:
+    """The same with offsets."""
+    for data, start in _windows(module, marks):
+        if data[:1] == b'"' and start >= 0:
+            yield data, start
+            continue
+        for found in _TOKEN.finditer(data):
+            if found[1]:
+                yield found[1], ~start + found.start(1)
+
+
+def _windows(module: Input, marks: Marks) -> Iterator[tuple[bytes, int]]:
+    """The text in pieces of whole lines, each with the complement of its offset; between them hexadecimal strings (or
+    their digests), each with its offset.
+    """
+    view = module.view()
+    stops: list[tuple[int, int, bool]] = [(each.start, each.end, True) for each in marks.constants]
+    stops += [(each.start, each.end, False) for each in marks.trailers]
+    stops.append((module.size, module.size, False))
+    at = 0
+    for start, end, is_string in sorted(stops):
+        while at < start:
+            upto = min(start, at + _WINDOW)
+            data = bytes(view[at:upto])
+            if upto < start:
+                cut = data.rfind(b"\n") + 1
+                if cut == 0:  # one long line
+                    end_of_line = find(view, b"\n", upto, start)
+                    data = bytes(view[at : start if end_of_line < 0 else end_of_line + 1])
+                    cut = len(data)
+                data = data[:cut]
+            zero = data.find(b"\0")
+            if zero >= 0:
+                raise module.error(at + zero, "text expected, found a NUL")
+            yield data, ~at
+            at += len(data)
+        if is_string:
+            yield (
+                (bytes(view[start:end]) if end - start <= _LONG_STRING else b'"\n' + _digest(module, start, end)),
+                start,
+            )
+        at = end
+
+
+def _digest(module: Input, start: int, end: int) -> bytes:
+    hasher = Hasher("mlir-string")
+    for at in range(start, end, _WINDOW):
+        hasher.part("", bytes(module.view()[at : min(end, at + _WINDOW)]))
+    return hasher.digest().encode()

@@ -1,0 +1,63 @@
+"""Files around a compiler: those that its wrapper makes, in temporary folders, and those that its flags name."""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+import weakref
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from cachec.artifact import File
+from cachec.topology import Manifest
+
+_SEPARATORS = re.compile(r"[=,:;@\s]")
+
+
+class Named(NamedTuple):
+    """Absolute paths: files and folders that are there, and paths where nothing is."""
+
+    there: tuple[str, ...]
+    absent: tuple[str, ...]
+
+
+def named_files(flags: Sequence[str]) -> Named:
+    """What the flags name by an absolute path: ``--spec=/x``, ``-L/x``, ``@/x``, ``--import=scope=/x``, lists of them.
+
+    Their content is as much an input as the flags are: to be given to ``run`` as ``inputs`` and ``candidates``. The
+    tools run in a folder of their own, so a relative path leads nowhere.
+    """
+    paths: dict[str, None] = {}
+    for piece in (piece for flag in flags for piece in _SEPARATORS.split(flag)):
+        at = piece.find("/")
+        if at == 0 or (at > 0 and piece.startswith("-")):
+            paths[piece[at:]] = None
+    there = tuple(path for path in paths if os.path.exists(path))
+    return Named(there, tuple(path for path in paths if path not in there))
+
+
+def file_in_new_folder(name: str, *, kind: str, manifest: Manifest | None) -> File:
+    """A file, yet to be written, in a new temporary folder that is removed when nobody holds the file object."""
+    folder = Path(tempfile.mkdtemp(prefix="cachec-"))
+    file = File(folder / name, kind=kind, manifest=manifest)
+    weakref.finalize(file, _remove, folder, os.getpid())
+    return file
+
+
+def difference(fresh: File, stored: File) -> str | None:
+    """None where two files are equal byte for byte, else where they begin to differ, in words."""
+    a, b = fresh.read_bytes(), stored.read_bytes()
+    if a == b:
+        return None
+    where = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+    return f"{len(a)} against {len(b)} bytes, first difference at byte {where}"
+
+
+def _remove(folder: Path, owner: int) -> None:
+    """Remove a scratch folder, but not from a process that was forked off its owner."""
+    if os.getpid() == owner:
+        import shutil
+
+        shutil.rmtree(folder)

@@ -1,0 +1,174 @@
+"""MLIR modules to programs: stripped IR with a manifest, and the weights where they were."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any, Literal, NamedTuple
+
+from cachec.errors import UsageError
+from cachec.model import WeightSpec
+from cachec.topology import Manifest, Program
+from cachec.weights import WeightSet
+from cachec.weights.dtypes import SIZES
+from cachec_mlir.bindings import Bindings, bindings_of, generic
+from cachec_mlir.blobs import Resources, element_type
+from cachec_mlir.bytecode import Bytecode, is_bytecode
+from cachec_mlir.inputs import Source, open_input
+from cachec_mlir.modules import Written, parse_stripped
+from cachec_mlir.references import references
+from cachec_mlir.rewriting import strip_bytecode
+from cachec_mlir.symbols import alpha, alpha_manifest
+from cachec_mlir.text_stripping import MINIMUM, SCOPE, Target, strip_text
+from cachec_mlir.topology import topology
+
+TEXT, BYTECODE = "mlir:text", "mlir:bytecode"
+
+
+class MlirProgram(NamedTuple):
+    """A module in its two halves. weights: by the names that the module has. lifted: names that were invented."""
+
+    program: Program
+    weights: WeightSet
+    lifted: tuple[str, ...]
+
+
+def program(
+    source: Source | Any,
+    *,
+    to: Target = "resource",
+    scope: str = SCOPE,
+    minimum: int = MINIMUM,
+    format: Literal["mlir:text", "mlir:bytecode"] | None = None,
+    locations: bool = False,
+    symbols: Literal["alpha"] | None = None,
+    bindings: str | None = None,
+) -> MlirProgram:
+    """The program in a module (text, bytecode, a live ``ir.Module``), and its weights in place: nothing is copied.
+
+    Specs have shape and dtype of the types that the module gives its weights; in bytecode only MLIR finds these, and
+    without ``bindings`` the weights are vectors of uint8. What stays in the IR counts by value; ``to``, ``scope`` and
+    ``minimum`` (of text): see ``strip_text``.
+
+    The program's part of a key is the topology of its IR (see ``topology``), so a compiler must make the same from two
+    modules that differ in names of values, places and comments alone. Where it does not, because it keeps debug
+    information: locations=True, and every byte of the IR counts.
+
+    format: of the program's IR, by default that of ``source``, and text for a live module; bindings (``iree``,
+    ``jax``) translate. Text goes between LLVM versions, bytecode does not.
+
+    symbols: ``alpha`` renames the weights in the order of use, so that layers that differ in the names of their weights
+    alone share what is compiled. The program remembers the names (``manifest.callers``) and ``cachec.link`` finds the
+    weights by them. Of text only.
+
+    A live module is written to a temporary file, which stays for as long as its weights do. Raises CheckpointError
+    (naming the byte), OSError, UsageError, PluginError.
+    """
+    live = bindings_of(source)
+    if live is not None and bindings not in {None, live}:
+        raise UsageError(f"program: a module of {live!r} can't be read through bindings={bindings!r}")
+    if format not in {None, TEXT, BYTECODE}:
+        raise UsageError(f"program: format expected {TEXT!r} or {BYTECODE!r}, found {format!r}")
+    if symbols not in {None, "alpha"}:
+        raise UsageError(f"program: symbols expected 'alpha' or None, found {symbols!r}")
+    if live is not None or is_bytecode(source):
+        if to != "resource":
+            raise UsageError(f"program: to={to!r} is for text; print the module as text with its constants first")
+        written = Written(source) if live is not None else None
+        form = format or (TEXT if live is not None else BYTECODE)
+        made = _of_bytecode(source, written, form, locations, live or bindings)
+    else:
+        made = _of_text(source, to, scope, minimum, format or TEXT, locations, bindings)
+    if symbols == "alpha":
+        if made.program.format != TEXT:
+            raise UsageError("program: symbols='alpha' is for text; say format='mlir:text' too")
+        made = _renamed(made, to, scope, locations)
+    return made
+
+
+def _of_text(
+    source: Source, to: Target, scope: str, minimum: int, form: str, locations: bool, bindings: str | None
+) -> MlirProgram:
+    stripped = strip_text(source, to=to, scope=scope, minimum=minimum)
+    weights = stripped.resources.weights()
+    ir = stripped.ir
+    if form == BYTECODE:
+        module = _translator(bindings, BYTECODE).parse(ir, open_input(source).label)
+        with Written(module) as written:
+            ir = written.bytecode.input.at(0, written.bytecode.input.size, "the module")
+    used = [(each.name, each.type) for each in references(open_input(stripped.ir), stripped.ir, to, scope)]
+    manifest = _manifest(used, weights)
+    return MlirProgram(_program(ir, form, manifest, locations, bindings), weights, stripped.lifted)
+
+
+def _of_bytecode(
+    source: Source | Any, written: Written | None, form: str, locations: bool, bindings: str | None
+) -> MlirProgram:
+    module = Bytecode(source) if written is None else written.bytecode
+    stripped = strip_bytecode(module)
+    ir, used = stripped.ir, [(name, "") for name in module.declared]
+    types: dict[str, WeightSpec] = {}
+    if bindings is not None or form == TEXT:
+        live = source if written is not None else parse_stripped(_translator(bindings, form), module)
+        text = generic(live, locations=locations)
+        used = [(each.name, each.type) for each in references(open_input(text), text, "resource", "")]
+        types = _types(used, stripped.resources)
+        ir = text if form == TEXT else ir
+    weights = stripped.resources.weights(types)
+    if written is not None:
+        written.keep_for(weights)
+    return MlirProgram(_program(ir, form, _manifest(used, weights), locations, bindings), weights, ())
+
+
+def _translator(bindings: str | None, form: str) -> Bindings:
+    if bindings is None:
+        raise UsageError(f"program: only MLIR translates to {form!r}; say bindings='iree' or bindings='jax'")
+    return Bindings(bindings)
+
+
+def _program(ir: bytes, form: str, manifest: Manifest, locations: bool, bindings: str | None) -> Program:
+    """The program; its key is its topology, unless locations count or nothing but MLIR can tell it."""
+    canonical = None if locations or (form == BYTECODE and bindings is None) else topology(ir, bindings=bindings)
+    return Program(ir, format=form, manifest=manifest, canonical=canonical)
+
+
+def _kinds(used: Iterable[tuple[str, str]]) -> dict[str, set[str]]:
+    kinds: dict[str, set[str]] = {}
+    for name, kind in used:
+        kinds.setdefault(name, set()).add(kind)
+    return kinds
+
+
+def _types(used: Iterable[tuple[str, str]], resources: Resources) -> dict[str, WeightSpec]:
+    """Specs of resources by the types that they are used with; none for one with several, or with one of no dtype."""
+    kinds = _kinds(used)
+    specs: dict[str, WeightSpec] = {}
+    for name, resource in resources.items():
+        kind = next(iter(kinds.get(name, {""})))
+        if len(kinds.get(name, ())) == 1 and element_type(kind) is not None:
+            specs[name] = resource._replace(type=kind).spec()
+    return specs
+
+
+def _manifest(used: Iterable[tuple[str, str]], weights: WeightSet) -> Manifest:
+    """The specs of the weights, and of those that the module refers to without having their bytes."""
+    specs = dict(weights.specs)
+    for name, kinds in _kinds(used).items():
+        if name in specs:
+            continue
+        known = element_type(next(iter(kinds))) if len(kinds) == 1 else None
+        if known is None:
+            raise UsageError(
+                f"program: weight {name!r} has no bytes in the module, and one static type expected of it, found "
+                f"{', '.join(sorted(kinds)) or 'none'}; link its bytes first, or (bytecode) say bindings="
+            )
+        dtype, shape = known
+        nbytes = math.prod(shape) * SIZES[dtype]
+        specs[name] = WeightSpec(name=name, dtype=dtype, shape=shape, nbytes=nbytes)
+    return Manifest.of(specs)
+
+
+def _renamed(made: MlirProgram, to: Target, scope: str, locations: bool) -> MlirProgram:
+    ir, names = alpha(made.program.ir, to=to, scope=scope)
+    manifest = alpha_manifest(made.program.manifest, names)
+    return made._replace(program=_program(ir, TEXT, manifest, locations, None))

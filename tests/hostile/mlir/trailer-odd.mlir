@@ -1,0 +1,1 @@
+{-# dialect_resources: {builtin: {w: "0x040000001"}} #-}
