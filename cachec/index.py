@@ -17,7 +17,7 @@ import sqlite3
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -34,8 +34,10 @@ BUSY_SECONDS = 5.0
 _FILE = "cache.db"  # the name that diskcache gives it
 _MODE_RAW = 1  # diskcache's MODE_RAW: the value column is the value
 _SELECT = "SELECT mode, filename, value FROM Cache WHERE key = ? AND raw = 1"
-_KEYS = "SELECT key FROM Cache WHERE raw = 1 AND key > ? AND key < ? ORDER BY key LIMIT 500"
-_TAGGED_KEYS = "SELECT key FROM Cache WHERE raw = 1 AND key > ? AND key < ? AND tag = ? ORDER BY key LIMIT 500"
+_AFTER = "FROM Cache WHERE raw = 1 AND key > CAST(? AS TEXT) AND key < ?"
+_ROWS = f"SELECT key, mode, filename, value {_AFTER} ORDER BY key LIMIT 1000"
+_KEYS = f"SELECT key {_AFTER} ORDER BY key LIMIT 500"
+_TAGGED_KEYS = f"SELECT key {_AFTER} AND tag = ? ORDER BY key LIMIT 500"
 #: Sorts after every text that starts with a given prefix and before every BLOB.
 _LAST = "\U0010ffff"
 #: Digests kept in memory before they are written in one transaction of their own.
@@ -69,6 +71,12 @@ class Index(Protocol):
 
     def keys(self, tag: str | None = None, prefix: str = "") -> Iterator[str]:
         """The keys in order, those of one tag or with one prefix only if asked."""
+
+    def rows(self, prefix: str) -> Iterator[tuple[str, bytes | None]]:
+        """Key and value of the rows with a prefix, in the order of their keys; None for a row that is refused."""
+
+    def delete_many(self, keys: Collection[str]) -> int:
+        """Remove rows in one transaction; how many there were."""
 
     def atomically(self, change: Callable[[], T]) -> T:
         """Run ``change``, which reads, writes and deletes rows, as one transaction; it may be run twice."""
@@ -131,7 +139,7 @@ class DiskcacheIndex:
 
     def keys(self, tag: str | None = None, prefix: str = "") -> Iterator[str]:
         """The keys in order, read 500 at a time, so that no read transaction stays open."""
-        last, end = prefix, prefix + _LAST
+        last, end = prefix.encode(), prefix + _LAST
         while True:
             if tag is None:
                 rows = self._reader.select(_KEYS, (last, end))
@@ -140,8 +148,20 @@ class DiskcacheIndex:
             if not rows:
                 return
             for (key,) in rows:
-                last = bytes(key).decode(errors="replace")
-                yield last
+                last = bytes(key)  # as it is: what a damaged one is shown as may sort before it
+                yield last.decode(errors="replace")
+
+    def rows(self, prefix: str) -> Iterator[tuple[str, bytes | None]]:
+        """Key and value of the rows with a prefix, read 1,000 at a time, so that no read transaction stays open."""
+        last, end = prefix.encode(), prefix + _LAST
+        while True:
+            rows = self._reader.select(_ROWS, (last, end))
+            if not rows:
+                return
+            for key, mode, filename, value in rows:
+                last = bytes(key)
+                plain = mode == _MODE_RAW and filename is None and type(value) is bytes
+                yield last.decode(errors="replace"), value if plain else None
 
     def refresh(self) -> None:
         """Close the connection if the file that it reads was deleted or replaced; the next read opens the new one."""
@@ -162,6 +182,10 @@ class DiskcacheIndex:
     def delete(self, key: str) -> bool:
         """Remove the row; whether there was one."""
         return self.atomically(lambda: bool(self._table.delete(key)))
+
+    def delete_many(self, keys: Collection[str]) -> int:
+        """Remove rows in one transaction; how many there were."""
+        return self.atomically(lambda: sum(bool(self._table.delete(key)) for key in keys))
 
     def atomically(self, change: Callable[[], T]) -> T:
         """Run ``change`` as one transaction, in which nobody else writes.

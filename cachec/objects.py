@@ -6,7 +6,7 @@
 
 No object is ever written in place: a damaged one is removed, or replaced by a rename. ``flock`` on the folder
 ``objects/ab`` orders what adds and reuses (shared) against what removes (exclusive), so that ``gc`` can't remove an
-object that somebody found in place and is about to refer to.
+object that somebody found in place and is about to refer to, or was handed (see leases.py).
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import errno
 import os
 import re
 import stat
+import threading
 import time
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
@@ -27,8 +28,10 @@ from blake3 import blake3
 from cachec import fsio
 from cachec.errors import StoreFault
 from cachec.hashing import FileDigests, digest_bytes
+from cachec.leases import Held, Leases
 from cachec.model import ArtifactRef, Fault
 from cachec.trees import Trees
+from cachec.usage import occupied
 
 #: A reused object gets a new mtime when its old one is older than this; the grace period of ``gc`` must be longer.
 REFRESH_SECONDS = 300.0
@@ -59,15 +62,21 @@ class Objects:
         digests: FileDigests,
         *,
         fsync: bool = False,
+        leases: Leases | None = None,
     ) -> None:
-        """root, tmp: on one file system; made when first written. fsync: flush each object and its name."""
+        """root, tmp: on one file system; made when first written. fsync: flush each object and its name.
+
+        leases: where it is noted what this process was handed; by default the folder ``leases`` beside ``root``.
+        """
         self.root = Path(root)
         self.tmp = Path(tmp)
         self.digests = digests
         self._root = os.fspath(root)
         self._fsync = fsync
         self._places: dict[str, _Place] = {}
-        self.trees = Trees(self.root.with_name("trees"), tmp, digests, self.path)
+        self.leases = leases or Leases(self.root.with_name("leases"))
+        self._written = 0
+        self._written_lock = threading.Lock()
 
     # --- adding
 
@@ -110,7 +119,30 @@ class Objects:
             if self._reuse(ref):
                 return
             with self._shard(ref.digest, exclusive=False, create=True):
+                self.leases.take((ref.digest,), strict=True)
                 staged.commit(self._path(ref.digest), mode=MODE, fsync=self._fsync)
+        self.count(ref.size)
+
+    @property
+    def trees(self) -> Trees:
+        """The folders put together from these artifacts. Made anew: kept, it would hold what holds it."""
+        return Trees(self.root.with_name("trees"), self.tmp, self.digests, self.path, self.leases, self.count)
+
+    def release(self) -> None:
+        """Give up all leases: paths that were handed out may vanish from now on, and are leased anew when asked for."""
+        self._places.clear()
+        self.leases.release()
+
+    def written(self) -> int:
+        """Bytes on disk that this process has added since the last call."""
+        with self._written_lock:
+            written, self._written = self._written, 0
+        return written
+
+    def count(self, size: int) -> None:
+        """Count a file of so many bytes as added."""
+        with self._written_lock:
+            self._written += occupied(size)
 
     def _reuse(self, ref: ArtifactRef) -> bool:
         """Whether the object is there, whole; its mtime is then recent enough for ``gc`` to leave it alone."""
@@ -120,6 +152,7 @@ class Objects:
                 found = os.lstat(text)
                 if not self._is_whole(text, ref, found):
                     return False
+                self.leases.take((ref.digest,), strict=True)
                 if time.time() - found.st_mtime > REFRESH_SECONDS:
                     os.utime(text)
         except FileNotFoundError:
@@ -150,6 +183,8 @@ class Objects:
             if place.size == ref.size and self.digests.of_path(place.text) == ref.digest:
                 return place.path
         except FileNotFoundError as error:
+            self._places.pop(ref.digest, None)
+            self.leases.forget(ref.digest)
             raise StoreFault(Fault.ARTIFACT_MISSING, f"object {ref.digest} ({ref.size} bytes) is gone") from error
         except OSError as error:
             raise fsio.fault(error, f"reading object {ref.digest}") from error
@@ -197,7 +232,13 @@ class Objects:
 
     def _first_use(self, ref: ArtifactRef) -> Path:
         text = self._path(ref.digest)
-        if not self._is_whole(text, ref, os.lstat(text)):
+        if self.leases.holds(ref.digest):
+            found = os.lstat(text)
+        else:
+            with self._shard(ref.digest, exclusive=False):
+                self.leases.take((ref.digest,))
+                found = os.lstat(text)
+        if not self._is_whole(text, ref, found):
             self._refuse(ref)
         if len(self._places) >= _PLACES_MAX:
             self._places.clear()
@@ -245,6 +286,29 @@ class Objects:
                     with contextlib.suppress(FileNotFoundError):
                         found = os.lstat(os.path.join(folder, name))
                         yield ArtifactRef(name, found.st_size), found.st_mtime
+
+    def remove_unheld(self, digests: Collection[str], held: Held) -> list[tuple[str, os.stat_result]]:
+        """Remove the objects of one folder that nobody holds; which, each as it was.
+
+        The leases are read again with the folder locked: nobody can be handed one of these objects meanwhile.
+        """
+        removed = []
+        (shard,) = {digest[:2] for digest in digests}
+        with (
+            fsio.faults(f"removing objects from {self._root}/{shard}"),
+            contextlib.suppress(FileNotFoundError),
+            fsio.folder_locked(f"{self._root}/{shard}", exclusive=True),
+        ):
+            held.look()
+            for digest in digests:
+                if digest in held:
+                    continue
+                self._places.pop(digest, None)
+                with contextlib.suppress(FileNotFoundError):
+                    found = os.lstat(self._path(digest))
+                    os.unlink(self._path(digest))
+                    removed.append((digest, found))
+        return removed
 
     def remove(self, digest: str, *, unused_since: float | None = None) -> bool:
         """Remove an object; whether it was there. With ``unused_since`` (Unix time) only if its mtime is not newer."""

@@ -20,6 +20,9 @@ from cachec.model import Fault
 #: Primary result codes of a read that found no room, or no leave, to make SQLite's other files.
 _NO_ROOM = frozenset({sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL, sqlite3.SQLITE_CANTOPEN})
 
+#: What SQLite says where diskcache's tables are not there. Any other name comes from a damaged schema.
+_NO_TABLES = frozenset(f"no such table: {where}{table}" for where in ("", "main.") for table in ("Cache", "Settings"))
+
 #: SQLite's result codes (sqlite.org/rescode.html), extended ones first. A quota or a file-size limit shows as a failed
 #: write only; SQLITE_PROTOCOL is a lost race for a WAL lock.
 _FAULTS = {
@@ -56,7 +59,7 @@ class Reader:
         self._pid = os.getpid()
         self._inherited: list[sqlite3.Connection] = []
 
-    def select(self, statement: str, values: tuple[str, ...]) -> list[Any]:
+    def select(self, statement: str, values: tuple[str | bytes, ...]) -> list[Any]:
         """All rows of a statement; none where there is no database, or none with tables. TEXT comes as bytearray.
 
         Raises StoreFault.
@@ -73,7 +76,7 @@ class Reader:
             if self._connection is not None and self.place() != self._connected_to:
                 self.disconnect()
 
-    def _select(self, statement: str, values: tuple[str, ...]) -> list[Any]:
+    def _select(self, statement: str, values: tuple[str | bytes, ...]) -> list[Any]:
         """All rows, with the read lock held."""
         connection = self._connection
         if connection is None or self._pid != os.getpid() or self._frozen is not None:
@@ -96,7 +99,7 @@ class Reader:
             raise StoreFault(Fault.INDEX_BUSY, f"{self.file} changed while it was read without locks")
         return rows
 
-    def _select_frozen(self, statement: str, values: tuple[str, ...], error: Exception) -> list[Any]:
+    def _select_frozen(self, statement: str, values: tuple[str | bytes, ...], error: Exception) -> list[Any]:
         """All rows although there is no room for the shared-memory file: a full disk still serves hits."""
         try:
             connection = self._connect(writable=False)
@@ -249,4 +252,4 @@ def code_of(error: BaseException) -> int:
 
 def is_uninitialised(error: BaseException) -> bool:
     """Whether the database has no tables yet: made, and not yet filled, by a process that may have died."""
-    return code_of(error) == sqlite3.SQLITE_ERROR and str(error).startswith("no such table")
+    return code_of(error) == sqlite3.SQLITE_ERROR and str(error) in _NO_TABLES

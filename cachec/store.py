@@ -1,22 +1,20 @@
 """The store: artifacts and index as one unit.
 
-    index/ objects/ trees/ locks/ tmp/ log/ weights/      in the cache's folder, each of mode 0700
+    index/ objects/ trees/ leases/ locks/ tmp/ log/ weights/      in the cache's folder, each of mode 0700
 
 Rows of the index, all with the stage as their tag:
 
     entry:<namespace>:<key>         an Entry
     recent:<namespace>:<stage>      a Recent
+    summary:<namespace>:<key>       a Summary, and with it facts:<digest>: see summaries.py
     quarantine:<namespace>:<key>    a Quarantined: out of reach of every lookup
 
-``%`` and ``:`` in a namespace are written ``%25`` and ``%3A``. The value of a row:
+``%`` and ``:`` in a namespace are written ``%25`` and ``%3A``. The value of a row is described in packing.py. Rows of
+other layers: ``usage:`` (usage.py), ``digest:...`` and ``sha256:...`` (hashing.py), ``pin:...``, ``condemned:...`` and
+``gc:`` (maintain).
 
-    bytes 0-5     ``cachec``
-    byte  6       RECORD_VERSION; a row of another version is a miss
-    bytes 7-38    BLAKE3-256 of the rest: SQLite has no checksums, so damage to a page could pass for another value
-    bytes 39-     the record, as JSON (RFC 8259)
-
-Order of publication: the artifacts are in place before ``publish`` is called (flushed first with ``fsync``), then entry
-and recent row come in one transaction. A process that dies anywhere leaves objects that nothing refers to, at worst.
+Order of publication: the artifacts are in place before ``publish`` is called (flushed first with ``fsync``), then all
+rows of the entry come in one transaction. A process that dies anywhere leaves objects that nothing refers to, at worst.
 """
 
 from __future__ import annotations
@@ -25,22 +23,22 @@ import os
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TypeVar
 
 import msgspec
-from blake3 import blake3
 
-from cachec import fsio
+from cachec import fsio, usage
 from cachec.errors import StoreFault
 from cachec.hashing import FileDigests
 from cachec.index import DiskcacheIndex, Index
+from cachec.leases import Leases
 from cachec.locks import KeyLock, Locks
 from cachec.model import (
     MAX_TRACES,
     RECORD_VERSION,
     ArtifactRef,
+    Described,
     Digest,
     Entry,
     Fault,
@@ -50,16 +48,15 @@ from cachec.model import (
     artifacts,
 )
 from cachec.objects import Objects
-
-T = TypeVar("T")
+from cachec.packing import pack, unpack
+from cachec.summaries import Told, told
+from cachec.usage import Usage
 
 #: Keys kept in the recent row of a stage.
 RECENT_KEYS = 64
 
-FOLDERS = ("index", "objects", "trees", "locks", "tmp", "log", "weights")
+FOLDERS = ("index", "objects", "trees", "leases", "locks", "tmp", "log", "weights")
 
-_MAGIC = b"cachec"
-_HEADER = len(_MAGIC) + 1 + 32
 #: Decoded entries, and decoded lists of parts, kept in memory.
 _DECODED_MAX = 1024
 _PARTS_MAX = 256
@@ -101,12 +98,19 @@ class Store:
             self.folder / "index", fsync=fsync, mounts=mounts, on_fault=self._on_fault
         )
         self.digests = FileDigests(self.index, mounts)
-        self.objects = Objects(self.folder / "objects", self.folder / "tmp", self.digests, fsync=fsync)
+        self.leases = Leases(self.folder / "leases", self._on_fault)
+        self.objects = Objects(
+            self.folder / "objects", self.folder / "tmp", self.digests, fsync=fsync, leases=self.leases
+        )
         self.locks = Locks(self.folder / "locks")
-        quoted = namespace.replace("%", "%25").replace(":", "%3A")
-        self._entry = f"entry:{quoted}:"
-        self._recent = f"recent:{quoted}:"
-        self._quarantine = f"quarantine:{quoted}:"
+        #: The namespace as it is written in the names of rows, with a colon.
+        self.quoted = namespace.replace("%", "%25").replace(":", "%3A") + ":"
+        self._entry = f"entry:{self.quoted}"
+        self._recent = f"recent:{self.quoted}"
+        self._summary = f"summary:{self.quoted}"
+        self._quarantine = f"quarantine:{self.quoted}"
+        self._bound: Callable[[Store, Usage | None], object] | None = None
+        self._published: tuple[Usage | None, ...] = ()  # the size of the store, as the last publication left it
         self._decoded: OrderedDict[str, tuple[bytes, Entry]] = OrderedDict()
         self._decoded_lock = threading.Lock()
         self._parts: OrderedDict[str, tuple[Part, ...]] = OrderedDict()
@@ -132,7 +136,7 @@ class Store:
             if known is not None and known[0] == row:
                 self._decoded.move_to_end(key)
                 return known[1]
-        entry = _unpack(row, Entry, key)
+        entry = unpack(row, Entry, key)
         if entry.key != key:
             raise StoreFault(Fault.ROW_FOREIGN, f"the row of {key} holds the entry of {entry.key}")
         with self._decoded_lock:
@@ -141,13 +145,17 @@ class Store:
                 self._decoded.popitem(last=False)
         return entry
 
+    def entry_row(self, key: str) -> str:
+        """The name of the row that holds the entry of ``key``."""
+        return self._entry + key
+
     def recent(self, stage: str) -> tuple[Digest, ...]:
         """The newest keys of a stage, newest first, 64 at most."""
         row = self.index.read(self._recent + stage)
         return () if row is None else self._recent_of(stage, row)
 
     def _recent_of(self, stage: str, row: bytes) -> tuple[Digest, ...]:
-        found = _unpack(row, Recent, stage)
+        found = unpack(row, Recent, stage)
         if found.stage != stage:
             raise StoreFault(Fault.ROW_FOREIGN, f"the recent row of {stage} is that of {found.stage}")
         return found.keys
@@ -157,39 +165,54 @@ class Store:
         known = self._parts.get(entry.parts.digest)
         if known is not None:
             return known
-        try:
-            parts = msgspec.json.decode(self.objects.read(entry.parts), type=tuple[Part, ...])
-        except msgspec.MsgspecError as error:
-            detail = f"artifact {entry.parts.digest} is no list of parts: {error}"
-            raise StoreFault(Fault.ARTIFACT_CORRUPT, detail) from error
+        parts = self.parts_of(entry.parts)
         with self._decoded_lock:
             self._parts[entry.parts.digest] = parts
             if len(self._parts) > _PARTS_MAX:
                 self._parts.popitem(last=False)
         return parts
 
+    def parts_of(self, ref: ArtifactRef) -> tuple[Part, ...]:
+        """The parts in an artifact. Raises StoreFault as ``parts``; nothing is remembered."""
+        return self._described(ref).parts
+
+    def recipe(self, entry: Entry) -> bytes | None:
+        """The recipe of an entry's newest run, None where it has none. Raises StoreFault as ``parts``."""
+        recipe = bytes(self._described(entry.parts).recipe)
+        return None if recipe == b"null" else recipe
+
+    def _described(self, ref: ArtifactRef) -> Described:
+        try:
+            # A list is parts alone: of a command, or of an older entry.
+            found = msgspec.json.decode(self.objects.read(ref), type=tuple[Part, ...] | Described)
+        except msgspec.MsgspecError as error:
+            raise StoreFault(Fault.ARTIFACT_CORRUPT, f"artifact {ref.digest} is no list of parts: {error}") from error
+        return found if isinstance(found, Described) else Described(found)
+
     def content(self, digest: Digest) -> bytes | None:
         """The content of an artifact by its digest alone; None where there is none."""
         return self.objects.content(digest)
 
-    def entries(self) -> Iterator[Entry]:
-        """All entries of this namespace in the order of their keys; one that can't be used is counted and left out."""
-        for name in self.index.keys(prefix=self._entry):
-            key = name.removeprefix(self._entry)
+    def entries(self, prefix: str = "") -> Iterator[Entry]:
+        """The entries of this namespace, or those whose keys begin with ``prefix``, in the order of their keys.
+
+        One that can't be used is counted and left out.
+        """
+        for name, row in self.index.rows(self._entry + prefix):
             try:
-                row = self.index.read(name)
-                if row is not None:
-                    yield self._decode(key, row)
+                if row is None:
+                    raise StoreFault(Fault.ROW_REFUSED, f"row {name} is not plain bytes")
+                yield self._decode(name.removeprefix(self._entry), row)
             except StoreFault as fault:
                 self._on_fault(fault.fault, fault.detail)
 
     def quarantined(self) -> Iterator[Quarantined]:
         """All entries that were put away; a row that can't be read is counted and left out."""
-        for name in self.index.keys(prefix=self._quarantine):
+        for name, row in self.index.rows(self._quarantine):
             try:
-                row = self.index.read(name)
-                if row is not None:
-                    yield _unpack(row, Quarantined, name)
+                if row is None:
+                    raise StoreFault(Fault.ROW_REFUSED, f"row {name} is not plain bytes")
+                yield unpack(row, Quarantined, name)
             except StoreFault as fault:
                 self._on_fault(fault.fault, fault.detail)
 
@@ -198,7 +221,8 @@ class Store:
         return [
             (entry.key, entry.stage)
             for entry in self.entries()
-            if any(ref.digest == digest for ref in references(entry))
+            if digest == entry.parts.digest
+            or any(ref.digest == digest for trace in entry.traces for ref in products(trace))
         ]
 
     # --- changing
@@ -206,30 +230,111 @@ class Store:
     def prepare(self) -> None:
         """Make the folders that are not there, each with mode 0700."""
         for name in FOLDERS:
-            with fsio.faults(f"making {self.folder / name}"):
-                fsio.make_dir(self.folder / name)
+            place = os.path.join(self.folder, name)
+            if not os.path.isdir(place):
+                with fsio.faults(f"making {place}"):
+                    fsio.make_dir(place)
 
-    def publish(self, key: Digest, stage: str, tags: tuple[str, ...], parts: ArtifactRef, trace: Trace) -> None:
+    def publish(
+        self,
+        key: Digest,
+        stage: str,
+        tags: tuple[str, ...],
+        parts: ArtifactRef,
+        trace: Trace,
+        *,
+        said: Sequence[Part] | None = None,
+    ) -> None:
         """Add a trace to the entry of ``key``, in front; one with equal reads gives way, and the oldest beyond 32.
 
-        All artifacts must be in ``objects`` already. A present row that can't be used is counted and replaced.
+        All artifacts must be in ``objects`` already. said: the parts in the artifact ``parts``, read where not given.
+        A present row that can't be used is counted and replaced.
         """
 
-        def change() -> None:
+        def change() -> Usage | None:
             older = [old for old in self._present_traces(key) if old.reads != trace.reads]
             traces = (trace, *older)[:MAX_TRACES]
             entry = Entry(version=RECORD_VERSION, key=key, stage=stage, tags=tuple(tags), parts=parts, traces=traces)
-            self.index.write(self._entry + key, _pack(entry), stage)
+            self.index.write(self._entry + key, pack(entry), stage)
+            if summary is not None:
+                self.summarise(self.quoted + key, summary, stage)
             keys = (key, *(old for old in self._present_keys(stage) if old != key))[:RECENT_KEYS]
             recent = Recent(version=RECORD_VERSION, stage=stage, keys=keys)
-            self.index.write(self._recent + stage, _pack(recent), stage)
+            self.index.write(self._recent + stage, pack(recent), stage)
+            known = self._known_usage()
+            if known is None:
+                return None
+            grown = known.grown(added)
+            self.index.write(usage.ROW, pack(grown), usage.TAG)
+            return grown
 
         self.prepare()
-        self.index.atomically(change)
+        summary = self._told(key, parts, said)
+        added = self.objects.written()
+        try:
+            found = self.index.atomically(change)
+        except BaseException:
+            self.objects.count(added)  # they are there: the next publication tells
+            raise
+        self._published = (found,)
+
+    def _told(self, key: Digest, parts: ArtifactRef, said: Sequence[Part] | None) -> Told | None:
+        try:
+            return told(key, self.parts_of(parts) if said is None else said)
+        except StoreFault as fault:
+            self._on_fault(fault.fault, fault.detail)  # a search reads the parts then, and finds the same fault
+            return None
+
+    def summarise(self, name: str, summary: Told, stage: str) -> None:
+        """Write the rows of a summary. name: namespace and key, as in the name of the entry's row."""
+        facts, row = f"facts:{summary.summary.facts}", pack(summary.facts)
+        try:
+            is_there = self.index.read(facts) == row
+        except StoreFault as fault:
+            if fault.fault is not Fault.ROW_REFUSED:
+                raise
+            is_there = False  # overwritten: nothing of a foreign row is needed
+        if not is_there:
+            self.index.write(facts, row, stage)
+        self.index.write(f"summary:{name}", pack(summary.summary), stage)
+
+    def usage(self) -> Usage | None:
+        """How large the store is; None where nobody has measured it yet."""
+        row = self.index.read(usage.ROW)
+        return None if row is None else unpack(row, Usage, usage.ROW)
+
+    def _known_usage(self) -> Usage | None:
+        try:
+            return self.usage()
+        except StoreFault as fault:
+            self._get_over(fault)
+            return None
+
+    def keep_bound(self, bound: Callable[[Store, Usage | None], object]) -> None:
+        """Let ``bound`` be called by ``settle``, with this store and its size (None where that is not known)."""
+        self._bound = bound
+
+    def settle(self) -> None:
+        """To be called after publications, with no lock held: the store is brought back into its bounds, if need be.
+
+        A fault of that is counted, not raised.
+        """
+        published, self._published = self._published, ()
+        if not published or self._bound is None:
+            return
+        try:
+            self._bound(self, published[0])
+        except StoreFault as fault:
+            self._on_fault(fault.fault, fault.detail)
 
     def invalidate(self, key: Digest) -> bool:
         """Forget an entry; whether there was one. Its artifacts stay until ``gc``."""
-        return self.index.delete(self._entry + key)
+
+        def change() -> bool:
+            self.index.delete(self._summary + key)
+            return self.index.delete(self._entry + key)
+
+        return self.index.atomically(change)
 
     def quarantine(self, key: Digest, reason: str) -> bool:
         """Put an entry away, so that it never hits again; whether there was one."""
@@ -250,7 +355,8 @@ class Store:
             put_away = Quarantined(
                 version=RECORD_VERSION, key=key, stage=stage, reason=reason, time=time.time(), row=row
             )
-            self.index.write(self._quarantine + key, _pack(put_away), stage)
+            self.index.write(self._quarantine + key, pack(put_away), stage)
+            self.index.delete(self._summary + key)
             return self.index.delete(self._entry + key)
 
         return self.index.atomically(change)
@@ -258,6 +364,10 @@ class Store:
     def lock(self, key: Digest) -> KeyLock:
         """The lock of a key, not yet taken."""
         return self.locks.of(key)
+
+    def release(self) -> None:
+        """Give up the artifacts that were handed out: ``gc`` may remove them from now on (see leases.py)."""
+        self.objects.release()
 
     def close(self) -> None:
         """Write what is still to be remembered, and let go of the files."""
@@ -288,31 +398,12 @@ def references(entry: Entry) -> Iterator[ArtifactRef]:
     """Every artifact that an entry refers to; one may come twice."""
     yield entry.parts
     for trace in entry.traces:
-        if trace.manifest is not None:
-            yield trace.manifest
-        yield from artifacts(trace.value)
+        yield from products(trace)
+        yield from trace.kept
 
 
-def _pack(record: msgspec.Struct) -> bytes:
-    body = msgspec.json.encode(record)
-    return b"".join((_MAGIC, bytes((RECORD_VERSION,)), blake3(body).digest(), body))
-
-
-def _unpack(row: bytes, kind: type[T], name: str) -> T:
-    """The record in a row. Raises StoreFault ROW_CORRUPT or ROW_VERSION."""
-    if not row.startswith(_MAGIC) or len(row) < _HEADER:
-        raise StoreFault(Fault.ROW_CORRUPT, f"the row of {name} does not start like one of cachec's")
-    version = row[len(_MAGIC)]
-    if version != RECORD_VERSION:
-        raise StoreFault(Fault.ROW_VERSION, f"the row of {name} has version {version}; this is {RECORD_VERSION}")
-    body = memoryview(row)[_HEADER:]
-    if blake3(body).digest() != row[len(_MAGIC) + 1 : _HEADER]:
-        raise StoreFault(Fault.ROW_CORRUPT, f"the row of {name} does not match its checksum")
-    try:
-        record = msgspec.json.decode(body, type=kind)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise StoreFault(Fault.ROW_CORRUPT, f"the row of {name} is no {kind.__name__}: {error}") from error
-    found = getattr(record, "version", RECORD_VERSION)
-    if found != RECORD_VERSION:
-        raise StoreFault(Fault.ROW_VERSION, f"the row of {name} has version {found}; this is {RECORD_VERSION}")
-    return record
+def products(trace: Trace) -> Iterator[ArtifactRef]:
+    """Every artifact that a run made, and the manifest that its files have."""
+    if trace.manifest is not None:
+        yield trace.manifest
+    yield from artifacts(trace.value)

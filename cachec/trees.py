@@ -21,7 +21,9 @@ from typing import NamedTuple
 from cachec import fsio
 from cachec.errors import StoreFault
 from cachec.hashing import FileDigests, Hasher
+from cachec.leases import Held, Leases
 from cachec.model import ArtifactRef, Fault
+from cachec.usage import occupied
 
 _FOLDER_MODE = 0o555
 _FILE_MODE = 0o444
@@ -59,12 +61,18 @@ class Trees:
         tmp: str | os.PathLike[str],
         digests: FileDigests,
         path_of: Callable[[ArtifactRef], Path],
+        leases: Leases,
+        on_copied: Callable[[int], None],
     ) -> None:
-        """root, tmp: on one file system. path_of: where an artifact is, once it is checked."""
+        """root, tmp: on one file system. path_of: where an artifact is, once it is checked. leases: a tree that is
+        handed out is leased; its files are links, or copies. on_copied: told the size of each copy.
+        """
         self.root = Path(root)
         self.tmp = Path(tmp)
         self._digests = digests
         self._path_of = path_of
+        self._leases = leases
+        self._on_copied = on_copied
 
     def tree(
         self,
@@ -77,8 +85,10 @@ class Trees:
         Raises StoreFault: ROW_CORRUPT for a name or target that is refused, ARTIFACT_... for content that is not there.
         """
         plan = _plan(files, links or {}, folders)
-        target = self.root / plan.digest()
+        name = plan.digest()
+        target = self.root / name
         with fsio.faults(f"making the tree {target}"):
+            self._lease(name)
             if self._is_whole(target, plan):
                 return target
             fsio.make_dir(self.root)
@@ -91,6 +101,16 @@ class Trees:
                     target.chmod(_FOLDER_MODE)
         return target
 
+    def _lease(self, name: str) -> None:
+        """Lease the tree, in such a way that whoever removes trees has either done so or sees the lease."""
+        if self._leases.holds(name):
+            return
+        try:
+            with fsio.folder_locked(self.root, exclusive=False):
+                self._leases.take((name,))
+        except FileNotFoundError:  # no tree was made yet
+            self._leases.take((name,))
+
     def iterate(self) -> Iterator[tuple[str, float]]:
         """Name (a digest) and mtime of every tree."""
         with fsio.faults(f"listing {self.root}"):
@@ -100,14 +120,29 @@ class Trees:
                 with contextlib.suppress(FileNotFoundError):
                     yield name, os.lstat(self.root / name).st_mtime
 
-    def remove(self, name: str) -> bool:
-        """Remove a tree; whether it was there."""
+    def copied(self) -> int:
+        """Bytes on disk of all files in trees that are no links to artifacts."""
+        nbytes = 0
+        with fsio.faults(f"listing {self.root}"):
+            for folder, _, files in os.walk(self.root):
+                for name in files:
+                    with contextlib.suppress(FileNotFoundError):
+                        found = os.lstat(os.path.join(folder, name))
+                        nbytes += occupied(found.st_size) if stat.S_ISREG(found.st_mode) and found.st_nlink == 1 else 0
+        return nbytes
+
+    def remove(self, name: str, held: Held | None = None) -> bool:
+        """Remove a tree; whether it was there. With ``held`` only if nobody holds it."""
         if "/" in name or name in {"", ".", ".."}:
             raise ValueError(f"{name!r} is no name of a tree")
         with fsio.faults(f"removing the tree {name}"):
             fsio.make_dir(self.tmp)
             try:
                 with fsio.folder_locked(self.root, exclusive=True):
+                    if held is not None:
+                        held.look()
+                        if name in held:
+                            return False
                     return self._move_away(self.root / name)
             except FileNotFoundError:
                 return False
@@ -134,7 +169,7 @@ class Trees:
             for name in reversed(plan.folders):
                 (staged / name).chmod(_FOLDER_MODE)
         except BaseException:
-            _remove(staged)
+            discard(staged)
             raise
         return staged
 
@@ -145,6 +180,7 @@ class Trees:
                 for chunk in fsio.pread_chunks(fd, 0, os.fstat(fd).st_size):
                     copy.write(chunk)
                 copy.commit(place, mode=mode, fsync=False)
+            self._on_copied(os.fstat(fd).st_size)
         finally:
             os.close(fd)
 
@@ -192,8 +228,13 @@ class Trees:
             top.rename(away)
         except FileNotFoundError:
             return False
-        _remove(away)
+        discard(away)
         return True
+
+
+def tree_name(files: Mapping[str, tuple[ArtifactRef, bool]], links: Mapping[str, str], folders: Collection[str]) -> str:
+    """The name of a tree with this content. Raises StoreFault ROW_CORRUPT as ``Trees.tree`` does."""
+    return _plan(files, links, folders).digest()
 
 
 def _plan(files: Mapping[str, tuple[ArtifactRef, bool]], links: Mapping[str, str], folders: Collection[str]) -> _Plan:
@@ -225,8 +266,11 @@ def _refusal(name: str, why: str) -> StoreFault:
     return StoreFault(Fault.ROW_CORRUPT, f"stored folder refused: {name!r} {why}")
 
 
-def _remove(top: Path) -> None:
-    """Remove a tree whose folders are read-only. What somebody else removes first is no error."""
+def discard(top: Path) -> None:
+    """Remove a file, or a folder with everything in it, also where its folders are read-only.
+
+    What somebody else removes first is no error.
+    """
     if top.is_symlink() or not top.is_dir():
         top.unlink(missing_ok=True)
         return

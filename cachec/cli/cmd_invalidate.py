@@ -2,53 +2,171 @@
 
 from __future__ import annotations
 
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
 import click
 
 from cachec import report
-from cachec.cli.session import Session, clean, json_option, pass_session, print_json
-from cachec.errors import StoreFault
-from cachec.model import Fault
+from cachec.cli.selecting import selector_options
+from cachec.cli.session import Session, clean, json_option, pass_session, print_json, print_table
+from cachec.errors import StoreFault, UsageError
+from cachec.maintain.plans import OF_A_ROW, Applied, Chosen, Plan
+from cachec.maintain.selector import Selector
 
-#: Faults of one row, which go away with it.
-_DAMAGED = frozenset({Fault.ROW_CORRUPT, Fault.ROW_VERSION, Fault.ROW_FOREIGN, Fault.ROW_REFUSED})
+#: Entries of a plan that are listed.
+_LISTED = 20
 
 
 @click.command("invalidate")
-@click.argument("keys", metavar="KEY...", nargs=-1, required=True)
+@click.argument("keys", metavar="[KEY...]", nargs=-1)
+@selector_options
+@click.option("--pinned", is_flag=True, help="Pinned entries too, which stay otherwise.")
+@click.option("--dry-run", is_flag=True, help="Say what would be forgotten, and forget nothing.")
+@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
 @json_option
 @pass_session
-def command(session: Session, keys: tuple[str, ...], as_json: bool) -> None:
-    """Forget entries, so that their next call misses. Their files stay until the store is cleaned.
+def command(session: Session, selector: Selector, pinned: bool, dry_run: bool, yes: bool, as_json: bool) -> None:
+    """Forget entries, so that their next call misses. Their files stay until `cachec gc`.
+
+    Entries are chosen by key or by what is known of them; everything that is given must hold, of several KEYs and of
+    several --stage one. The plan is shown before anything is done. Keys that are typed are not asked about.
 
     Nothing is removed where one of the keys is malformed or ambiguous.
 
     \b
     Examples:
       cachec invalidate 3fa9c2
-      cachec invalidate 3fa9c2 81be07 --json
+      cachec invalidate --stage lower --older-than 30d --dry-run
+      cachec invalidate --tool "iree-base-compiler==3.12*" --yes
+      cachec invalidate --option target=cuda --weight "decoder.*"
+      cachec invalidate --stale
+      cachec ls --json --tag nightly | cachec invalidate --stdin --yes --json
 
     \b
-    JSON: {"removed": [{"key", "stage"}], "not_found": [key as given]}
-    stage is empty where the row was damaged. Exit code 1: one of the keys was not found.
+    JSON: {"dry_run", "removed": [{"key", "stage"}], "not_found": [key as given], "pinned": [key], "changed": [key],
+           "entries", "size", "seconds"}
+    stage is empty where the row was damaged. With --dry-run, removed says what would be. pinned and changed stay: the
+    one are pinned, the other were made anew meanwhile. size is the bytes on disk that no other entry needs, seconds the
+    time that compiling it all again takes. Exit code 1: one of the keys was not found.
     """
-    found = [(key, _matches(session, key)) for key in keys]
-    stages = {key: stage for _, matches in found for key, stage in matches}
-    missing = [key for key, matches in found if not matches]
-    removed = [(key, stage) for key, stage in stages.items() if session.store.invalidate(key)]
+    if selector.is_empty:
+        raise UsageError(
+            "nothing says which entries: give a KEY, or an option such as --stage, --stale or --older-than"
+        )
+    whole = {key: _whole(session, key) for key in selector.keys}
+    known = tuple(key for key in whole.values() if key)
+    only_keys = selector == Selector(keys=selector.keys)
+    plan = None
+    if known or not selector.keys:
+        plan = session.maintainer.plan(replace(selector, keys=known), force=pinned)
+    missing = [key for key, meant in whole.items() if not meant or _is_missing(session, meant, plan)]
+    if not as_json and plan is not None and not (only_keys and not dry_run):
+        _show(plan, selector.stale)
+    done = Applied((), (), ())
+    if plan is not None and plan.chosen and not dry_run:
+        if not (yes or only_keys):
+            _ask(len(plan), as_json)
+        done = plan.apply()
+    removed = _removed(plan, None if dry_run else done)
     if as_json:
-        print_json({"removed": [{"key": key, "stage": stage} for key, stage in removed], "not_found": missing})
-    else:
-        for key, stage in removed:
-            click.echo(f"removed {key[: report.SHOWN_KEY]} ({clean(stage) or 'its row was damaged'})")
+        print_json(_document(plan, done, removed, missing, dry_run))
+    elif not dry_run:
+        _tell(removed, plan, done, short=not only_keys)
     if missing:
         session.fail(f"no entry has a key that begins with {', '.join(missing)}")
 
 
-def _matches(session: Session, key: str) -> list[tuple[str, str]]:
-    """(key, stage) of the entry meant. A row that can't be read is there too, if its whole key is given."""
+def _whole(session: Session, key: str) -> str:
+    """The whole key that is meant; empty where there is none. Raises CachecError where it begins several."""
+    if len(key) == 64:
+        return key.lower()
+    entries = session.matches(key)
+    return entries[0].key if entries else ""
+
+
+def _is_missing(session: Session, key: str, plan: Plan | None) -> bool:
+    """Whether no entry has this whole key. A row that can't be read is one, too."""
+    if plan is not None and key in plan.keys:
+        return False
     try:
-        return [(entry.key, entry.stage) for entry in session.matches(key)]
+        return session.store.lookup(key) is None
     except StoreFault as fault:
-        if len(key) == 64 and fault.fault in _DAMAGED:
-            return [(key.lower(), "")]
+        if fault.fault in OF_A_ROW:
+            return False
         raise
+
+
+def _ask(count: int, as_json: bool) -> None:
+    if as_json or not sys.stdin.isatty():
+        raise UsageError("nobody can be asked here; give --yes to forget these entries, or --dry-run to look only")
+    click.confirm(f"forget {_entries(count)}?", abort=True, err=True)
+
+
+def _entries(count: int) -> str:
+    return "1 entry" if count == 1 else f"{count:,} entries"
+
+
+def _show(plan: Plan, stale: bool) -> None:
+    now = time.time()
+    listed = sorted(plan.chosen, key=lambda each: -each.seconds)[:_LISTED]
+    rows = [
+        (
+            each.key[: report.SHOWN_KEY],
+            each.stage or "(damaged)",
+            report.age(each.created, now),
+            report.size(each.size),
+            report.period(each.seconds),
+            *((each.why,) if stale else ()),
+        )
+        for each in listed
+    ]
+    if rows:
+        print_table(
+            ("key", "stage", "created", "size", "took", *(("why",) if stale else ())), rows, right=("size", "took")
+        )
+    if len(plan) > len(rows):
+        click.echo(f"and {len(plan) - len(rows):,} more")
+    click.echo(
+        f"{_entries(len(plan))}; {report.size(plan.nbytes)} that no other entry needs; "
+        f"{report.period(plan.seconds)} to compile again"
+    )
+    if plan.pinned:
+        click.echo(f"{_entries(len(plan.pinned))} pinned, left as they are (--pinned takes them too)")
+
+
+def _tell(removed: Sequence[tuple[str, str]], plan: Plan | None, done: Applied, *, short: bool) -> None:
+    if short:
+        click.echo(f"removed {_entries(len(removed))}")
+    else:
+        for key, stage in removed:
+            click.echo(f"removed {key[: report.SHOWN_KEY]} ({clean(stage) or 'its row was damaged'})")
+        for key in plan.pinned if plan is not None else ():
+            click.echo(f"left {key[: report.SHOWN_KEY]}: it is pinned (--pinned takes it too)")
+    for key in (*done.changed, *done.pinned):
+        click.echo(f"left {key[: report.SHOWN_KEY]}: it was made anew, pinned or removed meanwhile")
+
+
+def _removed(plan: Plan | None, done: Applied | None) -> list[tuple[str, str]]:
+    """(key, stage) of what was removed, or would be."""
+    chosen: Sequence[Chosen] = () if plan is None else plan.chosen
+    gone = None if done is None else frozenset(done.removed)
+    return [(each.key, each.stage) for each in chosen if gone is None or each.key in gone]
+
+
+def _document(
+    plan: Plan | None, done: Applied, removed: Sequence[tuple[str, str]], missing: Sequence[str], dry_run: bool
+) -> dict[str, Any]:
+    return {
+        "dry_run": dry_run,
+        "removed": [{"key": key, "stage": stage} for key, stage in removed],
+        "not_found": list(missing),
+        "pinned": [*(() if plan is None else plan.pinned), *done.pinned],
+        "changed": list(done.changed),
+        "entries": len(removed),
+        "size": 0 if plan is None else plan.nbytes,
+        "seconds": 0.0 if plan is None else plan.seconds,
+    }

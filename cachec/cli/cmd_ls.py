@@ -7,40 +7,51 @@ import time
 import click
 
 from cachec import report
+from cachec.cli.selecting import selector_options
 from cachec.cli.session import Session, clean, json_option, pass_session, print_json, print_table
+from cachec.maintain.selector import Selector
 
 
 @click.command("ls")
-@click.option("--stage", metavar="NAME", help="Only entries of this stage: its name, or the last part of it.")
+@click.argument("keys", metavar="[KEY...]", nargs=-1)
+@selector_options
 @json_option
 @pass_session
-def command(session: Session, stage: str | None, as_json: bool) -> None:
-    """List the entries, newest first.
+def command(session: Session, selector: Selector, as_json: bool) -> None:
+    """List the entries, newest first: all, or those that a selector means.
 
     A stage is named as in the table, or by the end of its name after a dot: "lower" for "demo.pipeline.lower".
+    Everything that is given must hold; of several KEYs and of several --stage one.
 
     \b
     Examples:
       cachec ls
-      cachec ls --stage lower --json
+      cachec ls --stage lower --tool "jax==0.10*" --json
+      cachec ls --option target=cuda --newer-than 24h
+      cachec ls --source src/pipeline.py
 
     \b
-    JSON: {"dir", "entries": [{"key", "stage", "tags", "created", "traces", "size", "seconds"}]}
+    JSON: {"dir", "entries": [{"key", "stage", "tags", "created", "traces", "size", "seconds", "pinned"}]}
     created is Unix time, size is bytes of all artifacts, seconds is how long the stage ran.
     """
-    entries = [
-        report.entry_summary(entry)
-        for entry in session.entries()
-        if stage is None or entry.stage == stage or entry.stage.endswith("." + stage)
-    ]
+    pinned = session.maintainer.pins.read()
+    entries = sorted(
+        (
+            {**report.entry_summary(item.entry), "pinned": pinned.holds(item.name, item.entry.tags)}
+            for item in session.maintainer.find(selector)
+            if item.entry.traces
+        ),
+        key=lambda each: -each["created"],
+    )
     if as_json:
         print_json({"dir": str(session.settings.dir), "entries": entries})
         return
     if not entries:
-        of = f" of a stage {clean(stage)}" if stage else ""
+        of = "" if selector.is_empty else _of(selector)
         click.echo(f"no entries{of} in {clean(str(session.settings.dir))}")
         return
     now = time.time()
+    pins = any(each["pinned"] for each in entries)
     rows = [
         (
             each["key"][: report.SHOWN_KEY],
@@ -49,8 +60,15 @@ def command(session: Session, stage: str | None, as_json: bool) -> None:
             str(each["traces"]),
             report.size(each["size"]),
             report.period(each["seconds"]),
+            *(("pinned" if each["pinned"] else "",) if pins else ()),
         )
         for each in entries
     ]
     numbers = ("traces", "size", "took")
-    print_table(("key", "stage", "created", *numbers), rows, right=numbers)
+    print_table(("key", "stage", "created", *numbers, *(("",) if pins else ())), rows, right=numbers)
+
+
+def _of(selector: Selector) -> str:
+    if selector == Selector(stages=selector.stages):
+        return f" of a stage {clean(' or '.join(selector.stages))}"
+    return " that this selector means"

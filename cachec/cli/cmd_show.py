@@ -32,7 +32,7 @@ def command(session: Session, what: str, as_json: bool) -> None:
     JSON of a key: {"kind": "entry", "key", "stage", "tags", "created", "traces", "size", "seconds",
                     "parts": [{"name", "digest", "detail"}] or null,
                     "runs": [{"created", "seconds", "reads": [{"kind", "where", "name", "digest"}],
-                              "artifacts": [{"digest", "size"}]}]}
+                              "artifacts": [{"digest", "size"}]}], "pinned"}
     JSON of a file: {"kind": "file", "path", "digest", "size", "origins": [{"key", "stage"}]}
     Exit code 1: no such entry, or no entry holds this content.
     """
@@ -60,7 +60,9 @@ def _show_file(session: Session, path: str, as_json: bool) -> None:
 
 def _show_entry(session: Session, prefix: str, as_json: bool) -> None:
     entry = session.entry(prefix)
-    details = report.entry_details(entry, session.parts(entry))
+    pins = session.maintainer.pins.read()
+    pinned = pins.holds(session.store.quoted + entry.key, entry.tags)
+    details = {**report.entry_details(entry, session.parts(entry)), "pinned": pinned}
     if as_json:
         print_json(details)
         return
@@ -68,7 +70,7 @@ def _show_entry(session: Session, prefix: str, as_json: bool) -> None:
     click.echo(f"key     {details['key']}\nstage   {clean(details['stage'])}")
     if details["tags"]:
         click.echo(f"tags    {clean(', '.join(details['tags']))}")
-    click.echo(f"size    {report.size(details['size'])}\n")
+    click.echo(f"size    {report.size(details['size'])}{', pinned' if pinned else ''}\n")
     if details["parts"] is not None:
         rows = [(part["name"], part["digest"][: report.SHOWN_KEY], part["detail"]) for part in details["parts"]]
         print_table(("part of the key", "digest", "detail"), rows)

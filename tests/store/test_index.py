@@ -62,6 +62,37 @@ def test_keys_come_in_order_by_tag_and_by_prefix(index: DiskcacheIndex) -> None:
     assert list(index.keys("even", prefix="other:")) == ["other:1"]
 
 
+def test_rows_come_in_order_of_their_keys_with_their_values(tmp_path: Path, index: DiskcacheIndex) -> None:
+    assert list(index.rows("entry:")) == []
+    rows = [(f"entry:{number:04}", b"%d" % number) for number in range(2203)]
+    index.atomically(lambda: [index.write(name, value, "t") for name, value in [*rows, ("other:1", b"x")]])
+    assert list(index.rows("entry:")) == rows
+    assert list(index.rows("")) == [*rows, ("other:1", b"x")]
+    assert list(index.rows("entry:22")) == rows[2200:]
+    with sqlite3.connect(tmp_path / "index" / "cache.db") as table:
+        table.execute("UPDATE Cache SET mode = 4 WHERE key = 'entry:0001'")
+        table.execute("UPDATE Cache SET filename = 'x' WHERE key = 'entry:0003'")
+    table.close()
+    assert [name for name, value in index.rows("entry:") if value is None] == ["entry:0001", "entry:0003"]
+
+
+def test_a_key_that_is_no_text_ends_no_search(tmp_path: Path, index: DiskcacheIndex) -> None:
+    index.write("a:1", b"x", "t")
+    index.write("b:1", b"x", "t")
+    with sqlite3.connect(tmp_path / "index" / "cache.db") as table:
+        table.execute("UPDATE Cache SET key = CAST(x'613aff' AS TEXT) WHERE key = 'a:1'")
+    table.close()
+    assert list(index.keys()) == ["a:\ufffd", "b:1"]
+    assert [name for name, _ in index.rows("")] == ["a:\ufffd", "b:1"]
+
+
+def test_many_rows_are_deleted_at_once(index: DiskcacheIndex) -> None:
+    index.atomically(lambda: [index.write(f"a{number}", b"x", "t") for number in range(5)])
+    assert index.delete_many(["a1", "a3", "a9"]) == 2
+    assert list(index.keys()) == ["a0", "a2", "a4"]
+    assert index.delete_many([]) == 0
+
+
 def test_a_large_value_stays_in_the_row(tmp_path: Path, index: DiskcacheIndex) -> None:
     value = os.urandom(3 << 20)
     index.write("a", value, "s")

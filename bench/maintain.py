@@ -1,0 +1,441 @@
+"""Maintenance: hits in a large store, searches over 100,000 entries, gc beside hits, and what eviction loses."""
+
+from __future__ import annotations
+
+import os
+import random
+import sqlite3
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import msgspec
+
+import cachec
+from bench.harness import Row, interleaved, settle
+from cachec.events import read_log
+from cachec.hashing import digest_bytes
+from cachec.maintain import Maintainer, Selector
+from cachec.maintain.worth import worth
+from cachec.model import RECORD_VERSION, ArtifactRef, Entry, Leaf, Part, Read, Trace
+from cachec.packing import pack
+from cachec.store import Store
+from cachec.summaries import Told, told
+
+#: A Unix time that the made-up entries are older than.
+NOW = 1_900_000_000.0
+
+_MANIFEST = msgspec.json.encode([{"name": f"layers.{number}.weight"} for number in range(200)])
+
+_INSERT = (
+    "INSERT OR IGNORE INTO Cache"
+    "(key, raw, store_time, expire_time, access_time, access_count, tag, size, mode, filename, value) "
+    "VALUES (?, 1, ?, NULL, ?, 0, ?, 0, 1, NULL, ?)"
+)
+
+
+def run(folder: Path, *, scale: float = 1.0) -> list[Row]:
+    """scale: share of the full number of entries and rounds."""
+    rows = _hits(folder, scale)
+    rows += _searches(folder / "searches", scale)
+    rows += _gc(folder / "gc", scale)
+    rows += _eviction(scale)
+    return rows + _beside(folder / "beside", scale)
+
+
+# --- entries as a year of work leaves them, written straight into the table
+
+
+@dataclass(frozen=True)
+class _Made:
+    """A made-up entry; number says everything about it."""
+
+    number: int
+
+    @property
+    def key(self) -> str:
+        return digest_bytes(f"made {self.number}".encode())
+
+    @property
+    def stage(self) -> str:
+        return f"project.pipeline.stage{self.number % 10}"
+
+    @property
+    def content(self) -> bytes:
+        return f"artifact {self.number} ".encode() * 8
+
+    def parts(self) -> tuple[Part, ...]:
+        """The parts of the key: 20 functions, a tool, four arguments and a weight set."""
+        code = [(f"code/project.module{n}.function{n}", f"module{n}.py:{n}") for n in range(20)]
+        own = [
+            ("arg/batch", str(self.number)),
+            ("arg/target", repr(("cpu", "cuda", "rocm", "vulkan")[self.number % 4])),
+            ("arg/level", str(self.number % 3)),
+            ("weights/weights", f"200 weights, manifest {digest_bytes(_MANIFEST)}"),
+        ]
+        tool = ("tool/jaxlib", f"jaxlib 0.{self.number % 5}.0")
+        return tuple(Part(name, digest_bytes((name + text).encode()), text) for name, text in (*code, tool, *own))
+
+    def entry(self, parts: ArtifactRef) -> Entry:
+        """The entry, with one trace of two reads."""
+        ref = ArtifactRef(digest_bytes(self.content), len(self.content))
+        reads = (
+            Read("weight", "weights", "scale", digest_bytes(b"scale")),
+            Read("file", f"/src/header{self.number % 50}.h", "", digest_bytes(b"header")),
+        )
+        trace = Trace(
+            reads=reads,
+            value=Leaf("file", (ref,), {"name": "model.vmfb", "kind": "iree:vmfb"}),
+            seconds=10.0 ** (self.number % 41 / 10 - 1),
+            created=NOW - self.number * 7919 % 3_000_000,
+        )
+        tags = ("nightly",) if self.number % 7 == 0 else ()
+        return Entry(version=RECORD_VERSION, key=self.key, stage=self.stage, tags=tags, parts=parts, traces=(trace,))
+
+
+def fill(store: Store, numbers: range, *, files: bool) -> None:
+    """Make entries up; with ``files`` their artifacts too, else only rows."""
+    store.prepare()
+    store.index.write("usage:x", b"", "x")  # so that there is a table
+    store.index.delete("usage:x")
+    facts: set[str] = set()
+    with closing(sqlite3.connect(store.folder / "index" / "cache.db", isolation_level=None)) as table:
+        table.execute("PRAGMA synchronous = 0")
+        for start in range(numbers.start, numbers.stop, 20_000):
+            chunk = range(start, min(start + 20_000, numbers.stop))
+            table.execute("BEGIN IMMEDIATE")
+            table.executemany(_INSERT, _rows(store, chunk, facts, files=files))
+            table.execute("COMMIT")
+
+
+def _rows(
+    store: Store, numbers: range, facts: set[str], *, files: bool
+) -> Iterator[tuple[str, float, float, str, bytes]]:
+    said: dict[int, Told] = {}
+    for number in numbers:
+        made = _Made(number)
+        key = made.key
+        told_once = said.get(number % 60) or said.setdefault(number % 60, told(key, made.parts()))
+        own = tuple((name, str(number) if name == "arg/batch" else detail) for name, detail in told_once.summary.own)
+        summary = msgspec.structs.replace(told_once.summary, key=key, own=own)
+        parts = msgspec.json.encode(made.parts()) if files else b""
+        entry = made.entry(ArtifactRef(digest_bytes(parts), len(parts)))
+        if files:
+            for data in (made.content, parts):
+                _place(store, data)
+        rows = [(f"entry:default:{key}", pack(entry)), (f"summary:default:{key}", pack(summary))]
+        name = f"facts:{summary.facts}"
+        if name not in facts:
+            facts.add(name)
+            rows.append((name, pack(told_once.facts)))
+        for row_name, row in rows:
+            yield row_name, NOW, NOW, entry.stage, row
+
+
+def _place(store: Store, data: bytes) -> None:
+    digest = digest_bytes(data)
+    path = store.objects.root / digest[:2] / digest
+    try:
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o444)
+    except FileNotFoundError:
+        path.parent.mkdir(mode=0o700)
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o444)
+    os.write(fd, data)
+    os.close(fd)
+
+
+# --- hits
+
+
+def _hits(folder: Path, scale: float) -> list[Row]:
+    """The same 1,000 results in a store with nothing else, and scattered among a million entries."""
+    keys, many = max(10, int(1000 * scale)), max(100, int(1_000_000 * scale))
+    calls: dict[str, Callable[[int], object]] = {}
+    for name, others in (("small", 0), ("large", many)):
+        cache = cachec.Cache(folder / name, log="off", mode="on", max_size=0)
+
+        @cache.stage
+        def build(number: int) -> bytes:
+            return f"{number:08}".encode() * 1000
+
+        for part in range(10):  # so that they do not lie side by side
+            if others:
+                fill(cache.store, range(part * others // 10, (part + 1) * others // 10), files=False)
+            for number in range(part * keys // 10, (part + 1) * keys // 10):
+                build(number)
+        calls[name] = build
+    settle(folder / "small" / "objects")
+    settle(folder / "large" / "objects")
+    for call in calls.values():
+        for number in range(keys):
+            call(number)
+    rng = random.Random(0)
+    order = [rng.randrange(keys) for _ in range(64)]
+    tasks = {name: lambda call=call: [call(number) for number in order] for name, call in calls.items()}
+    times = interleaved(tasks, max(3, int(200 * scale)), warmup=2)
+    ratio = times["large"] / times["small"]
+    return [
+        Row(
+            f"hit p50, random keys, {many:,} entries over {keys:,}",
+            ratio,
+            "x",
+            "<= 1.5",
+            ratio <= 1.5,
+            f"{times['small'] / len(order) * 1e6:.0f} µs and {times['large'] / len(order) * 1e6:.0f} µs",
+            ratio,
+        )
+    ]
+
+
+# --- searches
+
+
+def _searches(folder: Path, scale: float) -> list[Row]:
+    count = max(300, int(100_000 * scale))
+    store = Store(folder)
+    fill(store, range(count), files=False)
+    store.objects.add_bytes(_MANIFEST)
+    maintainer = Maintainer(store, clock=lambda: NOW)
+    selectors = {
+        "stage": Selector(stages=("stage3",)),
+        "tag": Selector(tags=("nightly",)),
+        "tool and version": Selector(tools=("jaxlib==0.3*",)),
+        "weight name": Selector(weights=("layers.17.*",)),
+        "option value": Selector(options=("batch=77",)),
+        "source file": Selector(sources=("/src/header7.h",)),
+        "age": Selector(older_than=1_000_000.0),
+        "key prefix": Selector(keys=(_Made(5).key[:8],)),
+        "10,000 keys": Selector(keys=tuple(_Made(number).key for number in range(count // 10))),
+        "stale": Selector(stale=True),
+        "all of them": Selector(stages=("stage3",), tools=("jaxlib",), options=("target=cuda",), newer_than=9e9),
+    }
+    slowest = {"ls": (0.0, ""), "invalidate": (0.0, "")}
+    for name, selector in selectors.items():
+        started = time.perf_counter()
+        found = sum(1 for _ in maintainer.find(selector))
+        listed = time.perf_counter()
+        plan = maintainer.plan(selector)
+        planned = time.perf_counter()
+        assert len(plan) == found, name
+        assert found > 0 or name == "stale", name
+        slowest["ls"] = max(slowest["ls"], (listed - started, name))
+        slowest["invalidate"] = max(slowest["invalidate"], (planned - listed, name))
+    rows = [
+        Row(f"{command} by the slowest selector ({name}), {count:,} entries", value, "s", "< 5", value < 5)
+        for command, (value, name) in slowest.items()
+    ]
+    started = time.perf_counter()
+    removed = maintainer.plan(Selector(stages=("stage3",))).apply().removed
+    taken = time.perf_counter() - started
+    assert len(removed) == len(range(3, count, 10))
+    rows.append(Row(f"invalidate {len(removed):,} of {count:,} entries, applied", taken, "s", "< 5", taken < 5))
+    started = time.perf_counter()
+    _list_with_the_command(folder)
+    taken = time.perf_counter() - started
+    rows.append(Row(f"cachec ls --json, {count - len(removed):,} entries, whole process", taken, "s", "< 5", taken < 5))
+    store.close()
+    return rows
+
+
+def _list_with_the_command(folder: Path) -> None:
+    import subprocess
+
+    command = [sys.executable, "-m", "cachec", "--dir", str(folder), "ls", "--json"]
+    out = subprocess.run(command, check=True, capture_output=True).stdout
+    assert msgspec.json.decode(out)["entries"]
+
+
+# --- gc
+
+
+def _gc(folder: Path, scale: float) -> list[Row]:
+    count = max(300, int(100_000 * scale))
+    cache = cachec.Cache(folder, log="off", mode="on", max_size=0)
+
+    @cache.stage
+    def build(number: int) -> bytes:
+        return f"{number:08}".encode() * 1000
+
+    fill(cache.store, range(count), files=True)
+    for number in range(16):
+        build(number)
+    time.sleep(2.1)  # before, the artifacts are hashed again at each hit
+    for number in range(16):
+        build(number)
+    alone = interleaved({"hit": lambda: [build(number) for number in range(16)]}, max(3, int(200 * scale)))["hit"] / 16
+    half = Maintainer(cache.store).measure().nbytes // 2
+    cache.close()
+    done, wait = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            os.close(done)
+            started = time.perf_counter()
+            found = Maintainer(Store(folder), clock=lambda: NOW).collect(limit=half)
+            os.write(wait, msgspec.json.encode((time.perf_counter() - started, found.entries, found.after)))
+            code = 0
+        finally:
+            os._exit(code)
+    os.close(wait)
+    beside: list[float] = []
+    while os.waitpid(pid, os.WNOHANG) == (0, 0):
+        started = time.perf_counter()
+        for number in range(16):
+            build(number)
+        beside.append((time.perf_counter() - started) / 16)
+    with os.fdopen(done, "rb") as pipe:
+        seconds, evicted, after = msgspec.json.decode(pipe.read())
+    assert after <= half
+    assert evicted > count // 3
+    assert cache.events.faults == {}
+    during = statistics.median(beside or [alone])
+    return [
+        Row(f"gc of {count:,} entries to a half", seconds, "s", "< 60", seconds < 60, f"{evicted:,} evicted"),
+        Row(
+            "hit p50 beside that gc",
+            during * 1e6,
+            "µs",
+            peer=f"alone {alone * 1e6:.0f} µs",
+            ratio=during / alone,
+        ),
+    ]
+
+
+# --- eviction
+
+
+@dataclass
+class _Result:
+    nbytes: int
+    seconds: float
+    last: int = 0
+    uses: int = 0
+    level: float = 0.0
+
+
+def _eviction(scale: float) -> list[Row]:
+    """A trace of requests, popular ones more often, compile times of 0.1 to 1,000 s, room for a tenth of the bytes."""
+    requests = max(500, int(10_000 * scale))
+    rng = random.Random(7)
+    programs = requests // 5
+    catalogue = [
+        (int(2 ** rng.uniform(12, 26)), 10 ** rng.uniform(-1, 3)) for _ in range(programs)
+    ]  # bytes: 4 KiB to 64 MiB
+    weights = [1 / (rank + 1) ** 0.8 for rank in range(programs)]
+    trace = rng.choices(range(programs), weights, k=requests)
+    room = sum(nbytes for nbytes, _ in catalogue) // 10
+    lost = {name: _replay(trace, catalogue, room, by_worth=name == "worth") for name in ("worth", "LRU")}
+    ratio = lost["LRU"] / lost["worth"]
+    return [
+        Row(
+            f"compile seconds lost over {requests:,} requests, evicted by worth",
+            lost["worth"],
+            "s",
+            peer=f"LRU {lost['LRU']:,.0f} s",
+            ratio=ratio,
+        )
+    ]
+
+
+def _replay(trace: list[int], catalogue: list[tuple[int, float]], room: int, *, by_worth: bool) -> float:
+    """The seconds of runs that a cache without a bound would have saved, with gc as it works: in batches."""
+    held: dict[int, _Result] = {}
+    seen: set[int] = set()
+    used, level, lost = 0, 0.0, 0.0
+    for turn, program in enumerate(trace):
+        nbytes, seconds = catalogue[program]
+        result = held.get(program)
+        if result is None:
+            lost += seconds if program in seen else 0.0
+            seen.add(program)
+            result = held[program] = _Result(nbytes, seconds)
+            used += nbytes
+        result.last, result.uses, result.level = turn, result.uses + 1, level
+        if used <= room:
+            continue
+
+        def rank(item: tuple[int, _Result]) -> tuple[float, int]:
+            each = item[1]
+            return (worth(each.level, each.uses, each.seconds, each.nbytes) if by_worth else 0.0, each.last)
+
+        for victim, each in sorted(held.items(), key=rank):
+            if used <= room * 0.9:
+                break
+            level = max(level, rank((victim, each))[0])
+            used -= each.nbytes
+            del held[victim]
+    return lost
+
+
+# --- everything at once
+
+
+def _beside(folder: Path, scale: float) -> list[Row]:
+    """Eight processes for a minute: six call stages and look at all they were given, two clean; nothing is wrong."""
+    seconds = max(0.5, 60 * scale)
+    ran = folder.with_name("ran")
+    ran.touch()
+    Store(folder).prepare()
+    children = [_forked(partial(_user, folder, seconds, n)) for n in range(6)]
+    children += [_forked(partial(_cleaner, folder, seconds, n)) for n in range(2)]
+    wrong = sum(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) != 0 for pid in children)
+    outcomes = [outcome.reason.kind for outcome in read_log(folder)]
+    hits, misses = outcomes.count("hit"), outcomes.count("miss")
+    name = f"gc and invalidation beside hits and misses, 8 processes, {seconds:.1f} s: processes that saw a fault"
+    return [Row(name, wrong, "", "0", wrong == 0, f"{hits:,} hits, {misses:,} misses")]
+
+
+def _forked(body: Callable[[], None]) -> int:
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            body()
+            code = 0
+        except BaseException as error:  # noqa: BLE001 - said, and counted by the parent
+            print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        finally:
+            os._exit(code)
+    return pid
+
+
+def _user(folder: Path, seconds: float, number: int) -> None:
+    cache = cachec.Cache(folder, log="off", mode="on", max_size=0)
+
+    @cache.stage(tags=["churn"])
+    def build(value: int) -> cachec.File:
+        with cachec.scratch() as scratch:
+            (scratch / "out").write_bytes(f"{value} ".encode() * 4000)
+            return cachec.File(scratch / "out")
+
+    rng, held = random.Random(number), {}
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        value = rng.randrange(60)
+        held[value], outcome = cache.call(build, value)
+        assert outcome.reason.kind in {"hit", "miss"}, outcome
+        for kept, file in held.items():
+            assert file.read_bytes() == f"{kept} ".encode() * 4000
+        if len(held) > 12:
+            held.clear()
+            cache.store.release()
+
+
+def _cleaner(folder: Path, seconds: float, number: int) -> None:
+    store = Store(folder)
+    maintainer = Maintainer(store)
+    rng = random.Random(number)
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if rng.random() < 0.7:
+            maintainer.collect(limit=rng.choice([1, 500_000, 1_000_000]))
+        else:
+            chosen = tuple(entry.key for entry in store.entries() if rng.random() < 0.2)
+            maintainer.plan(Selector(keys=chosen, tags=("churn",))).apply()
+        time.sleep(0.01)

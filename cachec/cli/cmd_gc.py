@@ -1,0 +1,94 @@
+"""``cachec gc``: bring the store back into its bounds."""
+
+from __future__ import annotations
+
+import click
+
+from cachec import config, report
+from cachec.cli.selecting import span
+from cachec.cli.session import Session, json_option, pass_session, print_json
+from cachec.maintain.collect import Collected
+
+
+def _size(_ctx: click.Context, _param: click.Parameter, text: str | None) -> int | None:
+    if text is None:
+        return None
+    try:
+        return config.parse_size(text)
+    except ValueError:
+        raise click.BadParameter(
+            f"{text!r} is not accepted; give bytes, 0 for no limit, or a size such as 500MB or 20GiB"
+        ) from None
+
+
+@click.command("gc")
+@click.option("--max-size", callback=_size, metavar="SIZE", help="Come down to this, instead of the setting max_size.")
+@click.option("--older-than", callback=span, metavar="SPAN", help="Evict what was not used for so long: 24h, 7d, 4w.")
+@click.option("--dry-run", is_flag=True, help="Say what would go, and remove nothing.")
+@json_option
+@pass_session
+def command(session: Session, max_size: int | None, older_than: float | None, dry_run: bool, as_json: bool) -> None:
+    """Evict the entries that are worth least until the store is within max_size, and sweep what nothing needs.
+
+    An entry is worth the seconds that it saves, by uses and by byte; what was not used for long falls behind. Pinned
+    entries (`cachec pin`), and those that a running process was given, stay. It may be killed and run again at any
+    moment, beside processes that compile.
+
+    \b
+    Examples:
+      cachec gc
+      cachec gc --max-size 5GiB --dry-run
+      cachec gc --older-than 30d --json
+
+    \b
+    JSON: {"dry_run", "before", "after", "limit", "within", "entries", "seconds", "artifacts", "freed", "kept_pinned",
+           "kept_in_use", "swept": {kind: count}, "postponed_by"}
+    Sizes are bytes on disk; limit is null for none; seconds: what compiling the evicted entries again takes;
+    postponed_by: the process that is cleaning already, null where none is. Exit code 1: the store is larger than the
+    limit, because of what is pinned or in use.
+    """
+    done = session.maintainer.collect(limit=max_size, older_than=older_than, dry_run=dry_run)
+    if as_json:
+        print_json(_document(done, dry_run))
+    else:
+        _tell(done, dry_run)
+    if not done.is_within and not done.postponed_by:
+        session.fail(
+            f"the store takes {report.size(done.after)}, more than {report.size(done.limit or 0)}: "
+            f"{done.kept_pinned} entries are pinned, {done.kept_in_use} in use by running processes"
+        )
+
+
+def _document(done: Collected, dry_run: bool) -> dict[str, object]:
+    return {
+        "dry_run": dry_run,
+        "before": done.before,
+        "after": done.after,
+        "limit": done.limit,
+        "within": done.is_within,
+        "entries": done.entries,
+        "seconds": done.seconds,
+        "artifacts": done.artifacts,
+        "freed": done.freed,
+        "kept_pinned": done.kept_pinned,
+        "kept_in_use": done.kept_in_use,
+        "swept": dict(done.swept),
+        "postponed_by": done.postponed_by or None,
+    }
+
+
+def _tell(done: Collected, dry_run: bool) -> None:
+    if done.postponed_by:
+        click.echo(f"process {done.postponed_by} is cleaning this store already; nothing was done")
+        return
+    would = "would be " if dry_run else ""
+    limit = "no limit" if done.limit is None else f"limit {report.size(done.limit)}"
+    click.echo(f"{report.size(done.before)} before, {report.size(done.after)} after, {limit}")
+    click.echo(
+        f"{done.entries:,} entries {would}evicted ({report.period(done.seconds)} to compile again), "
+        f"{done.artifacts:,} artifacts {would}removed ({report.size(done.freed)})"
+    )
+    for kind, count in sorted(done.swept.items()):
+        click.echo(f"{count:,} {kind} {would}swept")
+    if done.kept_pinned or done.kept_in_use:
+        click.echo(f"kept although their turn had come: {done.kept_pinned} pinned, {done.kept_in_use} in use")

@@ -1,0 +1,35 @@
+"""How large a store may be."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from cachec import fsio
+from cachec.usage import Usage
+
+#: Of what the disk has free, and what the store has already: a cache must not be what fills it.
+DISK_SHARE = 0.5
+
+#: Where ``gc`` after a publication comes down to, of the limit.
+LOW_WATER = 0.9
+
+
+def limit(max_size: int, folder: Path, nbytes: int) -> int | None:
+    """The bytes that a store of ``nbytes`` in ``folder`` may have; None for no limit (``max_size`` 0).
+
+    Raises StoreFault where the file system can't be asked.
+    """
+    if not max_size:
+        return None
+    place = folder
+    while not place.exists() and place.parent != place:
+        place = place.parent
+    with fsio.faults(f"asking for the free space of {place}"):
+        found = os.statvfs(place)
+    return min(max_size, int((found.f_bavail * found.f_frsize + nbytes) * DISK_SHARE))
+
+
+def is_due(found: Usage, limit: int) -> bool:
+    """Whether a ``gc`` may help: over the limit, and by a tenth of it over what the last one could not go below."""
+    return found.nbytes > max(limit, found.rest + int(limit * (1 - LOW_WATER)) if found.rest else limit)

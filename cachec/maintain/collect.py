@@ -1,0 +1,281 @@
+"""``gc``: evict what is worth least until the store is within its bound, and sweep what nothing needs.
+
+**Never taken:** an entry that is pinned, or of which a living process was handed a result (leases.py); an artifact that
+such a process was handed, or that an entry needs; what is younger than the grace period and not yet referred to.
+
+**Killed at any moment.** Rows go before their artifacts, in transactions of ``BATCH`` entries. The transaction that
+removes rows also writes ``condemned:<hex>``: which artifacts nothing needs from then on. The next ``gc`` removes
+these without a grace period, so it comes to the same end as one that was not killed. The order of eviction depends on
+nothing that an eviction changes.
+
+**Two at once:** the second one finds the lock ``locks/gc/gc`` taken and does nothing.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import msgspec
+
+from cachec import usage
+from cachec.errors import StoreFault
+from cachec.fsio import Identity
+from cachec.hashing import row_name
+from cachec.leases import Held, collecting
+from cachec.maintain.catalogue import Item
+from cachec.maintain.orphans import GRACE_SECONDS, Sweep
+from cachec.maintain.pins import Pins
+from cachec.maintain.plans import BATCH, remove_rows
+from cachec.maintain.survey import Kept, Survey, survey
+from cachec.model import RECORD_VERSION, Digest, Fault
+from cachec.packing import pack
+from cachec.store import Store
+from cachec.usage import Usage, occupied
+
+T = TypeVar("T")
+
+_TAG = "gc"
+
+
+class Condemned(msgspec.Struct, frozen=True, kw_only=True):
+    """The row ``condemned:<hex>``: artifacts that nothing needed when it was written."""
+
+    version: int
+    artifacts: tuple[Digest, ...]
+
+
+@dataclass(slots=True)
+class Collected:
+    """What ``gc`` did, or with ``dry_run`` would do. Bytes are bytes on disk.
+
+    before, after: size of the store. limit: what it was to come down to, None for no limit. entries: evicted;
+    seconds: of compilation that they had saved a hit each. artifacts: removed files of artifacts; freed: their bytes.
+    kept_pinned, kept_in_use: entries that would have gone. swept: other things removed, by kind. postponed_by: the
+    process that is cleaning already (nothing was done then), 0 where none is.
+    """
+
+    before: int = 0
+    after: int = 0
+    limit: int | None = None
+    entries: int = 0
+    seconds: float = 0.0
+    artifacts: int = 0
+    freed: int = 0
+    kept_pinned: int = 0
+    kept_in_use: int = 0
+    swept: Counter[str] = field(default_factory=Counter)
+    postponed_by: int = 0
+
+    @property
+    def is_within(self) -> bool:
+        """Whether the store is no larger than its limit now."""
+        return self.limit is None or self.after <= self.limit
+
+
+@dataclass(slots=True)
+class _Plan:
+    evicted: list[Kept]
+    orphans: set[Digest]
+    after: int
+
+
+class Collector:
+    """One run of ``gc`` over a store."""
+
+    def __init__(
+        self, store: Store, on_fault: Callable[[Fault, str], None], clock: Callable[[], float], *, dry_run: bool
+    ) -> None:
+        self._store = store
+        self._on_fault = on_fault
+        self._now = clock()
+        self._dry_run = dry_run
+        self._pins = Pins(store.index, store.quoted, clock)
+        self._skipped = False
+
+    def run(self, limit: int | None, older_than: float | None) -> Collected:
+        """Come down to ``limit`` bytes; evict what was not used for ``older_than`` seconds. Raises StoreFault."""
+        done = Collected(limit=limit)
+        if not self._store.folder.is_dir():
+            return done
+        lock = self._store.locks.of("gc")
+        if not lock.try_acquire():
+            done.postponed_by = lock.holder() or -1
+            return done
+        try:
+            with collecting(self._store.leases.folder) as held:
+                self._run(held, limit, older_than, done)
+        finally:
+            lock.release()
+        return done
+
+    def _run(self, held: Held, limit: int | None, older_than: float | None, done: Collected) -> None:
+        held.drop_dead(remove=not self._dry_run)
+        held.look()
+        started = self._usage()
+        found = survey(self._store, self._pins.read(), self._on_fault, self._now)
+        sweep = Sweep(self._store, held, self._now, self._on_fault, dry_run=self._dry_run)
+        plan = self._plan(found, held, limit, older_than, done)
+        done.before = found.nbytes
+        sweep.removed["damaged rows"] += len(found.broken) + len(found.put_away)
+        if self._dry_run:
+            done.entries = len(plan.evicted)
+            done.seconds = sum(each.seconds for each in plan.evicted)
+            done.freed, done.after = found.nbytes - plan.after, plan.after
+            done.artifacts = len(plan.orphans)
+        else:
+            self._tidy_rows(found)
+            doomed = self._evict(found, plan.evicted, held, done) | plan.orphans
+            self._remove(doomed, held, done)
+            done.after = found.nbytes - done.freed
+            self._finish(found, started, done)
+        sweep.run({name for name, count in found.trees.items() if count > 0})
+        done.swept = +sweep.removed
+
+    # --- the plan
+
+    def _plan(self, found: Survey, held: Held, limit: int | None, older_than: float | None, done: Collected) -> _Plan:
+        """What is to go. Leaves ``found`` as it is."""
+        condemned = frozenset[Digest]().union(*found.condemned.values())
+        orphans = {
+            digest
+            for digest, (_, mtime) in found.objects.items()
+            if not found.counts[digest]
+            and digest not in held
+            and (digest in condemned or self._now - mtime > GRACE_SECONDS)
+        }
+        after = found.nbytes - sum(found.objects[digest][0] for digest in orphans)
+        counts = Counter(found.counts)
+        evicted: list[Kept] = []
+        old = None if older_than is None else self._now - older_than
+        for entry in sorted(found.entries, key=lambda each: (each.worth, each.last, each.name)):
+            if not (old is not None and entry.last < old) and (limit is None or after <= limit):
+                continue
+            if found.pinned.holds(entry.name, entry.tags):
+                done.kept_pinned += 1
+                continue
+            if entry.in_use(held):
+                done.kept_in_use += 1
+                continue
+            evicted.append(entry)
+            freed = _released(counts, entry.needs)
+            gone = {digest for digest in freed if digest in found.objects and digest not in held}
+            orphans |= gone if self._dry_run else set()
+            after -= sum(found.objects[digest][0] for digest in gone)
+        return _Plan(evicted, orphans, after)
+
+    # --- the changes
+
+    def _tidy_rows(self, found: Survey) -> None:
+        """Remove rows that can never hit, and write the summaries that are missing."""
+        for batch in _batches(found.broken):
+            remove_rows(self._store, batch)
+        for names in _batches(found.put_away):
+            self._store.index.delete_many(names)
+        for items in _batches(found.unsummarised):
+
+            def write(items: Sequence[Item] = items) -> None:
+                for item in items:
+                    if item.told is not None:
+                        self._store.summarise(item.name, item.told, item.entry.stage)
+
+            self._store.index.atomically(write)
+
+    def _evict(self, found: Survey, evicted: list[Kept], held: Held, done: Collected) -> set[Digest]:
+        """Remove the rows of these entries; which artifacts are needed by nothing from then on."""
+        doomed = frozenset[Digest]().union(*found.condemned.values())
+        doomed = frozenset(digest for digest in doomed if not found.counts[digest])
+        levels = found.levels
+        for batch in _batches(evicted):
+            held.look()
+            pinned = self._pins.read()
+            going = {
+                each.name: each for each in batch if not pinned.holds(each.name, each.tags) and not each.in_use(held)
+            }
+            levels = levels.raised(self._now, max((each.worth for each in going.values()), default=0.0))
+            row = pack(levels)
+            freed: set[Digest] = set()
+
+            def condemn(
+                gone: frozenset[str], going: dict[str, Kept] = going, row: bytes = row, freed: set[Digest] = freed
+            ) -> None:
+                counts = Counter({digest: found.counts[digest] for name in gone for digest in going[name].needs})
+                freed.clear()
+                freed.update(digest for name in gone for digest in _released(counts, going[name].needs))
+                condemned = Condemned(version=RECORD_VERSION, artifacts=tuple(sorted(freed)))
+                self._store.index.write("gc:", row, _TAG)
+                name = f"condemned:{os.urandom(8).hex()}"
+                self._store.index.write(name, pack(condemned), _TAG)
+
+            gone = remove_rows(self._store, [(each.name, each.state) for each in going.values()], condemn)
+            for name in gone:
+                _released(found.counts, going[name].needs)
+                found.trees.subtract(going[name].trees)
+                done.entries += 1
+                done.seconds += going[name].seconds
+            doomed |= freed
+        return set(doomed)
+
+    def _remove(self, doomed: Iterable[Digest], held: Held, done: Collected) -> None:
+        """Remove artifacts that nobody holds, then what is remembered of their files."""
+        shards: dict[str, list[Digest]] = defaultdict(list)
+        for digest in sorted(doomed):
+            shards[digest[:2]].append(digest)
+        forgotten: list[str] = []
+        for digests in shards.values():
+            try:
+                removed = self._store.objects.remove_unheld(digests, held)
+            except StoreFault as fault:  # a folder that somebody keeps locked, say; the next gc has another try
+                self._on_fault(fault.fault, fault.detail)
+                self._skipped = True
+                continue
+            for _, was in removed:
+                done.artifacts += 1
+                done.freed += occupied(was.st_size)
+                place = Identity(was.st_dev, was.st_ino, was.st_size, was.st_mtime_ns, was.st_ctime_ns)
+                forgotten.append(row_name(place, 0, was.st_size))
+        for names in _batches(forgotten, 1000):
+            self._store.index.delete_many(names)
+
+    def _finish(self, found: Survey, started: Usage | None, done: Collected) -> None:
+        """Everything that was condemned is gone: forget it, and say how large the store is now."""
+        index = self._store.index
+        condemned = [] if self._skipped else list(index.keys(prefix="condemned:"))
+        unneeded = [name for name in index.keys(prefix="facts:") if name.removeprefix("facts:") not in found.facts]
+
+        def change() -> None:
+            index.delete_many(condemned)
+            index.delete_many(unneeded)
+            now = self._usage()
+            # What was published meanwhile may be counted twice: the figure is never too small for that.
+            meanwhile = 0 if now is None or started is None else max(0, now.nbytes - started.nbytes)
+            rest = 0 if done.is_within else done.after
+            fresh = Usage(version=RECORD_VERSION, nbytes=done.after + meanwhile, rest=rest)
+            index.write(usage.ROW, pack(fresh), usage.TAG)
+
+        index.atomically(change)
+
+    def _usage(self) -> Usage | None:
+        try:
+            return self._store.usage()
+        except StoreFault as fault:
+            self._on_fault(fault.fault, fault.detail)  # it is written anew
+            return None
+
+
+def _released(counts: Counter[Digest], needs: Iterable[Digest]) -> list[Digest]:
+    """Count one need less of each artifact; those that nothing needs now."""
+    freed = []
+    for digest in needs:
+        counts[digest] -= 1
+        if counts[digest] <= 0:
+            freed.append(digest)
+    return freed
+
+
+def _batches(items: Sequence[T], size: int | None = None) -> Iterator[Sequence[T]]:
+    step = size or BATCH
+    return (items[start : start + step] for start in range(0, len(items), step))

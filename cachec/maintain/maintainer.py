@@ -1,0 +1,200 @@
+"""The one object that search, invalidation, pins and ``gc`` are reached by."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from functools import cached_property
+
+import msgspec
+
+from cachec import usage
+from cachec.errors import StoreFault, UsageError
+from cachec.maintain import bound
+from cachec.maintain.catalogue import Catalogue, Damaged, Item
+from cachec.maintain.collect import Collected, Collector
+from cachec.maintain.pins import Pins
+from cachec.maintain.plans import OF_A_ROW, Plan, chosen_of
+from cachec.maintain.selector import Selector, matcher, names_in
+from cachec.maintain.stale import Staleness
+from cachec.model import RECORD_VERSION, Digest, Fault
+from cachec.packing import pack
+from cachec.store import Store
+from cachec.usage import Usage, occupied
+from cachec.weights.owned import WeightStore
+
+
+class Maintainer:
+    """Maintains one store. Opening it looks at nothing."""
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        max_size: int = 0,
+        on_fault: Callable[[Fault, str], None] | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """max_size: bytes that ``collect`` keeps, 0 for no limit. on_fault: told of what was left out, and why."""
+        self.store = store
+        self.max_size = max_size
+        self.pins = Pins(store.index, store.quoted, clock)
+        self._on_fault = on_fault or (lambda _fault, _detail: None)
+        self._clock = clock
+
+    # --- search
+
+    def find(self, selector: Selector) -> Iterator[Item]:
+        """The entries of this namespace that a selector means, in the order of their keys. Raises CachecError.
+
+        A row that can't be read is told and left out, except that its whole key is given: see ``plan``.
+        """
+        fits = matcher(selector, _Around(self.store, self._on_fault), self._clock())
+        for item in Catalogue(self.store, self._on_fault).items(summaries=selector.needs_summaries):
+            if isinstance(item, Damaged):
+                self._on_fault(item.fault.fault, item.fault.detail)
+            elif fits(item):
+                yield item
+
+    # --- invalidation
+
+    def plan(self, selector: Selector, *, force: bool = False) -> Plan:
+        """What forgetting the entries that a selector means would cost. Changes nothing.
+
+        force: pinned ones too. A damaged row is meant where its whole key is given. Raises CachecError.
+        """
+        around = _Around(self.store, self._on_fault)
+        fits = matcher(selector, around, self._clock())
+        pinned = self.pins.read()
+        whole = frozenset(key.lower() for key in selector.keys if len(key) == 64)
+        chosen, kept = [], []
+        sizes: dict[Digest, int] = {}
+        needed: set[Digest] = set()
+        catalogue = Catalogue(self.store, self._on_fault)
+        for item in catalogue.items(every=True, summaries=selector.needs_summaries):
+            if isinstance(item, Damaged):
+                if item.fault.fault in OF_A_ROW and self._is_ours(item.name) and item.name[-64:] in whole:
+                    chosen.append(chosen_of(item))
+                continue
+            is_meant = self._is_ours(item.name) and fits(item)
+            if is_meant and not force and pinned.holds(item.name, item.entry.tags):
+                kept.append(item.entry.key)
+                is_meant = False
+            if is_meant:
+                chosen.append(chosen_of(item, around.stale(item) if selector.stale else ""))
+                sizes.update(item.sizes())
+            else:
+                needed.update(item.sizes())
+        nbytes = sum(occupied(size) for digest, size in sizes.items() if digest not in needed)
+        return Plan(self.store, self.pins, chosen, kept, nbytes, force=force)
+
+    def _is_ours(self, name: str) -> bool:
+        return name.startswith(self.store.quoted) and ":" not in name.removeprefix(self.store.quoted)
+
+    # --- gc
+
+    def limit(self, nbytes: int) -> int | None:
+        """The bytes that a store of ``nbytes`` may have: ``max_size``, and no more than its share of the disk; None for
+        no limit. Raises StoreFault.
+        """
+        return bound.limit(self.max_size, self.store.folder, nbytes)
+
+    def usage(self) -> Usage:
+        """How large the store is; measured where nobody has yet, which is then remembered. Raises StoreFault."""
+        found = self._counted()
+        return self.measure() if found is None else found
+
+    def estimate(self) -> Usage:
+        """The same, without remembering anything: for who only looks. Raises StoreFault."""
+        found = self._counted()
+        return self.measured() if found is None else found
+
+    def _counted(self) -> Usage | None:
+        """What the counter says; a damaged one, which is told, says nothing."""
+        try:
+            return self.store.usage()
+        except StoreFault as fault:
+            if fault.fault not in OF_A_ROW:
+                raise
+            self._on_fault(fault.fault, fault.detail)
+            return None
+
+    def measured(self) -> Usage:
+        """How large the store is, by looking at every file. Raises StoreFault."""
+        objects = self.store.objects
+        nbytes = sum(occupied(ref.size) for ref, _ in objects.iterate()) + objects.trees.copied()
+        return Usage(version=RECORD_VERSION, nbytes=nbytes)
+
+    def measure(self) -> Usage:
+        """Measure how large the store is, and remember it where the store can be written."""
+        found = self.measured()
+        if self.store.folder.is_dir():
+            try:
+                self.store.index.write(usage.ROW, pack(found), usage.TAG)
+            except StoreFault as fault:
+                self._on_fault(fault.fault, fault.detail)
+        return found
+
+    def collect(self, *, limit: int | None = None, older_than: float | None = None, dry_run: bool = False) -> Collected:
+        """Run ``gc``. limit: bytes to come down to, by default what the store may have; 0 for no limit.
+
+        older_than: evict, beside, what was not used for so many seconds. Raises UsageError, StoreFault.
+        """
+        if older_than is not None and not older_than >= 0:
+            raise UsageError(f"older_than expected seconds, 0 or more; found {older_than!r}")
+        down_to = limit or None
+        if limit is None:  # a dry run writes nothing, not even what it has measured
+            down_to = self.limit((self.estimate() if dry_run else self.usage()).nbytes)
+        collector = Collector(self.store, self._on_fault, self._clock, dry_run=dry_run)
+        return collector.run(down_to, older_than)
+
+    def keep_bound(self, found: Usage | None) -> Collected | None:
+        """To be called after a publication, with the size of the store: ``gc`` if it has grown beyond its limit.
+
+        It then comes down to ``bound.LOW_WATER`` of the limit, so that not every publication pays for it.
+        """
+        usage_ = found or self.measure()
+        limit = self.limit(usage_.nbytes)
+        if limit is None or not bound.is_due(usage_, limit):
+            return None
+        return self.collect(limit=max(1, int(limit * bound.LOW_WATER)))
+
+
+class _Around:
+    """What selectors ask of the store beside the entries."""
+
+    def __init__(self, store: Store, on_fault: Callable[[Fault, str], None]) -> None:
+        self._store = store
+        self._on_fault = on_fault
+
+    @cached_property
+    def _staleness(self) -> Staleness:
+        return Staleness(self._store.digests)
+
+    def stale(self, item: Item) -> str:
+        """Why the entry can't hit any more; empty where it may."""
+        return self._staleness.reason(item)
+
+    def weight_names(self, manifest: Digest) -> tuple[str, ...]:
+        """The names in a manifest; none where it can't be read, which is told."""
+        try:
+            data = self._store.content(manifest)
+            return () if data is None else names_in(data)
+        except StoreFault as fault:
+            self._on_fault(fault.fault, fault.detail)
+        except msgspec.MsgspecError as error:
+            self._on_fault(Fault.ARTIFACT_CORRUPT, f"artifact {manifest} is no manifest: {error}")
+        return ()
+
+    def revision_digests(self, revision: str) -> frozenset[Digest]:
+        """The digests of the weights of an owned revision. Raises UsageError where there is none, or it has none."""
+        known = WeightStore(self._store.folder / "weights").revisions()
+        found = [each for each in known if each.name == revision]
+        found = found or [each for each in known if len(revision) >= 4 and each.id.startswith(revision)]
+        if len({each.id for each in found}) != 1:
+            what = "several revisions begin so" if found else "no weights of the store are named so"
+            raise UsageError(f"{revision!r}: {what}; `cachec weights ls` lists them")
+        digests = frozenset(found[0].digests.values())
+        if not digests:
+            raise UsageError(f"{revision!r} are weights in place, of which the store has no digests; add them owned")
+        return digests

@@ -1,0 +1,174 @@
+"""What nothing needs any more beside objects: the remains of killed processes, trees, side files, damaged databases."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import re
+import stat
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator
+from functools import partial
+from pathlib import Path
+
+from cachec import fsio
+from cachec.errors import StoreFault, WeightError
+from cachec.leases import Held
+from cachec.locks import Locks
+from cachec.model import Digest, Fault
+from cachec.objects import REFRESH_SECONDS
+from cachec.store import Store
+from cachec.trees import discard
+from cachec.weights.owned import WeightStore
+
+#: Seconds that what nothing refers to is left alone. Longer than an object may go without a new mtime when it is used
+#: again; processes that lease what they publish would need none.
+GRACE_SECONDS = 3600.0
+assert GRACE_SECONDS > REFRESH_SECONDS
+
+#: The same for a database that was moved aside, and for what has arrived of a download.
+LONG_SECONDS = 7 * 86400.0
+
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+_OWN = re.compile(r"(?:stage|tree)-(\d+)-[0-9a-f]{16}")
+
+
+class Sweep:
+    """Finds and removes what is left over. removed: what was, or with ``dry_run`` would be, by kind.
+
+    Each method can be interrupted and run again. An error of one file is told to ``on_fault``, and the rest goes on.
+    """
+
+    def __init__(
+        self, store: Store, held: Held, now: float, on_fault: Callable[[Fault, str], None], *, dry_run: bool
+    ) -> None:
+        self._store = store
+        self._held = held
+        self._now = now
+        self._on_fault = on_fault
+        self._dry_run = dry_run
+        self.removed: Counter[str] = Counter()
+
+    def run(self, needed_trees: Collection[Digest]) -> None:
+        """Everything. needed_trees: those that entries lead to."""
+        self.trees(needed_trees)
+        self.staging()
+        self.databases()
+        self.locks()
+        self.downloads()
+        self.side_files()
+
+    def trees(self, needed: Collection[Digest]) -> None:
+        """Trees that no entry leads to and nobody holds."""
+        for name, _ in self._store.objects.trees.iterate():
+            if _DIGEST.fullmatch(name) and name not in needed and name not in self._held:
+                self._try("trees", partial(self._store.objects.trees.remove, name, self._held))
+
+    def staging(self) -> None:
+        """What killed processes left in ``tmp``."""
+        for path in _listed(self._store.folder / "tmp"):
+            match = _OWN.fullmatch(path.name)
+            if match is not None and self._is_old(path, GRACE_SECONDS) and not _is_alive(int(match[1])):
+                self._try("unfinished files", partial(discard, path))
+
+    def databases(self) -> None:
+        """Databases that were found corrupt and moved aside, and folders of a repair that was killed."""
+        index = self._store.folder / "index"
+        old = [*index.glob("corrupt-*"), *self._store.folder.glob("index.new-corrupt-*")]
+        for path in old:
+            if self._is_old(path, LONG_SECONDS):
+                self._try("damaged databases", partial(discard, path))
+
+    def locks(self) -> None:
+        """Lock files of killed processes."""
+        locks = self._store.locks
+        for folder in _listed(locks.folder):
+            for path in _listed(folder):
+                if _DIGEST.fullmatch(path.name) and self._is_old(path, GRACE_SECONDS):
+                    self._try("lock files", partial(_unlock, locks, path.name))
+
+    def downloads(self) -> None:
+        """What has arrived of weights that nobody fetches any more."""
+        for folder in _listed(self._store.folder / "weights" / "fetched"):
+            part = folder / "part"
+            if self._is_old(part if part.exists() else folder, LONG_SECONDS) and not _is_locked(part):
+                self._try("unfinished downloads", partial(discard, folder))
+
+    def side_files(self) -> None:
+        """Tensors of weights that no name stands for, and no open set uses."""
+        folder = self._store.folder / "weights"
+        if self._dry_run or not folder.is_dir():
+            return
+        try:
+            with fsio.faults(f"sweeping {folder}"):
+                swept = WeightStore(folder).sweep()
+        except WeightError as error:  # a record that can't be read: what is needed is not known, and all stays
+            self._on_fault(Fault.IO_ERROR, str(error))
+            return
+        except StoreFault as fault:
+            self._on_fault(fault.fault, fault.detail)
+            return
+        self.removed["side files"] += swept.tensors
+        self.removed["revisions"] += len(swept.revisions)
+
+    def _try(self, kind: str, remove: Callable[[], object]) -> None:
+        if self._dry_run:
+            self.removed[kind] += 1
+            return
+        try:
+            with fsio.faults(f"removing {kind}"):
+                done = remove()
+        except StoreFault as fault:
+            self._on_fault(fault.fault, fault.detail)
+            return
+        self.removed[kind] += done is not False
+
+    def _is_old(self, path: Path, seconds: float) -> bool:
+        """Whether nothing in it changed for so long; a time ahead of the clock is no age at all."""
+        try:
+            found = path.lstat()
+        except FileNotFoundError:
+            return False
+        newest = found.st_mtime
+        if stat.S_ISDIR(found.st_mode):
+            with contextlib.suppress(OSError):
+                newest = max([newest, *(entry.stat(follow_symlinks=False).st_mtime for entry in os.scandir(path))])
+        return self._now - newest > seconds
+
+
+def _listed(folder: Path) -> Iterator[Path]:
+    try:
+        names = sorted(os.listdir(folder))
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    for name in names:
+        yield folder / name
+
+
+def _is_alive(pid: int) -> bool:
+    """Whether a process of that number runs here. In another container it may; then age alone decides."""
+    return os.path.exists(f"/proc/{pid}")
+
+
+def _unlock(locks: Locks, key: str) -> bool:
+    """Remove the lock file of a key that nobody holds; whether nobody does."""
+    lock = locks.of(key)
+    if not lock.try_acquire():
+        return False
+    lock.release()
+    return True
+
+
+def _is_locked(part: Path) -> bool:
+    try:
+        fd = os.open(part, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(fd)
+    return False

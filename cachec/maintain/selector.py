@@ -1,0 +1,270 @@
+"""Which entries: a selector, and how one entry is held against it."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, fields
+from fnmatch import fnmatchcase
+from typing import Protocol
+
+import msgspec
+
+from cachec.distributions import normalise
+from cachec.errors import UsageError
+from cachec.maintain.catalogue import Item
+from cachec.model import Digest, Trace
+from cachec.summaries import Facts
+
+#: Characters of a key that a prefix has at least.
+MIN_PREFIX = 6
+
+_PREFIX = re.compile(rf"[0-9a-f]{{{MIN_PREFIX},64}}")
+
+Match = Callable[[Item], bool]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Selector:
+    """Entries by what is known of them. Everything that is given must hold; of ``keys`` and of ``stages`` one of each.
+
+    keys: first characters of keys, 6 or more. stages: names, or the last part of one. tags: exact. tools: ``NAME`` or
+    ``NAME==VERSION`` of a distribution or executable, both with ``*`` and ``?``; commands that a run called count.
+    options: ``NAME`` or ``NAME=VALUE`` of an argument. weights: names of weights that the stage was given or has read,
+    with ``*`` and ``?``. revisions: names or first digits of revisions that the store owns: entries that depend on the
+    bytes of one of their weights. sources: files, or folders, that the code, an argument or a read comes from.
+    older_than, newer_than: seconds since the entry was last made. stale: only those that can't hit any more, as far as
+    their tools and the files they read tell.
+
+    Raises UsageError for a key prefix, or an age, that can't be one.
+    """
+
+    keys: tuple[str, ...] = ()
+    stages: tuple[str, ...] = ()
+    tags: tuple[str, ...] = ()
+    tools: tuple[str, ...] = ()
+    options: tuple[str, ...] = ()
+    weights: tuple[str, ...] = ()
+    revisions: tuple[str, ...] = ()
+    sources: tuple[str, ...] = ()
+    older_than: float | None = None
+    newer_than: float | None = None
+    stale: bool = False
+
+    def __post_init__(self) -> None:
+        for key in self.keys:
+            if _PREFIX.fullmatch(key.lower()) is None:
+                raise UsageError(f"{key!r} is no key: give {MIN_PREFIX} to 64 hexadecimal characters")
+        for name in ("older_than", "newer_than"):
+            value = getattr(self, name)
+            if value is not None and not value >= 0:
+                raise UsageError(f"{name} expected seconds, 0 or more; found {value!r}")
+        for field in fields(self):
+            if isinstance(getattr(self, field.name), str):
+                raise UsageError(f"{field.name} expected a tuple of str; found one str: give ({field.name}=(...,))")
+
+    @property
+    def needs_summaries(self) -> bool:
+        """Whether rows of entries alone do not tell which are meant."""
+        return bool(self.tools or self.options or self.weights or self.sources or self.stale)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is asked for, so that every entry is meant."""
+        return self == Selector()
+
+
+class Surroundings(Protocol):
+    """What a selector looks at beside the entry itself."""
+
+    def weight_names(self, manifest: Digest) -> tuple[str, ...]:
+        """The names in a manifest; none where it can't be read."""
+
+    def revision_digests(self, revision: str) -> frozenset[Digest]:
+        """The digests of the weights of an owned revision. Raises CachecError where there is none."""
+
+    def stale(self, item: Item) -> str:
+        """Why the entry can't hit any more; empty where it may."""
+
+
+def matcher(selector: Selector, around: Surroundings, now: float) -> Match:
+    """The test of one entry. Raises CachecError for a revision that is not there."""
+    tests: list[Match] = []
+    if selector.keys:
+        tests.append(_key(selector.keys))
+    if selector.stages:
+        tests.append(lambda item: any(is_stage(item.entry.stage, name) for name in selector.stages))
+    if selector.tags:
+        tags = set(selector.tags)
+        tests.append(lambda item: tags <= {*item.entry.tags})
+    if selector.older_than is not None:
+        before = now - selector.older_than
+        tests.append(lambda item: item.created < before)
+    if selector.newer_than is not None:
+        after = now - selector.newer_than
+        tests.append(lambda item: item.created >= after)
+    tests += [_option(text) for text in selector.options]
+    tests += [_tool(text) for text in selector.tools]
+    tests += [_source(text) for text in selector.sources]
+    tests += [_weight(text, around) for text in selector.weights]
+    tests += [_revision(around.revision_digests(text)) for text in selector.revisions]
+    if selector.stale:
+        tests.append(lambda item: bool(around.stale(item)))
+    return lambda item: all(test(item) for test in tests)
+
+
+def is_stage(stage: str, name: str) -> bool:
+    """Whether ``name`` means this stage: all of its name, or the end of it after a dot."""
+    return stage == name or stage.endswith("." + name)
+
+
+def _key(prefixes: Iterable[str]) -> Match:
+    """By length, so that a key is looked up among 100,000 prefixes as fast as among two."""
+    of_length: dict[int, set[str]] = {}
+    for prefix in prefixes:
+        of_length.setdefault(len(prefix), set()).add(prefix.lower())
+    known = tuple(of_length.items())
+    return lambda item: any(item.entry.key[:length] in cut for length, cut in known)
+
+
+def _option(text: str) -> Match:
+    name, given, value = text.partition("=")
+    accepted = {value, repr(value)}
+    part = f"arg/{name}"
+
+    def test(item: Item) -> bool:
+        own = () if item.told is None else item.told.summary.own
+        return any(found == part and (not given or detail in accepted) for found, detail in own)
+
+    return test
+
+
+def _of_facts(holds: Callable[[Facts], bool]) -> Match:
+    """A test of facts, asked once for all entries that share them."""
+    known: dict[Digest, bool] = {}
+
+    def test(item: Item) -> bool:
+        if item.told is None:
+            return False
+        name = item.told.summary.facts
+        if name not in known:
+            known[name] = holds(item.told.facts)
+        return known[name]
+
+    return test
+
+
+def _tool(text: str) -> Match:
+    name, _, version = text.partition("==")
+    wanted = normalise(name.strip())
+
+    def holds(facts: Facts) -> bool:
+        return any(
+            fnmatchcase(normalise(tool), wanted) and (not version or fnmatchcase(version_of(detail), version.strip()))
+            for tool, _, detail in facts.tools
+        )
+
+    declared = _of_facts(holds)
+
+    def called(item: Item) -> bool:
+        return not version and any(
+            read.kind == "tool" and fnmatchcase(normalise(os.path.basename(read.where)), wanted)
+            for trace in item.entry.traces
+            for read in trace.reads
+        )
+
+    return lambda item: declared(item) or called(item)
+
+
+def version_of(detail: str) -> str:
+    """The version, or of an executable the first digits of its content, in the detail of a tool part."""
+    return detail.partition(";")[0].partition(",")[0].partition(" ")[2].rpartition(" ")[2]
+
+
+def _source(text: str) -> Match:
+    place = os.path.abspath(text)
+    places = {place, os.path.realpath(place)}
+    inside = tuple(os.path.join(each, "") for each in places)
+    base = os.path.basename(place)
+    modules = tuple(module_names(place))
+
+    def in_code(facts: Facts) -> bool:
+        return any(_is_of_module(label, modules) for label, _ in facts.code)
+
+    code = _of_facts(in_code)
+
+    def given(item: Item) -> bool:
+        own = () if item.told is None else item.told.summary.own
+        return any(name.startswith("file/") and detail.partition(" ")[0] == base for name, detail in own)
+
+    def seen(item: Item) -> bool:
+        return any(
+            read.kind in {"file", "absent", "listing", "tool"}
+            and (read.where in places or read.where.startswith(inside))
+            for trace in item.entry.traces
+            for read in trace.reads
+        )
+
+    return lambda item: (bool(modules) and code(item)) or given(item) or seen(item)
+
+
+def module_names(path: str) -> Iterator[str]:
+    """The names under which a Python file may be imported, the shortest first; none for other files.
+
+    A name has at least the packages that the file lies in (folders with ``__init__.py``); more folders may be
+    namespace packages.
+    """
+    folder, base = os.path.split(path)
+    stem, suffix = os.path.splitext(base)
+    if suffix not in {".py", ".pyi"}:
+        return
+    names = [] if stem == "__init__" else [stem]
+    while os.path.exists(os.path.join(folder, "__init__.py")):
+        folder, package = os.path.split(folder)
+        names.insert(0, package)
+    while names and all(name.isidentifier() for name in names):
+        yield ".".join(names)
+        folder, package = os.path.split(folder)
+        if not package:
+            return
+        names.insert(0, package)
+
+
+def _is_of_module(label: str, modules: Iterable[str]) -> bool:
+    plain = label.removeprefix("namespace ").partition("#")[0].partition(" ")[0]
+    return any(plain == module or plain.startswith(module + ".") for module in modules)
+
+
+def _weight(pattern: str, around: Surroundings) -> Match:
+    known: dict[Digest, bool] = {}
+
+    def named(manifest: Digest) -> bool:
+        if manifest not in known:
+            known[manifest] = any(fnmatchcase(name, pattern) for name in around.weight_names(manifest))
+        return known[manifest]
+
+    def read(trace: Trace) -> bool:
+        return any(each.kind == "weight" and fnmatchcase(each.name, pattern) for each in trace.reads)
+
+    def test(item: Item) -> bool:
+        manifests = {trace.manifest.digest for trace in item.entry.traces if trace.manifest is not None}
+        manifests.update(() if item.told is None else item.told.summary.manifests)
+        return any(map(named, manifests)) or any(map(read, item.entry.traces))
+
+    return test
+
+
+def _revision(digests: frozenset[Digest]) -> Match:
+    return lambda item: any(
+        read.kind == "weight" and read.digest in digests for trace in item.entry.traces for read in trace.reads
+    )
+
+
+class _Named(msgspec.Struct, gc=False):
+    name: str
+
+
+def names_in(manifest: bytes) -> tuple[str, ...]:
+    """The weights that a stored manifest names. Raises msgspec.MsgspecError where it is none."""
+    return tuple(each.name for each in msgspec.json.decode(manifest, type=list[_Named]))

@@ -1,0 +1,201 @@
+"""What there is: one look at rows, files and uses, with what refers to what. Nothing is changed here."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from cachec.codecs.files import tree_of
+from cachec.errors import StoreFault
+from cachec.events import read_log
+from cachec.leases import Held
+from cachec.maintain.catalogue import Catalogue, Damaged, Item
+from cachec.maintain.pins import Pinned
+from cachec.maintain.worth import Levels, Use, uses, worth
+from cachec.model import Digest, Fault, Leaf, Node, Record, Sequence, artifacts
+from cachec.packing import state, unpack
+from cachec.store import Quarantined, Store
+from cachec.usage import occupied
+
+#: Seconds that an entry which was put away stays, to be looked at.
+QUARANTINE_SECONDS = 7 * 86400.0
+
+_DIGEST = re.compile(rb"[0-9a-f]{64}")
+
+
+@dataclass(slots=True)
+class Kept:
+    """An entry, as far as eviction needs it.
+
+    needs: all artifacts that it refers to. groups: of each trace those that a caller is handed. trees: those that a
+    caller is handed. size: bytes on disk of
+    its results, seconds: how long its stage runs; last: Unix time of its last use.
+    """
+
+    name: str
+    state: bytes
+    tags: tuple[str, ...]
+    needs: tuple[Digest, ...]
+    groups: tuple[tuple[Digest, ...], ...]
+    trees: tuple[Digest, ...]
+    size: int
+    seconds: float
+    last: float
+    worth: float
+
+    def in_use(self, held: Held) -> bool:
+        """Whether a living process was handed one of its results."""
+        return any(tree in held for tree in self.trees) or any(
+            all(digest in held for digest in group) for group in self.groups
+        )
+
+
+@dataclass(slots=True)
+class Survey:
+    """The state of a store.
+
+    objects: digest -> (bytes on disk, mtime). counts: how many entries need an artifact. broken: (name, state) of rows
+    that can never hit. put_away: names of rows of quarantined entries that are old. condemned: rows that an earlier gc
+    left, by name, with the artifacts that it was about to remove. unsummarised: entries without a summary.
+    """
+
+    objects: dict[Digest, tuple[int, float]]
+    copied: int
+    entries: list[Kept] = field(default_factory=list)
+    counts: Counter[Digest] = field(default_factory=Counter)
+    trees: Counter[Digest] = field(default_factory=Counter)
+    broken: list[tuple[str, bytes]] = field(default_factory=list)
+    put_away: list[str] = field(default_factory=list)
+    condemned: dict[str, frozenset[Digest]] = field(default_factory=dict)
+    facts: set[Digest] = field(default_factory=set)
+    unsummarised: list[Item] = field(default_factory=list)
+    pinned: Pinned = field(default_factory=lambda: Pinned(()))
+    levels: Levels = field(default_factory=lambda: Levels(version=1))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes on disk of all artifacts, and of what trees hold beside them."""
+        return sum(size for size, _ in self.objects.values()) + self.copied
+
+
+def survey(store: Store, pinned: Pinned, on_fault: Callable[[Fault, str], None], now: float) -> Survey:
+    """Look at everything. Raises StoreFault.
+
+    Files first: an artifact that comes later is not in ``objects``, and nobody removes what is not there.
+    """
+    objects = {ref.digest: (occupied(ref.size), mtime) for ref, mtime in store.objects.iterate()}
+    found = Survey(objects, store.objects.trees.copied(), pinned=pinned, levels=levels_of(store))
+    used = uses(read_log(store.folder))
+    names = {digest: digest for digest in objects}  # one str a digest, however many entries name it
+    for item in Catalogue(store, on_fault).items(every=True):
+        if isinstance(item, Damaged):
+            _damaged(found, item, used)
+            continue
+        kept = _kept(item, used, found.levels, now, names)
+        try:
+            kept.trees = tuple(_trees(item))
+        except StoreFault as fault:  # a folder that is stored malformed: it has no tree, and no call hits it
+            on_fault(fault.fault, fault.detail)
+        found.entries.append(kept)
+        found.counts.update(kept.needs)
+        found.trees.update(kept.trees)
+        if item.told is not None:
+            found.facts.add(item.told.summary.facts)
+            if not item.is_summarised:
+                found.unsummarised.append(item)
+    for name, row in store.index.rows("quarantine:"):
+        if _is_old(name, row, now):
+            found.put_away.append(name)
+        elif row is not None:
+            found.counts.update(_named_in(unpack(row, Quarantined, name).row))
+    for name, row in store.index.rows("condemned:"):
+        found.condemned[name] = frozenset() if row is None else frozenset(_named_in(row))
+    return found
+
+
+def levels_of(store: Store) -> Levels:
+    """The row ``gc:``; a damaged one is as none."""
+    try:
+        row = store.index.read("gc:")
+        return Levels(version=1) if row is None else unpack(row, Levels, "gc:")
+    except StoreFault as fault:
+        if fault.fault not in {Fault.ROW_CORRUPT, Fault.ROW_VERSION, Fault.ROW_REFUSED}:
+            raise
+        return Levels(version=1)
+
+
+def _kept(item: Item, used: dict[Digest, Use], levels: Levels, now: float, names: dict[Digest, Digest]) -> Kept:
+    entry = item.entry
+    sizes = item.sizes()
+    use = used.get(entry.key, Use(1, item.created))
+    last = min(max(use.last, item.created), now)
+    groups = tuple(group for trace in entry.traces if (group := tuple(_interned(names, artifacts_of(trace.value)))))
+    # The size is that of its own results, not of what it shares: it must not depend on which entries are still there.
+    size = sum(occupied(sizes[digest]) for digest in {digest for group in groups for digest in group})
+    seconds = max((trace.seconds for trace in entry.traces), default=0.0)
+    needs = {*sizes, *(() if item.told is None else item.told.summary.kept)}
+    return Kept(
+        name=item.name,
+        state=item.state,
+        tags=entry.tags,
+        needs=tuple(_interned(names, needs)),
+        groups=groups,
+        trees=(),
+        size=size,
+        seconds=seconds,
+        last=last,
+        worth=worth(levels.at(last), use.times, seconds, size),
+    )
+
+
+def _trees(item: Item) -> Iterator[Digest]:
+    """The trees that an entry is handed out as. Raises StoreFault where a stored folder is malformed."""
+    return (tree_of(leaf) for trace in item.entry.traces for leaf in leaves(trace.value) if leaf.codec == "dir")
+
+
+def _damaged(found: Survey, item: Damaged, used: dict[Digest, Use]) -> None:
+    """A row of another version may be another cachec's: its artifacts stay as long as it does."""
+    row_state = b"" if item.row is None else state(item.row)
+    if item.fault.fault is not Fault.ROW_VERSION or item.row is None:
+        found.broken.append((item.name, row_state))
+        return
+    needs = tuple({digest for digest in _named_in(item.row) if digest in found.objects})
+    use = used.get(item.name.rpartition(":")[2], Use(0, 0.0))
+    size = sum(found.objects[digest][0] for digest in needs)
+    level = found.levels.at(use.last)
+    found.entries.append(Kept(item.name, row_state, (), needs, (), (), size, 0.0, use.last, level))
+    found.counts.update(needs)
+
+
+def _is_old(name: str, row: bytes | None, now: float) -> bool:
+    if row is None:
+        return True
+    try:
+        return now - unpack(row, Quarantined, name).time > QUARANTINE_SECONDS
+    except StoreFault:
+        return True
+
+
+def _named_in(row: bytes) -> list[Digest]:
+    """Everything in a row that may be the digest of an artifact, whatever the row is."""
+    return [match.decode() for match in _DIGEST.findall(row)]
+
+
+def _interned(names: dict[Digest, Digest], digests: set[Digest] | Iterator[Digest]) -> Iterator[Digest]:
+    return (names.setdefault(digest, digest) for digest in digests)
+
+
+def artifacts_of(value: Node) -> Iterator[Digest]:
+    """The artifacts of a stored value."""
+    return (ref.digest for ref in artifacts(value))
+
+
+def leaves(node: Node) -> Iterator[Leaf]:
+    """Every leaf of a stored value."""
+    if isinstance(node, Leaf):
+        yield node
+    elif isinstance(node, Sequence | Record):
+        for item in node.items:
+            yield from leaves(item)
