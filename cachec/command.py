@@ -28,9 +28,11 @@ from cachec.fsio import Identity
 from cachec.hashing import EMPTY
 from cachec.key.dependencies import ABSENT, Dependencies, search_environ, search_text
 from cachec.key.environment import environment_parts, variable_digest
+from cachec.key.platform import processor_digest
 from cachec.key.programs import which
 from cachec.key.tools import ToolKeys
 from cachec.recording import Recorder
+from cachec.witness import Witness
 
 #: Passed on to a command without being recorded: where it runs and how it speaks, not what it makes. (PATH chooses
 #: executables, which are recorded by content; what a command starts by itself is named in ``tools=``.)
@@ -78,6 +80,14 @@ def scratch() -> Iterator[Path]:
         _scratch.set(before)
         if recorder is None:
             shutil.rmtree(folder)
+
+
+def host_processor() -> None:
+    """Record in the running stage that its result depends on this machine's processor: what ``native`` and ``host``
+    mean to a compiler. For stages with ``portable=True``, whose key leaves the processor out."""
+    recorder = recording.current()
+    if recorder is not None:
+        recorder.processor(processor_digest())
 
 
 def run(
@@ -144,10 +154,11 @@ def run(
     )
     _check_withheld(declared, args, environ)
     with ExitStack() as stack:
-        watch = _Watch(declared, stack) if recorder is not None else None
+        watch = WeightWatch(declared.weights, stack) if recorder is not None else None
         facts = _Facts(recorder, declared, fixed, keyed, environ) if recorder is not None else None
         if facts is not None:
             facts.record()
+        witness = _witness(recorder, args, program, base, environ, keyed, fixed, declared, stdin_path or stdin)
         if data is None:
             source = os.open(stdin_path or os.devnull, os.O_RDONLY | os.O_CLOEXEC)
             stack.callback(os.close, source)
@@ -175,6 +186,8 @@ def run(
                 facts.weights_read(watch.read(is_certain=is_certain))
         if facts is not None:
             facts.record(again=True)
+        if witness is not None:
+            witness.ended(ended.returncode, ended.stderr)
     if check and ended.returncode:
         import subprocess
 
@@ -296,11 +309,12 @@ class _Facts:
             self._recorder.listing(place, self._dependencies.listing(place))
 
 
-class _Watch:
+class WeightWatch:
     """Watches the weight files that the command is not to read."""
 
-    def __init__(self, declared: _Declared, stack: ExitStack) -> None:
-        self._paths = tuple(path for path, rule in declared.weights.items() if rule != "content")
+    def __init__(self, weights: Mapping[str, WeightRule], stack: ExitStack) -> None:
+        """weights: absolute path -> rule. stack: what ends the watch."""
+        self._paths = tuple(path for path, rule in weights.items() if rule != "content")
         self._stack = stack
         self._before: dict[str, Identity] = {path: fsio.identity(path) for path in self._paths}
         self._unwatched: frozenset[str] = frozenset()
@@ -347,6 +361,33 @@ class _Watch:
             if not is_certain or path in touched or path in self._unwatched or not is_same:
                 found[path] = is_same
         return found
+
+
+def _witness(
+    recorder: Recorder | None,
+    args: Sequence[str],
+    program: str,
+    base: str,
+    environ: Mapping[str, str],
+    keyed: Sequence[str],
+    fixed: Mapping[str, str],
+    declared: _Declared,
+    stdin: bytes | AnyPath | None,
+) -> Witness | None:
+    """For a reproducer; it looks at files before the watch on weights is armed, and after it was drained."""
+    if recorder is None:
+        return None
+    return Witness(
+        recorder,
+        args,
+        program,
+        base,
+        {name: environ.get(name) for name in (*keyed, *fixed)},
+        inputs=[path for path in (*declared.inputs, *declared.candidates) if os.path.exists(path)],
+        outputs=declared.outputs,
+        weights=declared.weights,
+        stdin=stdin if stdin is None or isinstance(stdin, bytes) else os.fspath(stdin),
+    )
 
 
 def _recorded_as(path: str) -> str | None:

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
@@ -18,6 +18,8 @@ from typing import Any, NamedTuple
 GRACE_SECONDS = 2.0
 
 _FORWARDED = (signal.SIGTERM, signal.SIGHUP)
+
+_PR_SET_PDEATHSIG = 1
 
 
 class Ended(NamedTuple):
@@ -39,12 +41,14 @@ def run_process(
     pass_fds: Sequence[int],
     timeout: float | None,
     supervised: bool,
+    ends_with_us: bool = False,
 ) -> Ended:
     """Run ``program`` with ``args`` and exactly ``environ``; stdin is an open descriptor or the bytes to feed.
 
     supervised: tell whether a descendant outlived it, by a small Python process between (about 20 ms). Raises OSError
     where the program can't be started, subprocess.TimeoutExpired after its group was killed. SIGTERM and SIGHUP that
-    would end this process go to the group first (only the main thread can see to that).
+    would end this process go to the group first (only the main thread can see to that). ends_with_us: the kernel sends
+    it SIGTERM where this process, whose main thread has to be the caller, is killed.
     """
     supervised = supervised and bool(sys.executable)
     report_read, report_write = os.pipe() if supervised else (-1, -1)
@@ -67,6 +71,7 @@ def run_process(
                 stderr=subprocess.PIPE,
                 pass_fds=handed,
                 start_new_session=True,
+                preexec_fn=_ending_with(os.getpid()) if ends_with_us else None,  # noqa: PLW1509 - one thread
             )
             if supervised:
                 os.close(report_write)
@@ -80,6 +85,20 @@ def run_process(
         for fd in (report_read, report_write):
             if fd >= 0:
                 os.close(fd)
+
+
+def _ending_with(parent: int) -> Callable[[], None]:
+    """What the child calls before it starts the program: prctl(2), PR_SET_PDEATHSIG."""
+    import ctypes
+
+    prctl = ctypes.CDLL(None, use_errno=True).prctl
+
+    def end_with_parent() -> None:
+        prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)
+        if os.getppid() != parent:  # killed meanwhile
+            os._exit(1)
+
+    return end_with_parent
 
 
 def _reported(report: int, returncode: int, stdout: bytes, stderr: bytes, program: str) -> Ended:

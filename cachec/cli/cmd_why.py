@@ -5,19 +5,41 @@ from __future__ import annotations
 import click
 
 from cachec import report
+from cachec.cli.cmd_check import without_json
+from cachec.cli.cmd_exec import CommandLine
 from cachec.cli.session import Session, clean, json_option, pass_session, print_json
 from cachec.errors import CachecError
 from cachec.key.compare import differences, nearest
 from cachec.model import Entry
 
+#: Where the parsed command line is kept in click's context.
+_LINE = "cachec.command_line"
 
-@click.command("why")
+
+class _KeysOrCommandLine(CommandLine):
+    """``why KEY [OTHER]``, or ``why [OPTIONS] -- COMMAND...``."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """With ``--`` it is a command line, and kept as it is."""
+        if "--" not in args:
+            return click.Command.parse_args(self, ctx, args)
+        rest = super().parse_args(ctx, args)
+        line, as_json = without_json(ctx.params.pop("args"))
+        ctx.params.update(key="", other=None, as_json=as_json)
+        ctx.meta[_LINE] = line
+        return rest
+
+
+@click.command("why", cls=_KeysOrCommandLine)
 @click.argument("key", metavar="KEY")
 @click.argument("other", metavar="[OTHER]", required=False)
 @json_option
 @pass_session
 def command(session: Session, key: str, other: str | None, as_json: bool) -> None:
     """Say what makes KEY another key than OTHER, or than the nearest entry of its stage.
+
+    With -- COMMAND... (and the options of `cachec exec` before it): what `cachec exec` would do, without running it; if
+    it would miss, what differs from the nearest entry, and what to do about it where that is known.
 
     Every differing part is named: code, tools, options, the environment; programs by the operations that differ,
     weights by their specs. "old -> new" reads from the other entry to KEY.
@@ -26,12 +48,19 @@ def command(session: Session, key: str, other: str | None, as_json: bool) -> Non
     Examples:
       cachec why 3fa9c2
       cachec why 3fa9c2 81be07 --json
+      cachec why -- iree-compile model.mlir -o model.vmfb
 
     \b
     JSON: {"key", "stage", "other": {"key", "stage", "chosen": "nearest" or "given"}, "reason": the first one's or null,
            "differences": [{"part", "reason", "old", "new", "words"}]}
     old and new are null where the part is absent. Exit code 1: no such entry, or none to compare with.
+    JSON of a command line: {"outcome", "stage", "key", "detail", "other": null or as above, "differences", "fix"};
+    exit code 0: it would be a hit, 1: it would not.
     """
+    line = click.get_current_context().meta.get(_LINE)
+    if line is not None:
+        _why_command(session, line, as_json)
+        return
     entry = session.entry(key)
     mine = session.parts(entry)
     if other is not None:
@@ -55,6 +84,36 @@ def command(session: Session, key: str, other: str | None, as_json: bool) -> Non
         click.echo(f"  {kind}: {clean(each['words'])}")
     if not found:
         click.echo("  no part differs")
+
+
+def _why_command(session: Session, line: list[str], as_json: bool) -> None:
+    from cachec.launcher.explain import explain
+
+    found = explain(line, session.overrides)
+    outcome = found.outcome
+    if as_json:
+        other = {"key": found.nearest, "stage": outcome.stage, "chosen": "nearest"} if found.nearest else None
+        print_json(
+            {
+                "outcome": outcome.reason.value,
+                "stage": outcome.stage,
+                "key": outcome.key,
+                "detail": outcome.detail,
+                "other": other,
+                "differences": [report.difference_details(each) for each in found.differences],
+                "fix": found.fix,
+            }
+        )
+    else:
+        detail = f": {clean(outcome.detail)}" if outcome.detail and not found.differences else ""
+        click.echo(f"{outcome.reason.value} ({clean(outcome.stage)}){detail}")
+        if found.nearest:
+            click.echo(f"against {found.nearest[: report.SHOWN_KEY]}:")
+        for each in found.differences:
+            click.echo(f"  {each.reason.value.partition(':')[2]}: {clean(each.words)}")
+        if found.fix:
+            click.echo(f"fix: {clean(found.fix)}")
+    click.get_current_context().exit(0 if outcome.hit else 1)
 
 
 def _nearest(session: Session, entry: Entry) -> Entry | None:

@@ -1,0 +1,42 @@
+"""``python -m cachec`` and the console script: ``exec`` by a short road, the rest through ``cachec.cli``."""
+
+import sys
+
+
+def main() -> int:
+    """Run the command line of this process; returns its exit status. ``exec`` ends the process by itself."""
+    if sys.argv[1:2] == ["exec"]:
+        _end(_execute(sys.argv[2:]))
+    from cachec.cli import main as command_line
+
+    command_line(prog_name="cachec")
+    return 0  # click exits by itself
+
+
+def _execute(args: list[str]) -> int:
+    from cachec.launcher.direct import answer
+
+    if answer(args):
+        return 0
+    import gc
+
+    gc.disable()  # a short process: 300 imported modules are no garbage, and looking through them takes a twentieth of it
+    from cachec.launcher.full import main as execute
+
+    return execute(args)
+
+
+def _end(status: int) -> None:
+    """End this process without taking the interpreter apart, which takes longer than a hit on the direct road."""
+    import atexit
+    import os
+
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:  # closed by who started us
+            stream.flush()
+    os._exit(status)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,48 @@
+"""A file that takes whole records at its end, by one ``write`` each. Imports nothing: the launcher uses it."""
+
+import os
+import stat
+
+
+class Appender:
+    """A file that takes whole records at its end. Closed when nobody uses it any more.
+
+    A thread that replaces the appender of a log (a new day) must not close a descriptor that another one is about to
+    write to, so closing is left to the reference count: no lock, which a fork could leave held.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.fd = -1  # for __del__, where open fails
+        self.path = path
+        self.fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        found = os.fstat(self.fd)
+        self._place = (found.st_dev, found.st_ino)
+        if stat.S_ISREG(found.st_mode) and found.st_size and os.pread(self.fd, 1, found.st_size - 1) != b"\n":
+            os.write(self.fd, b"\n")  # a torn last line (power cut, full disk) must not swallow the next record
+
+    def append(self, line: bytes) -> bool:
+        """Append a record by one write; whether all of it fitted. Raises OSError."""
+        return os.write(self.fd, line) == len(line)
+
+    def replaced(self) -> bool:
+        """Whether the path no longer leads to this file."""
+        try:
+            found = os.stat(self.path)
+        except OSError:
+            return True
+        return (found.st_dev, found.st_ino) != self._place
+
+    def disown(self) -> None:
+        """After a fork: a child that made itself a daemon may have closed the descriptor, and used its number again."""
+        try:
+            found = os.fstat(self.fd)
+        except OSError:
+            self.fd = -1
+            return
+        if (found.st_dev, found.st_ino) != self._place:
+            self.fd = -1
+
+    def __del__(self, close=os.close) -> None:  # type: ignore[no-untyped-def]  # Callable would have to be imported
+        if self.fd >= 0:
+            close(self.fd)
+            self.fd = -1

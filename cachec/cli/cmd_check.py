@@ -1,0 +1,56 @@
+"""``cachec check``: would a command line hit?"""
+
+from __future__ import annotations
+
+import click
+
+from cachec.cli.cmd_exec import OPTIONS_HELP, CommandLine
+from cachec.cli.session import Session, clean, pass_session, print_json
+
+
+@click.command(
+    "check",
+    cls=CommandLine,
+    options_metavar="[OPTIONS] --",
+    help=f"""Say whether COMMAND would be a hit, without running it. Nothing is stored or counted.
+
+    {OPTIONS_HELP}
+      --json           print one JSON document
+
+    \b
+    Examples:
+      cachec check -- iree-compile model.mlir -o model.vmfb
+      cachec check --json --strip -- iree-compile model.mlir -o model.vmfb
+
+    \b
+    JSON: {{"outcome": "hit", "miss:<reason>" or "bypass:<reason>", "stage", "key", "detail"}}
+    Exit code: 0 a hit, 1 not one, 2 wrong use or an error.
+    """,
+)
+@click.argument("args", nargs=-1, type=click.UNPROCESSED, metavar="COMMAND...")
+@pass_session
+def command(session: Session, args: tuple[str, ...]) -> None:
+    from cachec.launcher.explain import explain
+
+    rest, as_json = without_json(args)
+    outcome = explain(rest, session.overrides).outcome
+    if as_json:
+        print_json(
+            {
+                "outcome": outcome.reason.value,
+                "stage": outcome.stage,
+                "key": outcome.key,
+                "detail": outcome.detail,
+            }
+        )
+    else:
+        detail = f": {clean(outcome.detail)}" if outcome.detail else ""
+        click.echo(f"{outcome.reason.value}{detail}")
+    click.get_current_context().exit(0 if outcome.hit else 1)
+
+
+def without_json(args: tuple[str, ...]) -> tuple[list[str], bool]:
+    """The arguments without a ``--json`` before ``--``, and whether there was one."""
+    end = args.index("--") if "--" in args else len(args)
+    own = [arg for arg in args[:end] if arg != "--json"]
+    return [*own, *args[end:]], len(own) != end

@@ -1,0 +1,61 @@
+"""``cachec exec``: a compiler behind the cache. Alone on the line it takes a shorter road (see ``__main__``)."""
+
+from __future__ import annotations
+
+import click
+
+from cachec.cli.session import Session, pass_session
+
+
+class CommandLine(click.Command):
+    """A command that takes its arguments as they are: click would take out ``--``."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Keep everything, except that ``--help`` before ``--`` asks for help."""
+        own = args[: args.index("--")] if "--" in args else args
+        if {"-h", "--help"} & set(own):
+            return super().parse_args(ctx, ["--help"])
+        ctx.params["args"] = tuple(args)
+        return []
+
+
+#: Help for the options that ``exec``, ``check`` and ``why`` share.
+OPTIONS_HELP = """\b
+    Options, for what no adapter tells:
+      --input PATH     a file or folder that COMMAND reads
+      --output PATH    a file or folder that it writes
+      --weights PATH[=content|opened|name]
+                       a file of weights: keyed by content; by content only if it is opened; by its name
+      --env NAME       a variable that COMMAND gets, and that is in the key
+      --tool COMMAND   an executable that it starts
+      --strip          give it the model without weights; these are written beside the output (.irpa)
+      --hardlink       outputs may be hard links into the store, read-only
+      --portable       leave the processor out of the key"""
+
+
+@click.command(
+    "exec",
+    cls=CommandLine,
+    options_metavar="[OPTIONS] --",
+    help=f"""Run a compiler, or hand out what it wrote before for the same inputs.
+
+    What COMMAND reads and writes is known for iree-compile, iree-opt, iree-import-onnx, mlir-opt, mlir-translate, llc,
+    opt and clang, and from adapters of your own (the table [adapters] of cachec.toml). Anything else passes through.
+
+    {OPTIONS_HELP}
+
+    \b
+    Examples:
+      cachec exec -- iree-compile model.mlir -o model.vmfb --iree-hal-target-device=local
+      cachec exec -- clang -c a.c -o a.o
+      cachec exec --input in.txt --output out.bin -- ./mytool in.txt out.bin
+
+    Exit code: that of COMMAND; 2 for wrong use of cachec; 127 where COMMAND is not there.
+    """,
+)
+@click.argument("args", nargs=-1, type=click.UNPROCESSED, metavar="COMMAND...")
+@pass_session
+def command(session: Session, args: tuple[str, ...]) -> None:
+    from cachec.launcher.full import main
+
+    click.get_current_context().exit(main(args, session.overrides))

@@ -1,0 +1,299 @@
+"""Adapters: what the arguments of a known command mean. TOML files, shipped in ``cachec/adapters`` or a user's own.
+
+A user's adapters are in the configuration file, and win over shipped ones:
+
+    [adapters]
+    files = ["tools/mycc.toml"]        # relative to the configuration file
+
+    [adapters.mycc]                    # or in place
+    match = ["mycc", "mycc-[0-9]*"]
+
+An adapter is a table with the keys of ``Adapter``; each item of ``flags`` has the keys of ``Flag``. Where a file is
+malformed the error names the file and the line.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from cachec import config
+from cachec.errors import ConfigError
+from cachec.hashing import Hasher
+
+#: What a flag means.
+#:
+#: value: keyed by its text; no file is looked for. input: a file that is read. output, output-folder: what is written.
+#: depfile: an output in the syntax of Make that names the files that were read. depfile-on, depfile-short: the flag
+#: makes the command write one; a short one leaves out system headers. search: a folder where files are looked for.
+#: weights: a file of weights. path-only: its value leaves the key. side-effect: it is there for what the command
+#: prints or writes beside its result. sees-cwd: the current folder comes into the result. language: says what the input
+#: is written in. unknown: the command is not understood with it.
+Meaning = Literal[
+    "value",
+    "input",
+    "output",
+    "output-folder",
+    "depfile",
+    "depfile-on",
+    "depfile-short",
+    "search",
+    "weights",
+    "path-only",
+    "side-effect",
+    "sees-cwd",
+    "language",
+    "unknown",
+]
+
+#: How a flag takes its value: the next argument, right behind its name, or behind ``=``. None: it takes none.
+Takes = Literal["next", "joined", "equals"]
+
+#: How a weight file is keyed; ``name``: it is withheld from the command, which is told its name at most.
+WeightKey = Literal["content", "opened", "name"]
+
+SHIPPED = Path(__file__).parent.parent / "adapters"
+
+
+class Flag(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
+    """One flag. names: as they are written; a ``*`` at the end stands for any rest. key: for ``weights``.
+
+    unless: with one of these flags on the line this description does not hold, and the flag is keyed like any other.
+    """
+
+    names: tuple[str, ...]
+    means: Meaning = msgspec.field(name="is")
+    takes: tuple[Takes, ...] = ()
+    unless: tuple[str, ...] = ()
+    key: WeightKey = "content"
+
+
+class Environment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
+    """keyed: variables that the command gets and that are in the key. passed: it gets them, and they are not. search:
+    keyed too, and lists of folders where files are looked for."""
+
+    keyed: tuple[str, ...] = ()
+    passed: tuple[str, ...] = ()
+    search: tuple[str, ...] = ()
+
+
+class Adapter(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
+    """What is known of one command.
+
+    match: names of its executable, with ``*``, ``?`` and ``[...]``. distribution: the one that it has to belong to, and
+    that counts with it; also: and these, where they are installed. helpers: executables that it starts.
+
+    positional: what an argument without a dash is. format: of the inputs; the plugin of that name strips them, always
+    (``strip``) or with ``--strip``. strip_as: what the command takes for a weight, in the plugin's words. stdin: the
+    command reads that where no input is named. stdout: it writes its result there where no output is. single: it is not
+    understood with several inputs; requires: nor without one of these flags. default_output: flag -> suffix of the file
+    that is written to the current folder where no output is named. suffixes: of the inputs that are understood, empty
+    for any; languages: value of the ``language`` flag -> the suffix that it stands for.
+
+    dashes: ``either`` where ``-x`` and ``--x`` are one flag. response_files: ``@FILE`` holds arguments.
+
+    volatile: words in an input, or in what it includes, that make the result depend on more than the files that are
+    named, and what they mean. unless_set: word -> the variable that makes it harmless. includes: inputs (by suffix)
+    that include other files. Such a command has to be able to write a depfile with ``-MD -MF FILE``. builtin_search:
+    folders of the system whose names count then. shadows: endings of files that are taken instead of one that a flag
+    names, if they are there.
+
+    normalises: flag that keeps paths out of the result -> what leaks without it; for ``cachec audit``.
+    origin: the file that the adapter was read from.
+    """
+
+    name: str
+    match: tuple[str, ...]
+    distribution: str = ""
+    also: tuple[str, ...] = ()
+    helpers: tuple[str, ...] = ()
+    positional: Literal["input", "value"] = "input"
+    format: str = ""
+    strip: bool = False
+    strip_as: str = ""
+    stdin: bool = False
+    stdout: bool = False
+    single: bool = False
+    requires: tuple[str, ...] = ()
+    default_output: dict[str, str] = {}
+    dashes: Literal["exact", "either"] = "exact"
+    response_files: bool = False
+    volatile: dict[str, str] = {}
+    unless_set: dict[str, str] = {}
+    builtin_search: tuple[str, ...] = ()
+    suffixes: tuple[str, ...] = ()
+    includes: tuple[str, ...] = ()
+    shadows: tuple[str, ...] = ()
+    languages: dict[str, str] = {}
+    normalises: dict[str, str] = {}
+    environment: Environment = Environment()
+    flags: tuple[Flag, ...] = ()
+    origin: str = ""
+
+    def digest(self) -> str:
+        """Over everything but where it was read."""
+        hasher = Hasher("adapter")
+        hasher.part("json", msgspec.json.encode(msgspec.structs.replace(self, origin="")))
+        return hasher.digest()
+
+    def matches(self, name: str) -> bool:
+        """Whether the adapter is for an executable of this base name."""
+        return any(fnmatch.fnmatchcase(name, pattern) for pattern in self.match)
+
+
+def find(program: str, asked: str) -> Adapter | None:
+    """The adapter for a command: by the name that was asked for, else by that of the file that it leads to.
+
+    program: path of the executable. Raises ConfigError where an adapter is malformed.
+    """
+    names = dict.fromkeys((os.path.basename(asked), os.path.basename(os.path.realpath(program))))
+    everything = tuple(every())
+    for name in names:
+        for adapter in everything:
+            if adapter.matches(name):
+                return adapter
+    return None
+
+
+def every() -> Iterator[Adapter]:
+    """All adapters, a user's first. Raises ConfigError where one is malformed."""
+    yield from _configured()
+    for path in sorted(SHIPPED.glob("*.toml")):
+        yield read(path)
+
+
+def sources() -> tuple[str, ...]:
+    """Files outside cachec that adapters are read from, beside the configuration file."""
+    table = config.sub_table("adapters")
+    return () if table is None else tuple(str(path) for path in _files(table))
+
+
+def read(path: str | os.PathLike[str]) -> Adapter:
+    """The adapter in a file. Raises ConfigError naming file and line."""
+    import tomllib
+
+    where = os.fspath(path)
+    try:
+        text = Path(path).read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"adapter {where}: can't be read: {error}") from error
+    try:
+        table = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        at = re.search(r"at line (\d+)", str(error))
+        raise ConfigError(f"{where}:{at[1] if at else text.count(chr(10)) + 1}: not valid TOML: {error}") from error
+    table.setdefault("name", Path(path).stem)
+    return _adapter(table, where, text)
+
+
+def _configured() -> Iterator[Adapter]:
+    table = config.sub_table("adapters")
+    if table is None:
+        return
+    for name, data in table.data.items():
+        if name == "files":
+            continue
+        if not isinstance(data, dict):
+            raise ConfigError(f"{table.where(name)}: adapters.{name} is {data!r}; it has to be a table, or files=[...]")
+        yield _adapter({"name": name, **data}, table.path, table.text)
+    for path in _files(table):
+        yield read(path)
+
+
+def _files(table: config.SubTable) -> Iterator[Path]:
+    listed = table.data.get("files", [])
+    if not isinstance(listed, list) or not all(isinstance(item, str) for item in listed):
+        raise ConfigError(f"{table.where('files')}: files = {listed!r} is not accepted; give a list of paths")
+    for item in listed:
+        yield Path(table.folder, os.path.expanduser(item))
+
+
+def _adapter(table: dict[str, Any], where: str, text: str) -> Adapter:
+    flags = table.get("flags", [])
+    table = {**table, "origin": where}
+    if isinstance(flags, list):
+        table["flags"] = [_flag(item, number, where, text) for number, item in enumerate(flags)]
+    try:
+        found = msgspec.convert({**table, "flags": [] if isinstance(flags, list) else flags}, Adapter)
+    except msgspec.ValidationError as error:
+        raise _malformed(where, text, str(error), _line_of(text, str(error))) from None
+    if not found.match:
+        raise ConfigError(f"{where}:{_line(text, 'match')}: match is empty; name the executables, as in ['mycc*']")
+    for pattern in found.match:
+        if not pattern or "/" in pattern or _is_unclosed(pattern):
+            raise ConfigError(
+                f"{where}:{_line(text, 'match')}: bad pattern {pattern!r}; match takes base names such as "
+                "'clang' or 'clang-[0-9]*'"
+            )
+    return msgspec.structs.replace(found, flags=tuple(table["flags"]))
+
+
+def _flag(item: Any, number: int, where: str, text: str) -> Flag:
+    line = _line_of_flag(text, number)
+    try:
+        flag = msgspec.convert(item, Flag)
+    except msgspec.ValidationError as error:
+        raise _malformed(where, text, str(error), line) from None
+    for name in flag.names:
+        if not name.startswith(("-", "@")) or "*" in name[:-1] or name == "-":
+            raise ConfigError(
+                f"{where}:{line}: bad flag {name!r}; a name begins with '-', and '*' may only be its last character"
+            )
+    needs_value = flag.means in {"input", "output", "output-folder", "depfile", "search", "weights", "path-only"}
+    if not flag.names or (needs_value and not flag.takes):
+        raise ConfigError(
+            f"{where}:{line}: a flag that is {flag.means!r} needs names and takes, such as takes = ['next', 'equals']"
+        )
+    return flag
+
+
+def _malformed(where: str, text: str, problem: str, line: int) -> ConfigError:
+    hint = ""
+    unknown = re.search(r"unknown field `([^`]*)`", problem)
+    if unknown:
+        import difflib
+
+        kind = Flag if "names" in problem or _is_flag_line(text, line) else Adapter
+        known = [field.encode_name for field in msgspec.structs.fields(kind) if field.name != "origin"]
+        close = difflib.get_close_matches(unknown[1], known, 1)
+        hint = f"; did you mean {close[0]!r}?" if close else f"; the keys are {', '.join(known)}"
+    return ConfigError(f"{where}:{line}: {problem}{hint}")
+
+
+def _is_unclosed(pattern: str) -> bool:
+    start = pattern.find("[")
+    return start >= 0 and "]" not in pattern[start + 2 :]
+
+
+def _is_flag_line(text: str, line: int) -> bool:
+    lines = text.split("\n")
+    return line <= len(lines) and lines[line - 1].lstrip().startswith("{")
+
+
+def _line_of(text: str, problem: str) -> int:
+    named = re.search(r"`\$\.(\w+)", problem) or re.search(r"field `([^`]*)`", problem)
+    return _line(text, named[1]) if named else 1
+
+
+def _line(text: str, key: str) -> int:
+    match = re.search(rf"(?m)^[^\S\n]*{re.escape(key)}\s*=", text)
+    return text.count("\n", 0, match.start()) + 1 if match else 1
+
+
+def _line_of_flag(text: str, number: int) -> int:
+    """The line of the flag of that number, where each is a line of its own that begins with ``{``."""
+    begin = re.search(r"(?m)^\s*flags\s*=\s*\[", text)
+    if begin is None:
+        return 1
+    for match in re.finditer(r"(?m)^[^\S\n]*(?:flags\s*=\s*\[\s*)?\{", text[begin.start() :]):
+        if not number:
+            at = begin.start() + match.end()
+            return text.count("\n", 0, at) + 1
+        number -= 1
+    return text.count("\n", 0, begin.start()) + 1

@@ -1,0 +1,430 @@
+"""What one command line means, as its adapter or options tell: inputs, outputs, weights, flags."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+from cachec.errors import UsageError
+from cachec.launcher.adapters import Adapter, Flag, WeightKey
+from cachec.launcher.helpers import DETAIL, is_helper
+from cachec.model import Reason
+
+#: Response files may name others; the tools themselves stop somewhere too.
+_MAX_RESPONSE_DEPTH = 8
+
+_PIECES = re.compile(r"[=,]")
+
+
+class PassThrough(Exception):
+    """The command is not cached. reason, detail: of the outcome. told: whether the user is to hear of it. stage: its
+    name, where an adapter was found."""
+
+    def __init__(self, reason: Reason, detail: str, *, told: bool = False) -> None:
+        super().__init__(detail)
+        self.reason = reason
+        self.detail = detail
+        self.told = told
+        self.stage = ""
+
+
+@dataclass(frozen=True)
+class Options:
+    """What ``cachec exec`` was told beside the command. weights: path -> key; paths as they were given."""
+
+    inputs: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()
+    weights: dict[str, WeightKey] = field(default_factory=dict)
+    env: tuple[str, ...] = ()
+    tools: tuple[str, ...] = ()
+    strip: bool = False
+    hardlink: bool = False
+    portable: bool = False
+
+
+class Piece(NamedTuple):
+    """One piece of the command line that is keyed by its text.
+
+    label: the flag, or what a bare argument is. text: None where it leaves the key. begin, end: its arguments, counted
+    from the one behind the command's name; both -1 where a response file holds them.
+    """
+
+    label: str
+    text: str | None
+    means: str
+    begin: int
+    end: int
+
+
+class Input(NamedTuple):
+    """A file that the command reads, as an absolute path. text: as it was given. where: the argument, for messages.
+
+    main: one that is compiled, and not one that a flag names.
+    """
+
+    path: str
+    text: str
+    where: str
+    main: bool = True
+
+
+class Output(NamedTuple):
+    """A file or a folder that it writes, as an absolute path. kind: ``any`` is whichever of the two is there."""
+
+    path: str
+    kind: Literal["file", "folder", "depfile", "any"]
+    where: str
+
+
+@dataclass
+class Command:
+    """One command line, understood. Paths are absolute; ``cwd`` is where relative ones start.
+
+    argv: with the command's name as it was given. program: the executable that this leads to. search: folders where
+    files are looked for, in order. responses: files that arguments were read from. absent: files that are looked for
+    and not there. undescribed: paths that flags name, of which nothing is known. includes: an input includes other
+    files. depfile: what is written of these: ``short`` leaves system headers out, empty where nothing is.
+    """
+
+    argv: tuple[str, ...]
+    program: str
+    cwd: str
+    adapter: Adapter | None
+    options: Options
+    pieces: list[Piece] = field(default_factory=list)
+    inputs: list[Input] = field(default_factory=list)
+    outputs: list[Output] = field(default_factory=list)
+    weights: dict[str, WeightKey] = field(default_factory=dict)
+    search: list[str] = field(default_factory=list)
+    responses: list[str] = field(default_factory=list)
+    absent: list[str] = field(default_factory=list)
+    undescribed: list[str] = field(default_factory=list)
+    stdin: bool = False
+    sees_cwd: bool = False
+    includes: bool = False
+    depfile: Literal["full", "short", ""] = ""
+
+    @property
+    def stage(self) -> str:
+        """The name of the stage in keys and reports."""
+        return f"exec:{self.adapter.name if self.adapter is not None else os.path.basename(self.argv[0])}"
+
+
+def describe(
+    argv: Sequence[str], program: str, cwd: str, adapter: Adapter | None, options: Options, environ: dict[str, str]
+) -> Command:
+    """What the command line means. Raises PassThrough where it is not to be cached, UsageError for bad options."""
+    command = Command(tuple(argv), program, cwd, adapter, options)
+    for text in (*argv, cwd):
+        if not is_text(text):
+            raise PassThrough(Reason.NOT_UNDERSTOOD, f"{text!a} is not UTF-8")
+    if adapter is None:
+        if not options.inputs and not options.outputs:
+            name = os.path.basename(argv[0])
+            if is_helper(name):
+                raise PassThrough(Reason.BUILD_HELPER, DETAIL)
+            raise PassThrough(
+                Reason.UNKNOWN_COMMAND,
+                f"no adapter describes {name!r}; say what it reads and writes with --input and --output",
+            )
+        for number, arg in enumerate(argv[1:]):
+            command.pieces.append(Piece(f"argument {number + 1}", arg, "value", number, number + 1))
+        command.sees_cwd = True
+    else:
+        _Reader(command, adapter).read()
+        for name in adapter.environment.search:
+            command.search += [
+                os.path.join(cwd, folder) for folder in environ.get(name, "").split(":") if environ.get(name)
+            ]
+    _add_options(command, options)
+    _check_outputs(command)
+    return command
+
+
+def is_text(text: str) -> bool:
+    """Whether an argument or a path can be written as UTF-8, which keys and records are."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _add_options(command: Command, options: Options) -> None:
+    for text in options.inputs:
+        path = os.path.join(command.cwd, text)
+        if not os.path.exists(path):
+            raise UsageError(f"--input {text}: there is no such file; name a file or folder that the command reads")
+        command.inputs.append(Input(path, text, f"--input {text}"))
+    for text in options.outputs:
+        command.outputs.append(Output(os.path.join(command.cwd, text), "any", f"--output {text}"))
+    for text, key in options.weights.items():
+        path = os.path.join(command.cwd, text)
+        if not os.path.isfile(path):
+            raise UsageError(f"--weights {text}: there is no such file; name an existing file of weights")
+        command.weights[path] = key
+        command.inputs = [each for each in command.inputs if each.path != path]
+
+
+def _check_outputs(command: Command) -> None:
+    seen: dict[str, Output] = {}
+    for output in command.outputs:
+        real = os.path.realpath(output.path)
+        other = seen.setdefault(real, output)
+        if other is not output:
+            raise UsageError(f"{output.where} and {other.where} are one output, {real!r}; two outputs need two names")
+        try:
+            mode = os.stat(output.path).st_mode
+        except OSError:
+            continue
+        if not stat.S_ISREG(mode) and not (stat.S_ISDIR(mode) and output.kind in {"folder", "any"}):
+            raise PassThrough(Reason.NOT_UNDERSTOOD, f"{output.where} leads to {output.path!r}, which is no file")
+    for each in command.inputs:
+        written = seen.get(os.path.realpath(each.path))
+        if written is not None:
+            raise PassThrough(Reason.NOT_UNDERSTOOD, f"{each.where} is read, and written as {written.where}")
+
+
+class _Reader:
+    """Reads the arguments of one known command."""
+
+    def __init__(self, command: Command, adapter: Adapter) -> None:
+        self._command = command
+        self._adapter = adapter
+        self._present: set[str] = set()
+        self._missing: list[str] = []
+        self._suffix = ""
+        self._on: Literal["full", "short", ""] = ""
+        self._depfile: Output | None = None
+        self._args: list[tuple[str, int]] = []
+        self._to_stdout = False
+
+    def read(self) -> None:
+        """Fill in the command."""
+        self._expand(self._command.argv[1:], 0, response="")
+        names = [arg.partition("=")[0] for arg, _ in self._args]
+        self._present = {self._dashed(name) for name in names}
+        at = 0
+        while at < len(self._args):
+            at = self._one(at)
+        self._finish()
+
+    def _expand(self, args: Sequence[str], depth: int, response: str) -> None:
+        for number, arg in enumerate(args):
+            if not arg.startswith("@") or len(arg) == 1:
+                self._args.append((arg, -1 if response else number))
+                continue
+            path = os.path.join(self._command.cwd, arg[1:])
+            if not os.path.isfile(path):
+                self._command.absent.append(path)
+                self._args.append((arg, -1 if response else number))
+                continue
+            if not self._adapter.response_files or depth >= _MAX_RESPONSE_DEPTH:
+                raise self._unknown(arg, "a response file, which its adapter does not describe")
+            import shlex
+
+            try:
+                with open(path, encoding="utf-8", errors="surrogateescape") as file:
+                    inner = shlex.split(file.read())
+            except (OSError, ValueError) as error:
+                raise self._unknown(arg, f"a response file that can't be read: {error}") from error
+            self._command.responses.append(path)
+            self._expand(inner, depth + 1, arg)
+
+    def _one(self, at: int) -> int:
+        arg, number = self._args[at]
+        if arg == "-" or not arg.startswith("-"):
+            self._positional(arg, number)
+            return at + 1
+        if arg == "--":
+            raise self._unknown(arg, "the end of flags, which its adapter does not describe")
+        flag, name, value = self._match(arg)
+        if flag is None:
+            self._other(arg, number)
+            return at + 1
+        end = at + 1
+        if value is None and "next" in flag.takes:
+            if end == len(self._args):
+                raise self._unknown(arg, "a flag that lacks its value")
+            value = self._args[end][0]
+            end += 1
+        self._flag(flag, name, value, number, number + (end - at) if number >= 0 else -1)
+        return end
+
+    def _match(self, arg: str) -> tuple[Flag | None, str, str | None]:
+        """(flag, its name, its value where the argument holds it)."""
+        text = self._dashed(arg)
+        head, equals, tail = text.partition("=")
+        best: tuple[int, Flag | None, str, str | None] = (0, None, "", None)
+        for flag in self._adapter.flags:
+            if any(self._dashed(name) in self._present for name in flag.unless):
+                continue
+            for written in flag.names:
+                name = self._dashed(written)
+                if name.endswith("*"):
+                    rank, hit, value = len(name) - 1, text.startswith(name[:-1]), None
+                elif text == name:
+                    rank, hit, value = 10_000, True, None
+                elif head == name and equals and "equals" in flag.takes:
+                    rank, hit, value = 9_999, True, tail
+                else:
+                    rank, hit = len(name), "joined" in flag.takes and text.startswith(name)
+                    value = text[len(name) :]
+                if hit and rank > best[0]:
+                    best = rank, flag, written, value
+        return best[1], best[2], best[3]
+
+    def _dashed(self, text: str) -> str:
+        return text[1:] if self._adapter.dashes == "either" and text.startswith("--") else text
+
+    def _flag(self, flag: Flag, name: str, value: str | None, begin: int, end: int) -> None:
+        command, means = self._command, flag.means
+        shown = name if value is None else f"{name} {value}"
+        if means == "side-effect":
+            raise PassThrough(Reason.SIDE_EFFECT_FLAG, f"{self._written(begin, name)} is there for what it prints")
+        if means == "unknown":
+            raise self._unknown(self._written(begin, name), "a flag that its adapter leaves to the compiler")
+        text: str | None = value or ""
+        if means in {"output", "output-folder", "depfile"} and value is not None:
+            text = self._output(means, value, shown)
+        elif means == "path-only":
+            text = None
+        elif means == "input" and value is not None:
+            self._input(value, shown)
+        elif means == "weights" and value is not None:
+            command.weights[os.path.join(command.cwd, value)] = flag.key
+        elif means == "search" and value is not None:
+            command.search.append(os.path.join(command.cwd, value))
+        elif means == "language":
+            if value not in self._adapter.languages:
+                raise self._unknown(shown, "a language that its adapter does not describe")
+            self._suffix = self._adapter.languages[value]
+        elif means == "depfile-on":
+            self._on = "full"
+        elif means == "depfile-short":
+            self._on = "short"
+        elif means == "sees-cwd":
+            command.sees_cwd, text, name = True, "", self._written(begin, name)
+        command.pieces.append(Piece(name, text, means, begin, end))
+
+    def _written(self, number: int, name: str) -> str:
+        return self._command.argv[number + 1] if number >= 0 else name
+
+    def _output(self, means: str, value: str, shown: str) -> str | None:
+        if value == "-" and means == "output":
+            self._to_stdout = True
+            return value
+        path = os.path.join(self._command.cwd, value)
+        found = Output(path, "folder" if means == "output-folder" else "file", shown)
+        if means == "depfile":
+            self._depfile = found._replace(kind="depfile")
+        else:
+            self._command.outputs.append(found)
+        return None
+
+    def _input(self, text: str, where: str) -> None:
+        path = os.path.join(self._command.cwd, text)
+        if not os.path.isfile(path):
+            raise PassThrough(Reason.NOT_UNDERSTOOD, f"input {text!r} ({where}) does not exist", told=True)
+        for ending in self._adapter.shadows:
+            if os.path.lexists(path + ending):
+                raise self._unknown(where, f"and {text + ending!r} is there, which is taken instead")
+            self._command.absent.append(path + ending)
+        self._command.inputs.append(Input(path, text, where, False))
+
+    def _positional(self, arg: str, number: int) -> None:
+        command = self._command
+        where = f"argument {number + 1}" if number >= 0 else f"{arg!r} in a response file"
+        if arg == "-":
+            command.stdin = True
+            command.pieces.append(Piece("standard input", arg, "input", number, number + 1))
+            return
+        path = os.path.join(command.cwd, arg)
+        if self._adapter.positional == "input" and os.path.isfile(path):
+            command.inputs.append(Input(path, arg, where))
+            command.pieces.append(Piece("input", arg, "input", number, number + 1))
+            return
+        if os.path.isdir(path):
+            raise self._unknown(arg, "a folder, which its adapter does not describe")
+        self._missing.append(arg)
+        command.undescribed.append(path)
+        command.pieces.append(Piece(where, arg, "value", number, number + 1))
+
+    def _other(self, arg: str, number: int) -> None:
+        """A flag that the adapter does not name: keyed by its text, and by the content of a file that it names."""
+        command = self._command
+        pieces = dict.fromkeys([*_PIECES.split(arg)[1:], arg[arg.find("/") :] if "/" in arg else ""])
+        for piece in filter(None, pieces):
+            path = os.path.join(command.cwd, piece)
+            if os.path.isfile(path):
+                command.inputs.append(Input(path, piece, arg, False))
+            elif os.path.isdir(path):
+                raise self._unknown(arg, f"and {piece!r} is a folder, so what is read there is not known")
+            else:
+                command.undescribed.append(path)
+        name, equals, value = arg.partition("=")
+        command.pieces.append(Piece(name if equals else arg, value, "value", number, number + 1))
+
+    def _finish(self) -> None:
+        command, adapter = self._command, self._adapter
+        required = {self._dashed(name) for name in adapter.requires}
+        if required and not required & self._present:
+            raise self._unknown(os.path.basename(command.argv[0]), f"without any of {', '.join(adapter.requires)}")
+        main = [each for each in command.inputs if each.main]
+        if not main and not command.stdin:
+            if self._missing:
+                raise PassThrough(
+                    Reason.NOT_UNDERSTOOD, f"input {self._missing[0]!r} (an argument) does not exist", told=True
+                )
+            if not adapter.stdin:
+                raise self._unknown(os.path.basename(command.argv[0]), "no input")
+            command.stdin = True
+        if adapter.single and len(main) + command.stdin > 1:
+            raise self._unknown(os.path.basename(command.argv[0]), "with more than one input")
+        suffix = self._suffix or (os.path.splitext(main[0].path)[1] if main else "")
+        if adapter.suffixes and suffix not in adapter.suffixes:
+            raise self._unknown(main[0].text if main else "-", f"an input of kind {suffix!r}")
+        command.includes = suffix in adapter.includes
+        if not any(output.kind == "file" for output in command.outputs) and not self._to_stdout:
+            self._default_output(main)
+        self._depfiles(main)
+
+    def _default_output(self, main: list[Input]) -> None:
+        for flag, ending in self._adapter.default_output.items():
+            if self._dashed(flag) in self._present and main:
+                stem = os.path.splitext(os.path.basename(main[0].path))[0]
+                path = os.path.join(self._command.cwd, stem + ending)
+                self._command.outputs.append(Output(path, "file", f"the output of {flag}"))
+                return
+        if not self._adapter.stdout:
+            raise self._unknown(os.path.basename(self._command.argv[0]), "without an output")
+
+    def _depfiles(self, main: list[Input]) -> None:
+        command = self._command
+        command.depfile = self._on
+        if not self._on:
+            return
+        if self._depfile is None:
+            first = next((output for output in command.outputs if output.kind == "file"), None)
+            if first is None:
+                raise self._unknown("-MD", "with the output on stdout")
+            path = os.path.splitext(first.path)[0] + ".d"
+            self._depfile = Output(path, "depfile", "the file that -MD or -MMD writes")
+        if not command.includes:
+            raise self._unknown("-MD", f"for an input of kind {os.path.splitext(main[0].path)[1]!r}")
+        depfile = self._depfile
+        command.outputs.append(depfile)
+        # The rule in a depfile names the output.
+        for at, piece in enumerate(command.pieces):
+            if piece.means == "output" and piece.text is None and piece.begin >= 0:
+                command.pieces[at] = piece._replace(text=self._value(piece))
+
+    def _value(self, piece: Piece) -> str:
+        return "\0".join(self._command.argv[piece.begin + 1 : piece.end + 1])
+
+    def _unknown(self, arg: str, why: str) -> PassThrough:
+        return PassThrough(Reason.NOT_UNDERSTOOD, f"{arg!r}: {why} (adapter {self._adapter.name})")

@@ -1,0 +1,292 @@
+"""The direct road of ``cachec exec``: a command line that was answered before, from a memo of what its key rests on.
+
+A memo is no second cache. It says: this command line, in this folder and environment, has this key *as long as these
+files are what they were*; and what that key's entry holds. So it answers where every file still has its identity (or,
+where that proves nothing, its content), nothing that was looked for in vain is there, the row of the index is the same,
+and the artifacts are whole. Anything else is left to ``full``, which makes the key itself.
+
+Imports no module that takes a millisecond: not even ``typing``.
+
+    direct/ab/<64 hex>    in the cache's default folder; the name is the BLAKE3 of arguments and current folder
+
+    bytes 0-15    ``cachec direct 1`` and a newline
+    bytes 16-47   BLAKE3-256 of the rest
+    bytes 48-55   u64 little-endian: length of the fields; then the fields, then the blobs
+    fields        separated by NUL, numbers in decimal, a list as its length and its items:
+                  arguments, current folder, version of cachec, boot id;
+                  variables (name, ``=value`` or ``-``), how many CACHEC_*;
+                  absent paths; folders (path, identity, trust, names that must be absent);
+                  files (path, identity, trust, digest); store; index file, identity, trust, row, digest of the row;
+                  artifacts (digest, size, identity, trust); outputs (path, mode, artifact number or ``-``);
+                  lengths of blobs; the record for the log, and the copy's path
+    blobs         stdout, stderr, then the outputs without an artifact, in order
+
+trust is ``1`` where an equal identity (``dev:ino:size:mtime_ns:ctime_ns``) proves equal content (see hashing.py), else
+``0``. The index file's may be ``2``: it will prove that once the last change is two seconds old; a memo is then written
+again, as that saves every later hit the look into the index. A memo of another version, or a damaged one, is not there.
+"""
+
+import os
+import time
+
+from blake3 import blake3
+
+from cachec import __version__
+from cachec.appending import Appender
+from cachec.launcher.restore import mode_of, restore_bytes, restore_file
+
+MAGIC = b"cachec direct 1\n"
+_HEADER = len(MAGIC) + 32 + 8
+
+#: A file that has to be read, as its identity proves nothing, is left to the whole road from this size: that
+#: remembers digests.
+MAX_HASHED = 1 << 24
+
+BOOT_ID = "/proc/sys/kernel/random/boot_id"
+
+_SELECT = "SELECT mode, filename, value FROM Cache WHERE key = ? AND raw = 1"
+_MODE_RAW = 1
+
+#: As ``fsio.SETTLE_SECONDS``.
+_SETTLE_SECONDS = 2.0
+
+
+class _Stale(Exception):
+    """The memo does not hold."""
+
+
+def memo_path(args: list[str], environ: "os._Environ[str] | dict[str, str]", cwd: str) -> str:
+    """Where the memo of a command line is."""
+    folder = environ.get("CACHEC_DIR", "")
+    if folder:
+        folder = os.path.normpath(os.path.join(cwd, os.path.expanduser(folder)))
+    else:
+        base = environ.get("XDG_CACHE_HOME", "")
+        if not base.startswith("/"):
+            base = os.path.join(environ.get("HOME") or os.path.expanduser("~"), ".cache")
+        folder = os.path.join(base, "cachec")
+    name = blake3(os.fsencode("\0".join((*args, "", cwd)))).hexdigest()
+    return f"{folder}/direct/{name[:2]}/{name}"
+
+
+def identity(path: str | bytes) -> bytes:
+    """The identity of what a path leads to. Raises OSError."""
+    s = os.stat(path)
+    return b"%d:%d:%d:%d:%d" % (s.st_dev, s.st_ino, s.st_size, s.st_mtime_ns, s.st_ctime_ns)
+
+
+def answer(args: list[str]) -> bool:
+    """Hand out the result of a command line (what follows ``cachec exec``), if a memo has it; whether it has."""
+    started = time.perf_counter()
+    try:
+        cwd = os.getcwd()
+        path = memo_path(args, os.environ, cwd)
+        with open(path, "rb", 0) as file:
+            data = file.read()
+    except (OSError, ValueError):
+        return False  # the usual miss; the other road tells of real trouble
+    try:
+        memo = _Memo(data)
+        memo.check_request(args, cwd)
+        memo.check_files()
+        memo.check_row()
+        memo.read_rest()
+        memo.check_artifacts()
+        memo.hand_out()
+    except (_Stale, OSError, ValueError, IndexError, StopIteration):
+        return False  # what is wrong, if anything is, is met again on the other road, and told there
+    memo.log(started)
+    memo.replay()
+    try:
+        memo.renew(path)
+    except OSError:
+        return True  # it stays as it is: slower, not wrong
+    return True
+
+
+class _Memo:
+    """A memo as it is read, field by field."""
+
+    def __init__(self, data: bytes) -> None:
+        if data[: len(MAGIC)] != MAGIC or blake3(data[48:]).digest() != data[16:48]:
+            raise _Stale
+        end = _HEADER + int.from_bytes(data[48:56], "little")
+        self._fields = data[_HEADER:end].split(b"\0")
+        self._at = 0
+        self._blobs = memoryview(data)[end:]
+        self._outputs: list[tuple[str, bytes, int]] = []
+        self._artifacts: list[tuple[str, bytes, bytes, bytes]] = []
+        self._streams: list[memoryview] = []
+        self._store = ""
+        self._record = self._copy = b""
+        self._renewed = False
+
+    def _next(self) -> bytes:
+        self._at += 1
+        return self._fields[self._at - 1]
+
+    def _take(self, count: int) -> list[bytes]:
+        self._at += count
+        return self._fields[self._at - count : self._at]
+
+    def check_request(self, args: list[str], cwd: str) -> None:
+        """The command line, the folder, the boot and the variables are those that it was made for."""
+        if self._take(int(self._next())) != [os.fsencode(arg) for arg in args] or self._next() != os.fsencode(cwd):
+            raise _Stale
+        if self._next() != __version__.encode():
+            raise _Stale
+        with open(BOOT_ID, "rb", 0) as file:
+            if file.read(64).strip() != self._next():
+                raise _Stale
+        environ = os.environb
+        for _ in range(int(self._next())):
+            name, wanted = self._take(2)
+            value = environ.get(name)
+            if wanted != (b"-" if value is None else b"=" + value):
+                raise _Stale
+        if int(self._next()) != sum(name.startswith(b"CACHEC_") for name in environ):
+            raise _Stale
+
+    def check_files(self) -> None:
+        """What was read is as it was, and what was looked for in vain is not there."""
+        access = os.access
+        for path in self._take(int(self._next())):
+            if access(path, os.F_OK):
+                raise _Stale
+        for _ in range(int(self._next())):
+            path, wanted, trust = self._take(3)
+            names = self._take(int(self._next()))
+            if identity(path) == wanted and trust == b"1":
+                continue
+            if not names or any(access(path + b"/" + name, os.F_OK) for name in names):
+                raise _Stale
+        for _ in range(int(self._next())):
+            _check_file(*self._take(4))
+
+    def check_row(self) -> None:
+        """The index still has the row, as it was."""
+        self._store = os.fsdecode(self._next())
+        file, wanted, trust, row, digest = self._take(5)
+        now = identity(file)
+        is_quiet = not _has_log(file)
+        if trust == b"1" and now == wanted and is_quiet:
+            return  # nobody has written to the database since the row was seen in it
+        found = _read_row(os.fsdecode(file), row.decode(), is_quiet)
+        if found is None or blake3(found).hexdigest().encode() != digest:
+            raise _Stale
+        if is_quiet and trust != b"0" and identity(file) == now and not _has_log(file):
+            is_settled = time.time() - os.stat(file).st_ctime > _SETTLE_SECONDS
+            self._fields[self._at - 4 : self._at - 2] = [now, b"1" if is_settled else b"2"]
+            self._renewed = is_settled
+
+    def renew(self, path: str) -> None:
+        """Write the memo again, where the index file is known better now. Raises OSError."""
+        if not self._renewed:
+            return
+        fields = b"\0".join(self._fields)
+        rest = b"".join((len(fields).to_bytes(8, "little"), fields, self._blobs))
+        restore_bytes(b"".join((MAGIC, blake3(rest).digest(), rest)), path, 0o600)
+
+    def read_rest(self) -> None:
+        """Artifacts, outputs and blobs."""
+        for _ in range(int(self._next())):
+            digest, size, found, trust = self._take(4)
+            name = digest.decode("ascii")
+            if len(name) != 64 or not name.isalnum():
+                raise _Stale
+            self._artifacts.append((f"{self._store}/objects/{name[:2]}/{name}", found, trust, digest))
+            if int(size) < 0:
+                raise _Stale
+        for _ in range(int(self._next())):
+            path, mode, number = self._take(3)
+            self._outputs.append((os.fsdecode(path), mode, -1 if number == b"-" else int(number)))
+        at = 0
+        for length in map(int, self._take(int(self._next()))):
+            self._streams.append(self._blobs[at : at + length])
+            at += length
+        self._record, self._copy = self._take(2)
+        if at != len(self._blobs) or self._at != len(self._fields):
+            raise _Stale
+
+    def check_artifacts(self) -> None:
+        """Each is there, and whole."""
+        for path, found, trust, digest in self._artifacts:
+            _check_file(os.fsencode(path), found, trust, digest)
+
+    def hand_out(self) -> None:
+        """Put the outputs in their places. Raises OSError; the other road then does it again, and tells."""
+        blobs = iter(self._streams[2:])
+        for path, mode, number in self._outputs:
+            if number < 0:
+                restore_bytes(bytes(next(blobs)), path, mode_of(mode.decode()))
+            else:
+                restore_file(self._artifacts[number][0], path, mode_of(mode.decode()))
+
+    def log(self, started: float) -> None:
+        """Append the outcome to the log of the day, and to its copy. What can't be written is left out."""
+        now = time.time()
+        line = self._record + b',"seconds":%.9f,"time":%.6f}\n' % (time.perf_counter() - started, now)
+        day = time.strftime("%Y-%m-%d", time.gmtime(now))
+        for path in (f"{self._store}/log/{day}.jsonl", os.fsdecode(self._copy)):
+            if path:
+                try:
+                    Appender(path).append(line)
+                except OSError:
+                    continue  # as events.EventLog does: no record is no reason to fail a hit
+
+    def replay(self) -> None:
+        """Write what the command wrote to stdout and stderr. Where nobody reads, end as the command would have."""
+        try:
+            for fd, view in enumerate(self._streams[:2], 1):
+                while view:
+                    view = view[os.write(fd, view) :]
+        except BrokenPipeError:
+            import signal
+
+            signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+            os.kill(os.getpid(), signal.SIGPIPE)
+
+
+def _check_file(path: bytes, wanted: bytes, trust: bytes, digest: bytes) -> None:
+    if identity(path) == wanted and trust == b"1":
+        return
+    if not digest:
+        raise _Stale
+    with open(path, "rb", 0) as file:
+        if os.fstat(file.fileno()).st_size > MAX_HASHED or blake3(file.readall()).hexdigest().encode() != digest:
+            raise _Stale
+
+
+def _has_log(file: bytes) -> bool:
+    try:
+        return os.stat(file + b"-wal").st_size > 0
+    except FileNotFoundError:
+        return False
+
+
+def _read_row(file: str, key: str, is_quiet: bool) -> bytes | None:
+    """The value of a row as index.py writes it, None for any other row. Raises OSError or ValueError.
+
+    Where there is no log the file is read without locks (``immutable=1``), and looked at again after that. The C module
+    is imported by itself: what ``sqlite3`` adds to it takes longer than the look-up.
+    """
+    import _sqlite3
+
+    before = identity(file)
+    quoted = file.replace("%", "%25").replace("?", "%3f").replace("#", "%23")
+    try:
+        connection = _sqlite3.connect(f"file:{quoted}?{'immutable=1' if is_quiet else 'mode=rw'}", uri=True)
+        connection.text_factory = bytearray
+        connection.execute("PRAGMA query_only = 1")
+        connection.execute("PRAGMA trusted_schema = 0")
+        connection.execute("PRAGMA cell_size_check = 1")
+        rows = connection.execute(_SELECT, (key,)).fetchall()
+        connection.close()
+    except _sqlite3.Error as error:
+        raise ValueError(f"the index can't be read: {error}") from error
+    if is_quiet and (identity(file) != before or _has_log(os.fsencode(file))):
+        return None
+    for mode, filename, value in rows:
+        if mode == _MODE_RAW and filename is None and type(value) is bytes:
+            return value
+    return None

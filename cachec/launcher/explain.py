@@ -1,0 +1,128 @@
+"""``cachec check`` and ``cachec why`` for a command line: what ``exec`` would do, without running it."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from cachec.errors import StoreFault, UsageError
+from cachec.key.compare import PartDifference, differences, nearest
+from cachec.key.programs import which
+from cachec.launcher import options
+from cachec.launcher.arguments import Command, Options, PassThrough
+from cachec.launcher.full import describe_here
+from cachec.launcher.running import run_command
+from cachec.launcher.stage import CommandStage, Opened
+from cachec.launcher.stripping import Stripped, strip_inputs
+from cachec.model import Mode, Outcome, Part, Reason
+from cachec.stage.engine import Engine
+
+#: As many of a stage's newest entries are compared.
+_CANDIDATES = 20
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What ``exec`` would do. nearest: the key of the entry that the differences are from; empty for none. fix: what
+    would make it a hit, where that is known; empty else."""
+
+    outcome: Outcome
+    nearest: str = ""
+    differences: tuple[PartDifference, ...] = ()
+    fix: str = ""
+
+
+def explain(args: Sequence[str], overrides: Mapping[str, object] | None = None) -> Explanation:
+    """What ``cachec exec`` with these arguments would do, and why. Raises CachecError for wrong use.
+
+    A command that reads its standard input would wait for it, so for such a one this raises UsageError.
+    """
+    given, argv = options.parse(args)
+    opened = Opened(overrides or {}, dict(os.environ))
+    try:
+        program = which(argv[0], opened.variables)
+        if program is None:
+            raise UsageError(f"{argv[0]!r} is not an executable in PATH; install it, or give its path")
+        return _explain(opened, given, argv, program)
+    finally:
+        opened.store.close()
+
+
+def _explain(opened: Opened, given: Options, argv: Sequence[str], program: str) -> Explanation:
+    name = f"exec:{os.path.basename(argv[0])}"
+    try:
+        if opened.settings.mode is Mode.OFF:
+            raise PassThrough(Reason.MODE_OFF, "")
+        command = describe_here(opened, given, argv, program)
+        name = command.stage
+        if command.stdin:
+            raise UsageError("the command reads its standard input, which would be gone; name its input as a file")
+        with strip_inputs(command) as stripped:
+            return _from_engine(opened, command, stripped)
+    except PassThrough as way:
+        outcome = Outcome(reason=way.reason, stage=way.stage or name, key="", detail=way.detail)
+        return Explanation(outcome, fix=_way_in(way.reason))
+
+
+def _from_engine(opened: Opened, command: Command, stripped: Sequence[Stripped]) -> Explanation:
+    def body(command: Command, stripped: Any, stdin: str | None) -> dict[str, Any]:
+        return run_command(opened.environment, command, command.argv, stdin)
+
+    stage = CommandStage(command, body)
+    engine = opened.engine(command)
+    arguments = (command, stripped, None)
+    outcome = engine.check(stage, arguments, {})
+    if outcome.hit or outcome.reason in {Reason.DEPENDENCY_CHANGED, Reason.WEIGHT_CONTENT_CHANGED}:
+        return Explanation(outcome)
+    parts = engine.tools.requests.request(stage, stage.binding.bind(arguments, {})).parts()
+    found = _nearest(engine, command.stage, parts)
+    if found is None:
+        return Explanation(outcome)
+    told = differences(found[1], parts, opened.store.content)
+    if any(each.name.startswith("arg/") for each in told):
+        told = tuple(each for each in told if not each.name.startswith("order/"))  # it follows
+    return Explanation(outcome, found[0], told, _fix(told))
+
+
+def _nearest(engine: Engine, stage: str, parts: Sequence[Part]) -> tuple[str, Sequence[Part]] | None:
+    store = engine.tools.store
+    candidates = []
+    try:
+        for key in store.recent(stage)[:_CANDIDATES]:
+            entry = store.lookup(key)
+            if entry is not None:
+                candidates.append((key, store.parts(entry)))
+    except StoreFault as fault:
+        engine.events.note_fault(fault.fault, fault.detail)
+    return nearest(candidates, parts)
+
+
+def _way_in(reason: Reason) -> str:
+    return {
+        Reason.UNKNOWN_COMMAND: "describe it: cachec exec --input ... --output ... -- COMMAND, or an adapter",
+        Reason.NOT_UNDERSTOOD: "add what is missing to an adapter of your own ([adapters] in cachec.toml)",
+        Reason.SIDE_EFFECT_FLAG: "leave the flag out",
+        Reason.MODE_OFF: "unset CACHEC_MODE",
+    }.get(reason, "")
+
+
+def _fix(told: Sequence[PartDifference]) -> str:
+    """What to do about the first difference that there is a remedy for; empty where there is none."""
+    for each in told:
+        kind = each.name.partition("/")[0]
+        if kind == "platform":
+            return "where the result does not depend on the processor, say --portable"
+        if kind == "arg" and each.old and each.new and _differ_in_folder(each.old, each.new):
+            return "only a folder differs: set base_dir (CACHEC_BASE_DIR) to the checkout"
+        if kind == "env":
+            return f"set {each.name.removeprefix('env/')} as it was, or leave it out of the environment"
+    return ""
+
+
+def _differ_in_folder(old: str, new: str) -> bool:
+    """Whether two texts with absolute paths are equal once the folders of these are left out."""
+    shortened = [re.sub(r"/\S*/", "/", text) for text in (old, new)]
+    return "/" in old and shortened[0] == shortened[1]

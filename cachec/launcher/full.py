@@ -1,0 +1,213 @@
+"""``cachec exec`` by the whole road: describe the command, ask the engine, hand out or run."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn
+
+from cachec.errors import CachecError, StoreFault, UnstorableResult
+from cachec.key.programs import which
+from cachec.launcher import adapters, options
+from cachec.launcher.arguments import Command, Options, PassThrough, describe
+from cachec.launcher.memo import remember
+from cachec.launcher.restore import mode_of, restore_bytes, restore_file, restore_tree
+from cachec.launcher.running import CommandFailed, run_command
+from cachec.launcher.stage import CommandStage, Opened
+from cachec.launcher.stripping import Stripped, strip_inputs, stripped_command_line, write_weights
+from cachec.model import Fault, Mode, Outcome, Reason
+
+#: What a shell returns where a command is not there, can't be started, or ended by signal n (then 128 + n).
+_NOT_FOUND, _NOT_STARTED, _SIGNALLED = 127, 126, 128
+_WRONG_USE = 2
+
+
+def main(args: Sequence[str], overrides: Mapping[str, object] | None = None) -> int:
+    """Run the command line behind ``--``; returns its exit status. ``args``: what follows ``cachec exec``."""
+    if args[:1] in (["--help"], ["-h"]):
+        print(options.USAGE)  # noqa: T201 - the command's output
+        return 0
+    try:
+        return _execute(args, overrides or {})
+    except CommandFailed as failed:
+        _replay(failed.ended.stdout, failed.ended.stderr)
+        return _status(failed.ended.returncode)
+    except CachecError as error:
+        _say(f"error: {error}")
+        return _WRONG_USE
+    except KeyboardInterrupt:
+        _die_by(signal.SIGINT)
+    except BrokenPipeError:
+        _die_by(signal.SIGPIPE)
+
+
+def _execute(args: Sequence[str], overrides: Mapping[str, object]) -> int:  # noqa: RET503 - the last line never returns
+    given, argv = options.parse(args)
+    opened = Opened(overrides, dict(os.environ))
+    program = which(argv[0], opened.variables)
+    if program is None:
+        _say(f"error: {argv[0]!r} is not an executable in PATH; install it, or give its path")
+        return _NOT_FOUND
+    stdin: int | None = None
+    command: Command | None = None
+    way: PassThrough
+    try:
+        if opened.settings.mode is Mode.OFF:
+            raise PassThrough(Reason.MODE_OFF, "")
+        command = describe_here(opened, given, argv, program)
+        if command.stdin:
+            stdin = _spool()
+        return _through_engine(list(args), opened, command, stdin)
+    except PassThrough as found:
+        way = found
+    except BrokenPipeError:
+        raise
+    except OSError as error:  # something can't be read: the command says it better
+        way = PassThrough(Reason.NOT_UNDERSTOOD, str(error), told=True)
+    name = command.stage if command is not None else way.stage or f"exec:{os.path.basename(argv[0])}"
+    opened.events.emit(Outcome(reason=way.reason, stage=name, key="", detail=way.detail, time=time.time()))
+    if way.told and opened.settings.log != "off":
+        _say(f"{way.reason.value} {name}: {way.detail}")
+    pass_through(program, argv, stdin)
+
+
+def describe_here(opened: Opened, given: Options, argv: Sequence[str], program: str) -> Command:
+    """What the command line means in the current folder. Raises PassThrough, UsageError, ConfigError."""
+    adapter = adapters.find(program, argv[0])
+    program = os.path.join(opened.places.cwd, program)
+    try:
+        return describe(argv, program, opened.places.cwd, adapter, given, opened.variables)
+    except PassThrough as way:
+        way.stage = "" if adapter is None else f"exec:{adapter.name}"
+        raise
+
+
+def _through_engine(args: list[str], opened: Opened, command: Command, stdin: int | None) -> int:
+    kept = None if stdin is None else f"/proc/self/fd/{stdin}"
+    made: list[dict[str, Any]] = []
+
+    def body(command: Command, stripped: Sequence[Stripped], stdin: str | None) -> dict[str, Any]:
+        line = stripped_command_line(command, stripped)
+        source = f"/proc/self/fd/{stripped[0].fd}" if stripped else stdin
+        made.append(run_command(opened.environment, command, line, source))
+        return made[-1]
+
+    stage = CommandStage(command, body)
+    engine = opened.engine(command)
+    try:
+        with strip_inputs(command) as stripped:
+            try:
+                value, outcome = engine.call(stage, (command, stripped, kept), {})
+            except UnstorableResult as error:  # a folder with a link that leads out of it, say: it did compile
+                _say(f"not stored: {error}")
+                value, outcome = made[-1], None
+            if outcome is not None and outcome.hit:
+                try:
+                    _hand_out(opened, command, value)
+                except StoreFault as fault:
+                    opened.events.note_fault(fault.fault, fault.detail)
+                    if stripped:
+                        value = body(command, stripped, None)
+                    else:
+                        pass_through(command.program, command.argv, stdin)
+            if stripped:
+                _write_weights(command, stripped)
+        if outcome is not None and (outcome.hit or outcome.stored):
+            remember(args, opened, command, engine.tools.looker, stage.binding.bind((command, (), kept), {}))
+        stdout, stderr = opened.places.filled(value["stdout"]), opened.places.filled(value["stderr"])
+    except OSError as error:
+        if error.filename != command.program:
+            raise
+        _say(f"error: {command.argv[0]!r} can't be started: {error.strerror}")
+        return _NOT_STARTED
+    finally:
+        opened.store.close()
+    _replay(stdout, stderr)
+    return 0
+
+
+def _hand_out(opened: Opened, command: Command, value: Any) -> None:
+    """Put what is stored in its places. Raises StoreFault where the store fails, PassThrough where an output can't be
+    written: the command may manage, or says why not.
+    """
+    for output, stored, word in zip(command.outputs, value["outputs"], value["modes"], strict=True):
+        hardlink = command.options.hardlink
+        try:
+            if isinstance(stored, bytes):
+                restore_bytes(opened.places.filled(stored), output.path, mode_of(word))
+            elif os.path.isdir(stored.path):
+                restore_tree(os.fspath(stored.path), output.path, hardlink=hardlink)
+            else:
+                restore_file(os.fspath(stored.path), output.path, mode_of(word), hardlink=hardlink)
+        except OSError as error:
+            if not isinstance(stored, bytes) and not os.path.exists(stored.path):
+                raise StoreFault(Fault.ARTIFACT_MISSING, f"{stored.path} went while it was handed out") from error
+            raise PassThrough(
+                Reason.UNDESCRIBED,
+                f"output {output.path!r} ({output.where}) can't be written: {error.strerror}",
+                told=True,
+            ) from error
+
+
+def _write_weights(command: Command, stripped: Sequence[Stripped]) -> None:
+    try:
+        write_weights(command, stripped)
+    except OSError as error:
+        raise CachecError(f"the weights can't be written beside the output: {error}") from error
+
+
+def pass_through(program: str, argv: Sequence[str], stdin: int | None) -> NoReturn:
+    """Become the command, as if cachec were not there. stdin: what was read of it already."""
+    if stdin is not None:
+        os.lseek(stdin, 0, os.SEEK_SET)
+        os.dup2(stdin, 0)
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them, and that would be inherited
+        signal.signal(number, signal.SIG_DFL)
+    try:
+        os.execv(program, list(argv))
+    except OSError as error:
+        _say(f"error: {argv[0]!r} can't be started: {error.strerror}")
+        sys.exit(_NOT_STARTED)
+
+
+def _spool() -> int:
+    """All of standard input, in a file without a name."""
+    import tempfile
+
+    with tempfile.TemporaryFile() as file:
+        while piece := os.read(0, 1 << 20):
+            file.write(piece)
+        file.flush()
+        return os.dup(file.fileno())
+
+
+def _replay(stdout: bytes, stderr: bytes) -> None:
+    sys.stdout.flush()
+    for fd, data in ((1, stdout), (2, stderr)):
+        view = memoryview(data)
+        while view:
+            view = view[os.write(fd, view) :]
+
+
+def _status(returncode: int) -> int:
+    if returncode >= 0:
+        return returncode
+    if -returncode in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL, signal.SIGPIPE):
+        _die_by(-returncode)
+    return _SIGNALLED - returncode
+
+
+def _die_by(number: int) -> NoReturn:
+    """End as the command did, so that who waits for us sees the signal."""
+    if number != signal.SIGKILL:
+        signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
+    sys.exit(_SIGNALLED + number)  # where it is blocked
+
+
+def _say(words: str) -> None:
+    sys.stderr.write(f"cachec: {words}\n")
+    sys.stderr.flush()

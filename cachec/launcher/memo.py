@@ -1,0 +1,358 @@
+"""Writes the memos that ``direct`` reads; see the format there. A memo that can't be written is left out.
+
+What a memo rests on is looked at in this order: the identity of every file; then, anew, the key and the trace. So a
+file that changes meanwhile has another identity than the memo says, or another key.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import msgspec
+from blake3 import blake3
+
+from cachec import __version__, fsio
+from cachec.command import WATCHED_FILESYSTEMS
+from cachec.key.elf import DEFAULT_FOLDERS, ElfError, read_elf
+from cachec.key.programs import Finder, Program, interpreter_name, which
+from cachec.launcher import adapters, direct
+from cachec.launcher.arguments import Command
+from cachec.launcher.request import environment, helper_path, keyed_variables
+from cachec.launcher.stage import Opened
+from cachec.launcher.stripping import wants_strip
+from cachec.model import Mode, Outcome, Reason, Trace
+from cachec.stage.look import Looker
+from cachec.store import Store
+
+#: Modes in which a hit may be handed out by a memo, and one written.
+_MODES = frozenset({Mode.ON, Mode.REQUIRE})
+
+#: Variables that choose settings, folders or programs, beside the keyed ones and CACHEC_*.
+_VARIABLES = ("PATH", "PWD", "HOME", "XDG_CACHE_HOME", "PYTHONPATH", "LD_LIBRARY_PATH")
+
+#: Bytes of streams in a memo; what writes more is answered by the other road.
+_MAX_BLOBS = 1 << 20
+
+#: Bytes of a script where its interpreter is named, and how many interpreters of interpreters there are.
+_HEAD, _MAX_DEPTH = 4096, 4
+
+_PRELOAD = "/etc/ld.so.preload"
+
+
+class _Unfit(Exception):
+    """There is no memo for this one."""
+
+
+def remember(args: list[str], opened: Opened, command: Command, looker: Looker, arguments: dict[str, Any]) -> bool:
+    """Write the memo of a command line whose result is in the store; whether there is one now."""
+    if (
+        opened.settings.mode not in _MODES
+        or opened.settings.log == "all"
+        or command.stdin
+        or wants_strip(command)
+        or command.options.hardlink
+    ):
+        return False
+    try:
+        data = _Writer(opened, command, looker, arguments).data(args)
+        path = direct.memo_path(args, opened.variables, os.getcwd())
+        fsio.make_dir(os.path.dirname(path))
+        with fsio.Staging(os.path.dirname(path)) as staged:
+            staged.write(data)
+            staged.commit(path, mode=0o600, fsync=False)
+    except (_Unfit, OSError):
+        return False  # the whole road answers as well, only slower
+    return True
+
+
+class _Writer:
+    """The fields of one memo."""
+
+    def __init__(self, opened: Opened, command: Command, looker: Looker, arguments: dict[str, Any]) -> None:
+        self._opened = opened
+        self._command = command
+        self._looker = looker
+        self._arguments = arguments
+        self._digests = opened.store.digests
+        self._mounts = fsio.Mounts()
+        self._absent: dict[str, None] = {}
+        self._folders: dict[str, dict[str, None]] = {}
+        self._files: dict[str, str] = {}
+        self._out: list[bytes] = []
+
+    def data(self, args: list[str]) -> bytes:
+        """The whole memo. Raises _Unfit, OSError."""
+        requests: Any = self._opened.requests
+        first = self._looker.look(requests.request(None, self._arguments))
+        if first.trace is None:
+            raise _Unfit
+        self._collect(first.trace)
+        files = [(path, direct.identity(path), digest) for path, digest in self._files.items()]
+        folders = [(path, direct.identity(path), names) for path, names in self._folders.items()]
+        request = requests.request(None, self._arguments, fresh=True)
+        second = self._looker.look(request)
+        if second.trace != first.trace:
+            raise _Unfit
+        self._request(args)
+        self._list([[os.fsencode(path)] for path in self._absent])
+        self._list(
+            [
+                [os.fsencode(path), found, _flag(self._trusts_folder(path, found)), *_listed(map(os.fsencode, names))]
+                for path, found, names in folders
+            ]
+        )
+        self._list(
+            [
+                [os.fsencode(path), found, _flag(self._is_certain(path, found, digest)), digest.encode()]
+                for path, found, digest in files
+            ]
+        )
+        self._row(self._opened.store, request.digest)
+        blobs = self._results(second.value)
+        outcome = Outcome(reason=Reason.HIT, stage=self._command.stage, key=request.digest, saved=second.trace.seconds)
+        copy = self._opened.settings.stats_file
+        self._put(msgspec.json.encode(outcome)[:-1], b"" if copy is None else os.fsencode(copy))
+        fields = b"\0".join(self._out)
+        rest = b"".join((len(fields).to_bytes(8, "little"), fields, *blobs))
+        return b"".join((direct.MAGIC, blake3(rest).digest(), rest))
+
+    # --- what the result rests on
+
+    def _collect(self, trace: Trace) -> None:
+        command, places = self._command, self._opened.places
+        for each in command.inputs:
+            if os.path.isdir(each.path):
+                raise _Unfit  # all of a folder: the whole road looks into it
+            self._files[each.path] = self._digests.of_path(each.path)
+        for path, key in command.weights.items():
+            if key == "content":
+                self._files[path] = self._digests.of_path(path)
+        for path in command.responses:
+            self._files[path] = self._digests.of_path(path)
+        for path in (*command.undescribed, *command.absent):
+            self._absent[path] = None
+        for read in trace.reads:
+            path = places.present(read.where)
+            if read.kind == "file":
+                self._files[path] = read.digest
+            elif read.kind == "listing":
+                self._folders.setdefault(path, {})
+            elif read.kind == "absent":
+                self._folders.setdefault(os.path.dirname(path), {})[os.path.basename(path)] = None
+            elif read.kind != "folder":
+                raise _Unfit
+        self._settings()
+        self._programs()
+
+    def _settings(self) -> None:
+        """The configuration files that are, or could be, in force, and the adapters."""
+        folder = self._opened.places.cwd
+        while True:
+            for name in ("cachec.toml", "pyproject.toml"):
+                self._file_or_absent(os.path.join(folder, name))
+            parent = os.path.dirname(folder)
+            if parent == folder:
+                break
+            folder = parent
+        adapter = self._command.adapter
+        for path in (*adapters.sources(), *(() if adapter is None else (adapter.origin,))):
+            self._file_or_absent(path)
+
+    def _programs(self) -> None:
+        """Everything that starting the compiler loads, and the places where other files would be loaded instead."""
+        command = self._command
+        environ = environment(command, self._opened.variables)
+        distributions = self._opened.requests.distributions(command)
+        finder = Finder(distributions)
+        self._looked_up(command.argv[0], environ)
+        programs = [finder.program(command.program, environ)]
+        adapter = command.adapter
+        helpers = (adapter.helpers if adapter is not None else ()) + command.options.tools
+        for path in [helper_path(name, command, environ) for name in helpers]:
+            self._looked_up(path, environ)
+            programs.append(finder.program(path, environ))
+        for name in helpers:
+            self._looked_up(name, environ)
+        names = set() if adapter is None or not adapter.distribution else {adapter.distribution, *adapter.also}
+        for program in programs:
+            names |= {name for _, name in program.distributions}
+            self._loaded(program, environ)
+        for name in names:
+            distribution = distributions.find(name)
+            record = None if distribution is None else distribution.record()
+            if distribution is None or record is None:
+                continue  # one of ``also`` that is not installed: its folder tells
+            self._files.setdefault(distribution.record_path, "")
+            for row in record.rows:
+                path = os.path.normpath(os.path.join(distribution.root, row.path))
+                if not row.path.endswith(".pyc"):
+                    self._file_or_absent(path, "")
+            self._folders.setdefault(distribution.root, {})
+
+    def _looked_up(self, asked: str, environ: dict[str, str], depth: int = 0) -> None:
+        """The places where an executable would be found first, and the one where it is; then those of its interpreter.
+
+        The path counts as it was found: a link in it may come to lead elsewhere.
+        """
+        found = which(asked, environ, self._command.cwd)
+        if "/" not in asked:
+            for folder in environ.get("PATH", os.defpath).split(os.pathsep):
+                path = os.path.join(self._command.cwd, folder, asked)
+                if path == found:
+                    break
+                if os.path.exists(path):
+                    raise _Unfit  # there, and not to be executed: that may change
+                self._absent[path] = None
+        if found is None:
+            return
+        self._file_or_absent(found, self._digests.of_installed(found))
+        with open(found, "rb") as file:
+            head = file.read(_HEAD)
+        name = interpreter_name(head) if head.startswith(b"#!") else ""
+        if name and depth < _MAX_DEPTH:
+            self._looked_up(name, environ, depth + 1)
+
+    def _loaded(self, program: Program, environ: dict[str, str]) -> None:
+        self._file_or_absent(program.path, self._digests.of_installed(program.path))
+        folders: set[str] = set()
+        for _, path in program.files:
+            self._files[path] = self._digests.of_installed(path)
+            try:
+                elf = read_elf(path)
+            except (ElfError, OSError):
+                continue
+            origin = os.path.dirname(path)
+            for folder in (*elf.rpath, *elf.runpath):
+                folders.add(folder.replace("${ORIGIN}", origin).replace("$ORIGIN", origin))
+        for script, _ in program.distributions:
+            if script:
+                self._files[script] = self._digests.of_installed(script)
+        if program.cache is not None:
+            self._files[program.cache[0]] = self._digests.of_path(program.cache[0])
+        self._file_or_absent(_PRELOAD)
+        folders.update(filter(None, environ.get("LD_LIBRARY_PATH", "").replace(";", ":").split(":")))
+        folders.update(folder for folder in DEFAULT_FOLDERS if "{" not in folder)
+        folders.update(f"{folder}/{os.uname().machine}-linux-gnu" for folder in ("/lib", "/usr/lib"))
+        for folder in folders:
+            if "$" in folder:
+                raise _Unfit
+            self._names_in(os.path.join(self._command.cwd, folder))
+
+    def _names_in(self, folder: str) -> None:
+        """Whatever appears or goes in a folder may matter."""
+        if os.path.isdir(folder):
+            self._folders.setdefault(folder, {})
+        else:
+            self._absent[folder] = None
+
+    def _file_or_absent(self, path: str, digest: str | None = None) -> None:
+        if os.path.isfile(path):
+            self._files.setdefault(path, self._digests.of_path(path) if digest is None else digest)
+        else:
+            self._absent[path] = None
+
+    # --- trust
+
+    def _trusts_folder(self, path: str, found: bytes) -> bool:
+        """Whether a name that comes or goes would show in the identity. No folder is written through a map."""
+        now = fsio.identity(path)
+        return direct.identity(path) == found and fsio.settled(now) and self._mounts.kind(path) in WATCHED_FILESYSTEMS
+
+    def _trusts(self, path: str, found: bytes) -> bool:
+        """Whether a later change would show in the identity, and this one is still the file's."""
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        try:
+            return direct.identity(path) == found and self._digests.trusts(fd, fsio.identity(fd))
+        finally:
+            os.close(fd)
+
+    def _is_certain(self, path: str, found: bytes, digest: str) -> bool:
+        if not digest:  # a file of a distribution, trusted as RECORD is (see key/tools.py)
+            if not fsio.settled(fsio.identity(path)):
+                raise _Unfit
+            return True
+        fd = fsio.open_read(path)
+        try:
+            is_foreign = os.fstat(fd).st_uid != os.geteuid() and not os.access(path, os.W_OK, effective_ids=True)
+            is_certain = (fsio.no_writer(fd) or is_foreign) and self._trusts(path, found)
+            if not is_certain and os.fstat(fd).st_size > direct.MAX_HASHED:
+                raise _Unfit
+            return is_certain
+        finally:
+            os.close(fd)
+
+    # --- the rest of the fields
+
+    def _request(self, args: list[str]) -> None:
+        self._list([[os.fsencode(arg)] for arg in args])
+        with open(direct.BOOT_ID, "rb") as file:
+            self._put(os.fsencode(os.getcwd()), __version__.encode(), file.read().strip())
+        environ = self._opened.variables
+        cachec = [name for name in environ if name.startswith("CACHEC_")]
+        names = dict.fromkeys([*_VARIABLES, *keyed_variables(self._command), *cachec])
+        adapter = self._command.adapter
+        for word in adapter.unless_set.values() if adapter is not None else ():
+            names[word] = None
+        self._list(
+            [[os.fsencode(name), b"=" + os.fsencode(environ[name]) if name in environ else b"-"] for name in names]
+        )
+        self._put(b"%d" % len(cachec))
+
+    def _row(self, store: Store, key: str) -> None:
+        place = store.entry_row(key)
+        file = os.path.join(store.folder, "index", "cache.db")
+        found = direct.identity(file)
+        row = store.index.read(place)
+        if row is None:
+            raise _Unfit
+        is_tracked = self._mounts.kind(file) in fsio.TRACKED_FILESYSTEMS
+        # Never 1: the next hit sees to that, when it finds the file settled and the row in it.
+        self._put(os.fsencode(store.folder), os.fsencode(file), found, b"2" if is_tracked else b"0")
+        self._put(place.encode(), blake3(row).hexdigest().encode())
+
+    def _results(self, value: Any) -> list[bytes]:
+        places = self._opened.places
+        blobs = [places.filled(value["stdout"]), places.filled(value["stderr"])]
+        artifacts: list[list[bytes]] = []
+        outputs: list[list[bytes]] = []
+        for output, stored, mode in zip(self._command.outputs, value["outputs"], value["modes"], strict=True):
+            if isinstance(stored, bytes):
+                blobs.append(places.filled(stored))
+                number = b"-"
+            elif os.path.isdir(stored.path):
+                raise _Unfit
+            else:
+                number = b"%d" % len(artifacts)
+                path, digest = os.fspath(stored.path), stored.path.name
+                found = direct.identity(path)
+                size = b"%d" % os.stat(path).st_size
+                artifacts.append([digest.encode(), size, found, _flag(self._is_certain(path, found, digest))])
+            outputs.append([os.fsencode(output.path), mode.encode(), number])
+        if sum(map(len, blobs)) > _MAX_BLOBS:
+            raise _Unfit
+        self._list(artifacts)
+        self._list(outputs)
+        self._put(*_listed(b"%d" % len(blob) for blob in blobs))
+        return blobs
+
+    def _put(self, *fields: bytes) -> None:
+        if any(b"\0" in field for field in fields):
+            raise _Unfit
+        self._out += fields
+
+    def _list(self, items: list[list[bytes]]) -> None:
+        self._put(b"%d" % len(items))
+        for item in items:
+            self._put(*item)
+
+
+def _listed(items: Iterable[bytes]) -> Iterator[bytes]:
+    found = list(items)
+    yield b"%d" % len(found)
+    yield from found
+
+
+def _flag(is_set: bool) -> bytes:
+    return b"1" if is_set else b"0"

@@ -1,0 +1,106 @@
+"""Where things are: folders that leave the key (``base_dir``, the current one), and paths as a trace keeps them."""
+
+from __future__ import annotations
+
+import itertools
+import mmap
+import os
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from cachec.hashing import digest_bytes
+
+#: A path below the base folder, as a trace keeps it. No other kept path begins so: those are absolute.
+_BELOW = "base_dir:"
+
+#: What stands for the base folder in a keyed text: no argument holds a NUL.
+_BASE = "\0"
+
+#: The same in a text that the command wrote.
+_MARK = b"\0base_dir\0"
+
+
+@dataclass(frozen=True)
+class Places:
+    """base: the folder below which paths count from there, None for none. cwd: the current folder, as the command is
+    told (``PWD``)."""
+
+    base: str | None
+    cwd: str
+
+    def keyed(self, text: str) -> str:
+        """A text of the command line with the base folder taken out wherever it stands as a folder."""
+        if self.base is None or self.base not in text:
+            return text
+        pieces = text.split(self.base)
+        out = pieces[0]
+        for before, after in itertools.pairwise(pieces):
+            is_folder = after[:1] in {"", "/", ":", ",", "=", ";", "\0"}
+            out += (_BASE if is_folder and _begins_path(before) else self.base) + after
+        return out
+
+    def kept(self, path: str) -> str:
+        """An absolute path as a trace keeps it. As it is written: behind a link, ``..`` is elsewhere than it seems."""
+        if self.base is not None and (path == self.base or path.startswith(self.base + "/")):
+            return _BELOW + path[len(self.base) + 1 :]
+        return path
+
+    def present(self, kept: str) -> str:
+        """The absolute path that a kept one stands for here."""
+        if not kept.startswith(_BELOW):
+            return kept
+        return os.path.join(self.base or self.cwd, kept.removeprefix(_BELOW))
+
+    def folders(self) -> dict[str, str]:
+        """The folders whose paths are not in the key, by the name that a trace has for them."""
+        return {"cwd": self.cwd, **({} if self.base is None else {"base_dir": self.base})}
+
+    def digest(self, folder: str) -> str:
+        """The digest of the path of one of ``folders``; of nothing where there is none of that name."""
+        path = self.folders().get(folder, "")
+        return digest_bytes(os.fsencode(self.keyed(path) if folder == "cwd" else path))
+
+    def template(self, text: bytes) -> bytes:
+        """A text that the command wrote, with the base folder taken out: another checkout fills in its own."""
+        if self.base is None or _MARK in text or b"\0" in text:
+            return text
+        return re.sub(rb"(?<![\w./+-])" + re.escape(os.fsencode(self.base)) + rb"(?![\w.+-])", lambda _: _MARK, text)
+
+    def filled(self, template: bytes) -> bytes:
+        """The text again, for this base folder."""
+        return template if self.base is None else template.replace(_MARK, os.fsencode(self.base))
+
+
+def _begins_path(before: str) -> bool:
+    """Whether an absolute path begins behind ``before``: not within a longer one, but right behind a flag (``-I``)."""
+    word = re.split(r"[=,:;\0\s\"']", before)[-1]
+    return not word or (word.startswith("-") and "/" not in word)
+
+
+def current_folder(environ: dict[str, str]) -> str:
+    """The current folder by the name that the shell has for it, where that is right (``PWD``, as POSIX's getcwd -L)."""
+    real = os.getcwd()
+    named = environ.get("PWD", "")
+    if named.startswith("/") and os.path.normpath(named) == named:
+        try:
+            if os.path.samefile(named, real):
+                return named
+        except OSError:
+            return real
+    return real
+
+
+def leaked(folders: dict[str, str], files: Iterable[str], texts: Iterable[bytes]) -> dict[str, str]:
+    """Which of the folders have their path in what was written, and where: name of the folder -> the file."""
+    found: dict[str, str] = {}
+    wanted = {name: os.fsencode(path) for name, path in folders.items()}
+    for text in texts:
+        found.update((name, "its messages") for name, path in wanted.items() if path in text)
+    for file in files:
+        with open(file, "rb") as opened:
+            if not os.fstat(opened.fileno()).st_size:
+                continue
+            with mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as data:
+                found.update((name, file) for name, path in wanted.items() if data.find(path) >= 0)
+    return found

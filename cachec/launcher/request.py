@@ -1,0 +1,249 @@
+"""The key of a command: the compiler by content, its variables, the machine, its arguments, and what it reads."""
+
+from __future__ import annotations
+
+import glob
+import mmap
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from cachec.command import PASSED_ON, PASSED_ON_PREFIX
+from cachec.distributions import Distributions
+from cachec.errors import UsageError
+from cachec.hashing import FileDigests, Hasher, digest_bytes, frame
+from cachec.key.arguments import Found, dir_digest
+from cachec.key.environment import environment_parts
+from cachec.key.platform import CPUINFO, cpu_features
+from cachec.key.programs import which
+from cachec.key.tools import ToolKeys
+from cachec.launcher.arguments import Command, Input, PassThrough
+from cachec.launcher.places import Places
+from cachec.model import Part, Reason
+from cachec.topology import Program
+
+#: Bump it when the meaning of a command's key changes: every older entry is then a miss.
+KEY_VERSION = "1"
+
+_DOMAIN = frame("domain", b"command")
+
+#: Always keyed: it chooses libraries, of what the command loads by itself too.
+_ALWAYS = ("LD_LIBRARY_PATH",)
+
+
+class CommandRequest:
+    """The key of one command; ``key.request.Request`` as far as the stage layer looks at it."""
+
+    def __init__(self, parts: tuple[Part, ...], programs: Mapping[str, Program]) -> None:
+        self._parts = parts
+        framed = b"".join(frame(part.name, part.digest.encode()) for part in parts)
+        self.digest = digest_bytes(_DOMAIN + framed)
+        self.found = Found()
+        self.found.programs.update(programs)
+
+    def parts(self) -> tuple[Part, ...]:
+        """Every named part, with its detail."""
+        return self._parts
+
+
+class CommandRequests:
+    """Assembles the keys of commands; stands where ``key.request.Requests`` does for functions."""
+
+    def __init__(self, digests: FileDigests, places: Places, environ: Mapping[str, str]) -> None:
+        """environ: what the launcher itself was given; the command gets what ``environment`` leaves of it."""
+        self._digests = digests
+        self._places = places
+        self._environ = environ
+        self._distributions: Distributions | None = None
+        self._tools: ToolKeys | None = None
+
+    def request(self, stage: Any, arguments: Mapping[str, Any], *, fresh: bool = False) -> CommandRequest:
+        """The key of ``arguments["command"]``. Raises UsageError or PassThrough where there can be none."""
+        command: Command = arguments["command"]
+        del stage  # what it is called follows from the command
+        programs = {each.path: each.program for each in arguments["stripped"]}
+        parts = (
+            self._stage_part(command),
+            *self._tool_parts(command, fresh=fresh),
+            *environment_parts(keyed_variables(command), self._environ),
+            *([] if command.options.portable else [host_part()]),
+            *self._argument_parts(command),
+            *self._content_parts(command, programs, arguments["stdin"], fresh=fresh),
+        )
+        return CommandRequest(parts, {f"{path}": program for path, program in programs.items()})
+
+    def tool_keys(self, command: Command) -> ToolKeys:
+        """What keys the compiler: with the distributions of its own environment, where it is in another one."""
+        if self._tools is None:
+            self._tools = ToolKeys(self._digests, self.distributions(command))
+        return self._tools
+
+    def distributions(self, command: Command) -> Distributions:
+        """The installed distributions, those of the compiler's environment first. There is one command to a launcher,
+        and looking for the owner of a file reads all of them."""
+        if self._distributions is None:
+            self._distributions = _distributions_of(command.program)
+        return self._distributions
+
+    def _stage_part(self, command: Command) -> Part:
+        adapter = command.adapter
+        hasher = Hasher("command-stage")
+        hasher.part("version", KEY_VERSION.encode())
+        hasher.part("adapter", b"" if adapter is None else adapter.digest().encode())
+        shown = "no adapter" if adapter is None else f"adapter {adapter.name} {adapter.digest()[:8]}"
+        return Part(f"stage/{command.stage}", hasher.digest(), shown)
+
+    def _tool_parts(self, command: Command, *, fresh: bool) -> Iterator[Part]:
+        keys = self.tool_keys(command)
+        environ = environment(command, self._environ)
+        yield keys.executable(command.program, environ, fresh=fresh)
+        adapter = command.adapter
+        for name in (adapter.helpers if adapter is not None else ()) + command.options.tools:
+            yield keys.executable(helper_path(name, command, environ), environ, fresh=fresh)
+        if adapter is None or not adapter.distribution:
+            return
+        distributions = self.distributions(command)
+        owner = distributions.owner(command.program)
+        if owner is None or owner.name != adapter.distribution:
+            raise PassThrough(
+                Reason.NOT_UNDERSTOOD,
+                f"{command.program} is not of distribution {adapter.distribution}, so what it runs is not known",
+            )
+        for name in (adapter.distribution, *adapter.also):
+            if distributions.find(name) is not None:
+                yield keys.distribution(name, fresh=fresh)
+
+    def _argument_parts(self, command: Command) -> Iterator[Part]:
+        """One part a flag, over its values in order; then the order of the flags."""
+        by_label: dict[str, list[str]] = {}
+        for piece in command.pieces:
+            by_label.setdefault(piece.label, []).append("\0" if piece.text is None else self._places.keyed(piece.text))
+        for label, texts in by_label.items():
+            hasher = Hasher("argument")
+            for text in texts:
+                hasher.part("text", os.fsencode(text))
+            yield Part(f"arg/{label}", hasher.digest(), _shown(texts))
+        for path, key in command.weights.items():
+            text = self._places.kept(path)
+            yield Part(f"arg/weights {text}", digest_bytes(key.encode()), key)
+        order = Hasher("order")
+        for piece in command.pieces:
+            order.part("label", piece.label.encode("utf-8", "surrogateescape"))
+        yield Part("order/order of arguments", order.digest(), _shown([piece.label for piece in command.pieces]))
+        if command.sees_cwd:
+            folder = self._places.keyed(self._places.cwd)
+            yield Part("arg/current folder", digest_bytes(os.fsencode(folder)), _shown([folder]))
+        kinds = " ".join(output.kind for output in command.outputs)
+        yield Part("arg/outputs", digest_bytes(kinds.encode()), kinds)
+
+    def _content_parts(
+        self, command: Command, programs: Mapping[str, Program], stdin: str | None, *, fresh: bool
+    ) -> Iterator[Part]:
+        for each in command.inputs:
+            name = _name(self._places.keyed(each.text))
+            program = programs.get(each.path)
+            if program is not None:
+                hasher = Hasher("program")
+                hasher.part("topology", program.topology.encode())
+                hasher.part("manifest", program.manifest.digest.encode())
+                yield Part(f"program/{name}", hasher.digest(), f"{program.format}, ir {program.ir_digest}")
+                continue
+            if not fresh:
+                self._refuse_volatile(command, each)
+            is_folder = os.path.isdir(each.path)
+            digest = dir_digest(each.path, self._digests) if is_folder else self._digests.of_path(each.path)
+            yield Part(f"file/{name}", digest, digest[:12])
+        for path, key in command.weights.items():
+            if key == "content":
+                digest = self._digests.of_path(path)
+                yield Part(f"file/weights {self._places.kept(path)}", digest, digest[:12])
+        if stdin is not None:
+            digest = self._digests.of_path(stdin)
+            yield Part("file/standard input", digest, digest[:12])
+
+    def _refuse_volatile(self, command: Command, each: Input) -> None:
+        adapter = command.adapter
+        if adapter is None or not each.main:
+            return
+        why = volatile_word(each.path, adapter.volatile, adapter.unless_set, self._environ)
+        if why:
+            raise PassThrough(Reason.VOLATILE_INPUT, f"{each.text} {why}")
+
+
+def volatile_word(
+    path: str, words: Mapping[str, str], unless_set: Mapping[str, str], environ: Mapping[str, str]
+) -> str:
+    """Which of the words is in a file, and what it means; empty for none."""
+    wanted = {word: why for word, why in words.items() if not environ.get(unless_set.get(word, ""))}
+    if not wanted or not os.path.getsize(path):
+        return ""
+    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        for word, why in wanted.items():
+            if data.find(word.encode()) >= 0:
+                return f"says {word.strip()!r}: {why}"
+    return ""
+
+
+def keyed_variables(command: Command) -> tuple[str, ...]:
+    """The variables that are in the key."""
+    adapter = command.adapter
+    named = () if adapter is None else adapter.environment.keyed + adapter.environment.search
+    return tuple(sorted({*named, *command.options.env, *_ALWAYS}))
+
+
+def environment(command: Command, environ: Mapping[str, str]) -> dict[str, str]:
+    """What the command gets: the keyed variables, those that its adapter passes on, and those that every one gets."""
+    named = {*keyed_variables(command), *(() if command.adapter is None else command.adapter.environment.passed)}
+    found = {
+        name: value
+        for name, value in environ.items()
+        if name in PASSED_ON or name.startswith(PASSED_ON_PREFIX) or name in named
+    }
+    found["PWD"] = command.cwd
+    return found
+
+
+def _distributions_of(program: str) -> Distributions:
+    """The installed distributions: those of the environment that a script lies in, before those of this Python."""
+    import sys
+
+    sites = glob.glob(
+        os.path.join(glob.escape(os.path.dirname(os.path.dirname(program))), "lib/python3*/site-packages")
+    )
+    return Distributions([*sorted(sites), *(path for path in sys.path if path not in sites)])
+
+
+def host_part() -> Part:
+    """The machine as a compiler sees it: ``platform`` without this Python, which the command does not use."""
+    with open(CPUINFO, encoding="utf-8", errors="replace") as file:
+        text = file.read()
+    first = text.partition("\n\n")[0]
+    # On x86 all processors of a machine are alike, and their list is long.
+    features, model = cpu_features(first if "\nflags" in first else text)
+    machine = os.uname()
+    hasher = Hasher("host")
+    for name, value in (("machine", machine.machine), ("system", machine.sysname), ("cpu", " ".join(features))):
+        hasher.part(name, value.encode())
+    shown = f"{machine.machine} {machine.sysname}; {model or 'unknown processor'}: {' '.join(features)}"
+    return Part("platform", hasher.digest(), shown)
+
+
+def helper_path(name: str, command: Command, environ: Mapping[str, str]) -> str:
+    """The executable that a helper's name stands for: beside the compiler, else in PATH. Raises UsageError."""
+    if "/" not in name:
+        beside = os.path.join(os.path.dirname(os.path.realpath(command.program)), name)
+        if os.access(beside, os.X_OK):
+            return beside
+    found = which(name, environ, command.cwd)
+    if found is None:
+        raise UsageError(f"tool {name!r} is not an executable in PATH; install it, or give its path (--tool)")
+    return found
+
+
+def _name(text: str) -> str:
+    return text.replace("\0", "{base_dir}")
+
+
+def _shown(texts: list[str]) -> str:
+    shown = " ".join(_name(text) or "(set)" for text in texts)
+    return shown.encode("utf-8", "backslashreplace").decode() if len(shown) < 400 else shown[:400] + "…"

@@ -1,0 +1,165 @@
+"""Puts a stored output in its place: shared with the store where the file system can (reflink), else copied.
+
+Imports nothing but the small C modules that the direct road has anyway.
+"""
+
+import fcntl
+import os
+import stat
+
+#: ioctl of linux/fs.h: the target gets the source's extents (XFS, btrfs, bcachefs).
+_FICLONE = 0x40049409
+
+_CHUNK = 1 << 22
+
+#: Modes that come from the umask alone.
+PLAIN, EXECUTABLE = "plain", "executable"
+
+
+def mode_of(word: str) -> int:
+    """The permission bits that a stored mode stands for here. Raises ValueError for what is no stored mode."""
+    if word not in (PLAIN, EXECUTABLE):
+        bits = int(word, 8)
+        if not 0 <= bits <= 0o7777:
+            raise ValueError(f"{word!r} is no mode")
+        return bits & 0o777
+    umask = os.umask(0o077)
+    os.umask(umask)
+    return (0o777 if word == EXECUTABLE else 0o666) & ~umask
+
+
+def same_content(target: str, source: str, size: int) -> bool:
+    """Whether ``target`` is a regular file with the content of ``source``, which has ``size`` bytes."""
+    try:
+        found = os.stat(target)
+        if not stat.S_ISREG(found.st_mode) or found.st_size != size:
+            return False
+        with open(target, "rb", 0) as one, open(source, "rb", 0) as other:
+            while True:
+                piece = one.read(_CHUNK)
+                if piece != other.read(_CHUNK):
+                    return False
+                if not piece:
+                    return True
+    except (FileNotFoundError, PermissionError):
+        return False
+
+
+def restore_file(source: str, target: str, mode: int, *, hardlink: bool = False) -> bool:
+    """Make ``target`` the content of ``source``; whether anything was written.
+
+    A file that has the content already is left alone, time stamp and all; only its mode is set right. Else a new file
+    replaces it in one step, so nobody sees a part of it. Raises OSError.
+    """
+    if same_content(target, source, os.stat(source).st_size):
+        if not hardlink and stat.S_IMODE(os.stat(target).st_mode) != mode:
+            os.chmod(target, mode)
+        return False
+    place = os.path.realpath(target)
+    staged = _name_beside(place)
+    if hardlink:
+        os.link(source, staged)
+        try:
+            os.rename(staged, place)
+        except BaseException:
+            os.unlink(staged)
+            raise
+        return True
+    read = os.open(source, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    try:
+        _write(staged, place, mode, lambda fd: _share(read, fd))
+    finally:
+        os.close(read)
+    return True
+
+
+def restore_bytes(data: bytes, target: str, mode: int) -> bool:
+    """The same for content in memory."""
+    try:
+        with open(target, "rb") as file:
+            if file.read() == data:
+                return False
+    except (FileNotFoundError, PermissionError):
+        pass  # it is made, or replaced
+    place = os.path.realpath(target)
+    _write(_name_beside(place), place, mode, lambda fd: _write_all(fd, data))
+    return True
+
+
+def _name_beside(place: str) -> str:
+    folder, _, name = place.rpartition("/")
+    return f"{folder}/.{name[:100]}.cachec-{os.getpid()}-{os.urandom(4).hex()}"
+
+
+def _write(staged: str, place: str, mode: int, fill) -> None:  # type: ignore[no-untyped-def]  # typing is slow to import
+    fd = os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        fill(fd)
+        os.fchmod(fd, mode)
+        os.rename(staged, place)
+    except BaseException:
+        os.unlink(staged)
+        raise
+    finally:
+        os.close(fd)
+
+
+def _has_cloned(read: int, fd: int) -> bool:
+    try:
+        fcntl.ioctl(fd, _FICLONE, read)
+    except OSError:
+        return False  # no reflinks here
+    return True
+
+
+def _share(read: int, fd: int) -> None:
+    if _has_cloned(read, fd):
+        return
+    left = os.fstat(read).st_size
+    try:
+        while left:
+            done = os.copy_file_range(read, fd, min(left, 1 << 30))
+            if not done:
+                break
+            left -= done
+    except OSError:
+        left = -1
+    if left:
+        os.lseek(read, 0, os.SEEK_SET)
+        os.lseek(fd, 0, os.SEEK_SET)
+        while piece := os.read(read, _CHUNK):
+            _write_all(fd, piece)
+
+
+def _write_all(fd: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]
+
+
+def restore_tree(source: str, target: str, *, hardlink: bool = False) -> None:
+    """Make ``target`` a folder with everything that ``source`` holds; what else is there stays. Raises OSError."""
+    if not os.path.isdir(target):
+        os.makedirs(target)
+    with os.scandir(source) as entries:
+        for entry in sorted(entries, key=lambda each: each.name):
+            place = os.path.join(target, entry.name)
+            if entry.is_symlink():
+                _restore_link(os.readlink(entry.path), place)
+            elif entry.is_dir():
+                restore_tree(entry.path, place, hardlink=hardlink)
+            else:
+                is_executable = bool(entry.stat().st_mode & stat.S_IXUSR)
+                restore_file(entry.path, place, mode_of(EXECUTABLE if is_executable else PLAIN), hardlink=hardlink)
+
+
+def _restore_link(to: str, place: str) -> None:
+    if os.path.islink(place) and os.readlink(place) == to:
+        return
+    staged = _name_beside(os.path.join(os.path.realpath(os.path.dirname(place)), os.path.basename(place)))
+    os.symlink(to, staged)
+    try:
+        os.rename(staged, place)
+    except BaseException:
+        os.unlink(staged)
+        raise

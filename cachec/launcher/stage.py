@@ -1,0 +1,95 @@
+"""A command as a stage of the one engine: what it needs of a stage, and the engine opened for commands."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from cachec import config
+from cachec.config import Settings
+from cachec.distributions import Distributions
+from cachec.events import EventLog
+from cachec.key.dependencies import Dependencies
+from cachec.key.request import Options as StageOptions
+from cachec.launcher.arguments import Command
+from cachec.launcher.places import Places, current_folder
+from cachec.launcher.request import CommandRequests
+from cachec.launcher.running import Environment
+from cachec.model import Read
+from cachec.plugins import Plugins
+from cachec.stage.engine import Engine
+from cachec.stage.look import Looker
+from cachec.stage.run import Tools
+from cachec.store import Store
+
+#: What one run of a command's stage takes; none of it is an argument in a key, which ``CommandRequests`` makes.
+_PARAMETERS = ("command", "stripped", "stdin")
+
+
+class _Binding:
+    """``stage.binding.Binding`` for the one call that there is."""
+
+    def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """The arguments by name."""
+        return {**dict(zip(_PARAMETERS, args, strict=True)), **kwargs}
+
+    def call(self, function: Callable[..., Any], bound: Mapping[str, Any]) -> Any:
+        """Call the body."""
+        return function(**bound)
+
+
+class CommandStage:
+    """Stands where ``Stage`` does. ``__wrapped__`` runs the command."""
+
+    mode = None
+    lock_timeout = None
+    audited = False  # what the launcher itself opens and starts says nothing
+
+    def __init__(self, command: Command, body: Callable[..., Any]) -> None:
+        self.options = StageOptions(name=command.stage, ignore=frozenset(_PARAMETERS))
+        self.binding = _Binding()
+        self.__wrapped__ = body
+
+
+class PlacedDependencies(Dependencies):
+    """Reads of commands: paths may be kept below the base folder, and folders themselves are reads."""
+
+    def __init__(self, places: Places, *args: Any) -> None:
+        super().__init__(*args)
+        self._places = places
+
+    def present(self, read: Read) -> str:
+        """See ``Dependencies.present``."""
+        if read.kind == "folder":
+            return self._places.digest(read.where)
+        return super().present(msgspec.structs.replace(read, where=self._places.present(read.where)))
+
+
+class Opened:
+    """The cache, opened for one command line in the current folder."""
+
+    def __init__(self, overrides: Mapping[str, object], environ: Mapping[str, str]) -> None:
+        """overrides: settings that win over the environment and the configuration file. Raises ConfigError."""
+        self.settings: Settings = config.load(overrides, environ=environ)
+        self.variables = dict(environ)
+        cwd = current_folder(self.variables)
+        base = self.settings.base_dir
+        self.places = Places(None if base is None else os.fspath(base).rstrip("/") or None, cwd)
+        self.events = EventLog(self.settings.dir, log=self.settings.log, stats_file=self.settings.stats_file)
+        self.store = Store(
+            self.settings.dir, self.settings.namespace, fsync=self.settings.fsync, on_fault=self.events.note_fault
+        )
+        self.requests = CommandRequests(self.store.digests, self.places, self.variables)
+        self.environment = Environment(self.places, self.variables, self.store.digests)
+
+    def engine(self, command: Command) -> Engine:
+        """The engine for a command."""
+        digests = self.store.digests
+        plugins = Plugins(Distributions())  # those of this Python, wherever the compiler is from
+        dependencies = PlacedDependencies(self.places, self.requests.tool_keys(command), digests, self.variables)
+        looker = Looker(self.store, plugins, dependencies, lambda _weights, _name: None)
+        requests: Any = self.requests  # as far as the stage layer looks at them, they are Requests
+        return Engine(self.settings, Tools(self.store, digests, requests, plugins, looker), self.events)

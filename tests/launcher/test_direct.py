@@ -1,0 +1,331 @@
+"""The direct road: it answers what the whole road has answered, and never after anything that this rests on changed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+
+from cachec.launcher import direct
+from cachec.store import Store
+from tests.launcher.conftest import Launcher, Ran, write
+
+_LINE = ("fakecc", "a.txt", "-o", "a.out")
+
+
+@pytest.fixture
+def known(launcher: Launcher) -> Launcher:
+    """One command line was answered."""
+    write("a.txt", "source\n")
+    write("extra.txt", "extra\n")
+    assert launcher.run(*_LINE, "-l", "extra.txt").code == 0
+    return launcher
+
+
+def _direct(launcher: Launcher) -> Ran | None:
+    return launcher.direct(*_LINE, "-l", "extra.txt")
+
+
+def _memo(launcher: Launcher) -> Path:
+    (path,) = (launcher.store / "direct").glob("*/*")
+    return path
+
+
+def test_it_answers_as_the_whole_road_does(known: Launcher) -> None:
+    made = Path("a.out").read_bytes()
+    os.unlink("a.out")
+    assert _direct(known) == (0, "compiled\n", "warning: fake\n")
+    assert Path("a.out").read_bytes() == made
+    assert known.compiled() == 1
+    first, second = known.outcomes()
+    assert second.hit
+    assert (second.stage, second.key) == (first.stage, first.key)
+    assert second.saved > 0
+    assert time.time() - second.time < 60
+    assert 0 < second.seconds < 10
+
+
+def test_an_identical_output_is_left_untouched(known: Launcher) -> None:
+    os.utime("a.out", (1, 1))
+    assert _direct(known) is not None
+    assert os.stat("a.out").st_mtime == 1
+
+
+def test_a_file_that_was_only_touched_is_the_same(known: Launcher) -> None:
+    os.utime("a.txt")
+    write("extra.txt", "extra\n")
+    assert _direct(known) is not None
+
+
+def test_it_tells_no_more_than_the_whole_road(known: Launcher) -> None:
+    stats = known.store.parent / "stats"
+    os.environ["CACHEC_STATS_FILE"] = str(stats)
+    try:
+        assert _direct(known) is None  # other settings
+        assert known.run(*_LINE, "-l", "extra.txt").code == 0
+        assert _direct(known) is not None
+    finally:
+        del os.environ["CACHEC_STATS_FILE"]
+    assert len(stats.read_bytes().splitlines()) == 2
+
+
+@pytest.mark.parametrize("name", ["a.txt", "extra.txt"])
+def test_a_changed_input(known: Launcher, name: str) -> None:
+    write(name, "changed\n")
+    assert _direct(known) is None
+
+
+def test_a_changed_input_with_the_same_size_and_times(known: Launcher) -> None:
+    before = os.stat("a.txt")
+    write("a.txt", "sourcE\n")
+    os.utime("a.txt", ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert _direct(known) is None
+
+
+def test_a_missing_input(known: Launcher) -> None:
+    os.unlink("extra.txt")
+    assert _direct(known) is None
+
+
+def test_another_command_line(known: Launcher) -> None:
+    assert known.direct(*_LINE) is None
+    assert known.direct(*_LINE, "-l", "extra.txt", "-O2") is None
+
+
+def test_another_folder(known: Launcher, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copytree(".", "../elsewhere")
+    monkeypatch.chdir("../elsewhere")
+    assert _direct(known) is None
+
+
+def test_a_rebuilt_compiler(known: Launcher) -> None:
+    tool = known.store.parent / "bin" / "fakecc"
+    tool.write_text(tool.read_text() + "# rebuilt\n")
+    assert _direct(known) is None
+
+
+def test_another_compiler_that_comes_first_in_path(known: Launcher, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = known.store.parent / "first"
+    first.mkdir()
+    monkeypatch.setenv("PATH", f"{first}:{os.environ['PATH']}")
+    assert known.run(*_LINE, "-l", "extra.txt").code == 0
+    assert _direct(known) is not None
+    shutil.copy(known.store.parent / "bin" / "fakecc", first / "fakecc")
+    assert _direct(known) is None
+
+
+@pytest.mark.parametrize("name", ["FAKE_OPT", "LD_LIBRARY_PATH", "CACHEC_NAMESPACE", "CACHEC_NEW", "PATH", "HOME"])
+def test_another_variable(known: Launcher, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setenv(name, "/other")
+    assert _direct(known) is None
+
+
+def test_a_variable_outside_the_key(known: Launcher, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAKE_HIDDEN", "other")
+    assert _direct(known) is not None
+
+
+@pytest.mark.parametrize("mode", ["off", "refresh", "verify", "read-only"])
+def test_other_modes_take_the_whole_road(known: Launcher, monkeypatch: pytest.MonkeyPatch, mode: str) -> None:
+    monkeypatch.setenv("CACHEC_MODE", mode)
+    assert _direct(known) is None
+    if mode != "off":
+        known.run(*_LINE, "-l", "extra.txt")
+        assert _direct(known) is None
+
+
+def test_a_changed_configuration(known: Launcher, tmp_path: Path) -> None:
+    (tmp_path / "cachec.toml").write_text('lock_timeout = 3\n[adapters]\nfiles = ["fakecc.toml"]\n')
+    assert _direct(known) is None
+
+
+def test_a_nearer_configuration(known: Launcher) -> None:
+    write("pyproject.toml", "[project]\n")
+    assert _direct(known) is None
+
+
+def test_a_changed_adapter(known: Launcher, tmp_path: Path) -> None:
+    path = tmp_path / "fakecc.toml"
+    path.write_text(path.read_text() + "passed2 = 1\n")
+    assert _direct(known) is None
+
+
+def test_an_invalidated_entry(known: Launcher) -> None:
+    store = Store(known.store)
+    assert store.invalidate(known.last().key)
+    store.close()
+    assert _direct(known) is None
+
+
+def test_a_quarantined_entry(known: Launcher) -> None:
+    store = Store(known.store)
+    assert store.quarantine(known.last().key, "wrong")
+    store.close()
+    assert _direct(known) is None
+
+
+def test_an_index_that_is_gone(known: Launcher) -> None:
+    shutil.rmtree(known.store / "index")
+    assert _direct(known) is None
+
+
+def test_an_index_that_is_damaged(known: Launcher) -> None:
+    (known.store / "index" / "cache.db").write_bytes(b"not a database" * 1000)
+    assert _direct(known) is None
+
+
+def test_artifacts_that_are_gone_or_damaged(known: Launcher) -> None:
+    made = Path("a.out").read_bytes()
+    (object_,) = (path for path in (known.store / "objects").glob("*/*") if path.read_bytes() == made)
+    object_.chmod(0o644)
+    object_.write_bytes(b"?" * len(made))
+    os.unlink("a.out")
+    assert _direct(known) is None
+    assert not Path("a.out").exists()
+    object_.unlink()
+    assert _direct(known) is None
+    assert known.run(*_LINE, "-l", "extra.txt").code == 0
+    assert Path("a.out").read_bytes() == made
+
+
+def test_a_memo_that_is_cut_or_damaged_anywhere(known: Launcher) -> None:
+    path = _memo(known)
+    data = path.read_bytes()
+    step = max(1, len(data) // 300)
+    for length in range(0, len(data), step):
+        path.write_bytes(data[:length])
+        assert _direct(known) is None, length
+    for at in range(0, len(data), step):
+        path.write_bytes(data[:at] + bytes((data[at] ^ 1,)) + data[at + 1 :])
+        assert _direct(known) is None, at
+    path.write_bytes(data)
+    assert _direct(known) is not None
+
+
+def test_a_memo_of_another_version(known: Launcher, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(direct, "__version__", "0.0.0")
+    assert _direct(known) is None
+
+
+def test_a_memo_of_another_boot(known: Launcher, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(direct, "BOOT_ID", write(str(tmp_path / "boot"), "other\n"))
+    assert _direct(known) is None
+
+
+def test_a_quiet_index_is_looked_into_once(known: Launcher, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = known.store / "index" / "cache.db"
+    time.sleep(max(0.0, file.stat().st_ctime + 2.1 - time.time()))
+    looked: list[str] = []
+    look = direct._read_row
+    monkeypatch.setattr(direct, "_read_row", lambda *args: looked.append(args[0]) or look(*args))
+    assert all(_direct(known) is not None for _ in range(3))
+    assert len(looked) == 1
+    store = Store(known.store)
+    store.invalidate(known.last().key)
+    store.close()
+    assert _direct(known) is None
+
+
+def test_a_row_is_found_while_the_log_has_content(known: Launcher) -> None:
+    store = Store(known.store)
+    store.index.write("other", b"value", "tag")
+    assert store.index.read("other") == b"value"  # the connection stays open, and so does the log
+    try:
+        assert _direct(known) is not None
+    finally:
+        store.close()
+
+
+def test_what_has_no_memo(launcher: Launcher) -> None:
+    write("in/file", "x")
+    for line, options in (
+        (["sh", "-c", "mkdir -p d; : > d/x"], ["--output=d"]),
+        (["sh", "-c", ": > x"], ["--output=x", "--input=in"]),
+        (["sh", "-c", ": > x"], ["--output=x", "--hardlink"]),
+    ):
+        assert launcher.run(*line, options=options).code == 0
+        assert launcher.direct(*line, options=options) is None
+
+
+def test_an_output_that_cannot_be_written_is_left_to_the_whole_road(known: Launcher) -> None:
+    os.unlink("a.out")
+    os.mkdir("a.out")
+    assert _direct(known) is None
+
+
+def test_nothing_slow_is_imported() -> None:
+    import subprocess
+    import sys
+
+    code = "import sys, cachec.launcher.direct, _sqlite3; print(*sys.modules)"
+    found = subprocess.run(
+        [sys.executable, "-I", "-c", code], capture_output=True, text=True, check=True
+    ).stdout.split()
+    slow = {
+        "typing",
+        "re",
+        "json",
+        "msgspec",
+        "numpy",
+        "click",
+        "subprocess",
+        "argparse",
+        "tomllib",
+        "sqlite3",
+        "pathlib",
+    }
+    assert not slow & set(found)
+
+
+def test_response_files_and_values_that_come_to_be_files(launcher: Launcher, tmp_path: Path) -> None:
+    adapter = tmp_path / "fakecc.toml"
+    adapter.write_text(adapter.read_text().replace("single = true", "response_files = true"))
+    write("a.txt", "x")
+    write("outer.rsp", "-O2 @inner.rsp")
+    write("inner.rsp", "-O3")
+    line = ("fakecc", "a.txt", "-o", "a.out", "@outer.rsp", "@later.rsp", "--cpu", "generic")
+    assert launcher.run(*line).code == 0
+    assert launcher.direct(*line) is not None
+    for name in ("inner.rsp", "outer.rsp"):
+        before = Path(name).read_text()
+        write(name, "-O1")
+        assert launcher.direct(*line) is None
+        write(name, before)
+        assert launcher.direct(*line) is not None
+    for name in ("later.rsp", "generic"):
+        write(name, "")
+        assert launcher.direct(*line) is None
+        os.unlink(name)
+        assert launcher.direct(*line) is not None
+
+
+def test_an_interpreter_that_comes_first_in_path(launcher: Launcher, monkeypatch: pytest.MonkeyPatch) -> None:
+    tool = launcher.store.parent / "bin" / "fakecc"
+    tool.write_text(tool.read_text().replace("#!/bin/sh", "#!/usr/bin/env sh", 1))
+    first = launcher.store.parent / "first"
+    first.mkdir()
+    monkeypatch.setenv("PATH", f"{first}:{os.environ['PATH']}")
+    write("a.txt", "x")
+    assert launcher.run(*_LINE).code == 0
+    assert launcher.direct(*_LINE) is not None
+    (first / "sh").write_text("#!/bin/sh\n")
+    (first / "sh").chmod(0o755)
+    assert launcher.direct(*_LINE) is None
+
+
+def test_a_link_to_the_compiler_that_comes_to_lead_elsewhere(launcher: Launcher, tmp_path: Path) -> None:
+    tool = tmp_path / "bin" / "fakecc"
+    for name in ("one", "two"):
+        shutil.copy(tool, tmp_path / name)
+    tool.unlink()
+    tool.symlink_to(tmp_path / "one")
+    write("a.txt", "x")
+    assert launcher.run(*_LINE).code == 0
+    assert launcher.direct(*_LINE) is not None
+    (tmp_path / "two").write_text((tmp_path / "two").read_text() + "# new\n")
+    tool.unlink()
+    tool.symlink_to(tmp_path / "two")
+    assert launcher.direct(*_LINE) is None

@@ -1,0 +1,332 @@
+"""``cachec exec`` from end to end, by the whole road: what is handed out is what the command would have written."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from cachec.hashing import FileDigests
+from tests.launcher.conftest import Launcher, write
+
+
+def _twice(launcher: Launcher) -> None:
+    write("a.txt", "source\n")
+    assert launcher.run("fakecc", "a.txt", "-o", "a.out").code == 0
+    assert launcher.reasons() == ["miss:first-run"]
+
+
+def test_a_hit_hands_out_what_was_written_and_said(launcher: Launcher) -> None:
+    _twice(launcher)
+    made = Path("a.out").read_bytes()
+    os.unlink("a.out")
+    ran = launcher.run("fakecc", "a.txt", "-o", "a.out")
+    assert ran == (0, "compiled\n", "warning: fake\n")
+    assert Path("a.out").read_bytes() == made
+    assert launcher.reasons() == ["miss:first-run", "hit"]
+    assert launcher.compiled() == 1
+
+
+def test_the_fresh_run_says_the_same(launcher: Launcher) -> None:
+    write("a.txt", "x")
+    assert launcher.run("fakecc", "a.txt", "-o", "a.out") == (0, "compiled\n", "warning: fake\n")
+
+
+def test_another_output_path_is_a_hit(launcher: Launcher) -> None:
+    _twice(launcher)
+    os.mkdir("sub")
+    launcher.run("fakecc", "a.txt", "-o", "sub/b.out")
+    assert launcher.last().hit
+    assert Path("sub/b.out").read_bytes() == Path("a.out").read_bytes()
+
+
+def test_an_identical_output_is_left_untouched(launcher: Launcher) -> None:
+    _twice(launcher)
+    os.utime("a.out", (1, 1))
+    before = os.stat("a.out")
+    launcher.run("fakecc", "a.txt", "-o", "a.out")
+    assert launcher.last().hit
+    after = os.stat("a.out")
+    assert (after.st_mtime_ns, after.st_ino) == (before.st_mtime_ns, before.st_ino)
+
+
+def test_another_output_is_replaced_and_not_written_into(launcher: Launcher) -> None:
+    _twice(launcher)
+    made = Path("a.out").read_bytes()
+    Path("a.out").write_text("something else")
+    os.link("a.out", "kept")
+    launcher.run("fakecc", "a.txt", "-o", "a.out")
+    assert Path("a.out").read_bytes() == made
+    assert Path("kept").read_text() == "something else"
+
+
+def test_outputs_have_the_modes_that_the_compiler_would_give_them(launcher: Launcher) -> None:
+    _twice(launcher)
+    for umask in (0o022, 0o077):
+        os.unlink("a.out")
+        before = os.umask(umask)
+        try:
+            launcher.run("fakecc", "a.txt", "-o", "a.out")
+        finally:
+            os.umask(before)
+        assert launcher.last().hit
+        assert stat.S_IMODE(os.stat("a.out").st_mode) == 0o666 & ~umask
+
+
+def test_an_executable_output_stays_one(launcher: Launcher) -> None:
+    write("in", "#!/bin/sh\n")
+    line = ["sh", "-c", "cp in out; chmod 755 out; cp in odd; chmod 604 odd"]
+    options = ["--input", "in", "--output", "out", "--output", "odd"]
+    launcher.run(*line, options=options)
+    for name in ("out", "odd"):
+        os.unlink(name)
+    launcher.run(*line, options=options)
+    assert launcher.last().hit
+    assert os.access("out", os.X_OK)
+    assert stat.S_IMODE(os.stat("odd").st_mode) == 0o604
+
+
+@pytest.mark.parametrize("code", [1, 3, 77])
+def test_a_failure_is_passed_on_and_not_cached(launcher: Launcher, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+    write("a.txt", "x")
+    monkeypatch.setenv("FAKE_EXIT", str(code))
+    for _ in range(2):
+        assert launcher.run("fakecc", "a.txt", "-o", "a.out") == (code, "", "bad input\n")
+    assert launcher.reasons() == ["error:stage-raised"] * 2
+    assert launcher.compiled() == 2
+
+
+def test_a_command_that_a_signal_ended(launcher: Launcher) -> None:
+    assert launcher.run("sh", "-c", "kill -SEGV $$", options=["--output", "x"]).code == 128 + 11
+    assert launcher.reasons() == ["error:stage-raised"]
+
+
+def test_several_outputs_and_a_folder(launcher: Launcher) -> None:
+    write("in", "content")
+    line = ["sh", "-c", "cp in one; mkdir -p d/e; cp in d/e/f; ln -sf e/f d/link; : > d/empty"]
+    options = ["--input=in", "--output=one", "--output=d"]
+    launcher.run(*line, options=options)
+    for name in ("d/e/f", "d/link", "d/empty", "one"):
+        os.unlink(name)
+    launcher.run(*line, options=options)
+    assert launcher.last().hit
+    assert Path("d/e/f").read_text() == Path("one").read_text() == "content"
+    assert os.readlink("d/link") == "e/f"
+    assert Path("d/empty").read_bytes() == b""
+
+
+def test_a_folder_given_back_leaves_what_else_is_there(launcher: Launcher) -> None:
+    line = ["sh", "-c", "mkdir -p d; echo made > d/made"]
+    launcher.run(*line, options=["--output=d"])
+    write("d/mine", "mine")
+    os.unlink("d/made")
+    launcher.run(*line, options=["--output=d"])
+    assert launcher.last().hit
+    assert sorted(os.listdir("d")) == ["made", "mine"]
+
+
+def test_hard_links_only_when_asked_for(launcher: Launcher) -> None:
+    _twice(launcher)
+    os.unlink("a.out")
+    launcher.run("fakecc", "a.txt", "-o", "a.out")
+    assert os.stat("a.out").st_nlink == 1
+    os.unlink("a.out")
+    launcher.run("fakecc", "a.txt", "-o", "a.out", options=["--hardlink"])
+    assert os.stat("a.out").st_nlink == 2
+    assert stat.S_IMODE(os.stat("a.out").st_mode) == 0o444
+
+
+def test_output_through_a_link_goes_where_it_leads(launcher: Launcher) -> None:
+    _twice(launcher)
+    made = Path("a.out").read_bytes()
+    write("real/target", "old")
+    os.symlink("real/target", "link.out")
+    launcher.run("fakecc", "a.txt", "-o", "link.out")
+    assert launcher.last().hit
+    assert os.path.islink("link.out")
+    assert Path("real/target").read_bytes() == made
+
+
+def test_binary_streams_of_any_size(launcher: Launcher) -> None:
+    line = ["sh", "-c", "head -c 300000 /dev/zero; printf '\\001\\000x' >&2; : > out"]
+    first = launcher.run(*line, options=["--output=out"])
+    second = launcher.run(*line, options=["--output=out"])
+    assert launcher.last().hit
+    assert first == second == (0, "\0" * 300000, "\1\0x")
+
+
+def test_standard_input_is_an_input(launcher: Launcher, monkeypatch: pytest.MonkeyPatch) -> None:
+    (launcher.folder.parent / "cachec.toml").write_text(
+        '[adapters.cat]\nmatch = ["cat"]\nstdin = true\nstdout = true\nsingle = true\n'
+    )
+    kept = os.dup(0)
+    seen = []
+    try:
+        for text in ("one", "two", "one"):
+            source = os.open(write("in", text), os.O_RDONLY)
+            os.dup2(source, 0)
+            os.close(source)
+            seen.append((launcher.run("cat", "-").stdout, launcher.last().reason.value))
+    finally:
+        os.dup2(kept, 0)
+        os.close(kept)
+    assert seen == [("one", "miss:first-run"), ("two", "miss:file-changed"), ("one", "hit")]
+
+
+def test_a_command_gets_no_standard_input_that_is_not_described(launcher: Launcher) -> None:
+    assert launcher.run("sh", "-c", "wc -c > out", options=["--output=out"]).code == 0
+    assert Path("out").read_text().strip() == "0"
+
+
+@pytest.mark.parametrize(
+    ("mode", "reasons", "runs"),
+    [
+        ("on", ["miss:first-run", "hit", "hit"], 1),
+        ("refresh", ["miss:first-run", "miss:refresh", "hit"], 2),
+        ("verify", ["miss:first-run", "miss:verified", "hit"], 2),
+        ("read-only", ["miss:first-run", "hit", "hit"], 1),
+        ("require", ["miss:first-run", "hit", "hit"], 1),
+    ],
+)
+def test_modes(launcher: Launcher, monkeypatch: pytest.MonkeyPatch, mode: str, reasons: list[str], runs: int) -> None:
+    _twice(launcher)
+    monkeypatch.setenv("CACHEC_MODE", mode)
+    assert launcher.run("fakecc", "a.txt", "-o", "a.out").code == 0
+    monkeypatch.setenv("CACHEC_MODE", "on")
+    launcher.run("fakecc", "a.txt", "-o", "a.out")
+    assert launcher.reasons() == reasons
+    assert launcher.outcomes()[1].detail == ""
+    assert launcher.compiled() == runs
+
+
+def test_mode_require_fails_instead_of_compiling(launcher: Launcher, monkeypatch: pytest.MonkeyPatch) -> None:
+    write("a.txt", "x")
+    monkeypatch.setenv("CACHEC_MODE", "require")
+    ran = launcher.run("fakecc", "a.txt", "-o", "a.out")
+    assert ran.code == 2
+    assert "would miss in mode 'require'" in ran.stderr
+    assert launcher.compiled() == 0
+
+
+def test_mode_read_only_stores_nothing(launcher: Launcher, monkeypatch: pytest.MonkeyPatch) -> None:
+    write("a.txt", "x")
+    monkeypatch.setenv("CACHEC_MODE", "read-only")
+    for _ in range(2):
+        assert launcher.run("fakecc", "a.txt", "-o", "a.out").code == 0
+    assert launcher.compiled() == 2
+    assert not (launcher.store / "objects").exists()
+
+
+def test_verify_finds_a_compiler_that_makes_something_else(launcher: Launcher, monkeypatch: pytest.MonkeyPatch) -> None:
+    write("in", "x")
+    line = ["sh", "-c", "cat in counter > out; echo >> counter"]
+    write("counter", "")
+    launcher.run(*line, options=["--input=in", "--output=out"])
+    monkeypatch.setenv("CACHEC_MODE", "verify")
+    launcher.run(*line, options=["--input=in", "--output=out"])
+    assert launcher.last().reason.value == "miss:verify-differs"
+    monkeypatch.setenv("CACHEC_MODE", "on")
+    launcher.run(*line, options=["--input=in", "--output=out"])
+    assert not launcher.last().hit
+
+
+def test_an_input_that_changes_during_the_compile_keeps_the_result_out(launcher: Launcher) -> None:
+    write("in", "x")
+    line = ["sh", "-c", "cp in out; echo more >> in"]
+    assert launcher.run(*line, options=["--input=in", "--output=out"]).code == 0
+    assert launcher.last().reason.value == "bypass:input-changed-during-run"
+    assert not launcher.last().stored
+    assert Path("out").read_text() == "x"
+
+
+def test_a_flag_that_turns_out_to_be_an_output_keeps_the_result_out(launcher: Launcher) -> None:
+    tool = launcher.folder.parent / "bin" / "fakecc"
+    tool.write_text("#!/bin/sh\ncp a.txt a.out\necho report > report.txt\n")
+    write("a.txt", "x")
+    for _ in range(2):
+        launcher.run("fakecc", "a.txt", "-o", "a.out", "--report=report.txt")
+        assert launcher.last().reason.value == "bypass:undescribed-effect"
+        assert "report.txt was written" in launcher.last().detail
+        assert not launcher.last().stored
+        os.unlink("report.txt")
+
+
+def test_a_file_that_an_unknown_flag_names_is_an_input(launcher: Launcher) -> None:
+    write("a.txt", "x")
+    write("extra.txt", "1")
+    for text, reason in (("1", "miss:first-run"), ("1", "hit"), ("2", "miss:file-changed")):
+        write("extra.txt", text)
+        launcher.run("fakecc", "a.txt", "-o", "a.out", "--extra=extra.txt")
+        assert launcher.last().reason.value == reason
+
+
+def test_an_output_that_was_not_written_is_told_and_not_stored(
+    launcher: Launcher, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("CACHEC_LOG", "miss")
+    ran = launcher.run("sh", "-c", "echo fine", options=["--output=missing"])
+    assert (ran.code, ran.stdout) == (0, "fine\n")
+    assert launcher.last().reason.value == "bypass:undescribed-effect"
+    assert "missing, its output by --output missing" in launcher.last().detail
+    assert "did not write" in caplog.text
+
+
+def test_an_output_that_cannot_be_written_is_named(launcher: Launcher) -> None:
+    _twice(launcher)
+    ran = launcher.run("fakecc", "a.txt", "-o", "nowhere/a.out")
+    assert "cachec: error: fakecc a.txt -o nowhere/a.out" in ran.stderr  # it is for the compiler to say
+    assert "(-o nowhere/a.out) can't be written: No such file" in launcher.last().detail
+
+
+def test_the_store_failing_is_a_miss_and_no_more(launcher: Launcher) -> None:
+    _twice(launcher)
+    for path in (launcher.store / "objects").glob("*/*"):
+        path.unlink()
+    os.unlink("a.out")
+    assert launcher.run("fakecc", "a.txt", "-o", "a.out").code == 0
+    assert launcher.last().reason.value == "miss:artifact-missing"
+    assert Path("a.out").exists()
+
+
+def test_environment_outside_the_key_is_not_visible(launcher: Launcher, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAKE_HIDDEN", "secret")
+    monkeypatch.setenv("FAKE_OPT", "seen")
+    write("a.txt", "x\n")
+    launcher.run("fakecc", "a.txt", "-o", "a.out")
+    assert "opt:seen hidden:\n" in Path("a.out").read_text()
+    monkeypatch.setenv("FAKE_HIDDEN", "other")
+    launcher.run("fakecc", "a.txt", "-o", "a.out")
+    assert launcher.last().hit
+    monkeypatch.setenv("FAKE_OPT", "other")
+    launcher.run("fakecc", "a.txt", "-o", "a.out")
+    assert launcher.last().reason.value == "miss:environment-changed"
+    assert "FAKE_OPT: 'seen' -> 'other'" in launcher.last().detail
+
+
+def test_a_folder_that_cannot_be_stored_is_the_users_all_the_same(launcher: Launcher) -> None:
+    ran = launcher.run("sh", "-c", "mkdir d; ln -s /etc/passwd d/out; echo made", options=["--output=d"])
+    assert (ran.code, ran.stdout) == (0, "made\n")
+    assert "not stored: " in ran.stderr
+    assert "/etc/passwd" in ran.stderr
+
+
+def test_an_unreadable_input_is_for_the_compiler_to_tell(launcher: Launcher, monkeypatch: pytest.MonkeyPatch) -> None:
+    write("a.txt", "x")
+
+    def refuse(*_: object) -> str:
+        raise PermissionError(13, "Permission denied", "a.txt")
+
+    monkeypatch.setattr(FileDigests, "of_path", refuse)
+    assert "cachec: error: fakecc a.txt -o a.out" in launcher.run("fakecc", "a.txt", "-o", "a.out").stderr
+    assert launcher.last().reason.value == "bypass:not-understood"
+    assert "Permission denied: 'a.txt'" in launcher.last().detail
+
+
+def test_names_that_are_not_utf8_pass_through(launcher: Launcher) -> None:
+    name = os.fsdecode(b"a\xff.txt")
+    Path(name).write_text("x")
+    launcher.run("fakecc", name, "-o", "a.out")
+    assert launcher.last().reason.value == "bypass:not-understood"
+    assert "is not UTF-8" in launcher.last().detail

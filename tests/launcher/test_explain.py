@@ -1,0 +1,129 @@
+"""``cachec check`` and ``cachec why`` of a command line: without running it, with the part that differs and the fix."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from cachec.cli import main
+from tests.launcher.conftest import Launcher, write
+
+_LINE = ("fakecc", "a.txt", "-o", "a.out")
+
+
+@pytest.fixture(autouse=True)
+def _known(launcher: Launcher) -> None:
+    write("a.txt", "x")
+    launcher.run(*_LINE)
+
+
+def _cli(*args: str) -> Result:
+    result = CliRunner().invoke(main, args)
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result
+
+
+def _json(*args: str) -> Any:
+    return json.loads(_cli(*args).stdout)
+
+
+def test_a_hit(launcher: Launcher) -> None:
+    result = _cli("check", "--", *_LINE)
+    assert (result.exit_code, result.output) == (0, "hit\n")
+    result = _cli("why", "--", *_LINE)
+    assert (result.exit_code, result.output) == (0, "hit (exec:fakecc)\n")
+
+
+def test_nothing_is_run_or_counted(launcher: Launcher) -> None:
+    os.unlink("a.out")
+    before = launcher.reasons()
+    for line in (_LINE, (*_LINE, "-O2"), ("unknown-tool",), ("sh", "-c", "touch ran")):
+        _cli("check", "--", *line)
+        _cli("why", "--", *line)
+    assert launcher.reasons() == before
+    assert launcher.compiled() == 1
+    assert not Path("a.out").exists()
+    assert not Path("ran").exists()
+
+
+@pytest.mark.parametrize(
+    ("line", "outcome", "words"),
+    [
+        ((*_LINE, "-O2"), "miss:option-changed", "-O2 added"),
+        (("fakecc", "a.txt", "-o", "a.out", "--print"), "bypass:side-effect-flag", "--print"),
+        (("sh", "-c", "x"), "bypass:unknown-command", "no adapter describes 'sh'"),
+    ],
+)
+def test_a_miss(line: tuple[str, ...], outcome: str, words: str) -> None:
+    result = _cli("check", "--", *line)
+    assert result.exit_code == 1
+    assert result.output.startswith(outcome + ": ")
+    assert words in result.output
+    assert _cli("why", "--", *line).exit_code == 1
+    assert words in _cli("why", "--", *line).output
+    assert _json("check", "--json", "--", *line)["outcome"] == outcome
+
+
+def test_why_names_each_part_and_the_fix(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAKE_OPT", "3")
+    write("a.txt", "y")
+    found = _json("why", "--json", "--", *_LINE, "-new=1")
+    assert found["outcome"] == "miss:environment-changed"
+    assert [each["part"] for each in found["differences"]] == ["env/FAKE_OPT", "arg/-new", "file/a.txt"]
+    assert found["other"]["chosen"] == "nearest"
+    assert found["fix"] == "set FAKE_OPT as it was, or leave it out of the environment"
+    text = _cli("why", "--", *_LINE, "-new=1").output
+    assert "environment FAKE_OPT: not set -> '3'" in text
+    assert "fix: set FAKE_OPT" in text
+
+
+def test_a_difference_in_folders_alone(launcher: Launcher) -> None:
+    write("one/x", "x")
+    write("two/x", "x")
+    launcher.run(*_LINE, f"-file={os.path.abspath('one/x')}")
+    found = _json("why", "--json", "--", *_LINE, f"-file={os.path.abspath('two/x')}")
+    assert found["fix"].startswith("only a folder differs: set base_dir")
+
+
+def test_a_rebuilt_tool_is_named(launcher: Launcher, tmp_path: Path) -> None:
+    tool = tmp_path / "bin" / "fakecc"
+    tool.write_text(tool.read_text() + "\n")
+    found = _json("why", "--json", "--", *_LINE)
+    assert found["outcome"] == "miss:tool-changed"
+    assert "tool fakecc" in found["detail"]
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (("check",), "no command"),
+        (("check", "fakecc"), "no command: put it behind '--': cachec exec -- fakecc"),
+        (("check", "--nope", "--", "x"), "'--nope' is no option"),
+        (("why", "--input", "nothere", "--", "sh"), "--input nothere: there is no such file"),
+        (("check", "--", "no-such-tool"), "'no-such-tool' is not an executable in PATH"),
+    ],
+)
+def test_wrong_use(args: tuple[str, ...], words: str) -> None:
+    result = _cli(*args)
+    assert result.exit_code == 2
+    assert words in result.output
+
+
+def test_exec_through_click(launcher: Launcher, tmp_path: Path) -> None:
+    result = _cli("--dir", str(tmp_path / "other"), "exec", "--", *_LINE)
+    assert result.exit_code == 0
+    assert (tmp_path / "other" / "log").is_dir()
+    assert launcher.compiled() == 2
+
+
+@pytest.mark.parametrize("command", ["exec", "check"])
+def test_help(command: str) -> None:
+    result = _cli(command, "--help")
+    assert result.exit_code == 0
+    assert "--weights PATH[=content|opened|name]" in result.output

@@ -1,0 +1,217 @@
+"""Each part of a command's key: what changes it, and what does not."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from cachec.launcher import full, request
+from cachec.launcher.options import parse
+from cachec.launcher.places import Places
+from cachec.launcher.stage import Opened
+from tests.launcher.conftest import Launcher, need, write
+
+_LINE = ("fakecc", "a.txt", "-o", "a.out", "-O2")
+
+
+def _parts(*line: str) -> dict[str, str]:
+    options, argv = parse(line if "--" in line else ["--", *line])
+    opened = Opened({}, dict(os.environ))
+    program = request.which(argv[0], opened.variables)
+    assert program is not None
+    command = full.describe_here(opened, options, argv, program)
+    found = opened.requests.request(None, {"command": command, "stripped": (), "stdin": None})
+    return {part.name: part.digest for part in found.parts()}
+
+
+def _changed(before: dict[str, str], after: dict[str, str]) -> set[str]:
+    return {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)}
+
+
+@pytest.fixture
+def before(launcher: Launcher) -> dict[str, str]:
+    """The parts of ``_LINE``."""
+    write("a.txt", "x")
+    return _parts(*_LINE)
+
+
+def test_the_parts(before: dict[str, str]) -> None:
+    assert set(before) == {
+        "stage/exec:fakecc",
+        "tool/fakecc",
+        "env/FAKE_EXIT",
+        "env/FAKE_OPT",
+        "env/LD_LIBRARY_PATH",
+        "platform",
+        "arg/input",
+        "arg/-o",
+        "arg/-O2",
+        "order/order of arguments",
+        "arg/outputs",
+        "file/a.txt",
+    }
+
+
+@pytest.mark.parametrize(
+    ("line", "changed"),
+    [
+        (("fakecc", "a.txt", "-o", "b.out", "-O2"), set()),
+        (("fakecc", "./a.txt", "-o", "a.out", "-O2"), {"arg/input", "file/a.txt", "file/./a.txt"}),
+        (("fakecc", "a.txt", "-o", "a.out", "-O3"), {"arg/-O2", "arg/-O3", "order/order of arguments"}),
+        (("fakecc", "a.txt", "-o", "a.out", "-O2", "-new"), {"arg/-new", "order/order of arguments"}),
+        (("fakecc", "-O2", "a.txt", "-o", "a.out"), {"order/order of arguments"}),
+        (("fakecc", "a.txt", "-o", "a.out", "-O2", "-O2"), {"arg/-O2", "order/order of arguments"}),
+        (("--portable", "--", *_LINE), {"platform"}),
+        (("--env", "NEW", "--", *_LINE), {"env/NEW"}),
+    ],
+)
+def test_the_command_line(before: dict[str, str], line: tuple[str, ...], changed: set[str]) -> None:
+    assert _changed(before, _parts(*line)) == changed
+
+
+def test_values_of_one_flag_are_kept_apart(launcher: Launcher) -> None:
+    write("a.txt", "x")
+    one = _parts("fakecc", "a.txt", "-o", "o", "-D=a", "-D=b")
+    other = _parts("fakecc", "a.txt", "-o", "o", "-D=b", "-D=a")
+    assert _changed(one, other) == {"arg/-D"}
+
+
+@pytest.mark.parametrize(
+    ("name", "changed"),
+    [
+        ("FAKE_OPT", {"env/FAKE_OPT"}),
+        ("LD_LIBRARY_PATH", {"env/LD_LIBRARY_PATH"}),
+        ("FAKE_HIDDEN", set()),
+        ("LANG", set()),
+    ],
+)
+def test_variables(before: dict[str, str], monkeypatch: pytest.MonkeyPatch, name: str, changed: set[str]) -> None:
+    monkeypatch.setenv(name, "/x")
+    assert _changed(before, _parts(*_LINE)) == changed
+    if changed:
+        empty = _parts(*_LINE)
+        monkeypatch.setenv(name, "")
+        assert _changed(empty, _parts(*_LINE)) == changed
+        assert _changed(before, _parts(*_LINE)) == changed
+
+
+def test_an_input(before: dict[str, str]) -> None:
+    os.utime("a.txt", (1, 1))
+    os.chmod("a.txt", 0o600)
+    write("unrelated", "x")
+    assert not _changed(before, _parts(*_LINE))
+    write("a.txt", "y")
+    assert _changed(before, _parts(*_LINE)) == {"file/a.txt"}
+
+
+def test_an_input_folder(launcher: Launcher) -> None:
+    write("d/a", "x")
+    line = ("--input", "d", "--output", "o", "--", "sh", "-c", "true")
+    before = _parts(*line)
+    write("d/b", "x")
+    assert _changed(before, _parts(*line)) == {"file/d"}
+
+
+def test_the_compiler(before: dict[str, str], tmp_path: Path) -> None:
+    tool = tmp_path / "bin" / "fakecc"
+    os.utime(tool, (1, 1))
+    assert not _changed(before, _parts(*_LINE))
+    moved = tmp_path / "elsewhere" / "fakecc"
+    moved.parent.mkdir()
+    shutil.copy(tool, moved)
+    assert _changed(before, _parts(str(moved), *_LINE[1:])) == set()
+    tool.write_text(tool.read_text() + "\n")
+    assert _changed(before, _parts(*_LINE)) == {"tool/fakecc"}
+
+
+@need("cc")
+def test_a_rebuilt_library_of_the_compiler_is_named(launcher: Launcher, tmp_path: Path) -> None:
+    lib, tool = tmp_path / "lib", tmp_path / "bin" / "fakecc"
+    lib.mkdir()
+    write("tool.c", "int f(void); int main(void) { return f(); }\n")
+
+    def build(value: int) -> None:
+        write("lib.c", f"int f(void) {{ return {value} - {value}; }} int v = {value};\n")
+        subprocess.run(["cc", "-shared", "-fPIC", "lib.c", "-o", lib / "libcore.so"], check=True)
+
+    build(1)
+    subprocess.run(["cc", "tool.c", "-o", tool, f"-L{lib}", "-lcore", f"-Wl,-rpath,{lib}"], check=True)
+    write("a.txt", "x")
+    before = _parts(*_LINE)
+    executable = tool.read_bytes()
+    launcher.run(*_LINE)
+    assert not launcher.last().hit
+    build(2)
+    assert tool.read_bytes() == executable
+    assert _changed(before, _parts(*_LINE)) == {"tool/fakecc"}
+    assert launcher.direct(*_LINE) is None
+
+
+def test_helpers_and_tools(before: dict[str, str], tmp_path: Path) -> None:
+    helper = tmp_path / "bin" / "helper"
+    helper.write_text("#!/bin/sh\n")
+    helper.chmod(0o755)
+    line = ("--tool", "helper", "--", *_LINE)
+    one = _parts(*line)
+    assert _changed(before, one) == {"tool/helper"}
+    helper.write_text("#!/bin/sh\n# new\n")
+    assert _changed(one, _parts(*line)) == {"tool/helper"}
+
+
+def test_the_adapter(before: dict[str, str], tmp_path: Path) -> None:
+    path = tmp_path / "fakecc.toml"
+    path.write_text("# only a comment\n" + path.read_text())
+    assert not _changed(before, _parts(*_LINE))
+    path.write_text(path.read_text().replace("single = true", "single = false\nstdin = true"))
+    assert _changed(before, _parts(*_LINE)) == {"stage/exec:fakecc"}
+
+
+def test_the_folder_of_a_command_that_no_adapter_knows(launcher: Launcher, monkeypatch: pytest.MonkeyPatch) -> None:
+    line = ("--output", "o", "--", "sh", "-c", "true")
+    before = _parts(*line)
+    os.mkdir("sub")
+    monkeypatch.chdir("sub")
+    assert _changed(before, _parts(*line)) == {"arg/current folder"}
+
+
+def test_two_checkouts_share_keys(launcher: Launcher, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    found = []
+    for name in ("one", "two"):
+        write(f"{name}/src/a.txt", "x")
+        os.mkdir(f"{name}/build")
+        base = os.path.abspath(name)
+        monkeypatch.setenv("CACHEC_BASE_DIR", base)
+        monkeypatch.chdir(f"{base}/build")
+        found.append(_parts("fakecc", f"{base}/src/a.txt", f"--root={base}/other", "-o", f"{base}/build/a.out"))
+        monkeypatch.chdir(launcher.folder)
+    assert not _changed(*found)
+    monkeypatch.delenv("CACHEC_BASE_DIR")
+    assert _changed(found[0], _parts("fakecc", os.path.abspath("one/src/a.txt"), "-o", "a.out"))
+
+
+@pytest.mark.parametrize(
+    ("text", "keyed"),
+    [
+        ("/base/x", "\0/x"),
+        ("/base", "\0"),
+        ("--a=/base/x,/base/y", "--a=\0/x,\0/y"),
+        ("/base2/x", "/base2/x"),
+        ("/other/base/x", "/other/base/x"),
+        ("x/base/y", "x/base/y"),
+        ("-I/base/x", "-I\0/x"),
+    ],
+)
+def test_what_stands_for_the_base_folder(text: str, keyed: str) -> None:
+    assert Places("/base", "/base/build").keyed(text) == keyed
+
+
+def test_kept_paths_come_back() -> None:
+    one, other = Places("/one", "/one/b"), Places("/two", "/two/b")
+    assert other.present(one.kept("/one/x/../y")) == "/two/x/../y"
+    assert other.present(one.kept("/onely/y")) == "/onely/y"
+    assert other.filled(one.template(b"at /one/x: /onely '/one'")) == b"at /two/x: /onely '/two'"
+    assert one.template(b"\0/one/x") == b"\0/one/x"

@@ -1,0 +1,163 @@
+"""The launcher as a process: what it becomes, how it ends, and what it leaves when it is killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.launcher.conftest import Launcher, write
+
+_Start = Callable[..., "subprocess.Popen[str]"]
+
+
+@pytest.fixture
+def start(launcher: Launcher) -> _Start:
+    """Start `cachec exec` as a process of its own."""
+
+    def start(*args: str, **how: Any) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-m", "cachec", "exec", *args],
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            **how,
+        )
+
+    return start
+
+
+def _wait_for(path: Path, seconds: float = 20) -> str:
+    end = time.monotonic() + seconds
+    while not path.exists() or not path.read_text().strip():
+        assert time.monotonic() < end, f"{path} did not appear"
+        time.sleep(0.01)
+    return path.read_text().strip()
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_a_hit_and_a_miss(launcher: Launcher, start: _Start) -> None:
+    write("a.txt", "x")
+    for _ in range(2):
+        process = start("--", "fakecc", "a.txt", "-o", "a.out")
+        assert (*process.communicate(), process.returncode) == ("compiled\n", "warning: fake\n", 0)
+    assert launcher.reasons() == ["miss:first-run", "hit"]
+
+
+def test_an_unknown_command_passes_through_untouched(
+    launcher: Launcher, start: _Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ANYTHING", "goes")
+    process = start("--", "sh", "-c", "cat; echo $ANYTHING; kill -PIPE $$", stdin=subprocess.PIPE)
+    assert process.communicate("typed\n")[0] == "typed\ngoes\n"
+    assert process.returncode == -signal.SIGPIPE  # Python's own disposition is not inherited
+    assert launcher.reasons() == ["bypass:unknown-command"]
+
+
+def test_mode_off_and_side_effects_pass_through(
+    launcher: Launcher, start: _Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write("a.txt", "x")
+    assert start("--", "fakecc", "a.txt", "-o", "a.out", "--print").wait() == 0
+    monkeypatch.setenv("CACHEC_MODE", "off")
+    assert start("--", "fakecc", "a.txt", "-o", "a.out").wait() == 0
+    assert launcher.reasons() == ["bypass:side-effect-flag", "bypass:mode-off"]
+    assert launcher.compiled() == 2
+
+
+def test_a_missing_tool(launcher: Launcher, start: _Start) -> None:
+    process = start("--", "no-such-tool", "x")
+    assert "'no-such-tool' is not an executable in PATH" in process.communicate()[1]
+    assert process.returncode == 127
+
+
+def test_wrong_use(launcher: Launcher, start: _Start) -> None:
+    for args in ((), ("--", ""), ("--nope", "--", "sh")):
+        process = start(*args)
+        assert process.communicate()[1].startswith("cachec: error: ")
+        assert process.returncode == 2
+
+
+def test_a_missing_input_is_named_and_the_compiler_heard(
+    launcher: Launcher, start: _Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CACHEC_LOG", "miss")
+    process = start("--", "fakecc", "nothere.txt", "-o", "a.out")
+    stderr = process.communicate()[1]
+    assert "input 'nothere.txt' (an argument) does not exist" in stderr
+    assert "No such file or directory" in stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_signals_reach_the_compiler_and_end_the_launcher(
+    launcher: Launcher, start: _Start, number: signal.Signals
+) -> None:
+    script = (
+        "trap 'echo cleaned > clean; rm -f out; exit 9' TERM INT HUP; echo half > out; echo $$ > pid; "
+        "while :; do sleep 0.05; done"
+    )
+    process = start("--output=out", "--", "sh", "-c", script)
+    child = int(_wait_for(Path("pid")))
+    process.send_signal(number)
+    process.communicate(timeout=20)
+    assert process.returncode == -number
+    assert Path("clean").read_text() == "cleaned\n"
+    assert not Path("out").exists()
+    assert not _is_alive(child)
+
+
+def test_a_killed_launcher_takes_the_compiler_with_it(launcher: Launcher, start: _Start) -> None:
+    script = "trap 'rm -f out; exit 9' TERM; echo half > out; echo $$ > pid; while :; do sleep 0.05; done"
+    process = start("--output=out", "--", "sh", "-c", script)
+    child = int(_wait_for(Path("pid")))
+    process.kill()
+    process.communicate(timeout=20)
+    end = time.monotonic() + 10
+    while _is_alive(child) and time.monotonic() < end:
+        time.sleep(0.01)
+    assert not _is_alive(child)
+    assert not Path("out").exists()
+    assert launcher.reasons() == []
+
+
+def test_a_compiler_ended_by_a_signal(launcher: Launcher, start: _Start) -> None:
+    process = start("--output=out", "--", "sh", "-c", "echo said; kill -TERM $$")
+    assert process.communicate()[0] == "said\n"
+    assert process.returncode == -signal.SIGTERM
+
+
+def test_a_reader_that_goes_away(launcher: Launcher) -> None:
+    line = [sys.executable, "-m", "cachec", "exec", "--output=out", "--", "sh", "-c", ": > out; seq 100000"]
+    for _ in range(2):
+        with subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+            assert process.stdout is not None
+            process.stdout.close()
+            assert process.stderr is not None
+            assert process.stderr.read() == b""
+        assert process.returncode == -signal.SIGPIPE
+
+
+def test_many_at_once_compile_each_thing_once(launcher: Launcher, start: _Start) -> None:
+    for number in range(3):
+        write(f"{number}.txt", f"x{number}")
+    processes = [start("--", "fakecc", f"{n % 3}.txt", "-o", f"{n}.out") for n in range(9)]
+    for process in processes:
+        process.communicate(timeout=60)
+        assert process.returncode == 0
+    assert launcher.compiled() == 3
+    assert sorted(reason.partition(":")[0] for reason in launcher.reasons()) == ["hit"] * 6 + ["miss"] * 3
+    assert {os.stat(f"{n}.out").st_size for n in range(9)} == {os.stat("0.out").st_size}

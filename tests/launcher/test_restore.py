@@ -1,0 +1,99 @@
+"""Putting outputs in place: whole or not at all, untouched where they are the same."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from cachec.launcher import restore
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    path = tmp_path / "source"
+    path.write_bytes(os.urandom(1000))
+    path.chmod(0o444)
+    return path
+
+
+def test_a_new_file(source: Path, tmp_path: Path) -> None:
+    target = tmp_path / "target"
+    assert restore.restore_file(str(source), str(target), 0o640)
+    assert target.read_bytes() == source.read_bytes()
+    assert stat.S_IMODE(target.stat().st_mode) == 0o640
+    assert target.stat().st_ino != source.stat().st_ino
+    assert sorted(os.listdir(tmp_path)) == ["source", "target"]
+
+
+def test_the_same_content_keeps_its_time_and_gets_its_mode(source: Path, tmp_path: Path) -> None:
+    target = tmp_path / "target"
+    target.write_bytes(source.read_bytes())
+    os.utime(target, (5, 5))
+    assert not restore.restore_file(str(source), str(target), 0o755)
+    assert target.stat().st_mtime == 5
+    assert stat.S_IMODE(target.stat().st_mode) == 0o755
+
+
+@pytest.mark.parametrize("cloned", [False, True])
+def test_any_way_of_copying(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cloned: bool) -> None:
+    def refuse(*_: object) -> int:
+        raise OSError(errno.EXDEV, "not here")
+
+    monkeypatch.setattr(restore, "_has_cloned", lambda read, fd: cloned and os.write(fd, os.read(read, 2000)) > 0)
+    monkeypatch.setattr(os, "copy_file_range", refuse)
+    target = tmp_path / "target"
+    restore.restore_file(str(source), str(target), 0o644)
+    assert target.read_bytes() == source.read_bytes()
+
+
+def test_a_failure_leaves_the_old_file_and_nothing_else(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = tmp_path / "target"
+    target.write_text("old")
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "full")
+
+    monkeypatch.setattr(restore, "_share", refuse)
+    with pytest.raises(OSError, match="full"):
+        restore.restore_file(str(source), str(target), 0o644)
+    assert target.read_text() == "old"
+    assert sorted(os.listdir(tmp_path)) == ["source", "target"]
+
+
+def test_bytes(tmp_path: Path) -> None:
+    target = tmp_path / "target"
+    assert restore.restore_bytes(b"abc", str(target), 0o600)
+    os.utime(target, (5, 5))
+    assert not restore.restore_bytes(b"abc", str(target), 0o600)
+    assert target.stat().st_mtime == 5
+    assert restore.restore_bytes(b"", str(target), 0o600)
+    assert target.read_bytes() == b""
+
+
+@pytest.mark.parametrize("word", ["", "x", "9", "-1", "77777", "0o9"])
+def test_what_is_no_mode(word: str) -> None:
+    with pytest.raises(ValueError, match=r"mode|invalid literal"):
+        restore.mode_of(word)
+
+
+def test_a_folder(tmp_path: Path) -> None:
+    source = tmp_path / "tree"
+    (source / "a" / "b").mkdir(parents=True)
+    (source / "a" / "run").write_text("#!")
+    (source / "a" / "run").chmod(0o555)
+    (source / "a" / "b" / "x").write_text("x")
+    os.symlink("b/x", source / "a" / "link")
+    target = tmp_path / "out"
+    for _ in range(2):
+        restore.restore_tree(str(source), str(target))
+        assert os.access(target / "a" / "run", os.X_OK)
+        assert os.readlink(target / "a" / "link") == "b/x"
+        assert (target / "a" / "link").read_text() == "x"
+        os.unlink(target / "a" / "link")
+        os.symlink("elsewhere", target / "a" / "link")

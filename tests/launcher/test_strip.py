@@ -1,0 +1,144 @@
+"""``--strip``: one compile for all weights; the weights of each model come out beside its output."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import cachec
+from tests.launcher.conftest import Launcher, need, write
+
+_IREE = os.path.join(os.path.dirname(sys.executable), "iree-compile")
+_FLAGS = ["--iree-hal-target-device=local", "--iree-hal-local-target-device-backends=vmvx"]
+
+
+def _model(seed: int, *, bias: str = "1.5", operation: str = "stablehlo.add") -> str:
+    """A matrix of 4x32 from ``seed`` and a scalar, both inline."""
+    data = np.random.default_rng(seed).standard_normal((4, 32)).astype("f4").tobytes().hex().upper()
+    return (
+        "func.func @main(%x: tensor<2x4xf32>) -> tensor<2x32xf32> {\n"
+        f'  %w = stablehlo.constant dense<"0x{data}"> : tensor<4x32xf32>\n'
+        f"  %b = stablehlo.constant dense<{bias}> : tensor<2x32xf32>\n"
+        "  %0 = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0] "
+        ": (tensor<2x4xf32>, tensor<4x32xf32>) -> tensor<2x32xf32>\n"
+        f"  %1 = {operation} %0, %b : tensor<2x32xf32>\n"
+        "  return %1 : tensor<2x32xf32>\n}\n"
+    )
+
+
+def _weights(path: str) -> np.ndarray:
+    (weight,) = cachec.open_weights(path).values()
+    return np.frombuffer(weight.raw(), "f4").reshape(4, 32)
+
+
+def _expected(seed: int) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal((4, 32)).astype("f4")
+
+
+def _compile(launcher: Launcher, name: str, *options: str) -> str:
+    ran = launcher.run(_IREE, name, "-o", "m.vmfb", "--iree-input-type=stablehlo", *_FLAGS, options=options)
+    assert ran.code == 0, ran.stderr
+    return launcher.last().reason.value
+
+
+@pytest.mark.skipif(not os.path.exists(_IREE), reason="not installed: iree-compile")
+class TestIree:
+    def test_a_fine_tuned_model_is_a_hit(self, launcher: Launcher) -> None:
+        write("m.mlir", _model(1))
+        assert _compile(launcher, "m.mlir", "--strip") == "miss:first-run"
+        made = Path("m.vmfb").read_bytes()
+        assert np.array_equal(_weights("m.vmfb.irpa"), _expected(1))
+        write("m.mlir", _model(2))
+        os.unlink("m.vmfb")
+        assert _compile(launcher, "m.mlir", "--strip") == "hit"
+        assert Path("m.vmfb").read_bytes() == made
+        assert np.array_equal(_weights("m.vmfb.irpa"), _expected(2))
+
+    def test_the_module_runs_with_the_weights_beside_it(self, launcher: Launcher) -> None:
+        runtime = pytest.importorskip("iree.runtime")
+        write("m.mlir", _model(1))
+        _compile(launcher, "m.mlir", "--strip")
+        write("m.mlir", _model(2))
+        assert _compile(launcher, "m.mlir", "--strip") == "hit"
+        index = runtime.ParameterIndex()
+        index.load("m.vmfb.irpa")
+        config = runtime.Config("local-sync")
+        modules = [
+            runtime.create_io_parameters_module(config.vm_instance, index.create_provider("model")),
+            runtime.VmModule.mmap(config.vm_instance, "m.vmfb"),
+        ]
+        *_, module = runtime.load_vm_modules(
+            runtime.create_hal_module(config.vm_instance, config.device), *modules, config=config
+        )
+        x = np.random.default_rng(9).standard_normal((2, 4)).astype("f4")
+        assert np.allclose(module.main(x).to_host(), x @ _expected(2) + 1.5, atol=1e-5)
+
+    def test_without_strip_the_content_counts(self, launcher: Launcher) -> None:
+        write("m.mlir", _model(1))
+        _compile(launcher, "m.mlir")
+        assert not os.path.exists("m.vmfb.irpa")
+        write("m.mlir", _model(2))
+        assert _compile(launcher, "m.mlir") == "miss:file-changed"
+
+    def test_what_stays_in_the_module_counts(self, launcher: Launcher) -> None:
+        write("m.mlir", _model(1))
+        _compile(launcher, "m.mlir", "--strip")
+        write("m.mlir", _model(1, bias="2.5"))
+        assert _compile(launcher, "m.mlir", "--strip") == "miss:topology-changed"
+
+    def test_why_names_the_operation(self, launcher: Launcher) -> None:
+        write("m.mlir", _model(1))
+        _compile(launcher, "m.mlir", "--strip")
+        write("m.mlir", _model(3, operation="stablehlo.multiply"))
+        assert _compile(launcher, "m.mlir", "--strip") == "miss:topology-changed"
+        assert "stablehlo.multiply" in launcher.last().detail
+
+    def test_the_same_weights_are_left_untouched(self, launcher: Launcher) -> None:
+        write("m.mlir", _model(1))
+        _compile(launcher, "m.mlir", "--strip")
+        os.utime("m.vmfb.irpa", (5, 5))
+        _compile(launcher, "m.mlir", "--strip")
+        assert os.stat("m.vmfb.irpa").st_mtime == 5
+        assert sorted(os.listdir()) == ["m.mlir", "m.vmfb", "m.vmfb.irpa"]
+
+    def test_a_malformed_model(self, launcher: Launcher) -> None:
+        write("m.mlir", _model(1).replace('dense<"0x', 'dense<"0xzz'))
+        ran = launcher.run(_IREE, "m.mlir", "-o", "m.vmfb", *_FLAGS, options=["--strip"])
+        assert ran.code == 2
+        assert "m.mlir: byte" in ran.stderr
+
+    @pytest.mark.parametrize(
+        ("line", "words"),
+        [
+            ((_IREE, "m.mlir"), "name one with -o"),
+            (("fakecc", "m.mlir", "-o", "x"), "no adapter says how 'fakecc' takes a model without weights"),
+        ],
+    )
+    def test_what_cannot_be_stripped(self, launcher: Launcher, line: tuple[str, ...], words: str) -> None:
+        write("m.mlir", _model(1))
+        ran = launcher.run(*line, options=["--strip"])
+        assert ran.code == 2
+        assert words in ran.stderr
+
+
+_MLIR_OPT = next((name for name in ("mlir-opt-19", "mlir-opt") if shutil.which(name)), "mlir-opt")
+
+
+@need(_MLIR_OPT)
+def test_an_adapter_that_always_strips(launcher: Launcher) -> None:
+    (launcher.folder.parent / "cachec.toml").write_text(
+        '[adapters.opt]\nmatch = ["mlir-opt*"]\nformat = "mlir"\nstrip = true\nstrip_as = "resource"\n'
+        'stdin = true\nflags = [\n  { names = ["-o"], takes = ["next"], is = "output" },\n]\n'
+    )
+    text = '%w = "arith.constant"() <{value = dense<"0xDATA"> : tensor<64xf32>}> : () -> tensor<64xf32>\n'
+    for seed, reason in ((1, "miss:first-run"), (2, "hit")):
+        data = np.random.default_rng(seed).standard_normal(64).astype("f4").tobytes().hex().upper()
+        write("m.mlir", f"module {{\n  {text.replace('DATA', data)}}}\n")
+        ran = launcher.run(_MLIR_OPT, "m.mlir", "-o", "out.mlir")
+        assert ran.code == 0, ran.stderr
+        assert launcher.last().reason.value == reason
