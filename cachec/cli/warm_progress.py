@@ -1,0 +1,152 @@
+"""How ``cachec warm`` shows where it is: a table on a terminal, else one line a row that needed work."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any, TextIO
+
+import click
+
+from cachec import report
+from cachec.cli.session import clean
+from cachec.warm import Result, Row, Silent, Status
+
+#: Seconds between two pictures of the table.
+_REFRESH = 0.25
+#: Characters of a reason in a line.
+_WHY = 400
+#: Rows that ended, shown under those that run.
+_ENDED_SHOWN = 8
+
+_STYLES = {
+    Status.HIT: "green",
+    Status.COMPILED: "cyan",
+    Status.WOULD_MISS: "yellow",
+    Status.FAILED: "red",
+    Status.SKIPPED: "yellow",
+    Status.CANCELLED: "dim",
+}
+
+
+class Lines(Silent):
+    """Plain lines, for logs."""
+
+    def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
+        self._stream = stream
+        self._clock = clock
+        self._total = self._done = 0
+
+    def planned(self, rows: Sequence[Row], hits: int, estimate: float | None) -> None:
+        """See Listener."""
+        self._total = len(rows)
+        self._done = 0
+        if rows:
+            guess = "unknown" if estimate is None else f"about {report.period(estimate)}"
+            self._say(f"{len(rows)} to run, {hits} hit; time: {guess}")
+
+    def finished(self, row: Row, result: Result) -> None:
+        """See Listener."""
+        if result.status is Status.HIT and not self._total:
+            return
+        self._done += 1
+        place = f"[{self._done}/{self._total}] " if self._total else ""
+        why = clean(result.why())
+        why = why if len(why) <= _WHY else why[: _WHY - 1] + "…"
+        self._say(
+            f"{place}{result.status.value} {clean(row.id)} ({report.period(result.seconds)})"
+            + (f": {why}" if why else "")
+        )
+
+    def _say(self, words: str) -> None:
+        click.echo(f"cachec: {words}", file=self._stream)
+
+    def __enter__(self) -> Lines:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+class Table(Silent):
+    """A picture that is drawn anew: what runs, what ended last, and how far it is."""
+
+    def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
+        from rich.console import Console
+        from rich.live import Live
+
+        self._clock = clock
+        self._began = clock()
+        self._running: dict[str, float] = {}
+        self._ended: list[Result] = []
+        self._counts: Counter[Status] = Counter()
+        self._total = 0
+        self._estimate: float | None = None
+        self._live = Live(
+            console=Console(file=stream),
+            get_renderable=self.picture,
+            refresh_per_second=1 / _REFRESH,
+            transient=True,
+        )
+
+    def planned(self, rows: Sequence[Row], hits: int, estimate: float | None) -> None:
+        """See Listener."""
+        self._total = len(rows) + hits
+        self._estimate = estimate
+        self._began = self._clock()
+
+    def started(self, row: Row) -> None:
+        """See Listener."""
+        self._running[row.id] = self._clock()
+
+    def finished(self, row: Row, result: Result) -> None:
+        """See Listener."""
+        self._running.pop(row.id, None)
+        self._counts[result.status] += 1
+        if result.status is not Status.HIT:
+            self._ended = [*self._ended, result][-_ENDED_SHOWN:]
+
+    def picture(self) -> Any:
+        """The table as it is now."""
+        from rich.table import Table as Grid
+        from rich.text import Text
+
+        now = self._clock()
+        grid = Grid(box=None, pad_edge=False, padding=(0, 2, 0, 0), expand=False)
+        grid.add_column("target", overflow="ellipsis", no_wrap=True)
+        grid.add_column("result", no_wrap=True)
+        grid.add_column("took", justify="right", no_wrap=True)
+        grid.add_column("why", overflow="ellipsis", no_wrap=True)
+        for result in self._ended:
+            style = _STYLES[result.status]
+            told = Text(result.status.value, style=style)
+            grid.add_row(
+                Text(clean(result.id)), told, report.period(result.seconds), Text(clean(result.why()), style="dim")
+            )
+        for name, began in list(self._running.items()):
+            grid.add_row(Text(clean(name)), Text("running", style="bold"), report.period(round(now - began)), "")
+        grid.caption = Text(self._caption(now))
+        grid.caption_justify = "left"
+        return grid
+
+    def _caption(self, now: float) -> str:
+        done = self._counts.total()
+        told = ", ".join(f"{count} {status.value}" for status, count in self._counts.items())
+        words = f"{done}/{self._total}" if self._total else f"{done} looked at"
+        words += f"  {told}" if told else ""
+        if self._estimate is not None:
+            words += f"  about {report.period(max(0.0, round(self._estimate - (now - self._began))))} left"
+        return words
+
+    def __enter__(self) -> Table:
+        self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._live.stop()
+
+
+def progress(stream: TextIO) -> Lines | Table:
+    """The listener for a stream. A context manager."""
+    return Table(stream) if stream.isatty() else Lines(stream)

@@ -1,0 +1,62 @@
+"""Oversight: what runs stages for somebody else (``cachec warm``, the pytest plugin) hears of every call, and may say
+in which mode calls answer, whatever the caches and stages themselves were told.
+
+It holds for a context (``overseen``), or for the process (``oversee_process``): threads that were started without the
+context of their starter have only the latter. A context's own wins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # the pytest plugin imports this module in every run of pytest
+    from cachec.model import Mode, Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Oversight:
+    """on_outcome: called with each outcome, in the thread of its call. mode: wins over every setting; None leaves them
+    as they are. defer: is given what would count, log and tell the outcome, to be called later or never; None: now."""
+
+    on_outcome: Callable[[Outcome], None] | None = None
+    mode: Mode | None = None
+    defer: Callable[[Callable[[], None]], None] | None = None
+
+
+_NONE = Oversight()
+_here: ContextVar[Oversight | None] = ContextVar("cachec_oversight", default=None)
+
+
+class _Process:
+    """The oversight of this process: the one thing here that is not bound to a context, as threads have none."""
+
+    held: Oversight = _NONE
+
+
+def current() -> Oversight:
+    """What is in force here."""
+    return _here.get() or _Process.held
+
+
+@contextmanager
+def overseen(oversight: Oversight) -> Iterator[Oversight]:
+    """Put the calls of this context under ``oversight`` while the body runs."""
+    token = _here.set(oversight)
+    try:
+        yield oversight
+    finally:
+        _here.reset(token)
+
+
+@contextmanager
+def oversee_process(oversight: Oversight) -> Iterator[Oversight]:
+    """Put every call of this process that no context oversees under ``oversight`` while the body runs."""
+    before, _Process.held = _Process.held, oversight
+    try:
+        yield oversight
+    finally:
+        _Process.held = before

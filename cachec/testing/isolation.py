@@ -1,0 +1,66 @@
+"""A store of its own for one test, whatever caches the tested code has made before."""
+
+from __future__ import annotations
+
+import os
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cachec.cache import Cache
+from cachec.model import Outcome
+from cachec.oversight import Oversight, current, oversee_process, overseen
+
+if TYPE_CHECKING:
+    import pytest
+
+
+class Isolated:
+    """What the fixture ``cachec`` gives. A context manager.
+
+    dir: the empty store. cache: a cache in it. ``CACHEC_DIR`` leads there, so caches that are made while it is in
+    force are in it too; one that was made before (at the top of a module, say) is moved there by ``adopt``.
+    outcomes: of every call in this process meanwhile, in order.
+    """
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.dir = folder / "store"
+        self.outcomes: list[Outcome] = []
+        self._monkeypatch = monkeypatch
+        self._held = ExitStack()
+        monkeypatch.setenv("CACHEC_DIR", os.fspath(self.dir))
+        self.cache = Cache(self.dir)
+
+    def adopt(self, cache: Cache) -> Cache:
+        """Let a cache, and every stage that it made, use this store until the test ends; returns the cache."""
+        engine, own = cache._engine, self.cache._engine
+        for name in ("settings", "tools", "events"):
+            self._monkeypatch.setattr(engine, name, getattr(own, name))
+        return cache
+
+    @property
+    def hits(self) -> int:
+        """Calls that hit."""
+        return sum(outcome.hit for outcome in self.outcomes)
+
+    @property
+    def misses(self) -> list[Outcome]:
+        """Calls that did not."""
+        return [outcome for outcome in self.outcomes if not outcome.hit]
+
+    def __enter__(self) -> Isolated:
+        outer = current()
+
+        def hear(outcome: Outcome) -> None:
+            self.outcomes.append(outcome)
+            if outer.on_outcome is not None:
+                outer.on_outcome(outcome)
+
+        mine = Oversight(hear, outer.mode, outer.defer)
+        self._held.enter_context(oversee_process(mine))
+        self._held.enter_context(overseen(mine))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._held.close()
+        self.cache.close()

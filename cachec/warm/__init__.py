@@ -1,0 +1,24 @@
+"""Warming: targets that are declared once, and compiled before anybody waits for them."""
+
+from cachec.warm.declared import Declared, load
+from cachec.warm.model import Result, Row, Status, Target
+from cachec.warm.rows import expand, select, shard
+from cachec.warm.schedule import Listener, Silent, Warmer, warm
+from cachec.warm.summary import Summary
+
+__all__ = [
+    "Declared",
+    "Listener",
+    "Result",
+    "Row",
+    "Silent",
+    "Status",
+    "Summary",
+    "Target",
+    "Warmer",
+    "expand",
+    "load",
+    "select",
+    "shard",
+    "warm",
+]

@@ -1,0 +1,88 @@
+"""Targets that are commands: run through ``cachec exec``, looked at as ``cachec check`` does."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from cachec import config
+from cachec.errors import CachecError
+from cachec.events import EventLog, read_outcomes
+from cachec.launcher.explain import explain
+from cachec.model import Mode, Outcome, Reason
+from cachec.warm.model import Row, Task
+
+#: Runs the command line of this very cachec, without its console script, which need not be on the path.
+_EXEC = (sys.executable, "-P", "-m", "cachec", "exec")
+
+
+class CommandFailed(CachecError):
+    """The command of a target ended with another status than 0, or can't be cached."""
+
+
+def run_command(task: Task) -> list[Outcome]:
+    """Run the command of a row, or with ``check`` say if it would hit; how its call ended.
+
+    A look that is ``counted`` and hits runs it too where the row is ``needed``: that puts its outputs in place. Raises
+    CommandFailed where the command fails, or would go round the cache; what ``cachec check`` raises.
+    """
+    outcomes = [_checked(task.row)] if task.check else _executed(task.row)
+    if task.counted and task.needed and outcomes[0].hit:
+        outcomes = _executed(task.row)
+    for outcome in outcomes:
+        if outcome.reason.kind == "bypass":
+            raise CommandFailed(
+                f"{task.row.command[0]} goes round the cache ({outcome.reason.value}: {outcome.detail}); say what it reads "
+                "and writes with `options`, or write an adapter"
+            )
+    return outcomes
+
+
+def _checked(row: Row) -> Outcome:
+    if row.folder and os.path.realpath(row.folder) != os.getcwd():
+        raise CommandFailed(
+            f"{row.id} belongs in {row.folder}, and commands are looked at in the current folder; leave out executor="
+        )
+    found = explain([*row.options, "--", *row.command], {"mode": Mode.REQUIRE.value}).outcome
+    if found.hit or found.reason.kind == "bypass":
+        return found
+    detail = f"{found.reason.value}: {found.detail}" if found.detail else found.reason.value
+    return Outcome(reason=Reason.REQUIRED, stage=found.stage, key=found.key, detail=detail)
+
+
+def _executed(row: Row) -> list[Outcome]:
+    with tempfile.TemporaryDirectory(prefix="cachec-warm-") as folder:
+        record = Path(folder, "outcomes.jsonl")
+        done = subprocess.run(
+            [*_EXEC, *row.options, "--", *row.command],
+            stdin=subprocess.DEVNULL,
+            env={**os.environ, "CACHEC_STATS_FILE": str(record)},
+            cwd=row.folder or None,
+            check=False,
+        )
+        outcomes = list(read_outcomes(record))
+        _pass_on(record)
+    if done.returncode:
+        raise CommandFailed(f"`cachec exec -- {' '.join(row.command)}` ended with status {done.returncode}")
+    return outcomes
+
+
+def count(outcome: Outcome) -> None:
+    """Record that the entry of a command is in use, as ``cachec exec`` would have."""
+    settings = config.load()
+    EventLog(settings.dir, log=settings.log, stats_file=settings.stats_file).emit(outcome)
+
+
+def _pass_on(record: Path) -> None:
+    """Copy the records to the ``stats_file`` that was set for this process, which the command could not see."""
+    wanted = os.environ.get("CACHEC_STATS_FILE")
+    if not wanted or not record.exists():
+        return
+    fd = os.open(wanted, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        os.write(fd, record.read_bytes())
+    finally:
+        os.close(fd)

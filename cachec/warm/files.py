@@ -1,0 +1,115 @@
+"""What a row depends on, as files: for ``cachec watch``, which then knows what to look after.
+
+Gathered while the row is looked at in a worker: what was opened for reading and which folders were listed (an audit
+hook, PEP 578), the sources of imported modules, and what the traces of its entries had read: files, folders, tools, and
+files that were looked for and absent. None of it proves anything: a file that is missing here costs a report, never a
+right result.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from collections.abc import Iterator
+from importlib.util import source_from_cache
+from typing import Any
+
+import msgspec
+
+from cachec.errors import StoreFault
+from cachec.store import Store
+from cachec.warm.model import Result, Task
+from cachec.warm.run import run_task
+
+_CACHED = f"{os.sep}__pycache__{os.sep}"
+_SITE = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
+#: cachec itself, in no key.
+_OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_NOWHERE = ("/proc/", "/sys/", "/dev/")
+
+
+class _Opened:
+    """Paths opened for reading while a task runs. The hook can't be removed from the process again."""
+
+    def __init__(self) -> None:
+        self.told: set[str] = set()
+        self.paths: set[str] = set()
+        self.written: set[str] = set()
+        sys.addaudithook(self._hear)
+
+    def _hear(self, event: str, given: tuple[Any, ...]) -> None:
+        if event == "open":
+            path, _, flags = given
+            if isinstance(path, str | bytes):
+                writes = isinstance(flags, int) and flags & (os.O_WRONLY | os.O_RDWR)
+                (self.written if writes else self.paths).add(os.path.abspath(os.fsdecode(path)))
+        elif event in {"os.listdir", "os.scandir"} and given and isinstance(given[0], str):
+            self.paths.add(os.path.abspath(given[0]))
+
+
+@functools.cache
+def _opened() -> _Opened:
+    return _Opened()
+
+
+@functools.cache
+def _store(folder: str, namespace: str) -> Store:
+    return Store(folder, namespace)
+
+
+def traced(task: Task) -> Result:
+    """Run a task, and name the files that it depends on, as absolute paths."""
+    opened = _opened()
+    opened.paths.clear()
+    opened.written.clear()
+    result = run_task(task)
+    # What it wrote itself is no reason to look again: that would never end.
+    found = {_source(path) for path in opened.paths - opened.written}
+    found.update(_modules())
+    found.update(_reads(task, result))
+    store = os.path.abspath(task.store) + os.sep
+    # Files of installed packages are thousands, and the same for every row: told once by a worker.
+    found = {path for path in found if not any(part in path for part in _SITE) or path not in opened.told}
+    opened.told |= found
+    library = os.path.dirname(os.__file__) + os.sep
+    kept = {
+        path
+        for path in found
+        if not path.startswith((*_NOWHERE, store, _OWN))
+        and _CACHED not in path
+        and not (path.startswith(library) and not any(part in path for part in _SITE))
+    }
+    return msgspec.structs.replace(result, files=tuple(sorted(kept)), written=tuple(sorted(opened.written)))
+
+
+def _source(path: str) -> str:
+    """The source of a compiled module; any other path as it is."""
+    if path.endswith(".pyc"):
+        try:
+            return source_from_cache(path)
+        except ValueError:
+            return path
+    return path
+
+
+def _modules() -> Iterator[str]:
+    for module in list(sys.modules.values()):
+        path = getattr(module, "__file__", None)
+        if isinstance(path, str) and path.endswith(".py") and os.path.isabs(path):
+            yield path
+
+
+def _reads(task: Task, result: Result) -> Iterator[str]:
+    if not task.store:
+        return
+    store = _store(task.store, task.namespace)
+    for key in {each.key for each in result.outcomes if each.key}:
+        try:
+            entry = store.lookup(key)
+        except StoreFault:
+            continue  # the row's own result says what is wrong with the store
+        for trace in entry.traces if entry is not None else ():
+            for read in trace.reads:
+                if read.kind in {"file", "absent", "listing"} or (read.kind == "tool" and "/" in read.where):
+                    yield os.path.abspath(read.where)

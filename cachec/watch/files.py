@@ -1,0 +1,168 @@
+"""The state of the files that targets depend on, and which of them changed. Asked of the files themselves: an event
+only says when to ask, so that one that was lost costs time and nothing else."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from cachec import fsio
+
+_SITE = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
+
+#: What a file looks like: its identity; a folder's names; or None where nothing is there.
+State = tuple[object, ...] | None
+
+#: How editors and compilers begin and end the names of files that are not meant to stay.
+_PASSING = ((".", "#", "__pycache__"), ("~", ".swp", ".tmp", ".part"))
+
+
+class _Known(NamedTuple):
+    state: State
+    installed: bool
+
+
+class Files:
+    """Paths and the state that each was last seen in.
+
+    Files of installed packages are many and change rarely: they are looked at only when that is asked for.
+    """
+
+    def __init__(self, store: str | os.PathLike[str]) -> None:
+        self._known: dict[str, _Known] = {}
+        self._written: set[str] = set()
+        self._followed: frozenset[str] = frozenset()
+        self._sites: set[str] = set()
+        self._index = os.path.join(store, "index", "cache.db")
+        self._store = self._store_state()
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def learn(self, paths: Iterable[str], since: float) -> list[str]:
+        """Look after these too; those of them that changed after ``since`` (Unix time), when they were last read.
+
+        Times of files are a tick behind the clock: what changed within a tick before ``since`` counts as after it.
+        """
+        late: list[str] = []
+        for path in paths:
+            if path in self._known:
+                continue
+            installed = any(part in path for part in _SITE)
+            state = self._state(path)
+            self._known[path] = _Known(state, installed)
+            if isinstance(state, fsio.Identity) and state.ctime_ns / 1e9 > since - _TICK:
+                late.append(path)
+            folder = os.path.dirname(path)
+            if path.endswith(".py") and not installed and folder not in self._known:
+                # A module that comes or goes may hide another.
+                self._known[folder] = _Known(self._state(folder), installed)
+        return late
+
+    def ignore(self, paths: Iterable[str]) -> None:
+        """Names that a target makes itself do not count in the folders that it lists."""
+        fresh = {path for path in paths if path not in self._written}
+        self._written |= fresh
+        for folder in {os.path.dirname(path) for path in fresh}:
+            if folder in self._known:
+                self._known[folder] = _Known(self._state(folder), self._known[folder].installed)
+
+    def changed(self, *, installed: bool, entries: bool, folders: bool) -> list[str]:
+        """The paths whose state is another than when this was last asked.
+
+        installed: those of installed packages too. entries: new entries count as a change of the store; else only that
+        its database is another, or gone. folders: what lists other names, too.
+        """
+        found: list[str] = []
+        for path, known in self._known.items():
+            if known.installed and not installed:
+                continue
+            state = self._state(path)
+            listed = any(_is_folder(each) for each in (state, known.state))
+            if state != known.state and (folders or not listed):
+                self._known[path] = _Known(state, known.installed)
+                found.append(path)
+        database, content = self._store
+        self._store = self._store_state()
+        if self._store[0] != database or (entries and self._store[1] != content):
+            found.append(self._index)
+        return found
+
+    def accept_store(self) -> None:
+        """The store is as it is through what this process did."""
+        self._store = self._store_state()
+
+    def concerns(self, path: str) -> bool:
+        """Whether an event on a path may mean a change: others in the same folders are not worth a look."""
+        folder, name = os.path.split(path)
+        return (
+            path in self._known
+            or path in self._followed
+            or folder in self._sites
+            or (folder in self._known and not _passes(name) and path not in self._written)
+        )
+
+    def folders(self) -> list[str]:
+        """The folders where events tell that something may have changed; in place of one that is not there, the
+        nearest above it, where it may come back. Of installed packages only the folder that holds them all."""
+        wanted: dict[str, None] = {}
+        for path, known in self._known.items():
+            if known.installed:
+                part = next(each for each in _SITE if each in path)
+                site = path[: path.index(part) + len(part) - 1]
+                wanted[site] = None
+                self._sites.add(site)
+            else:
+                wanted[path if _is_folder(known.state) else os.path.dirname(path)] = None
+        there: dict[str, None] = {}
+        missing: set[str] = set()
+        for folder in wanted:
+            while not os.path.isdir(folder):
+                missing.add(folder)
+                folder = os.path.dirname(folder)
+            if folder != os.sep:
+                there[folder] = None
+        self._followed = frozenset((*there, *missing))
+        return list(there)
+
+    def _store_state(self) -> tuple[State, State]:
+        """Which database it is, and what tells that it was written: SQLite's log beside it, or itself."""
+        found = _state(self._index)
+        which = None if found is None else found[:2]
+        return which, (found, _state(self._index + "-wal"))
+
+    def _state(self, path: str) -> State:
+        state = _state(path)
+        if state is None or state[0] != _FOLDER:
+            return state
+        try:
+            names = os.listdir(path)
+        except OSError:
+            return None
+        kept = (name for name in names if not _passes(name) and os.path.join(path, name) not in self._written)
+        return (*state[:3], frozenset(kept))
+
+
+_FOLDER = "folder"
+#: The longest tick of a kernel's clock for file times (CONFIG_HZ=100), in seconds.
+_TICK = 0.01
+
+
+def _state(path: str) -> State:
+    try:
+        found = os.stat(path)
+    except (OSError, ValueError):
+        return None
+    if stat.S_ISDIR(found.st_mode):
+        return (_FOLDER, found.st_dev, found.st_ino)
+    return fsio.Identity(found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+
+
+def _is_folder(state: State) -> bool:
+    return state is not None and state[0] == _FOLDER
+
+
+def _passes(name: str) -> bool:
+    return name.startswith(_PASSING[0]) or name.endswith(_PASSING[1]) or name.isdigit()

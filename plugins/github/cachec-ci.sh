@@ -1,0 +1,78 @@
+#!/usr/bin/env bash
+# What the action runs. All that it is told comes in variables (IN_*, and GitHub's own), never in the text of a command.
+#
+#   plan   says where the archive lies, under which key it is kept, and whether this run may save it; sets the store
+#          and the record of its use for the steps that follow
+#   run    restores, warms, bounds and saves; says whether there is something new to save
+set -euo pipefail
+
+fail() {
+  echo "::error::cachec: $1"
+  exit 2
+}
+
+one_of() { # NAME VALUE CHOICE...
+  local name=$1 value=$2 choice
+  shift 2
+  for choice in "$@"; do
+    [[ $value == "$choice" ]] && return
+  done
+  fail "input $name is '$value'; it is one of: $*"
+}
+
+plan() {
+  one_of command "$IN_COMMAND" all restore save
+  one_of read-only "$IN_READ_ONLY" true false
+  [[ $IN_NAME =~ ^[A-Za-z0-9._-]{1,64}$ ]] || fail "input name is '$IN_NAME'; it has 1 to 64 of A-Z a-z 0-9 . _ -"
+  local folder=$RUNNER_TEMP/cachec saves=true
+  mkdir -p "$folder"
+  # A pull request may hold anybody's code: it hits what the branch it goes to has compiled, and leaves nothing behind.
+  case $GITHUB_EVENT_NAME in pull_request*) saves=false ;; esac
+  [[ $IN_READ_ONLY == false && $IN_COMMAND != restore ]] || saves=false
+  local prefix=cachec-1-$RUNNER_OS-$RUNNER_ARCH-$IN_NAME-
+  {
+    echo "archive=$folder/archive.tar"
+    echo "prefix=$prefix"
+    echo "key=$prefix$GITHUB_RUN_ID-$GITHUB_RUN_ATTEMPT"
+    echo "saves=$saves"
+  } >>"$GITHUB_OUTPUT"
+  {
+    [[ -n ${CACHEC_DIR:-} ]] || echo "CACHEC_DIR=$folder/store"
+    [[ -n ${CACHEC_STATS_FILE:-} ]] || echo "CACHEC_STATS_FILE=$folder/used.jsonl"
+  } >>"$GITHUB_ENV"
+}
+
+run() {
+  one_of check "$IN_CHECK" true false
+  local words=(warm) before='' status=0
+  [[ $IN_COMMAND == save ]] || words+=(--restore "$IN_ARCHIVE")
+  if [[ $IN_COMMAND == restore ]]; then
+    cachec "${words[@]}" --list >/dev/null
+    echo "save=false" >>"$GITHUB_OUTPUT"
+    return
+  fi
+  if [[ $IN_SAVES == true ]]; then
+    words+=(--save "$IN_ARCHIVE" --save-limit "$IN_MAX_SIZE")
+    [[ ! -e ${CACHEC_STATS_FILE:-} ]] || words+=(--used "$CACHEC_STATS_FILE")
+  fi
+  [[ $IN_CHECK == false ]] || words+=(--check)
+  [[ -z $IN_JOBS ]] || words+=(--jobs "$IN_JOBS")
+  [[ -z $IN_SHARD ]] || words+=(--shard "$IN_SHARD")
+  [[ -z $IN_CHANGED_SINCE ]] || words+=(--changed-since "$IN_CHANGED_SINCE")
+  local targets=()
+  read -r -d '' -a targets <<<"$IN_TARGETS" || true
+  [[ ! -e $IN_ARCHIVE ]] || before=$(sha256sum <"$IN_ARCHIVE")
+  cachec "${words[@]}" --summary "$GITHUB_STEP_SUMMARY" -- "${targets[@]}" || status=$?
+  # The same entries give the same archive, byte by byte: it is kept under its old key then.
+  if [[ $IN_SAVES == true && -e $IN_ARCHIVE && $before != $(sha256sum <"$IN_ARCHIVE") ]]; then
+    echo "save=true" >>"$GITHUB_OUTPUT"
+  else
+    echo "save=false" >>"$GITHUB_OUTPUT"
+  fi
+  return "$status"
+}
+
+case ${1:-} in
+  plan | run) "$1" ;;
+  *) fail "usage: $0 plan|run" ;;
+esac

@@ -1,0 +1,231 @@
+"""The GitHub action: its script, run as the action runs it, with a folder in place of GitHub's cache."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .conftest import ROOT
+
+ACTION = ROOT / "plugins" / "github"
+
+DEFAULTS = {
+    "IN_NAME": "default",
+    "IN_COMMAND": "all",
+    "IN_READ_ONLY": "false",
+    "IN_TARGETS": "",
+    "IN_MAX_SIZE": "2GiB",
+    "IN_JOBS": "",
+    "IN_SHARD": "",
+    "IN_CHANGED_SINCE": "",
+    "IN_CHECK": "false",
+}
+
+
+class Runner:
+    """Jobs, each on a machine of its own; ``kept`` is what GitHub keeps between them: key -> archive."""
+
+    def __init__(self, project: Any, folder: Path) -> None:
+        self.project = project
+        self.folder = folder
+        self.kept: dict[str, bytes] = {}
+        self.jobs = 0
+        self.summary = ""
+        self.output = ""
+
+    def job(self, event: str = "push", before_save: str = "", code: int = 0, **inputs: str) -> dict[str, str]:
+        """Run the action; returns its outputs. before_save: a Python program that runs in the job before it."""
+        self.jobs += 1
+        temp = self.folder / f"job-{self.jobs}"
+        temp.mkdir(parents=True)
+        environ = {name: value for name, value in os.environ.items() if name != "CACHEC_DIR"}
+        environ |= {
+            **DEFAULTS,
+            **{"IN_" + name.upper(): value for name, value in inputs.items()},
+            "RUNNER_TEMP": str(temp),
+            "RUNNER_OS": "Linux",
+            "RUNNER_ARCH": "X64",
+            "GITHUB_EVENT_NAME": event,
+            "GITHUB_RUN_ID": str(self.jobs),
+            "GITHUB_RUN_ATTEMPT": "1",
+            "GITHUB_OUTPUT": str(temp / "output"),
+            "GITHUB_ENV": str(temp / "env"),
+            "GITHUB_STEP_SUMMARY": str(temp / "summary"),
+        }
+        self.step("plan", environ)
+        plan = pairs(temp / "output")
+        environ |= pairs(temp / "env")
+        archive = Path(plan["archive"])
+        if inputs.get("command") != "save":
+            found = [key for key in self.kept if key.startswith(plan["prefix"])]
+            if found:
+                archive.write_bytes(self.kept[found[-1]])
+        if before_save:
+            subprocess.run(
+                [sys.executable, "-c", before_save],
+                cwd=self.project.folder,
+                env=environ,
+                check=True,
+            )
+        environ |= {"IN_ARCHIVE": plan["archive"], "IN_SAVES": plan["saves"]}
+        self.step("run", environ, code)
+        outputs = pairs(temp / "output")
+        if outputs.get("save") == "true":
+            self.kept[plan["key"]] = archive.read_bytes()
+        summary = temp / "summary"
+        self.summary = summary.read_text() if summary.exists() else ""
+        shutil.rmtree(temp / "cachec")
+        return outputs
+
+    def step(self, name: str, environ: dict[str, str], code: int = 0) -> None:
+        done = subprocess.run(
+            ["bash", str(ACTION / "cachec-ci.sh"), name],
+            cwd=self.project.folder, env=environ, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        self.output = done.stdout + done.stderr
+        assert done.returncode == code, self.output
+
+
+def pairs(file: Path) -> dict[str, str]:
+    return dict(line.split("=", 1) for line in file.read_text().splitlines())
+
+
+@pytest.fixture
+def runner(project: Any, on_path: Path, tmp_path: Path) -> Runner:
+    project.targets(
+        """
+        [warm.targets.doubled]
+        call = "stages:doubled"
+        matrix = { n = [1, 2] }
+        [warm.targets.word]
+        call = "stages:word"
+        arguments = { text = "x" }
+        """
+    )
+    return Runner(project, tmp_path / "runner")
+
+
+def test_the_second_job_compiles_nothing_and_saves_nothing_new(runner: Runner) -> None:
+    first = runner.job()
+    assert (first["save"], first["key"]) == ("true", "cachec-1-Linux-X64-default-1-1")
+    assert "3 compiled in " in runner.summary
+    assert len(runner.project.runs) == 3
+    assert runner.job()["save"] == "false", "the same archive"
+    assert "3 hit in " in runner.summary
+    assert len(runner.project.runs) == 3
+    assert len(runner.kept) == 1
+
+
+def test_the_archive_holds_what_the_job_used_alone(runner: Runner) -> None:
+    runner.job()
+    (whole,) = runner.kept.values()
+    text = (runner.project.folder / "stages.py").read_text()
+    runner.project.write("stages.py", text.replace("return 2 * n", "return n + n"))
+    runner.job()
+    assert len(runner.project.runs) == 5, "word was restored"
+    newest = [*runner.kept.values()][-1]
+    assert len(newest) == len(whole), "the entries that nothing used any more are gone"
+
+
+@pytest.mark.parametrize("event", ["pull_request", "pull_request_target"])
+def test_a_pull_request_reads_and_never_saves(runner: Runner, event: str) -> None:
+    runner.job()
+    runner.project.targets('[warm.targets.word]\ncall = "stages:word"\nmatrix = { text = ["x", "y"] }\n')
+    assert runner.job(event)["save"] == "false"
+    assert runner.project.runs[-1] == "word y"
+    assert "word x" not in runner.project.runs[3:]
+    assert len(runner.kept) == 1
+    assert runner.job(read_only="true")["save"] == "false"
+    assert runner.job()["save"] == "true"
+
+
+def test_a_failure_fails_the_job_and_keeps_what_the_others_compiled(runner: Runner) -> None:
+    with (runner.project.folder / "cachec.toml").open("a") as out:
+        out.write('[warm.targets.fails]\ncall = "stages:fails"\n')
+    assert runner.job(code=2)["save"] == "true"
+    assert "| fails | failed |" in runner.summary
+    runner.project.targets('[warm.targets.word]\ncall = "stages:word"\narguments = { text = "x" }\n')
+    runner.job(check="true")
+
+
+def test_check_targets_shards_and_names(runner: Runner) -> None:
+    assert runner.job(check="true", code=1)["save"] == "true", "an empty archive"
+    assert "3 would-miss" in runner.summary
+    assert runner.project.runs == []
+    runner.job(targets=" word\n doubled[n=2] ", jobs="1", name="some")
+    assert sorted(runner.project.runs) == ["double 2", "word x"]
+    runner.job(shard="1/3", name="some")
+    assert sorted(runner.project.runs) == ["double 1", "double 2", "word x"]
+    assert {key.split("-")[4] for key in runner.kept} == {"default", "some"}
+
+
+def test_the_bound_holds(runner: Runner) -> None:
+    runner.job(max_size="6KiB")
+    (archive,) = runner.kept.values()
+    assert len(archive) <= 6 * 1024
+    assert "left out by the limit" in runner.output
+
+
+def test_what_later_steps_used_is_saved(runner: Runner) -> None:
+    runner.project.write("cachec.toml", "")
+    use = "import stages; stages.double(7)"
+    runner.job(command="restore", before_save=use)
+    assert runner.kept == {}
+    runner.job(command="save", before_save=use)
+    assert len(runner.kept) == 1
+    runner.project.targets('[warm.targets.d]\ncall = "stages:double"\narguments = { n = 7 }\n')
+    runner.job(check="true")
+
+
+def test_a_damaged_archive_costs_the_time_to_compile(runner: Runner) -> None:
+    runner.job()
+    (key,) = runner.kept
+    runner.kept[key] = runner.kept[key][:-700]
+    assert runner.job()["save"] == "true"
+    assert "nothing is restored" in runner.output
+    assert len(runner.project.runs) == 6
+
+
+@pytest.mark.parametrize(
+    ("inputs", "words"),
+    [
+        ({"command": "al"}, "input command is 'al'; it is one of: all restore save"),
+        ({"read_only": "yes"}, "input read-only is 'yes'"),
+        ({"name": "a b"}, "input name is 'a b'"),
+        ({"name": "$(touch pwned)"}, "input name is '$(touch pwned)'"),
+    ],
+)
+def test_wrong_inputs(runner: Runner, inputs: dict[str, str], words: str) -> None:
+    with pytest.raises(AssertionError):
+        runner.job(**inputs)
+    assert f"::error::cachec: {words}" in runner.output
+    assert not (runner.project.folder / "pwned").exists()
+
+
+@pytest.mark.parametrize("targets", ["$(touch pwned)", "`touch pwned`", "; touch pwned", "--dir=x"])
+def test_inputs_are_never_run(runner: Runner, targets: str) -> None:
+    runner.job(targets=targets, code=2)
+    assert "no target is named" in runner.output
+    assert not (runner.project.folder / "pwned").exists()
+
+
+def test_the_action_gives_every_input_to_the_script_and_no_text_to_a_shell() -> None:
+    text = (ACTION / "action.yml").read_text()
+    inputs = re.findall(r"^  ([a-z-]+):\n    description:", text.split("\noutputs:")[0], re.MULTILINE)
+    assert {"IN_" + name.upper().replace("-", "_") for name in inputs} - {"IN_WORKING_DIRECTORY"} == set(DEFAULTS)
+    for name in inputs:
+        assert f"${{{{ inputs.{name} }}}}" in text or f"inputs.{name} !=" in text
+    used = set(re.findall(r"\bIN_[A-Z_]+", (ACTION / "cachec-ci.sh").read_text()))
+    given = set(re.findall(r"^        (IN_[A-Z_]+):", text, re.MULTILINE))
+    assert used == given
+    assert re.findall(r"^      run: (.*)$", text, re.MULTILINE) == [
+        'bash "$GITHUB_ACTION_PATH/cachec-ci.sh" plan',
+        'bash "$GITHUB_ACTION_PATH/cachec-ci.sh" run',
+    ]
