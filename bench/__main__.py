@@ -17,7 +17,21 @@ from rich.table import Table
 
 from bench.harness import Row
 
-BENCHMARKS = ("hits", "misses", "opening", "processes", "weights", "minilm")
+BENCHMARKS = (
+    "hits",
+    "misses",
+    "opening",
+    "processes",
+    "weights",
+    "minilm",
+    "maintain",
+    "mlir",
+    "repro",
+    "native",
+    "warm",
+    "watch",
+    "launcher",
+)
 OUT = Path(__file__).parent / "out" / "results.json"
 
 

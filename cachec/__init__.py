@@ -5,10 +5,10 @@ Everything public is here and imported when it is first used, so that ``import c
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
-
+TYPE_CHECKING = False  # type checkers know the name; importing typing would double the start of `cachec exec`
 if TYPE_CHECKING:
+    from typing import Any
+
     from cachec.artifact import Dir, File
     from cachec.cache import Cache
     from cachec.command import run, scratch
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         HandleClosed,
         LinkError,
         PluginError,
+        ReproducerError,
         UnkeyableArgument,
         UnknownWeight,
         UnresolvedCode,
@@ -55,6 +56,7 @@ _HOMES = {
         "HandleClosed",
         "LinkError",
         "PluginError",
+        "ReproducerError",
         "UnkeyableArgument",
         "UnknownWeight",
         "UnresolvedCode",
@@ -93,6 +95,7 @@ __all__ = [
     "PluginError",
     "Program",
     "Reason",
+    "ReproducerError",
     "Stage",
     "UnkeyableArgument",
     "UnknownWeight",
@@ -118,6 +121,8 @@ def __getattr__(name: str) -> Any:
     home = _HOME.get(name)
     if home is None:
         raise AttributeError(f"module 'cachec' has no attribute {name!r}")
+    from importlib import import_module
+
     value = getattr(import_module(home), name)
     globals()[name] = value  # the next look-up finds it without coming here
     return value

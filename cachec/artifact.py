@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Self
 
 from cachec.topology import Manifest
 
@@ -34,6 +35,15 @@ class File:
     def __fspath__(self) -> str:
         return os.fspath(self.path)
 
+    def holding(self, store: object) -> Self:
+        """The same, which keeps ``store`` open as long as it lives: ``gc`` leaves alone what an open store gave out."""
+        object.__setattr__(self, "_store", store)
+        return self
+
+    def __getstate__(self) -> dict[str, object]:
+        """What a copy is made of, in this process or another: its fields alone."""
+        return {name: value for name, value in self.__dict__.items() if name != "_store"}
+
     def read_bytes(self) -> bytes:
         """The content. Raises OSError where the file is not there."""
         return self.path.read_bytes()
@@ -52,6 +62,8 @@ class Dir:
     name: str = ""
 
     __init__ = File.__init__
+    __getstate__ = File.__getstate__
+    holding = File.holding
 
     def __fspath__(self) -> str:
         return os.fspath(self.path)

@@ -18,13 +18,14 @@ from cachec.key.code import CodeKeys
 from cachec.key.dependencies import Dependencies
 from cachec.key.request import Options, Requests
 from cachec.key.tools import ToolKeys
-from cachec.model import Digest, Mode, Outcome
+from cachec.model import Digest, Fault, Mode, Outcome
 from cachec.plugins import Plugins
 from cachec.stage.decorator import Stage
 from cachec.stage.engine import Engine
 from cachec.stage.look import Looker
 from cachec.stage.run import Tools
 from cachec.store import Store
+from cachec.usage import Usage
 from cachec.weights import WeightSet
 
 P = ParamSpec("P")
@@ -63,6 +64,7 @@ class Cache:
         self.store = Store(
             self.settings.dir, self.settings.namespace, fsync=self.settings.fsync, on_fault=self.events.note_fault
         )
+        self.store.keep_bound(_bound(self.settings.max_size, self.events.note_fault))
         distributions = Distributions()
         digests = self.store.digests
         self._plugins = Plugins(distributions)
@@ -168,6 +170,17 @@ class Cache:
 
     def __repr__(self) -> str:
         return f"Cache({str(self.settings.dir)!r}, mode={self.settings.mode.value!r})"
+
+
+def _bound(max_size: int, on_fault: Callable[[Fault, str], None]) -> Callable[[Store, Usage | None], None]:
+    """What a publication calls, so that the store stays within its size. It holds no store: that would be a cycle."""
+
+    def keep(store: Store, found: Usage | None) -> None:
+        from cachec.maintain.maintainer import Maintainer  # after a miss only
+
+        Maintainer(store, max_size=max_size, on_fault=on_fault).keep_bound(found)
+
+    return keep
 
 
 def _owner(distributions: Distributions) -> Callable[[str], str | None]:

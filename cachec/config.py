@@ -37,10 +37,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """All settings of one cache. Immutable.
 
     dir: the store. mode: what calls may do with it. max_size: bytes that ``gc`` keeps; 0 for no limit. namespace:
-    keys of two never meet. base_dir: the folder that paths in keys are shown relative to. log: ``miss``, ``all`` or
-    ``off``: what is printed. lock_timeout: seconds to wait for another process that runs the same stage on the same
-    key. stats_file: gets a copy of every log record. fsync: whether files are forced to disk before the row that names
-    them. origins: key -> ``default``, ``file: <path>:<line>``, ``environment: CACHEC_<KEY>`` or ``argument``.
+    keys of two never meet. base_dir: the folder below which paths of commands count from there. log: ``miss``,
+    ``all`` or ``off``: what is printed. lock_timeout: seconds to wait for another process that runs the same stage on
+    the same key. stats_file: gets a copy of every log record. repro_dir: where a stage that fails leaves a reproducer;
+    None for nowhere. fsync: whether files are forced to disk before the row that names them. origins: key ->
+    ``default``, ``file: <path>:<line>``, ``environment: CACHEC_<KEY>`` or ``argument``.
     """
 
     dir: Path
@@ -51,6 +52,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     log: str
     lock_timeout: float
     stats_file: Path | None
+    repro_dir: Path | None
     fsync: bool
     origins: Mapping[str, str]
 
@@ -148,6 +150,7 @@ _PARSERS: Mapping[str, Callable[[object, str], Any]] = {
     "log": _log,
     "lock_timeout": _seconds,
     "stats_file": _path,
+    "repro_dir": _path,
     "fsync": _flag,
 }
 
@@ -166,6 +169,7 @@ _DEFAULTS: Mapping[str, object] = {
     "log": "miss",
     "lock_timeout": 3600.0,
     "stats_file": None,
+    "repro_dir": None,
     "fsync": False,
 }
 
@@ -210,6 +214,38 @@ def load(
             raise ConfigError(f"{where}: {key} = {shown!r} is not accepted; {key} is {error}") from None
         origins[key] = origin
     return Settings(**values, origins=_Origins(origins, file))
+
+
+class SubTable(msgspec.Struct, frozen=True):
+    """A table of the configuration file that another part of cachec reads for itself.
+
+    path: the file. folder: where it lies; relative paths in it start here. data: the table as TOML gives it.
+    """
+
+    path: str
+    folder: str
+    data: dict[str, Any]
+    text: str
+    table_path: tuple[str, ...]
+
+    def where(self, *keys: str) -> str:
+        """``<path>:<line>`` of the statement that sets the key at the end of ``keys``, tables by tables from here."""
+        *tables, key = keys
+        return f"{self.path}:{_line_of(self.text, (*self.table_path, *tables), key)}"
+
+
+def sub_table(name: str, *, cwd: str | os.PathLike[str] | None = None) -> SubTable | None:
+    """The table ``name`` of the configuration file in force; None where there is no file, or it has none.
+
+    Raises ConfigError as ``load`` does, and where it is no table.
+    """
+    file = _nearest_file(_working_folder() if cwd is None else os.path.abspath(cwd))
+    if file is None or name not in file.table:
+        return None
+    data = file.table[name]
+    if not isinstance(data, dict):
+        raise ConfigError(f"{file.path}:{file.line(name)}: {name} is {data!r}; it has to be a table: [{name}]")
+    return SubTable(file.path, file.folder, data, file.text, (*file.table_path, name))
 
 
 def unknown_variables(environ: Mapping[str, str] | None = None) -> tuple[str, ...]:

@@ -17,6 +17,7 @@
     │   └── HandleClosed             a handle was used after its stage returned, or after release
     ├── LinkError                a weight set does not fit an artifact's manifest
     ├── PluginError              a plugin is missing or broken
+    ├── ReproducerError          a reproducer is malformed, or can't be made or run here
     └── StoreFault               internal: the cache itself failed; always caught, counted and treated as a miss
 
     CachecWarning            a UserWarning: what was asked for works, but costs more or keys less than it seems
@@ -101,6 +102,10 @@ class LinkError(CachecError):
 
 class PluginError(CachecError):
     """A plugin is missing, broken, or answers for nothing that was given."""
+
+
+class ReproducerError(CachecError):
+    """A reproducer is malformed or hostile, can't be made of this run, or can't be run here; nothing was written."""
 
 
 class StoreFault(CachecError):

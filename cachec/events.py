@@ -13,7 +13,6 @@ import contextlib
 import math
 import os
 import re
-import stat
 import sys
 import time
 from collections import Counter
@@ -22,6 +21,7 @@ from collections.abc import Callable, Iterator
 import msgspec
 
 from cachec import fsio
+from cachec.appending import Appender
 from cachec.model import Fault, Outcome, Reason
 
 #: Bytes in a record, its newline included: one page.
@@ -49,50 +49,6 @@ class FaultRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     time: float = 0.0
 
 
-class _Appender:
-    """A file that takes whole records at its end. Closed when nobody uses it any more.
-
-    A thread that replaces the appender of a log (a new day) must not close a descriptor that another one is about to
-    write to, so closing is left to the reference count: no lock, which a fork could leave held.
-    """
-
-    def __init__(self, path: str) -> None:
-        self.fd = -1  # for __del__, where open fails
-        self.path = path
-        self.fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        found = os.fstat(self.fd)
-        self._place = (found.st_dev, found.st_ino)
-        if stat.S_ISREG(found.st_mode) and found.st_size and os.pread(self.fd, 1, found.st_size - 1) != b"\n":
-            os.write(self.fd, b"\n")  # a torn last line (power cut, full disk) must not swallow the next record
-
-    def append(self, line: bytes) -> bool:
-        """Append a record by one write; whether all of it fitted. Raises OSError."""
-        return os.write(self.fd, line) == len(line)
-
-    def replaced(self) -> bool:
-        """Whether the path no longer leads to this file."""
-        try:
-            found = os.stat(self.path)
-        except OSError:
-            return True
-        return (found.st_dev, found.st_ino) != self._place
-
-    def disown(self) -> None:
-        """After a fork: a child that made itself a daemon may have closed the descriptor, and used its number again."""
-        try:
-            found = os.fstat(self.fd)
-        except OSError:
-            self.fd = -1
-            return
-        if (found.st_dev, found.st_ino) != self._place:
-            self.fd = -1
-
-    def __del__(self, close: Callable[[int], None] = os.close) -> None:
-        if self.fd >= 0:
-            close(self.fd)
-            self.fd = -1
-
-
 class EventLog:
     """Counts, records and tells outcomes. Safe to use from threads and across ``fork``; nothing here fails a call.
 
@@ -118,8 +74,8 @@ class EventLog:
         self._clock = clock
         self._encode = msgspec.json.Encoder().encode
         self._day_begin = self._day_end = 0.0
-        self._day_file: _Appender | None = None
-        self._copy: _Appender | None = None
+        self._day_file: Appender | None = None
+        self._copy: Appender | None = None
         self._pid = os.getpid()
 
     def emit(self, outcome: Outcome) -> None:
@@ -150,6 +106,11 @@ class EventLog:
             who = "another process" if pid is None else f"pid {pid}"
             self._tell(f"cachec: waiting for {who} ({seconds:.0f} s)", _WARNING)
 
+    def note_reproducer(self, words: str) -> None:
+        """Tell where the reproducer of a failed stage is, or why there is none."""
+        if self._log != "off":
+            self._tell(f"cachec: {words}", _WARNING)
+
     def _record(self, record: Outcome | FaultRecord, now: float, *, look: bool) -> None:
         """Append to the log of the day and to the copy. look: whether to look if the files are still in their place."""
         line = self._line(record)
@@ -169,7 +130,7 @@ class EventLog:
             try:
                 copy = self._copy
                 if copy is None or (look and copy.replaced()):
-                    copy = self._copy = _Appender(self._stats_file)
+                    copy = self._copy = Appender(self._stats_file)
                 if not copy.append(line):
                     self.dropped += 1
                     self._copy = None
@@ -184,14 +145,14 @@ class EventLog:
         self._day_file = self._copy = None
         self._pid = os.getpid()
 
-    def _open_day(self, now: float) -> _Appender:
+    def _open_day(self, now: float) -> Appender:
         begin = math.floor(now / _DAY) * _DAY
         path = os.path.join(self._folder, f"{_day(begin)}.jsonl")
         try:
-            file = _Appender(path)
+            file = Appender(path)
         except FileNotFoundError:
             fsio.make_dir(self._folder)
-            file = _Appender(path)
+            file = Appender(path)
         # The file last: a thread that sees the new bounds with the old file writes to yesterday's, which is harmless.
         self._day_begin, self._day_end = begin, begin + _DAY
         self._day_file = file
@@ -233,7 +194,7 @@ def _texts(record: Outcome | FaultRecord) -> dict[str, str]:
 
 def _is_news(reason: Reason) -> bool:
     """Whether a user who asked for misses is to hear of it. An error speaks for itself, ``mode off`` was asked for."""
-    return reason.kind == "miss" or reason is Reason.INPUT_CHANGED
+    return reason.kind == "miss" or reason in {Reason.INPUT_CHANGED, Reason.UNDESCRIBED}
 
 
 def describe(outcome: Outcome) -> str:
@@ -279,10 +240,14 @@ class LogReader(Iterator[Outcome]):
     were noted by themselves too, so they are not counted again.
     """
 
-    def __init__(self, dir: str | os.PathLike[str], since: float | None = None) -> None:
+    def __init__(
+        self, dir: str | os.PathLike[str], since: float | None = None, *, file: str | os.PathLike[str] | None = None
+    ) -> None:
+        """file: read this one alone, a ``stats_file``."""
         self.damaged = 0
         self.faults: Counter[Fault] = Counter()
         self._folder = os.path.join(dir, "log")
+        self._file = None if file is None else os.fspath(file)
         self._since = since
         self._outcomes = self._run()
 
@@ -322,6 +287,8 @@ class LogReader(Iterator[Outcome]):
                 self.damaged += 1
 
     def _files(self) -> list[str]:
+        if self._file is not None:
+            return [self._file] if os.path.exists(self._file) else []
         try:
             names = os.listdir(self._folder)
         except (FileNotFoundError, NotADirectoryError):
@@ -334,3 +301,8 @@ class LogReader(Iterator[Outcome]):
 def read_log(dir: str | os.PathLike[str], since: float | None = None) -> LogReader:
     """The outcomes in a store's log since a Unix time (all, if None); none where there is no log."""
     return LogReader(dir, since)
+
+
+def read_outcomes(stats_file: str | os.PathLike[str]) -> LogReader:
+    """The outcomes in a ``stats_file``, in the order that they were written; none where there is no such file."""
+    return LogReader("", file=stats_file)

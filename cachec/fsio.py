@@ -177,12 +177,13 @@ def no_writer(fd: int) -> bool:
     A store through a shared writable map changes neither mtime nor ctime once its page is dirty; the kernel refuses
     the lease while such a map exists. False too where leases can't be had (another owner's file, a foreign system).
     """
-    import signal  # half a millisecond, which a hit does not need
+    # The C module below ``signal``, which takes half a millisecond to make enumerations of its numbers.
+    import _signal  # type: ignore[import-not-found]  # typeshed leaves it out
 
     try:
         # Somebody may open the file for writing while the lease is held. The kernel then sends its holder SIGIO, which
         # ends a process that does not handle it; SIGURG is ignored where it is not handled.
-        fcntl.fcntl(fd, fcntl.F_SETSIG, signal.SIGURG)
+        fcntl.fcntl(fd, fcntl.F_SETSIG, _signal.SIGURG)
         fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_RDLCK)
     except OSError:
         return False
@@ -240,9 +241,9 @@ def is_network(kind: str) -> bool:
 
 def make_dir(path: str | os.PathLike[str]) -> None:
     """Make a folder and its parents, each new one with mode 0700. An existing one is left as it is."""
-    path = Path(path)
-    if path.is_dir():
+    if os.path.isdir(path):
         return
+    path = Path(path)
     if path.parent != path:
         make_dir(path.parent)
     with contextlib.suppress(FileExistsError):

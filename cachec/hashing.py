@@ -180,7 +180,7 @@ class FileDigests:
         known = self._known.get((found, offset, nbytes))
         if known is not None or self._memory is None:
             return known
-        row = self._memory.recall(_row_name(found, offset, nbytes))
+        row = self._memory.recall(row_name(found, offset, nbytes))
         if row is None:
             return None
         try:
@@ -196,8 +196,9 @@ class FileDigests:
         self._known[found, offset, nbytes] = digest
         if self._memory is not None:
             row = msgspec.json.encode(_Remembered((*found,), digest))
-            self._memory.remember(_row_name(found, offset, nbytes), row)
+            self._memory.remember(row_name(found, offset, nbytes), row)
 
 
-def _row_name(found: Identity, offset: int, nbytes: int) -> str:
+def row_name(found: Identity, offset: int, nbytes: int) -> str:
+    """The name under which the digest of a range of a file is remembered."""
     return f"digest:{found.dev}:{found.ino}:{offset}:{nbytes}"

@@ -19,6 +19,13 @@ class Fingerprint(NamedTuple):
     detail: str
 
 
+class StrippedFile(NamedTuple):
+    """A model without the bytes of its weights, and these."""
+
+    ir: bytes
+    weights: WeightSet
+
+
 class ArtifactWriter(Protocol):
     """Where ``encode`` puts bytes: each call makes one artifact, in order."""
 
@@ -58,6 +65,14 @@ class Plugin:
     def strip(self, value: Any, weights: WeightSet) -> Program:
         """A program of the IR in ``value`` with the bytes of ``weights`` replaced by their names."""
         raise self._refusal("strip", value)
+
+    def strip_file(self, path: Path, stand_in: str) -> StrippedFile:
+        """The model in a file, for a command (``cachec exec --strip``).
+
+        stand_in: what the command takes in place of a weight's bytes, in the plugin's own words. Raises UsageError
+        where the file can't have that, CheckpointError where it is malformed.
+        """
+        raise self._refusal("strip", path)
 
     def encode(self, value: Any, out: ArtifactWriter) -> dict[str, Any]:
         """Write a result of one of ``types`` to artifacts; returns JSON-like data for ``decode``."""

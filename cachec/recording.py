@@ -3,14 +3,45 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from cachec.hashing import EMPTY, FileDigests
-from cachec.model import Read
+from cachec.model import Read, Reason
 
 _current: ContextVar[Recorder | None] = ContextVar("cachec_recorder", default=None)
+
+
+class FileSeen(NamedTuple):
+    """A file as a command found or left it. path: absolute, empty for bytes on stdin. data: where they were kept."""
+
+    path: str
+    digest: str
+    nbytes: int
+    data: bytes | None = None
+
+
+@dataclass(slots=True)
+class CommandRun:
+    """A command that a stage ran, as a reproducer needs it.
+
+    program: the executable that args[0] led to. environ: the variables that it was given by name, None where one was
+    not set. weights: path -> rule. returncode: None where it did not come to its end.
+    """
+
+    args: tuple[str, ...]
+    program: str
+    cwd: str
+    environ: Mapping[str, str | None]
+    weights: Mapping[str, str]
+    inputs: tuple[FileSeen, ...] = ()
+    outputs: tuple[FileSeen, ...] = ()
+    stdin: FileSeen | None = None
+    returncode: int | None = None
+    stderr: bytes = b""
 
 
 class Recorder:
@@ -29,6 +60,8 @@ class Recorder:
         self._reads: dict[tuple[str, str, str], Read] = {}
         self._contradictions: list[Read] = []
         self._scratch: list[str] = []
+        self._kept_out: tuple[Reason, str] | None = None
+        self._commands: list[CommandRun] = []
 
     def weight(self, where: str, name: str, digest: str) -> None:
         """The bytes of weight ``name`` of the argument at path ``where`` were exposed."""
@@ -57,9 +90,33 @@ class Recorder:
         """A variable of the environment was passed to a command."""
         self._pass_on(Read("env", variable, "", digest))
 
+    def command(self, run: CommandRun) -> None:
+        """A command is run. It is no read, and is not passed on: what the outer stage would run again is its own."""
+        with self._lock:
+            self._commands.append(run)
+
+    def commands(self) -> tuple[CommandRun, ...]:
+        """The commands that this stage itself has run, in order."""
+        with self._lock:
+            return tuple(self._commands)
+
+    def processor(self, digest: str) -> None:
+        """The processor of this machine was asked for, by a stage that may be portable."""
+        self._pass_on(Read("processor", "host", "", digest))
+
     def seen(self, read: Read) -> None:
         """A stored result was taken that had read this: whoever takes it depends on the same."""
         self._pass_on(read)
+
+    def keep_out(self, reason: Reason, detail: str) -> None:
+        """What this run made must not be stored; the first reason counts."""
+        with self._lock:
+            self._kept_out = self._kept_out or (reason, detail)
+
+    def kept_out(self) -> tuple[Reason, str] | None:
+        """Why the result must not be stored, None where nothing was said."""
+        with self._lock:
+            return self._kept_out
 
     def add_scratch(self, folder: str) -> None:
         """``folder`` was made for this run; its files may be results, so it lives until they are stored."""

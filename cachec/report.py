@@ -13,7 +13,7 @@ from typing import Any
 from cachec.events import LogReader, duration
 from cachec.key.compare import PartDifference
 from cachec.model import Entry, Outcome, Part, Reason, Trace
-from cachec.store import references
+from cachec.store import products, references
 
 #: Characters of a key in a table; ``KEY`` arguments take as few as ``MIN_PREFIX``.
 SHOWN_KEY = 12
@@ -94,13 +94,12 @@ def entry_details(entry: Entry, parts: Sequence[Part] | None) -> dict[str, Any]:
         "kind": "entry",
         **entry_summary(entry),
         "parts": None if parts is None else [_fields(part) for part in parts],
-        "runs": [_run(entry, trace) for trace in entry.traces],
+        "runs": [_run(trace) for trace in entry.traces],
     }
 
 
-def _run(entry: Entry, trace: Trace) -> dict[str, Any]:
-    one = Entry(version=entry.version, key=entry.key, stage=entry.stage, tags=(), parts=entry.parts, traces=(trace,))
-    held = {ref.digest: ref.size for ref in references(one) if ref != entry.parts}
+def _run(trace: Trace) -> dict[str, Any]:
+    held = {ref.digest: ref.size for ref in products(trace)}
     return {
         "created": trace.created,
         "seconds": trace.seconds,
@@ -122,11 +121,13 @@ def why_details(entry: Entry, other: Entry, how: str, found: Sequence[PartDiffer
         "stage": entry.stage,
         "other": {"key": other.key, "stage": other.stage, "chosen": how},
         "reason": found[0].reason.value if found else None,
-        "differences": [
-            {"part": each.name, "reason": each.reason.value, "old": each.old, "new": each.new, "words": each.words}
-            for each in found
-        ],
+        "differences": [difference_details(each) for each in found],
     }
+
+
+def difference_details(found: PartDifference) -> dict[str, Any]:
+    """One part that two keys disagree on."""
+    return {"part": found.name, "reason": found.reason.value, "old": found.old, "new": found.new, "words": found.words}
 
 
 def _fields(record: Any) -> dict[str, Any]:

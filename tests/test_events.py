@@ -362,7 +362,10 @@ def test_a_miss_is_one_line_and_a_hit_is_silent(tmp_path: Path, capsys: pytest.C
     ("level", "told"),
     [
         ("off", set()),
-        ("miss", {reason for reason in Reason if reason.kind == "miss"} | {Reason.INPUT_CHANGED}),
+        (
+            "miss",
+            {reason for reason in Reason if reason.kind == "miss"} | {Reason.INPUT_CHANGED, Reason.UNDESCRIBED},
+        ),
         ("all", set(Reason)),
     ],
 )

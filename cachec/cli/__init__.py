@@ -12,23 +12,34 @@ from typing import Any
 import click
 
 from cachec import __version__
+from cachec.cli.plugin_commands import plugin_commands
 from cachec.cli.session import Session
 from cachec.errors import CachecError
 
 #: Command -> module, in the order of the help.
 _COMMANDS = {
+    "exec": "cachec.cli.cmd_exec",
+    "check": "cachec.cli.cmd_check",
     "stats": "cachec.cli.cmd_stats",
     "ls": "cachec.cli.cmd_ls",
     "show": "cachec.cli.cmd_show",
     "why": "cachec.cli.cmd_why",
     "invalidate": "cachec.cli.cmd_invalidate",
+    "gc": "cachec.cli.cmd_gc",
+    "pin": "cachec.cli.cmd_pin",
     "weights": "cachec.cli.cmd_weights",
+    "warm": "cachec.cli.cmd_warm",
+    "watch": "cachec.cli.cmd_watch",
+    "repro": "cachec.cli.cmd_repro",
     "config": "cachec.cli.cmd_config",
 }
 
 
 class _Commands(click.Group):
-    """A group that imports a command when it is used, and turns errors of cachec into one line."""
+    """A group that imports a command when it is used, and turns errors of cachec into one line.
+
+    Commands of plugins come after its own; the help names them, and the package of each, without importing any.
+    """
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(_COMMANDS)
@@ -36,19 +47,29 @@ class _Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         module = _COMMANDS.get(cmd_name)
         if module is None:
-            return None
+            offered = plugin_commands(_COMMANDS).get(cmd_name)
+            return None if offered is None else offered.load()
         command: click.Command = import_module(module).command
         return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        super().format_commands(ctx, formatter)
+        offered = plugin_commands(_COMMANDS)
+        if offered:
+            with formatter.section("Commands of plugins"):
+                formatter.write_dl([(each.name, f"From the package {each.package}.") for each in offered.values()])
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and args[0] not in _COMMANDS and not args[0].startswith("-"):
-            import difflib
+            known = [*_COMMANDS, *plugin_commands(_COMMANDS)]
+            if args[0] not in known:
+                import difflib
 
-            close = difflib.get_close_matches(args[0], _COMMANDS, 1)
-            hint = f" Did you mean {close[0]}?" if close else ""
-            ctx.fail(f"no command {args[0]!r}.{hint} The commands are {', '.join(_COMMANDS)}.")
+                close = difflib.get_close_matches(args[0], known, 1)
+                hint = f" Did you mean {close[0]}?" if close else ""
+                ctx.fail(f"no command {args[0]!r}.{hint} The commands are {', '.join(known)}.")
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:

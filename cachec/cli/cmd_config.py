@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import enum
+import os
 from pathlib import Path
 
 import click
 
+import cachec
 from cachec import config, report
 from cachec.cli.session import Session, json_option, pass_session, print_json, print_table
+from cachec.errors import CachecError
 
 
 @click.command("config")
+@click.option("--cmake-dir", "cmake", is_flag=True, help="Print the folder of cachecConfig.cmake instead.")
+@click.option("--make-include", "make", is_flag=True, help="Print the path of cachec.mk instead.")
 @json_option
 @pass_session
-def command(session: Session, as_json: bool) -> None:
+def command(session: Session, cmake: bool, make: bool, as_json: bool) -> None:
     """Print each setting and where it comes from: default < file < environment < argument.
 
     The file is the nearest cachec.toml, or pyproject.toml with a table [tool.cachec], upwards from here; a variable is
@@ -24,12 +29,17 @@ def command(session: Session, as_json: bool) -> None:
     Examples:
       cachec config
       CACHEC_MAX_SIZE=50GiB cachec config --json
+      cmake -B build -Dcachec_DIR="$(cachec config --cmake-dir)"
 
     \b
     JSON: {"settings": {key: {"value", "origin"}}, "warnings": [text]}
     max_size is bytes, lock_timeout is seconds. origin is "default", "file: <path>:<line>",
     "environment: CACHEC_<KEY>" or "argument".
     """
+    if cmake or make:
+        place = shipped("cmake", "cachecConfig.cmake") if cmake else shipped("make", "cachec.mk")
+        click.echo(os.path.dirname(place) if cmake else place)
+        return
     settings = session.settings
     values = {key: _plain(getattr(settings, key)) for key in config.KEYS}
     details = report.settings_details(values, settings.origins, config.unknown_variables())
@@ -40,6 +50,19 @@ def command(session: Session, as_json: bool) -> None:
     print_table(("setting", "value", "origin"), rows)
     for warning in details["warnings"]:
         click.echo(f"cachec: warning: {warning}", err=True)
+
+
+def shipped(kind: str, name: str) -> str:
+    """The path of a file for a build system: in ``share/cmake/cachec`` or ``share/cachec`` of the environment that
+    cachec is installed in, or in ``plugins`` of its checkout. Raises CachecError.
+    """
+    folder = {"cmake": "share/cmake/cachec", "make": "share/cachec"}[kind]
+    package = Path(cachec.__file__).parent
+    places = [package.parent / "plugins" / kind, *(above / folder for above in package.parents)]
+    for place in places:
+        if (place / name).is_file():
+            return str(place / name)
+    raise CachecError(f"{name} is not installed: looked for it in {folder} above {package}; install cachec again")
 
 
 def _plain(value: object) -> object:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from typing import Any
 
 import click
 
@@ -44,13 +45,16 @@ def command(session: Session, since: str | None, as_json: bool) -> None:
     JSON: {"dir", "since", "calls", "hits", "misses", "bypasses", "errors", "hit_rate", "seconds_saved",
            "seconds_spent", "reasons": {reason: count}, "faults": {fault: count}, "damaged_lines",
            "stages": {name: {"calls", "hits", "misses", "bypasses", "errors", "hit_rate", "seconds_saved",
-                             "seconds_spent"}}}
-    since is Unix time or null; hit_rate is hits over hits and misses, or null.
+                             "seconds_spent"}},
+           "store": {"size", "limit", "pinned_keys", "pinned_tags"}}
+    size and limit are bytes on disk, limit null for none (`cachec gc` keeps it); since is Unix time or null; hit_rate
+    is hits over hits and misses, or null.
     """
     start = None if since is None else parse_since(since, time.time())
     numbers = report.statistics(read_log(session.settings.dir, start))
+    held = _held(session)
     if as_json:
-        print_json({"dir": str(session.settings.dir), "since": start, **numbers})
+        print_json({"dir": str(session.settings.dir), "since": start, **numbers, "store": held})
         return
     if not numbers["calls"]:
         when = f" since {since}" if since else ""
@@ -67,9 +71,28 @@ def command(session: Session, since: str | None, as_json: bool) -> None:
             for name, s in numbers["stages"].items()
         ]
         print_table(("stage", "calls", "hits", "rate", "saved"), rows, right=("calls", "hits", "rate", "saved"))
+    if held["size"] or held["pinned_keys"] or held["pinned_tags"]:
+        bounds = "no limit" if held["limit"] is None else f"limit {report.size(held['limit'])}"
+        click.echo(
+            f"\n{report.size(held['size'])} in the store, {bounds}; "
+            f"{held['pinned_keys']} keys and {held['pinned_tags']} tags pinned"
+        )
     if numbers["faults"]:
         click.echo()
         faults = [(fault, str(count)) for fault, count in numbers["faults"].items()]
         print_table(("fault of the cache", "times"), faults, right=("times",))
     if numbers["damaged_lines"]:
         click.echo(f"\n{numbers['damaged_lines']} lines of the log could not be read")
+
+
+def _held(session: Session) -> dict[str, Any]:
+    """What is in the store. Counted where nobody has yet; nothing is written."""
+    maintainer = session.maintainer
+    pins, namespace = maintainer.pins.read(), session.store.quoted
+    size = maintainer.estimate().nbytes
+    return {
+        "size": size,
+        "limit": maintainer.limit(size),
+        "pinned_keys": len(pins.of(namespace, "key")),
+        "pinned_tags": len(pins.of(namespace, "tag")),
+    }

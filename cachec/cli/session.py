@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 import msgspec
@@ -17,10 +17,16 @@ from cachec.model import Entry, Fault, Part
 from cachec.report import MIN_PREFIX, SHOWN_KEY
 from cachec.store import Store
 
+if TYPE_CHECKING:
+    from cachec.maintain.maintainer import Maintainer
+
 _PREFIX = re.compile(rf"[0-9a-f]{{{MIN_PREFIX},64}}")
 
 #: Matches that an ambiguous prefix lists.
 _SHOWN_MATCHES = 8
+
+#: Rows that a table is styled for; more take too long.
+_STYLED_MAX = 1000
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of text.")
 
@@ -32,6 +38,11 @@ class Session:
         self._overrides = overrides
         self._faults: Counter[Fault] = Counter()
 
+    @property
+    def overrides(self) -> Mapping[str, object]:
+        """Settings that were given as options."""
+        return self._overrides
+
     @cached_property
     def settings(self) -> config.Settings:
         """The settings in force. Raises ConfigError."""
@@ -41,6 +52,13 @@ class Session:
     def store(self) -> Store:
         """The store; a folder that is not there is an empty one, and is not made."""
         return Store(self.settings.dir, self.settings.namespace, fsync=self.settings.fsync, on_fault=self._note_fault)
+
+    @cached_property
+    def maintainer(self) -> Maintainer:
+        """What searches and cleans the store."""
+        from cachec.maintain.maintainer import Maintainer  # most commands do without
+
+        return Maintainer(self.store, max_size=self.settings.max_size, on_fault=self._note_fault)
 
     def _note_fault(self, fault: Fault, detail: str) -> None:
         """An entry was left out. Told once a kind, as a damaged store may have thousands."""
@@ -76,7 +94,7 @@ class Session:
         if len(prefix) == 64:
             entry = self.store.lookup(prefix)
             return [] if entry is None else [entry]
-        found = [entry for entry in self.store.entries() if entry.key.startswith(prefix)]
+        found = list(self.store.entries(prefix))
         if len(found) > 1:
             shown = max(SHOWN_KEY, len(prefix) + 4)
             listed = ", ".join(f"{entry.key[:shown]} ({clean(entry.stage)})" for entry in found[:_SHOWN_MATCHES])
@@ -117,7 +135,9 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, right:
     """Print rows under a header; columns in ``right`` hold numbers. Not cut to a width where stdout is no terminal."""
     import sys
 
-    from rich.cells import cell_len
+    if not sys.stdout.isatty() or len(rows) > _STYLED_MAX:
+        _print_plain(columns, rows, right)
+        return
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -127,8 +147,21 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, right:
         table.add_column(column, justify="right" if column in right else "left", overflow="fold", no_wrap=False)
     for row in rows:
         table.add_row(*(Text(clean(cell)) for cell in row))
-    width = None
-    if not sys.stdout.isatty():
-        cells = [columns, *([clean(cell) for cell in row] for row in rows)]
-        width = sum(max(cell_len(row[at]) for row in cells) + 2 for at in range(len(columns)))
-    Console(file=sys.stdout, width=width, highlight=False).print(table)
+    Console(file=sys.stdout, highlight=False).print(table)
+
+
+def _print_plain(columns: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str]) -> None:
+    """The same without a terminal's width, styles, or the time that 100,000 rows would take with them."""
+    from rich.cells import cell_len
+
+    lines = [tuple(columns), *(tuple(clean(cell) for cell in row) for row in rows)]
+    sizes = [tuple(len(cell) if cell.isascii() else cell_len(cell) for cell in line) for line in lines]
+    widths = [max(column) for column in zip(*sizes, strict=True)]
+    printed = []
+    for line, lengths in zip(lines, sizes, strict=True):
+        cells = []
+        for name, cell, length, width in zip(columns, line, lengths, widths, strict=True):
+            space = " " * (width - length)
+            cells.append(space + cell if name in right else cell + space)
+        printed.append("  ".join(cells).rstrip())
+    click.echo("\n".join(printed))

@@ -9,6 +9,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from cachec import oversight
 from cachec.config import Settings
 from cachec.errors import CacheMissError, StoreFault, UnstorableResult, UsageError
 from cachec.events import EventLog
@@ -59,7 +60,8 @@ class Call:
         self.engine = engine
         self.stage = stage
         self.started = time.perf_counter()
-        self.mode: Mode = stage.mode if stage.mode is not None else engine.settings.mode
+        own: Mode = stage.mode if stage.mode is not None else engine.settings.mode
+        self.mode = oversight.current().mode or own
         self.binding: Binding = stage.binding
         self.arguments = self.binding.bind(args, kwargs)
         self._request: Request | None = None
@@ -115,7 +117,7 @@ class Call:
     def ran(self, finished: Finished, reason: Reason, detail: str) -> tuple[Any, Outcome]:
         """The stage ran to its end."""
         if finished.changed:
-            reason, detail = Reason.INPUT_CHANGED, finished.changed
+            reason, detail = finished.kept_out, finished.changed
         if finished.fault is not None:
             self.note(StoreFault(finished.fault, finished.detail))
         return finished.value, self.outcome(reason, detail=detail, stored=finished.stored)
@@ -123,7 +125,13 @@ class Call:
     def outcome(self, reason: Reason, *, detail: str = "", saved: float = 0.0, stored: bool = False) -> Outcome:
         """Count and log how the call ended."""
         outcome = self.described(reason, detail=detail, saved=saved, stored=stored)
-        self.engine.events.emit(outcome)
+        overseer = oversight.current()
+        if overseer.defer is None:
+            self.engine.events.emit(outcome)
+        else:
+            overseer.defer(lambda: self.engine.events.emit(outcome))
+        if overseer.on_outcome is not None:
+            overseer.on_outcome(outcome)
         return outcome
 
     def described(self, reason: Reason, *, detail: str = "", saved: float = 0.0, stored: bool = False) -> Outcome:
@@ -244,6 +252,7 @@ class Engine:
         finally:
             if lock is not None:
                 lock.release()
+            self.tools.store.settle()
 
     def _run(self, call: Call, reason: Reason, detail: str, *, store: bool) -> _Steps:
         run = call.run()
@@ -276,7 +285,7 @@ class Engine:
         result = yield from self._result(call, run, audit)
         try:
             differs = difference(run, self.tools, call.stage.options, result, look)
-            undeclared = audit.undeclared(run.recorder.reads())
+            undeclared = audit.undeclared(run.recorder.reads()) if call.stage.audited else ""
             finished = run.finish(result, store=False)
         except UnstorableResult as error:
             run.abandon()
@@ -319,9 +328,26 @@ class Engine:
 
 
 def _raised(call: Call, run: Run, error: BaseException) -> None:
-    """The stage failed: close its handles, count it."""
+    """The stage failed: leave a reproducer where one is wanted, close its handles, count it."""
+    if call.engine.settings.repro_dir is not None and isinstance(error, Exception):
+        _leave_reproducer(call, run, error)
     run.abandon()
     call.outcome(Reason.STAGE_RAISED, detail=f"{type(error).__qualname__}: {error}")
+
+
+def _leave_reproducer(call: Call, run: Run, error: Exception) -> None:
+    """Never raises: the stage's own error is the one to be seen."""
+    from cachec.reproduce.failures import leave_reproducer
+
+    events, folder = call.engine.events, call.engine.settings.repro_dir
+    assert folder is not None
+    try:
+        parts = call.keyed.parts()
+        path = leave_reproducer(folder, call.keyed.digest, parts, call.stage, call.arguments, run.recorder, error)
+    except Exception as problem:  # noqa: BLE001 - told, and less than what is on its way to the caller
+        events.note_reproducer(f"no reproducer of the failure could be written: {problem}")
+    else:
+        events.note_reproducer(f"a reproducer of the failure is in {path}")
 
 
 @contextmanager

@@ -12,9 +12,10 @@ import msgspec
 from cachec.instances import field_names, state
 from cachec.key.canonical import MAX_DEPTH
 from cachec.key.words import item_path
+from cachec.topology import Manifest, Program
 from cachec.weights import WeightSet
 
-Replace = Callable[[WeightSet, str], WeightSet]
+Replace = Callable[[Any, str], Any]
 
 _MAPPINGS = (dict, collections.OrderedDict, collections.defaultdict, types.MappingProxyType)
 
@@ -26,11 +27,26 @@ def replace_weights(value: Any, path: str, replace: Replace) -> Any:
     with no weight set inside is returned itself, one with some is made again, so the caller's is never changed. Paths
     are those of the key: ``options['a'][2].weights``.
     """
-    return _replaced(value, path, replace, ())
+    return _replaced(value, path, replace, (), (WeightSet,))
 
 
-def _replaced(value: Any, path: str, replace: Replace, within: tuple[int, ...]) -> Any:
-    if isinstance(value, WeightSet):
+def renamed(value: Any, callers: Mapping[str, str]) -> Any:
+    """``value`` with every program, and every file with a manifest, in it saying these names of the caller's.
+
+    A name that it says of its own is one of the stage's, which ``callers`` explains. None at all where it is empty.
+    """
+
+    def named(found: Any, _path: str) -> Any:
+        if isinstance(found, Program):
+            return found.linked_as(named(found.manifest, ""))
+        own = {name: callers.get(there, there) for name, there in found.callers.items()} if callers else {}
+        return found.called(own or callers)
+
+    return _replaced(value, "", named, (), (Program, Manifest))
+
+
+def _replaced(value: Any, path: str, replace: Replace, within: tuple[int, ...], kinds: tuple[type, ...]) -> Any:
+    if isinstance(value, kinds):
         return replace(value, path)
     if id(value) in within or len(within) >= MAX_DEPTH:
         return value  # no argument contains itself, and such a result is refused when it is stored
@@ -38,7 +54,7 @@ def _replaced(value: Any, path: str, replace: Replace, within: tuple[int, ...]) 
     made = {
         key: new
         for key, old, place in _items(value, path)
-        if (new := _replaced(old, place, replace, within)) is not old
+        if (new := _replaced(old, place, replace, within, kinds)) is not old
     }
     return _with(value, made) if made else value
 

@@ -84,7 +84,12 @@ class Looker:
                     break
             else:
                 value = codecs.decode(
-                    trace.value, self._store.objects, self._plugins.named, weights.__getitem__, trace.manifest
+                    trace.value,
+                    self._store.objects,
+                    self._plugins.named,
+                    weights.__getitem__,
+                    trace.manifest,
+                    names=request.found.callers,
                 )
                 _tell_outer(trace)
                 return Look(Reason.HIT, value, trace, entry)
@@ -155,5 +160,7 @@ def _read_in_words(read: Read) -> str:
         "listing": "lists other names",
         "tool": "is another build",
         "env": "has another value",
+        "processor": "has another processor",
+        "folder": "is another one, and its path is in what the command wrote",
     }[read.kind]
     return f"{read.kind} {read.where} {verb}"

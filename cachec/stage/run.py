@@ -13,24 +13,25 @@ from cachec import codecs, recording
 from cachec.errors import LinkError, StoreFault, UnkeyableArgument, UsageError
 from cachec.hashing import FileDigests
 from cachec.key.request import Request, Requests, StageLike
-from cachec.model import ArtifactRef, Fault, Trace
+from cachec.model import ArtifactRef, Described, Fault, Reason, Trace
 from cachec.plugins import Plugins
 from cachec.recording import Recorder
-from cachec.stage.guard import callers_weights, replace_weights
+from cachec.stage.guard import callers_weights, renamed, replace_weights
 from cachec.stage.look import Looker
 from cachec.store import Store
-from cachec.topology import Manifest
 from cachec.weights import WeightSet
 
 
 @dataclass(slots=True)
 class Finished:
-    """What came of a run. ``changed`` says which input changed meanwhile; nothing was stored then."""
+    """What came of a run. ``changed`` says which input changed meanwhile, or what else keeps it out (``kept_out`` is
+    the reason then); nothing was stored."""
 
     value: Any
     seconds: float
     stored: bool = False
     changed: str = ""
+    kept_out: Reason = Reason.INPUT_CHANGED
     fault: Fault | None = None
     detail: str = ""
     trace: Trace | None = None
@@ -63,6 +64,8 @@ class Run:
             name: value if name in ignored else replace_weights(value, name, self._guard)
             for name, value in arguments.items()
         }
+        if request.found.callers:  # in no key, so no stage may see them
+            self.arguments = {name: renamed(value, {}) for name, value in self.arguments.items()}
         unguarded = request.found.weights.keys() ^ self._guarded.keys()
         if unguarded:
             raise _unguardable(min(unguarded))
@@ -90,11 +93,17 @@ class Run:
         try:
             # Encoded first: weights that the stage derived are made now, and what they read counts too.
             node = self._encoded(finished) if store else None
-            finished.changed = self._changed()
+            kept_out = self.recorder.kept_out()
+            if kept_out is not None:
+                finished.kept_out, finished.changed = kept_out
+            else:
+                finished.changed = self._changed()
             if node is not None and not finished.changed:
                 self._publish(finished, node)
             if not finished.stored:
                 finished.value = callers_weights(result, self._request.found.weights)
+                if self._request.found.callers:
+                    finished.value = renamed(finished.value, self._request.found.callers)
                 self.recorder.keep_scratch()  # the result may be a file in there
         finally:
             self.abandon()
@@ -116,22 +125,25 @@ class Run:
         objects = self._tools.store.objects
         options = self._stage.options
         try:
+            recipe, kept = self._told()
             trace = Trace(
                 reads=self.recorder.reads(),
                 value=node,
                 seconds=finished.seconds,
                 created=time.time(),
                 manifest=self._manifest(),
+                kept=kept,
             )
-            self._keep_what_why_shows()
-            parts = objects.add_bytes(msgspec.json.encode(self._request.parts()))
-            self._tools.store.publish(self._request.digest, options.name, options.tags, parts, trace)
+            said = self._request.parts()
+            parts = objects.add_bytes(msgspec.json.encode(Described(said, msgspec.Raw(recipe))))
+            self._tools.store.publish(self._request.digest, options.name, options.tags, parts, trace, said=said)
             finished.value = codecs.decode(
                 trace.value,
                 objects,
                 self._tools.plugins.named,
                 self._request.found.weights.__getitem__,
                 trace.manifest,
+                names=self._request.found.callers,
             )
         except StoreFault as fault:
             finished.fault, finished.detail = fault.fault, fault.detail
@@ -153,16 +165,21 @@ class Run:
             return None  # ambiguous: the files of this stage link with nothing unless it says with what
         return self._tools.store.objects.add_bytes(whole.encoded())
 
-    def _keep_what_why_shows(self) -> None:
-        """Store the stripped IR and the manifests that the parts refer to: a later miss is told by them."""
-        for program in self._request.found.programs.values():
-            self._tools.store.objects.add_bytes(program.ir)
-            self._keep(program.manifest)
-        for weights in self._request.found.weights.values():
-            self._keep(weights.manifest)
+    def _told(self) -> tuple[bytes, tuple[ArtifactRef, ...]]:
+        """How the stage was called, and what is stored beside: the stripped IR and the manifests that the parts refer
+        to, by which a later miss is told, and the inputs that a reproducer needs.
+        """
+        from cachec.reproduce.recipe import recipe_of
 
-    def _keep(self, manifest: Manifest) -> None:
-        self._tools.store.objects.add_bytes(manifest.encoded())
+        made = recipe_of(self._stage, self._given, self.recorder)
+        contents = dict(made.contents)
+        for program in self._request.found.programs.values():
+            contents.setdefault(program.ir_digest, program.ir)
+            contents.setdefault(program.manifest.digest, program.manifest.encoded())
+        for weights in self._request.found.weights.values():
+            contents.setdefault(weights.manifest.digest, weights.manifest.encoded())
+        objects = self._tools.store.objects
+        return made.encoded, tuple(objects.add_bytes(data) for data in contents.values())
 
     def _changed(self) -> str:
         """Which input is no longer what the key and the reads say, in words; empty where all still hold."""

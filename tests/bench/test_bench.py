@@ -8,10 +8,13 @@ import pytest
 
 from bench.__main__ import BENCHMARKS
 from bench.harness import Row
+from tests.needs import MLIR_TOOLS, need
 
 
 @pytest.mark.parametrize("name", BENCHMARKS)
 def test_a_benchmark_runs(name, tmp_path):
+    if name in {"mlir", "native"}:
+        need(*MLIR_TOOLS)
     rows = importlib.import_module(f"bench.{name}").run(tmp_path, scale=0.002)
     assert rows
     assert all(isinstance(row, Row) and row.unit is not None and row.value >= 0 for row in rows)

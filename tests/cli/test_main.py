@@ -16,11 +16,25 @@ from cachec.model import Fault
 
 from .conftest import Shell
 
-COMMANDS = ["stats", "ls", "show", "why", "invalidate", "weights", "config"]
+COMMANDS = [
+    "check",
+    "stats",
+    "ls",
+    "show",
+    "why",
+    "invalidate",
+    "gc",
+    "pin",
+    "weights",
+    "warm",
+    "watch",
+    "repro",
+    "config",
+]
 
 
 def test_commands_are_listed() -> None:
-    assert main.list_commands(click.Context(main)) == COMMANDS
+    assert set(main.list_commands(click.Context(main))) == {*COMMANDS, "exec"}  # exec prints what its command does
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -73,7 +87,7 @@ def test_a_store_fault_is_one_line(shell: Shell, monkeypatch: pytest.MonkeyPatch
     def broken(_store: object) -> None:
         raise StoreFault(Fault.INDEX_CORRUPT, "no database")
 
-    monkeypatch.setattr("cachec.store.Store.entries", broken)
+    monkeypatch.setattr("cachec.index.DiskcacheIndex.rows", lambda _index, _prefix: broken(None))
     result = shell.run("ls")
     assert (result.exit_code, result.stderr) == (2, "cachec: error: index-corrupt: no database\n")
 
