@@ -31,6 +31,7 @@ BENCHMARKS = (
     "warm",
     "watch",
     "launcher",
+    "build",
 )
 OUT = Path(__file__).parent / "out" / "results.json"
 

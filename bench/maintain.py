@@ -6,6 +6,7 @@ import os
 import random
 import sqlite3
 import statistics
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -20,6 +21,7 @@ import cachec
 from bench.harness import Row, interleaved, settle
 from cachec.events import read_log
 from cachec.hashing import digest_bytes
+from cachec.leases import Leases
 from cachec.maintain import Maintainer, Selector
 from cachec.maintain.worth import worth
 from cachec.model import RECORD_VERSION, ArtifactRef, Entry, Leaf, Part, Read, Trace
@@ -188,8 +190,26 @@ def _hits(folder: Path, scale: float) -> list[Row]:
             ratio <= 1.5,
             f"{times['small'] / len(order) * 1e6:.0f} µs and {times['large'] / len(order) * 1e6:.0f} µs",
             ratio,
-        )
+        ),
+        _first_hits(folder / "small", calls["small"], keys),
     ]
+
+
+def _first_hits(folder: Path, stage: Callable[[int], object], keys: int) -> Row:
+    """Hits of another process, so to speak: each artifact is leased, then looked at; no later hit does so."""
+    call = cachec.Cache(folder, log="off", mode="on", max_size=0).stage(stage.__wrapped__)  # type: ignore[attr-defined]
+    call(0)
+    leases = Leases(folder.with_name("leases"))
+    taken: dict[str, list[float]] = {"hit": [], "lease": []}
+    for number in range(1, keys):
+        started = time.perf_counter()
+        call(number)
+        done = time.perf_counter()
+        leases.take((digest_bytes(b"%d" % number),))
+        taken["lease"].append(time.perf_counter() - done)
+        taken["hit"].append(done - started)
+    hit, lease = (statistics.median(each) * 1e6 for each in taken.values())
+    return Row("first hit of an artifact in a process", hit, "µs", peer=f"of which its lease {lease:.0f} µs")
 
 
 # --- searches
@@ -234,20 +254,27 @@ def _searches(folder: Path, scale: float) -> list[Row]:
     taken = time.perf_counter() - started
     assert len(removed) == len(range(3, count, 10))
     rows.append(Row(f"invalidate {len(removed):,} of {count:,} entries, applied", taken, "s", "< 5", taken < 5))
+    left = count - len(removed)
+    printed, taken = _command(folder, "ls", "--json")
+    assert len(msgspec.json.decode(printed)["entries"]) == left
+    rows.append(Row(f"cachec ls --json, {left:,} entries, whole process", taken, "s", "< 5", taken < 5))
+    said, taken = _command(folder, "invalidate", "--stdin", "--tag", "nightly", "--dry-run", "--json", stdin=printed)
+    assert 0 < msgspec.json.decode(said)["entries"] < left
+    name = f"cachec invalidate --stdin --tag nightly --dry-run, {left:,} keys, whole process"
+    rows.append(Row(name, taken, "s", "< 5", taken < 5))
     started = time.perf_counter()
-    _list_with_the_command(folder)
-    taken = time.perf_counter() - started
-    rows.append(Row(f"cachec ls --json, {count - len(removed):,} entries, whole process", taken, "s", "< 5", taken < 5))
+    assert len(maintainer.plan(Selector(newer_than=9e9)).apply().removed) == left
+    rows.append(Row(f"invalidate all {left:,} of them, applied", time.perf_counter() - started, "s"))
     store.close()
     return rows
 
 
-def _list_with_the_command(folder: Path) -> None:
-    import subprocess
-
-    command = [sys.executable, "-m", "cachec", "--dir", str(folder), "ls", "--json"]
-    out = subprocess.run(command, check=True, capture_output=True).stdout
-    assert msgspec.json.decode(out)["entries"]
+def _command(folder: Path, *words: str, stdin: bytes = b"") -> tuple[bytes, float]:
+    """What ``cachec`` prints, and how long it takes from start to end."""
+    command = [sys.executable, "-m", "cachec", "--dir", str(folder), *words]
+    started = time.perf_counter()
+    out = subprocess.run(command, check=True, capture_output=True, input=stdin).stdout
+    return out, time.perf_counter() - started
 
 
 # --- gc
@@ -379,16 +406,27 @@ def _replay(trace: list[int], catalogue: list[tuple[int, float]], room: int, *, 
 def _beside(folder: Path, scale: float) -> list[Row]:
     """Eight processes for a minute: six call stages and look at all they were given, two clean; nothing is wrong."""
     seconds = max(0.5, 60 * scale)
-    ran = folder.with_name("ran")
-    ran.touch()
-    Store(folder).prepare()
+    pinned = cachec.Cache(folder, log="off", mode="on", max_size=0)
+
+    @pinned.stage(tags=["pinned"])
+    def keep(value: int) -> bytes:
+        return f"{value}".encode() * 4000
+
+    Maintainer(pinned.store).pins.add("tag", "pinned")
+    for value in range(20):
+        keep(value)
+    pinned.store.release()  # they are pinned, not in use
     children = [_forked(partial(_user, folder, seconds, n)) for n in range(6)]
     children += [_forked(partial(_cleaner, folder, seconds, n)) for n in range(2)]
     wrong = sum(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) != 0 for pid in children)
+    lost = sum(not pinned.call(keep, value)[1].hit for value in range(20))
     outcomes = [outcome.reason.kind for outcome in read_log(folder)]
     hits, misses = outcomes.count("hit"), outcomes.count("miss")
     name = f"gc and invalidation beside hits and misses, 8 processes, {seconds:.1f} s: processes that saw a fault"
-    return [Row(name, wrong, "", "0", wrong == 0, f"{hits:,} hits, {misses:,} misses")]
+    return [
+        Row(name, wrong, "", "0", wrong == 0, f"{hits:,} hits, {misses:,} misses"),
+        Row("pinned entries that were lost beside them", lost, "", "0", lost == 0),
+    ]
 
 
 def _forked(body: Callable[[], None]) -> int:
@@ -437,5 +475,5 @@ def _cleaner(folder: Path, seconds: float, number: int) -> None:
             maintainer.collect(limit=rng.choice([1, 500_000, 1_000_000]))
         else:
             chosen = tuple(entry.key for entry in store.entries() if rng.random() < 0.2)
-            maintainer.plan(Selector(keys=chosen, tags=("churn",))).apply()
+            maintainer.plan(Selector(keys=chosen)).apply()
         time.sleep(0.01)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import statistics
 import subprocess
@@ -26,6 +27,8 @@ def scaled(n: int) -> int:
 """
 
 _DEBOUNCE = 0.1
+#: Seconds without a report after which there is none to come.
+_LONGEST = 30.0
 
 
 def run(folder: Path, *, scale: float = 1.0) -> list[Row]:
@@ -39,7 +42,7 @@ def run(folder: Path, *, scale: float = 1.0) -> list[Row]:
     subprocess.run([*cachec, "warm"], cwd=folder, env=environ, check=True, capture_output=True)
     process = subprocess.Popen(
         [*cachec, "watch", "--json", "--debounce", str(_DEBOUNCE)],
-        cwd=folder, env=environ, stdout=subprocess.PIPE,
+        cwd=folder, env=environ, stdout=subprocess.PIPE, bufsize=0,
     )  # fmt: skip
     assert process.stdout is not None
     try:
@@ -83,6 +86,8 @@ def _latency(folder: Path, told: IO[bytes], rounds: int) -> float:
 def _until(told: IO[bytes], kind: str) -> None:
     """Read lines to the first of this kind. Those of the same kind that belong to the edit before are gone by then."""
     while True:
+        ready, _, _ = select.select([told], [], [], _LONGEST)
+        assert ready, f"cachec watch did not tell what is {kind} in {_LONGEST} s"
         line = told.readline()
         assert line, "cachec watch ended"
         if msgspec.json.decode(line)["kind"] == kind:

@@ -6,7 +6,9 @@ import sys
 def main() -> int:
     """Run the command line of this process; returns its exit status. ``exec`` ends the process by itself."""
     if sys.argv[1:2] == ["exec"]:
-        _end(_execute(sys.argv[2:]))
+        from cachec.launcher.helpers import unwrapped
+
+        _end(_execute(unwrapped(sys.argv[2:], sys.argv[0])))
     from cachec.cli import main as command_line
 
     command_line(prog_name="cachec")
@@ -15,12 +17,14 @@ def main() -> int:
 
 def _execute(args: list[str]) -> int:
     from cachec.launcher.direct import answer
+    from cachec.launcher.helpers import run_helper
 
+    run_helper(args)  # does not return where it was one
     if answer(args):
         return 0
     import gc
 
-    gc.disable()  # a short process: 300 imported modules are no garbage, and looking through them takes a twentieth of it
+    gc.disable()  # a short process: 300 imported modules are no garbage, and to look through them takes milliseconds
     from cachec.launcher.full import main as execute
 
     return execute(args)

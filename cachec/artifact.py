@@ -10,8 +10,21 @@ from typing import Self
 from cachec.topology import Manifest
 
 
+class _Stored:
+    """What may lie in a store."""
+
+    def holding(self, store: object) -> Self:
+        """The same, which keeps ``store`` open as long as it lives: ``gc`` leaves alone what an open store gave out."""
+        object.__setattr__(self, "_store", store)
+        return self
+
+    def __getstate__(self) -> dict[str, object]:
+        """What a copy is made of, in this process or another: its fields alone."""
+        return {name: value for name, value in self.__dict__.items() if name != "_store"}
+
+
 @dataclass(frozen=True)
-class File:
+class File(_Stored):
     """One file. As an argument it is keyed by content; as a result it is copied into the store.
 
     path: where it is; for a stored file an immutable object, mode 0444. kind: what it is, as ``plugin:format``
@@ -35,22 +48,13 @@ class File:
     def __fspath__(self) -> str:
         return os.fspath(self.path)
 
-    def holding(self, store: object) -> Self:
-        """The same, which keeps ``store`` open as long as it lives: ``gc`` leaves alone what an open store gave out."""
-        object.__setattr__(self, "_store", store)
-        return self
-
-    def __getstate__(self) -> dict[str, object]:
-        """What a copy is made of, in this process or another: its fields alone."""
-        return {name: value for name, value in self.__dict__.items() if name != "_store"}
-
     def read_bytes(self) -> bytes:
         """The content. Raises OSError where the file is not there."""
         return self.path.read_bytes()
 
 
 @dataclass(frozen=True)
-class Dir:
+class Dir(_Stored):
     """A folder with everything in it: regular files, their executable bit, sub-folders, relative symbolic links.
 
     Keyed by content like File. A stored folder comes back as an immutable tree.
@@ -62,8 +66,6 @@ class Dir:
     name: str = ""
 
     __init__ = File.__init__
-    __getstate__ = File.__getstate__
-    holding = File.holding
 
     def __fspath__(self) -> str:
         return os.fspath(self.path)

@@ -25,6 +25,8 @@ KNOWN_TABLES = frozenset({"warm", "adapters"})
 #: What is printed: misses, everything, or nothing.
 LOG_LEVELS = ("miss", "all", "off")
 
+#: Names of configuration files, the first wins in one folder, each with the table that holds the settings.
+FILES: Mapping[str, tuple[str, ...]] = {"cachec.toml": (), "pyproject.toml": ("tool", "cachec")}
 _UNITS = {"": 1, "B": 1}
 _UNITS |= {f"{prefix}iB": 1024**power for power, prefix in enumerate("KMGT", 1)}
 _UNITS |= {f"{prefix}B": 1000**power for power, prefix in enumerate("kMGT", 1)} | {"KB": 1000}
@@ -315,7 +317,7 @@ def _working_folder() -> str:
 
 def _nearest_file(folder: str) -> _File | None:
     while True:
-        for name, table_path in (("cachec.toml", ()), ("pyproject.toml", ("tool", "cachec"))):
+        for name, table_path in FILES.items():
             path = os.path.join(folder, name)
             if os.path.isfile(path):
                 found = _read_file(path, folder, table_path)

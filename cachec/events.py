@@ -303,6 +303,6 @@ def read_log(dir: str | os.PathLike[str], since: float | None = None) -> LogRead
     return LogReader(dir, since)
 
 
-def read_outcomes(stats_file: str | os.PathLike[str]) -> LogReader:
+def read_outcomes(stats_file: str | os.PathLike[str], since: float | None = None) -> LogReader:
     """The outcomes in a ``stats_file``, in the order that they were written; none where there is no such file."""
-    return LogReader("", file=stats_file)
+    return LogReader("", since, file=stats_file)

@@ -267,6 +267,13 @@ class Staging:
         self.path = os.path.join(folder, f"{prefix}{os.getpid()}-{os.urandom(8).hex()}")
         self.fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
 
+    @classmethod
+    def taken(cls, path: str, fd: int) -> Staging:
+        """The temporary file of a process that was killed, open as ``fd``, which is this object's from now on."""
+        found = cls.__new__(cls)
+        found.path, found.fd = path, fd
+        return found
+
     def write(self, data: bytes | memoryview) -> None:
         """Append ``data`` in full. Raises OSError (ENOSPC, EDQUOT, EFBIG, ...) where it does not fit."""
         view = memoryview(data).cast("B")

@@ -182,11 +182,12 @@ def _is_dead(path: str, *, remove: bool) -> bool:
 
 
 class Held:
-    """What living processes hold, as ``gc`` sees it. Use it in ``collecting``."""
+    """What living processes hold, as ``gc`` sees it. Use it in ``collecting``. Safe among threads."""
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         self.folder = os.fspath(folder)
         self.digests: set[bytes] = set()
+        self._looking = threading.Lock()
         self._dead: set[str] = set()
         self._read: dict[str, int] = {}  # bytes read of each file; never forgotten while gc is at work
 
@@ -202,7 +203,7 @@ class Held:
 
     def look(self) -> None:
         """Read what was leased since the last look. Raises StoreFault."""
-        with fsio.faults(f"reading the leases in {self.folder}"):
+        with self._looking, fsio.faults(f"reading the leases in {self.folder}"):
             self._look()
 
     def _look(self) -> None:

@@ -21,6 +21,9 @@ RECORD_VERSION = 1
 #: Traces kept under one key, newest first.
 MAX_TRACES = 32
 
+#: Begins a path below ``base_dir`` in a read of a command. No other path of a read begins so: those are absolute.
+BELOW_BASE = "base_dir:"
+
 
 class Mode(enum.Enum):
     """What a call may do with the cache."""

@@ -18,7 +18,7 @@ import re
 import stat
 import threading
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple
@@ -88,6 +88,13 @@ class Objects:
                 writer.write(data)
                 return writer.commit()
         return ref
+
+    def add_pieces(self, pieces: Iterable[memoryview]) -> ArtifactRef:
+        """Store these bytes one after another, for what would be too large in memory."""
+        with self.staging() as writer:
+            for piece in pieces:
+                writer.write(piece)
+            return writer.commit()
 
     def add_file(self, path: str | os.PathLike[str]) -> ArtifactRef:
         """Store the content of a regular file: shared with it where the file system can (reflink), else copied.

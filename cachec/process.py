@@ -23,7 +23,10 @@ _PR_SET_PDEATHSIG = 1
 
 
 class Ended(NamedTuple):
-    """How a process ended. survivors: whether a descendant outlived it; None where that could not be told."""
+    """How a process ended. survivors: whether a descendant outlived it; None where that could not be told.
+
+    Of a process that was not supervised, only one that stayed in its group can be told.
+    """
 
     returncode: int
     stdout: bytes
@@ -79,7 +82,7 @@ def run_process(
             with process:
                 stdout, stderr = _communicate(process, forward, stdin if isinstance(stdin, bytes) else None, timeout)
         if not supervised:
-            return Ended(process.returncode, stdout, stderr, None)
+            return Ended(process.returncode, stdout, stderr, True if _group_lives(process) else None)
         return _reported(report_read, process.returncode, stdout, stderr, program)
     finally:
         for fd in (report_read, report_write):
@@ -126,6 +129,15 @@ def _communicate(
         _signal_group(process, signal.SIGKILL)
         process.wait()
         raise
+
+
+def _group_lives(process: subprocess.Popen[bytes]) -> bool:
+    """Whether there are others of its group, after it was reaped."""
+    try:
+        os.killpg(process.pid, 0)
+    except (ProcessLookupError, PermissionError):
+        return False
+    return True
 
 
 def _await_end(process: subprocess.Popen[bytes]) -> None:

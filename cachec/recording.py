@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -62,6 +62,7 @@ class Recorder:
         self._scratch: list[str] = []
         self._kept_out: tuple[Reason, str] | None = None
         self._commands: list[CommandRun] = []
+        self._checks: list[Callable[[], None]] = []
 
     def weight(self, where: str, name: str, digest: str) -> None:
         """The bytes of weight ``name`` of the argument at path ``where`` were exposed."""
@@ -113,8 +114,17 @@ class Recorder:
         with self._lock:
             self._kept_out = self._kept_out or (reason, detail)
 
+    def check_before_storing(self, check: Callable[[], None]) -> None:
+        """Have ``check`` called once all files of the result are in the store; it may still keep the result out."""
+        with self._lock:
+            self._checks.append(check)
+
     def kept_out(self) -> tuple[Reason, str] | None:
-        """Why the result must not be stored, None where nothing was said."""
+        """Why the result must not be stored, None where nothing was said. To be asked once its files are stored."""
+        with self._lock:
+            checks, self._checks = self._checks, []
+        for check in checks:
+            check()
         with self._lock:
             return self._kept_out
 

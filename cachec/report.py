@@ -172,6 +172,16 @@ def period(value: float | None) -> str:
     return duration(value)
 
 
+def markdown_cell(text: str, limit: int = 300) -> str:
+    """Text in a table of GitHub's Markdown: at most ``limit`` characters, no line ends, no markup of its own."""
+    text = " ".join(text.split())
+    text = text if len(text) <= limit else text[: limit - 1] + "…"
+    text = "".join(c if c.isprintable() else "\ufffd" for c in text)
+    for mark in "\\`*_{}[]<>|#!~":
+        text = text.replace(mark, "\\" + mark)
+    return text
+
+
 def share(value: float | None) -> str:
     """A ratio as a percentage."""
     return "-" if value is None else f"{value:.1%}"

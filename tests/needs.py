@@ -15,7 +15,7 @@ def need(*tools: str) -> None:
     """Skip the test unless every tool is in PATH; fail it where the variable CI is set."""
     missing = [tool for tool in tools if shutil.which(tool) is None]
     if missing:
-        reason = f"needs {', '.join(missing)} (Debian: mlir-19-tools clang-19 binutils)"
+        reason = f"needs {', '.join(missing)}; .ci/tools installs them on Debian"
         if os.environ.get("CI"):
             pytest.fail(reason)
         pytest.skip(reason)

@@ -20,6 +20,7 @@ from cachec.errors import CachecError
 _COMMANDS = {
     "exec": "cachec.cli.cmd_exec",
     "check": "cachec.cli.cmd_check",
+    "audit": "cachec.cli.cmd_audit",
     "stats": "cachec.cli.cmd_stats",
     "ls": "cachec.cli.cmd_ls",
     "show": "cachec.cli.cmd_show",
@@ -32,6 +33,7 @@ _COMMANDS = {
     "watch": "cachec.cli.cmd_watch",
     "repro": "cachec.cli.cmd_repro",
     "config": "cachec.cli.cmd_config",
+    "completion": "cachec.cli.cmd_completion",
 }
 
 
@@ -62,7 +64,7 @@ class _Commands(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args and args[0] not in _COMMANDS and not args[0].startswith("-"):
+        if args and args[0] not in _COMMANDS and not args[0].startswith("-") and not ctx.resilient_parsing:
             known = [*_COMMANDS, *plugin_commands(_COMMANDS)]
             if args[0] not in known:
                 import difflib

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from cachec.cli.cmd_exec import OPTIONS_HELP, CommandLine
+from cachec.cli.completing import COMMAND_WORDS
 from cachec.cli.session import Session, clean, pass_session, print_json
 
 
@@ -27,7 +28,7 @@ from cachec.cli.session import Session, clean, pass_session, print_json
     Exit code: 0 a hit, 1 not one, 2 wrong use or an error.
     """,
 )
-@click.argument("args", nargs=-1, type=click.UNPROCESSED, metavar="COMMAND...")
+@click.argument("args", nargs=-1, type=COMMAND_WORDS, metavar="COMMAND...")
 @pass_session
 def command(session: Session, args: tuple[str, ...]) -> None:
     from cachec.launcher.explain import explain

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import click
+from click.shell_completion import CompletionItem
 
+from cachec.cli.completing import COMMAND_WORDS
 from cachec.cli.session import Session, pass_session
 
 
@@ -17,6 +19,10 @@ class CommandLine(click.Command):
             return super().parse_args(ctx, ["--help"])
         ctx.params["args"] = tuple(args)
         return []
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Options, which click does not know."""
+        return COMMAND_WORDS.shell_complete(ctx, self.params[-1], incomplete)
 
 
 #: Help for the options that ``exec``, ``check`` and ``why`` share.
@@ -46,14 +52,14 @@ OPTIONS_HELP = """\b
 
     \b
     Examples:
-      cachec exec -- iree-compile model.mlir -o model.vmfb --iree-hal-target-device=local
+      cachec exec -- iree-compile model.mlir -o model.vmfb --iree-hal-target-backends=llvm-cpu
       cachec exec -- clang -c a.c -o a.o
       cachec exec --input in.txt --output out.bin -- ./mytool in.txt out.bin
 
     Exit code: that of COMMAND; 2 for wrong use of cachec; 127 where COMMAND is not there.
     """,
 )
-@click.argument("args", nargs=-1, type=click.UNPROCESSED, metavar="COMMAND...")
+@click.argument("args", nargs=-1, type=COMMAND_WORDS, metavar="COMMAND...")
 @pass_session
 def command(session: Session, args: tuple[str, ...]) -> None:
     from cachec.launcher.full import main

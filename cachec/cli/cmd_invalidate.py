@@ -13,8 +13,8 @@ import click
 from cachec import report
 from cachec.cli.selecting import selector_options
 from cachec.cli.session import Session, clean, json_option, pass_session, print_json, print_table
-from cachec.errors import StoreFault, UsageError
-from cachec.maintain.plans import OF_A_ROW, Applied, Chosen, Plan
+from cachec.errors import UsageError
+from cachec.maintain.plans import Applied, Chosen, Plan
 from cachec.maintain.selector import Selector
 
 #: Entries of a plan that are listed.
@@ -63,7 +63,7 @@ def command(session: Session, selector: Selector, pinned: bool, dry_run: bool, y
     plan = None
     if known or not selector.keys:
         plan = session.maintainer.plan(replace(selector, keys=known), force=pinned)
-    missing = [key for key, meant in whole.items() if not meant or _is_missing(session, meant, plan)]
+    missing = [key for key, meant in whole.items() if plan is None or meant not in plan.known]
     if not as_json and plan is not None and not (only_keys and not dry_run):
         _show(plan, selector.stale)
     done = Applied((), (), ())
@@ -86,18 +86,6 @@ def _whole(session: Session, key: str) -> str:
         return key.lower()
     entries = session.matches(key)
     return entries[0].key if entries else ""
-
-
-def _is_missing(session: Session, key: str, plan: Plan | None) -> bool:
-    """Whether no entry has this whole key. A row that can't be read is one, too."""
-    if plan is not None and key in plan.keys:
-        return False
-    try:
-        return session.store.lookup(key) is None
-    except StoreFault as fault:
-        if fault.fault in OF_A_ROW:
-            return False
-        raise
 
 
 def _ask(count: int, as_json: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from typing import Any
@@ -10,7 +11,7 @@ import click
 
 from cachec import report
 from cachec.cli.session import Session, clean, json_option, pass_session, print_json, print_table
-from cachec.events import read_log
+from cachec.events import read_log, read_outcomes
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 
@@ -29,17 +30,37 @@ def parse_since(text: str, now: float) -> float:
         raise click.BadParameter(f"{text!r} is not accepted; give {accepted}") from None
 
 
+def parse_bound(text: str) -> float:
+    """The share of ``80%`` or ``80``: 0.8. Raises BadParameter."""
+    match = re.fullmatch(r"(\d{1,3}(?:\.\d+)?)\s*%?", text.strip())
+    if match is None or float(match[1]) > 100 or ("%" not in text and 0 < float(match[1]) < 1):
+        raise click.BadParameter(f"{text!r} is not accepted; give a percentage from 0% to 100%, such as 80%")
+    return float(match[1]) / 100
+
+
 @click.command("stats")
 @click.option("--since", metavar="WHEN", help="Only calls since then: 30m, 24h, 7d, or a date such as 2026-01-31.")
+@click.option(
+    "--stats-file",
+    "file",
+    metavar="FILE",
+    help="The calls in this file, which CACHEC_STATS_FILE named during a build, not all that the store has seen.",
+)
+@click.option("--fail-under", metavar="PERCENT", help="Exit with 1 where fewer of the calls were hits, such as 80%.")
+@click.option("--markdown", is_flag=True, help="Print Markdown, for the summary of a CI run.")
 @json_option
 @pass_session
-def command(session: Session, since: str | None, as_json: bool) -> None:
+def command(
+    session: Session, since: str | None, file: str | None, fail_under: str | None, markdown: bool, as_json: bool
+) -> None:
     """How often the cache answered, why not, and how many seconds it saved.
 
     \b
     Examples:
       cachec stats --since 24h
       cachec stats --json
+      CACHEC_STATS_FILE=$PWD/stats ninja && cachec stats --stats-file stats --fail-under 80%
+      cachec stats --stats-file stats --markdown >> "$GITHUB_STEP_SUMMARY"
 
     \b
     JSON: {"dir", "since", "calls", "hits", "misses", "bypasses", "errors", "hit_rate", "seconds_saved",
@@ -48,17 +69,42 @@ def command(session: Session, since: str | None, as_json: bool) -> None:
                              "seconds_spent"}},
            "store": {"size", "limit", "pinned_keys", "pinned_tags"}}
     size and limit are bytes on disk, limit null for none (`cachec gc` keeps it); since is Unix time or null; hit_rate
-    is hits over hits and misses, or null.
+    is hits over hits and misses, or null. With --stats-file there is "file" instead of "dir" and "store".
+    Exit code with --fail-under: 1 where hit_rate is below, or null, as a build that called no stage proves nothing.
     """
+    if markdown and as_json:
+        raise click.UsageError("--markdown and --json exclude each other; give one of them")
     start = None if since is None else parse_since(since, time.time())
-    numbers = report.statistics(read_log(session.settings.dir, start))
-    held = _held(session)
+    bound = None if fail_under is None else parse_bound(fail_under)
+    if file is not None and not os.path.isfile(file):
+        raise click.BadParameter(
+            f"{file!r} is not there; set CACHEC_STATS_FILE to it for the build", param_hint="--stats-file"
+        )
+    place = clean(str(session.settings.dir) if file is None else file)
+    numbers = report.statistics(read_log(session.settings.dir, start) if file is None else read_outcomes(file, start))
+    held = None if file is not None or markdown else _held(session)
     if as_json:
-        print_json({"dir": str(session.settings.dir), "since": start, **numbers, "store": held})
+        where = {"dir": str(session.settings.dir)} if file is None else {"file": file}
+        print_json({**where, "since": start, **numbers, **({} if held is None else {"store": held})})
+    elif markdown:
+        click.echo("\n".join(markdown_summary(numbers)))
+    else:
+        _print(numbers, f"{place}{f' since {since}' if since else ''}", held)
+    _check(numbers["hit_rate"], bound)
+
+
+def _check(rate: float | None, bound: float | None) -> None:
+    """Exit with 1 where the hit rate is below the bound."""
+    if bound is None or (rate is not None and rate >= bound):
         return
+    found = "no call was a hit or a miss" if rate is None else f"the hit rate is {report.share(rate)}"
+    click.echo(f"cachec: {found}; --fail-under wants {report.share(bound)}", err=True)
+    click.get_current_context().exit(1)
+
+
+def _print(numbers: dict[str, Any], where: str, held: dict[str, Any] | None) -> None:
     if not numbers["calls"]:
-        when = f" since {since}" if since else ""
-        click.echo(f"no calls are recorded in {clean(str(session.settings.dir))}{when}")
+        click.echo(f"no calls are recorded in {where}")
     else:
         click.echo(
             f"{numbers['calls']} calls, {numbers['hits']} hits ({report.share(numbers['hit_rate'])}), "
@@ -71,7 +117,7 @@ def command(session: Session, since: str | None, as_json: bool) -> None:
             for name, s in numbers["stages"].items()
         ]
         print_table(("stage", "calls", "hits", "rate", "saved"), rows, right=("calls", "hits", "rate", "saved"))
-    if held["size"] or held["pinned_keys"] or held["pinned_tags"]:
+    if held is not None and (held["size"] or held["pinned_keys"] or held["pinned_tags"]):
         bounds = "no limit" if held["limit"] is None else f"limit {report.size(held['limit'])}"
         click.echo(
             f"\n{report.size(held['size'])} in the store, {bounds}; "
@@ -83,6 +129,28 @@ def command(session: Session, since: str | None, as_json: bool) -> None:
         print_table(("fault of the cache", "times"), faults, right=("times",))
     if numbers["damaged_lines"]:
         click.echo(f"\n{numbers['damaged_lines']} lines of the log could not be read")
+
+
+def markdown_summary(numbers: dict[str, Any]) -> list[str]:
+    """The statistics as lines of GitHub's Markdown: a table of stages, and one of why calls were no hits."""
+    columns = ("calls", "hits", "misses", "bypasses", "errors")
+    lines = [
+        f"### cachec: {report.share(numbers['hit_rate'])} hits",
+        "",
+        "| stage | " + " | ".join(columns) + " | hit rate | saved | spent |",
+        "|---|" + "---:|" * (len(columns) + 3),
+    ]
+    for name, each in (*numbers["stages"].items(), ("", numbers)):
+        counts = (str(each[column]) for column in columns)
+        times = (report.period(each["seconds_saved"]), report.period(each["seconds_spent"]))
+        label = report.markdown_cell(name) if name else "**all**"
+        lines.append(f"| {' | '.join((label, *counts, report.share(each['hit_rate']), *times))} |")
+    others = {reason: count for reason, count in numbers["reasons"].items() if reason != "hit"}
+    others |= {f"fault: {fault}": count for fault, count in numbers["faults"].items()}
+    if others:
+        lines += ["", "| no hit, because | calls |", "|---|---:|"]
+        lines += [f"| {report.markdown_cell(reason)} | {count} |" for reason, count in others.items()]
+    return lines
 
 
 def _held(session: Session) -> dict[str, Any]:

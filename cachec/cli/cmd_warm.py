@@ -83,8 +83,6 @@ def command(
         _list(rows, as_json=as_json)
         return
     summary, code = _warm(session.settings, rows, declared, jobs, check=check)
-    if save is not None:
-        _save(session, summary, used, save, limit)
     if summary_file:
         with Path(summary_file).open("a", encoding="utf-8") as out:
             out.write(summary.markdown())
@@ -92,6 +90,8 @@ def command(
         print_json(summary.data())
     else:
         _print(summary)
+    if save is not None:
+        _save(session, summary, used, save, limit)
     click.get_current_context().exit(code)
 
 

@@ -234,8 +234,8 @@ def verify(session: Session, what: str, as_json: bool) -> None:
 
     Owned: all bytes are hashed again. What is damaged is refused from then on, until the same weights are added again,
     which repairs it. In place: the files have to be as they were added. A path: its structure has to be valid. For the
-    last two, the checksums that a checkpoint states of its files are computed (ONNX external data, TVM); no other
-    format states any.
+    last two, the checksums that a checkpoint states are computed (ONNX external data, TVM, the members of .npz and
+    .pt); no other format states any.
 
     \b
     Examples:

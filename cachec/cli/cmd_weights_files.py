@@ -38,7 +38,7 @@ def export(
     """Write weights to OUT, in bounded memory; equal weights give equal bytes. A file that is there is replaced.
 
     Whoever has mapped the file that was there keeps its bytes. Owned weights are hashed on the way, and damaged ones
-    are not written.
+    are not written. After a kill run it again: what was done is not done again, unless the weights have changed.
 
     \b
     Examples:
@@ -89,6 +89,8 @@ def shard(
     session: Session, what: str, out: str, specs: tuple[str, ...], world_size: int, pad: bool, as_json: bool
 ) -> None:
     """Cut weights up for workers: FOLDER gets one file a worker, with its slices and a copy of what is not cut.
+
+    After a kill run it again, as with export; slices of an axis other than the first are cut anew.
 
     \b
     Examples:

@@ -58,7 +58,8 @@ class Session:
         """What searches and cleans the store."""
         from cachec.maintain.maintainer import Maintainer  # most commands do without
 
-        return Maintainer(self.store, max_size=self.settings.max_size, on_fault=self._note_fault)
+        settings = self.settings
+        return Maintainer(self.store, max_size=settings.max_size, base_dir=settings.base_dir, on_fault=self._note_fault)
 
     def _note_fault(self, fault: Fault, detail: str) -> None:
         """An entry was left out. Told once a kind, as a damaged store may have thousands."""

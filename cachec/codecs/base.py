@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Final, Protocol, TypeVar
 
@@ -23,6 +23,9 @@ class Sink(Protocol):
 
     def add_bytes(self, data: bytes | memoryview) -> ArtifactRef:
         """Store these bytes. Raises StoreFault where the store can't take them."""
+
+    def add_pieces(self, pieces: Iterable[memoryview]) -> ArtifactRef:
+        """Store these bytes one after another, none kept after the next was asked for. Raises as ``add_bytes``."""
 
     def add_file(self, path: str | os.PathLike[str]) -> ArtifactRef:
         """Store a copy of the content of this file.

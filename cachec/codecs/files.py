@@ -21,15 +21,19 @@ from cachec.trees import tree_name
 
 
 class _FileMeta(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """callers: of the file's own manifest."""
+
     name: str
     kind: str = ""
+    callers: dict[str, str] = {}
 
 
 class _DirMeta(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """files: relative path -> executable, in the order of the artifacts."""
+    """files: relative path -> executable, in the order of the artifacts. callers: of the folder's own manifest."""
 
     name: str
     kind: str = ""
+    callers: dict[str, str] = {}
     files: dict[str, bool] = {}
     links: dict[str, str] = {}
     folders: tuple[str, ...] = ()
@@ -64,17 +68,18 @@ class Manifests:
             found = self._known[ref] = Manifest(ref.digest, load, self._callers)
         return found
 
-    def of_program(self, ref: ArtifactRef, callers: Mapping[str, str]) -> Manifest:
-        """The same, of a program that says names of its own: the caller's, or those that ``callers`` explains."""
+    def own(self, ref: ArtifactRef, callers: Mapping[str, str]) -> Manifest:
+        """The same, of a value that says names of its own (``callers``), which those of the call may explain."""
         found = self.of(ref)
         if not callers:
             return found
         return found.called({name: self._callers.get(there, there) for name, there in callers.items()})
 
-    def own_or_inherited(self, own: tuple[ArtifactRef, ...]) -> Manifest | None:
-        """``own`` holds a manifest or nothing."""
-        ref = own[0] if own else self._inherited
-        return None if ref is None else self.of(ref)
+    def own_or_inherited(self, own: tuple[ArtifactRef, ...], callers: Mapping[str, str]) -> Manifest | None:
+        """``own`` holds a manifest, which has ``callers``, or nothing."""
+        if own:
+            return self.own(own[0], callers)
+        return None if self._inherited is None else self.of(self._inherited)
 
 
 def _add(path: str | os.PathLike[str], sink: Sink, value: object, where: str) -> ArtifactRef:
@@ -89,11 +94,13 @@ def _manifest(value: File | Dir, sink: Sink) -> tuple[ArtifactRef, ...]:
 
 
 def _named(value: File | Dir, where: str) -> dict[str, Any]:
-    meta = {"name": value.name, "kind": value.kind}
+    meta: dict[str, Any] = {"name": value.name, "kind": value.kind}
     for what, text in meta.items():
         if type(text) is not str or not _is_text(text):
             raise unstorable(value, where, "name it in Unicode", f"a {type(value).__name__} with the {what} {text!a}")
-    return {what: text for what, text in meta.items() if text or what == "name"}
+    if value.manifest is not None:
+        meta["callers"] = dict(value.manifest.callers)
+    return {what: said for what, said in meta.items() if said or what == "name"}
 
 
 def _is_text(text: str) -> bool:
@@ -120,7 +127,9 @@ def decode_file(leaf: Leaf, source: Source, manifests: Manifests) -> File:
     if not 1 <= len(leaf.artifacts) <= 2:
         raise corrupt(f"codec 'file' has {len(leaf.artifacts)} artifacts, expected 1 or 2")
     path = source.path(leaf.artifacts[0])
-    return File(path, meta.kind, manifests.own_or_inherited(leaf.artifacts[1:]), meta.name).holding(source)
+    return File(path, meta.kind, manifests.own_or_inherited(leaf.artifacts[1:], meta.callers), meta.name).holding(
+        source
+    )
 
 
 def encode_dir(value: Dir, sink: Sink, where: str) -> Leaf:
@@ -187,7 +196,7 @@ def decode_dir(leaf: Leaf, source: Source, manifests: Manifests) -> Dir:
     """The folder in the store."""
     meta, files = _contents(leaf)
     path = source.tree(files, meta.links, meta.folders)
-    found: Dir = Dir(path, meta.kind, manifests.own_or_inherited(leaf.artifacts[len(files) :]), meta.name)
+    found: Dir = Dir(path, meta.kind, manifests.own_or_inherited(leaf.artifacts[len(files) :], meta.callers), meta.name)
     return found.holding(source)
 
 
@@ -223,7 +232,7 @@ def decode_program(leaf: Leaf, source: Source, manifests: Manifests) -> Program:
     ir, manifest = leaf.artifacts
     return Program.stored(
         format=meta.format,
-        manifest=manifests.of_program(manifest, meta.callers),
+        manifest=manifests.own(manifest, meta.callers),
         ir_digest=ir.digest,
         load=reader(source, ir),
         canonical=meta.canonical or None,

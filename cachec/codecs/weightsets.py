@@ -6,6 +6,7 @@ as many looks.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Mapping
 from itertools import compress
 from operator import attrgetter
@@ -28,6 +29,8 @@ def encode_weights(value: WeightSet, sink: Sink, where: str) -> CallerSet | Weig
         return CallerSet(whole)
     found = value.overlaid_on()
     base, names = ("", tuple(value)) if found is None else found
+    from cachec.weights.copying import stored_form  # a hit needs none of it
+
     items: list[CallerWeight | OwnedWeight] = []
     for name in names:
         weight = value[name]
@@ -36,7 +39,7 @@ def encode_weights(value: WeightSet, sink: Sink, where: str) -> CallerSet | Weig
             items.append(CallerWeight(origin[0], origin[1], weight.spec.alias))
             continue
         try:
-            data = weight.raw()
+            data = stored_form(weight)
         except WeightReadError as error:
             raise unstorable(
                 value,
@@ -44,7 +47,8 @@ def encode_weights(value: WeightSet, sink: Sink, where: str) -> CallerSet | Weig
                 "return the stage's own weight set (or a part of it) instead of its .placeholders()",
                 "a placeholder without bytes",
             ) from error
-        items.append(OwnedWeight(weight.spec, sink.add_bytes(data)))
+        stored = sink.add_bytes(data) if isinstance(data, memoryview) else sink.add_pieces(data)
+        items.append(OwnedWeight(weight.spec, stored))
         del data  # before the next weight is made
     return Weights(names, tuple(items), base, "" if base else _ranked_by(value))
 

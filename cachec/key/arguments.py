@@ -39,10 +39,10 @@ class Payload(NamedTuple):
 
 class Found:
     """What turned up in the arguments of one call: weight sets, programs and large arrays (bytes) by argument path; the
-    plugins whose types did; the code, stages and installed distributions that callables reach; what the caller calls
-    the weights that programs renamed (``Manifest.callers``)."""
+    plugins whose types did; the code, stages and installed distributions that callables reach; manifests, and what the
+    caller calls the weights that programs renamed (``Manifest.callers``)."""
 
-    __slots__ = ("callers", "code", "distributions", "large", "plugins", "programs", "stages", "weights")
+    __slots__ = ("callers", "code", "distributions", "large", "manifests", "plugins", "programs", "stages", "weights")
 
     def __init__(self) -> None:
         self.callers: dict[str, str] = {}
@@ -53,6 +53,20 @@ class Found:
         self.stages: list[object] = []
         self.distributions: set[str] = set()
         self.large: dict[str, int] = {}
+        self.manifests: dict[str, Manifest] = {}
+
+    def check_callers(self) -> None:
+        """Raise UnkeyableArgument where two arguments mean different weights by one name."""
+        if not self.callers:
+            return
+        for path, manifest in self.manifests.items():
+            for name, there in self.callers.items():
+                said = manifest.callers.get(name, name)
+                if said != there and name in manifest.weights:
+                    raise UnkeyableArgument(
+                        f"argument {path} means {said!r} by the weight {name!r}, another argument means {there!r}; "
+                        "give the stage programs that keep the names of their weights"
+                    )
 
 
 class ArgumentKeys:
@@ -75,6 +89,7 @@ class ArgumentKeys:
             if not (len(collector.payloads) == 1 and collector.paths == [name]):
                 payloads.append(Payload(f"arg/{name}", data, _describer(value)))
             payloads += collector.payloads
+        found.check_callers()
         return payloads
 
 
@@ -164,13 +179,9 @@ class _Collector:
         return Payload(f"file/{path}", digest.encode() + told, lambda: f"{os.path.basename(place)} {digest[:12]}{said}")
 
     def _called(self, manifest: Manifest, path: str) -> None:
+        self._found.manifests[path] = manifest
         for name, there in manifest.callers.items():
-            known = self._found.callers.setdefault(name, there)
-            if known != there:
-                raise UnkeyableArgument(
-                    f"argument {path} means {there!r} by the weight {name!r}, another argument means {known!r}; "
-                    "give the stage programs that keep the names of their weights"
-                )
+            self._found.callers.setdefault(name, there)
 
     def _callable(self, value: Any, path: str) -> Payload:
         code = self._code.of(value)

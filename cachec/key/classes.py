@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 import functools
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
@@ -28,11 +28,15 @@ def tells(cls: type) -> bool:
     return is_named_tuple(cls) or isinstance(cls, enum.EnumType)
 
 
-def made(function: FunctionType, cls: type) -> bool:
-    """Whether a method was made from what its class says, and holds nothing that was written elsewhere."""
-    if function.__code__.co_filename.startswith("<"):
+def made(function: FunctionType, cls: type, is_library: Callable[[str], bool]) -> bool:
+    """Whether a method was made from what its class says, and holds nothing that was written elsewhere.
+
+    is_library: whether a file is one of the standard library.
+    """
+    file = function.__code__.co_filename
+    if file.startswith("<") and not file.startswith("<frozen"):
         return True
-    if function.__globals__.get("__name__") not in _MAKERS:
+    if function.__globals__.get("__name__") not in _MAKERS or not is_library(file):
         return False
     for cell in function.__closure__ or ():
         try:

@@ -94,6 +94,9 @@ class Walk:
             return ("project", "")
         return (kind, distribution)
 
+    def _is_library(self, file: str) -> bool:
+        return self._locator.of_file(file)[0] == "library"
+
     # --- values
 
     def reference(self, value: object, name: str, *, lenient: bool) -> str:
@@ -462,7 +465,7 @@ class Walk:
             if name in _SKIPPED_ATTRIBUTES or isinstance(value, _SLOTS):
                 continue
             for kind, function in _methods(value):
-                if said and classes.made(function, cls):
+                if said and classes.made(function, cls, self._is_library):
                     continue  # from what the class says, by a decorator or base
                 hasher.part(f"{kind} {name}", self.function(function, lenient=lenient).encode())
             if classes.is_own(cls, name) and not isinstance(

@@ -76,11 +76,13 @@ class Flag(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
 
 class Environment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
     """keyed: variables that the command gets and that are in the key. passed: it gets them, and they are not. search:
-    keyed too, and lists of folders where files are looked for."""
+    keyed too, and lists of folders where files are looked for. unknown: with one of them set, and not empty, the
+    command is not understood."""
 
     keyed: tuple[str, ...] = ()
     passed: tuple[str, ...] = ()
     search: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
 
 
 class Adapter(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
@@ -101,7 +103,9 @@ class Adapter(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     volatile: words in an input, or in what it includes, that make the result depend on more than the files that are
     named, and what they mean. unless_set: word -> the variable that makes it harmless. includes: inputs (by suffix)
     that include other files. Such a command has to be able to write a depfile with ``-MD -MF FILE``. builtin_search:
-    folders of the system whose names count then. shadows: endings of files that are taken instead of one that a flag
+    folders of the system whose names count then. configured_by: patterns of files with options that it reads by
+    itself; relative ones are beside its executable. With one of them there the command is not understood, unless a flag
+    of unconfigured is on the line. shadows: endings of files that are taken instead of one that a flag
     names, if they are there.
 
     normalises: flag that keeps paths out of the result -> what leaks without it; for ``cachec audit``.
@@ -127,6 +131,8 @@ class Adapter(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     volatile: dict[str, str] = {}
     unless_set: dict[str, str] = {}
     builtin_search: tuple[str, ...] = ()
+    configured_by: tuple[str, ...] = ()
+    unconfigured: tuple[str, ...] = ()
     suffixes: tuple[str, ...] = ()
     includes: tuple[str, ...] = ()
     shadows: tuple[str, ...] = ()
@@ -153,9 +159,17 @@ def find(program: str, asked: str) -> Adapter | None:
     program: path of the executable. Raises ConfigError where an adapter is malformed.
     """
     names = dict.fromkeys((os.path.basename(asked), os.path.basename(os.path.realpath(program))))
-    everything = tuple(every())
+    configured = tuple(_configured())
+    shipped: dict[Path, Adapter] = {}
     for name in names:
-        for adapter in everything:
+        for adapter in configured:
+            if adapter.matches(name):
+                return adapter
+        paths = sorted(SHIPPED.glob("*.toml"))
+        # Those that are called like it come first: to parse all takes several milliseconds.
+        likely = [path for path in paths if name.startswith(path.stem)]
+        for path in dict.fromkeys([*likely, *paths]):
+            adapter = shipped.get(path) or shipped.setdefault(path, read(path))
             if adapter.matches(name):
                 return adapter
     return None

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import glob
 import os
 import re
 import stat
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
@@ -16,6 +17,9 @@ from cachec.model import Reason
 
 #: Response files may name others; the tools themselves stop somewhere too.
 _MAX_RESPONSE_DEPTH = 8
+
+#: Longer arguments are no paths (PATH_MAX).
+_MAX_NAME = 4096
 
 _PIECES = re.compile(r"[=,]")
 
@@ -119,6 +123,11 @@ def describe(
 ) -> Command:
     """What the command line means. Raises PassThrough where it is not to be cached, UsageError for bad options."""
     command = Command(tuple(argv), program, cwd, adapter, options)
+    for name in adapter.environment.unknown if adapter is not None else ():
+        if environ.get(name):
+            raise PassThrough(
+                Reason.NOT_UNDERSTOOD, f"{name} is set, and chooses what its adapter does not describe", told=True
+            )
     for text in (*argv, cwd):
         if not is_text(text):
             raise PassThrough(Reason.NOT_UNDERSTOOD, f"{text!a} is not UTF-8")
@@ -133,9 +142,11 @@ def describe(
             )
         for number, arg in enumerate(argv[1:]):
             command.pieces.append(Piece(f"argument {number + 1}", arg, "value", number, number + 1))
+            _add_named(command, options, arg)
         command.sees_cwd = True
     else:
         _Reader(command, adapter).read()
+        _check_configuration(command, adapter)
         for name in adapter.environment.search:
             command.search += [
                 os.path.join(cwd, folder) for folder in environ.get(name, "").split(":") if environ.get(name)
@@ -145,6 +156,21 @@ def describe(
     return command
 
 
+def configuration_patterns(program: str, adapter: Adapter | None) -> Iterator[str]:
+    """The patterns of ``configured_by``, absolute: beside the executable by either of its names."""
+    folders = {os.path.dirname(program): None, os.path.dirname(os.path.realpath(program)): None}
+    for pattern in adapter.configured_by if adapter is not None else ():
+        yield from dict.fromkeys(os.path.join(glob.escape(folder), pattern) for folder in folders)
+
+
+def _check_configuration(command: Command, adapter: Adapter) -> None:
+    if set(adapter.unconfigured) & {piece.label for piece in command.pieces}:
+        return
+    for pattern in configuration_patterns(command.program, adapter):
+        for path in sorted(glob.glob(pattern)):
+            raise PassThrough(Reason.NOT_UNDERSTOOD, f"{path!r} holds options (adapter {adapter.name})", told=True)
+
+
 def is_text(text: str) -> bool:
     """Whether an argument or a path can be written as UTF-8, which keys and records are."""
     try:
@@ -152,6 +178,32 @@ def is_text(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+def _add_named(command: Command, options: Options, arg: str) -> None:
+    """Key what an argument of an unknown command names and no option does: a script, or an input that was forgotten."""
+    if len(arg) > _MAX_NAME or "\n" in arg:
+        return
+    told = [*options.inputs, *options.outputs, *options.weights]
+    declared = {os.path.realpath(os.path.join(command.cwd, text)) for text in told}
+    for text in filter(None, dict.fromkeys([arg, *_named_in(arg)])):
+        path = os.path.join(command.cwd, text)
+        real = os.path.realpath(path)
+        if any(real == each or real.startswith(each + "/") for each in declared):
+            continue
+        if os.path.isfile(path):
+            command.inputs.append(Input(path, text, f"argument {arg}", False))
+        elif os.path.isdir(path):
+            raise PassThrough(
+                Reason.NOT_UNDERSTOOD, f"{arg!r} names a folder; say --input {text} or --output {text}", told=True
+            )
+        else:
+            command.undescribed.append(path)
+
+
+def _named_in(arg: str) -> list[str]:
+    """The parts of an argument that may be paths: behind ``=`` or ``,``, and from its first slash on."""
+    return [*_PIECES.split(arg)[1:], arg[arg.find("/") :] if "/" in arg else ""]
 
 
 def _add_options(command: Command, options: Options) -> None:
@@ -171,6 +223,10 @@ def _add_options(command: Command, options: Options) -> None:
 
 
 def _check_outputs(command: Command) -> None:
+    for path in (*(each.path for each in command.inputs), *(each.path for each in command.outputs), *command.weights):
+        # The command's own descriptors are others than ours.
+        if re.match(r"/(dev/(std(in|out|err)$|fd/)|proc/)", os.path.normpath(path)):
+            raise PassThrough(Reason.NOT_UNDERSTOOD, f"{path!r} stands for something else in each process", told=True)
     seen: dict[str, Output] = {}
     for output in command.outputs:
         real = os.path.realpath(output.path)
@@ -357,8 +413,7 @@ class _Reader:
     def _other(self, arg: str, number: int) -> None:
         """A flag that the adapter does not name: keyed by its text, and by the content of a file that it names."""
         command = self._command
-        pieces = dict.fromkeys([*_PIECES.split(arg)[1:], arg[arg.find("/") :] if "/" in arg else ""])
-        for piece in filter(None, pieces):
+        for piece in filter(None, dict.fromkeys(_named_in(arg))):
             path = os.path.join(command.cwd, piece)
             if os.path.isfile(path):
                 command.inputs.append(Input(path, piece, arg, False))

@@ -9,7 +9,7 @@ Imports no module that takes a millisecond: not even ``typing``.
 
     direct/ab/<64 hex>    in the cache's default folder; the name is the BLAKE3 of arguments and current folder
 
-    bytes 0-15    ``cachec direct 1`` and a newline
+    bytes 0-15    ``cachec direct 2`` and a newline
     bytes 16-47   BLAKE3-256 of the rest
     bytes 48-55   u64 little-endian: length of the fields; then the fields, then the blobs
     fields        separated by NUL, numbers in decimal, a list as its length and its items:
@@ -17,7 +17,8 @@ Imports no module that takes a millisecond: not even ``typing``.
                   variables (name, ``=value`` or ``-``), how many CACHEC_*;
                   absent paths; folders (path, identity, trust, names that must be absent);
                   files (path, identity, trust, digest); store; index file, identity, trust, row, digest of the row;
-                  artifacts (digest, size, identity, trust); outputs (path, mode, artifact number or ``-``);
+                  artifacts (digest, size, identity, trust); outputs (path, mode, artifact number or ``-``, the file
+                that is there while a launcher compiles to the same place);
                   lengths of blobs; the record for the log, and the copy's path
     blobs         stdout, stderr, then the outputs without an artifact, in order
 
@@ -35,7 +36,7 @@ from cachec import __version__
 from cachec.appending import Appender
 from cachec.launcher.restore import mode_of, restore_bytes, restore_file
 
-MAGIC = b"cachec direct 1\n"
+MAGIC = b"cachec direct 2\n"
 _HEADER = len(MAGIC) + 32 + 8
 
 #: A file that has to be read, as its identity proves nothing, is left to the whole road from this size: that
@@ -115,6 +116,7 @@ class _Memo:
         self._at = 0
         self._blobs = memoryview(data)[end:]
         self._outputs: list[tuple[str, bytes, int]] = []
+        self._locks: list[bytes] = []
         self._artifacts: list[tuple[str, bytes, bytes, bytes]] = []
         self._streams: list[memoryview] = []
         self._store = ""
@@ -198,7 +200,8 @@ class _Memo:
             if int(size) < 0:
                 raise _Stale
         for _ in range(int(self._next())):
-            path, mode, number = self._take(3)
+            path, mode, number, lock = self._take(4)
+            self._locks.append(lock)
             self._outputs.append((os.fsdecode(path), mode, -1 if number == b"-" else int(number)))
         at = 0
         for length in map(int, self._take(int(self._next()))):
@@ -215,6 +218,8 @@ class _Memo:
 
     def hand_out(self) -> None:
         """Put the outputs in their places. Raises OSError; the other road then does it again, and tells."""
+        if any(os.access(lock, os.F_OK) for lock in self._locks):
+            raise _Stale
         blobs = iter(self._streams[2:])
         for path, mode, number in self._outputs:
             if number < 0:

@@ -9,15 +9,15 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
+from cachec import recording
 from cachec.errors import CachecError, StoreFault, UnstorableResult
 from cachec.key.programs import which
 from cachec.launcher import adapters, options
 from cachec.launcher.arguments import Command, Options, PassThrough, describe
-from cachec.launcher.memo import remember
+from cachec.launcher.outputs import outputs_held
 from cachec.launcher.restore import mode_of, restore_bytes, restore_file, restore_tree
-from cachec.launcher.running import CommandFailed, run_command
-from cachec.launcher.stage import CommandStage, Opened
-from cachec.launcher.stripping import Stripped, strip_inputs, stripped_command_line, write_weights
+from cachec.launcher.stage import CommandFailed, CommandStage, Opened
+from cachec.launcher.stripping import Stripped, strip_inputs, stripped_command_line, weights_beside
 from cachec.model import Fault, Mode, Outcome, Reason
 
 #: What a shell returns where a command is not there, can't be started, or ended by signal n (then 128 + n).
@@ -90,6 +90,11 @@ def _through_engine(args: list[str], opened: Opened, command: Command, stdin: in
     made: list[dict[str, Any]] = []
 
     def body(command: Command, stripped: Sequence[Stripped], stdin: str | None) -> dict[str, Any]:
+        from cachec.launcher.running import run_command  # on a miss only
+
+        recorder = recording.current()
+        if not is_held and recorder is not None:
+            recorder.keep_out(Reason.UNDESCRIBED, "its outputs could not be held against other launchers")
         line = stripped_command_line(command, stripped)
         source = f"/proc/self/fd/{stripped[0].fd}" if stripped else stdin
         made.append(run_command(opened.environment, command, line, source))
@@ -98,12 +103,23 @@ def _through_engine(args: list[str], opened: Opened, command: Command, stdin: in
     stage = CommandStage(command, body)
     engine = opened.engine(command)
     try:
-        with strip_inputs(command) as stripped:
+        with (
+            strip_inputs(command) as stripped,
+            weights_beside(command, stripped) as publish_weights,
+            outputs_held(
+                opened.store,
+                command.outputs,
+                opened.settings.lock_timeout,
+                opened.events.note_waiting,
+            ) as is_held,
+        ):
             try:
                 value, outcome = engine.call(stage, (command, stripped, kept), {})
             except UnstorableResult as error:  # a folder with a link that leads out of it, say: it did compile
                 _say(f"not stored: {error}")
                 value, outcome = made[-1], None
+            # Before a stored output is put in its place: one that is there tells a build system that all is done.
+            publish_weights()
             if outcome is not None and outcome.hit:
                 try:
                     _hand_out(opened, command, value)
@@ -113,9 +129,9 @@ def _through_engine(args: list[str], opened: Opened, command: Command, stdin: in
                         value = body(command, stripped, None)
                     else:
                         pass_through(command.program, command.argv, stdin)
-            if stripped:
-                _write_weights(command, stripped)
-        if outcome is not None and (outcome.hit or outcome.stored):
+        if outcome is not None and (outcome.hit or outcome.stored) and not stripped:
+            from cachec.launcher.memo import remember
+
             remember(args, opened, command, engine.tools.looker, stage.binding.bind((command, (), kept), {}))
         stdout, stderr = opened.places.filled(value["stdout"]), opened.places.filled(value["stderr"])
     except OSError as error:
@@ -150,13 +166,6 @@ def _hand_out(opened: Opened, command: Command, value: Any) -> None:
                 f"output {output.path!r} ({output.where}) can't be written: {error.strerror}",
                 told=True,
             ) from error
-
-
-def _write_weights(command: Command, stripped: Sequence[Stripped]) -> None:
-    try:
-        write_weights(command, stripped)
-    except OSError as error:
-        raise CachecError(f"the weights can't be written beside the output: {error}") from error
 
 
 def pass_through(program: str, argv: Sequence[str], stdin: int | None) -> NoReturn:

@@ -4,8 +4,9 @@ Syntax of depfiles: the rules that clang and gcc write (``-MD``) for GNU Make; s
 clang's ``PrintFilename`` (clang/lib/Frontend/DependencyFile.cpp).
 
 A header that is added in a folder that comes earlier in the search would be taken from then on. So for each included
-file every place before it where its name could be found is kept as absent; where that place lies in a folder that is
-not there itself, the folder is.
+file every other place where its name could be found is kept as absent; where that place lies in a folder that is not
+there itself, the folder is. Folders count that come later on the command line too: ``-I`` goes before ``-isystem``,
+``-iquote`` before both and ``-idirafter`` behind, wherever they stand.
 """
 
 from __future__ import annotations
@@ -14,7 +15,11 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
-_HAS_INCLUDE = re.compile(rb"__has_include(?:_next)?\s*\(\s*(?:[<\"]([^>\"\n]+)[>\"]|(\w+))")
+_HAS_INCLUDE = re.compile(rb"__has_include(?:_next)?\s*\(\s*[<\"]([^>\"\n]+)[>\"]")
+
+
+#: The same of what is no name: a macro. In a definition it is that of a parameter.
+_HAS_INCLUDE_MACRO = re.compile(rb"^(?!\s*#\s*define\b).*__has_include(?:_next)?\s*\(\s*\w", re.MULTILINE)
 
 
 class DepfileError(ValueError):
@@ -36,17 +41,18 @@ def _unescaped(word: bytes) -> bytes:
     return re.sub(rb"\\([ #\t])", rb"\1", word).replace(b"$$", b"$")
 
 
-def absent_candidates(files: Sequence[str], search: Sequence[str]) -> Iterator[str]:
-    """The places, none of which is there, where one of the included ``files`` would have been found first.
+def absent_candidates(files: Sequence[str], search: Sequence[str], builtin: Sequence[str] = ()) -> Iterator[str]:
+    """The places, none of which is there, where one of the included ``files`` might have been found first.
 
-    files: absolute paths, the compiled one first, as the compiler named them. search: the folders of the search, in
-    order. A file in the nth of them could be found in each one before by the same name, or beside a file that includes
-    it; one in a folder of the compiler's own, in all of them, by any end of its path.
+    files: absolute paths, the compiled one first, as the compiler named them. search: the folders of the search.
+    builtin: folders of the system that are searched too. A file in one of the former could be found in each other one
+    by the same name, or beside a file that includes it; one in a folder of the compiler's own, in all of them, by any
+    end of its path.
     """
     beside = dict.fromkeys(os.path.dirname(file) for file in files if not _is_builtin(file, search))
     seen: set[str] = set()
     for file in files[1:]:
-        for place in _earlier(file, [*beside], search):
+        for place in _elsewhere(file, [*beside], search, builtin):
             shown = _first_absent(place)
             if shown is not None and shown not in seen:
                 seen.add(shown)
@@ -57,16 +63,16 @@ def _is_builtin(file: str, search: Sequence[str]) -> bool:
     return "include" in file.split("/") and not any(_below(file, folder) for folder in search)
 
 
-def _earlier(file: str, beside: Sequence[str], search: Sequence[str]) -> Iterator[str]:
+def _elsewhere(file: str, beside: Sequence[str], search: Sequence[str], builtin: Sequence[str]) -> Iterator[str]:
     if _is_builtin(file, search):
         parts = file.split("/")
         first = parts.index("include") + 1
         for name in ("/".join(parts[at:]) for at in range(first, len(parts))):
-            yield from (os.path.join(folder, name) for folder in (*beside, *search))
-    for at, folder in enumerate(search):
+            yield from (os.path.join(folder, name) for folder in (*beside, *search, *builtin))
+    for folder in search:
         name = _below(file, folder)
         if name:
-            yield from (os.path.join(before, name) for before in (*beside, *search[:at]))
+            yield from (os.path.join(other, name) for other in (*beside, *search) if other != folder)
 
 
 def _below(file: str, folder: str) -> str:
@@ -76,14 +82,21 @@ def _below(file: str, folder: str) -> str:
 
 
 def _first_absent(place: str) -> str | None:
-    """The topmost part of a path that is not there; None where all of it is."""
-    if os.path.lexists(place):
+    """The topmost part of a path that is not there; None where all of it is. A link to nothing may lead somewhere
+    later."""
+    if os.path.exists(place):
         return None
-    while not os.path.isdir(parent := os.path.dirname(place)):
-        if os.path.lexists(parent):
-            return None  # a file: nothing can be found below it
+    while not os.path.exists(parent := os.path.dirname(place)):
         place = parent
     return place
+
+
+def asks_by_macro(file: str, search: Sequence[str]) -> bool:
+    """Whether a file, none of the system's, asks whether a file is there whose name is not in it."""
+    if _is_builtin(file, search):
+        return False
+    with open(file, "rb") as opened:
+        return _HAS_INCLUDE_MACRO.search(opened.read()) is not None
 
 
 def looked_for(files: Iterable[str], search: Sequence[str]) -> Iterator[str]:
@@ -91,7 +104,7 @@ def looked_for(files: Iterable[str], search: Sequence[str]) -> Iterator[str]:
     seen: set[bytes] = set()
     for file in files:
         with open(file, "rb") as opened:
-            found = {match[1] for match in _HAS_INCLUDE.finditer(opened.read()) if match[1]}
+            found = {match[1] for match in _HAS_INCLUDE.finditer(opened.read())}
         for name in found - seen:
             seen.add(name)
             for folder in (os.path.dirname(file), *search):

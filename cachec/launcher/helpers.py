@@ -51,22 +51,21 @@ def run_helper(args: list[str]) -> None:
     if len(args) < 2 or args[0] != "--" or not is_helper(args[1]):
         return
     try:
-        folder = os.getcwd()
-        found = _settings(folder)
-        if found["log"] == "all":
-            return
-        now = time.time()
-        day = time.strftime("%Y-%m-%d", time.gmtime(now))
-        log = f"{found['dir']}/log/{day}.jsonl"
-        if not os.path.exists(log):
-            return  # the whole road makes it
-        record = '{"reason":"bypass:build-helper","stage":"exec:%s","key":"","detail":"%s","time":%.6f}\n'
-        line = record % (args[1].rpartition("/")[2], DETAIL, now)
-        for path in (log, found["stats_file"]):
-            if path:
-                Appender(path).append(line.encode())
+        found = _settings(os.getcwd())
     except (OSError, ValueError):
         return
+    now = time.time()
+    log = f"{found['dir']}/log/{time.strftime('%Y-%m-%d', time.gmtime(now))}.jsonl"
+    if found["log"] == "all" or not os.path.exists(log):
+        return  # the whole road tells it, or makes the log
+    record = '{"reason":"bypass:build-helper","stage":"exec:%s","key":"","detail":"%s","time":%.6f}\n'
+    line = (record % (args[1].rpartition("/")[2], DETAIL, now)).encode()
+    for path in (log, found["stats_file"]):
+        try:
+            if path:
+                Appender(path).append(line)
+        except OSError:
+            continue  # as events.EventLog: no record is no reason to fail
     import _signal  # type: ignore[import-not-found]
 
     for name in _RESTORED:

@@ -18,8 +18,9 @@ from cachec.command import WATCHED_FILESYSTEMS
 from cachec.key.elf import DEFAULT_FOLDERS, ElfError, read_elf
 from cachec.key.programs import Finder, Program, interpreter_name, which
 from cachec.launcher import adapters, direct
-from cachec.launcher.arguments import Command
-from cachec.launcher.request import environment, helper_path, keyed_variables
+from cachec.launcher.arguments import Command, configuration_patterns
+from cachec.launcher.outputs import lock_of
+from cachec.launcher.request import LOCALE, environment, helper_path, keyed_variables
 from cachec.launcher.stage import Opened
 from cachec.launcher.stripping import wants_strip
 from cachec.model import Mode, Outcome, Reason, Trace
@@ -139,6 +140,8 @@ class _Writer:
                 self._files[path] = read.digest
             elif read.kind == "listing":
                 self._folders.setdefault(path, {})
+            elif read.kind == "absent" and os.path.islink(path):
+                self._absent[path] = None  # what it leads to may come, and its own folder stay as it is
             elif read.kind == "absent":
                 self._folders.setdefault(os.path.dirname(path), {})[os.path.basename(path)] = None
             elif read.kind != "folder":
@@ -167,6 +170,8 @@ class _Writer:
         distributions = self._opened.requests.distributions(command)
         finder = Finder(distributions)
         self._looked_up(command.argv[0], environ)
+        for pattern in configuration_patterns(command.program, command.adapter):
+            self._names_in(os.path.dirname(pattern))
         programs = [finder.program(command.program, environ)]
         adapter = command.adapter
         helpers = (adapter.helpers if adapter is not None else ()) + command.options.tools
@@ -291,10 +296,10 @@ class _Writer:
             self._put(os.fsencode(os.getcwd()), __version__.encode(), file.read().strip())
         environ = self._opened.variables
         cachec = [name for name in environ if name.startswith("CACHEC_")]
-        names = dict.fromkeys([*_VARIABLES, *keyed_variables(self._command), *cachec])
+        names = dict.fromkeys([*_VARIABLES, *LOCALE, *keyed_variables(self._command), *cachec])
         adapter = self._command.adapter
-        for word in adapter.unless_set.values() if adapter is not None else ():
-            names[word] = None
+        if adapter is not None:
+            names.update(dict.fromkeys([*adapter.unless_set.values(), *adapter.environment.unknown]))
         self._list(
             [[os.fsencode(name), b"=" + os.fsencode(environ[name]) if name in environ else b"-"] for name in names]
         )
@@ -329,7 +334,8 @@ class _Writer:
                 found = direct.identity(path)
                 size = b"%d" % os.stat(path).st_size
                 artifacts.append([digest.encode(), size, found, _flag(self._is_certain(path, found, digest))])
-            outputs.append([os.fsencode(output.path), mode.encode(), number])
+            lock = lock_of(self._opened.store, output).path
+            outputs.append([os.fsencode(output.path), mode.encode(), number, os.fsencode(lock)])
         if sum(map(len, blobs)) > _MAX_BLOBS:
             raise _Unfit
         self._list(artifacts)

@@ -9,10 +9,9 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from cachec.errors import UsageError
 from cachec.hashing import digest_bytes
-
-#: A path below the base folder, as a trace keeps it. No other kept path begins so: those are absolute.
-_BELOW = "base_dir:"
+from cachec.model import BELOW_BASE
 
 #: What stands for the base folder in a keyed text: no argument holds a NUL.
 _BASE = "\0"
@@ -43,14 +42,14 @@ class Places:
     def kept(self, path: str) -> str:
         """An absolute path as a trace keeps it. As it is written: behind a link, ``..`` is elsewhere than it seems."""
         if self.base is not None and (path == self.base or path.startswith(self.base + "/")):
-            return _BELOW + path[len(self.base) + 1 :]
+            return BELOW_BASE + path[len(self.base) + 1 :]
         return path
 
     def present(self, kept: str) -> str:
         """The absolute path that a kept one stands for here."""
-        if not kept.startswith(_BELOW):
+        if not kept.startswith(BELOW_BASE):
             return kept
-        return os.path.join(self.base or self.cwd, kept.removeprefix(_BELOW))
+        return os.path.join(self.base or self.cwd, kept.removeprefix(BELOW_BASE))
 
     def folders(self) -> dict[str, str]:
         """The folders whose paths are not in the key, by the name that a trace has for them."""
@@ -79,8 +78,14 @@ def _begins_path(before: str) -> bool:
 
 
 def current_folder(environ: dict[str, str]) -> str:
-    """The current folder by the name that the shell has for it, where that is right (``PWD``, as POSIX's getcwd -L)."""
-    real = os.getcwd()
+    """The current folder by the name that the shell has for it, where that is right (``PWD``, as POSIX's getcwd -L).
+
+    Raises UsageError where it was removed.
+    """
+    try:
+        real = os.getcwd()
+    except FileNotFoundError:
+        raise UsageError("the current folder was removed; change to one that exists") from None
     named = environ.get("PWD", "")
     if named.startswith("/") and os.path.normpath(named) == named:
         try:

@@ -8,7 +8,6 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from cachec.command import PASSED_ON, PASSED_ON_PREFIX
 from cachec.distributions import Distributions
 from cachec.errors import UsageError
 from cachec.hashing import FileDigests, Hasher, digest_bytes, frame
@@ -29,6 +28,17 @@ _DOMAIN = frame("domain", b"command")
 
 #: Always keyed: it chooses libraries, of what the command loads by itself too.
 _ALWAYS = ("LD_LIBRARY_PATH",)
+
+#: Passed on to every command, and in no key: where it runs and for whom. (``command`` has the like for stages; it takes
+#: milliseconds to import.)
+PASSED_ON = ("PATH", "HOME", "TMPDIR", "TMP", "TEMP", "USER", "LOGNAME", "TERM")
+
+#: Keyed where they are set, for what is sorted, printed and read (``1,5``) depends on them. Others of the kind are
+#: hidden from the command.
+LOCALE = ("LANG", "LANGUAGE", *(f"LC_{name}" for name in (
+    "ALL", "COLLATE", "CTYPE", "MESSAGES", "MONETARY", "NUMERIC", "TIME", "ADDRESS", "IDENTIFICATION", "MEASUREMENT",
+    "NAME", "PAPER", "TELEPHONE",
+)))  # fmt: skip
 
 
 class CommandRequest:
@@ -66,6 +76,7 @@ class CommandRequests:
             self._stage_part(command),
             *self._tool_parts(command, fresh=fresh),
             *environment_parts(keyed_variables(command), self._environ),
+            *environment_parts(tuple(name for name in LOCALE if name in self._environ), self._environ),
             *([] if command.options.portable else [host_part()]),
             *self._argument_parts(command),
             *self._content_parts(command, programs, arguments["stdin"], fresh=fresh),
@@ -115,6 +126,7 @@ class CommandRequests:
 
     def _argument_parts(self, command: Command) -> Iterator[Part]:
         """One part a flag, over its values in order; then the order of the flags."""
+        self._refuse_volatile_text(command)
         by_label: dict[str, list[str]] = {}
         for piece in command.pieces:
             by_label.setdefault(piece.label, []).append("\0" if piece.text is None else self._places.keyed(piece.text))
@@ -153,6 +165,12 @@ class CommandRequests:
             is_folder = os.path.isdir(each.path)
             digest = dir_digest(each.path, self._digests) if is_folder else self._digests.of_path(each.path)
             yield Part(f"file/{name}", digest, digest[:12])
+        for path in command.responses:
+            # Tools differ in how they take quotes and backslashes: the text counts, not only what it seems to say.
+            with open(path, encoding="utf-8", errors="surrogateescape") as file:
+                text = self._places.keyed(file.read())
+            digest = digest_bytes(os.fsencode(text))
+            yield Part(f"file/@{self._places.kept(path)}", digest, digest[:12])
         for path, key in command.weights.items():
             if key == "content":
                 digest = self._digests.of_path(path)
@@ -160,6 +178,17 @@ class CommandRequests:
         if stdin is not None:
             digest = self._digests.of_path(stdin)
             yield Part("file/standard input", digest, digest[:12])
+
+    def _refuse_volatile_text(self, command: Command) -> None:
+        """A definition may hold what an input may not (``-DNOW=__TIME__``)."""
+        adapter = command.adapter
+        if adapter is None:
+            return
+        for piece in command.pieces:
+            text = piece.text if piece.means == "value" and piece.text else ""
+            for word, why in _wanted(adapter.volatile, adapter.unless_set, self._environ).items():
+                if word in text:
+                    raise PassThrough(Reason.VOLATILE_INPUT, f"{piece.label} {text} says {word!r}: {why}")
 
     def _refuse_volatile(self, command: Command, each: Input) -> None:
         adapter = command.adapter
@@ -174,7 +203,7 @@ def volatile_word(
     path: str, words: Mapping[str, str], unless_set: Mapping[str, str], environ: Mapping[str, str]
 ) -> str:
     """Which of the words is in a file, and what it means; empty for none."""
-    wanted = {word: why for word, why in words.items() if not environ.get(unless_set.get(word, ""))}
+    wanted = _wanted(words, unless_set, environ)
     if not wanted or not os.path.getsize(path):
         return ""
     with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
@@ -182,6 +211,10 @@ def volatile_word(
             if data.find(word.encode()) >= 0:
                 return f"says {word.strip()!r}: {why}"
     return ""
+
+
+def _wanted(words: Mapping[str, str], unless_set: Mapping[str, str], environ: Mapping[str, str]) -> dict[str, str]:
+    return {word: why for word, why in words.items() if not environ.get(unless_set.get(word, ""))}
 
 
 def keyed_variables(command: Command) -> tuple[str, ...]:
@@ -194,11 +227,7 @@ def keyed_variables(command: Command) -> tuple[str, ...]:
 def environment(command: Command, environ: Mapping[str, str]) -> dict[str, str]:
     """What the command gets: the keyed variables, those that its adapter passes on, and those that every one gets."""
     named = {*keyed_variables(command), *(() if command.adapter is None else command.adapter.environment.passed)}
-    found = {
-        name: value
-        for name, value in environ.items()
-        if name in PASSED_ON or name.startswith(PASSED_ON_PREFIX) or name in named
-    }
+    found = {name: value for name, value in environ.items() if name in PASSED_ON or name in LOCALE or name in named}
     found["PWD"] = command.cwd
     return found
 

@@ -11,6 +11,7 @@ import stat
 _FICLONE = 0x40049409
 
 _CHUNK = 1 << 22
+_FIRST = 1 << 16
 
 #: Modes that come from the umask alone.
 PLAIN, EXECUTABLE = "plain", "executable"
@@ -35,12 +36,14 @@ def same_content(target: str, source: str, size: int) -> bool:
         if not stat.S_ISREG(found.st_mode) or found.st_size != size:
             return False
         with open(target, "rb", 0) as one, open(source, "rb", 0) as other:
+            length = _FIRST  # what differs mostly does so at once
             while True:
-                piece = one.read(_CHUNK)
-                if piece != other.read(_CHUNK):
+                piece = one.read(length)
+                if piece != other.read(length):
                     return False
                 if not piece:
                     return True
+                length = _CHUNK
     except (FileNotFoundError, PermissionError):
         return False
 

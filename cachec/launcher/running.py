@@ -7,20 +7,20 @@ import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from typing import Any
 
-from cachec import fsio, recording
+from cachec import recording
 from cachec.artifact import Dir, File
 from cachec.command import WeightWatch, scratch
 from cachec.errors import CachecWarning
-from cachec.hashing import FileDigests
 from cachec.key.dependencies import ABSENT, listing_digest
 from cachec.launcher import headers
 from cachec.launcher.arguments import Command, is_text
+from cachec.launcher.outputs import Before, check_stored, state
 from cachec.launcher.places import Places, leaked
 from cachec.launcher.request import environment, volatile_word
 from cachec.launcher.restore import EXECUTABLE, PLAIN
+from cachec.launcher.stage import CommandFailed, Environment
 from cachec.launcher.untouched import Untouched
 from cachec.model import Read, Reason
 from cachec.process import Ended, run_process
@@ -28,24 +28,6 @@ from cachec.recording import Recorder
 
 #: Kernels stamp ctime with a coarse clock, which is at most this much behind (CONFIG_HZ=100).
 _CLOCK_SECONDS = 0.02
-
-
-class CommandFailed(Exception):
-    """The command ended with another status than 0. It is not cached; its output and status are passed on."""
-
-    def __init__(self, ended: Ended) -> None:
-        code = ended.returncode
-        super().__init__(f"signal {-code}" if code < 0 else f"exit status {code}")
-        self.ended = ended
-
-
-@dataclass(frozen=True)
-class Environment:
-    """Where a command runs. places: folders that leave the key. variables: what the launcher itself was given."""
-
-    places: Places
-    variables: Mapping[str, str]
-    digests: FileDigests
 
 
 def run_command(where: Environment, command: Command, argv: Sequence[str], stdin: str | None) -> dict[str, Any]:
@@ -63,7 +45,9 @@ def run_command(where: Environment, command: Command, argv: Sequence[str], stdin
         own = ["-MD", "-MF", depfile] if command.includes and not command.depfile else []
         rules = {path: "content" if key == "content" else "opened" for path, key in command.weights.items()}
         watch = WeightWatch(rules, stack)  # type: ignore[arg-type]  # mypy widens the literals
-        before = {path: _state(path) for path in command.undescribed}
+        before = {path: state(path) for path in command.undescribed}
+        given = {path: state(path) for path in _given(command) if not os.path.isdir(path)}
+        outputs = Before(command.outputs)
         untouched = Untouched(command, where.digests)
         source = os.open(stdin or os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         stack.callback(os.close, source)
@@ -74,15 +58,31 @@ def run_command(where: Environment, command: Command, argv: Sequence[str], stdin
         if ended.returncode:
             raise CommandFailed(ended)
         untouched.put_back()
+        if ended.survivors:
+            recorder.keep_out(Reason.UNDESCRIBED, "a process that it started went on, and may write after it")
         seen = _Seen(where, command, recorder)
         seen.weights(read)
         seen.absent(command.absent)
-        for path in (path for path, state in before.items() if _state(path) != state):
+        for path in (path for path, found in given.items() if state(path) != found):
+            recorder.keep_out(Reason.INPUT_CHANGED, f"{path} was written to or replaced while the command ran")
+        for path in (path for path, found in before.items() if state(path) != found):
             recorder.keep_out(Reason.UNDESCRIBED, f"{path} was written, and no argument is known to be for that")
         if command.includes:
             named = next((each.path for each in command.outputs if each.kind == "depfile"), depfile)
             seen.headers(named if command.depfile == "full" else depfile, started)
+        for output in command.outputs:
+            old = outputs.untouched(output)
+            if old is not None:
+                words = f"{old} was there before, and the command did not write it (output by {output.where})"
+                recorder.keep_out(Reason.UNDESCRIBED, words)
+        check_stored(recorder, command.outputs)
         return _result(where.places, command, ended, recorder)
+
+
+def _given(command: Command) -> set[str]:
+    """The files whose content is in the key."""
+    weights = {path for path, key in command.weights.items() if key == "content"}
+    return {each.path for each in command.inputs} | set(command.responses) | weights
 
 
 def _run(where: Environment, command: Command, argv: Sequence[str], source: int, *, supervised: bool = False) -> Ended:
@@ -166,12 +166,16 @@ class _Seen:
         for path in found:
             if os.stat(path).st_ctime > started - _CLOCK_SECONDS:
                 recorder.keep_out(Reason.INPUT_CHANGED, f"{path} was changed while it was compiled")
+            if headers.asks_by_macro(path, command.search):
+                recorder.keep_out(
+                    Reason.VOLATILE_INPUT, f"{path} has __has_include of a macro: what it asks for is not known"
+                )
             if path not in given:
                 why = volatile_word(path, adapter.volatile, adapter.unless_set, self._where.variables)
                 if why:
                     recorder.keep_out(Reason.VOLATILE_INPUT, f"{path} {why}")
                 self._file(path)
-        for path in headers.absent_candidates(found, command.search):
+        for path in headers.absent_candidates(found, command.search, adapter.builtin_search):
             self._absent(path)
         for path in headers.looked_for(found, command.search):
             if os.path.isfile(path):
@@ -242,10 +246,3 @@ def _mode(mode: int) -> str:
     os.umask(umask)
     bits = mode & 0o7777
     return PLAIN if bits == 0o666 & ~umask else EXECUTABLE if bits == 0o777 & ~umask else f"{bits:o}"
-
-
-def _state(path: str) -> fsio.Identity | None:
-    try:
-        return fsio.identity(path)
-    except OSError:
-        return None

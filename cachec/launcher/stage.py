@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -12,12 +13,12 @@ from cachec import config
 from cachec.config import Settings
 from cachec.distributions import Distributions
 from cachec.events import EventLog
+from cachec.hashing import FileDigests
 from cachec.key.dependencies import Dependencies
 from cachec.key.request import Options as StageOptions
 from cachec.launcher.arguments import Command
 from cachec.launcher.places import Places, current_folder
 from cachec.launcher.request import CommandRequests
-from cachec.launcher.running import Environment
 from cachec.model import Read
 from cachec.plugins import Plugins
 from cachec.stage.engine import Engine
@@ -25,8 +26,29 @@ from cachec.stage.look import Looker
 from cachec.stage.run import Tools
 from cachec.store import Store
 
+if TYPE_CHECKING:
+    from cachec.process import Ended
+
 #: What one run of a command's stage takes; none of it is an argument in a key, which ``CommandRequests`` makes.
 _PARAMETERS = ("command", "stripped", "stdin")
+
+
+class CommandFailed(Exception):
+    """The command ended with another status than 0. It is not cached; its output and status are passed on."""
+
+    def __init__(self, ended: Ended) -> None:
+        code = ended.returncode
+        super().__init__(f"signal {-code}" if code < 0 else f"exit status {code}")
+        self.ended = ended
+
+
+@dataclass(frozen=True)
+class Environment:
+    """Where a command runs. places: folders that leave the key. variables: what the launcher itself was given."""
+
+    places: Places
+    variables: Mapping[str, str]
+    digests: FileDigests
 
 
 class _Binding:

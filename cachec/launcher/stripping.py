@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
 from cachec.distributions import Distributions
-from cachec.errors import UsageError
+from cachec.errors import CachecError, UsageError
 from cachec.launcher.arguments import Command, Input
 from cachec.launcher.restore import same_content
 from cachec.plugins import Plugins
@@ -91,24 +91,42 @@ def stripped_command_line(command: Command, stripped: Sequence[Stripped]) -> lis
     return argv
 
 
-def write_weights(command: Command, stripped: Sequence[Stripped]) -> None:
-    """Write the weights beside the output; a file that has them is left alone. Raises OSError, WeightsChanged."""
-    output = next(output.path for output in command.outputs if output.kind == "file")
-    for each in stripped:
-        if not each.weights:
-            continue
-        target = os.path.realpath(output + SUFFIX)
-        staged = f"{os.path.dirname(target)}/.{os.path.basename(target)}.cachec-{os.getpid()}"
-        try:
-            each.weights.save(staged, format="irpa")
-            if same_content(target, staged, os.stat(staged).st_size):
-                os.unlink(staged)
-            else:
-                take_place(staged, target)
-        except BaseException:
-            if os.path.exists(staged):
-                os.unlink(staged)
-            raise
+@contextmanager
+def weights_beside(command: Command, stripped: Sequence[Stripped]) -> Iterator[Callable[[], None]]:
+    """Write the weights under temporary names, which are removed at the end; what is yielded gives them their own.
+
+    A file that has these weights already is left alone. Raises CachecError where there can be no such file,
+    CheckpointError (a digit that is none), WeightsChanged.
+    """
+    output = next((output.path for output in command.outputs if output.kind == "file"), "")
+    staged: dict[str, str] = {}
+    try:
+        for each in stripped:
+            if each.weights:
+                target = os.path.realpath(output + SUFFIX)
+                staged[target] = f"{os.path.dirname(target)}/.{os.path.basename(target)}.cachec-{os.getpid()}"
+                with _told():
+                    each.weights.save(staged[target], format="irpa")
+
+        def publish() -> None:
+            with _told():
+                for target, file in staged.items():
+                    if not same_content(target, file, os.stat(file).st_size):
+                        take_place(file, target)
+
+        yield publish
+    finally:
+        for file in staged.values():
+            with suppress(FileNotFoundError):
+                os.unlink(file)
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise CachecError(f"the weights can't be written beside the output: {error}") from error
 
 
 def take_place(staged: str, target: str) -> None:

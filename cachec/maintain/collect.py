@@ -31,6 +31,7 @@ from cachec.maintain.orphans import GRACE_SECONDS, Sweep
 from cachec.maintain.pins import Pins
 from cachec.maintain.plans import BATCH, remove_rows
 from cachec.maintain.survey import Kept, Survey, survey
+from cachec.maintain.workers import in_threads
 from cachec.model import RECORD_VERSION, Digest, Fault
 from cachec.packing import pack
 from cachec.store import Store
@@ -39,6 +40,9 @@ from cachec.usage import Usage, occupied
 T = TypeVar("T")
 
 _TAG = "gc"
+
+#: Artifacts that are removed while their folder is locked: who is handed one of that folder for the first time waits.
+_LOCKED_MAX = 64
 
 
 class Condemned(msgspec.Struct, frozen=True, kw_only=True):
@@ -121,18 +125,21 @@ class Collector:
         plan = self._plan(found, held, limit, older_than, done)
         done.before = found.nbytes
         sweep.removed["damaged rows"] += len(found.broken) + len(found.put_away)
+        names = {each.name for each in found.entries}
         if self._dry_run:
+            names -= {each.name for each in plan.evicted}
             done.entries = len(plan.evicted)
             done.seconds = sum(each.seconds for each in plan.evicted)
             done.freed, done.after = found.nbytes - plan.after, plan.after
             done.artifacts = len(plan.orphans)
         else:
             self._tidy_rows(found)
-            doomed = self._evict(found, plan.evicted, held, done) | plan.orphans
-            self._remove(doomed, held, done)
+            doomed, gone = self._evict(found, plan.evicted, held, done)
+            names -= gone
+            self._remove(doomed | plan.orphans, held, done)
             done.after = found.nbytes - done.freed
             self._finish(found, started, done)
-        sweep.run({name for name, count in found.trees.items() if count > 0})
+        sweep.run(names, {name for name, count in found.trees.items() if count > 0})
         done.swept = +sweep.removed
 
     # --- the plan
@@ -184,11 +191,12 @@ class Collector:
 
             self._store.index.atomically(write)
 
-    def _evict(self, found: Survey, evicted: list[Kept], held: Held, done: Collected) -> set[Digest]:
-        """Remove the rows of these entries; which artifacts are needed by nothing from then on."""
+    def _evict(self, found: Survey, evicted: list[Kept], held: Held, done: Collected) -> tuple[set[Digest], set[str]]:
+        """Remove the rows of these entries; which artifacts are needed by nothing from then on, and which rows went."""
         doomed = frozenset[Digest]().union(*found.condemned.values())
         doomed = frozenset(digest for digest in doomed if not found.counts[digest])
         levels = found.levels
+        names: set[str] = set()
         for batch in _batches(evicted):
             held.look()
             pinned = self._pins.read()
@@ -217,22 +225,32 @@ class Collector:
                 done.entries += 1
                 done.seconds += going[name].seconds
             doomed |= freed
-        return set(doomed)
+            names |= gone
+        return set(doomed), names
 
     def _remove(self, doomed: Iterable[Digest], held: Held, done: Collected) -> None:
         """Remove artifacts that nobody holds, then what is remembered of their files."""
         shards: dict[str, list[Digest]] = defaultdict(list)
         for digest in sorted(doomed):
             shards[digest[:2]].append(digest)
-        forgotten: list[str] = []
-        for digests in shards.values():
+        outcomes: list[list[tuple[Digest, os.stat_result]] | StoreFault] = []
+
+        def remove(digests: Sequence[Digest]) -> None:
             try:
-                removed = self._store.objects.remove_unheld(digests, held)
+                outcomes.append(self._store.objects.remove_unheld(digests, held))
             except StoreFault as fault:  # a folder that somebody keeps locked, say; the next gc has another try
-                self._on_fault(fault.fault, fault.detail)
+                outcomes.append(fault)
+
+        turns = [(turn, part) for all_ in shards.values() for turn, part in enumerate(_batches(all_, _LOCKED_MAX))]
+        turns.sort(key=lambda pair: pair[0])  # so that two threads do not want one folder
+        in_threads(remove, [part for _, part in turns])
+        forgotten: list[str] = []
+        for found in outcomes:
+            if isinstance(found, StoreFault):
+                self._on_fault(found.fault, found.detail)
                 self._skipped = True
                 continue
-            for _, was in removed:
+            for _, was in found:
                 done.artifacts += 1
                 done.freed += occupied(was.st_size)
                 place = Identity(was.st_dev, was.st_ino, was.st_size, was.st_mtime_ns, was.st_ctime_ns)

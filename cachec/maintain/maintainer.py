@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import cached_property
 
 import msgspec
@@ -17,7 +19,7 @@ from cachec.maintain.pins import Pins
 from cachec.maintain.plans import OF_A_ROW, Plan, chosen_of
 from cachec.maintain.selector import Selector, matcher, names_in
 from cachec.maintain.stale import Staleness
-from cachec.model import RECORD_VERSION, Digest, Fault
+from cachec.model import BELOW_BASE, RECORD_VERSION, Digest, Fault
 from cachec.packing import pack
 from cachec.store import Store
 from cachec.usage import Usage, occupied
@@ -32,11 +34,16 @@ class Maintainer:
         store: Store,
         *,
         max_size: int = 0,
+        base_dir: str | os.PathLike[str] | None = None,
         on_fault: Callable[[Fault, str], None] | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """max_size: bytes that ``collect`` keeps, 0 for no limit. on_fault: told of what was left out, and why."""
+        """max_size: bytes that ``collect`` keeps, 0 for no limit. base_dir: the setting, for selectors by file.
+
+        on_fault: told of what was left out, and why.
+        """
         self.store = store
+        self._base_dir = None if base_dir is None else os.fspath(base_dir)
         self.max_size = max_size
         self.pins = Pins(store.index, store.quoted, clock)
         self._on_fault = on_fault or (lambda _fault, _detail: None)
@@ -49,7 +56,7 @@ class Maintainer:
 
         A row that can't be read is told and left out, except that its whole key is given: see ``plan``.
         """
-        fits = matcher(selector, _Around(self.store, self._on_fault), self._clock())
+        fits = matcher(selector, _Around(self.store, self._base_dir, self._on_fault), self._clock())
         for item in Catalogue(self.store, self._on_fault).items(summaries=selector.needs_summaries):
             if isinstance(item, Damaged):
                 self._on_fault(item.fault.fault, item.fault.detail)
@@ -61,24 +68,32 @@ class Maintainer:
     def plan(self, selector: Selector, *, force: bool = False) -> Plan:
         """What forgetting the entries that a selector means would cost. Changes nothing.
 
-        force: pinned ones too. A damaged row is meant where its whole key is given. Raises CachecError.
+        force: pinned ones too. A damaged row is meant where its whole key, and nothing else, is asked for. Raises
+        CachecError.
         """
-        around = _Around(self.store, self._on_fault)
+        around = _Around(self.store, self._base_dir, self._on_fault)
         fits = matcher(selector, around, self._clock())
         pinned = self.pins.read()
         whole = frozenset(key.lower() for key in selector.keys if len(key) == 64)
-        chosen, kept = [], []
+        by_key = replace(selector, keys=()).is_empty
+        chosen, kept, known = [], [], set()
         sizes: dict[Digest, int] = {}
         needed: set[Digest] = set()
         catalogue = Catalogue(self.store, self._on_fault)
         for item in catalogue.items(every=True, summaries=selector.needs_summaries):
+            key, is_ours = item.name.rpartition(":")[2], self._is_ours(item.name)
+            if is_ours and key in whole:
+                known.add(key)
             if isinstance(item, Damaged):
-                if item.fault.fault in OF_A_ROW and self._is_ours(item.name) and item.name[-64:] in whole:
-                    chosen.append(chosen_of(item))
+                if by_key and is_ours and key in whole and item.fault.fault in OF_A_ROW:
+                    if not force and pinned.holds(item.name, ()):
+                        kept.append(key)
+                    else:
+                        chosen.append(chosen_of(item))
                 continue
-            is_meant = self._is_ours(item.name) and fits(item)
+            is_meant = is_ours and fits(item)
             if is_meant and not force and pinned.holds(item.name, item.entry.tags):
-                kept.append(item.entry.key)
+                kept.append(key)
                 is_meant = False
             if is_meant:
                 chosen.append(chosen_of(item, around.stale(item) if selector.stale else ""))
@@ -86,7 +101,7 @@ class Maintainer:
             else:
                 needed.update(item.sizes())
         nbytes = sum(occupied(size) for digest, size in sizes.items() if digest not in needed)
-        return Plan(self.store, self.pins, chosen, kept, nbytes, force=force)
+        return Plan(self.store, self.pins, chosen, kept, known, nbytes, force=force)
 
     def _is_ours(self, name: str) -> bool:
         return name.startswith(self.store.quoted) and ":" not in name.removeprefix(self.store.quoted)
@@ -163,13 +178,20 @@ class Maintainer:
 class _Around:
     """What selectors ask of the store beside the entries."""
 
-    def __init__(self, store: Store, on_fault: Callable[[Fault, str], None]) -> None:
+    def __init__(self, store: Store, base_dir: str | None, on_fault: Callable[[Fault, str], None]) -> None:
         self._store = store
+        self._base_dir = base_dir
         self._on_fault = on_fault
 
     @cached_property
     def _staleness(self) -> Staleness:
-        return Staleness(self._store.digests)
+        return Staleness(self._store.digests, self.place)
+
+    def place(self, where: str) -> str:
+        """The absolute path of what a read names; empty where it counts from a base folder, and none is set."""
+        if not where.startswith(BELOW_BASE):
+            return where
+        return "" if self._base_dir is None else os.path.join(self._base_dir, where.removeprefix(BELOW_BASE))
 
     def stale(self, item: Item) -> str:
         """Why the entry can't hit any more; empty where it may."""

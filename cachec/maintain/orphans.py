@@ -30,6 +30,12 @@ assert GRACE_SECONDS > REFRESH_SECONDS
 #: The same for a database that was moved aside, and for what has arrived of a download.
 LONG_SECONDS = 7 * 86400.0
 
+#: After so long a memo of a command line is made again, if that is still used.
+MEMO_SECONDS = 30 * 86400.0
+
+#: The row that a memo rests on; see launcher/direct.py for the format.
+_MEMO_OF = re.compile(rb"\0entry:([^\0]+)\0")
+
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _OWN = re.compile(r"(?:stage|tree)-(\d+)-[0-9a-f]{16}")
 
@@ -50,12 +56,13 @@ class Sweep:
         self._dry_run = dry_run
         self.removed: Counter[str] = Counter()
 
-    def run(self, needed_trees: Collection[Digest]) -> None:
-        """Everything. needed_trees: those that entries lead to."""
+    def run(self, entries: Collection[str], needed_trees: Collection[Digest]) -> None:
+        """Everything. entries: names of those that stay. needed_trees: those that they lead to."""
         self.trees(needed_trees)
         self.staging()
         self.databases()
         self.locks()
+        self.memos(entries)
         self.downloads()
         self.side_files()
 
@@ -87,6 +94,16 @@ class Sweep:
             for path in _listed(folder):
                 if _DIGEST.fullmatch(path.name) and self._is_old(path, GRACE_SECONDS):
                     self._try("lock files", partial(_unlock, locks, path.name))
+
+    def memos(self, entries: Collection[str]) -> None:
+        """Memos of command lines whose entry is gone, and old ones. Without one a hit takes the whole road once."""
+        here = b"\0" + os.fsencode(self._store.folder) + b"\0"
+        for folder in _listed(self._store.folder / "direct"):
+            for path in _listed(folder):
+                if not _DIGEST.fullmatch(path.name) or not self._is_old(path, GRACE_SECONDS):
+                    continue
+                if self._is_old(path, MEMO_SECONDS) or _lacks_entry(path, here, entries):
+                    self._try("memos", partial(discard, path))
 
     def downloads(self) -> None:
         """What has arrived of weights that nobody fetches any more."""
@@ -144,6 +161,16 @@ def _listed(folder: Path) -> Iterator[Path]:
         return
     for name in names:
         yield folder / name
+
+
+def _lacks_entry(path: Path, here: bytes, entries: Collection[str]) -> bool:
+    """Whether a memo rests on an entry of this store that is gone. It may be about another store."""
+    try:
+        data = path.read_bytes()
+    except OSError:
+        return False  # gone meanwhile, or no file of ours
+    found = _MEMO_OF.search(data)
+    return found is not None and here in data and os.fsdecode(found[1]) not in entries
 
 
 def _is_alive(pid: int) -> bool:

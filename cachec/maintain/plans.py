@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import NamedTuple
 
 from cachec.errors import StoreFault
@@ -12,8 +12,8 @@ from cachec.model import Digest, Fault
 from cachec.packing import state
 from cachec.store import Store
 
-#: Rows of one transaction: others wait for it, a hundredth of a second.
-BATCH = 200
+#: Entries of one transaction: who publishes waits for it, some hundredths of a second.
+BATCH = 500
 
 #: Faults of one row, which go away with it.
 OF_A_ROW = frozenset({Fault.ROW_CORRUPT, Fault.ROW_VERSION, Fault.ROW_FOREIGN, Fault.ROW_REFUSED})
@@ -48,18 +48,27 @@ class Applied(NamedTuple):
 class Plan:
     """Which entries would be forgotten.
 
-    chosen: in the order of their keys. pinned: entries that the selector means, and that stay. nbytes: what ``gc``
-    can free then: bytes that no other entry needs. seconds: of compilation that would be lost. keys: of both.
+    chosen: in the order of their keys. pinned: entries that the selector means, and that stay. known: the whole keys of
+    the selector that the store has, meant or not. nbytes: what ``gc`` can free then: bytes that no other entry needs.
+    seconds: of compilation that would be lost.
     """
 
     def __init__(
-        self, store: Store, pins: Pins, chosen: Sequence[Chosen], pinned: Sequence[Digest], nbytes: int, *, force: bool
+        self,
+        store: Store,
+        pins: Pins,
+        chosen: Sequence[Chosen],
+        pinned: Sequence[Digest],
+        known: Collection[Digest],
+        nbytes: int,
+        *,
+        force: bool,
     ) -> None:
         self.chosen = tuple(chosen)
         self.pinned = tuple(pinned)
         self.nbytes = nbytes
         self.seconds = sum(each.seconds for each in chosen)
-        self.keys = frozenset((*(each.key for each in chosen), *pinned))
+        self.known = frozenset(known)
         self._store = store
         self._pins = pins
         self._force = force

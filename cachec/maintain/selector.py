@@ -87,6 +87,9 @@ class Surroundings(Protocol):
     def stale(self, item: Item) -> str:
         """Why the entry can't hit any more; empty where it may."""
 
+    def place(self, where: str) -> str:
+        """The absolute path of what a read names; empty where that can't be told."""
+
 
 def matcher(selector: Selector, around: Surroundings, now: float) -> Match:
     """The test of one entry. Raises CachecError for a revision that is not there."""
@@ -106,7 +109,7 @@ def matcher(selector: Selector, around: Surroundings, now: float) -> Match:
         tests.append(lambda item: item.created >= after)
     tests += [_option(text) for text in selector.options]
     tests += [_tool(text) for text in selector.tools]
-    tests += [_source(text) for text in selector.sources]
+    tests += [_source(text, around) for text in selector.sources]
     tests += [_weight(text, around) for text in selector.weights]
     tests += [_revision(around.revision_digests(text)) for text in selector.revisions]
     if selector.stale:
@@ -182,7 +185,7 @@ def version_of(detail: str) -> str:
     return detail.partition(";")[0].partition(",")[0].partition(" ")[2].rpartition(" ")[2]
 
 
-def _source(text: str) -> Match:
+def _source(text: str, around: Surroundings) -> Match:
     place = os.path.abspath(text)
     places = {place, os.path.realpath(place)}
     inside = tuple(os.path.join(each, "") for each in places)
@@ -196,17 +199,31 @@ def _source(text: str) -> Match:
 
     def given(item: Item) -> bool:
         own = () if item.told is None else item.told.summary.own
-        return any(name.startswith("file/") and detail.partition(" ")[0] == base for name, detail in own)
+        return any(_is_file_named(base, part, detail, item.entry.stage) for part, detail in own)
 
     def seen(item: Item) -> bool:
         return any(
             read.kind in {"file", "absent", "listing", "tool"}
-            and (read.where in places or read.where.startswith(inside))
+            and ((where := around.place(read.where)) in places or where.startswith(inside))
             for trace in item.entry.traces
             for read in trace.reads
         )
 
     return lambda item: (bool(modules) and code(item)) or given(item) or seen(item)
+
+
+#: The detail of a file whose part is named by its path: ``depends=``, and inputs of commands.
+_DIGEST_ALONE = re.compile("[0-9a-f]{12}")
+
+
+def _is_file_named(base: str, part: str, detail: str, stage: str) -> bool:
+    """Whether a part of a key is of a file of that name. Where it lay is not recorded."""
+    kind, _, name = part.partition("/")
+    if kind == "file" and _DIGEST_ALONE.fullmatch(detail) is None:  # an argument: its file's name, then the digest
+        return detail.startswith(f"{base} ") and _DIGEST_ALONE.match(detail, len(base) + 1) is not None
+    if kind != "file" and (kind != "program" or not stage.startswith("exec:")):
+        return False
+    return os.path.basename(name.removeprefix("@").removeprefix("weights ")) == base
 
 
 def module_names(path: str) -> Iterator[str]:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable
+
+import msgspec
 
 from cachec.distributions import Distributions
 from cachec.errors import UsageError
@@ -27,10 +30,13 @@ class Staleness:
     """Compares with the present, each tool and each file once.
 
     A tool is compared where it can be told what it is now: a distribution by its name, an executable where PATH finds
-    one of that name. An executable that was given by a path which is recorded nowhere is taken to be as it was.
+    one of that name. An executable that was given by a path which is recorded nowhere is taken to be as it was; so is
+    a file below a ``base_dir`` while none is set.
     """
 
-    def __init__(self, digests: FileDigests) -> None:
+    def __init__(self, digests: FileDigests, place: Callable[[str], str]) -> None:
+        """place: the absolute path of what a read names, empty where that can't be told."""
+        self._place = place
         self._distributions = Distributions()
         self._tools = ToolKeys(digests, self._distributions)
         self._dependencies = Dependencies(self._tools, digests)
@@ -84,10 +90,13 @@ class Staleness:
         return ""
 
     def _present(self, read: Read) -> Digest:
-        place = (read.kind, read.where, read.name)
-        if place not in self._of_reads:
-            self._of_reads[place] = self._dependencies.present(read)
-        return self._of_reads[place]
+        named = (read.kind, read.where, read.name)
+        if named not in self._of_reads:
+            where = self._place(read.where)
+            if not where:
+                return read.digest  # taken to be as it was
+            self._of_reads[named] = self._dependencies.present(msgspec.structs.replace(read, where=where))
+        return self._of_reads[named]
 
 
 def _is_executable(name: str, detail: str) -> bool:

@@ -6,7 +6,7 @@ What is none of these is kept in words only. Contents that are needed to make an
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -152,6 +152,9 @@ def _scalar(value: Any, contents: Contents) -> Value:
         def add_bytes(self, data: bytes | memoryview) -> ArtifactRef:
             kept.append(bytes(data))
             return ArtifactRef(digest_bytes(data), len(data))
+
+        def add_pieces(self, pieces: Iterable[memoryview]) -> ArtifactRef:
+            raise AssertionError(pieces)
 
         def add_file(self, path: str | os.PathLike[str]) -> ArtifactRef:
             raise AssertionError(path)

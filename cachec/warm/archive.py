@@ -27,7 +27,7 @@ from blake3 import blake3
 
 from cachec import fsio
 from cachec.errors import CachecError, StoreFault
-from cachec.model import MAX_TRACES, RECORD_VERSION, ArtifactRef, Entry, Trace
+from cachec.model import MAX_TRACES, RECORD_VERSION, ArtifactRef, Entry, Fault, Trace
 from cachec.store import Store, references
 
 VERSION = 1
@@ -80,6 +80,8 @@ def save(store: Store, keys: Iterable[str], path: str | os.PathLike[str], *, max
                 while chunk := file.read(min(_CHUNK, left)):
                     staged.write(chunk)
                     left -= len(chunk)
+            if left:
+                raise StoreFault(Fault.ARTIFACT_CORRUPT, f"object {ref.digest} was cut while it was saved")
             staged.write(_padding(ref.size))
         for entry in chosen:
             _member(staged, f"entries/{entry.key}.json", msgspec.json.encode(entry))

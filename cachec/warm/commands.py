@@ -35,8 +35,8 @@ def run_command(task: Task) -> list[Outcome]:
     for outcome in outcomes:
         if outcome.reason.kind == "bypass":
             raise CommandFailed(
-                f"{task.row.command[0]} goes round the cache ({outcome.reason.value}: {outcome.detail}); say what it reads "
-                "and writes with `options`, or write an adapter"
+                f"{task.row.command[0]} goes round the cache ({outcome.reason.value}: {outcome.detail}); say what it "
+                "reads and writes with `options`, or write an adapter"
             )
     return outcomes
 

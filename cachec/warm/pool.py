@@ -138,7 +138,8 @@ class _Hand(threading.Thread):
 
     def run(self) -> None:
         if self._early:
-            self._ready({}, ())
+            with contextlib.suppress(OSError):  # no process can be started now: the first row tries again, and says so
+                self._ready({}, ())
         while (item := self._work.get()) is not None:
             self._taken(self)
             future, task = item

@@ -21,6 +21,8 @@ from cachec.warm.model import Result, Row, Status, Task
 
 #: Characters of a traceback that are kept: its end says what was raised.
 _TRACEBACK = 8000
+#: Characters of an error that are kept: its begin.
+_ERROR = 2000
 
 
 def run_task(task: Task) -> Result:
@@ -49,8 +51,8 @@ def run_task(task: Task) -> Result:
         error = "" if any(each.reason is Reason.REQUIRED for each in heard) else str(miss)
     except _EntryPointError as refused:
         error = str(refused)
-    except Exception as raised:  # noqa: BLE001 - the target's own; it is reported, and the others go on
-        error = f"{type(raised).__qualname__}: {raised}"
+    except (Exception, SystemExit) as raised:  # noqa: BLE001 - the target's own; it is reported, the others go on
+        error = _words_of(raised)
         output = _end_of("".join(traceback.format_exception(raised)))
     result = _result(task, heard, error, output, missed=missed, seconds=time.perf_counter() - started)
     if task.check and task.counted and result.status is Status.HIT:
@@ -145,6 +147,15 @@ def prepare(row: Row) -> None:
         raise UsageError(f"the folder of {row.id}, {row.folder}, can't be entered: {error.strerror}") from error
     if row.folder not in sys.path:
         sys.path.insert(0, row.folder)
+
+
+def _words_of(error: BaseException) -> str:
+    try:
+        said = str(error)
+    except Exception as other:  # noqa: BLE001 - an exception that can't say what it is
+        said = f"(its text can't be had: {type(other).__qualname__})"
+    words = f"{type(error).__qualname__}: {said}"
+    return words if len(words) <= _ERROR else words[: _ERROR - 1] + "…"
 
 
 def _end_of(text: str) -> str:

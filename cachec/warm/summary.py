@@ -10,9 +10,6 @@ import msgspec
 from cachec import report
 from cachec.warm.model import Result, Status
 
-#: Characters of a reason in a table.
-_CELL = 300
-
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """The results in the order of the rows. seconds: wall time. estimate: what was foretold, None where nothing was."""
@@ -74,8 +71,9 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
         lines = [f"### {title}", "", self.line(), ""]
         if self.results:
             lines += ["| target | result | seconds | why |", "|---|---|---:|---|"]
+        cell = report.markdown_cell
         lines += [
-            f"| {_cell(each.id)} | {each.status.value} | {each.seconds:.2f} | {_cell(each.why())} |"
+            f"| {cell(each.id)} | {each.status.value} | {each.seconds:.2f} | {cell(each.why())} |"
             for each in sorted(self.results, key=lambda each: _ORDER.index(each.status))
         ]
         return "\n".join(lines) + "\n"
@@ -110,13 +108,3 @@ def _result(result: Result) -> dict[str, Any]:
             for each in result.outcomes
         ],
     }
-
-
-def _cell(text: str) -> str:
-    """Text in a table: no line ends, no markup of its own."""
-    text = " ".join(text.split())
-    text = text if len(text) <= _CELL else text[: _CELL - 1] + "…"
-    text = "".join(c if c.isprintable() else "�" for c in text)
-    for mark in "\\`*_{}[]<>|#!~":
-        text = text.replace(mark, "\\" + mark)
-    return text

@@ -14,6 +14,9 @@ import signal
 import socket
 import sys
 import threading
+import time
+from importlib.machinery import SourceFileLoader
+from typing import Any
 
 import msgspec
 
@@ -23,12 +26,37 @@ from cachec.warm.model import Result, Status, Task
 from cachec.warm.run import prepare, run_task
 
 _LENGTH = 8
+#: Seconds in which a source may change again without a trace: the second that is written down, and the clock's tick.
+_FRESH = 2.0
 
 
-def send(channel: socket.socket, record: msgspec.Struct) -> None:
+def send(channel: socket.socket, record: Task | Result) -> None:
     """Send one frame."""
-    body = msgspec.json.encode(record)
+    try:
+        body = msgspec.json.encode(record)
+    except UnicodeEncodeError:  # words of a target, or paths, that are no text
+        if isinstance(record, Task):
+            raise
+        body = msgspec.json.encode(_as_text(record))
     channel.sendall(len(body).to_bytes(_LENGTH, "big") + body)
+
+
+def _as_text(result: Result) -> Result:
+    """The same, with ``\\udcff`` written out; without the paths that are no text."""
+
+    def text(words: str) -> str:
+        return words.encode("utf-8", "backslashreplace").decode()
+
+    return msgspec.structs.replace(
+        result,
+        error=text(result.error),
+        output=text(result.output),
+        outcomes=tuple(
+            msgspec.structs.replace(each, stage=text(each.stage), detail=text(each.detail)) for each in result.outcomes
+        ),
+        files=tuple(path for path in result.files if text(path) == path),
+        written=tuple(path for path in result.written if text(path) == path),
+    )
 
 
 def receive(channel: socket.socket) -> bytes | None:
@@ -94,6 +122,26 @@ class Worker:
         self._tasks.put(None)
 
 
+def leave_no_fresh_bytecode() -> None:
+    """Write no compiled module of a source that changed in the last two seconds.
+
+    Python tells whether a compiled module belongs to its source by the size of that and the *second* of its last change
+    (PEP 3147, ``py_compile.PycInvalidationMode.TIMESTAMP``). A source that is saved twice within a second, at one size,
+    would run as it was before, here and in every later process.
+    """
+    write = SourceFileLoader.set_data
+
+    def set_data(self: SourceFileLoader, path: str, data: bytes, **more: Any) -> None:
+        try:
+            fresh = time.time() - os.stat(self.path).st_mtime < _FRESH
+        except OSError:
+            fresh = True
+        if not fresh:
+            write(self, path, data, **more)
+
+    SourceFileLoader.set_data = set_data  # type: ignore[method-assign,assignment]
+
+
 def _strict() -> Oversight:
     from cachec.model import Mode
 
@@ -104,6 +152,7 @@ def main() -> None:
     """Entry point."""
     channel = socket.socket(fileno=int(sys.argv[1]))
     channel.set_inheritable(False)
+    leave_no_fresh_bytecode()
     sys.argv[:] = ["cachec-warm"]
     for stream in (sys.stdout, sys.stderr):  # they are a file; what was printed is to be there when this is killed
         if isinstance(stream, io.TextIOWrapper):

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from cachec import config
+from cachec.errors import CachecError, UsageError
 from cachec.warm import Declared, Result, Row, Silent, Status, Summary, Warmer, load
 from cachec.warm.pool import WorkerPool
 from cachec.warm.rows import select, with_dependents, with_needed
@@ -76,6 +77,7 @@ class Watcher:
         self._files = Files(settings.dir)
         self._rows: list[Row] = []
         self._declared: Declared | None = None
+        self._sources: set[str] = set()
         self._of_row: dict[str, frozenset[str]] = {}
         self._known: dict[str, tuple[Status, str]] = {}
         self._last_look = 0.0
@@ -143,7 +145,7 @@ class Watcher:
             settled = time.monotonic()
             if not first:
                 self._tell(Event(kind="changed", paths=tuple(changed)))
-            if self._declared is not None and self._declared.path in changed and not self._read_again():
+            if not self._sources.isdisjoint(changed) and not self._read_again():
                 return
             newer = self._check(changed, settled)
             if newer is None and self._warm:
@@ -257,17 +259,20 @@ class Watcher:
 
     def _read_targets(self) -> None:
         declared = self._load()
+        if self._rows and not declared.rows:
+            raise UsageError(f"{declared.path or 'the configuration'} declares no targets any more")
         self._rows = select(declared.rows, self._wanted)
         self._declared = declared
-        self._files.learn([declared.path] if declared.path else [], time.time())
+        # Those that are not there may come, or come back.
+        folders = {os.getcwd(), os.path.dirname(declared.path) or os.getcwd()}
+        self._sources |= {os.path.join(folder, name) for folder in folders for name in config.FILES}
+        self._files.learn(self._sources, time.time())
         there = {row.id for row in self._rows}
         self._known = {name: known for name, known in self._known.items() if name in there}
         self._of_row = {name: files for name, files in self._of_row.items() if name in there}
 
     def _read_again(self) -> bool:
         """After a change of the configuration file; one that can't be read is told, and its last state stays."""
-        from cachec.errors import CachecError
-
         try:
             self._read_targets()
         except CachecError as error:

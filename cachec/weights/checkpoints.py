@@ -275,6 +275,13 @@ def process_checkpoints() -> Checkpoints:
     return Checkpoints()
 
 
+def label_of(source: Source) -> str:
+    """A source as errors name it, without going through it, for it may be an iterator."""
+    if isinstance(source, str | os.PathLike):
+        return os.fspath(source)
+    return ", ".join(map(str, source)) if isinstance(source, list | tuple) else "open_weights"
+
+
 def opened_artifact(path: AnyPath) -> OpenedFile:
     """An immutable file of raw bytes without a header. Raises OSError where it is not there."""
     absolute = _absolute_path(path)
@@ -317,10 +324,13 @@ def _merge(
     def is_untyped(tensor: Tensor) -> bool:
         return tensor.file in untyped
 
+    def file_of(name: str) -> str:
+        return next((path for path, header in zip(paths, contents, strict=True) if name in header.tensors), label)
+
     if world is not None:
         if specs is not None:
             axes = given_axes(specs, merged, is_untyped, world) | axes
-        merged = own_tensors(label, merged, axes, world)
+        merged = own_tensors(label, merged, axes, world, file_of)
     return Layout(merged if specs is None else with_specs(label, merged, is_untyped, specs))
 
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from cachec import fsio
-from cachec.errors import UsageError, WeightsChanged
+from cachec.errors import UsageError
 from cachec.model import WeightSpec
-from cachec.weights.copying import source_of
+from cachec.weights.copying import pieces, source_of
 from cachec.weights.dtypes import numpy_dtype
-from cachec.weights.sources import Extent, Ranges
 from cachec.weights.weight import Weight
 
 if TYPE_CHECKING:
@@ -99,7 +97,7 @@ def value_difference(old: Weight, new: Weight) -> ValueDifference:
     dtype = np.dtype(np.uint8) if blocks else numpy_dtype(ours.dtype)
     count = unordered = 0
     largest = 0.0
-    for one, other in zip(_chunks(old), _chunks(new), strict=True):
+    for one, other in zip(pieces(source_of(old), _CHUNK), pieces(source_of(new), _CHUNK), strict=True):
         if np.array_equal(np.frombuffer(one, np.uint8), np.frombuffer(other, np.uint8)):
             continue
         found = _difference(np.frombuffer(one, dtype), np.frombuffer(other, dtype))
@@ -128,24 +126,3 @@ def _difference(old: np.ndarray[Any, Any], new: np.ndarray[Any, Any]) -> np.ndar
     with np.errstate(invalid="ignore", over="ignore"):
         apart: np.ndarray[Any, Any] = np.abs(one[differs] - other[differs])
     return apart
-
-
-def _chunks(weight: Weight) -> Iterator[memoryview]:
-    """The bytes in pieces, read from the file where there is one. Raises WeightsChanged where it became shorter."""
-    found = source_of(weight)
-    for begin in range(0, found.nbytes, _CHUNK):
-        length = min(_CHUNK, found.nbytes - begin)
-        if isinstance(found, memoryview):
-            yield found[begin : begin + length]
-            continue
-        piece = memoryview(bytearray(length))
-        try:
-            if isinstance(found, Ranges):
-                found.read(begin, piece)
-            else:
-                fsio.pread_into(found.fd, found.offset + begin, piece)
-        except EOFError as error:
-            raise WeightsChanged(f"weight {weight.name!r}: its file became shorter while it was compared") from error
-        yield piece
-    if isinstance(found, Extent):
-        found.check()

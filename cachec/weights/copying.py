@@ -11,9 +11,9 @@ A digest is taken of what was *written*, read back from the page cache a few chu
 the copy whatever happens to the source meanwhile. Private memory is two buffers of 256 KiB, and one of 1 MiB where
 small tensors are loaded.
 
-A copy that ends early leaves nothing: who calls removes its partial file. A partial file is never continued, for it
-would have to be read again to be trusted, and that costs as much as the copy; resuming is by whole tensors (see
-``owned``).
+A copy that ends early leaves nothing: who calls removes its partial file. One copy is never continued, for its bytes
+would have to be read again to be trusted, and that costs as much as the copy; resuming is by whole tensors (``owned``)
+or by units whose end was noted (``staging``).
 """
 
 from __future__ import annotations
@@ -71,6 +71,39 @@ def source_of(weight: Weight) -> Copied:
     source, there = weight.within()
     source.expose(there, tensor, None)
     return source.extent(there, tensor) or source.ranges(there, tensor) or source.view(there, tensor)
+
+
+def stored_form(weight: Weight) -> memoryview | Iterator[memoryview]:
+    """All bytes of a weight: a view where one costs no memory, else in pieces that are good until the next one.
+
+    Counts as a read of all of them, here. The pieces raise WeightsChanged.
+    """
+    source, there = weight.within()
+    tensor = weight.tensor
+    if source.copies(there, tensor):
+        found = source_of(weight)
+        return found if isinstance(found, memoryview) else pieces(found)
+    return weight.raw()
+
+
+def pieces(source: Copied, size: int = _BUFFER) -> Iterator[memoryview]:
+    """The bytes of a source, ``size`` of them at a time, each piece good until the next one. Raises WeightsChanged."""
+    if isinstance(source, memoryview):
+        yield from (source[begin : begin + size] for begin in range(0, source.nbytes, size))
+        return
+    buffer = memoryview(bytearray(min(source.nbytes, size)))
+    try:
+        for begin in range(0, source.nbytes, size):
+            piece = buffer[: source.nbytes - begin]
+            if isinstance(source, Ranges):
+                source.read(begin, piece)
+            else:
+                fsio.pread_into(source.fd, source.offset + begin, piece)
+            yield piece
+    except EOFError as error:
+        raise _shorter(source) from error
+    if isinstance(source, Extent):
+        source.check()
 
 
 @contextlib.contextmanager
@@ -419,4 +452,4 @@ def _clone(source: Extent, fd: int) -> bool:
 
 def _shorter(source: Extent | Ranges) -> WeightsChanged:
     path = source.file.path if isinstance(source, Extent) else "a file of the weights"
-    return WeightsChanged(f"{path}: became shorter while it was copied; open the weights again")
+    return WeightsChanged(f"{path}: became shorter while it was read; open the weights again")

@@ -27,7 +27,7 @@ from typing import NamedTuple
 from cachec import fsio
 from cachec.errors import CheckpointError, UsageError, WeightError, WeightsChanged
 from cachec.model import WeightSpec
-from cachec.weights.checksums import Damage, verify_files
+from cachec.weights.checksums import Damage, Placed, verify_files
 from cachec.weights.copying import Copier, Progress, room_for
 from cachec.weights.intake import Intake, side_files
 from cachec.weights.revisions import (
@@ -384,14 +384,20 @@ def _changed_files(contents: Contents, progress: Progress | None) -> tuple[Damag
     def names(number: int) -> tuple[str, ...]:
         return tuple(placed.spec.name for placed in contents.record.placed if placed.file == number)
 
-    damages, same, numbers = [], [], []
+    damages, same = [], []
+    moved: dict[int, int] = {}
     for number, file in enumerate(contents.record.files):
         try:
             same.append(_reopened(file))
-            numbers.append(number)
+            moved[number] = len(moved)
         except (WeightsChanged, CheckpointError) as error:
             damages.append(Damage(file.path, names(number), str(error)))
-    return (*damages, *verify_files(same, lambda at: names(numbers[at]), progress).damages)
+    placed = [
+        Placed(each.spec.name, moved[each.file], each.offset, each.spec.nbytes)
+        for each in contents.record.placed
+        if each.file in moved
+    ]
+    return (*damages, *verify_files(same, placed, progress).damages)
 
 
 __all__ = ["Damage", "Difference", "Removed", "Revision", "WeightError", "WeightStore"]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 import msgspec
@@ -50,13 +50,17 @@ class Worker(NamedTuple):
     hidden_from: str = ""
 
 
-def world(rank: int | None, world_size: int | None) -> World | None:
-    """The worker's place, or None where neither is given. Raises UsageError for one alone, or out of range."""
+def world(rank: int | None, world_size: int | None, source: str) -> World | None:
+    """The worker's place, or None where neither is given. Raises UsageError for one alone, or out of range.
+
+    source: the weights that it is for, which the error names.
+    """
     if rank is None and world_size is None:
         return None
     if type(rank) is not int or type(world_size) is not int or not 0 <= rank < world_size:
         raise UsageError(
-            f"rank= and world_size= go together, with 0 <= rank < world_size; found {rank!r} of {world_size!r}"
+            f"{source}: rank= and world_size= go together, with 0 <= rank < world_size; found {rank!r} of "
+            f"{world_size!r}"
         )
     return World(rank, world_size)
 
@@ -145,8 +149,16 @@ def shard_axes(path: str, metadata: Mapping[str, str]) -> dict[str, int]:
     return axes
 
 
-def own_tensors(source: str, tensors: Mapping[str, Tensor], axes: Mapping[str, int], place: World) -> dict[str, Tensor]:
+def own_tensors(
+    source: str,
+    tensors: Mapping[str, Tensor],
+    axes: Mapping[str, int],
+    place: World,
+    file_of: Callable[[str], str],
+) -> dict[str, Tensor]:
     """What one worker maps: its own shards under their plain names, and every tensor that is not sharded.
+
+    file_of: the path of the file that has the tensor of that name.
 
     A source with the shards of more than one worker must have all shards of every name; one with only this worker's
     must have them for every name. Raises CheckpointError for another world size, a missing, extra or unfit shard.
@@ -161,11 +173,13 @@ def own_tensors(source: str, tensors: Mapping[str, Tensor], axes: Mapping[str, i
         name, number, count = match["name"], int(match["number"]), int(match["count"])
         if count != place.size:
             raise CheckpointError(
-                f"{source}: {full!r}: expected {place.size} shards (world_size), found {count}; "
+                f"{file_of(full)}: {full!r}: expected {place.size} shards (world_size), found {count}; "
                 f"open it with world_size={count}, or save it for {place.size}"
             )
         if not 1 <= number <= count:
-            raise CheckpointError(f"{source}: extra shard {full!r}: expected numbers 1 to {count}")
+            raise CheckpointError(
+                f"{file_of(full)}: extra shard {full!r}: expected numbers 1 to {count}, found {number}"
+            )
         shards.setdefault(name, {})[number] = tensor
     if not shards and place.size != 1:
         raise CheckpointError(
@@ -177,17 +191,18 @@ def own_tensors(source: str, tensors: Mapping[str, Tensor], axes: Mapping[str, i
     alone = all(set(found) == {mine} for found in shards.values())
     for name, found in shards.items():
         if name in whole:
-            raise CheckpointError(f"{source}: {name!r} is there both whole and in shards; expected one of them")
+            raise CheckpointError(f"{file_of(name)}: {name!r} is there both whole and in shards; expected one of them")
         expected: Iterable[int] = (mine,) if alone else range(1, place.size + 1)
         for number in expected:
             if number not in found:
                 numbers = ", ".join(map(str, sorted(found)))
                 raise CheckpointError(
                     f"{source}: missing shard '{name}_shard-{number}-of-{place.size}', expected for "
-                    f"rank={place.rank} of world_size={place.size}; found number {numbers}"
+                    f"rank={place.rank} of world_size={place.size}; found number {numbers} of {name!r}, in "
+                    f"{file_of(f'{name}_shard-{min(found)}-of-{place.size}')}"
                 )
         axis = axes.get(name, 0)
-        _check_fit(source, name, axis, found)
+        _check_fit(name, axis, found, lambda number: file_of(f"{name}_shard-{number}-of-{place.size}"))  # noqa: B023
         own = found[mine]
         whole[name] = Tensor(own.dtype, own.shape, own.nbytes, own.offset, own.file, (axis, place.size), own.layout)
     return whole
@@ -199,11 +214,12 @@ def _check_axes(source: str, axes: Mapping[str, int], shards: Mapping[str, objec
             raise CheckpointError(f"{source}: metadata {AXES_KEY!r} names {name!r}, of which there is no shard")
 
 
-def _check_fit(source: str, name: str, axis: int, found: Mapping[int, Tensor]) -> None:
+def _check_fit(name: str, axis: int, found: Mapping[int, Tensor], file_of: Callable[[int], str]) -> None:
     first = found[min(found)]
     if axis >= len(first.shape):
         raise CheckpointError(
-            f"{source}: {name!r}: shard axis expected below {len(first.shape)} for {list(first.shape)}, found {axis}"
+            f"{file_of(min(found))}: {name!r}: shard axis expected below {len(first.shape)} for {list(first.shape)}, "
+            f"found {axis}"
         )
     for number, tensor in found.items():
         same = len(tensor.shape) == len(first.shape) and all(
@@ -211,6 +227,6 @@ def _check_fit(source: str, name: str, axis: int, found: Mapping[int, Tensor]) -
         )
         if (tensor.dtype, tensor.layout) != (first.dtype, first.layout) or not same:
             raise CheckpointError(
-                f"{source}: {name!r}: shard {number} expected {first.dtype} {list(first.shape)} but for axis {axis}, "
-                f"found {tensor.dtype} {list(tensor.shape)}"
+                f"{file_of(number)}: {name!r}: shard {number} expected {first.dtype} {list(first.shape)} but for axis "
+                f"{axis}, found {tensor.dtype} {list(tensor.shape)}"
             )

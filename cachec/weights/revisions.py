@@ -72,7 +72,7 @@ class PlacedFile(msgspec.Struct, frozen=True, omit_defaults=True):
     ctime_ns: int
     header_nbytes: _Count
     header_digest: str
-    checksum: Annotated[str, msgspec.Meta(pattern="^((md5|sha1):.*)?$")] = ""
+    checksum: Annotated[str, msgspec.Meta(pattern="^((md5|sha1):.*|crc32:members)?$")] = ""
 
 
 class Record(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -10,7 +10,7 @@ from cachec.errors import UsageError, WeightReadError
 from cachec.hashing import FileDigests, Hasher
 from cachec.model import WeightSpec
 from cachec.topology import Manifest
-from cachec.weights.checkpoints import AnyPath, opened_artifact, process_checkpoints
+from cachec.weights.checkpoints import AnyPath, label_of, opened_artifact, process_checkpoints
 from cachec.weights.checkpoints import Source as Checkpoint
 from cachec.weights.formats.expected import manifest_of
 from cachec.weights.layout import Layout, Patterns, Ties, checked_name
@@ -435,7 +435,7 @@ def open_weights(
     if access not in {"mmap", "read"}:
         raise UsageError(f"open_weights: access expected 'mmap' or 'read', found {access!r}")
     ties: Ties = tuple(tuple(group) for group in tied) if tied else ()
-    place = world(rank, world_size)
+    place = world(rank, world_size, label_of(source))
     expected = None if specs is None else manifest_of(specs)
     found = process_checkpoints().open(source, ties=ties, world=place, specs=expected)
     weights = WeightSet(found.layout, found.source(read_access=access == "read"), rank=rank)

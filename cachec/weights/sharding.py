@@ -84,7 +84,7 @@ def shard(weights: WeightSet, patterns: AxisPatterns, rank: int, world_size: int
     from cachec.weights.presharded import world
     from cachec.weights.sets import WeightSet
 
-    world(rank, world_size)
+    world(rank, world_size, "shard")
     worker = weights.worker
     if worker is not None and worker.rank != rank:
         raise UsageError(f"shard: these are the weights of rank {worker.rank}, expected of all or of rank {rank}")
@@ -132,7 +132,7 @@ def save_shards(
 ) -> None:
     """Write one file a worker; see ``WeightSet.save_shards``."""
     from cachec.weights.sets import WeightSet
-    from cachec.weights.writing import save
+    from cachec.weights.writing import Whole, save_together
 
     check_world_size(world_size)
     for name, tensor in weights.layout.tensors.items():
@@ -144,32 +144,26 @@ def save_shards(
     place = os.fspath(folder)
     os.makedirs(place, exist_ok=True)
     expected = [rank_file(rank, world_size) for rank in range(world_size)]
-    # A run that was killed left files of its own and no index: they are written again.
+    # A run that was killed left files of its own and no index: it is gone on with, or they are written again.
     extra = [name for name in sorted(os.listdir(place)) if name not in expected and not name.startswith(".")]
     if extra:
         raise UsageError(f"save_shards: {place} expected to be empty, found {extra[0]!r}; choose another folder")
     axes = matching_axes(weights.layout.tensors, patterns, "shard")
-    owned = [shard(weights, patterns, rank, world_size, pad=pad) for rank in range(world_size)]
-    total, done = sum(own.nbytes for own in owned), 0
-    for rank, own in enumerate(owned):
+    files = []
+    for rank, file in enumerate(expected):
+        own = shard(weights, patterns, rank, world_size, pad=pad)
         named = {shard_name(name, rank, world_size) if name in axes else name: own[name] for name in own}
         metadata = {
             AXES_KEY: msgspec.json.encode(axes, order="deterministic").decode(),
             WHOLE_KEY: msgspec.json.encode([name for name in own if name not in axes]).decode(),
         }
-        path = os.path.join(place, expected[rank])
-        told = _from(progress, done, total) if progress is not None else None
-        save(WeightSet.from_weights(named), path, metadata=metadata, progress=told, fsync=fsync)
-        done += own.nbytes
+        files.append(Whole(os.path.join(place, file), WeightSet.from_weights(named), metadata))
+    save_together(files, progress=progress, fsync=fsync)
     whole = {name: list(weights.layout.tensors[name].shape) for name in axes}
     index = ShardIndex(version=1, world_size=world_size, files=expected, axes=axes, shapes=whole)
     with fsio.Staging(place) as staged:
         staged.write(msgspec.json.format(msgspec.json.encode(index, order="deterministic")))
         staged.commit(os.path.join(place, INDEX_NAME), mode=0o644, fsync=fsync)
-
-
-def _from(progress: Progress, done: int, total: int) -> Progress:
-    return lambda here, _all: progress(done + here, total)
 
 
 def shard_name(name: str, rank: int, world_size: int) -> str:

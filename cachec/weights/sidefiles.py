@@ -77,7 +77,7 @@ class OwnedSource(FileSource):
                 "weights again"
             )
         self._checked[number] = found
-        return OpenedFile(str(path), found, 0, "", artifact=True)
+        return OpenedFile(str(path), found, 0, "", artifact=True, checksum=f"blake3:{digest}")
 
 
 def holds(path: str | os.PathLike[str], digest: str, nbytes: int) -> bool:

@@ -10,31 +10,32 @@ every tensor aligned to 64, the file filled up to a multiple of 4096. The same b
 
 Every file is written under a temporary name in its folder and renamed, so a path that somebody has mapped keeps its
 bytes, and a reader sees all of the file or none. A process that is killed leaves a temporary file
-``.<name>.partial-...``, which the next one that writes the same name removes.
+``.<name>.partial-...``; the next one that writes the same name goes on with it or removes it (see ``staging.py``).
 """
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
+import errno
 import os
 import stat
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 import msgspec
 
-from cachec import fsio
-from cachec.errors import UsageError, WeightsChanged
-from cachec.weights.copying import Copier, Progress, room_for, source_of
+from cachec.errors import UsageError
+from cachec.weights.copying import Copier, Progress
 from cachec.weights.dtypes import SAFETENSORS, SIZES
 from cachec.weights.safetensors import MAX_HEADER
-from cachec.weights.sources import Extent
+from cachec.weights.staging import Plan, Staged
 from cachec.weights.weight import Weight
 
 _CODES = {dtype: code for code, (dtype, _) in SAFETENSORS.items()}
 _SUFFIX = ".safetensors"
+#: Files that are kept open until all are written, where they need no index.
+_TOGETHER = 128
 
 _IRPA_HEADER = struct.Struct("<4sHHQQQQ6Q")
 _IRPA_DATA_ENTRY = struct.Struct("<QIQQQQQQQQ")
@@ -44,17 +45,8 @@ _IRPA_DATA_ALIGNMENT = 64
 _IRPA_FILE_ALIGNMENT = 4096
 
 
-class _Plan(NamedTuple):
-    """One file: its first bytes, where each weight goes, and how long it is."""
-
-    path: str
-    head: bytes
-    places: tuple[tuple[Weight, int], ...]
-    size: int
-
-
 class _Planner(Protocol):
-    def __call__(self, path: str, weights: Sequence[Weight], metadata: Mapping[str, str]) -> _Plan: ...
+    def __call__(self, path: str, weights: Sequence[Weight], metadata: Mapping[str, str]) -> Plan: ...
 
 
 def save(
@@ -85,14 +77,29 @@ def save(
     _check_replaceable(target)
     total = sum(weight.nbytes for weight in ordered)
     shards = _shards(ordered, shard_size)
-    if len(shards) == 1:
-        with Copier(progress, total) as copier, _written(planner(target, shards[0], kept), copier) as staged:
-            staged.publish(fsync)
-        return
-    files, index = _shard_names(target, len(shards))
+    files, index = ([target], "") if len(shards) == 1 else _shard_names(target, len(shards))
     plans = [planner(file, shard, kept) for file, shard in zip(files, shards, strict=True)]
     with Copier(progress, total) as copier:
-        _save_shards(plans, index, copier, fsync)
+        _write(plans, index, copier, fsync)
+
+
+class Whole(NamedTuple):
+    """All of a file: where, what, and text for its header."""
+
+    path: str
+    weights: Mapping[str, Weight]
+    metadata: Mapping[str, str]
+
+
+def save_together(files: Sequence[Whole], *, progress: Progress | None = None, fsync: bool = False) -> None:
+    """Write safetensors files, none of which gets its name before a group of them is written. Raises as ``save``."""
+    plans = []
+    for path, weights, metadata in files:
+        _check_replaceable(path)
+        plans.append(_plan_safetensors(path, _ordered(weights), metadata))
+    with Copier(progress, sum(weight.nbytes for each in files for weight in each.weights.values())) as copier:
+        for begin in range(0, len(plans), _TOGETHER):
+            _write(plans[begin : begin + _TOGETHER], "", copier, fsync)
 
 
 def _checked_planner(format: str, shard_size: int | None, metadata: Mapping[str, str] | None) -> _Planner:
@@ -143,25 +150,41 @@ def _shard_names(target: str, count: int) -> tuple[list[str], str]:
     return files, index
 
 
-def _save_shards(plans: Sequence[_Plan], index: str, copier: Copier, fsync: bool) -> None:
+def _write(plans: Sequence[Plan], index: str, copier: Copier, fsync: bool) -> None:
+    """Write the files of these plans, and then give all of them their names. index: path of their index, if any."""
+    with contextlib.ExitStack() as stack:
+        try:
+            staged = [stack.enter_context(Staged(plan.path, plan)) for plan in plans]
+            listing = stack.enter_context(Staged(index)) if index else None
+        except OSError as error:
+            if error.errno not in {errno.EMFILE, errno.ENFILE}:
+                raise
+            raise UsageError(
+                f"save: {len(plans)} files are open until all are written, more than this process may have; use a "
+                "larger shard_size, or raise the limit (ulimit -n)"
+            ) from error
+        for file in staged:
+            file.write(copier)
+        if listing is not None:
+            listing.file.write(_index_of(plans))
+            # An old index would give old names to new shards: without one, a crash from here on shows.
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(index)
+        for file in (*staged, *([listing] if listing is not None else [])):
+            file.publish(fsync)
+
+
+def _index_of(plans: Sequence[Plan]) -> bytes:
     shard_of = {weight.name: os.path.basename(plan.path) for plan in plans for weight, _ in plan.places}
     total = sum(weight.nbytes for plan in plans for weight, _ in plan.places)
     text = {"metadata": {"total_size": total}, "weight_map": {name: shard_of[name] for name in sorted(shard_of)}}
-    with contextlib.ExitStack() as stack:
-        staged = [stack.enter_context(_written(plan, copier)) for plan in plans]
-        listing = stack.enter_context(_Staged(index))
-        listing.file.write(msgspec.json.format(msgspec.json.encode(text), indent=2) + b"\n")
-        # An old index would give old names to new shards: without one, a crash from here on shows.
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(index)
-        for file in (*staged, listing):
-            file.publish(fsync)
+    return msgspec.json.format(msgspec.json.encode(text), indent=2) + b"\n"
 
 
 # --- what a file looks like
 
 
-def _plan_safetensors(path: str, weights: Sequence[Weight], metadata: Mapping[str, str]) -> _Plan:
+def _plan_safetensors(path: str, weights: Sequence[Weight], metadata: Mapping[str, str]) -> Plan:
     for weight in weights:
         if weight.dtype not in _CODES:
             raise UsageError(f"save: weight {weight.name!r}: safetensors has no {weight.dtype}; use format='irpa'")
@@ -186,10 +209,10 @@ def _plan_safetensors(path: str, weights: Sequence[Weight], metadata: Mapping[st
         raise UsageError(f"save: {path}: the header may have {MAX_HEADER} bytes, found {len(text)}; use shard_size=")
     head = struct.pack("<Q", len(text)) + text
     start = len(head)
-    return _Plan(path, head, tuple((weight, start + begin) for weight, begin in places), start + end)
+    return Plan(path, head, tuple((weight, start + begin) for weight, begin in places), start + end)
 
 
-def _plan_irpa(path: str, weights: Sequence[Weight], metadata: Mapping[str, str]) -> _Plan:
+def _plan_irpa(path: str, weights: Sequence[Weight], metadata: Mapping[str, str]) -> Plan:
     names = [weight.name.encode() for weight in weights]
     size = _IRPA_DATA_ENTRY.size
     step = _up(size, _IRPA_ENTRY_ALIGNMENT)
@@ -212,65 +235,11 @@ def _plan_irpa(path: str, weights: Sequence[Weight], metadata: Mapping[str, str]
     segments = (entries_at, entries_size, names_at, names_size, storage_at, end)
     header = _IRPA_HEADER.pack(b"IRPA", 0, 0, _IRPA_HEADER.size, 0, 0, len(weights), *segments)
     head = header.ljust(entries_at, b"\0") + bytes(table) + b"".join(names)
-    return _Plan(path, head, tuple(places), _up(storage_at + end, _IRPA_FILE_ALIGNMENT))
+    return Plan(path, head, tuple(places), _up(storage_at + end, _IRPA_FILE_ALIGNMENT))
 
 
 def _up(offset: int, alignment: int) -> int:
     return offset + -offset % alignment
-
-
-# --- putting it on disk
-
-
-class _Staged:
-    """A file under a temporary name beside its target, locked as long as it is being written."""
-
-    def __init__(self, target: str) -> None:
-        self.target = target
-        folder, name = os.path.split(target)
-        prefix = f".{name}.partial-"
-        _remove_abandoned(folder, prefix)
-        while True:
-            self.file = fsio.Staging(folder, prefix)
-            fcntl.flock(self.file.fd, fcntl.LOCK_EX)
-            if os.fstat(self.file.fd).st_nlink:
-                break
-            self.file.discard()  # taken for abandoned between its making and its lock
-
-    def publish(self, fsync: bool) -> None:
-        """Give it its name, with the mode of what it replaces, else with that of any new file."""
-        try:
-            mode = stat.S_IMODE(os.stat(self.target, follow_symlinks=False).st_mode)
-            if os.path.islink(self.target):
-                mode = _new_mode()
-        except FileNotFoundError:
-            mode = _new_mode()
-        self.file.commit(self.target, mode=mode, fsync=fsync)
-
-    def __enter__(self) -> _Staged:
-        return self
-
-    def __exit__(self, *unused: object) -> None:
-        self.file.discard()
-
-
-@contextlib.contextmanager
-def _written(plan: _Plan, copier: Copier) -> Iterator[_Staged]:
-    """The file of a plan, complete under its temporary name."""
-    with _Staged(plan.path) as staged, room_for(plan.path, "nothing is left of it: make room, and save again"):
-        fd = staged.file.fd
-        staged.file.write(plan.head)
-        for weight, offset in plan.places:
-            source = source_of(weight)
-            expected = source.digest if isinstance(source, Extent) else ""
-            digest = copier.copy(source, fd, offset, digest=bool(expected))
-            if digest is not None and digest.result() != expected:
-                raise WeightsChanged(
-                    f"weight {weight.name!r}: its bytes expected the digest {expected}, found {digest.result()}; "
-                    "add the weights again"
-                )
-        os.ftruncate(fd, plan.size)
-        yield staged
 
 
 def _check_replaceable(path: str) -> None:
@@ -281,30 +250,3 @@ def _check_replaceable(path: str) -> None:
         return
     if not stat.S_ISREG(mode) and not stat.S_ISLNK(mode):
         raise UsageError(f"save: {path} expected to be a file or nothing, found a folder or a device")
-
-
-def _remove_abandoned(folder: str, prefix: str) -> None:
-    """Remove temporary files of processes that were killed: nobody holds their locks."""
-    with os.scandir(folder) as entries:
-        found = [entry.path for entry in entries if entry.name.startswith(prefix)]
-    for path in found:
-        try:
-            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-        except OSError:
-            continue  # gone meanwhile, or another user's
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            os.unlink(path)
-        except (BlockingIOError, FileNotFoundError, PermissionError):
-            continue
-        finally:
-            os.close(fd)
-
-
-def _new_mode() -> int:
-    """What a plain ``open`` would make, by the umask as the kernel shows it (proc(5)); asking for it would set it."""
-    with open("/proc/self/status") as lines:
-        for line in lines:
-            if line.startswith("Umask:"):
-                return 0o666 & ~int(line.split()[1], 8)
-    return 0o644

@@ -30,15 +30,19 @@ _EXECUTABLE = os.path.join("iree", "compiler", "_mlir_libs", "iree-compile")
 #: Without these two, the input's file name, lines and columns come into the module, which then differs from run to run.
 _REPRODUCIBLE = ("--iree-vm-bytecode-module-strip-source-map", "--iree-llvmcpu-debug-symbols=false")
 
-#: Flags that keep names and locations of the program in the module (unless they are given as above).
+#: Flags that keep names and locations of the program in the module (unless they are given as above), or read comments.
 _KEEPING = frozenset(
     {
+        "emit-mlir-bytecode",
+        "emit-mlir-bytecode-version",
         "iree-codegen-llvm-verbose-debug-info",
         "iree-hal-executable-debug-level",
         "iree-llvmcpu-debug-symbols",
         "iree-vm-bytecode-module-strip-source-map",
         "iree-vm-bytecode-source-listing",
         "mlir-print-debuginfo",
+        "mlir-use-nameloc-as-prefix",
+        "split-input-file",
     }
 )
 

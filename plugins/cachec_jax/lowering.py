@@ -74,7 +74,7 @@ def strip(lowered: Any, weights: WeightSet, *, symbols: str | None = None) -> Pr
     from cachec_mlir.symbols import alpha, alpha_manifest
     from cachec_mlir.topology import topology
 
-    ir, names = alpha(text.encode(), to="parameter", scope=SCOPE)
+    ir, names = alpha(text.encode(), to="parameter", scope=SCOPE, taken=weights)
     manifest = alpha_manifest(weights.manifest, names)
     return Program(ir, format=FORMAT, manifest=manifest, canonical=topology(ir))
 

@@ -59,15 +59,18 @@ __all__ = [
 plugin = MlirPlugin()
 
 
-def strip(source: Source, *, to: Target = "resource", scope: str = SCOPE, minimum: int = MINIMUM) -> Stripped:
+def strip(
+    source: Source, *, to: Target = "resource", scope: str = SCOPE, minimum: int = MINIMUM, checked: bool = True
+) -> Stripped:
     """The module without weight bytes, and these in place; see ``strip_text`` and ``strip_bytecode``.
 
     to: what stands for a weight in a text: ``resource``, ``parameter`` (IREE, of ``scope``), ``external``
-    (ml_program), ``undefined`` (memref). minimum: bytes from which a constant of a text is lifted.
+    (ml_program), ``undefined`` (memref). minimum: bytes from which a constant of a text is lifted. checked: whether
+    digits are looked at now, and not only when a weight is read.
     Raises CheckpointError (naming the byte), OSError, UsageError.
     """
     if not is_bytecode(source):
-        return strip_text(source, to=to, scope=scope, minimum=minimum)
+        return strip_text(source, to=to, scope=scope, minimum=minimum, checked=checked)
     if to != "resource":
         raise UsageError(f"strip: to={to!r} is for text; print the bytecode as text with its own MLIR first")
     return strip_bytecode(source)

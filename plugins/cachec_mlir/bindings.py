@@ -65,6 +65,11 @@ class Bindings:
         """The same from a file, which LLVM maps: of bytecode, aligned resources are used where they lie."""
         return self._parsed(lambda context: self._ir.Module.parseFile(os.fspath(path), context), os.fspath(path))
 
+    @property
+    def resource(self) -> Any:
+        """The class of attributes that are resources."""
+        return self._ir.DenseResourceElementsAttr
+
     def _parsed(self, parse: Callable[[Any], Any], label: str) -> Any:
         context = self._context()
         try:

@@ -28,7 +28,7 @@ the dialects; they stay in the IR, and are in its hash by value.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -311,6 +311,13 @@ class _Strings:
         if known is None:
             known = self._decoded[number] = self._decode(number)
         return known
+
+    def with_more(self, texts: Sequence[str]) -> bytes:
+        """The section with further strings, whose numbers go on from those that are there."""
+        bounds = zip(self._ends, self._ends[1:], strict=False)
+        raw = [self._data[start:end] for start, end in bounds] + [text.encode() + b"\0" for text in texts]
+        lengths = b"".join(varint(len(each)) for each in reversed(raw))
+        return varint(len(raw)) + lengths + b"".join(raw)
 
     def _decode(self, number: int) -> str:
         start, end = self._ends[number], self._ends[number + 1] - 1

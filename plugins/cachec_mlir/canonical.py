@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from cachec.hashing import Hasher, digest_bytes
@@ -31,9 +32,11 @@ _OPEN = {b"(": b")", b"[": b"]", b"{": b"}", b"<": b">"}
 _CLOSE = frozenset(_OPEN.values())
 #: What stands in front of a location that is a value.
 _VALUE_AHEAD = frozenset({b"=", b",", b"[", b"<", b"("})
+#: What stands behind one only where the operation goes on.
+_VALUE_BEHIND = frozenset({b":", b"->", b"=", b"{", b"(", b"[", b"<"})
 _PLAIN_SYMBOL = re.compile(rb'"([A-Za-z_][A-Za-z0-9_$.]*+)"')
-# First bytes of the tokens that are not simply kept.
-_SPECIAL = frozenset(b'%^#!{}"' + bytes({b"loc"[0], *(name[0] for name in ISOLATED)}))
+# First bytes of the tokens that may not simply be kept.
+_MARKS = frozenset(b'%^#!{}"')
 _ALIAS = frozenset(b"#!")
 _ALIAS_MARKS = frozenset({b"#", b"!"})
 _MAX_HEADER_WORDS = 4
@@ -47,7 +50,6 @@ class _Frame(NamedTuple):
     header: the last token, if it has no body. body: the brace that opens it. region: the body, once that is open.
     """
 
-    number: int
     header: int
     body: int
     region: int = -1
@@ -59,63 +61,66 @@ class Canonical:
     def __init__(self, module: Input, marks: Marks) -> None:
         self._module = module
         self._marks = marks
-        self._tokens = list(_tokens(module, marks))
-        self._out: list[bytes] = []
+        self._tokens = _tokens(module, marks)
+        # What each token becomes: another, several with NULs between, nothing.
+        self._out: list[bytes | None] = list(self._tokens)
         self._aliases: dict[bytes, list[bytes]] = {}
         # The regions that are open; the last region within each (numbers count in the order of the opening braces).
         self._open = [0]
-        self._last = [-1]
+        self._last = [sys.maxsize]
         self._frames: list[_Frame] = []
-        self._names: dict[tuple[int, bytes], list[tuple[int, int]]] = {}
+        # Of each frame, and of what is around them all: name, region -> where.
+        self._names: list[dict[tuple[bytes, int], list[int]]] = [{}]
         self._labels: dict[tuple[int, bytes], list[int]] = {}
         self._defined: set[tuple[int, bytes]] = set()
 
-    def tokens(self) -> list[bytes]:
-        """The canonical tokens. Raises CheckpointError for braces that do not match."""
-        tokens, out = self._tokens, self._out
-        index, count = 0, len(tokens)
-        frames = 0
-        while index < count:
+    def tokens(self) -> bytes:
+        """The canonical tokens, with NULs between. Raises CheckpointError for braces that do not match."""
+        tokens = self._tokens
+        special = {token for token in set(tokens) if token[0] in _MARKS or token == b"loc" or token in ISOLATED}
+        behind = 0
+        for index in [index for index, token in enumerate(tokens) if token in special]:
+            if index < behind:  # in a location, or the meaning of an alias
+                continue
+            while self._frames and 0 <= self._frames[-1].header < index:
+                self._end_frame()
             token = tokens[index]
             first = token[0]
-            if first not in _SPECIAL:
-                out.append(token)
-            elif first == 0x25:  # %
-                frame = self._frames[-1].number if self._frames else 0
-                self._names.setdefault((frame, token), []).append((self._open[-1], len(out)))
-                out.append(token)
-            elif token == b"{":
+            if first == 0x25:  # %
+                names, key = self._names[-1], (token, self._open[-1])
+                places = names.get(key)
+                if places is None:
+                    names[key] = [index]
+                else:
+                    places.append(index)
+            elif first == 0x7B:  # {
                 if self._frames and self._frames[-1].body == index:
                     self._frames[-1] = self._frames[-1]._replace(region=len(self._last))
                 self._open.append(len(self._last))
-                self._last.append(-1)
-                out.append(token)
-            elif token == b"}":
+                self._last.append(sys.maxsize)
+            elif first == 0x7D:  # }
                 self._close(index)
-                out.append(token)
             elif first in _ALIAS:
-                index = self._alias(index)
+                behind = self._alias(index)
             elif first == 0x5E:  # ^
                 self._label(index)
-            elif token == b"loc" and tokens[index + 1 : index + 2] == [b"("]:
-                index = self._location(index)
-            elif first == 0x22 and out and out[-1] == b"@" and (plain := _PLAIN_SYMBOL.fullmatch(token)):
-                out[-1] = b"@" + plain[1]
-            else:
-                if token in ISOLATED and (found := self._function(index, frames + 1)) is not None:
-                    frames += 1
-                    self._frames.append(found)
-                out.append(token)
-            if self._frames and self._frames[-1].header == index:
-                self._frames.pop()
-            index += 1
+            elif first == 0x22:  # a string
+                if index and tokens[index - 1] == b"@" and (plain := _PLAIN_SYMBOL.fullmatch(token)):
+                    self._out[index - 1 : index + 1] = [b"@" + plain[1], None]
+            elif token == b"loc":
+                if tokens[index + 1 : index + 2] == [b"("]:
+                    behind = self._location(index)
+            elif (found := self._function(index)) is not None:
+                self._frames.append(found)
+                self._names.append({})
         if len(self._open) > 1:
             raise self._module.error(
                 self._module.size, f"{len(self._open) - 1} braces expected to be closed, found none"
             )
-        self._last[0] = len(self._last) - 1
-        self._rename()
-        return out
+        while self._names:
+            self._rename(self._names.pop())
+        self._rename_labels()
+        return b"\0".join(filter(None, self._out))
 
     # --- what tokens mean
 
@@ -125,10 +130,14 @@ class Canonical:
         region = self._open.pop()
         self._last[region] = len(self._last) - 1
         if self._frames and self._frames[-1].region == region:
-            self._frames.pop()
+            self._end_frame()
+
+    def _end_frame(self) -> None:
+        self._frames.pop()
+        self._rename(self._names.pop())
 
     def _alias(self, index: int) -> int:
-        """A use or a definition of an alias, or any other token with # or !; the index of the last token of it."""
+        """A use or a definition of an alias, or any other token with # or !; the index behind it."""
         tokens, token = self._tokens, self._tokens[index]
         if len(self._open) == 1 and not self._frames and tokens[index + 1 : index + 2] == [b"="]:
             end = self._end_of_value(index + 2)
@@ -138,13 +147,16 @@ class Canonical:
             if len(meaning) > _LONG_ALIAS:
                 meaning = [b"#\n" + digest_bytes(b"\0".join(meaning)).encode()]
             self._aliases[token] = meaning
-            return end - 1
+            self._remove(index, end)
+            return end
         known = self._aliases.get(token)
-        if known is None or (token[1:].isdigit() and tokens[index - 1][:1] == b"%"):  # a number behind a value: %a#1
-            self._out.append(token)
-        else:
-            self._out += known
-        return index
+        # A number behind a value is one of its results: %a#1
+        if known is not None and not (token[1:].isdigit() and tokens[index - 1][:1] == b"%"):
+            self._out[index] = b"\0".join(known)
+        return index + 1
+
+    def _remove(self, start: int, end: int) -> None:
+        self._out[start:end] = [None] * (end - start)
 
     def _end_of_value(self, index: int) -> int:
         """The index behind an attribute or type that begins at ``index`` (LangRef, "attribute-value" and "type")."""
@@ -180,24 +192,20 @@ class Canonical:
         return self._tokens[index] if index < len(self._tokens) else b""
 
     def _location(self, index: int) -> int:
-        """``loc(...)``: kept where it is a value. The index of its last token."""
+        """``loc(...)``: kept where it is a value. The index behind what was looked at."""
         if index and self._tokens[index - 1] in _VALUE_AHEAD:
-            self._out.append(b"loc")
-            return index
-        depth, start = 0, index
-        while True:
-            index += 1
-            token = self._at(index)
-            depth += (token == b"(") - (token == b")")
-            if not token:
-                raise self._module.error(self._offset(start), "a location that is not closed")
-            if depth == 0:
-                return index
+            return index + 1
+        end = self._parenthesis(index + 1)
+        if not self._at(end):
+            raise self._module.error(self._offset(index), "a location that is not closed")
+        if self._at(end + 1) in _VALUE_BEHIND:
+            return index + 1
+        self._remove(index, end + 1)
+        return end + 1
 
     def _label(self, index: int) -> None:
         token, region = self._tokens[index], self._open[-1]
-        self._labels.setdefault((region, token), []).append(len(self._out))
-        self._out.append(token)
+        self._labels.setdefault((region, token), []).append(index)
         behind = index + 1
         if self._at(behind) == b"(":
             behind = self._parenthesis(behind) + 1
@@ -214,8 +222,8 @@ class Canonical:
             index += 1
         return index
 
-    def _function(self, index: int, number: int) -> _Frame | None:
-        """The frame of a function whose name is at ``index``; None where this is no function, or it is not certain where
+    def _function(self, index: int) -> _Frame | None:
+        """The frame of a function whose name is at ``index``. None where this is none, or where it is not certain where
         it ends: its names are then those of what is around it, which is right as well.
         """
         at = index + 1
@@ -234,7 +242,7 @@ class Canonical:
         if not at:
             return None
         if token == b"{":
-            return _Frame(number, -1, at)
+            return _Frame(-1, at)
         if not (
             token[:1] in {b"", b"}", b"%", b"^"}
             or token == b"module"
@@ -243,7 +251,7 @@ class Canonical:
             or (token[:1] in _ALIAS_MARKS and self._at(at + 1) == b"=")
         ):
             return None
-        return _Frame(number, at - 1, -1)  # what follows is the next operation
+        return _Frame(at - 1, -1)  # what follows is the next operation
 
     def _results(self, index: int) -> int:
         """The index behind the results of a function, from behind the arrow; 0 where it is not certain."""
@@ -263,37 +271,44 @@ class Canonical:
     def _group(self, index: int) -> int:
         """The index of the bracket that closes the one at ``index``, -1 where they do not match."""
         depth: list[bytes] = []
-        while token := self._at(index):
+        for at in range(index, len(self._tokens)):
+            token = self._tokens[at]
             if token in _OPEN:
                 depth.append(_OPEN[token])
             elif token in _CLOSE:
                 if token != depth.pop():
                     return -1
                 if not depth:
-                    return index
-            index += 1
+                    return at
         return -1
 
     # --- names
 
-    def _rename(self) -> None:
+    def _rename(self, names: Mapping[tuple[bytes, int], list[int]]) -> None:
+        """Number the values of a frame that is closed. Regions that are still open have all later ones in them."""
         out, last = self._out, self._last
-        values: dict[int, list[tuple[int, list[int]]]] = {}
-        for (frame, _), found in self._names.items():
-            places: dict[int, list[int]] = {}
-            root, roots = -1, {}
-            for region in sorted({region for region, _ in found}):
+        regions: dict[bytes, list[int]] = {}
+        for token, region in names:
+            regions.setdefault(token, []).append(region)
+        values: list[list[int]] = []
+        for token, found in regions.items():
+            root = -1
+            # Regions that are in none of the others: the name is another value in each.
+            for region in sorted(found):
+                places = names[token, region]
                 if root < 0 or region > last[root]:
                     root = region
-                roots[region] = root
-            for region, place in found:
-                places.setdefault(roots[region], []).append(place)
-            values.setdefault(frame, []).extend((each[0], each) for each in places.values())
-        for found_values in values.values():
-            for number, (_, each) in enumerate(sorted(found_values)):
-                name = b"%%%d" % number
-                for place in each:
-                    out[place] = name
+                    values.append(places)
+                else:
+                    values[-1] += places
+        values.sort(key=min)
+        for number, each in enumerate(values):
+            name = b"%%%d" % number
+            for place in each:
+                out[place] = name
+
+    def _rename_labels(self) -> None:
+        out = self._out
         numbers: dict[int, int] = {}
         for (region, label), each in self._labels.items():
             if (region, label) in self._defined:
@@ -309,17 +324,19 @@ class Canonical:
         return self._module.size
 
 
-def _tokens(module: Input, marks: Marks) -> Iterator[bytes]:
+def _tokens(module: Input, marks: Marks) -> list[bytes]:
     """All tokens outside of trailers, equal ones as one object; a long hexadecimal string as its digest."""
     one = dict[bytes, bytes]().setdefault
+    tokens: list[bytes] = []
     for data, start in _windows(module, marks):
         if data[:1] == b'"' and start >= 0:
-            yield data
+            tokens.append(data)
             continue
         found = _TOKEN.findall(data)
         while found and not found[-1]:
             found.pop()
-        yield from map(one, found, found)
+        tokens.extend(map(one, found, found))
+    return tokens
 
 
 def _placed(module: Input, marks: Marks) -> Iterator[tuple[bytes, int]]:

@@ -23,11 +23,12 @@ from cachec.model import Fault
 from cachec.plugin import ArtifactWriter, Fingerprint
 from cachec.topology import Program
 from cachec.weights import Weight, WeightSet
+from cachec_mlir.attaching import attached, placeholders, views_in_place
 from cachec_mlir.bindings import Bindings, bindings_of, generic, write_bytecode
-from cachec_mlir.blobs import ALIGNMENT, Blob, Resource, check_specs
+from cachec_mlir.blobs import ALIGNMENT, Blob, Resource, check_specs, offered
 from cachec_mlir.bytecode import RESOURCES, Bytecode, is_bytecode
 from cachec_mlir.inputs import open_input
-from cachec_mlir.rewriting import link_bytecode, strip_bytecode, write
+from cachec_mlir.rewriting import link_bytecode, renamed_bytecode, strip_bytecode, write
 
 _NAME = "module.mlirbc"
 #: MLIR's own limit is far below (``llvm::Align`` of a blob is a u32).
@@ -73,7 +74,8 @@ def load(
     """The live module of a program of format ``mlir:text`` or ``mlir:bytecode``, in a context of its own.
 
     bindings: whose: ``iree`` or ``jax``. Text goes between LLVM versions, bytecode stays within one. weights:
-    bytes for its resources, copied by the kernel to a temporary file that MLIR maps; without, they stay without bytes.
+    bytes for its resources, which then must not change for as long as the module lives; without, they stay without
+    bytes. Those in files are mapped where they lie, if all are aligned; else the kernel copies all to a temporary file.
     names: name in the program -> name in ``weights``, for those that differ; by default what the program says.
 
     Raises UsageError for another format, LinkError where the weights do not fit the manifest, CheckpointError where
@@ -123,13 +125,26 @@ def _linked(
     names: Mapping[str, str],
     alignment: int = ALIGNMENT,
 ) -> Any:
-    """Bytecode with these bytes."""
+    """Bytecode with these bytes: where they lie, or in a copy that the kernel makes and MLIR maps."""
     module = Bytecode(ir)
+    bound = offered(weights, module.declared, names, alignment)
+    views = views_in_place(bound) if _all_of_builtin(module) else None
+    if views is not None:
+        other = placeholders(bound)
+        live = parse_stripped(bindings, Bytecode(renamed_bytecode(module, other)))
+        if attached(bindings.resource, live, other, bound, views):
+            return live
 
     def link(path: str) -> int:
         return link_bytecode(module, weights, path, names=names, alignment=alignment).nbytes
 
     return _mapped(bindings, module, link)
+
+
+def _all_of_builtin(module: Bytecode) -> bool:
+    """Whether ``module`` has no bytes yet, and its resources are of the dialect that the bindings can make them of."""
+    groups = (module.named_entry(number)[1] for number in range(len(module.entries())))
+    return not module.resources and all(module.strings[group.key] == "builtin" for group in groups)
 
 
 def _mapped(bindings: Bindings, module: Bytecode, write_to: Callable[[str], int]) -> Any:

@@ -68,8 +68,8 @@ _RUNTIME = ("libm.so.6", "libc.so.6")
 #: Without --build-id and -s there would be digests and symbols of no use in the file.
 _LINKING = ("-shared", "-nostdlib", "-Wl,-Bsymbolic", "-Wl,-z,now", "-Wl,--build-id=none", "-Wl,-s")
 
-#: Passes and options of mlir-opt that keep locations.
-_DEBUG_INFO = re.compile("debug-?info")
+#: Passes and options of mlir-opt that keep locations or names, or read comments.
+_DEBUG_INFO = re.compile("debug-?info|emit-bytecode|nameloc|snapshot-op-locations|split-input-file|verify-diagnostics")
 
 #: Flags by which clang asks the machine that it runs on.
 _HOST = frozenset({"-march=native", "-mcpu=native", "-mtune=native"})

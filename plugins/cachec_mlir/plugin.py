@@ -59,7 +59,8 @@ class MlirPlugin(Plugin):
 
         if stand_in not in TARGETS:
             raise UsageError(f"strip expected one of {', '.join(TARGETS)}, found {stand_in!r}")
-        found = strip(path, to=stand_in)  # type: ignore[arg-type]  # it is one of TARGETS
+        # Who asks for this writes all weights to a file, and so looks at each digit.
+        found = strip(path, to=stand_in, checked=False)  # type: ignore[arg-type]  # it is one of TARGETS
         specs = {name: resource.spec() for name, resource in found.resources.items()}
         return StrippedFile(found.ir, found.resources.weights(specs))
 

@@ -169,6 +169,6 @@ def _manifest(used: Iterable[tuple[str, str]], weights: WeightSet) -> Manifest:
 
 
 def _renamed(made: MlirProgram, to: Target, scope: str, locations: bool) -> MlirProgram:
-    ir, names = alpha(made.program.ir, to=to, scope=scope)
+    ir, names = alpha(made.program.ir, to=to, scope=scope, taken=made.program.manifest.weights)
     manifest = alpha_manifest(made.program.manifest, names)
     return made._replace(program=_program(ir, TEXT, manifest, locations, None))

@@ -18,7 +18,19 @@ from cachec.weights.copying import Copier
 from cachec.weights.sources import Extent
 from cachec.weights.weight import Weight
 from cachec_mlir.blobs import ALIGNMENT, Blob, Bound, Resource, Resources, check_manifest, offered
-from cachec_mlir.bytecode import BLOB, MAGIC, OFFSETS, PAD, RESOURCES, Bytecode, Entry, Group, resource, varint
+from cachec_mlir.bytecode import (
+    BLOB,
+    MAGIC,
+    OFFSETS,
+    PAD,
+    RESOURCES,
+    STRINGS,
+    Bytecode,
+    Entry,
+    Group,
+    resource,
+    varint,
+)
 from cachec_mlir.inputs import Source
 
 #: What ``link_`` functions take bytes from.
@@ -102,6 +114,22 @@ def link_bytecode(
     return Linked(nbytes, tuple(sorted(name for name in weights if name not in used)))
 
 
+def renamed_bytecode(module: Bytecode, names: Mapping[str, str]) -> bytes:
+    """The stripped module with other names for resources that it declares without bytes: old -> new.
+
+    Only the resource sections say names; what uses a resource has its number.
+    """
+    keys: dict[tuple[int, int], int] = {}
+    added: list[str] = []
+    for number, name in enumerate(module.entries()):
+        if name in names:
+            _, group, entry = module.named_entry(number)
+            keys[group.key, entry.key] = len(module.strings) + len(added)
+            added.append(names[name])
+    pieces = _module(module, lambda group, entry: None, keys, module.strings.with_more(added))
+    return b"".join(_as_bytes(piece) for piece in pieces)
+
+
 def write(target: str | os.PathLike[str], pieces: Iterable[Piece], *, digits: bool = False, fsync: bool = False) -> int:
     """Write a file under a temporary name and rename it; returns its bytes. digits: blobs as hexadecimal text."""
     path = os.path.abspath(os.fspath(target))
@@ -160,17 +188,27 @@ def _as_bytes(piece: Piece) -> bytes:
     return piece if isinstance(piece, bytes) else b"".join(piece.pieces())
 
 
-def _module(module: Bytecode, fill: Callable[[Group, Entry], tuple[int, Blob] | None]) -> list[Piece]:
-    """The pieces of the module with each dialect's blob as ``fill`` says: alignment and bytes, None for none."""
+def _module(
+    module: Bytecode,
+    fill: Callable[[Group, Entry], tuple[int, Blob] | None],
+    keys: Mapping[tuple[int, int], int] | None = None,
+    strings: bytes | None = None,
+) -> list[Piece]:
+    """The pieces of the module with each dialect's blob as ``fill`` says: alignment and bytes, None for none.
+
+    strings: another string table. keys: the numbers in it of resources, by group and key, that have another name now.
+    """
     source = module.input
     out: list[Piece] = [MAGIC + varint(module.version) + module.producer + b"\0"]
     at = len(out[0]) if isinstance(out[0], bytes) else 0
-    offsets, data, data_nbytes, alignment = _resources(module, fill)
+    offsets, data, data_nbytes, alignment = _resources(module, fill, keys or {})
     for section in module.sections:
         if section.id == RESOURCES:
             body, nbytes, align = data, data_nbytes, alignment
         elif section.id == OFFSETS:
             body, nbytes, align = [offsets], len(offsets), section.alignment
+        elif section.id == STRINGS and strings is not None:
+            body, nbytes, align = [strings], len(strings), section.alignment
         else:
             body = [source.at(section.offset, section.nbytes, f"section {section.id}")]
             nbytes, align = section.nbytes, section.alignment
@@ -184,7 +222,9 @@ def _module(module: Bytecode, fill: Callable[[Group, Entry], tuple[int, Blob] | 
 
 
 def _resources(
-    module: Bytecode, fill: Callable[[Group, Entry], tuple[int, Blob] | None]
+    module: Bytecode,
+    fill: Callable[[Group, Entry], tuple[int, Blob] | None],
+    keys: Mapping[tuple[int, int], int],
 ) -> tuple[bytes, list[Piece], int, int]:
     """Section 6, the pieces of section 5, its bytes and its alignment."""
     offsets = bytearray(varint(module.external_groups))
@@ -209,7 +249,7 @@ def _resources(
                     added = [head + PAD * (-(at + len(head)) % align), blob]
                     most = max(most, align)
             nbytes = sum(len(each) if isinstance(each, bytes) else each.nbytes for each in added)
-            offsets += varint(entry.key) + varint(nbytes) + bytes([entry.kind])
+            offsets += varint(keys.get((group.key, entry.key), entry.key)) + varint(nbytes) + bytes([entry.kind])
             pieces += added
             at += nbytes
     return bytes(offsets), pieces, at, most

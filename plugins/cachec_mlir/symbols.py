@@ -6,7 +6,7 @@ The text itself is rewritten, so what a compiler gets is what its key says; noth
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 import msgspec
@@ -47,13 +47,15 @@ class Alpha(NamedTuple):
     names: dict[str, str]
 
 
-def alpha(ir: bytes, *, to: str, scope: str) -> Alpha:
+def alpha(ir: bytes, *, to: str, scope: str, taken: Iterable[str] = ()) -> Alpha:
     """Weights as ``alpha.0``, ``alpha.1``, ... in the order of their first use; private globals that hold one likewise.
     Where several are declared, or loaded, in a row, they are in that order afterwards.
 
-    to, scope: as of ``strip_text``. A global's first use is that of its symbol; where that is a load, the first use of
-    what is loaded. A symbol that is defined twice, called,
-    or seen from outside the module keeps its name. Raises UsageError for references that are symbols themselves.
+    to, scope: as of ``strip_text``. taken: names of weights that ``ir`` may not use, which stay theirs.
+
+    A global's first use is that of its symbol; where that is a load, the first use of what is loaded. A symbol that is
+    defined twice, called, or seen from outside the module keeps its name. Raises UsageError for references that are
+    symbols themselves.
     """
     if to not in {"resource", "parameter"}:
         raise UsageError(f"symbols='alpha': references of to={to!r} are symbols of the linker, and keep their names")
@@ -70,8 +72,8 @@ def alpha(ir: bytes, *, to: str, scope: str) -> Alpha:
             symbols.setdefault(line.symbol, each.name)
             place = uses[line.symbol]
         order[each.name] = min(order.get(each.name, place), place)
-    prefix = PREFIX
-    while prefix.encode() in ir:
+    prefix, others = PREFIX, tuple(taken)
+    while prefix.encode() in ir or any(name.startswith(prefix) for name in others):
         prefix = prefix.replace(".", "_.")
     new = {old: f"{prefix}{number}" for number, old in enumerate(sorted(order, key=lambda name: (order[name], name)))}
     edits = [(each.start, each.end, _reference(to, scope, new[each.name])) for each in found]
@@ -85,9 +87,14 @@ def alpha_manifest(manifest: Manifest, names: Mapping[str, str]) -> Manifest:
     Weights that the IR does not use keep theirs. Ties follow.
     """
     new = {old: name for name, old in names.items()}
+    renamed = {old: new.get(old, old) for old in manifest.weights}
+    tied: dict[str, str] = {}
+    for old, spec in manifest.weights.items():
+        if spec.alias is not None:
+            tied[spec.alias] = min(renamed[old], tied.get(spec.alias, renamed[old]))
     specs = {
-        new.get(old, old): msgspec.structs.replace(
-            spec, name=new.get(old, old), alias=None if spec.alias is None else new.get(spec.alias, spec.alias)
+        renamed[old]: msgspec.structs.replace(
+            spec, name=renamed[old], alias=None if spec.alias is None else tied[spec.alias]
         )
         for old, spec in manifest.weights.items()
     }

@@ -41,7 +41,9 @@ _FORMS: Mapping[str, frozenset[str]] = {
 }
 
 
-def strip_text(source: Source, *, to: Target = "resource", scope: str = SCOPE, minimum: int = MINIMUM) -> Stripped:
+def strip_text(
+    source: Source, *, to: Target = "resource", scope: str = SCOPE, minimum: int = MINIMUM, checked: bool = True
+) -> Stripped:
     """The module with references in place of its weights, and these where they were. ``to`` says what a reference is:
 
     - ``resource``: ``dense_resource<NAME>`` without bytes. Weights are all resources of ``builtin``, and constants.
@@ -64,13 +66,15 @@ def strip_text(source: Source, *, to: Target = "resource", scope: str = SCOPE, m
     CheckpointError (naming the byte; also for a text that was printed with elided constants, unless ``to`` is
     ``resource``), OSError, UsageError.
 
+    checked: whether digits are looked at now; else a bad one may be met only when a weight is read.
+
     IREE 3.13 turns f64 into f32 by default, and takes the bytes of an f64 *resource* for floats then, silently; it
     refuses an f64 parameter. Give it ``--iree-input-demote-f64-to-f32=false``.
     """
     if to not in TARGETS:
         raise UsageError(f"strip: to expected one of {', '.join(TARGETS)}, found {to!r}")
     module = open_input(source)
-    marks = scan(module)
+    marks = scan(module, checked=checked)
     stripper = _Stripper(module, marks.trailers, Skeleton(module, marks), to, scope, minimum)
     stripped = stripper.run()
     module.check()
@@ -118,8 +122,10 @@ class _Stripper:
         every = list(sites(text))
         self._taken.update(self._key(site) for site in every if site.literal < 0)
         self._declared.update(self._text(site.symbol) for site in every if site.symbol)
+        stripped: set[str] = set()
         if self._to == "parameter":  # of a module that was stripped in part
-            self._taken.update(each.name for each in references(self._module, text, "parameter", self._scope))
+            stripped.update(each.name for each in references(self._module, text, "parameter", self._scope))
+            self._taken |= stripped
         if ELIDED in self._taken and ELIDED not in self._blobs and self._to != "resource":
             at = find(self._module.view(), ELIDED.encode(), 0)
             raise self._module.error(at, "a constant was elided when this was printed, and is lost; print it in full")
@@ -127,6 +133,12 @@ class _Stripper:
         nowhere = Place("", False, 0)
         places = [nowhere if structure is None else structure.place(site.whole[0]) for site in every]
         kept = self._kept(every, places)
+        double = stripped.intersection(self._key(site) for site in every if site.literal < 0) - kept
+        if double:
+            raise UsageError(
+                f"strip: the module has a parameter {min(double)!r} of scope {self._scope!r} and a resource of that "
+                "name, which would become one weight; say another scope="
+            )
         found: dict[str, Resource] = {}
         lifted: list[str] = []
         types: dict[str, set[str]] = {}

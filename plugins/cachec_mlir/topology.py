@@ -7,13 +7,16 @@ else counts, constants that are not resources by value.
 Two texts are never equal by mistake: a name is only ever replaced by another, one to one.
 
 - An SSA name is replaced within a function (an operation of ``ISOLATED`` from its name to the end of its body, where
-  that is certain), or else within the whole text, by a number in the order of appearance. Where a name appears in several regions (braces) and
-  nowhere in a region around them, it means another value in each (LangRef, "Value scoping"), and gets a number in each.
+  that is certain), or else within the whole text, by a number in the order of appearance. Where a name appears in
+  several regions (braces) and nowhere in a region around them, it means another value in each (LangRef, "Value
+  scoping"), and gets a number in each.
 - A block label is replaced within the region that defines it.
-- An alias is replaced by what it stands for. (In an attribute of a dialect that its reader does not know, MLIR keeps the
-  name itself, as text; such a name means nothing to anybody else.)
+- An alias is replaced by what it stands for. (In an attribute of a dialect that its reader does not know, MLIR keeps
+  the name itself, as text; such a name means nothing to anybody else.)
 - A location is left out only where it ends an operation or a block argument; one that is the value of an attribute
   counts.
+- In a dialect in whose notation a name of a value says more (ports of CIRCT's ``hw.module``) it is left out as well:
+  say ``locations=True`` there.
 
 What two printers write differently counts as different: pretty and generic notation, ``%a:2`` and ``%a, %b``, an
 escaped string and a plain one, a constant as numbers and as hexadecimal digits. So do two region arguments that are
@@ -77,7 +80,7 @@ def topology(source: Source | Any, *, bindings: str | None = None, locations: bo
         found = _generic(generic(read, locations=locations), _of_text(text, marks.trailers), locations=locations)
     else:
         hasher = Hasher("mlir-text-located" if locations else "mlir-text")
-        tokens = _without_trailers(text, marks) if locations else b"\0".join(Canonical(text, marks).tokens())
+        tokens = _without_trailers(text, marks) if locations else Canonical(text, marks).tokens()
         hasher.part("operations", tokens)
         found = _with_resources(hasher, _of_text(text, marks.trailers))
     text.check()
@@ -87,7 +90,7 @@ def topology(source: Source | Any, *, bindings: str | None = None, locations: bo
 def canonical(source: Source) -> str:
     """The operations of a text as they are hashed, a token a line, for a person (or a diff). Raises as ``topology``."""
     module = open_input(source)
-    return b"\n".join(Canonical(module, scan(module)).tokens()).decode("utf-8", "backslashreplace")
+    return Canonical(module, scan(module)).tokens().replace(b"\0", b"\n").decode("utf-8", "backslashreplace")
 
 
 class Topologies:
@@ -153,7 +156,7 @@ class Topologies:
 
 
 #: Changes with the meaning of the hash: one that was remembered by an older release says nothing.
-_VERSION = 1
+_VERSION = 2
 
 
 def _row_name(place: tuple[str, str | None, bool]) -> str:

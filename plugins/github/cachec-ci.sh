@@ -24,10 +24,11 @@ plan() {
   one_of command "$IN_COMMAND" all restore save
   one_of read-only "$IN_READ_ONLY" true false
   [[ $IN_NAME =~ ^[A-Za-z0-9._-]{1,64}$ ]] || fail "input name is '$IN_NAME'; it has 1 to 64 of A-Z a-z 0-9 . _ -"
-  local folder=$RUNNER_TEMP/cachec saves=true
+  local folder=$RUNNER_TEMP/cachec saves=false
   mkdir -p "$folder"
-  # A pull request may hold anybody's code: it hits what the branch it goes to has compiled, and leaves nothing behind.
-  case $GITHUB_EVENT_NAME in pull_request*) saves=false ;; esac
+  # Only what is already in the repository may fill the archive. A pull request may hold anybody's code, and so may what
+  # its events start (pull_request_target, workflow_run, issue_comment): these hit, and leave nothing behind.
+  case $GITHUB_EVENT_NAME in push | schedule | workflow_dispatch | release | merge_group) saves=true ;; esac
   [[ $IN_READ_ONLY == false && $IN_COMMAND != restore ]] || saves=false
   local prefix=cachec-1-$RUNNER_OS-$RUNNER_ARCH-$IN_NAME-
   {

@@ -134,8 +134,10 @@ def test_the_archive_holds_what_the_job_used_alone(runner: Runner) -> None:
     assert len(newest) == len(whole), "the entries that nothing used any more are gone"
 
 
-@pytest.mark.parametrize("event", ["pull_request", "pull_request_target"])
-def test_a_pull_request_reads_and_never_saves(runner: Runner, event: str) -> None:
+@pytest.mark.parametrize(
+    "event", ["pull_request", "pull_request_target", "pull_request_review", "workflow_run", "issue_comment"]
+)
+def test_a_pull_request_and_what_it_starts_read_and_never_save(runner: Runner, event: str) -> None:
     runner.job()
     runner.project.targets('[warm.targets.word]\ncall = "stages:word"\nmatrix = { text = ["x", "y"] }\n')
     assert runner.job(event)["save"] == "false"
@@ -229,3 +231,23 @@ def test_the_action_gives_every_input_to_the_script_and_no_text_to_a_shell() -> 
         'bash "$GITHUB_ACTION_PATH/cachec-ci.sh" plan',
         'bash "$GITHUB_ACTION_PATH/cachec-ci.sh" run',
     ]
+
+
+def test_the_action_and_the_hooks_are_well_formed() -> None:
+    yaml = pytest.importorskip("yaml")  # pre-commit brings it
+    action = yaml.safe_load((ACTION / "action.yml").read_text())
+    assert action["runs"]["using"] == "composite"
+    steps = action["runs"]["steps"]
+    assert [step.get("id") or step["uses"].split("@")[0] for step in steps] == [
+        "plan",
+        "actions/cache/restore",
+        "run",
+        "actions/cache/save",
+    ]
+    assert all(step["shell"] == "bash" for step in steps if "run" in step)
+    used = set(re.findall(r"steps\.plan\.outputs\.(\w+)", (ACTION / "action.yml").read_text()))
+    told = set(re.findall(r'echo "(\w+)=', (ACTION / "cachec-ci.sh").read_text()))
+    assert used <= told
+    assert steps[3]["if"] == "always() && steps.run.outputs.save == 'true'"
+    hooks = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text())
+    assert [(hook["id"], hook["language"]) for hook in hooks] == [("cachec-check", "system"), ("cachec-warm", "system")]

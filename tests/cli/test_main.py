@@ -18,6 +18,7 @@ from .conftest import Shell
 
 COMMANDS = [
     "check",
+    "audit",
     "stats",
     "ls",
     "show",
@@ -34,7 +35,11 @@ COMMANDS = [
 
 
 def test_commands_are_listed() -> None:
-    assert set(main.list_commands(click.Context(main))) == {*COMMANDS, "exec"}  # exec prints what its command does
+    assert set(main.list_commands(click.Context(main))) == {
+        *COMMANDS,
+        "exec",
+        "completion",
+    }  # these print what is no JSON
 
 
 @pytest.mark.parametrize("name", COMMANDS)

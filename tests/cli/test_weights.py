@@ -22,6 +22,8 @@ from safetensors.numpy import load_file, save_file
 
 import cachec
 from cachec.hashing import digest_bytes
+from cachec.weights import staging
+from cachec.weights.copying import Copier
 from cachec.weights.owned import WeightStore
 from tests.weights.server import Site, serving
 
@@ -204,7 +206,10 @@ def test_a_tensor_that_is_shared_is_there_once(shell: Shell, base: Any) -> None:
 # Kills this process when the meter has seen so many bytes, in the n-th count.
 KILLED = """
 import os, signal, sys
+from cachec import fsio
 from cachec.cli import main, meter
+from cachec.weights import staging
+staging._UNIT, fsio.SETTLE_SECONDS = 1 << 20, -1.0
 limit, real = int(sys.argv[1]), meter.Meter.__call__
 def told(self, done, total):
     real(self, done, total)
@@ -584,6 +589,29 @@ def test_verify_computes_what_a_checkpoint_states(shell: Shell, in_place: bool) 
     assert result.stderr == "cachec: wrong/m.onnx: 1 files are not what they should be\n"
 
 
+@pytest.mark.parametrize("in_place", [False, True])
+def test_verify_computes_the_checksums_of_members(shell: Shell, base: Any, in_place: bool) -> None:
+    np.savez("m.npz", **base)
+    what = "m" if in_place else "m.npz"
+
+    def add() -> None:
+        if in_place:
+            shell.json("weights", "add", "m.npz", "m", "--replace")
+
+    add()
+    assert shell.json("weights", "verify", what)["checksums"] == 1
+    place = cachec.open_weights("m.npz")["b.weight"].place()
+    assert place is not None
+    data = bytearray(Path("m.npz").read_bytes())
+    data[place.offset + 5] ^= 4
+    Path("m.npz").write_bytes(data)
+    add()
+    document = shell.json("weights", "verify", what, code=1)
+    [damage] = document["damaged"]
+    assert (document["checksums"], damage["weights"]) == (1, ["b.weight"])
+    assert damage["words"].startswith("member 'b.weight.npy': crc32 expected ")
+
+
 def test_verify_of_a_malformed_file(shell: Shell) -> None:
     Path("m.onnx").write_bytes(b"\xff" * 20)
     fails(shell, 2, "m.onnx: ", "verify", "m.onnx")
@@ -647,6 +675,34 @@ def test_export_over_its_own_source(shell: Shell, base: Any) -> None:
         shell.json("weights", "export", "base.safetensors", "base.safetensors")
         np.testing.assert_array_equal(kept, base["bias"])
     np.testing.assert_array_equal(load_file("base.safetensors")["a.weight"], base["a.weight"])
+
+
+@pytest.mark.parametrize("own", [[], ["--own"]], ids=["in place", "owned"])
+@pytest.mark.parametrize("command", ["export", "shard"])
+def test_writing_goes_on_after_a_kill(
+    shell: Shell, own: list[str], command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = np.random.default_rng(0)
+    write("m.safetensors", {f"w{i}": rng.integers(0, 256, (2, MIB // 2), np.uint8) for i in range(6)})
+    shell.json("weights", "add", "m.safetensors", "m", *own)
+    options = [] if command == "export" else ["--spec", "*=0", "--world-size", "2"]
+    shell.json("weights", command, "m", "wanted", *options)
+    killed(shell, 5 * MIB, command, "m", "out", *options)
+    assert not Path("out").is_file()
+    monkeypatch.setattr(staging, "_UNIT", MIB)
+    count, real = [0], Copier._copy
+
+    def copying(self: Copier, source: Any, *args: Any) -> None:
+        count[0] += source.nbytes
+        real(self, source, *args)
+
+    monkeypatch.setattr(Copier, "_copy", copying)
+    shell.json("weights", command, "m", "out", *options)
+    assert 0 < count[0] <= 2 * MIB
+    for wanted in [Path("wanted")] if command == "export" else sorted(Path("wanted").iterdir()):
+        assert wanted.read_bytes() == Path("out", *wanted.parts[1:]).read_bytes()
+    assert not [name for name in os.listdir() if "partial" in name]
+    assert command == "export" or len(os.listdir("out")) == 3
 
 
 # --- shard

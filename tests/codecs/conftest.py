@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,9 @@ class FolderStore:
             path.write_bytes(data)
             path.chmod(0o444)
         return ref
+
+    def add_pieces(self, pieces: Iterable[memoryview]) -> ArtifactRef:
+        return self.add_bytes(b"".join(pieces))
 
     def add_file(self, path: str | os.PathLike[str]) -> ArtifactRef:
         return self.add_bytes(Path(path).read_bytes())

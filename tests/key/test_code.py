@@ -1110,3 +1110,18 @@ def test_what_classes_are_made_from_counts_in_one_process_too(project: Any) -> N
     main.Point.__new__.__defaults__ = (0,)
     main.Other.size = 9
     assert project.keys.of(main.stage) != known
+
+
+def test_a_module_of_the_project_that_is_named_like_one_of_the_library(project: Any) -> None:
+    main = "import reprlib\nclass A: pass\nA.f = reprlib.f\ndef stage(): return A()\n"
+    project.write({"main.py": main, "reprlib.py": "def f(self): return 1\n"})
+    before = sys.modules.pop("reprlib", None)
+    try:
+        known = project.key()
+        sys.modules.pop("reprlib", None)
+        project.write({"reprlib.py": "def f(self): return 2\n"})
+        assert project.key() != known
+    finally:
+        sys.modules.pop("reprlib", None)
+        if before is not None:
+            sys.modules["reprlib"] = before

@@ -49,7 +49,6 @@ def test_what_is_not_opened_does_not_count(launcher: Launcher, key: str) -> None
         "head -c 1 w.bin > out",
         "sh -c 'sh -c \"cat w.bin > out\"'",
         "exec 9< w.bin; cat in > out",
-        "cat in > out; (sleep 0.3; cat w.bin > late) > /dev/null 2>&1 &",
     ],
 )
 def test_what_is_opened_counts(launcher: Launcher, script: str) -> None:
@@ -61,6 +60,14 @@ def test_what_is_opened_counts(launcher: Launcher, script: str) -> None:
     assert _run(launcher, script, "opened") == "miss:dependency-changed"
     Path("w.bin").write_text("weights 1")
     assert _run(launcher, script, "opened") == "hit"
+
+
+@pytest.mark.parametrize("start", ["", "setsid "])
+def test_a_child_that_stays_may_open_it_later(launcher: Launcher, start: str) -> None:
+    script = f"cat in > out; {start}sh -c 'sleep 0.3; cat w.bin > late' > /dev/null 2>&1 &"
+    for _ in range(2):
+        assert _run(launcher, script, "opened") == "bypass:undescribed-effect"
+        assert not launcher.last().stored
 
 
 def test_a_weight_by_name_that_is_opened_all_the_same(launcher: Launcher) -> None:

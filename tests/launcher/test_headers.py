@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from cachec.launcher.headers import DepfileError, absent_candidates, looked_for, read_depfile
-from tests.launcher.conftest import Launcher, need, write
+from tests.launcher.conftest import Launcher, need, wait_for_clock, write
 
 CLANG = next((name for name in ("clang-19", "clang") if shutil.which(name)), "clang-19")
 
@@ -72,6 +72,7 @@ def project(launcher: Launcher) -> Launcher:
 
 
 def _compile(launcher: Launcher, *more: str) -> str:
+    wait_for_clock()
     assert launcher.run(CLANG, "-c", "a.c", "-o", "a.o", "-Ione", "-Itwo", *more).code == 0
     return launcher.last().reason.value
 
@@ -180,6 +181,7 @@ class TestClang:
 
     def test_a_failing_compile_says_what_the_compiler_says(self, launcher: Launcher) -> None:
         write("a.c", "int f(\n")
+        wait_for_clock()
         ran = launcher.run(CLANG, "-c", "a.c", "-o", "a.o")
         assert ran.code == 1
         assert "a.c:1:" in ran.stderr
@@ -187,7 +189,9 @@ class TestClang:
 
     def test_warnings_come_again(self, launcher: Launcher) -> None:
         write("a.c", "int f(void) { }\n")
+        wait_for_clock()
         first = launcher.run(CLANG, "-c", "a.c", "-o", "a.o", "-Wall")
+        wait_for_clock()
         second = launcher.run(CLANG, "-c", "a.c", "-o", "a.o", "-Wall")
         assert "warning: non-void function" in first.stderr
         assert second == first
@@ -211,6 +215,7 @@ class TestClang:
             folder = os.path.abspath(name)
             monkeypatch.setenv("CACHEC_BASE_DIR", folder)
             monkeypatch.chdir(folder)
+            wait_for_clock()
             launcher.run(CLANG, "-g", "-c", f"{folder}/a.c", "-o", "a.o", f"-ffile-prefix-map={folder}=.")
             reasons.append(launcher.last().reason.value)
             monkeypatch.chdir(launcher.folder)
@@ -226,6 +231,7 @@ class TestClang:
             write(f"{name}/my.h", "")
             monkeypatch.setenv("CACHEC_BASE_DIR", folder)
             monkeypatch.chdir(folder)
+            wait_for_clock()
             launcher.run(CLANG, "-c", f"{folder}/a.c", "-o", f"{folder}/a.o", "-MD", "-MF", f"{folder}/a.d")
             made.append((launcher.last().hit, Path("a.d").read_text().replace(folder, "BASE")))
             assert folder in Path("a.d").read_text()

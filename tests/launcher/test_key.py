@@ -86,7 +86,8 @@ def test_values_of_one_flag_are_kept_apart(launcher: Launcher) -> None:
         ("FAKE_OPT", {"env/FAKE_OPT"}),
         ("LD_LIBRARY_PATH", {"env/LD_LIBRARY_PATH"}),
         ("FAKE_HIDDEN", set()),
-        ("LANG", set()),
+        ("LC_CTYPE", {"env/LC_CTYPE"}),
+        ("LC_OTHER", set()),
     ],
 )
 def test_variables(before: dict[str, str], monkeypatch: pytest.MonkeyPatch, name: str, changed: set[str]) -> None:

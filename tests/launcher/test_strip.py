@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 
 import cachec
 from tests.launcher.conftest import Launcher, need, write
+from tests.mlir.test_inline import CONSTANTS, modules
 
 _IREE = os.path.join(os.path.dirname(sys.executable), "iree-compile")
 _FLAGS = ["--iree-hal-target-device=local", "--iree-hal-local-target-device-backends=vmvx"]
@@ -112,6 +114,28 @@ class TestIree:
         assert ran.code == 2
         assert "m.mlir: byte" in ran.stderr
 
+    def test_weights_that_cannot_be_written(self, launcher: Launcher) -> None:
+        write("m.mlir", _model(1))
+        os.mkdir("m.vmfb.irpa")
+        ran = launcher.run(_IREE, "m.mlir", "-o", "m.vmfb", "--iree-input-type=stablehlo", *_FLAGS, options=["--strip"])
+        assert ran.code == 2
+        assert "the weights can't be written beside the output" in ran.stderr
+        assert sorted(os.listdir()) == ["m.mlir", "m.vmfb", "m.vmfb.irpa"]
+
+    def test_digits_that_are_met_when_they_are_written(self, launcher: Launcher) -> None:
+        text = _model(1).replace("4x32", "4x8192").replace("2x32", "2x8192")
+        digits = text[text.index('"0x') + 3 : text.index('">')]
+        write("m.mlir", text.replace(digits, digits * 256))
+        assert _compile(launcher, "m.mlir", "--strip") == "miss:first-run"
+        made = {name: Path(name).read_bytes() for name in ("m.vmfb", "m.vmfb.irpa")}
+        write("m.mlir", text.replace(digits, digits * 255 + "zz" + digits[2:]))
+        ran = launcher.run(_IREE, "m.mlir", "-o", "m.vmfb", "--iree-input-type=stablehlo", *_FLAGS, options=["--strip"])
+        assert ran.code == 2
+        assert "m.mlir: constant at byte" in ran.stderr
+        assert "expected hexadecimal digits" in ran.stderr
+        assert {name: Path(name).read_bytes() for name in made} == made
+        assert sorted(os.listdir()) == ["m.mlir", *made]
+
     @pytest.mark.parametrize(
         ("line", "words"),
         [
@@ -142,3 +166,21 @@ def test_an_adapter_that_always_strips(launcher: Launcher) -> None:
         ran = launcher.run(_MLIR_OPT, "m.mlir", "-o", "out.mlir")
         assert ran.code == 0, ran.stderr
         assert launcher.last().reason.value == reason
+
+
+@need(_MLIR_OPT)
+@pytest.mark.parametrize("name", CONSTANTS)
+def test_a_constant_that_stays_inline_is_in_the_key(launcher: Launcher, name: str) -> None:
+    """In each form: the second look at each of two modules is a hit, and gives what the tool itself gives."""
+    (launcher.folder.parent / "cachec.toml").write_text(
+        '[adapters.opt]\nmatch = ["mlir-opt*"]\nformat = "mlir"\nstrip = true\nstrip_as = "resource"\n'
+        'stdin = true\nflags = [\n  { names = ["-o"], takes = ["next"], is = "output" },\n]\n'
+    )
+    for turn in range(2):
+        for text in modules(name):
+            write("m.mlir", text)
+            ran = launcher.run(_MLIR_OPT, "m.mlir", "-o", "out.mlir", "--canonicalize")
+            assert ran.code == 0, ran.stderr
+            assert (launcher.last().reason.value == "hit") == (turn == 1)
+            alone = subprocess.run([_MLIR_OPT, "--canonicalize", "m.mlir"], capture_output=True, check=True)
+            assert Path("out.mlir").read_bytes() == alone.stdout

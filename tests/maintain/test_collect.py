@@ -457,3 +457,23 @@ def test_an_artifact_that_is_handed_out_while_it_is_removed_is_missing_or_stays(
     with pytest.raises(cachec.errors.StoreFault, match="artifact-missing"):  # type: ignore[attr-defined]
         user.store.objects.path(ref)
     assert digest_bytes(KEYS[0].encode() * 64) == ref.digest
+
+
+def test_many_artifacts_are_removed_but_for_those_that_somebody_holds(yard: Yard) -> None:
+    for number in range(300):
+        yard.publish(key_of(number))
+    yard.age()
+    other = Yard(yard.folder)
+    held = set()
+    for number in range(0, 300, 50):
+        entry = other.store.lookup(key_of(number))
+        assert entry is not None
+        held.add(next(refs := references(entry)).digest)
+        for ref in (entry.parts, *refs):
+            other.store.objects.path(ref)
+            held.add(ref.digest)
+    done = yard.maintainer.collect(limit=1)
+    assert (done.entries, done.kept_in_use, done.artifacts) == (294, 6, 588)
+    assert yard.objects() == held
+    assert yard.faults == []
+    assert done.after == yard.maintainer.measured().nbytes

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import os
+import pickle
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -258,6 +260,28 @@ def test_each_result_keeps_what_it_needs_and_gives_it_up(tmp_path: Path, weights
     gc.collect()
     assert os.listdir(tmp_path / "leases") == []
     assert collect(tmp_path).entries == 2
+
+
+def pickled(value: object) -> object:
+    return pickle.loads(pickle.dumps(value))  # noqa: S301 - of this test
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickled])
+def test_copies_of_a_result_are_its_fields_alone(tmp_path: Path, copied: Callable[[object], object]) -> None:
+    cache = cachec.Cache(tmp_path, log="off", mode="on")
+
+    @cache.stage
+    def make(number: int) -> list[cachec.File | cachec.Dir]:
+        with cachec.scratch() as scratch:
+            (scratch / "folder").mkdir()
+            (scratch / "folder" / "out").write_bytes(b"out" * number)
+            return [cachec.File(scratch / "folder" / "out", kind="test:kind"), cachec.Dir(scratch / "folder")]
+
+    for result in make(5000):
+        other = copied(result)
+        assert other == result
+        assert repr(other) == repr(result)
+        assert other.__dict__ == {name: result.__dict__[name] for name in ("path", "kind", "manifest", "name")}
 
 
 def test_an_array_outlives_its_artifact(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import pytest
 from cachec.maintain import Selector
 from cachec.model import Fault
 
-from .conftest import Yard, key_of, part
+from .conftest import DAY, Yard, key_of, part
 
 ONE, TWO, THREE = map(key_of, range(3))
 
@@ -97,6 +97,11 @@ def test_other_namespaces_stay(yard: Yard) -> None:
 def test_a_damaged_row_goes_by_its_whole_key_only(yard: Yard) -> None:
     yard.store.index.write(f"entry:default:{ONE}", b"garbage", "x")
     assert {each.key for each in yard.maintainer.plan(Selector()).chosen} == {TWO, THREE}
+    plan = yard.maintainer.plan(Selector(keys=(ONE,), newer_than=DAY * 9))
+    assert (plan.chosen, plan.known) == ((), {ONE})  # whether the rest holds can't be told
+    yard.maintainer.pins.add("key", ONE)
+    assert yard.maintainer.plan(Selector(keys=(ONE,))).pinned == (ONE,)
+    yard.maintainer.pins.remove("key", ONE)
     plan = yard.maintainer.plan(Selector(keys=(ONE,)))
     assert [(each.key, each.stage, each.created) for each in plan.chosen] == [(ONE, "", None)]
     assert plan.apply().removed == (ONE,)

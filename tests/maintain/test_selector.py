@@ -25,7 +25,20 @@ MANIFEST = json.dumps([{"name": "decoder.0.weight"}, {"name": "decoder.1.bias"}]
 @pytest.fixture
 def named(yard: Yard) -> dict[str, str]:
     """Entries that differ in one thing each; name -> key."""
-    names = ("plain", "stage", "tag", "tool", "tool-version", "executable", "option", "weight", "read", "code", "file")
+    names = (
+        "plain",
+        "stage",
+        "tag",
+        "tool",
+        "tool-version",
+        "executable",
+        "option",
+        "weight",
+        "read",
+        "code",
+        "file",
+        "command",
+    )
     keys = {name: key_of(number) for number, name in enumerate(names)}
     manifest = digest_bytes(MANIFEST)
     jaxlib = part("tool/jaxlib", "jaxlib 0.10.0")
@@ -33,14 +46,23 @@ def named(yard: Yard) -> dict[str, str]:
     publish(keys["plain"], parts=(part("arg/target", "'cpu'"),))
     publish(keys["stage"], stage="other.lower", parts=(part("arg/target", "'gpu'"),), ago=10 * DAY)
     publish(keys["tag"], tags=("nightly", "big"))
-    publish(keys["tool"], parts=(jaxlib, part("arg/n", "1")))
+    publish(keys["tool"], parts=(jaxlib, part("arg/n", "1"), part("program/program", f"mlir:text, ir {'0' * 64}")))
     publish(keys["tool-version"], parts=(part("tool/jaxlib", "jaxlib 0.9.1; not as installed: a.py is 1"),))
     publish(keys["executable"], parts=(part("tool/clang", "clang 6ed9cd818fda, clang/libc.so.6 0e0c431afddf"),))
     publish(keys["option"], parts=(part("arg/target", "'cuda'"), part("arg/n", "3")))
     publish(keys["weight"], parts=(part("weights/w", f"2 weights, manifest {manifest}"),), manifest=MANIFEST)
     publish(keys["read"], reads=(Read("weight", "w", "scale", "a" * 64), Read("file", "/src/x.h", "", "b" * 64)))
     publish(keys["code"], parts=(part("code/pkg.mod.helper#2", "mod.py:3"), part("code/pkg.model.f", "model.py:1")))
-    publish(keys["file"], parts=(part("file/depends/flags.txt", "flags.txt 0123456789ab"),))
+    publish(
+        keys["file"],
+        parts=(
+            part("file/depends/flags.txt", "0123456789ab"),
+            part("file/model", "my model.onnx 0123456789ab"),
+        ),
+    )
+    files = (part("file/src/a.c", "0123456789ab"), part("file/@flags.rsp", "0123456789ab"))
+    program = part("program/model.mlir", f"mlir:text, ir {'0' * 64}")
+    publish(keys["command"], stage="exec:cc", parts=(*files, program))
     return keys
 
 
@@ -79,6 +101,12 @@ def found(yard: Yard, entries: dict[str, str], **given: Any) -> set[str]:
         ({"sources": ("/src",)}, {"read"}),
         ({"sources": ("/src/x",)}, set()),
         ({"sources": ("/anywhere/flags.txt",)}, {"file"}),
+        ({"sources": ("/anywhere/my model.onnx",)}, {"file"}),
+        ({"sources": ("/anywhere/my",)}, set()),
+        ({"sources": ("/anywhere/a.c",)}, {"command"}),
+        ({"sources": ("/anywhere/flags.rsp",)}, {"command"}),
+        ({"sources": ("/anywhere/model.mlir",)}, {"command"}),
+        ({"sources": ("/anywhere/program",)}, set()),
         ({"sources": ("/somewhere/pkg/mod.py",)}, {"code"}),
         ({"sources": ("/somewhere/pkg/mode.py",)}, set()),
         ({"sources": ("/somewhere/other/mod.py",)}, set()),
@@ -176,6 +204,14 @@ def test_entries_of_real_stages(cache: cachec.Cache, weights_file: Path, tmp_pat
     def build(kernel: Path) -> bytes:
         return kernel.read_bytes()
 
+    settings = tmp_path / "settings.toml"
+    settings.write_text("settings")
+
+    @cache.stage(depends=[settings])
+    def configure(number: int) -> bytes:
+        return settings.read_bytes() * number
+
+    configure(2)
     weights = cachec.open_weights(weights_file)
     lower(weights, "cpu")
     lower(weights, "gpu", batch=4)
@@ -194,7 +230,8 @@ def test_entries_of_real_stages(cache: cachec.Cache, weights_file: Path, tmp_pat
     assert stages(weights=("scale",)) == ["fold", "lower", "lower"]
     assert stages(weights=("a",), tags=("slow",)) == ["lower", "lower"]
     assert stages(sources=(str(source),)) == ["build"]
-    assert stages(sources=(__file__,)) == ["build", "fold", "lower", "lower"]
+    assert stages(sources=(str(settings),)) == ["configure"]
+    assert stages(sources=(__file__,)) == ["build", "configure", "fold", "lower", "lower"]
     assert stages(sources=(str(tmp_path / "other.cu"),)) == []
 
 

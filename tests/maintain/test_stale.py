@@ -89,3 +89,21 @@ def test_a_stage_that_read_a_file(cache: cachec.Cache, tmp_path: Path) -> None:
     assert maintainer.plan(Selector(stale=True)).apply().removed
     assert build("a") == "a2"
     assert stale(maintainer) == {}
+
+
+def test_files_below_a_base_folder_count_from_the_one_that_is_set(yard: Yard, tmp_path: Path) -> None:
+    header = tmp_path / "checkout" / "x.h"
+    header.parent.mkdir()
+    header.write_text("1")
+    yard.publish(key_of(1), stage="exec:cc", reads=(Read("file", "base_dir:x.h", "", digest_bytes(b"1")),))
+
+    def at(base: Path | None) -> tuple[bool, int]:
+        maintainer = Maintainer(yard.store, base_dir=base)
+        return bool(stale(maintainer)), sum(1 for _ in maintainer.find(Selector(sources=(str(header),))))
+
+    assert at(header.parent) == (False, 1)
+    assert at(None) == (False, 0)  # that can't be told
+    header.write_text("2")
+    assert at(header.parent) == (True, 1)
+    assert at(None) == (False, 0)
+    assert at(tmp_path) == (True, 0)  # there is no such file in this one

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import re
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 import cachec
 from cachec.errors import LinkError, PluginError, UsageError
 from cachec.weights import WeightSet
-from cachec_mlir import load, program, strip, topology
+from cachec_mlir import load, modules, program, strip, topology
 from cachec_mlir.bindings import Bindings, bindings_of, generic, write_bytecode
 from cachec_mlir.plugin import MlirPlugin
 from tests.mlir.conftest import arrays, inline_program
@@ -192,6 +193,117 @@ def test_resources_of_any_size_are_read_back(nbytes, alignment, tmp_path):
     weights = WeightSet.from_arrays({"w": value} if nbytes else {})
     module = load(found.program, weights, bindings="iree", alignment=alignment)
     assert resources(module, tmp_path) == ({"w": value.tobytes()} if nbytes else {})
+
+
+# --- by reference
+
+
+@pytest.fixture
+def no_copy(monkeypatch) -> None:
+    """Linking to a file of its own is an error."""
+
+    def refused(*_: object) -> None:
+        raise AssertionError("copied")
+
+    monkeypatch.setattr(modules, "_mapped", refused)
+
+
+def saved(values: dict[str, np.ndarray], path: Path) -> WeightSet:
+    WeightSet.from_arrays(values).save(path)
+    return cachec.open_weights(path)
+
+
+def test_weights_of_a_file_are_used_where_they_lie(no_copy, run, tmp_path):
+    found = program(text_program(0).encode()).program
+    weights = saved(arrays(1), tmp_path / "w.safetensors")
+    module = load(found, weights, bindings="iree", alignment=8)
+    assert generic(module) == generic(Bindings("iree").parse(text_program(1).encode()))
+    del weights
+    (tmp_path / "w.safetensors").unlink()
+    gc.collect()
+    run(module, "builtin.module(func.func(linalg-generalize-named-ops), cse)")
+    assert resources(module, tmp_path) == weights_of(1)
+
+
+def test_in_place_and_copied_are_the_same_module(tmp_path, monkeypatch):
+    found = program(text_program(0).encode()).program
+    weights = saved(arrays(1), tmp_path / "w.safetensors")
+    in_place = load(found, weights, bindings="iree", alignment=8)
+    monkeypatch.setattr(modules, "views_in_place", lambda bound: None)
+    copied = load(found, weights, bindings="iree", alignment=8)
+    assert modules.fingerprint(in_place) == modules.fingerprint(copied)
+    assert str(in_place) == str(copied)
+
+
+@pytest.mark.parametrize("bindings", ["iree", "jax"])
+def test_a_stored_module_comes_back_without_a_copy(no_copy, bindings, tmp_path):
+    nbytes = 24 << 20
+    text = f"module {{ func.func private @f() attributes {{a.b = dense_resource<w> : tensor<{nbytes}xi8>}} }}"
+    value = np.arange(nbytes, dtype="u1").view("i1")
+    np.savez(tmp_path / "w.npz", w=value)
+    plugin, out = MlirPlugin(), Out(tmp_path)
+    weights = cachec.open_weights(tmp_path / "w.npz")
+    meta = plugin.encode(load(program(text.encode()).program, weights, bindings=bindings, alignment=1), out)
+    before = private()
+    module = plugin.decode(meta, out.paths)
+    assert private() - before < 8 << 20
+    for path in out.paths:
+        path.unlink()
+    assert resources(module, tmp_path)["w"] == value.tobytes()
+
+
+def private() -> int:
+    return int(re.search(r"RssAnon:\s+(\d+)", Path("/proc/self/status").read_text())[1]) << 10
+
+
+USES = {
+    "in a list": "a.b = [dense_resource<w> : tensor<4xf32>]",
+    "in a dictionary": "a.b = {c = dense_resource<w> : tensor<4xf32>}",
+    "of two types": "a.b = dense_resource<w> : tensor<4xf32>, a.c = dense_resource<w> : tensor<2x2xf32>",
+    "in both": "a.b = dense_resource<w> : tensor<4xf32>, a.c = [dense_resource<w> : tensor<4xf32>]",
+    "twice": "a.b = dense_resource<w> : tensor<4xf32>, a.c = dense_resource<w> : tensor<4xf32>",
+    "a name that is no word": 'a.b = dense_resource<"w"> : tensor<4xf32>, a.c = "dense_resource<w>"',
+    "a name like a placeholder": 'a.b = dense_resource<w> : tensor<4xf32>, a.c = "cachec-resource-0"',
+}
+
+
+@pytest.mark.parametrize("use", USES)
+@pytest.mark.parametrize("bindings", ["iree", "jax"])
+def test_wherever_a_resource_is_used_it_has_its_bytes(use, bindings, tmp_path):
+    """In place where that can be done, copied where not."""
+    text = f"module attributes {{{USES[use]}}} {{}}"
+    values = {"w": np.arange(4, dtype="f4")}
+    weights = saved(values, tmp_path / "w.safetensors")
+    found = cachec.Program(text, format="mlir:text", manifest=weights.manifest)
+    module = load(found, weights, bindings=bindings, alignment=8)
+    assert generic(module) == generic(Bindings(bindings).parse(text.encode()))
+    assert resources(module, tmp_path) == {"w": values["w"].tobytes()}
+
+
+def test_what_can_not_be_used_in_place_is_copied(tmp_path):
+    found = program(text_program(0).encode()).program
+    skewed = tmp_path / "w.bin"
+    values = arrays(1)
+    skewed.write_bytes(b"\0" * 3 + values["w1"].tobytes() + values["w2"].tobytes())
+    specs = found.manifest.weights
+    odd = WeightSet.from_weights(
+        {
+            "w1": WeightSet.from_files({"w1": (cut(skewed, 3, 512), specs["w1"])})["w1"],
+            "w2": WeightSet.from_arrays(values)["w2"],
+        }
+    )
+    for weights in (WeightSet.from_arrays(values), odd):
+        assert resources(load(found, weights, bindings="iree"), tmp_path) == weights_of(1)
+    good = saved(values, tmp_path / "w.safetensors")
+    for alignment in (1, 8, 64, 4096, 1 << 20):
+        module = load(found, good, bindings="iree", alignment=alignment)
+        assert resources(module, tmp_path) == weights_of(1)
+
+
+def cut(path: Path, start: int, nbytes: int) -> Path:
+    out = path.with_suffix(f".{start}")
+    out.write_bytes(path.read_bytes()[start : start + nbytes])
+    return out
 
 
 # --- bad rows

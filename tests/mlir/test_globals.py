@@ -435,6 +435,17 @@ def test_a_symbol_that_two_modules_declare_is_no_reference(value):
     assert stripped.ir == text
 
 
+def test_a_resource_of_the_name_of_a_parameter_is_refused():
+    """Two weights would be one."""
+    text = 'util.global private @a = #flow.parameter.named<"model"::"w"> : tensor<4xf32>\n'
+    text += "util.global private @b = dense_resource<w> : tensor<4xf32>\n"
+    for each in (text, text + trailer({"w": np.ones(4, "f4")})):
+        with pytest.raises(UsageError, match=r"'w'.*another scope="):
+            strip(each.encode(), to="parameter")
+        assert strip(each.encode(), to="parameter", scope="other").ir.count(b'"other"::"w"') == 1
+        assert strip(each.encode()).ir.count(b"dense_resource<w>") == 1
+
+
 def test_quoted_symbols_are_names():
     constant = f"dense<{listed(np.arange(64, dtype='f4'))}> : tensor<64xf32>"
     text = f'module {{\n  util.global private @"layers/0.w" = {constant}\n}}\n'.encode()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections.abc import Callable
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 import cachec
 from cachec_mlir import load, program
 from cachec_mlir.bindings import Bindings
+from tests.needs import MLIR_TOOLS, need
 
 #: Each form that a constant can stay in a stripped module in.
 CONSTANTS = {
@@ -65,8 +67,9 @@ def as_bytecode(text: str) -> cachec.Program:
     return program(text.encode(), format="mlir:bytecode", bindings="iree").program
 
 
-@pytest.mark.parametrize("name", CONSTANTS)
-@pytest.mark.parametrize("of", [as_program, as_bytecode])
+@pytest.mark.parametrize(
+    ("of", "name"), [*((as_program, name) for name in CONSTANTS), (as_bytecode, "splat"), (as_bytecode, "list")]
+)
 def test_iree(cache, name, of):
     import cachec_iree
 
@@ -142,6 +145,47 @@ def test_mlir_opt(cache, name, of, mlir_opt, tmp_path):
             assert found == mlir_opt(text.encode(), "--canonicalize").decode()
             printed.append(found)
     assert printed[0] != printed[1]
+
+
+NATIVE = """\
+memref.global "private" constant @c : memref<4xf32> = {0}
+func.func @main(%x: memref<4xf32>, %out: memref<4xf32>) attributes {{llvm.emit_c_interface}} {{
+  %c = memref.get_global @c : memref<4xf32>
+  linalg.mul ins(%x, %c : memref<4xf32>, memref<4xf32>) outs(%out : memref<4xf32>)
+  return
+}}
+"""
+
+
+@pytest.mark.parametrize("name", CONSTANTS)
+def test_native(cache, name):
+    """mlir-opt, mlir-translate and clang, each a stage; the constant is in what each of them makes."""
+    need(*MLIR_TOOLS)
+    from cachec_mlir import native
+
+    @cache.stage
+    def lower(module: cachec.Program) -> cachec.Program:
+        return native.to_llvm_dialect(module)
+
+    @cache.stage
+    def translate(module: cachec.Program) -> cachec.Program:
+        return native.to_llvm_ir(module)
+
+    @cache.stage
+    def build(module: cachec.Program) -> cachec.File:
+        return native.to_library(module, cpu="x86-64" if os.uname().machine == "x86_64" else "generic")
+
+    kinds = [("float32", (4,))]
+    for turn in range(2):
+        for number, text in enumerate(modules(name, NATIVE)):
+            made, outcomes = program(text.encode(), to="undefined").program, []
+            for stage in (lower, translate, build):
+                made, outcome = cache.call(stage, made)
+                outcomes.append(outcome.reason.value == "hit")
+            assert outcomes == [turn == 1] * 3, (turn, number)
+            linked = cachec.link(made, cachec.WeightSet.from_arrays({}))
+            found = linked.function("main", inputs=kinds, outputs=kinds)(X)
+            np.testing.assert_allclose(found, X * value_of(name, number), atol=1e-6)
 
 
 def test_a_constant_that_is_large_enough_is_no_part_of_the_key_only_where_it_was_lifted():

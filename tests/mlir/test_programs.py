@@ -11,8 +11,9 @@ import pytest
 import cachec
 from cachec.errors import CheckpointError, LinkError, UsageError
 from cachec.weights import WeightSet
-from cachec_mlir import program
+from cachec_mlir import link, program
 from cachec_mlir.bindings import Bindings, write_bytecode
+from cachec_mlir.symbols import alpha, alpha_manifest
 from tests.mlir.conftest import arrays, inline_program
 from tests.mlir.conftest import program as text_program
 
@@ -223,6 +224,15 @@ def test_a_text_that_has_such_names_already():
     text = layer("alpha.1", "alpha.0")
     found = program(text.encode(), symbols="alpha")
     assert found.program.manifest.callers == {"alpha_.0": "alpha.1", "alpha_.1": "alpha.0"}
+    unused = WeightSet.from_arrays({**arrays(0), "alpha.0": arrays(1)["w2"]})
+    names = alpha(text_program(0).encode(), to="resource", scope="", taken=unused).names
+    assert names == {"alpha_.0": "w1", "alpha_.1": "w2"}
+    manifest = alpha_manifest(unused.manifest, names)
+    assert {name: spec.shape for name, spec in manifest.weights.items()} == {
+        "alpha_.0": (8, 16),
+        "alpha_.1": (16, 8),
+        "alpha.0": (16, 8),
+    }
     with pytest.raises(UsageError, match="linker"):
         program(b'module { memref.global "private" constant @w : memref<4xf32> }', to="undefined", symbols="alpha")
 
@@ -260,6 +270,73 @@ def test_two_layers_are_compiled_once_and_linked_to_their_own_weights(tmp_path, 
         with pytest.raises(LinkError, match="extra"):
             cachec.link(module, everything)
     assert outcomes[1] == ("hit" if mode == "on" else outcomes[0])
+
+
+def test_the_names_of_weights_are_kept_in_the_trace(tmp_path):
+    """Programs and files that a stage makes of several layers mean the weights of their own layer, also on a hit."""
+    import cachec_iree
+
+    layers = {}
+    for number in range(2):
+        values = {f"layer{number}.{name}": value for name, value in arrays(10 + number).items()}
+        layers[number] = layer(f"layer{number}.w1", f"layer{number}.w2"), WeightSet.from_arrays(values)
+
+    def check(artifact: cachec.File, number: int) -> None:
+        found = cachec.link(artifact, layers[number][1])(X)
+        np.testing.assert_allclose(found, expected(arrays(10 + number)), atol=1e-5)
+
+    for turn in range(2):  # as two processes
+        cache = cachec.Cache(tmp_path / "cache", log="off", mode="on")
+
+        @cache.stage
+        def strip(text: str) -> cachec.Program:
+            return program(text.encode(), to="parameter", symbols="alpha").program
+
+        @cache.stage(tools=["iree-base-compiler"])
+        def build(module: cachec.Program) -> cachec.File:
+            return cachec_iree.compile(module, cpu="generic")
+
+        @cache.stage
+        def whole(text: str, *, build=build, strip=strip) -> cachec.File:
+            return build(strip(text))
+
+        @cache.stage
+        def mixed(
+            module: cachec.Program, text: str, *, build=build, strip=strip
+        ) -> tuple[cachec.File, cachec.File, cachec.Program, cachec.Program]:
+            other = strip(text)
+            return build(module), build(other), module, other
+
+        outcomes = []
+        for number, (text, _) in layers.items():
+            program_, outcome = cache.call(strip, text)
+            outcomes.append(outcome.reason.value)
+            check(build(program_), number)
+            made, outcome = cache.call(whole, text)
+            outcomes.append(outcome.reason.value)
+            check(made, number)
+            (own, others, module, other), outcome = cache.call(mixed, program_, layers[1 - number][0])
+            outcomes.append(outcome.reason.value)
+            check(own, number)
+            check(others, 1 - number)
+            check(build(module), number)
+            check(build(other), 1 - number)
+        assert turn == 0 or set(outcomes) == {"hit"}
+
+
+def test_tied_weights_are_tied_under_other_names(tmp_path):
+    """Whichever of them is used first."""
+    value = arrays(0)["w1"]
+    for first, second in (("a", "b"), ("b", "a")):
+        weights = WeightSet.from_arrays({"a": value, "b": value}, tied=[("a", "b")])
+        text = layer(first, second).replace("tensor<16x8xf32>", "tensor<8x16xf32>")
+        ir, names = alpha(text.encode(), to="resource", scope="", taken=weights)
+        manifest = alpha_manifest(weights.manifest, names)
+        assert names == {"alpha.0": first, "alpha.1": second}
+        assert {spec.alias for spec in manifest.weights.values()} == {"alpha.0"}
+        ir = ir[: ir.index(b"{-#")]
+        assert link(ir, weights, tmp_path / "m.mlir", names=names, manifest=manifest).nbytes
+        manifest.check(weights.rename({old: new for new, old in names.items()}).specs)
 
 
 def test_jax_names_weights_by_their_order_of_use(cache):

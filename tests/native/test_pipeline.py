@@ -142,6 +142,9 @@ def test_names_are_not_kept_of_a_program_that_is_keyed_without_them(mlp):
     unnamed = cachec.Program(text, format="mlir:text", manifest=weights.manifest, canonical="0" * 64)
     for passes in (
         ["--mlir-print-debuginfo"],
+        ["--emit-bytecode"],
+        ["--mlir-use-nameloc-as-prefix"],
+        ["--split-input-file"],
         ["--pass-pipeline=builtin.module(ensure-debug-info-scope-on-llvm-func)"],
     ):
         with pytest.raises(UsageError, match="keeps names"):

@@ -274,7 +274,13 @@ def test_a_file_that_an_option_names_counts_by_content(cache, tmp_path):
 
 def test_names_are_not_kept_of_a_program_that_is_keyed_without_them():
     unnamed = Program(TEXT, format="mlir:text", manifest=weights().manifest, canonical="0" * 64)
-    for option in ("--iree-llvmcpu-debug-symbols=true", "--iree-vm-bytecode-module-strip-source-map=false"):
+    for option in (
+        "--iree-llvmcpu-debug-symbols=true",
+        "--iree-vm-bytecode-module-strip-source-map=false",
+        "--emit-mlir-bytecode",
+        "-mlir-use-nameloc-as-prefix",
+        "--split-input-file",
+    ):
         with pytest.raises(UsageError, match=f"{option} keeps names"):
             cachec_iree.compile(unnamed, options=[option])
     named = cachec_iree.compile(program(), options=["--iree-llvmcpu-debug-symbols=true"])

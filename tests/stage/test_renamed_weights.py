@@ -98,6 +98,47 @@ def test_two_programs_that_mean_different_weights_are_refused(cache):
     assert both(renamed("a", "b"), renamed("a", "b")) == 1
     with pytest.raises(UnkeyableArgument, match="'a'"):
         both(renamed("a", "b"), renamed("b", "a"))
+    plain = renamed("a", "b").linked_as(Manifest.of(renamed("a", "b").manifest.weights))
+    for order in ((plain, renamed("a", "b")), (renamed("a", "b"), plain)):  # its own "alpha.0"
+        with pytest.raises(UnkeyableArgument, match=r"'alpha\.0'"):
+            both(*order)
+    assert both(plain, plain) == 1
+    assert both(renamed("alpha.0", "alpha.1"), plain) == 1
+
+
+def test_a_stage_within_a_stage_does_not_mix_them_up(cache):
+    """Inside a stage its argument's weights have the argument's names: no other program's map explains these."""
+
+    @cache.stage
+    def inner(one: Program, other: Program) -> list[Program]:
+        return [one, other]
+
+    @cache.stage
+    def outer(one: Program) -> list[Program]:
+        return inner(one, renamed("c", "d"))
+
+    with pytest.raises(UnkeyableArgument, match=r"'alpha\.0'"):
+        outer(renamed("a", "b"))
+
+
+def test_files_that_a_stage_made_keep_their_names(cache):
+    """Also where the stage was given a program of other names."""
+
+    @cache.stage
+    def build(program: Program) -> tuple[cachec.File, cachec.File, cachec.Dir]:
+        with cachec.scratch() as folder:
+            (folder / "d").mkdir()
+            (folder / "f").write_bytes(b"1")
+            own = renamed("c", "d").manifest
+            made = [cachec.File(folder / "f", kind=FORMAT, manifest=each) for each in (program.manifest, own)]
+            return (*made, cachec.Dir(folder / "d", FORMAT, own))
+
+    for names in (("a", "b"), ("x", "y")):
+        found = [each.manifest.callers for each in build(renamed(*names))]
+        assert found == [
+            dict(zip(("alpha.0", "alpha.1"), each, strict=True)) for each in (names, ("c", "d"), ("c", "d"))
+        ]
+    assert reason(cache, build, renamed("e", "f")) == "hit"
 
 
 def test_link_takes_the_callers_weights(monkeypatch):

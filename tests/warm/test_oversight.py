@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 
@@ -24,8 +26,10 @@ def double(cache: cachec.Cache) -> cachec.Stage:
 
 
 def test_nothing_is_in_force_by_default(double: cachec.Stage) -> None:
-    assert (current().mode, current().on_outcome, current().defer) == (None, None, None)
-    assert double(1) == 2
+    program = "from cachec.oversight import current as c; assert (c().mode, c().on_outcome, c().defer) == (None,) * 3"
+    subprocess.run([sys.executable, "-c", program], check=True)  # this process has the plugin's
+    with oversee_process(Oversight()):
+        assert double(1) == 2
 
 
 def test_every_outcome_is_heard_also_of_misses_errors_and_nested_calls(

@@ -56,6 +56,10 @@ def alive(pid: int) -> bool:
         ('call = "stages:double"\nmatrix = { m = [1] }', "the row gives m"),
         ('call = "leaves:f"', "its worker ended with status 3"),
         ('call = "dies:f"', "its worker was ended by SIGKILL"),
+        ('call = "exits:f"', "SystemExit: 4"),
+        ('call = "words:no_text"', "ValueError: a\\udcff"),
+        ('call = "words:no_words"', "Mute: (its text can't be had: ZeroDivisionError)"),
+        ('call = "words:many"', "ValueError: xxx"),
         ('call = "loops:f"\ntimeout = 0.6', "it did not end in 0.6 s and was killed; raise `timeout`"),
     ],
 )
@@ -65,6 +69,17 @@ def test_a_target_that_can_not_be_run(project: Project, fields: str, words: str)
     project.write("needs.py", "import nowhere_to_be_found\n")
     project.write("leaves.py", "import os\ndef f():\n    print('bye', flush=True)\n    os._exit(3)\n")
     project.write("dies.py", "import os, signal\ndef f():\n    os.kill(os.getpid(), signal.SIGKILL)\n")
+    project.write("exits.py", "import sys\ndef f():\n    sys.exit(4)\n")
+    project.write(
+        "words.py",
+        """
+        class Mute(Exception):
+            def __str__(self): return 1 / 0
+        def no_text(): raise ValueError("a\\udcff")
+        def no_words(): raise Mute
+        def many(): raise ValueError("x" * 10_000_000)
+        """,
+    )
     project.write("loops.py", "def f():\n    print('going')\n    while True:\n        pass\n")
     fine = '[warm.targets.fine]\ncall = "stages:doubled"\nmatrix = { n = [1, 2] }\n'
     project.targets(f"[warm.targets.t]\n{fields}\n{fine}")
@@ -73,6 +88,7 @@ def test_a_target_that_can_not_be_run(project: Project, fields: str, words: str)
     assert [found.pop(name) for name in list(found) if name.startswith("t")] == ["failed"]
     assert set(found.values()) == {"compiled"}, "the others went on"
     assert words in summary.results[0].error + summary.results[0].output
+    assert len(summary.results[0].error) < 3000
     if "leaves" in fields:
         assert "bye" in summary.results[0].output
     if "loops" in fields:
@@ -213,3 +229,24 @@ def test_the_pool_runs_nothing_but_rows() -> None:
         pool.submit(print, "x")
     with pytest.raises(RuntimeError, match="shut down"):
         pool.submit(warm.schedule.run_task, None)  # type: ignore[attr-defined]
+
+
+def test_a_worker_that_can_not_be_started_ahead_is_started_with_the_row(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project.targets('[warm.targets.fine]\ncall = "stages:doubled"\nmatrix = { n = [1] }\n')
+    start = subprocess.Popen.__init__
+    tries = []
+
+    def refuse(self: object, *args: object, **named: object) -> None:
+        tries.append(args)
+        if len(tries) == 1:
+            raise BlockingIOError(11, "Resource temporarily unavailable")
+        start(self, *args, **named)  # type: ignore[misc]
+
+    monkeypatch.setattr(subprocess.Popen, "__init__", refuse)
+    with WorkerPool(1) as pool:
+        pool.prestart()
+        until(lambda: tries)
+        assert set(statuses(project.warm(executor=pool, jobs=1)).values()) == {"compiled"}
+    assert len(tries) == 2

@@ -320,3 +320,9 @@ def test_rows_alone_may_be_given(project: Project) -> None:
     project.targets(DOUBLED + '\nafter = ["other"]\n[warm.targets.other]\ncall = "stages:fails"\n')
     rows = [row for row in warm.load().rows if row.target == "doubled"]
     assert set(statuses(warm.warm(rows)).values()) == {"compiled"}, "what they wait for was not given, so it is done"
+
+
+def test_rows_that_wait_for_each_other_are_refused(project: Project) -> None:
+    rows = [warm.Row(id=one, target=one, axes={}, call="stages:nothing", after=(other,)) for one, other in ("ab", "ba")]
+    with pytest.raises(UsageError, match="rows wait for each other: a, b"):
+        warm.warm(rows, check=True)

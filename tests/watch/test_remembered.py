@@ -51,7 +51,12 @@ def test_models_and_tools_that_were_read_long_ago(project: Any, watch: Watch) ->
     assert project.warm().exit_code == 0
     assert project.warm(check=True).exit_code == 0
     watching = watch()
-    for path, target in (("model.bin", "models"), ("data/a.bin", "models"), ("side.txt", "sides"), ("bin/tool", "tools")):
+    for path, target in (
+        ("model.bin", "models"),
+        ("data/a.bin", "models"),
+        ("side.txt", "sides"),
+        ("bin/tool", "tools"),
+    ):
         file = project.folder / path
         known = file.read_bytes()
         file.write_bytes(known[:-1] + b"!")

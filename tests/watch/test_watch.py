@@ -325,3 +325,35 @@ def test_files_that_changed_while_they_were_first_looked_at(tmp_path: Path) -> N
     (tmp_path / "absent").write_text("")
     assert files.changed(installed=True, entries=False, folders=True) == [str(tmp_path / "absent")]
     assert files.changed(installed=True, entries=False, folders=True) == []
+
+
+def test_a_configuration_file_that_goes_and_comes_back(warmed: Any, watch: Watch) -> None:
+    watching = watch()
+    file = warmed.folder / "cachec.toml"
+    text = file.read_text()
+    file.unlink()
+    assert "declares no targets any more" in watching.next("error").why
+    edit(warmed.folder / "stages.py", "return 2 * n", "return n + n")
+    watching.next("stale", "doubled[n=1]")
+    file.write_text(text.replace("n = [1]", "n = [1, 2]"))
+    watching.next("stale", "doubled[n=2]")
+
+
+def test_a_configuration_file_that_takes_over(warmed: Any, watch: Watch) -> None:
+    text = (warmed.folder / "cachec.toml").read_text()
+    (warmed.folder / "cachec.toml").unlink()
+    warmed.write("pyproject.toml", text.replace("[warm", "[tool.cachec.warm"))
+    watching = watch()
+    warmed.targets(text.replace("n = [1]", "n = [1, 2]"))
+    watching.next("stale", "doubled[n=2]")
+
+
+def test_edits_within_a_second_that_keep_the_size(warmed: Any, watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python would take the compiled module of the edit before for that of this one."""
+    monkeypatch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
+    watching = watch()
+    for _ in range(4):
+        edit(warmed.folder / "stages.py", "return 2 * n", "return 3 * n")
+        watching.next("stale", "doubled[n=1]")
+        edit(warmed.folder / "stages.py", "return 3 * n", "return 2 * n")
+        watching.next("warm", "doubled[n=1]")

@@ -194,13 +194,19 @@ def test_a_worker_with_only_its_own_file(tmp_path: Path, make: Any) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"drop": "w_shard-2-of-2"}, "missing shard 'w_shard-2-of-2'"),
-        ({"drop": "w_shard-1-of-2"}, "missing shard 'w_shard-1-of-2'"),
-        ({"add": "w_shard-3-of-2"}, "extra shard 'w_shard-3-of-2'"),
-        ({"add": "w_shard-0-of-2"}, "extra shard 'w_shard-0-of-2'"),
-        ({"add": "w_shard-1-of-4"}, "expected 2 shards (world_size), found 4"),
-        ({"add": "w"}, "both whole and in shards"),
-        ({"axes": '{"w": 2}'}, "axis expected below 2"),
+        (
+            {"drop": "w_shard-2-of-2"},
+            "missing shard 'w_shard-2-of-2', expected for rank=R of world_size=2; found number 1 of 'w', in F0",
+        ),
+        (
+            {"drop": "w_shard-1-of-2"},
+            "missing shard 'w_shard-1-of-2', expected for rank=R of world_size=2; found number 2 of 'w', in F1",
+        ),
+        ({"add": "w_shard-3-of-2"}, "F1: extra shard 'w_shard-3-of-2': expected numbers 1 to 2, found 3"),
+        ({"add": "w_shard-0-of-2"}, "F1: extra shard 'w_shard-0-of-2': expected numbers 1 to 2, found 0"),
+        ({"add": "w_shard-1-of-4"}, "F1: 'w_shard-1-of-4': expected 2 shards (world_size), found 4"),
+        ({"add": "w"}, "F1: 'w' is there both whole and in shards; expected one of them"),
+        ({"axes": '{"w": 2}'}, "F0: 'w': shard axis expected below 2 for [2, 3], found 2"),
         ({"axes": '{"w": -1}'}, "from 0"),
         ({"axes": '{"w": 0, "u": 0}'}, "names 'u'"),
         ({"axes": "[1]"}, "JSON object"),
@@ -211,7 +217,9 @@ def test_a_worker_with_only_its_own_file(tmp_path: Path, make: Any) -> None:
 def test_shards_that_do_not_fit(tmp_path: Path, make: Any, change: Any, message: str, rank: int) -> None:
     with pytest.raises(CheckpointError) as error:
         open_weights(_cut(tmp_path, make, **change), rank=rank, world_size=2)
-    assert message in str(error.value)
+    for number in range(2):
+        message = message.replace(f"F{number}", str(tmp_path / f"{number}.safetensors"))
+    assert message.replace("=R", f"={rank}") in str(error.value)
 
 
 def test_shards_of_other_shapes(tmp_path: Path, make: Any) -> None:
@@ -219,8 +227,16 @@ def test_shards_of_other_shapes(tmp_path: Path, make: Any) -> None:
     uneven = open_weights(make.write(tmp_path / "u.safetensors", tensors), rank=1, world_size=2)
     assert uneven["w"].shape == (1, 3)
     tensors["w_shard-2-of-2"] = make.ramp(2, 4)
-    with pytest.raises(CheckpointError, match="shard 2 expected float32"):
+    with pytest.raises(
+        CheckpointError, match=r"x\.safetensors: 'w': shard 2 expected float32 .*, found float32 \[2, 4\]"
+    ):
         open_weights(make.write(tmp_path / "x.safetensors", tensors), rank=0, world_size=2)
+    files = [
+        make.write(tmp_path / f"y{number}.safetensors", {f"w_shard-{number}-of-2": tensors[f"w_shard-{number}-of-2"]})
+        for number in (1, 2)
+    ]
+    with pytest.raises(CheckpointError, match=r"y2\.safetensors: 'w': shard 2 expected float32 .*, found"):
+        open_weights(files, rank=0, world_size=2)
 
 
 def test_the_wrong_world(tmp_path: Path, make: Any) -> None:
@@ -228,8 +244,13 @@ def test_the_wrong_world(tmp_path: Path, make: Any) -> None:
     with pytest.raises(CheckpointError, match="expected 4 shards \\(world_size\\), found 2; open it with world_size=2"):
         open_weights(paths, rank=0, world_size=4)
     for rank, size in ((0, None), (None, 2), (2, 2), (-1, 2), (True, 2)):
-        with pytest.raises(UsageError, match="go together"):
-            open_weights(paths, rank=rank, world_size=size)
+        for source in (paths, paths[0]):
+            with pytest.raises(UsageError) as wrong:
+                open_weights(source, rank=rank, world_size=size)
+            label = ", ".join(map(str, paths)) if source is paths else str(source)
+            assert str(wrong.value) == (
+                f"{label}: rank= and world_size= go together, with 0 <= rank < world_size; found {rank!r} of {size!r}"
+            )
     plain = make.write(tmp_path / "p.safetensors", {"a": make.ramp(2)})
     with pytest.raises(CheckpointError, match="no tensor is named"):
         open_weights(plain, rank=0, world_size=2)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +69,91 @@ def test_a_file_that_changed_or_went(tmp_path: Path) -> None:
     (folder / "b.bin").unlink()
     details = [damage.detail for damage in verify(weights).damages]
     assert details == ["changed after it was opened", "can't be opened any more: No such file or directory"]
+
+
+# --- CRC-32 of the members of an archive
+
+
+def archives(folder: Path) -> tuple[Path, Path]:
+    """The weights a and b as numpy's .npz and as PyTorch's .pt."""
+    import torch
+
+    arrays = {"a": np.arange(1000, dtype=np.float32), "b": np.ones((3, 5), np.float32)}
+    np.savez(folder / "m.npz", **arrays)
+    torch.save({name: torch.from_numpy(array) for name, array in arrays.items()}, folder / "m.pt")
+    return folder / "m.npz", folder / "m.pt"
+
+
+def test_members_of_archives(tmp_path: Path) -> None:
+    for path in archives(tmp_path):
+        seen: list[tuple[int, int]] = []
+        size = path.stat().st_size
+        assert verify(open_weights(path), lambda done, total, seen=seen: seen.append((done, total))) == (1, ())
+        assert seen == sorted(seen)
+        assert seen[-1] == (size, size)
+        place = open_weights(path)["a"].place()
+        assert place is not None
+        data = bytearray(path.read_bytes())
+        data[place.offset + 100] ^= 1
+        path.write_bytes(data)
+        with zipfile.ZipFile(path) as archive:
+            member = archive.testzip()
+        found = verify(open_weights(path))
+        assert (found.checksums, [damage.names for damage in found.damages]) == (1, [("a",)])
+        assert found.damages[0].path == str(path)
+        assert found.damages[0].detail.startswith(f"member {member!r}: crc32 expected ")
+
+
+def test_every_member_counts_and_each_is_said(tmp_path: Path) -> None:
+    path, _ = archives(tmp_path)
+    data = bytearray(path.read_bytes())
+    for name in "ab":
+        place = open_weights(path)[name].place()
+        assert place is not None
+        data[place.offset] ^= 0x80
+    path.write_bytes(data)
+    assert [damage.names for damage in verify(open_weights(path)).damages] == [("a",), ("b",)]
+
+
+def test_the_stated_crc_of_a_member_counts(tmp_path: Path) -> None:
+    path, _ = archives(tmp_path)
+    with zipfile.ZipFile(path) as archive:
+        crc = archive.getinfo("b.npy").CRC
+    data = path.read_bytes()
+    at = data.rindex(crc.to_bytes(4, "little"))
+    path.write_bytes(data[:at] + bytes(4) + data[at + 4 :])  # one zero is no archive without them
+    [damage] = verify(open_weights(path)).damages
+    assert (damage.names, damage.detail) == (("b",), f"member 'b.npy': crc32 expected 00000000, found {crc:08x}")
+
+
+def test_an_archive_without_them(tmp_path: Path) -> None:
+    import torch
+    from torch.serialization import get_crc32_options, set_crc32_options
+
+    before = get_crc32_options()
+    set_crc32_options(False)
+    try:
+        torch.save({"a": torch.arange(5.0)}, tmp_path / "m.pt")
+    finally:
+        set_crc32_options(before)
+    assert verify(open_weights(tmp_path / "m.pt")) == (0, ())
+
+
+def test_an_archive_in_place(tmp_path: Path) -> None:
+    store = WeightStore(tmp_path / "store")
+    for path in archives(tmp_path):
+        assert store.add(open_weights(path), path.suffix[1:], own=False).checksums == 1
+        assert store.verify(path.suffix[1:]) == ()
+    # Bytes that rot on the disk change no time of the file: its record is made to agree with what stands there.
+    path = tmp_path / "m.npz"
+    data = bytearray(path.read_bytes())
+    place = open_weights(path)["b"].place()
+    assert place is not None
+    data[place.offset] ^= 1
+    path.write_bytes(data)
+    store.add(open_weights(path), "rotten", own=False)
+    [damage] = store.verify("rotten")
+    assert damage.names == ("b",)
 
 
 def test_what_states_nothing(tmp_path: Path, model: Path, make: Any) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import re
+import struct
 import subprocess
 import sys
 import textwrap
@@ -427,3 +428,58 @@ def test_parts_of_two_arguments(cache: cachec.Cache, two_hundred: Any) -> None:
     for _ in range(2):
         found = merge(one, two)
         assert (found["a"].read()[0, 0], found["b"].read()[0, 0]) == (1, 50)
+
+
+_SLICED = """
+    import os, sys
+    import cachec
+    from cachec.weights import open_weights
+
+    def private():
+        with open("/proc/self/smaps_rollup") as lines:
+            return next(int(line.split()[1]) for line in lines if line.startswith("Private_Dirty:")) << 10
+
+    folder, path, how = sys.argv[1:]
+    cache = cachec.Cache(folder, log="off")
+
+    @cache.stage(version="1")
+    def cut(weights: cachec.WeightSet, axis: int) -> cachec.WeightSet:
+        return weights.shard({"w": axis}, 1, 2)
+
+    weights = open_weights(path, access=how)
+    cut(weights.select(["small"]).rename({"small": "w"}), 1)
+    peak, real = 0, os.write
+
+    def write(fd, data):
+        global peak
+        peak = max(peak, private())
+        return real(fd, data)
+
+    os.write = write
+    before = private()
+    axis = 1 if how == "mmap" else 0
+    own = cut(weights.select(["w"]), axis)
+    assert peak, "the peak is looked at while it is stored"
+    print(peak - before, own["w"].digest(), weights.select(["w"]).shard({"w": axis}, 1, 2)["w"].digest())
+"""
+
+
+@pytest.mark.parametrize("access", ["mmap", "read"])
+def test_a_slice_is_stored_in_pieces(tmp_path: Path, make: Any, access: str) -> None:
+    """Of a strided slice, and of one that is read instead of mapped, never more than a piece is in memory."""
+    path = make.write(tmp_path / "w.safetensors", {"small": make.ramp(4, 4), "w": make.ramp(2, 4)})
+    data = path.read_bytes().replace(b"[2, 4]", b"[4096, 8192]").replace(b"[64, 96]", b"[64, %d]" % (64 + (128 << 20)))
+    path.write_bytes(struct.pack("<Q", len(data) - 96 - 8) + data[8:])
+    os.truncate(path, len(data) - 32 + (128 << 20))
+    script = tmp_path / "script.py"
+    script.write_text(textwrap.dedent(_SLICED))
+    done = subprocess.run(
+        [sys.executable, str(script), str(tmp_path / "cache"), str(path), access],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    peak, stored, wanted = done.stdout.split()
+    assert stored == wanted
+    assert int(peak) < 24 << 20, "the slice has 64 MiB"

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import mmap
 import os
 import runpy
 from pathlib import Path
 
 import pytest
 
+from cachec import fsio
 from cachec.errors import CheckpointError
 from cachec.weights import open_weights
 
@@ -16,8 +18,16 @@ FOLDER = Path(__file__).parent.parent / "hostile"
 EXPECTED = json.loads((FOLDER / "safetensors.json").read_text())
 
 
+def refuse_maps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reader validates before it maps."""
+    for name in ("map_read", "map_untracked", "map_private"):
+        monkeypatch.setattr(fsio, name, lambda *_: pytest.fail("mapped before it was validated"))
+    monkeypatch.setattr(mmap, "mmap", lambda *_, **__: pytest.fail("mapped before it was validated"))
+
+
 @pytest.mark.parametrize("name", sorted(EXPECTED))
-def test_refused(name: str) -> None:
+def test_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    refuse_maps(monkeypatch)
     with pytest.raises(CheckpointError) as error:
         open_weights(FOLDER / name)
     assert EXPECTED[name] in str(error.value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
 from pathlib import Path
 
@@ -136,3 +137,29 @@ def test_a_data_section_that_begins_anywhere_is_read_aligned(tmp_path: Path) -> 
         for found in (weight.read(), weight.private()):
             assert found.flags.aligned
             np.testing.assert_array_equal(found, array)
+
+
+def test_sharded_checkpoints_of_the_hub(tmp_path: Path) -> None:
+    """An index and its shards, as Hugging Face's library writes and reads them."""
+    hub = pytest.importorskip("huggingface_hub")
+    torch = pytest.importorskip("torch")
+    wanted = {f"l{number}.weight": torch.arange(16.0).reshape(4, 4) + number for number in range(5)}
+    (tmp_path / "theirs").mkdir()
+    hub.save_torch_state_dict(wanted, tmp_path / "theirs", max_shard_size=150)
+    weights = open_weights(tmp_path / "theirs")
+    assert len(list((tmp_path / "theirs").glob("*.safetensors"))) == 3
+    assert list(weights) == sorted(wanted)
+    for name, tensor in wanted.items():
+        np.testing.assert_array_equal(weights[name].read(), tensor.numpy())
+    (tmp_path / "ours").mkdir()
+    weights.save(tmp_path / "ours" / "model.safetensors", shard_size=150)
+    index = "model.safetensors.index.json"
+    ours, theirs = (json.loads((tmp_path / side / index).read_text()) for side in ("ours", "theirs"))
+    assert ours["weight_map"] == theirs["weight_map"]
+    assert ours["metadata"]["total_size"] == theirs["metadata"]["total_size"]
+    model = torch.nn.Module()
+    for number in range(5):
+        model.add_module(f"l{number}", torch.nn.Linear(4, 4, bias=False))
+    hub.load_torch_model(model, tmp_path / "ours", strict=True)
+    for name, tensor in wanted.items():
+        assert torch.equal(model.state_dict()[name], tensor)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import os
 import re
@@ -215,3 +216,57 @@ def test_jax_arrays_outlive_the_set(large: Path) -> None:
     weights.release()
     gc.collect()
     assert float(array[7]) == 7
+
+
+def _written_through(kind: str, weights: WeightSet) -> Any:
+    """What a library makes of a weight; writes zeros into it where the library lets itself."""
+    weight = weights["a"]
+    if kind.startswith("torch"):
+        torch = pytest.importorskip("torch")
+        tensor = {"torch.from_dlpack": torch.from_dlpack, "torch.asarray": torch.asarray}[kind](weight)
+        return tensor.zero_()
+    if kind == "tvm":
+        tvm = pytest.importorskip("tvm")
+        array = tvm.runtime.from_dlpack(weight)
+        array.copyfrom(np.zeros(array.shape, "f4"))
+        return array.numpy()
+    if kind == "jax":
+        return pytest.importorskip("jax").numpy.from_dlpack(weight) * 0
+    exported = np.from_dlpack(weight)
+    ctypes.memset(exported.ctypes.data, 0, exported.nbytes)  # as C code does, which numpy can't keep from it
+    return exported
+
+
+ROADS = ("file", "read", "shard", "overlay", "owned", "memory", "npz")
+#: TVM takes only what is aligned to 64 bytes, as the store's own files are, and says so of the rest.
+IMPORTERS = {"torch.from_dlpack": ROADS, "torch.asarray": ROADS, "tvm": ("owned",), "jax": ROADS, "numpy": ROADS}
+
+
+@pytest.mark.parametrize(("kind", "road"), [(kind, road) for kind, roads in IMPORTERS.items() for road in roads])
+def test_no_importer_writes_through(tmp_path: Path, model: Path, make: Any, kind: str, road: str) -> None:
+    """Whatever ignores read-only gets pages of its own: no file, no memory of the user, no other array changes."""
+    from cachec.weights.owned import WeightStore
+
+    array = make.ramp(8, 3, start=1)
+    path = make.write(tmp_path / "a.safetensors", {"a": array})
+    store = WeightStore(tmp_path / "store")
+    store.add(open_weights(path), "a")
+    np.savez(tmp_path / "a.npz", a=array)
+    weights = {
+        "file": lambda: open_weights(path),
+        "read": lambda: open_weights(path, access="read"),
+        "shard": lambda: open_weights(path).shard({"a": 0}, 1, 2),
+        "overlay": lambda: from_arrays({"a": array + 1}).overlay(open_weights(path)),
+        "owned": lambda: store.open("a"),
+        "memory": lambda: from_arrays({"a": array}),
+        "npz": lambda: open_weights(tmp_path / "a.npz"),
+    }[road]()
+    before, expected, files = weights["a"].read(), array.copy(), [path, *store.tensors.rglob("*"), tmp_path / "a.npz"]
+    content = {file: file.read_bytes() for file in files if file.is_file()}
+    digest = weights["a"].digest()
+    assert not np.any(np.asarray(_written_through(kind, weights)))
+    np.testing.assert_array_equal(array, expected)
+    np.testing.assert_array_equal(before, expected[4:] if road == "shard" else expected)
+    np.testing.assert_array_equal(weights["a"].read(), before)
+    assert weights["a"].digest() == digest
+    assert {file: file.read_bytes() for file in content} == content

@@ -17,7 +17,7 @@ from cachec import Reason
 from cachec.errors import CheckpointError, UnknownWeight, UsageError
 from cachec.hashing import FileDigests, digest_bytes
 from cachec.recording import Recorder
-from cachec.weights import WeightSet, from_arrays, open_weights
+from cachec.weights import WeightSet, from_arrays, open_weights, writing
 from cachec.weights.sharding import shard_name
 from cachec.weights.spans import Spans, copy_spans, read_spans, slice_spans
 
@@ -468,6 +468,17 @@ def test_saving_again(cut: Path, whole: Path, tmp_path: Path) -> None:
         weights.save_shards(tmp_path / "three", {"l0.row": 0}, 3)
     weights.save_shards(tmp_path / "three", {"l0.row": 0}, 3, pad=True)
     assert open_weights(tmp_path / "three", rank=2, world_size=3)["l0.row"].shape == (3, 6)
+
+
+def test_more_workers_than_files_that_are_open_at_once(
+    tmp_path: Path, make: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writing, "_TOGETHER", 2)
+    from_arrays({"w": make.ramp(5, 3)}).save_shards(tmp_path / "cut", {"w": 0}, 5)
+    for rank in range(5):
+        own = open_weights(tmp_path / "cut", rank=rank, world_size=5)
+        np.testing.assert_array_equal(own["w"].read(), make.ramp(5, 3)[rank : rank + 1])
+    assert len(os.listdir(tmp_path / "cut")) == 6
 
 
 # --- one compile for all

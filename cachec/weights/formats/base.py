@@ -42,7 +42,7 @@ class Contents(msgspec.Struct, frozen=True, eq=False):
 
     tensors: by name; ``Tensor.file`` from 0 is a number among the opened files, below 0 it is ``-1 - number`` of a
     value, ``Tensor.offset`` then a place within that value. metadata: text that the format keeps beside them.
-    checksums: what is stated of all bytes of a file, by its number: ``sha1:<hex>`` or ``md5:<hex>``.
+    checksums: what is stated of all bytes of a file, by its number, as in ``OpenedFile``.
     typed: False for a format that knows neither dtype nor shape: its tensors are uint8 vectors.
     """
 

@@ -14,7 +14,7 @@ import os
 
 from cachec.weights.dtypes import SIZES
 from cachec.weights.formats.base import Contents, File, Opener, size_in_bytes
-from cachec.weights.formats.zipped import members
+from cachec.weights.formats.zipped import members, stated_checksums
 from cachec.weights.safetensors import Tensor
 
 _MAGIC = b"\x93NUMPY"
@@ -41,12 +41,13 @@ def read(path: str, opener: Opener) -> Contents:
 def read_npz(path: str, opener: Opener) -> Contents:
     """The arrays of a .npz archive. Raises CheckpointError."""
     tensors: dict[str, Tensor] = {}
-    for member in members(opener.main).values():
+    stored = members(opener.main)
+    for member in stored.values():
         name = member.name.removesuffix(".npy")
         if not name or name == member.name:
             raise opener.main.error(f"member {member.name!r}: expected only .npy members in an .npz")
         tensors[name] = _array(opener.main, name, member.offset, member.nbytes)
-    return Contents(tensors)
+    return Contents(tensors, checksums=stated_checksums(opener.main, stored))
 
 
 def _array(file: File, name: str, start: int, available: int) -> Tensor:

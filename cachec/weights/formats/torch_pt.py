@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from cachec.errors import CheckpointError
 from cachec.weights.dtypes import SIZES
 from cachec.weights.formats.base import Contents, File, Opener, size_in_bytes
-from cachec.weights.formats.zipped import Member, members
+from cachec.weights.formats.zipped import Member, members, stated_checksums
 from cachec.weights.safetensors import Tensor
 
 _MAX_PICKLE = 1 << 27
@@ -55,7 +55,7 @@ def read(path: str, opener: Opener) -> Contents:
         if name in tensors:
             raise file.error(f"tensor {name!r} twice, once by nesting; rename one and {_AGAIN}")
         tensors[name] = _tensor(file, name, leaf, maps, storages)
-    return Contents(tensors)
+    return Contents(tensors, checksums=stated_checksums(file, stored))
 
 
 def _load(file: File) -> Any:

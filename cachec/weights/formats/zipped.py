@@ -6,12 +6,13 @@
     end     "PK\\5\\6": number of members, size and offset of the central directory, comment
 
 Compressed and encrypted members, archives in several parts, overlapping members and repeated names are refused. The
-CRC-32 of a member is not computed, which would read all of it.
+CRC-32 of a member is not computed here, which would read all of it; ``checksums.py`` does, when asked.
 """
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from cachec.weights.formats.base import File, refuse_overlaps, text_of
@@ -23,16 +24,25 @@ _LOCATOR = struct.Struct("<4sIQI")
 _END64 = struct.Struct("<4sQ2H2I4Q")
 _MAX_DIRECTORY = 1 << 27
 _ZIP64, _ZIP64_COUNT = 0xFFFFFFFF, 0xFFFF
+#: A checksum that is stated for each member by itself.
+MEMBERS = "crc32:members"
+
 _ENCRYPTED = 0x1 | 0x40 | 0x2000
 
 
 class Member(NamedTuple):
-    """A stored member. offset, nbytes: of its bytes in the file. at: where its local record begins."""
+    """A stored member. offset, nbytes: of its bytes in the file. at: where its local record begins. crc: CRC-32."""
 
     name: str
     offset: int
     nbytes: int
     at: int
+    crc: int
+
+
+def stated_checksums(file: File, found: Mapping[str, Member]) -> dict[int, str]:
+    """For ``Contents.checksums``: the members have CRC-32s. PyTorch leaves all of them 0 where it computes none."""
+    return {file.number: MEMBERS} if any(member.crc for member in found.values()) else {}
 
 
 def members(file: File) -> dict[str, Member]:
@@ -45,7 +55,7 @@ def members(file: File) -> dict[str, Member]:
         if at + _CENTRAL.size > limit:
             raise file.error(f"{count} members expected in the directory, found {number}")
         fields = _CENTRAL.unpack(file.at(at, _CENTRAL.size, "the directory"))
-        signature, _, _, flags, method, _, _, _, packed, size, names, extras, comments, disk, _, _, local = fields
+        signature, _, _, flags, method, _, _, crc, packed, size, names, extras, comments, disk, _, _, local = fields
         what = f"member {number}"
         if signature != b"PK\1\2":
             raise file.error(f"{what}: expected b'PK\\x01\\x02' at offset {at}, found {signature!r}")
@@ -63,7 +73,7 @@ def members(file: File) -> dict[str, Member]:
             )
         if name in found:
             raise file.error(f"{what} twice")
-        member = _local(file, name, text[:names], local, size)
+        member = _local(file, name, text[:names], local, size, crc)
         if member.offset + size > start:
             raise file.error(
                 f"{what}: expected to end before the directory at offset {start}, found {member.offset + size}"
@@ -139,7 +149,7 @@ def _zip64(file: File, extra: bytes, values: tuple[int, int, int], what: str) ->
     return found[0], found[1], found[2]
 
 
-def _local(file: File, name: str, raw: bytes, at: int, size: int) -> Member:
+def _local(file: File, name: str, raw: bytes, at: int, size: int, crc: int) -> Member:
     what = f"member {name!r}"
     signature, _, flags, method, _, _, _, _, _, names, extras = _LOCAL.unpack(file.at(at, _LOCAL.size, what))
     found = file.at(at + _LOCAL.size, names, what)
@@ -147,7 +157,7 @@ def _local(file: File, name: str, raw: bytes, at: int, size: int) -> Member:
         raise file.error(f"{what}: its record at offset {at} expected to agree with the directory, found another one")
     offset = at + _LOCAL.size + names + extras
     file.within(offset, size, what)
-    return Member(name, offset, size, at)
+    return Member(name, offset, size, at, crc)
 
 
 def _name(file: File, raw: bytes, flags: int, what: str) -> str:

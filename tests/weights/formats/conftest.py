@@ -43,12 +43,22 @@ class Check:
         return weights
 
     @staticmethod
-    def cuts(path: Path, wanted: Mapping[str, bytes], step: int = 1) -> None:
-        """Cut anywhere, the file is refused, or nothing but padding is missing."""
+    def rewrite(path: Path, data: bytes) -> None:
+        """Other bytes under the name, in a new file: ext4 writes one to the disk at once that was cut to nothing."""
+        path.unlink(missing_ok=True)
+        path.write_bytes(data)
+
+    @staticmethod
+    def cuts(path: Path, wanted: Mapping[str, bytes], padding: int | None = None) -> None:
+        """Cut anywhere, the file is refused, or nothing but padding is missing.
+
+        padding: where nothing but padding begins, of which a few cuts are enough.
+        """
         whole = path.read_bytes()
         refused = 0
-        for size in range(0, len(whole), step):
-            path.write_bytes(whole[:size])
+        end = len(whole) if padding is None else padding
+        for size in (*range(end), *range(end, len(whole), 61)):
+            Check.rewrite(path, whole[:size])
             try:
                 weights = open_weights(path)
             except CheckpointError as error:
@@ -57,7 +67,7 @@ class Check:
             else:
                 assert {name: bytes(weight.raw()) for name, weight in weights.items()} == wanted
         assert refused
-        path.write_bytes(whole)
+        Check.rewrite(path, whole)
 
     @staticmethod
     def agrees(path: Path, official: Official, *, is_good: bool = False) -> bool:

@@ -11,6 +11,7 @@ import pytest
 
 from cachec.errors import CheckpointError
 from cachec.weights import open_weights
+from tests.weights.test_hostile import refuse_maps
 
 HOSTILE = Path(__file__).parent.parent.parent / "hostile"
 FOLDER = HOSTILE / "formats"
@@ -21,7 +22,8 @@ EXPECTED = json.loads((FOLDER / "formats.json").read_text())
 def test_refused(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)  # where the code in some of them would leave a file
     if name.endswith(".pt"):
-        import torch  # noqa: F401  (its import is no memory of the reader)
+        import torch  # noqa: F401  (its import is no memory of the reader, and it maps the file by itself)
+    refuse_maps(monkeypatch)
     tracemalloc.start()
     try:
         with pytest.raises(CheckpointError) as error:

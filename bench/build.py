@@ -1,0 +1,143 @@
+"""A Ninja build of many modules through ``cachec exec``, rebuilt from an emptied folder; ccache and sccache beside it.
+
+The peers can't cache a model's compiler, so they build as many C files, and cachec builds these too. Both builds use
+Ninja's own number of jobs. The first rebuild is not counted: it finds files that were changed within the last two
+seconds, which prove nothing and are read.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from bench.harness import Row, settle
+from cachec.events import read_outcomes
+
+#: Rebuilds that are timed; the median counts.
+_ROUNDS = 3
+
+
+def run(folder: Path, *, scale: float = 1.0) -> list[Row]:
+    """scale: share of 200 modules and of 200 C files."""
+    if shutil.which("ninja") is None:
+        return [Row("Ninja build (ninja is not installed)", 0.0, "")]
+    count = max(4, int(200 * scale))
+    builds = _Builds(folder, count)
+    try:
+        rows = _rows(builds, count)
+    finally:
+        if shutil.which("sccache"):
+            builds.call("sccache", "--stop-server", check=False)  # it may not have come to start one
+    return rows or [Row("Ninja build (no compiler is installed)", 0.0, "")]
+
+
+def _rows(builds: _Builds, count: int) -> list[Row]:
+    rows: list[Row] = []
+    clang = next((name for name in ("clang-19", "clang") if shutil.which(name)), "")
+    peers: dict[str, float] = {}
+    if clang:
+        for peer in ("ccache", "sccache"):
+            if shutil.which(peer):
+                peers[peer] = builds.timed(f"c-{peer}", ".c", _c_file, f"{peer} {clang} -O2 -c $in -o $out")[1]
+    told = ", ".join(f"{name} {seconds * 1e3:.1f} ms for C" for name, seconds in peers.items())
+    ccache = peers.get("ccache")
+    if shutil.which("mlir-opt-19"):
+        line = "mlir-opt-19 $in -o $out --convert-func-to-llvm --convert-arith-to-llvm --reconcile-unrealized-casts"
+        first, again = builds.timed("modules", ".mlir", _module, f"{builds.cachec} {line}")
+        hits = builds.hits("modules")
+        rows += [
+            Row(f"Ninja, {count} modules, from an emptied folder: hits", hits, "", "all", hits == count),
+            Row(f"Ninja, {count} modules: wall time per hit", again * 1e3, "ms", "", None, told, ratio(again, ccache)),
+            Row(f"Ninja, {count} modules: wall time per miss of the first build", first * 1e3, "ms"),
+        ]
+        bare = builds.timed("bare", ".mlir", _module, line)[1]
+        rows.append(Row(f"Ninja, {count} modules without cachec: wall time per module", bare * 1e3, "ms"))
+    if clang:
+        again = builds.timed("c-cachec", ".c", _c_file, f"{builds.cachec} {clang} -O2 -c $in -o $out")[1]
+        hits = builds.hits("c-cachec")
+        rows += [
+            Row(f"Ninja, {count} C files, from an emptied folder: hits", hits, "", "all", hits == count),
+            Row(f"Ninja, {count} C files: wall time per hit", again * 1e3, "ms", "", None, told, ratio(again, ccache)),
+        ]
+    return rows
+
+
+def ratio(value: float, peer: float | None) -> float | None:
+    """How many times a peer's figure, None without a peer."""
+    return None if peer is None else value / peer
+
+
+def _module(number: int) -> str:
+    return (
+        f"func.func @f{number}(%x: i32) -> i32 {{\n  %c = arith.constant {number} : i32\n"
+        "  %y = arith.addi %x, %c : i32\n  return %y : i32\n}\n"
+    )
+
+
+def _c_file(number: int) -> str:
+    return f"#include <stdlib.h>\nint f{number}(int n) {{ return abs(n) + {number}; }}\n"
+
+
+def _free_port() -> int:
+    """A port for a server of our own: sccache's own may be in use."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port: int = found.getsockname()[1]
+        return port
+
+
+class _Builds:
+    """Projects in a folder, with stores of their own."""
+
+    def __init__(self, folder: Path, count: int) -> None:
+        self._folder = folder
+        self._count = count
+        script = folder / "cachec"
+        script.write_text(f"#!{sys.executable}\nimport sys\nfrom cachec.__main__ import main\nsys.exit(main())\n")
+        script.chmod(0o755)
+        self.cachec = f"{script} exec --"
+        environ = {name: value for name, value in os.environ.items() if not name.startswith(("CACHEC_", "CCACHE_"))}
+        environ |= {"CACHEC_DIR": str(folder / "store"), "CACHEC_LOG": "off", "CCACHE_DIR": str(folder / "ccache")}
+        environ |= {"SCCACHE_DIR": str(folder / "sccache"), "SCCACHE_SERVER_PORT": str(_free_port())}
+        environ |= {"PYTHONPYCACHEPREFIX": str(folder / "pycache")}
+        environ.pop("PYTHONDONTWRITEBYTECODE", None)
+        self._environ: Mapping[str, str] = environ
+
+    def timed(self, name: str, suffix: str, text: object, command: str) -> tuple[float, float]:
+        """(seconds a file of the first build, and of a rebuild from an emptied folder: the median)."""
+        assert callable(text)
+        project = self._folder / name
+        (project / "src").mkdir(parents=True)
+        rules = [f"rule cc\n  command = {command}\n"]
+        for number in range(self._count):
+            (project / "src" / f"{number}{suffix}").write_text(text(number))
+            rules.append(f"build out/{number}.o: cc src/{number}{suffix}\n")
+        (project / "build.ninja").write_text("".join(rules))
+        first = self._build(project)
+        if (self._folder / "store").exists():
+            settle(self._folder / "store")
+        self._build(project)
+        again = [self._build(project) for _ in range(_ROUNDS)]
+        return first / self._count, statistics.median(again) / self._count
+
+    def _build(self, project: Path) -> float:
+        shutil.rmtree(project / "out", ignore_errors=True)
+        (project / "stats").unlink(missing_ok=True)
+        started = time.perf_counter()
+        self.call("ninja", "-C", str(project), CACHEC_STATS_FILE=str(project / "stats"))
+        return time.perf_counter() - started
+
+    def hits(self, name: str) -> int:
+        """Hits of the last build of a project."""
+        return sum(outcome.hit for outcome in read_outcomes(self._folder / name / "stats"))
+
+    def call(self, *line: str, check: bool = True, **variables: str) -> None:
+        """One process."""
+        subprocess.run(line, env={**self._environ, **variables}, check=check, capture_output=True)

@@ -1,0 +1,207 @@
+"""What a command did to files, out of its system calls."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from cachec.audit.strace import Call, descriptor_path, string
+
+#: name -> where in the arguments (descriptor of a folder or None, path).
+_PLACES: dict[str, tuple[int | None, int]] = {
+    "open": (None, 0),
+    "creat": (None, 0),
+    "openat": (0, 1),
+    "openat2": (0, 1),
+    "execve": (None, 0),
+    "execveat": (0, 1),
+    "stat": (None, 0),
+    "lstat": (None, 0),
+    "newfstatat": (0, 1),
+    "statx": (0, 1),
+    "access": (None, 0),
+    "faccessat": (0, 1),
+    "faccessat2": (0, 1),
+    "readlink": (None, 0),
+    "readlinkat": (0, 1),
+    "chdir": (None, 0),
+    "mkdir": (None, 0),
+    "mkdirat": (0, 1),
+    "mknod": (None, 0),
+    "mknodat": (0, 1),
+    "rmdir": (None, 0),
+    "unlink": (None, 0),
+    "unlinkat": (0, 1),
+    "truncate": (None, 0),
+}
+
+#: The same for calls with two paths: the one that goes or is meant, and the one that is made.
+_PAIRS: dict[str, tuple[tuple[int | None, int], tuple[int | None, int]]] = {
+    "rename": ((None, 0), (None, 1)),
+    "renameat": ((0, 1), (2, 3)),
+    "renameat2": ((0, 1), (2, 3)),
+    "link": ((None, 0), (None, 1)),
+    "linkat": ((0, 1), (2, 3)),
+    "symlink": ((None, 0), (None, 1)),
+    "symlinkat": ((None, 0), (1, 2)),
+}
+
+_OPENS = frozenset({"open", "openat", "openat2", "creat"})
+_LOOKS = frozenset(
+    {"stat", "lstat", "newfstatat", "statx", "access", "faccessat", "faccessat2", "readlink", "readlinkat"}
+)
+_MAKES = frozenset({"mkdir", "mkdirat", "mknod", "mknodat", "truncate"})
+_REMOVES = frozenset({"rmdir", "unlink", "unlinkat"})
+_STARTS = frozenset({"clone", "clone3", "fork", "vfork"})
+_MISSING = frozenset({"ENOENT", "ENOTDIR"})
+_CHANGES = re.compile(r"O_WRONLY|O_RDWR|O_TRUNC|O_CREAT")
+
+
+@dataclass
+class Accesses:
+    """Absolute paths, each once, in the order of their first use; as they were asked for.
+
+    read: files that were opened for reading, and not made by the command itself before. executed: programs that were
+    started. listed: folders whose names were read. missed: what was looked for and not there. written: files and
+    folders that were made or changed and not removed again. removed: what was there before and is not any more.
+    servers: addresses that were connected to. is_hidden: it may have done more by io_uring, which strace does not see.
+    """
+
+    read: dict[str, None] = field(default_factory=dict)
+    executed: dict[str, None] = field(default_factory=dict)
+    listed: dict[str, None] = field(default_factory=dict)
+    missed: dict[str, None] = field(default_factory=dict)
+    written: dict[str, None] = field(default_factory=dict)
+    removed: dict[str, None] = field(default_factory=dict)
+    servers: dict[str, None] = field(default_factory=dict)
+    is_hidden: bool = False
+
+
+def accesses(calls: Iterable[Call], cwd: str) -> Accesses:
+    """What the calls of a command that was started in ``cwd`` amount to."""
+    folder = _Folder(cwd)
+    for call in calls:
+        folder.take(call)
+    return folder.found
+
+
+class _Folder:
+    """Folds calls, one by one. cwd: where relative paths start, a process."""
+
+    def __init__(self, cwd: str) -> None:
+        self.found = Accesses()
+        self._start = cwd
+        self._cwd: dict[int, str] = {}
+        self._made: set[str] = set()
+
+    def take(self, call: Call) -> None:
+        name = call.name
+        if name in _STARTS:
+            child = re.match(r"(\d+)", call.result)
+            if child is not None:
+                self._cwd[int(child[1])] = self._where(call.pid)
+        elif name == "fchdir" and not call.failed:
+            self._cwd[call.pid] = descriptor_path(call.arguments[0]) or self._where(call.pid)
+        elif name in {"getdents64", "getdents"}:
+            path = descriptor_path(call.arguments[0])
+            if path is not None and path not in self._made:
+                self.found.listed.setdefault(path)
+        elif name == "connect":
+            self._connect(call)
+        elif name == "io_uring_setup":
+            self.found.is_hidden = self.found.is_hidden or not call.failed
+        elif name in _PAIRS:
+            self._pair(call)
+        elif name in _PLACES:
+            path = self._path(call, *_PLACES[name])
+            if path is not None:
+                self._one(call, path)
+
+    def _where(self, pid: int) -> str:
+        return self._cwd.get(pid, self._start)
+
+    def _path(self, call: Call, base: int | None, at: int) -> str | None:
+        if at >= len(call.arguments):
+            return None
+        path = string(call.arguments[at])
+        if not path:
+            return None  # a descriptor alone (AT_EMPTY_PATH)
+        if base is None:
+            return os.path.normpath(os.path.join(self._where(call.pid), path))
+        folder = descriptor_path(call.arguments[base])
+        if call.arguments[base].startswith("AT_FDCWD"):
+            folder = folder or self._where(call.pid)
+            self._cwd[call.pid] = folder
+        if folder is None and not path.startswith("/"):
+            return None  # relative to a folder that is gone
+        return os.path.normpath(os.path.join(folder or "/", path))
+
+    def _one(self, call: Call, path: str) -> None:
+        found, name = self.found, call.name
+        if call.failed:
+            is_search = name in _OPENS or name in _LOOKS or name == "execve"
+            if is_search and call.failed in _MISSING and path not in self._made and path not in found.removed:
+                found.missed.setdefault(path)
+            return
+        if name == "chdir":
+            self._cwd[call.pid] = path
+        elif name.startswith("execve"):
+            found.executed.setdefault(path)
+        elif name in _OPENS:
+            self._open(call, path)
+        elif name in _MAKES:
+            self._write(path)
+        elif name in _REMOVES:
+            self._remove(path)
+
+    def _open(self, call: Call, path: str) -> None:
+        flags = " ".join(call.arguments[1:])
+        if "O_TMPFILE" in flags or "O_PATH" in flags:
+            return
+        if call.name == "creat" or _CHANGES.search(flags):
+            is_new = call.name == "creat" or "O_TRUNC" in flags or "O_EXCL" in flags or path in self.found.missed
+            if "O_RDWR" in flags and not is_new and path not in self._made:
+                self.found.read.setdefault(path)
+            self._write(path)
+        elif "O_DIRECTORY" not in flags and path not in self._made:
+            opened = descriptor_path(call.result)
+            if opened is None or not os.path.isdir(opened):
+                self.found.read.setdefault(path)
+
+    def _write(self, path: str) -> None:
+        self._made.add(path)
+        self.found.missed.pop(path, None)
+        self.found.removed.pop(path, None)  # it was replaced
+        self.found.written.setdefault(path)
+
+    def _remove(self, path: str) -> None:
+        was_made = self.found.written.pop(path, self) is None
+        if not was_made and path not in self._made:
+            self.found.removed.setdefault(path)
+
+    def _pair(self, call: Call) -> None:
+        if call.failed:
+            return
+        old, new = _PAIRS[call.name]
+        made = self._path(call, *new)
+        gone = self._path(call, *old)
+        if call.name.startswith("rename") and gone is not None:
+            self._remove(gone)
+        elif call.name.startswith("link") and gone is not None and gone not in self._made:
+            self.found.read.setdefault(gone)
+        if made is not None:
+            self._write(made)
+
+    def _connect(self, call: Call) -> None:
+        text = ", ".join(call.arguments)
+        if call.failed not in {"", "EINPROGRESS"}:
+            return
+        place = re.search(r'sun_path=@?"([^"]*)"', text)
+        address = re.search(r'inet_(?:addr\(|pton\(AF_INET6, )"([^"]*)"', text)
+        port = re.search(r"port=htons\((\d+)\)", text)
+        if place is not None:
+            self.found.servers.setdefault(place[1])
+        elif address is not None and port is not None:
+            self.found.servers.setdefault(f"{address[1]}:{port[1]}")

@@ -1,0 +1,8 @@
+#include <stdio.h>
+
+#include "modules.h"
+
+int main(void) {
+  printf("%d\n", shift(scale(12)));
+  return 0;
+}

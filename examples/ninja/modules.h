@@ -1,0 +1,3 @@
+/* The functions of the two modules. */
+int scale(int x);
+int shift(int x);

@@ -1,0 +1,66 @@
+"""gc and the launcher: memos go with their entries, and a command whose result is gone runs again."""
+
+from __future__ import annotations
+
+import gc
+import time
+
+from cachec.maintain import Maintainer
+from cachec.maintain.collect import Collected
+from cachec.maintain.orphans import GRACE_SECONDS, MEMO_SECONDS
+from cachec.store import Store
+
+from .conftest import Launcher, wait_for_clock, write
+
+
+def collect(launcher: Launcher, *, after: float, limit: int = 0, dry_run: bool = False) -> Collected:
+    gc.collect()  # what this process was handed, as a command that has ended
+    store = Store(launcher.store)
+    done = Maintainer(store, clock=lambda: time.time() + after).collect(limit=limit, dry_run=dry_run)
+    store.close()
+    return done
+
+
+def memos(launcher: Launcher) -> int:
+    return sum(path.is_file() for path in (launcher.store / "direct").rglob("*"))
+
+
+def test_memos_go_with_their_entries_and_when_they_are_old(launcher: Launcher) -> None:
+    write("a.c", "text")
+    wait_for_clock()
+    line = ("fakecc", "a.c", "-o", "a.o")
+    for _ in range(2):
+        assert launcher.run(*line).code == 0
+    assert launcher.direct(*line) is not None
+    assert memos(launcher) == 1
+    assert "memos" not in collect(launcher, after=GRACE_SECONDS + 5).swept
+    assert collect(launcher, after=MEMO_SECONDS - 60).swept["memos"] == 0
+    assert launcher.direct(*line) is not None
+    assert collect(launcher, after=MEMO_SECONDS + 60, dry_run=True).swept["memos"] == 1
+    assert collect(launcher, after=MEMO_SECONDS + 60).swept["memos"] == 1
+    assert launcher.direct(*line) is None
+    assert launcher.run(*line).code == 0
+    assert (memos(launcher), launcher.compiled()) == (1, 1)
+    assert collect(launcher, after=0, limit=1).entries == 1
+    assert memos(launcher) == 1  # as young as one of an entry that is just being published
+    assert launcher.direct(*line) is None
+    assert collect(launcher, after=GRACE_SECONDS + 5).swept["memos"] == 1
+    assert memos(launcher) == 0
+    assert launcher.run(*line).code == 0
+    assert launcher.compiled() == 2
+
+
+def test_memos_of_another_store_and_foreign_files_stay(launcher: Launcher) -> None:
+    write("a.c", "text")
+    wait_for_clock()
+    for _ in range(2):
+        launcher.run("fakecc", "a.c", "-o", "a.o")
+    (memo,) = (path for path in (launcher.store / "direct").rglob("*") if path.is_file())
+    collect(launcher, after=0, limit=1)
+    memo.write_bytes(memo.read_bytes().replace(bytes(launcher.store) + b"\0", b"/elsewhere\0"))
+    notes = memo.with_name("notes")
+    notes.write_text("x")
+    collect(launcher, after=GRACE_SECONDS + 5)
+    assert memo.exists()
+    collect(launcher, after=MEMO_SECONDS + 60)
+    assert (memo.exists(), notes.exists()) == (False, True)
