@@ -130,7 +130,7 @@ class Staged:
             source = part.source()
             if tokens is not None:
                 tokens.before(source)
-            _copied(part.name, source, self.file.fd, part.offset, copier)
+            _copied(part, source, self.file.fd, copier)
         if marks is not None and tokens is not None and tokens.found is not None:
             self._mark(number, marks.of_tokens(number, tokens.found))
 
@@ -230,6 +230,7 @@ class _Marks:
         self._plan = hasher.digest().encode()
         self.digests = FileDigests()
         self.trusted: set[OpenedFile] = set()
+        self._file: tuple[OpenedFile | None, str] = (None, "")
 
     @staticmethod
     def of(plan: Plan, folder: str) -> _Marks | None:
@@ -249,11 +250,24 @@ class _Marks:
         """The slot of a unit of these ranges, as they are now; None where some bytes can't have a mark."""
         tokens = []
         for extent in extents:
-            token = None if extent is None else _token(extent)
+            token = None if extent is None else self.token(extent)
             if token is None:
                 return None
             tokens.append(token)
         return self.of_tokens(number, tokens)
+
+    def token(self, source: Extent) -> bytes | None:
+        """What says where bytes come from; None for an artifact of unknown content, for its state says nothing."""
+        if source.digest:
+            return f"digest {source.digest} {source.nbytes}".encode()
+        file, text = self._file
+        if source.file is not file:  # thousands of weights have one
+            file = source.file
+            text = f"part {file.checksum}" if file.artifact else f"file {tuple(file.identity)}"
+            self._file = file, text
+        if file.artifact and not file.checksum:
+            return None
+        return f"{text} {source.offset} {source.nbytes}".encode()
 
     def of_tokens(self, number: int, tokens: Sequence[bytes]) -> bytes:
         """The slot of a unit of bytes from these places."""
@@ -275,7 +289,7 @@ class _Tokens:
         """Bytes of ``source`` are copied next."""
         token = None
         if isinstance(source, Extent) and (source.file.artifact or self._is_trusted(source)):
-            token = _token(source)
+            token = self._marks.token(source)
         if token is None:
             self.found = None
         elif self.found is not None:
@@ -293,22 +307,13 @@ class _Tokens:
         return False
 
 
-def _token(source: Extent) -> bytes | None:
-    """What says where bytes come from; None for an artifact of unknown content, for its state says nothing."""
-    if source.digest:
-        return f"digest {source.digest} {source.nbytes}".encode()
-    if source.file.artifact:
-        content = source.file.checksum
-        return f"part {content} {source.offset} {source.nbytes}".encode() if content else None
-    return f"file {tuple(source.file.identity)} {source.offset} {source.nbytes}".encode()
-
-
-def _copied(name: str, source: Copied, fd: int, offset: int, copier: Copier) -> None:
+def _copied(part: _Whole | _Piece, source: Copied, fd: int, copier: Copier) -> None:
     expected = source.digest if isinstance(source, Extent) else ""
-    digest = copier.copy(source, fd, offset, digest=bool(expected))
+    digest = copier.copy(source, fd, part.offset, digest=bool(expected))
     if digest is not None and digest.result() != expected:
         raise WeightsChanged(
-            f"weight {name!r}: its bytes expected the digest {expected}, found {digest.result()}; add the weights again"
+            f"weight {part.name!r}: its bytes expected the digest {expected}, found {digest.result()}; "
+            "add the weights again"
         )
 
 
