@@ -7,11 +7,12 @@ are this model's own, and in no key.
 from __future__ import annotations
 
 import os
+import signal
 import stat
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 from cachec.distributions import Distributions
 from cachec.errors import CachecError, UsageError
@@ -95,30 +96,73 @@ def stripped_command_line(command: Command, stripped: Sequence[Stripped]) -> lis
 def weights_beside(command: Command, stripped: Sequence[Stripped]) -> Iterator[Callable[[], None]]:
     """Write the weights under temporary names, which are removed at the end; what is yielded gives them their own.
 
-    A file that has these weights already is left alone. Raises CachecError where there can be no such file,
+    A file that has these weights already is left alone. That raises CachecError where there can be no such file,
     CheckpointError (a digit that is none), WeightsChanged.
     """
     output = next((output.path for output in command.outputs if output.kind == "file"), "")
-    staged: dict[str, str] = {}
-    try:
-        for each in stripped:
-            if each.weights:
-                target = os.path.realpath(output + SUFFIX)
-                staged[target] = f"{os.path.dirname(target)}/.{os.path.basename(target)}.cachec-{os.getpid()}"
-                with _told():
-                    each.weights.save(staged[target], format="irpa")
+    target = os.path.realpath(output + SUFFIX)
+    writing = [_Writing(each.weights, target) for each in stripped if each.weights]
 
-        def publish() -> None:
+    def publish() -> None:
+        for each in writing:
+            file = each.written()
             with _told():
-                for target, file in staged.items():
-                    if not same_content(target, file, os.stat(file).st_size):
-                        take_place(file, target)
+                if not same_content(target, file, os.stat(file).st_size):
+                    take_place(file, target)
 
+    try:
         yield publish
     finally:
-        for file in staged.values():
-            with suppress(FileNotFoundError):
-                os.unlink(file)
+        for each in writing:
+            each.end()
+
+
+class _Writing:
+    """Weights on their way into a file beside their target, by a child process: the cache is asked meanwhile.
+
+    To be made while this process has one thread.
+    """
+
+    def __init__(self, weights: WeightSet, target: str) -> None:
+        self._weights = weights
+        self._folder, name = os.path.split(target)
+        self._name = f".{name}.cachec-{os.getpid()}"
+        self._file = os.path.join(self._folder, self._name)
+        parent = os.getpid()
+        self._child = os.fork()
+        if self._child == 0:
+            _write_and_exit(weights, self._file, parent)
+
+    def written(self) -> str:
+        """The file, once all of it is there. Raises as ``WeightSet.save``, with CachecError for OSError."""
+        _, status = os.waitpid(self._child, 0)
+        self._child = 0
+        if status:
+            with _told():
+                self._weights.save(self._file, format="irpa")  # again: it says what is wrong
+        return self._file
+
+    def end(self) -> None:
+        """Leave nothing behind."""
+        if self._child:
+            os.kill(self._child, signal.SIGKILL)
+            os.waitpid(self._child, 0)
+            for name in os.listdir(self._folder):
+                if name.startswith(f".{self._name}."):  # what ``save`` was writing
+                    os.unlink(os.path.join(self._folder, name))
+        with suppress(FileNotFoundError):
+            os.unlink(self._file)
+
+
+def _write_and_exit(weights: WeightSet, file: str, parent: int) -> NoReturn:
+    status = 1
+    try:
+        weights.save(file, format="irpa")
+        status = 0
+        if os.getppid() != parent:  # killed meanwhile
+            os.unlink(file)
+    finally:
+        os._exit(status)  # whatever was raised: the parent meets it again, and tells
 
 
 @contextmanager

@@ -90,7 +90,7 @@ def compile(
     for name, value in (("options", options), ("phases", phases)):
         if isinstance(value, str):
             raise UsageError(f"{name} expected a sequence of strings, found one string {value!r}; write [{value!r}]")
-    check_unnamed(program, (each for each in options if name_of(each) in _KEEPING and each not in _REPRODUCIBLE))
+    check_unnamed(program, _keeping(options))
     flags = (
         f"--iree-input-type={input_type}",
         "--iree-hal-target-device=local",
@@ -119,6 +119,8 @@ def compile_phase(program: Program, until: str, flags: tuple[str, ...]) -> Progr
 
     from cachec.command import host_processor, run
 
+    left_out = [f"iree-compile without {flag}" for flag in _REPRODUCIBLE if until == END and flag not in flags]
+    check_unnamed(program, [*_keeping(flags), *left_out])
     executable = find_iree_compile()
     flags = (*flags, *_from_to(program, until))
     if any(flag.lstrip("-") in _HOST for flag in flags):
@@ -142,6 +144,11 @@ def compile_phase(program: Program, until: str, flags: tuple[str, ...]) -> Progr
     if until == END:
         return output
     return Program(output.read_bytes(), format=FORMAT + until, manifest=program.manifest)
+
+
+def _keeping(flags: Sequence[str]) -> list[str]:
+    """Those that keep names and locations, or read comments."""
+    return [flag for flag in flags if name_of(flag) in _KEEPING and flag not in _REPRODUCIBLE]
 
 
 def _from_to(program: Program, until: str) -> list[str]:

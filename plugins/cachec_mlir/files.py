@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import tempfile
 import weakref
 from collections.abc import Sequence
 from pathlib import Path
@@ -40,6 +39,8 @@ def named_files(flags: Sequence[str]) -> Named:
 
 def file_in_new_folder(name: str, *, kind: str, manifest: Manifest | None) -> File:
     """A file, yet to be written, in a new temporary folder that is removed when nobody holds the file object."""
+    import tempfile  # slow to import, and not needed to strip
+
     folder = Path(tempfile.mkdtemp(prefix="cachec-"))
     file = File(folder / name, kind=kind, manifest=manifest)
     weakref.finalize(file, _remove, folder, os.getpid())

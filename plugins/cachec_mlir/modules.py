@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import mmap
 import os
-import tempfile
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -43,6 +42,8 @@ class Written:
     def __init__(self, module: Any) -> None:
         """The file is made in the system's temporary folder and has the size of the resources. Raises OSError,
         PluginError."""
+        import tempfile  # slow to import, and not needed to strip
+
         self._folder = tempfile.TemporaryDirectory(prefix="cachec-mlir-")
         self.path = os.path.join(self._folder.name, _NAME)
         try:
@@ -154,6 +155,8 @@ def _mapped(bindings: Bindings, module: Bytecode, write_to: Callable[[str], int]
     other it reads to where alignment is 16. So the producer, which nobody looks at, is as long as is needed, and where
     a page ends with the file its resources stand elsewhere. ``module`` is changed for it.
     """
+    import tempfile  # slow to import, and not needed to strip
+
     with tempfile.TemporaryDirectory(prefix="cachec-mlir-") as folder:
         path = os.path.join(folder, _NAME)
         nbytes = write_to(path)

@@ -71,6 +71,9 @@ _LINKING = ("-shared", "-nostdlib", "-Wl,-Bsymbolic", "-Wl,-z,now", "-Wl,--build
 #: Passes and options of mlir-opt that keep locations or names, or read comments.
 _DEBUG_INFO = re.compile("debug-?info|emit-bytecode|nameloc|snapshot-op-locations|split-input-file|verify-diagnostics")
 
+#: An attribute, in text and in bytecode: with one, mlir-translate keeps the locations of a function.
+_SUBPROGRAM = b"di_subprogram"
+
 #: Flags by which clang asks the machine that it runs on.
 _HOST = frozenset({"-march=native", "-mcpu=native", "-mtune=native"})
 
@@ -94,8 +97,12 @@ def to_llvm_dialect(program: Program, *, passes: Sequence[str] = PASSES, tool: s
 
 
 def to_llvm_ir(program: Program, *, tool: str = "mlir-translate-19") -> Program:
-    """Translate a program in the LLVM dialect to LLVM IR (text), of format ``mlir:llvm-ir``. Raises as above."""
+    """Translate a program in the LLVM dialect to LLVM IR (text), of format ``mlir:llvm-ir``.
+
+    Raises as above, and UsageError for debug information in a program that is keyed without locations.
+    """
     _check_format(program, FORMATS, "mlir-translate")
+    check_unnamed(program, ["debug information (#llvm.di_subprogram)"] if _SUBPROGRAM in program.ir else [])
     return Program(_ran(tool, program.ir, ["--mlir-to-llvmir"]), format=LLVM_IR, manifest=program.manifest)
 
 

@@ -380,6 +380,38 @@ def test_two_command_lines_with_one_output_at_once(launcher: Launcher) -> None:
         assert Path("out").read_text() == name
 
 
+def test_a_launcher_that_runs_a_launcher_with_the_same_output(launcher: Launcher) -> None:
+    write("in", "one")
+    inner = f"{sys.executable} -m cachec exec --input=in --output=out -- cp in out"
+    line = [
+        sys.executable,
+        "-m",
+        "cachec",
+        "exec",
+        "--input=in",
+        "--output=out",
+        "--env=CACHEC_DIR",
+        "--env=PYTHONPATH",
+    ]
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    for _ in range(2):
+        subprocess.run([*line, "--", "sh", "-c", inner], check=True, timeout=60, env=environ)
+        assert Path("out").read_text() == "one"
+    assert launcher.reasons() == ["miss:first-run", "miss:first-run", "hit"]
+
+
+def test_a_lock_that_a_killed_launcher_left(known: Launcher) -> None:
+    (path,) = (known.store / "direct").glob("*/*")
+    lock = next(Path(os.fsdecode(field)) for field in path.read_bytes().split(b"\0") if b"/locks/" in field)
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    lock.write_text("1\n")
+    assert known.direct(*_LINE) is None
+    assert known.run(*_LINE).code == 0
+    assert known.last().hit
+    assert not lock.exists()
+    assert known.direct(*_LINE) is not None
+
+
 def test_an_output_that_another_program_writes_to_before_it_is_stored(
     launcher: Launcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:

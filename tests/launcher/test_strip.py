@@ -122,6 +122,28 @@ class TestIree:
         assert "the weights can't be written beside the output" in ran.stderr
         assert sorted(os.listdir()) == ["m.mlir", "m.vmfb", "m.vmfb.irpa"]
 
+    def test_a_failing_compile_leaves_no_weights(self, launcher: Launcher) -> None:
+        write("m.mlir", _model(1))
+        ran = launcher.run(_IREE, "m.mlir", "-o", "m.vmfb", "--no-such-flag", options=["--strip"])
+        assert ran.code == 1
+        assert "no-such-flag" in ran.stderr
+        assert os.listdir() == ["m.mlir"]
+
+    def test_a_writer_that_is_killed_is_made_up_for(self, launcher: Launcher, monkeypatch: pytest.MonkeyPatch) -> None:
+        fork = os.fork
+
+        def killed() -> int:
+            child = fork()
+            if child == 0:
+                os.kill(os.getpid(), 9)
+            return child
+
+        monkeypatch.setattr(os, "fork", killed)
+        write("m.mlir", _model(1))
+        assert _compile(launcher, "m.mlir", "--strip") == "miss:first-run"
+        assert np.array_equal(_weights("m.vmfb.irpa"), _expected(1))
+        assert sorted(os.listdir()) == ["m.mlir", "m.vmfb", "m.vmfb.irpa"]
+
     def test_digits_that_are_met_when_they_are_written(self, launcher: Launcher) -> None:
         text = _model(1).replace("4x32", "4x8192").replace("2x32", "2x8192")
         digits = text[text.index('"0x') + 3 : text.index('">')]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 
 import cachec
+import cachec_mlir
 from cachec.errors import PluginError, UsageError
 from cachec.model import Reason
 from cachec.weights import WeightSet
@@ -152,6 +154,31 @@ def test_names_are_not_kept_of_a_program_that_is_keyed_without_them(mlp):
     ir = cachec.Program("", format=native.LLVM_IR, manifest=weights.manifest, canonical="0" * 64)
     with pytest.raises(UsageError, match="-gline-tables-only keeps names"):
         native.to_library(ir, options=["-O2", "-gline-tables-only"])
+
+
+DEBUGGED = """\
+#file = #llvm.di_file<"a.c" in "/x">
+#unit = #llvm.di_compile_unit<id = distinct[0]<>, sourceLanguage = DW_LANG_C, file = #file, isOptimized = true,
+  emissionKind = LineTablesOnly>
+#kind = #llvm.di_subroutine_type<callingConvention = DW_CC_normal>
+#sub = #llvm.di_subprogram<id = distinct[1]<>, compileUnit = #unit, scope = #file, name = "f", file = #file,
+  subprogramFlags = Definition, type = #kind>
+llvm.func @f(%a: i32) -> i32 {
+  llvm.return %a : i32 loc("a.c":3:4)
+} loc(fused<#sub>["a.c":1:1])
+"""
+
+
+def test_debug_information_in_a_program_that_is_keyed_without_it():
+    for text in (DEBUGGED, DEBUGGED.replace(":3:4", ":5:4")):
+        with pytest.raises(UsageError, match=r"di_subprogram.*keeps names"):
+            native.to_llvm_ir(cachec_mlir.program(text.encode(), to="undefined").program)
+    lines = {}
+    for line in (3, 5):
+        text = DEBUGGED.replace(":3:4", f":{line}:4").encode()
+        named = cachec_mlir.program(text, to="undefined", locations=True).program
+        lines[named.topology] = native.to_llvm_ir(named).text
+    assert sorted(re.findall(r"line: ([35])", "".join(lines.values()))) == ["3", "5"]
 
 
 def test_names_of_values_and_locations_do_not_come_into_the_library(library, mlp):

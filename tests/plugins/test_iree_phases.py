@@ -283,6 +283,10 @@ def test_names_are_not_kept_of_a_program_that_is_keyed_without_them():
     ):
         with pytest.raises(UsageError, match=f"{option} keeps names"):
             cachec_iree.compile(unnamed, options=[option])
+        with pytest.raises(UsageError, match=f"{option} keeps names"):
+            cachec_iree.compile_phase(unnamed, "flow", (option,))
+    with pytest.raises(UsageError, match=r"iree-compile without --iree-.* keeps names"):
+        cachec_iree.compile_phase(unnamed, "end", ())
     named = cachec_iree.compile(program(), options=["--iree-llvmcpu-debug-symbols=true"])
     plain = cachec_iree.compile(unnamed, options=["--iree-llvmcpu-debug-symbols=false"])
     assert len(named.read_bytes()) > len(plain.read_bytes())

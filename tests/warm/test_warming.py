@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from multiprocessing import get_context
 
@@ -301,6 +302,8 @@ def test_a_result_that_is_not_stored_is_a_failure(project: Project) -> None:
 @pytest.mark.parametrize("kind", ["threads", "processes"])
 def test_any_executor_will_do(project: Project, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     monkeypatch.syspath_prepend(str(project.folder))
+    monkeypatch.setitem(sys.modules, "stages", None)  # put back at the end, whatever another test has imported
+    del sys.modules["stages"]
     targets = [warm.Target(name="t", call="stages:doubled", path=(str(project.folder),), matrix={"n": (1, 2, 3)})]
     make = (
         ThreadPoolExecutor if kind == "threads" else lambda n: ProcessPoolExecutor(n, mp_context=get_context("spawn"))
