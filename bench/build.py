@@ -44,7 +44,7 @@ def _rows(builds: _Builds, count: int) -> list[Row]:
     peers: dict[str, float] = {}
     if clang:
         for peer in ("ccache", "sccache"):
-            if shutil.which(peer):
+            if shutil.which(peer) and (peer != "sccache" or builds.starts_server()):
                 peers[peer] = builds.timed(f"c-{peer}", ".c", _c_file, f"{peer} {clang} -O2 -c $in -o $out")[1]
     told = ", ".join(f"{name} {seconds * 1e3:.1f} ms for C" for name, seconds in peers.items())
     ccache = peers.get("ccache")
@@ -137,6 +137,11 @@ class _Builds:
     def hits(self, name: str) -> int:
         """Hits of the last build of a project."""
         return sum(outcome.hit for outcome in read_outcomes(self._folder / name / "stats"))
+
+    def starts_server(self) -> bool:
+        """Whether sccache's server is there now. Compilers that each start it at once fail on its port."""
+        line = ("sccache", "--start-server")
+        return subprocess.run(line, env=dict(self._environ), check=False, capture_output=True).returncode == 0
 
     def call(self, *line: str, check: bool = True, **variables: str) -> None:
         """One process."""
