@@ -50,12 +50,10 @@ class _Setting(NamedTuple):
 
 
 def run(folder: Path, *, scale: float = 1.0) -> list[Row]:
-    """scale: share of the full number of rounds, of C files, and of the bytes of the model."""
+    """scale: share of the full number of rounds, and of the bytes of the model."""
     setting = _setting(folder)
     clang = next((name for name in ("clang-19", "clang", "cc") if shutil.which(name)), "cc")
     rows = _against_python(setting, clang, max(3, int(101 * scale)))
-    if shutil.which("ninja") is not None:
-        rows += _ninja(setting, clang, max(4, int(200 * scale)))
     if _IREE.exists():
         rows += _iree(setting, max(3, int(7 * scale)), scale)
     return rows
@@ -123,40 +121,6 @@ def _peak_kib(setting: _Setting, line: Sequence[str]) -> int:
     assert status == 0
     assert setting.last() == "hit"
     return peak
-
-
-def _ninja(setting: _Setting, clang: str, count: int) -> list[Row]:
-    """A build of many files, rebuilt from an emptied build folder."""
-    times = {}
-    for launcher, command in (("cachec", f"{setting.script} exec --"), ("ccache", "ccache")):
-        if launcher == "ccache" and not shutil.which("ccache"):
-            continue
-        project = setting.folder / f"ninja-{launcher}"
-        (project / "src").mkdir(parents=True)
-        rules = f"rule cc\n  command = {command} {clang} -O2 -c $in -o $out -MD -MF $out.d\n  depfile = $out.d\n"
-        for number in range(count):
-            (project / "src" / f"{number}.c").write_text(
-                f"#include <stdlib.h>\nint f{number}(int n) {{ return abs(n) + {number}; }}\n"
-            )
-            rules += f"build out/{number}.o: cc src/{number}.c\n"
-        (project / "build.ninja").write_text(rules)
-        setting.call(["ninja", "-C", str(project)])
-        settle(setting.folder / "store")
-        rounds = []
-        for _ in range(3):  # the first one finds the artifacts settled
-            shutil.rmtree(project / "out")
-            started = time.perf_counter()
-            setting.call(["ninja", "-C", str(project)])
-            rounds.append(time.perf_counter() - started)
-        times[launcher] = statistics.median(rounds) / count
-    log = max((setting.folder / "store" / "log").iterdir()).read_text().splitlines()[-3 * count :]
-    hits = sum('"reason":"hit"' in record for record in log)
-    peer = f"ccache {times['ccache'] * 1e3:.1f} ms" if "ccache" in times else ""
-    ratio = times["cachec"] / times["ccache"] if "ccache" in times else None
-    return [
-        Row(f"Ninja, {count} files, from an emptied folder: hits", hits / 3, "", "all", hits == 3 * count),
-        Row("the same, wall time per hit", times["cachec"] * 1e3, "ms", "", None, peer, ratio),
-    ]
 
 
 def _iree(setting: _Setting, rounds: int, scale: float) -> list[Row]:

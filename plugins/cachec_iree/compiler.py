@@ -12,8 +12,6 @@ from cachec.artifact import File
 from cachec.errors import PluginError, UsageError
 from cachec.topology import Program
 from cachec_iree.phases import END, FORMAT, name_of, split
-from cachec_mlir.debugging import check_unnamed
-from cachec_mlir.files import file_in_new_folder, named_files
 
 #: The kind of the files made here.
 KIND = "iree:vmfb"
@@ -90,6 +88,8 @@ def compile(
     for name, value in (("options", options), ("phases", phases)):
         if isinstance(value, str):
             raise UsageError(f"{name} expected a sequence of strings, found one string {value!r}; write [{value!r}]")
+    from cachec_mlir.debugging import check_unnamed  # here and below: a hit imports nothing of cachec_mlir
+
     check_unnamed(program, _keeping(options))
     flags = (
         f"--iree-input-type={input_type}",
@@ -118,6 +118,8 @@ def compile_phase(program: Program, until: str, flags: tuple[str, ...]) -> Progr
     import subprocess
 
     from cachec.command import host_processor, run
+    from cachec_mlir.debugging import check_unnamed
+    from cachec_mlir.files import file_in_new_folder, named_files
 
     left_out = [f"iree-compile without {flag}" for flag in _REPRODUCIBLE if until == END and flag not in flags]
     check_unnamed(program, [*_keeping(flags), *left_out])

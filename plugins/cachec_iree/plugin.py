@@ -12,7 +12,6 @@ from cachec.topology import Program
 from cachec.weights import WeightSet
 from cachec_iree.compiler import KIND
 from cachec_iree.parameters import Parameters
-from cachec_mlir.files import difference
 
 
 class IreePlugin(Plugin):
@@ -38,4 +37,6 @@ class IreePlugin(Plugin):
         """None where two modules are equal byte for byte: iree-compile is reproducible with the flags used here."""
         if not isinstance(fresh, File) or not isinstance(stored, File):
             raise self._refusal("compare", fresh)
+        from cachec_mlir.files import difference
+
         return difference(fresh, stored)

@@ -20,7 +20,6 @@ from cachec.errors import PluginError, UsageError
 from cachec.model import WeightSpec
 from cachec.topology import Program
 from cachec.weights import Weight, WeightSet
-from cachec_mlir.text import quoted
 
 #: The format of every program made here.
 FORMAT = "jax:stablehlo"
@@ -215,6 +214,8 @@ def _name_weights(module: Any, positions: Mapping[int, str], count: int, ir: Any
 
 def _pretty(text: str, types: Mapping[str, str]) -> str:
     """``text`` with the operations that ``_name_weights`` made in IREE's own notation. Any other line stays."""
+    from cachec_mlir.text import quoted
+
     short = {}
     for name, kind in types.items():
         symbol = quoted(f"weight:{name}")
@@ -233,4 +234,6 @@ def _pretty(text: str, types: Mapping[str, str]) -> str:
 
 
 def _parameter(name: str, kind: str) -> str:
+    from cachec_mlir.text import quoted
+
     return f"#flow.parameter.named<{quoted(SCOPE)}::{quoted(name)}> : {kind}"

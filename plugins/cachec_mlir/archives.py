@@ -19,6 +19,9 @@ _ENTRY = struct.Struct("<QIQQQQQQ")
 _EXTERNAL = struct.Struct("<QQQQ")
 _EXTERNAL_TYPE = 3
 _ALIGNMENT = 16
+#: Both, and what aligns the next one.
+_SIZE = _ENTRY.size + _EXTERNAL.size
+_ROW = struct.Struct(f"{_ENTRY.format}{_EXTERNAL.format[1:]}{-_SIZE % _ALIGNMENT}x")
 
 
 def write_references(path: str, places: Mapping[str, Extent], *, fsync: bool = False) -> int:
@@ -27,24 +30,25 @@ def write_references(path: str, places: Mapping[str, Extent], *, fsync: bool = F
     Raises LinkError where a file is not in the folder of the archive or below, OSError.
     """
     folder = os.path.realpath(os.path.dirname(path) or os.curdir)
-    size = _ENTRY.size + _EXTERNAL.size
-    step = size + -size % _ALIGNMENT
+    size, step = _SIZE, _ROW.size
     entries_at = _HEADER.size + -_HEADER.size % _ALIGNMENT
     entries_size = step * (len(places) - 1) + size if places else 0
     names_at = entries_at + entries_size
-    table, texts = bytearray(), bytearray()
+    rows, texts = [], bytearray()
     paths: dict[str, tuple[int, int]] = {}
+    pack = _ROW.pack
     for name in sorted(places):
         place = places[name]
-        if place.file.path not in paths:
-            paths[place.file.path] = _add(texts, _relative(folder, place.file.path))
+        path_of = place.file.path
+        if path_of not in paths:
+            paths[path_of] = _add(texts, _relative(folder, path_of))
         named = _add(texts, name.encode())
-        table += bytes(-len(table) % _ALIGNMENT) + _ENTRY.pack(size, _EXTERNAL_TYPE, 0, *named, 0, 0, 0)
-        table += _EXTERNAL.pack(*paths[place.file.path], place.offset, place.nbytes)
+        rows.append(pack(size, _EXTERNAL_TYPE, 0, *named, 0, 0, 0, *paths[path_of], place.offset, place.nbytes))
+    table = b"".join(rows)[:entries_size]
     end = names_at + len(texts)
     segments = (entries_at, len(table), names_at, len(texts), end, 0)
     header = _HEADER.pack(b"IRPA", 0, 0, _HEADER.size, 0, 0, len(places), *segments)
-    data = header.ljust(entries_at, b"\0") + bytes(table) + bytes(texts)
+    data = header.ljust(entries_at, b"\0") + table + bytes(texts)
     folder_, name = os.path.split(os.path.abspath(path))
     with fsio.Staging(folder_, f".{name}.partial-") as file:
         file.write(data)

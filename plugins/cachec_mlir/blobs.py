@@ -321,7 +321,8 @@ def offered(
     strange = sorted(set(names) - set(wanted))
     if strange:
         raise LinkError(f"names= maps {strange[0]!r}, which the module does not declare; it declares {_few(wanted)}")
-    missing = sorted(name for name in wanted if names.get(name, name) not in weights)
+    there = set(weights)
+    missing = sorted(name for name in wanted if names.get(name, name) not in there)
     if missing:
         first = names.get(missing[0], missing[0])
         near = difflib.get_close_matches(first, list(weights), n=1)

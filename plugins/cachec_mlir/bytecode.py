@@ -95,6 +95,7 @@ class Bytecode:
         self.external_groups, self.groups = (
             (0, ()) if offsets is None else _groups(self.input, offsets, by_id[RESOURCES], self.strings)
         )
+        self._places: list[tuple[str, str]] = []
         self._named = self._name()
         self.resources = Resources(
             {name: number for number, (name, _, entry) in enumerate(self._named) if entry.nbytes}, self._resource
@@ -127,44 +128,50 @@ class Bytecode:
         for group in self.groups:
             if group.external:
                 continue
-            prefix = self.strings[group.key]
-            prefix = "" if prefix == "builtin" else prefix + ":"
+            owner = self.strings[group.key]
+            prefix = "" if owner == "builtin" else owner + ":"
             for entry in group.entries:
                 if entry.kind != BLOB:
                     continue
-                name = prefix + self.strings[entry.key]
+                key = self.strings[entry.key]
+                name = prefix + key
                 if name in seen:
                     raise self.input.error(entry.offset, f"resource {name!r} expected once, found again")
                 seen.add(name)
                 found.append((name, group, entry))
+                self._places.append((owner, key))
         return found
 
     def _resource(self, number: int) -> Resource:
-        name, group, entry = self._named[number]
-        return resource(self.input, name, (self.strings[group.key], self.strings[entry.key]), entry)
+        name, _, entry = self._named[number]
+        return resource(self.input, name, self._places[number], entry)
 
 
 def resource(source: Input, name: str, place: tuple[str, str], entry: Entry) -> Resource:
     """Read and check the head of a blob. place: group and key. Raises CheckpointError."""
-    offset, end = entry.offset, entry.offset + entry.nbytes
-    what = f"resource {name!r}"
-    head = source.at(offset, min(_BLOB_HEAD, entry.nbytes), what)  # with the padding, of most
+    # Modules have thousands of these: texts for errors are made when there is one.
+    _, _, offset, held = entry
+    head = source.at(offset, _BLOB_HEAD if held > _BLOB_HEAD else held, "the head of a resource")  # and most padding
     try:
-        alignment, at = _number(head, 0)
+        at = _WIDTHS[head[0]]
+        alignment = int.from_bytes(head[:at], "little") >> min(at, 8)
         nbytes, at = _number(head, at)
     except IndexError as error:
-        raise source.error(offset + len(head), f"{what} ends in the middle of a number") from error
-    _check_alignment(source, offset, alignment, what)
+        raise source.error(offset + len(head), f"resource {name!r} ends in the middle of a number") from error
+    if alignment == 0 or alignment & (alignment - 1) or alignment >= _MAX_ALIGNMENT:
+        _check_alignment(source, offset, alignment, f"resource {name!r}")
     padding = offset + at
     data = padding + -padding % alignment
-    if data + nbytes != end:
-        raise source.error(offset, f"{what} expected to end with its entry at byte {end}, found {data + nbytes}")
+    if data + nbytes != offset + held:
+        raise source.error(
+            offset, f"resource {name!r} expected to end with its entry at byte {offset + held}, found {data + nbytes}"
+        )
     found = head[at : data - offset]
     if len(found) < data - padding:
-        _check_padding(source, padding, data, what)
+        _check_padding(source, padding, data, f"resource {name!r}")
     elif found.count(PAD) != len(found):
-        raise source.error(padding, f"{what} expected padding of 0xCB up to byte {data}, found other bytes")
-    return Resource(name, *place, alignment, Blob(source.range(data, nbytes), where=f"{source.label}: {what}"))
+        raise source.error(padding, f"resource {name!r} expected padding of 0xCB up to byte {data}, found other bytes")
+    return Resource(name, *place, alignment, Blob(source.range(data, nbytes)))
 
 
 def topology(source: Source | Bytecode) -> str:
@@ -256,6 +263,22 @@ class _Cursor:
             raise self._short() from None
         return value
 
+    def varints(self, count: int) -> list[int]:
+        """The next ``count`` numbers. Raises CheckpointError at the end."""
+        data, at, widths, found = self._data, self.at, _WIDTHS, []
+        try:
+            for _ in range(count):
+                width = widths[data[at]]
+                found.append(int.from_bytes(data[at : at + width], "little") >> min(width, 8))
+                at += width
+        except IndexError:
+            self.at = at
+            raise self._short() from None
+        self.at = at
+        if at > len(data):
+            raise self._short()
+        return found
+
     def entries(self, count: int) -> Iterator[tuple[int, int, int, int]]:
         """``count`` times place in the module, two numbers, a byte. Modules have thousands of these."""
         data, at, widths = self._data, self.at, _WIDTHS
@@ -290,7 +313,7 @@ class _Strings:
         count = cursor.varint()
         if count > cursor.left:
             raise source.error(section.offset, f"expected strings within {section.nbytes} bytes, found {count} strings")
-        lengths = [cursor.varint() for _ in range(count)]
+        lengths = cursor.varints(count)
         lengths.reverse()
         self._ends = list(accumulate(lengths, initial=cursor.at))
         if self._ends[-1] != len(data):
