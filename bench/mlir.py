@@ -197,7 +197,7 @@ def _stripped_by(tool: str, module: Path, out: Path) -> float:
 
 
 def _topology(folder: Path, scale: float, rounds: int) -> list[Row]:
-    from cachec_mlir.topology import Topologies, topology
+    from cachec_mlir.hashes import Topologies, topology
 
     module = folder / "minilm.mlir"
     module.write_bytes(_minilm())

@@ -70,8 +70,8 @@ def strip(lowered: Any, weights: WeightSet, *, symbols: str | None = None) -> Pr
         return Program(text, format=FORMAT, manifest=weights.manifest)
     if symbols != "alpha":
         raise UsageError(f"symbols expected 'alpha' or None, found {symbols!r}")
+    from cachec_mlir.hashes import topology
     from cachec_mlir.symbols import alpha, alpha_manifest
-    from cachec_mlir.topology import topology
 
     ir, names = alpha(text.encode(), to="parameter", scope=SCOPE, taken=weights)
     manifest = alpha_manifest(weights.manifest, names)

@@ -22,9 +22,9 @@ from cachec.model import WeightSpec
 from cachec_mlir import canonical, is_bytecode, strip
 from cachec_mlir.blobs import Resource
 from cachec_mlir.bytecode import Bytecode
+from cachec_mlir.hashes import topology
 from cachec_mlir.inputs import Source
 from cachec_mlir.readable import Operation, Readable, operations, readable, typed_resources
-from cachec_mlir.topology import topology
 
 #: Lines times lines that difflib is given; larger blocks are told as removed and added.
 _MAX_CELLS = 4_000_000

@@ -193,7 +193,7 @@ class Counting(FileDigests):
 
 @pytest.fixture
 def counted(monkeypatch) -> list[object]:
-    module = sys.modules["cachec_mlir.topology"]
+    module = sys.modules["cachec_mlir.hashes"]
     calls: list[object] = []
     real = module.topology
     monkeypatch.setattr(module, "topology", lambda source, **how: calls.append(source) or real(source, **how))

@@ -43,7 +43,7 @@ from cachec.hashing import FileDigests, Hasher, digest_bytes
 from cachec_mlir import bytecode
 from cachec_mlir.bindings import Bindings, bindings_of, generic
 from cachec_mlir.bytecode import BLOB, BOOL, Bytecode
-from cachec_mlir.canonical import Canonical
+from cachec_mlir.canonicalizer import Canonical
 from cachec_mlir.inputs import Input, Source, open_input
 from cachec_mlir.modules import Written, parse_stripped
 from cachec_mlir.text import Entry, Marks, Trailer, blob_of, name_of, scan, unescaped
