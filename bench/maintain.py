@@ -19,15 +19,15 @@ import msgspec
 
 import cachec
 from bench.harness import Row, interleaved, settle
+from cachec.base.hashing import digest_bytes
 from cachec.events import read_log
-from cachec.hashing import digest_bytes
-from cachec.leases import Leases
 from cachec.maintain import Maintainer, Selector
 from cachec.maintain.worth import worth
 from cachec.model import RECORD_VERSION, ArtifactRef, Entry, Leaf, Part, Read, Trace
-from cachec.packing import pack
-from cachec.store import Store
-from cachec.summaries import Told, told
+from cachec.store.leases import Leases
+from cachec.store.packing import pack
+from cachec.store.store import Store
+from cachec.store.summaries import Told, told
 
 #: A Unix time that the made-up entries are older than.
 NOW = 1_900_000_000.0

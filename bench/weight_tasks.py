@@ -65,7 +65,7 @@ def overlay(base: str, adapter: str) -> Work:
 
 def add(source: str, store: str) -> Work:
     from cachec.weights import open_weights
-    from cachec.weights.owned import WeightStore
+    from cachec.weights.library.owned import WeightStore
 
     return lambda: {"count": WeightStore(store).add(open_weights(source), "m").count}
 

@@ -87,7 +87,7 @@ def _copying(folder: Path, scale: float, rounds: int) -> list[Row]:
     import numpy as np
 
     from cachec.weights import from_arrays, open_weights
-    from cachec.weights.owned import WeightStore
+    from cachec.weights.library.owned import WeightStore
 
     large, small = int(1.5 * GIB * scale) // 4, int(0.5 * GIB * scale) // 64 // 4
     source = folder / "source.safetensors"
@@ -147,7 +147,7 @@ def _in_turn(work: Mapping[str, Callable[[], object]], made: Mapping[str, Path],
 def _tiny(folder: Path, scale: float, rounds: int) -> list[Row]:
     """Many small tensors: what each of them costs beyond its bytes."""
     from cachec.weights import from_arrays, open_weights
-    from cachec.weights.owned import WeightStore
+    from cachec.weights.library.owned import WeightStore
 
     count, source = max(50, int(5000 * scale)), folder / "source.safetensors"
     from_arrays({f"layers.{i}.weight": _noise(1 << 14, i) for i in range(count)}).save(source, fsync=True)
@@ -272,7 +272,7 @@ def _one_rank(folder: Path, scale: float, rounds: int) -> list[Row]:
 
 def _second_fine_tune(folder: Path, scale: float, rounds: int) -> list[Row]:
     from cachec.weights import from_arrays, open_weights
-    from cachec.weights.owned import WeightStore
+    from cachec.weights.library.owned import WeightStore
 
     count, each = 200, int(512 * MIB * scale) // 200 // 4
     arrays = {f"layers.{i}.weight": _noise(each, i) for i in range(count)}

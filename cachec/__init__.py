@@ -9,9 +9,8 @@ TYPE_CHECKING = False  # type checkers know the name; importing typing would dou
 if TYPE_CHECKING:
     from typing import Any
 
-    from cachec.artifact import Dir, File
     from cachec.cache import Cache
-    from cachec.command import run, scratch
+    from cachec.commands.run import run, scratch
     from cachec.errors import (
         CachecError,
         CachecWarning,
@@ -33,19 +32,21 @@ if TYPE_CHECKING:
         WeightReadError,
         WeightsChanged,
     )
-    from cachec.linker import link
     from cachec.model import Mode, Outcome, Reason, WeightSpec
+    from cachec.programs.artifact import Dir, File
+    from cachec.programs.linker import link
+    from cachec.programs.program import Program
     from cachec.stage import Stage, depends
-    from cachec.topology import Manifest, Program
     from cachec.weights import Weight, WeightSet, open_weights
+    from cachec.weights.manifest import Manifest
     from cachec.weights.overlay import Made
 
 __version__ = "0.1.0"
 
 _HOMES = {
-    "cachec.artifact": ("Dir", "File"),
+    "cachec.programs.artifact": ("Dir", "File"),
     "cachec.cache": ("Cache",),
-    "cachec.command": ("run", "scratch"),
+    "cachec.commands.run": ("run", "scratch"),
     "cachec.errors": (
         "CacheMissError",
         "CachecError",
@@ -67,10 +68,11 @@ _HOMES = {
         "WeightReadError",
         "WeightsChanged",
     ),
-    "cachec.linker": ("link",),
+    "cachec.programs.linker": ("link",),
     "cachec.model": ("Mode", "Outcome", "Reason", "WeightSpec"),
     "cachec.stage": ("Stage", "depends"),
-    "cachec.topology": ("Manifest", "Program"),
+    "cachec.programs.program": ("Program",),
+    "cachec.weights.manifest": ("Manifest",),
     "cachec.weights": ("Weight", "WeightSet", "open_weights"),
     "cachec.weights.overlay": ("Made",),
 }

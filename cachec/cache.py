@@ -9,23 +9,23 @@ from pathlib import Path
 from typing import Any, ParamSpec, TypeVar, overload
 
 from cachec import config
-from cachec.distributions import Distributions
+from cachec.base.distributions import Distributions
+from cachec.base.hashing import FileDigests
 from cachec.errors import UsageError
 from cachec.events import EventLog
-from cachec.hashing import FileDigests
 from cachec.key.arguments import GlobalKeys
-from cachec.key.code import CodeKeys
+from cachec.key.code.fingerprint import CodeKeys
 from cachec.key.dependencies import Dependencies
 from cachec.key.request import Options, Requests
-from cachec.key.tools import ToolKeys
+from cachec.key.tools.tools import ToolKeys
 from cachec.model import Digest, Fault, Mode, Outcome
-from cachec.plugins import Plugins
+from cachec.programs.registry import Plugins
 from cachec.stage.decorator import Stage
 from cachec.stage.engine import Engine
 from cachec.stage.look import Looker
 from cachec.stage.run import Tools
-from cachec.store import Store
-from cachec.usage import Usage
+from cachec.store.store import Store
+from cachec.store.usage import Usage
 from cachec.weights import WeightSet
 
 P = ParamSpec("P")

@@ -20,8 +20,8 @@ from collections.abc import Callable, Iterator
 
 import msgspec
 
-from cachec import fsio
-from cachec.appending import Appender
+from cachec.base import fsio
+from cachec.base.appending import Appender
 from cachec.model import Fault, Outcome, Reason
 
 #: Bytes in a record, its newline included: one page.

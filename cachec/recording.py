@@ -9,7 +9,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from cachec.hashing import EMPTY, FileDigests
+from cachec.base.hashing import EMPTY, FileDigests
 from cachec.model import Read, Reason
 
 _current: ContextVar[Recorder | None] = ContextVar("cachec_recorder", default=None)

@@ -13,7 +13,7 @@ from typing import Any
 from cachec.events import LogReader, duration
 from cachec.key.compare import PartDifference
 from cachec.model import Entry, Outcome, Part, Reason, Trace
-from cachec.store import products, references
+from cachec.store.store import products, references
 
 #: Characters of a key in a table; ``KEY`` arguments take as few as ``MIN_PREFIX``.
 SHOWN_KEY = 12

@@ -6,9 +6,9 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 
-from cachec.distributions import Distributions
+from cachec.base.distributions import Distributions
 from cachec.errors import UsageError
-from cachec.key.programs import Finder
+from cachec.key.tools.executables import Finder
 from cachec.launcher.arguments import Command
 from cachec.launcher.places import Places
 from cachec.launcher.request import helper_path

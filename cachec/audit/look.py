@@ -10,7 +10,7 @@ from cachec.audit.covering import Covered, is_of_the_system, is_shared_object
 from cachec.audit.findings import Audit, Finding, WeightsCheck
 from cachec.audit.runs import Again, Runner, Traced
 from cachec.errors import UsageError
-from cachec.key.programs import which
+from cachec.key.tools.executables import which
 from cachec.launcher import options
 from cachec.launcher.arguments import Command, PassThrough
 from cachec.launcher.full import describe_here

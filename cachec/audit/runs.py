@@ -11,12 +11,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 
-from cachec.artifact import Dir
 from cachec.audit.accesses import Accesses, accesses
 from cachec.audit.strace import CALLS, STRING_LENGTH, Calls
 from cachec.audit.substitute import substituted
+from cachec.base.hashing import FileDigests
+from cachec.commands.process import Ended, run_process
 from cachec.errors import CachecError, CachecWarning, UsageError
-from cachec.hashing import FileDigests
 from cachec.key.arguments import dir_digest
 from cachec.launcher.arguments import Command
 from cachec.launcher.request import environment
@@ -24,7 +24,7 @@ from cachec.launcher.running import run_command
 from cachec.launcher.stage import CommandFailed, Opened
 from cachec.launcher.stripping import Stripped, stripped_command_line
 from cachec.model import Read, Reason
-from cachec.process import Ended, run_process
+from cachec.programs.artifact import Dir
 from cachec.recording import Recorder, recording
 from cachec.reproduce.synthetic import synthetic_weights
 from cachec.weights import open_weights

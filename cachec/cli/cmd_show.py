@@ -9,9 +9,9 @@ from typing import Any
 import click
 
 from cachec import report
+from cachec.base.hashing import FileDigests
 from cachec.cli.session import Session, clean, json_option, pass_session, print_json, print_table
 from cachec.errors import CachecError
-from cachec.hashing import FileDigests
 
 
 @click.command("show")

@@ -98,8 +98,8 @@ def add(
         if sources.is_url(source):
             if replace:
                 raise UsageError("--replace goes with a path; remove the name first: cachec weights rm NAME")
-            from cachec.distributions import Distributions
-            from cachec.weights import resolver
+            from cachec.base.distributions import Distributions
+            from cachec.weights.library import resolver
 
             resolvers = resolver.Resolvers.discovered(Distributions().plugin_entry_points(resolver.GROUP))
             wanted = sources.identifier(source, expect)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import click
 
-from cachec.distributions import Distributions
+from cachec.base.distributions import Distributions
 from cachec.errors import PluginError
 
 #: The entry-point group under which a package offers a ``click.Command`` (a group, mostly).

@@ -15,7 +15,7 @@ from cachec import config
 from cachec.errors import CachecError, StoreFault
 from cachec.model import Entry, Fault, Part
 from cachec.report import MIN_PREFIX, SHOWN_KEY
-from cachec.store import Store
+from cachec.store.store import Store
 
 if TYPE_CHECKING:
     from cachec.maintain.maintainer import Maintainer

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 from blake3 import blake3
 
-from cachec import fsio
+from cachec.base import fsio
 from cachec.cli.meter import throughput
 from cachec.cli.session import Session, clean
 from cachec.errors import CachecError, UsageError, WeightError, WeightsChanged
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from cachec.cli.meter import Meter
     from cachec.weights import WeightSet
     from cachec.weights.checksums import Verified
-    from cachec.weights.owned import Revision, WeightStore
+    from cachec.weights.library.owned import Revision, WeightStore
 
 #: Digits of a revision in a table; an argument takes as few as ``_MIN_DIGITS``.
 SHOWN_REVISION = 12
@@ -68,7 +68,7 @@ class Located:
 
 def weight_store(session: Session) -> WeightStore:
     """The store of weights under the cache's folder; one that is not there is an empty one, and is not made."""
-    from cachec.weights.owned import WeightStore
+    from cachec.weights.library.owned import WeightStore
 
     return WeightStore(session.settings.dir / "weights", fsync=session.settings.fsync)
 

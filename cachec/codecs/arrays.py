@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
 
-from cachec import fsio
+from cachec.base import fsio
 from cachec.codecs.base import Sink, Source, corrupt, meta_of, open_artifact, unstorable
 from cachec.model import Leaf
 

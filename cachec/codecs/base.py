@@ -9,9 +9,9 @@ from typing import Final, Protocol, TypeVar
 
 import msgspec
 
-from cachec import fsio
+from cachec.base import fsio
+from cachec.base.hashing import digest_bytes
 from cachec.errors import StoreFault, UnstorableResult
-from cachec.hashing import digest_bytes
 from cachec.model import ArtifactRef, Fault, Leaf
 
 #: Nesting of a result beyond this is refused: it is a cycle, or would exhaust Python's own stack.

@@ -13,7 +13,7 @@ from cachec.codecs.base import Source, corrupt
 from cachec.codecs.weightsets import Caller
 from cachec.errors import PluginError
 from cachec.model import ArtifactRef, CallerSet, Inline, Leaf, Node, Record, Sequence, Weights
-from cachec.plugin import Plugin
+from cachec.programs.plugin import Plugin
 
 #: The plugin of a name. Raises PluginError where there is none.
 PluginNamed = Callable[[str], Plugin]

@@ -10,13 +10,13 @@ from typing import Any, Final
 
 import msgspec
 
-from cachec.artifact import Dir, File
 from cachec.codecs import arrays, data, files, records, weightsets
 from cachec.codecs.base import MAX_DEPTH, Sink, unstorable
 from cachec.errors import PluginError
 from cachec.model import ArtifactRef, Leaf, Node, Record, Sequence
-from cachec.plugin import Plugin
-from cachec.topology import Program
+from cachec.programs.artifact import Dir, File
+from cachec.programs.plugin import Plugin
+from cachec.programs.program import Program
 from cachec.weights import Weight, WeightSet
 
 #: The plugin that handles values of a class, or None.

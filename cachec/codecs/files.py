@@ -13,11 +13,12 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
-from cachec.artifact import Dir, File
 from cachec.codecs.base import Sink, Source, corrupt, meta_of, reader, unstorable
 from cachec.model import ArtifactRef, Leaf
-from cachec.topology import Manifest, Program
-from cachec.trees import tree_name
+from cachec.programs.artifact import Dir, File
+from cachec.programs.program import Program
+from cachec.store.trees import tree_name
+from cachec.weights.manifest import Manifest
 
 
 class _FileMeta(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -11,8 +11,8 @@ import enum
 import sys
 from typing import Any
 
+from cachec.base.instances import class_attribute, state
 from cachec.codecs.base import corrupt, unstorable
-from cachec.instances import class_attribute, state
 from cachec.model import Inline
 
 _AT_TOP = "define the class at the top level of a module, under the name that it has there"

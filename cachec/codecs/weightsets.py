@@ -29,7 +29,7 @@ def encode_weights(value: WeightSet, sink: Sink, where: str) -> CallerSet | Weig
         return CallerSet(whole)
     found = value.overlaid_on()
     base, names = ("", tuple(value)) if found is None else found
-    from cachec.weights.copying import stored_form  # a hit needs none of it
+    from cachec.weights.moving.copying import stored_form  # a hit needs none of it
 
     items: list[CallerWeight | OwnedWeight] = []
     for name in names:

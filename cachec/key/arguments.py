@@ -11,15 +11,16 @@ from pathlib import PurePath
 from stat import S_IXUSR
 from typing import Any, NamedTuple
 
-from cachec.artifact import Dir, File
+from cachec.base.hashing import FileDigests, Hasher, digest_bytes, frame
 from cachec.errors import UnkeyableArgument
-from cachec.hashing import FileDigests, Hasher, digest_bytes, frame
 from cachec.key import canonical
-from cachec.key.code import CodeKeys
+from cachec.key.code.fingerprint import CodeKeys
 from cachec.model import Part
-from cachec.plugins import Plugins
-from cachec.topology import Manifest, Program
+from cachec.programs.artifact import Dir, File
+from cachec.programs.program import Program
+from cachec.programs.registry import Plugins
 from cachec.weights import Weight, WeightSet
+from cachec.weights.manifest import Manifest
 
 #: From this size a plain array argument gets a warning: it is hashed at every call.
 LARGE_ARRAY = 1 << 20

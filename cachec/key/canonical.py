@@ -27,8 +27,8 @@ from typing import Any, Final
 
 import msgspec
 
+from cachec.base.instances import field_names, state
 from cachec.errors import UnkeyableArgument
-from cachec.instances import field_names, state
 from cachec.key.words import describe, item_path
 
 __all__ = ["MAX_DEPTH", "Special", "describe", "encode", "plain"]

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-from cachec import fsio
+from cachec.base import fsio
+from cachec.base.fsio import Identity
+from cachec.base.hashing import EMPTY, FileDigests, Hasher
 from cachec.errors import UsageError
-from cachec.fsio import Identity
-from cachec.hashing import EMPTY, FileDigests, Hasher
-from cachec.key.environment import variable_digest
-from cachec.key.platform import processor_digest
-from cachec.key.tools import ToolKeys
+from cachec.key.tools.environment import variable_digest
+from cachec.key.tools.platform import processor_digest
+from cachec.key.tools.tools import ToolKeys
 from cachec.model import Read
 
 #: Variables that choose which executable, or which library, is loaded.

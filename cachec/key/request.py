@@ -9,16 +9,16 @@ from functools import cached_property, lru_cache
 from operator import is_
 from typing import Any, NamedTuple, Protocol
 
-from cachec.distributions import Distributions
+from cachec.base.distributions import Distributions
+from cachec.base.hashing import FileDigests, Hasher, digest_bytes, frame
 from cachec.errors import UsageError
-from cachec.hashing import FileDigests, Hasher, digest_bytes, frame
 from cachec.key.arguments import ArgumentKeys, Found, Payload, dir_digest
-from cachec.key.code import CodeKey, CodeKeys
-from cachec.key.environment import environment_parts
-from cachec.key.platform import platform_part
-from cachec.key.tools import ToolKeys
+from cachec.key.code.fingerprint import CodeKey, CodeKeys
+from cachec.key.tools.environment import environment_parts
+from cachec.key.tools.platform import platform_part
+from cachec.key.tools.tools import ToolKeys
 from cachec.model import Part
-from cachec.plugins import Plugins
+from cachec.programs.registry import Plugins
 
 #: Bump it when the meaning of a key changes: every older entry is then a miss.
 KEY_VERSION = "1"

@@ -9,7 +9,7 @@ import types
 from collections.abc import Iterable
 from typing import Any, Final
 
-from cachec.instances import field_names
+from cachec.base.instances import field_names
 
 #: How many levels of containers are spelled out.
 _DEPTH: Final = 4

@@ -24,8 +24,8 @@ from typing import Any, Literal
 import msgspec
 
 from cachec import config
+from cachec.base.hashing import Hasher
 from cachec.errors import ConfigError
-from cachec.hashing import Hasher
 
 #: What a flag means.
 #:

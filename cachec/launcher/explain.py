@@ -10,7 +10,7 @@ from typing import Any
 
 from cachec.errors import StoreFault, UsageError
 from cachec.key.compare import PartDifference, differences, nearest
-from cachec.key.programs import which
+from cachec.key.tools.executables import which
 from cachec.launcher import options
 from cachec.launcher.arguments import Command, Options, PassThrough
 from cachec.launcher.full import describe_here

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 from cachec import recording
 from cachec.errors import CachecError, StoreFault, UnstorableResult
-from cachec.key.programs import which
+from cachec.key.tools.executables import which
 from cachec.launcher import adapters, options
 from cachec.launcher.arguments import Command, Options, PassThrough, describe
 from cachec.launcher.outputs import outputs_held

@@ -7,7 +7,7 @@ compiler in them, so they cost little more than the start of Python: no key and 
 import os
 import time
 
-from cachec.appending import Appender
+from cachec.base.appending import Appender
 
 #: By the base name of the command.
 NAMES = frozenset({"cmake", "cmake3", "ctest", "cpack", "ccmake"})

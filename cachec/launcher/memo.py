@@ -13,10 +13,11 @@ from typing import Any
 import msgspec
 from blake3 import blake3
 
-from cachec import __version__, fsio
-from cachec.command import WATCHED_FILESYSTEMS
-from cachec.key.elf import DEFAULT_FOLDERS, ElfError, read_elf
-from cachec.key.programs import Finder, Program, interpreter_name, which
+from cachec import __version__
+from cachec.base import fsio
+from cachec.commands.run import WATCHED_FILESYSTEMS
+from cachec.key.tools.elf import DEFAULT_FOLDERS, ElfError, read_elf
+from cachec.key.tools.executables import Finder, Program, interpreter_name, which
 from cachec.launcher import adapters, direct
 from cachec.launcher.arguments import Command, configuration_patterns
 from cachec.launcher.outputs import lock_of
@@ -25,7 +26,7 @@ from cachec.launcher.stage import Opened
 from cachec.launcher.stripping import wants_strip
 from cachec.model import Mode, Outcome, Reason, Trace
 from cachec.stage.look import Looker
-from cachec.store import Store
+from cachec.store.store import Store
 
 #: Modes in which a hit may be handed out by a memo, and one written.
 _MODES = frozenset({Mode.ON, Mode.REQUIRE})

@@ -6,14 +6,14 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
-from cachec import fsio
+from cachec.base import fsio
+from cachec.base.hashing import digest_bytes
 from cachec.errors import StoreFault
-from cachec.hashing import digest_bytes
 from cachec.launcher.arguments import Output
-from cachec.locks import KeyLock
 from cachec.model import Reason
 from cachec.recording import Recorder
-from cachec.store import Store
+from cachec.store.locks import KeyLock
+from cachec.store.store import Store
 
 State = fsio.Identity | None
 

@@ -9,8 +9,8 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from cachec.base.hashing import digest_bytes
 from cachec.errors import UsageError
-from cachec.hashing import digest_bytes
 from cachec.model import BELOW_BASE
 
 #: What stands for the base folder in a keyed text: no argument holds a NUL.

@@ -8,18 +8,18 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from cachec.distributions import Distributions
+from cachec.base.distributions import Distributions
+from cachec.base.hashing import FileDigests, Hasher, digest_bytes, frame
 from cachec.errors import UsageError
-from cachec.hashing import FileDigests, Hasher, digest_bytes, frame
 from cachec.key.arguments import Found, dir_digest
-from cachec.key.environment import environment_parts
-from cachec.key.platform import CPUINFO, cpu_features
-from cachec.key.programs import which
-from cachec.key.tools import ToolKeys
+from cachec.key.tools.environment import environment_parts
+from cachec.key.tools.executables import which
+from cachec.key.tools.platform import CPUINFO, cpu_features
+from cachec.key.tools.tools import ToolKeys
 from cachec.launcher.arguments import Command, Input, PassThrough
 from cachec.launcher.places import Places
 from cachec.model import Part, Reason
-from cachec.topology import Program
+from cachec.programs.program import Program
 
 #: Bump it when the meaning of a command's key changes: every older entry is then a miss.
 KEY_VERSION = "1"

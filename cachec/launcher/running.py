@@ -10,8 +10,8 @@ from contextlib import ExitStack
 from typing import Any
 
 from cachec import recording
-from cachec.artifact import Dir, File
-from cachec.command import WeightWatch, scratch
+from cachec.commands.process import Ended, run_process
+from cachec.commands.run import WeightWatch, scratch
 from cachec.errors import CachecWarning
 from cachec.key.dependencies import ABSENT, listing_digest
 from cachec.launcher import headers
@@ -23,7 +23,7 @@ from cachec.launcher.restore import EXECUTABLE, PLAIN
 from cachec.launcher.stage import CommandFailed, Environment
 from cachec.launcher.untouched import Untouched
 from cachec.model import Read, Reason
-from cachec.process import Ended, run_process
+from cachec.programs.artifact import Dir, File
 from cachec.recording import Recorder
 
 #: Kernels stamp ctime with a coarse clock, which is at most this much behind (CONFIG_HZ=100).

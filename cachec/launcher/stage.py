@@ -10,24 +10,24 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from cachec import config
+from cachec.base.distributions import Distributions
+from cachec.base.hashing import FileDigests
 from cachec.config import Settings
-from cachec.distributions import Distributions
 from cachec.events import EventLog
-from cachec.hashing import FileDigests
 from cachec.key.dependencies import Dependencies
 from cachec.key.request import Options as StageOptions
 from cachec.launcher.arguments import Command
 from cachec.launcher.places import Places, current_folder
 from cachec.launcher.request import CommandRequests
 from cachec.model import Read
-from cachec.plugins import Plugins
+from cachec.programs.registry import Plugins
 from cachec.stage.engine import Engine
 from cachec.stage.look import Looker
 from cachec.stage.run import Tools
-from cachec.store import Store
+from cachec.store.store import Store
 
 if TYPE_CHECKING:
-    from cachec.process import Ended
+    from cachec.commands.process import Ended
 
 #: What one run of a command's stage takes; none of it is an argument in a key, which ``CommandRequests`` makes.
 _PARAMETERS = ("command", "stripped", "stdin")

@@ -14,13 +14,14 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
-from cachec.distributions import Distributions
+from cachec.base.distributions import Distributions
 from cachec.errors import CachecError, UsageError
 from cachec.launcher.arguments import Command, Input
 from cachec.launcher.restore import same_content
-from cachec.plugins import Plugins
-from cachec.topology import Manifest, Program
+from cachec.programs.program import Program
+from cachec.programs.registry import Plugins
 from cachec.weights import WeightSet
+from cachec.weights.manifest import Manifest
 
 #: renameat2(2): the paths are relative to the current folder; the two files change places.
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2

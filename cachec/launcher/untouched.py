@@ -10,7 +10,7 @@ import os
 import stat
 from typing import NamedTuple
 
-from cachec.hashing import FileDigests
+from cachec.base.hashing import FileDigests
 from cachec.launcher.arguments import Command
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from cachec import fsio
-from cachec.usage import Usage
+from cachec.base import fsio
+from cachec.store.usage import Usage
 
 #: Of what the disk has free, and what the store has already: a cache must not be what fills it.
 DISK_SHARE = 0.5

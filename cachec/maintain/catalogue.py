@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 from cachec.errors import StoreFault
 from cachec.model import Digest, Entry, Fault
-from cachec.packing import state, unpack
-from cachec.store import Store, references
-from cachec.summaries import Facts, Summary, Told, told
+from cachec.store.packing import state, unpack
+from cachec.store.store import Store, references
+from cachec.store.summaries import Facts, Summary, Told, told
 
 
 class Item(NamedTuple):

@@ -21,11 +21,9 @@ from typing import TypeVar
 
 import msgspec
 
-from cachec import usage
+from cachec.base.fsio import Identity
+from cachec.base.hashing import row_name
 from cachec.errors import StoreFault
-from cachec.fsio import Identity
-from cachec.hashing import row_name
-from cachec.leases import Held, collecting
 from cachec.maintain.catalogue import Item
 from cachec.maintain.orphans import GRACE_SECONDS, Sweep
 from cachec.maintain.pins import Pins
@@ -33,9 +31,11 @@ from cachec.maintain.plans import BATCH, remove_rows
 from cachec.maintain.survey import Kept, Survey, survey
 from cachec.maintain.workers import in_threads
 from cachec.model import RECORD_VERSION, Digest, Fault
-from cachec.packing import pack
-from cachec.store import Store
-from cachec.usage import Usage, occupied
+from cachec.store import usage
+from cachec.store.leases import Held, collecting
+from cachec.store.packing import pack
+from cachec.store.store import Store
+from cachec.store.usage import Usage, occupied
 
 T = TypeVar("T")
 

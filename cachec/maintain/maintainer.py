@@ -10,7 +10,6 @@ from functools import cached_property
 
 import msgspec
 
-from cachec import usage
 from cachec.errors import StoreFault, UsageError
 from cachec.maintain import bound
 from cachec.maintain.catalogue import Catalogue, Damaged, Item
@@ -20,10 +19,11 @@ from cachec.maintain.plans import OF_A_ROW, Plan, chosen_of
 from cachec.maintain.selector import Selector, matcher, names_in
 from cachec.maintain.stale import Staleness
 from cachec.model import BELOW_BASE, RECORD_VERSION, Digest, Fault
-from cachec.packing import pack
-from cachec.store import Store
-from cachec.usage import Usage, occupied
-from cachec.weights.owned import WeightStore
+from cachec.store import usage
+from cachec.store.packing import pack
+from cachec.store.store import Store
+from cachec.store.usage import Usage, occupied
+from cachec.weights.library.owned import WeightStore
 
 
 class Maintainer:

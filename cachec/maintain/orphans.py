@@ -12,15 +12,15 @@ from collections.abc import Callable, Collection, Iterator
 from functools import partial
 from pathlib import Path
 
-from cachec import fsio
+from cachec.base import fsio
 from cachec.errors import StoreFault, WeightError
-from cachec.leases import Held
-from cachec.locks import Locks
 from cachec.model import Digest, Fault
-from cachec.objects import REFRESH_SECONDS
-from cachec.store import Store
-from cachec.trees import discard
-from cachec.weights.owned import WeightStore
+from cachec.store.leases import Held
+from cachec.store.locks import Locks
+from cachec.store.objects import REFRESH_SECONDS
+from cachec.store.store import Store
+from cachec.store.trees import discard
+from cachec.weights.library.owned import WeightStore
 
 #: Seconds that what nothing refers to is left alone. Longer than an object may go without a new mtime when it is used
 #: again; processes that lease what they publish would need none.

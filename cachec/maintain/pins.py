@@ -15,9 +15,9 @@ from typing import Literal
 import msgspec
 
 from cachec.errors import UsageError
-from cachec.index import Index
 from cachec.model import RECORD_VERSION, Digest
-from cachec.packing import pack
+from cachec.store.index import Index
+from cachec.store.packing import pack
 
 _TAG = "pin"
 _PREFIX = "pin:"

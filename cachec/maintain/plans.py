@@ -9,8 +9,8 @@ from cachec.errors import StoreFault
 from cachec.maintain.catalogue import Damaged, Item
 from cachec.maintain.pins import Pinned, Pins
 from cachec.model import Digest, Fault
-from cachec.packing import state
-from cachec.store import Store
+from cachec.store.packing import state
+from cachec.store.store import Store
 
 #: Entries of one transaction: who publishes waits for it, some hundredths of a second.
 BATCH = 500

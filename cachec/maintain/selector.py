@@ -11,11 +11,11 @@ from typing import Protocol
 
 import msgspec
 
-from cachec.distributions import normalise
+from cachec.base.distributions import normalise
 from cachec.errors import UsageError
 from cachec.maintain.catalogue import Item
 from cachec.model import Digest, Trace
-from cachec.summaries import Facts
+from cachec.store.summaries import Facts
 
 #: Characters of a key that a prefix has at least.
 MIN_PREFIX = 6

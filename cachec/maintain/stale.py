@@ -8,16 +8,16 @@ from collections.abc import Callable
 
 import msgspec
 
-from cachec.distributions import Distributions
+from cachec.base.distributions import Distributions
+from cachec.base.hashing import FileDigests
 from cachec.errors import UsageError
-from cachec.hashing import FileDigests
 from cachec.key.dependencies import Dependencies
-from cachec.key.programs import which
-from cachec.key.tools import ToolKeys
+from cachec.key.tools.executables import which
+from cachec.key.tools.tools import ToolKeys
 from cachec.maintain.catalogue import Item
 from cachec.maintain.selector import version_of
 from cachec.model import Digest, Read, Trace
-from cachec.summaries import Facts
+from cachec.store.summaries import Facts
 
 #: Reads that tell by themselves what they would see now. ``env`` is left out: another shell has other variables.
 _KINDS = frozenset({"file", "absent", "listing", "tool"})

@@ -10,14 +10,14 @@ from dataclasses import dataclass, field
 from cachec.codecs.files import tree_of
 from cachec.errors import StoreFault
 from cachec.events import read_log
-from cachec.leases import Held
 from cachec.maintain.catalogue import Catalogue, Damaged, Item
 from cachec.maintain.pins import Pinned
 from cachec.maintain.worth import Levels, Use, uses, worth
 from cachec.model import Digest, Fault, Leaf, Node, Record, Sequence, artifacts
-from cachec.packing import state, unpack
-from cachec.store import Quarantined, Store
-from cachec.usage import occupied
+from cachec.store.leases import Held
+from cachec.store.packing import state, unpack
+from cachec.store.store import Quarantined, Store
+from cachec.store.usage import occupied
 
 #: Seconds that an entry which was put away stays, to be looked at.
 QUARANTINE_SECONDS = 7 * 86400.0

@@ -15,7 +15,7 @@ import zlib
 from collections.abc import Collection, Mapping
 from io import BytesIO
 
-from cachec import fsio
+from cachec.base import fsio
 from cachec.errors import ReproducerError
 
 #: What an archive may be: bytes of the file, members, bytes of its directory.

@@ -12,16 +12,17 @@ from typing import Any
 
 import msgspec
 
-from cachec.artifact import File
+from cachec.base.hashing import digest_bytes
 from cachec.codecs.data import SCALARS, decode_inline, encode_scalar
+from cachec.commands.witness import WEIGHT_SUFFIXES
 from cachec.errors import ReproducerError
-from cachec.hashing import digest_bytes
-from cachec.key.environment import is_secret
+from cachec.key.tools.environment import is_secret
 from cachec.key.words import describe
 from cachec.model import ArtifactRef, Digest, Inline
-from cachec.topology import Manifest, Program
+from cachec.programs.artifact import File
+from cachec.programs.program import Program
 from cachec.weights import WeightSet
-from cachec.witness import WEIGHT_SUFFIXES
+from cachec.weights.manifest import Manifest
 
 #: Digest -> bytes.
 Contents = dict[str, bytes]

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from cachec import fsio
+from cachec.base import fsio
 from cachec.model import Part
 from cachec.recording import Recorder
 from cachec.reproduce.archive import write

@@ -8,13 +8,13 @@ from typing import NamedTuple
 
 import msgspec
 
+from cachec.base.hashing import digest_bytes
 from cachec.errors import LinkError, ReproducerError
-from cachec.hashing import digest_bytes
 from cachec.model import WeightSpec
 from cachec.reproduce.archive import unpacked
 from cachec.reproduce.pack import ABOUT, RECIPE, WEIGHTS, About, decoded, manifests
 from cachec.reproduce.recipe import VERSION, FileRef, Recipe, Text, WeightFile
-from cachec.topology import Manifest
+from cachec.weights.manifest import Manifest
 
 #: Bytes that synthetic weights may take.
 MAX_WEIGHTS = 1 << 40

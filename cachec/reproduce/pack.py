@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 import msgspec
 
+from cachec.base.hashing import digest_bytes
 from cachec.errors import ReproducerError, StoreFault
-from cachec.hashing import digest_bytes
 from cachec.model import Digest, Entry, Inline, Leaf, Node, Part, Record, Trace, WeightSpec, artifacts
 from cachec.model import Sequence as Several
 from cachec.reproduce import synthetic
@@ -19,9 +19,9 @@ from cachec.reproduce.arguments import Items, Named, ProgramOf, Value, WeightsOf
 from cachec.reproduce.mlir import reproducer_of
 from cachec.reproduce.readme import readme
 from cachec.reproduce.recipe import VERSION, Command, FileRef, Recipe, digests_of_reads, folder_name
-from cachec.store import Store
-from cachec.topology import Manifest
+from cachec.store.store import Store
 from cachec.weights import WeightSet
+from cachec.weights.manifest import Manifest
 
 #: Names of members.
 README, ABOUT, RECIPE, WEIGHTS, STDERR = (

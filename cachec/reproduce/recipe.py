@@ -13,13 +13,13 @@ from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
-from cachec.distributions import Distributions
+from cachec.base.distributions import Distributions
 from cachec.errors import CachecError
-from cachec.key.environment import is_secret
+from cachec.key.tools.environment import is_secret
 from cachec.model import Digest, Read
 from cachec.recording import CommandRun, FileSeen, Recorder
 from cachec.reproduce.arguments import Contents, Value, described
-from cachec.topology import Manifest
+from cachec.weights.manifest import Manifest
 
 #: Another one is refused, with both numbers.
 VERSION = 1

@@ -14,23 +14,25 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from cachec import codecs, command, fsio
-from cachec.distributions import Distributions
+from cachec import codecs
+from cachec.base import fsio
+from cachec.base.distributions import Distributions
+from cachec.base.hashing import FileDigests, digest_bytes
+from cachec.commands import run as command
 from cachec.errors import ReproducerError, StoreFault, UsageError
-from cachec.hashing import FileDigests, digest_bytes
-from cachec.key.programs import which
-from cachec.key.tools import ToolKeys
+from cachec.key.tools.executables import which
+from cachec.key.tools.tools import ToolKeys
 from cachec.model import WeightSpec
-from cachec.plugins import Plugins
+from cachec.programs.registry import Plugins
 from cachec.recording import Recorder, recording
 from cachec.reproduce.arguments import Maker
 from cachec.reproduce.loaded import Reproducer
 from cachec.reproduce.pack import Expected, expected_of, needed
 from cachec.reproduce.recipe import Command, FileRef, Text, Tool, folder_name
 from cachec.reproduce.synthetic import synthetic_weights
-from cachec.store import Store
-from cachec.topology import Manifest
+from cachec.store.store import Store
 from cachec.weights import WeightSet, open_weights
+from cachec.weights.manifest import Manifest
 from cachec.weights.memory import stated_ties
 
 

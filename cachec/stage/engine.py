@@ -9,17 +9,17 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from cachec import oversight
+from cachec.base import oversight
 from cachec.config import Settings
 from cachec.errors import CacheMissError, StoreFault, UnstorableResult, UsageError
 from cachec.events import EventLog
 from cachec.key.request import Request
-from cachec.locks import KeyLock
 from cachec.model import Fault, Mode, Outcome, Reason
 from cachec.recording import recording
 from cachec.stage.binding import Binding
 from cachec.stage.look import Look
 from cachec.stage.run import Finished, Run, Tools
+from cachec.store.locks import KeyLock
 
 if TYPE_CHECKING:
     from cachec.stage.verify import Audit

@@ -9,11 +9,12 @@ from typing import Any
 
 import msgspec
 
-from cachec.instances import field_names, state
+from cachec.base.instances import field_names, state
 from cachec.key.canonical import MAX_DEPTH
 from cachec.key.words import item_path
-from cachec.topology import Manifest, Program
+from cachec.programs.program import Program
 from cachec.weights import WeightSet
+from cachec.weights.manifest import Manifest
 
 Replace = Callable[[Any, str], Any]
 

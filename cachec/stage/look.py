@@ -11,8 +11,8 @@ from cachec.errors import StoreFault
 from cachec.key.dependencies import Dependencies
 from cachec.key.request import Request
 from cachec.model import Digest, Entry, Fault, Part, Read, Reason, Trace
-from cachec.plugins import Plugins
-from cachec.store import Store
+from cachec.programs.registry import Plugins
+from cachec.store.store import Store
 from cachec.weights import WeightSet
 
 #: How many of a stage's newest entries a miss is held against: each costs a look-up.

@@ -10,15 +10,15 @@ from typing import Any
 import msgspec
 
 from cachec import codecs, recording
+from cachec.base.hashing import FileDigests
 from cachec.errors import LinkError, StoreFault, UnkeyableArgument, UsageError
-from cachec.hashing import FileDigests
 from cachec.key.request import Request, Requests, StageLike
 from cachec.model import ArtifactRef, Described, Fault, Reason, Trace
-from cachec.plugins import Plugins
+from cachec.programs.registry import Plugins
 from cachec.recording import Recorder
 from cachec.stage.guard import callers_weights, renamed, replace_weights
 from cachec.stage.look import Looker
-from cachec.store import Store
+from cachec.store.store import Store
 from cachec.weights import WeightSet
 
 

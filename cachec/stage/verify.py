@@ -12,11 +12,11 @@ from functools import lru_cache
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from cachec.artifact import Dir, File
 from cachec.errors import StoreFault
 from cachec.key.request import Options
 from cachec.model import Read
-from cachec.topology import Program
+from cachec.programs.artifact import Dir, File
+from cachec.programs.program import Program
 
 if TYPE_CHECKING:
     from cachec.stage.look import Look

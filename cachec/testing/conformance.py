@@ -21,7 +21,7 @@ import pytest
 
 import cachec
 from cachec.model import Reason
-from cachec.plugin import Plugin
+from cachec.programs.plugin import Plugin
 
 
 class PluginConformance:

@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from cachec.artifact import File
 from cachec.errors import LinkError, PluginError
-from cachec.plugin import Plugin
-from cachec.topology import Program
+from cachec.programs.artifact import File
+from cachec.programs.plugin import Plugin
+from cachec.programs.program import Program
 from cachec.weights import WeightSet
 
 FORMAT = "toy:json"

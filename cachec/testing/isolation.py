@@ -7,9 +7,9 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from cachec.base.oversight import Oversight, current, oversee_process, overseen
 from cachec.cache import Cache
 from cachec.model import Outcome
-from cachec.oversight import Oversight, current, oversee_process, overseen
 
 if TYPE_CHECKING:
     import pytest

@@ -25,10 +25,10 @@ from typing import BinaryIO, NamedTuple
 import msgspec
 from blake3 import blake3
 
-from cachec import fsio
+from cachec.base import fsio
 from cachec.errors import CachecError, StoreFault
 from cachec.model import MAX_TRACES, RECORD_VERSION, ArtifactRef, Entry, Fault, Trace
-from cachec.store import Store, references
+from cachec.store.store import Store, references
 
 VERSION = 1
 

@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from cachec.errors import StoreFault
-from cachec.store import Store
+from cachec.store.store import Store
 from cachec.warm.model import Result, Task
 from cachec.warm.run import run_task
 

@@ -15,9 +15,9 @@ from statistics import mean, median
 
 import msgspec
 
-from cachec import fsio
+from cachec.base import fsio
+from cachec.base.hashing import digest_bytes
 from cachec.events import read_log
-from cachec.hashing import digest_bytes
 from cachec.model import Outcome
 from cachec.warm.model import Result, Row, Status
 

@@ -24,8 +24,8 @@ from typing import ParamSpec, TypeVar, cast
 
 import msgspec
 
+from cachec.commands.process import GRACE_SECONDS
 from cachec.errors import CachecError
-from cachec.process import GRACE_SECONDS
 from cachec.warm.model import Result, Status, Task
 from cachec.warm.run import run_task
 from cachec.warm.worker import receive, send

@@ -13,9 +13,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from cachec.base.oversight import Oversight, overseen
 from cachec.errors import CacheMissError, UsageError
 from cachec.model import Mode, Outcome, Reason
-from cachec.oversight import Oversight, overseen
 from cachec.warm.commands import count, run_command
 from cachec.warm.model import Result, Row, Status, Task
 

@@ -20,8 +20,8 @@ from typing import Any
 
 import msgspec
 
+from cachec.base.oversight import Oversight, oversee_process
 from cachec.errors import CachecError
-from cachec.oversight import Oversight, oversee_process
 from cachec.warm.model import Result, Status, Task
 from cachec.warm.run import prepare, run_task
 

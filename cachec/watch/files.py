@@ -8,7 +8,7 @@ import stat
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from cachec import fsio
+from cachec.base import fsio
 
 _SITE = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 

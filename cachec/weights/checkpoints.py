@@ -11,18 +11,13 @@ from typing import NamedTuple
 
 import msgspec
 
-from cachec import fsio
+from cachec.base import fsio
+from cachec.base.hashing import digest_bytes
 from cachec.errors import CheckpointError, UsageError, WeightsChanged
-from cachec.hashing import digest_bytes
-from cachec.topology import Manifest
 from cachec.weights.formats import TVM_NAMES, format_of, reader
 from cachec.weights.formats.base import Contents, Opener, Value
 from cachec.weights.formats.expected import given_axes, with_specs
-from cachec.weights.formats.values import ValueSource
-from cachec.weights.kept import Kept
-from cachec.weights.layout import Layout, Ties
-from cachec.weights.presharded import World, check_whole, own_file, own_tensors, shard_axes, whole_names
-from cachec.weights.safetensors import (
+from cachec.weights.formats.safetensors import (
     START,
     HeaderTensors,
     Tensor,
@@ -31,6 +26,11 @@ from cachec.weights.safetensors import (
     parse_header,
     refuse_duplicates,
 )
+from cachec.weights.formats.values import ValueSource
+from cachec.weights.kept import Kept
+from cachec.weights.layout import Layout, Ties
+from cachec.weights.manifest import Manifest
+from cachec.weights.presharded import World, check_whole, own_file, own_tensors, shard_axes, whole_names
 from cachec.weights.sources import FileSource, OpenedFile
 
 AnyPath = str | os.PathLike[str]

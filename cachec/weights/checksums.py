@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from cachec import fsio
+from cachec.base import fsio
 from cachec.errors import CheckpointError, WeightsChanged
-from cachec.weights.copying import Progress
 from cachec.weights.formats.base import File
 from cachec.weights.formats.zipped import MEMBERS, members
+from cachec.weights.moving.copying import Progress
 from cachec.weights.sets import WeightSet
 from cachec.weights.sources import FileSource, OpenedFile
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cachec.errors import UsageError
 from cachec.model import WeightSpec
-from cachec.weights.copying import pieces, source_of
 from cachec.weights.dtypes import numpy_dtype
+from cachec.weights.moving.copying import pieces, source_of
 from cachec.weights.weight import Weight
 
 if TYPE_CHECKING:

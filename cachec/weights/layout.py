@@ -7,12 +7,12 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
+from cachec.base.hashing import Hasher
 from cachec.errors import UnknownWeight, UsageError, WeightError
-from cachec.hashing import Hasher
 from cachec.model import WeightSpec
-from cachec.topology import Manifest, renaming_hint
+from cachec.weights.formats.safetensors import Tensor
 from cachec.weights.kept import Kept
-from cachec.weights.safetensors import Tensor
+from cachec.weights.manifest import Manifest, renaming_hint
 
 #: Derived layouts that one layout remembers. A program selects, renames and overlays in a handful of ways.
 _REMEMBERED = 16

@@ -10,8 +10,8 @@ from cachec.errors import UsageError
 from cachec.model import WeightSpec
 from cachec.weights.arrays import describe
 from cachec.weights.dtypes import BLOCKS, size_of
+from cachec.weights.formats.safetensors import Tensor
 from cachec.weights.layout import Ties, checked_name
-from cachec.weights.safetensors import Tensor
 from cachec.weights.sources import Buffer
 
 

@@ -7,17 +7,17 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from cachec import fsio
+from cachec.base import fsio
+from cachec.base.hashing import FileDigests, Hasher, digest_bytes
 from cachec.errors import HandleClosed, UsageError, WeightError
-from cachec.hashing import FileDigests, Hasher, digest_bytes
 from cachec.weights.dtypes import SIZES, size_of
+from cachec.weights.formats.safetensors import Tensor
 from cachec.weights.layout import Layout, checked_name
 from cachec.weights.memory import buffers_of
+from cachec.weights.moving.spans import slice_spans
 from cachec.weights.parts import Part, PartSource
-from cachec.weights.safetensors import Tensor
 from cachec.weights.sharding import AxisPatterns, matching_axes
 from cachec.weights.sources import Buffer, MemorySource, Source
-from cachec.weights.spans import slice_spans
 from cachec.weights.weight import Weight
 from cachec.weights.wrapping import ComposedSource
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
-from cachec.hashing import FileDigests, Hasher, digest_bytes
+from cachec.base.hashing import FileDigests, Hasher, digest_bytes
+from cachec.weights.formats.safetensors import Tensor
 from cachec.weights.layout import Layout
-from cachec.weights.safetensors import Tensor
+from cachec.weights.moving.spans import Spans, copy_spans, read_spans, within_spans
 from cachec.weights.sources import Extent, Origin, Place, Ranges
-from cachec.weights.spans import Spans, copy_spans, read_spans, within_spans
 from cachec.weights.weight import Weight
 from cachec.weights.wrapping import ComposedSource
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import msgspec
 
 from cachec.errors import CheckpointError, UsageError
-from cachec.weights.safetensors import Tensor
+from cachec.weights.formats.safetensors import Tensor
 
 AXES_KEY = "cachec.shard_axes"
 #: Metadata: a JSON list of the names in the file that are no shards, so that a missing and an extra one show.

@@ -6,14 +6,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar
 
+from cachec.base.hashing import FileDigests, Hasher
 from cachec.errors import UsageError, WeightReadError
-from cachec.hashing import FileDigests, Hasher
 from cachec.model import WeightSpec
-from cachec.topology import Manifest
 from cachec.weights.checkpoints import AnyPath, label_of, opened_artifact, process_checkpoints
 from cachec.weights.checkpoints import Source as Checkpoint
 from cachec.weights.formats.expected import manifest_of
 from cachec.weights.layout import Layout, Patterns, Ties, checked_name
+from cachec.weights.manifest import Manifest
 from cachec.weights.presharded import Worker, world
 from cachec.weights.sources import FileSource, MemorySource, Origin, PlaceholderSource, Source
 from cachec.weights.weight import Weight
@@ -21,7 +21,7 @@ from cachec.weights.wrapping import ComposedSource, GuardSource
 
 if TYPE_CHECKING:
     from cachec.recording import Recorder
-    from cachec.weights.copying import Progress
+    from cachec.weights.moving.copying import Progress
     from cachec.weights.overlay import Made
     from cachec.weights.sharding import AxisPatterns
 
@@ -307,7 +307,7 @@ class WeightSet(Mapping[str, Weight]):
         next weight is read meanwhile; with ``read_ahead=0`` it is not. Inside a stage each weight that is handed over
         counts as read. Raises as ``Weight.read`` does, when the weight's turn comes.
         """
-        from cachec.weights.streaming import stream
+        from cachec.weights.moving.streaming import stream
 
         return stream(self, read_ahead)
 
@@ -381,7 +381,7 @@ class WeightSet(Mapping[str, Weight]):
         fsync: bool = False,
     ) -> None:
         """Write all weights to a file, or to shards of at most ``shard_size`` bytes; see ``writing.save``."""
-        from cachec.weights.writing import save
+        from cachec.weights.moving.writing import save
 
         save(self, path, format=format, shard_size=shard_size, metadata=metadata, progress=progress, fsync=fsync)
 

@@ -21,10 +21,12 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from cachec import fsio
+from cachec.base import fsio
 from cachec.errors import UnknownWeight, UsageError
 from cachec.weights.dtypes import SIZES
+from cachec.weights.formats.safetensors import Tensor
 from cachec.weights.layout import Layout
+from cachec.weights.moving.spans import slice_spans
 from cachec.weights.parts import Part, PartSource
 from cachec.weights.presharded import (
     AXES_KEY,
@@ -35,13 +37,11 @@ from cachec.weights.presharded import (
     is_shard_name,
     rank_file,
 )
-from cachec.weights.safetensors import Tensor
-from cachec.weights.spans import slice_spans
 from cachec.weights.weight import Weight
 from cachec.weights.wrapping import ComposedSource
 
 if TYPE_CHECKING:
-    from cachec.weights.copying import Progress
+    from cachec.weights.moving.copying import Progress
     from cachec.weights.sets import WeightSet
 
 #: Name, fnmatch glob, or compiled regular expression (of the full name) -> axis, or None for "every worker has all of
@@ -131,8 +131,8 @@ def save_shards(
     fsync: bool = False,
 ) -> None:
     """Write one file a worker; see ``WeightSet.save_shards``."""
+    from cachec.weights.moving.writing import Whole, save_together
     from cachec.weights.sets import WeightSet
-    from cachec.weights.writing import Whole, save_together
 
     check_world_size(world_size)
     for name, tensor in weights.layout.tensors.items():

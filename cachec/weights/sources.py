@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from blake3 import blake3
 
-from cachec import fsio
+from cachec.base import fsio
+from cachec.base.hashing import FileDigests, digest_bytes
 from cachec.errors import HandleClosed, WeightReadError, WeightsChanged
-from cachec.hashing import FileDigests, digest_bytes
 from cachec.weights.dtypes import SIZES
-from cachec.weights.safetensors import Tensor
+from cachec.weights.formats.safetensors import Tensor
 
 if TYPE_CHECKING:
     from cachec.weights.layout import Layout

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from cachec.base.hashing import FileDigests
 from cachec.errors import UsageError
-from cachec.hashing import FileDigests
 from cachec.model import WeightSpec
+from cachec.weights.formats.safetensors import Tensor
 from cachec.weights.layout import Layout
-from cachec.weights.safetensors import Tensor
 from cachec.weights.sources import Extent, Origin, Place, Source
 
 if TYPE_CHECKING:

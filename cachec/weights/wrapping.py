@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
+from cachec.base.hashing import FileDigests, Hasher
 from cachec.errors import HandleClosed, WeightReadError
-from cachec.hashing import FileDigests, Hasher
-from cachec.weights.safetensors import Tensor
+from cachec.weights.formats.safetensors import Tensor
 from cachec.weights.sources import Extent, Origin, Place, Ranges, Source
 
 if TYPE_CHECKING:

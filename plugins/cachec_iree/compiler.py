@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from cachec.artifact import File
 from cachec.errors import PluginError, UsageError
-from cachec.topology import Program
+from cachec.programs.artifact import File
+from cachec.programs.program import Program
 from cachec_iree.phases import END, FORMAT, name_of, split
 
 #: The kind of the files made here.
@@ -117,7 +117,7 @@ def compile_phase(program: Program, until: str, flags: tuple[str, ...]) -> Progr
     """
     import subprocess
 
-    from cachec.command import host_processor, run
+    from cachec.commands.run import host_processor, run
     from cachec_mlir.debugging import check_unnamed
     from cachec_mlir.files import file_in_new_folder, named_files
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from cachec.artifact import File
 from cachec.errors import PluginError
-from cachec.plugin import Plugin
-from cachec.topology import Program
+from cachec.programs.artifact import File
+from cachec.programs.plugin import Plugin
+from cachec.programs.program import Program
 from cachec.weights import WeightSet
 from cachec_iree.compiler import KIND
 from cachec_iree.parameters import Parameters

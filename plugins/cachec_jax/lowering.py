@@ -18,7 +18,7 @@ from typing import Any
 
 from cachec.errors import PluginError, UsageError
 from cachec.model import WeightSpec
-from cachec.topology import Program
+from cachec.programs.program import Program
 from cachec.weights import Weight, WeightSet
 
 #: The format of every program made here.

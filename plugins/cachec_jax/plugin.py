@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from cachec.artifact import File
 from cachec.errors import PluginError
-from cachec.plugin import ArtifactWriter, Fingerprint, Plugin
-from cachec.topology import Program
+from cachec.programs.artifact import File
+from cachec.programs.plugin import ArtifactWriter, Fingerprint, Plugin
+from cachec.programs.program import Program
 from cachec.weights import WeightSet
 from cachec_jax.ambient import settings
 

@@ -12,9 +12,9 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 
+from cachec.base.hashing import Hasher
 from cachec.errors import PluginError
-from cachec.hashing import Hasher
-from cachec.plugin import ArtifactWriter, Fingerprint
+from cachec.programs.plugin import ArtifactWriter, Fingerprint
 
 
 def fingerprint(value: Any) -> Fingerprint:

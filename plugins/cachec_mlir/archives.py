@@ -10,7 +10,7 @@ import os
 import struct
 from collections.abc import Mapping
 
-from cachec import fsio
+from cachec.base import fsio
 from cachec.errors import LinkError
 from cachec.weights.sources import Extent
 

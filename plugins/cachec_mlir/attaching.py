@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from cachec import fsio
+from cachec.base import fsio
 from cachec.weights.sources import Extent, OpenedFile
 from cachec_mlir.bindings import generic
 from cachec_mlir.blobs import Bound

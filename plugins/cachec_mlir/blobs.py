@@ -13,15 +13,15 @@ from typing import NamedTuple
 from blake3 import blake3
 from msgspec.structs import replace
 
-from cachec import fsio
+from cachec.base import fsio
+from cachec.base.hashing import FileDigests
 from cachec.errors import CheckpointError, HandleClosed, LinkError
-from cachec.hashing import FileDigests
 from cachec.model import WeightSpec
-from cachec.topology import Manifest
-from cachec.weights.copying import Copier
 from cachec.weights.dtypes import SIZES
+from cachec.weights.formats.safetensors import Tensor
 from cachec.weights.layout import Layout
-from cachec.weights.safetensors import Tensor
+from cachec.weights.manifest import Manifest
+from cachec.weights.moving.copying import Copier
 from cachec.weights.sets import WeightSet
 from cachec.weights.sources import Extent, FileSource, Ranges, Source
 from cachec.weights.weight import Weight

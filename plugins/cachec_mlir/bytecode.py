@@ -32,7 +32,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
-from cachec.hashing import Hasher
+from cachec.base.hashing import Hasher
 from cachec_mlir.blobs import Blob, Resource, Resources
 from cachec_mlir.inputs import Input, Source, open_input
 

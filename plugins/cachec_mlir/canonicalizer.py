@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from cachec.hashing import Hasher, digest_bytes
+from cachec.base.hashing import Hasher, digest_bytes
 from cachec_mlir.inputs import Input
 from cachec_mlir.text import Marks, find
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from cachec.errors import UsageError
-from cachec.topology import Program
+from cachec.programs.program import Program
 
 
 def check_unnamed(program: Program, keeping: Iterable[str]) -> None:

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from cachec.artifact import File
-from cachec.topology import Manifest
+from cachec.programs.artifact import File
+from cachec.weights.manifest import Manifest
 
 _SEPARATORS = re.compile(r"[=,:;@\s]")
 

@@ -6,7 +6,7 @@ import os
 from collections.abc import Collection, Mapping
 
 from cachec.errors import UsageError
-from cachec.topology import Manifest
+from cachec.weights.manifest import Manifest
 from cachec_mlir.blobs import ALIGNMENT
 from cachec_mlir.bytecode import is_bytecode
 from cachec_mlir.inputs import Source

@@ -38,8 +38,8 @@ from typing import Any
 
 from blake3 import blake3
 
+from cachec.base.hashing import FileDigests, Hasher, digest_bytes
 from cachec.errors import UsageError
-from cachec.hashing import FileDigests, Hasher, digest_bytes
 from cachec_mlir import bytecode
 from cachec_mlir.bindings import Bindings, bindings_of, generic
 from cachec_mlir.bytecode import BLOB, BOOL, Bytecode

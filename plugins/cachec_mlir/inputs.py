@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from mmap import mmap
 
-from cachec import fsio
+from cachec.base import fsio
 from cachec.errors import CheckpointError, WeightsChanged
 from cachec.weights.sources import Extent, OpenedFile
 

@@ -16,11 +16,11 @@ from typing import Annotated, Any
 import msgspec
 from blake3 import blake3
 
+from cachec.base.hashing import Hasher
 from cachec.errors import CachecError, CheckpointError, LinkError, PluginError, StoreFault, UsageError
-from cachec.hashing import Hasher
 from cachec.model import Fault
-from cachec.plugin import ArtifactWriter, Fingerprint
-from cachec.topology import Program
+from cachec.programs.plugin import ArtifactWriter, Fingerprint
+from cachec.programs.program import Program
 from cachec.weights import Weight, WeightSet
 from cachec_mlir.attaching import attached, placeholders, views_in_place
 from cachec_mlir.bindings import Bindings, bindings_of, generic, write_bytecode

@@ -28,10 +28,10 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from cachec.artifact import File
-from cachec.command import host_processor, run, scratch
+from cachec.commands.run import host_processor, run, scratch
 from cachec.errors import LinkError, PluginError, UsageError
-from cachec.topology import Program
+from cachec.programs.artifact import File
+from cachec.programs.program import Program
 from cachec_mlir.debugging import check_unnamed
 from cachec_mlir.files import file_in_new_folder, named_files
 from cachec_mlir.native_globals import External, external_weights, section_of_needs

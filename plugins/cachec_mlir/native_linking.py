@@ -23,8 +23,8 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from cachec.artifact import File
 from cachec.errors import LinkError, UsageError
+from cachec.programs.artifact import File
 from cachec.weights import Weight, WeightSet
 from cachec.weights.sources import Extent, OpenedFile
 from cachec_mlir.blobs import ALIGNMENT

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from cachec.artifact import File
 from cachec.errors import UsageError
-from cachec.plugin import ArtifactWriter, Fingerprint, Plugin, StrippedFile
-from cachec.topology import Program
+from cachec.programs.artifact import File
+from cachec.programs.plugin import ArtifactWriter, Fingerprint, Plugin, StrippedFile
+from cachec.programs.program import Program
 from cachec.weights import WeightSet
 from cachec_mlir.bindings import MODULES, bindings_of
 from cachec_mlir.files import difference

@@ -8,9 +8,10 @@ from typing import Any, Literal, NamedTuple
 
 from cachec.errors import UsageError
 from cachec.model import WeightSpec
-from cachec.topology import Manifest, Program
+from cachec.programs.program import Program
 from cachec.weights import WeightSet
 from cachec.weights.dtypes import SIZES
+from cachec.weights.manifest import Manifest
 from cachec_mlir.bindings import Bindings, bindings_of, generic
 from cachec_mlir.blobs import Resources, element_type
 from cachec_mlir.bytecode import Bytecode, is_bytecode

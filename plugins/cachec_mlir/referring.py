@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from cachec.errors import CheckpointError, LinkError, UsageError
-from cachec.topology import Manifest
 from cachec.weights import WeightSet, open_weights
+from cachec.weights.manifest import Manifest
 from cachec_mlir.blobs import ALIGNMENT, check_manifest, offered
 from cachec_mlir.inputs import Source, open_input
 from cachec_mlir.references import Reference

@@ -22,8 +22,8 @@ from typing import NamedTuple
 import msgspec
 from blake3 import blake3
 
+from cachec.base.hashing import Hasher
 from cachec.errors import LinkError, UsageError
-from cachec.hashing import Hasher
 from cachec_mlir.blobs import ELIDED, Resource
 from cachec_mlir.bytecode import Bytecode, is_bytecode
 from cachec_mlir.inputs import Source, open_input

@@ -11,10 +11,10 @@ import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from cachec import fsio
+from cachec.base import fsio
 from cachec.errors import LinkError, UsageError
-from cachec.topology import Manifest
-from cachec.weights.copying import Copier
+from cachec.weights.manifest import Manifest
+from cachec.weights.moving.copying import Copier
 from cachec.weights.sources import Extent
 from cachec.weights.weight import Weight
 from cachec_mlir.blobs import ALIGNMENT, Blob, Bound, Resource, Resources, check_manifest, offered

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import msgspec
 
 from cachec.errors import UsageError
-from cachec.topology import Manifest
+from cachec.weights.manifest import Manifest
 from cachec_mlir.inputs import open_input
 from cachec_mlir.references import references
 from cachec_mlir.text import key_literal, quoted, unescaped

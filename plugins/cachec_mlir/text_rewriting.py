@@ -7,8 +7,8 @@ import os
 from collections.abc import Collection, Mapping
 
 from cachec.errors import LinkError, UsageError
-from cachec.topology import Manifest
 from cachec.weights.dtypes import SIZES
+from cachec.weights.manifest import Manifest
 from cachec_mlir.blobs import ALIGNMENT, Bound, check_manifest, element_type, offered
 from cachec_mlir.inputs import Source, open_input
 from cachec_mlir.references import references as find_references

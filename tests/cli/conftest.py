@@ -12,10 +12,10 @@ import msgspec
 import pytest
 from click.testing import CliRunner, Result
 
+from cachec.base.hashing import digest_bytes
 from cachec.cli import main
-from cachec.hashing import digest_bytes
 from cachec.model import Leaf, Part, Read, Trace
-from cachec.store import Store
+from cachec.store.store import Store
 
 
 class Shell:

@@ -8,8 +8,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from cachec.base.hashing import digest_bytes
 from cachec.events import EventLog
-from cachec.hashing import digest_bytes
 from cachec.model import Fault, Outcome, Part, Reason, WeightSpec
 
 from .conftest import Shell, part

@@ -92,7 +92,7 @@ def test_a_store_fault_is_one_line(shell: Shell, monkeypatch: pytest.MonkeyPatch
     def broken(_store: object) -> None:
         raise StoreFault(Fault.INDEX_CORRUPT, "no database")
 
-    monkeypatch.setattr("cachec.index.DiskcacheIndex.rows", lambda _index, _prefix: broken(None))
+    monkeypatch.setattr("cachec.store.index.DiskcacheIndex.rows", lambda _index, _prefix: broken(None))
     result = shell.run("ls")
     assert (result.exit_code, result.stderr) == (2, "cachec: error: index-corrupt: no database\n")
 

@@ -21,10 +21,10 @@ from onnx import TensorProto, helper, numpy_helper
 from safetensors.numpy import load_file, save_file
 
 import cachec
-from cachec.hashing import digest_bytes
-from cachec.weights import staging
-from cachec.weights.copying import Copier
-from cachec.weights.owned import WeightStore
+from cachec.base.hashing import digest_bytes
+from cachec.weights.library.owned import WeightStore
+from cachec.weights.moving import staging
+from cachec.weights.moving.copying import Copier
 from tests.weights.server import Site, serving
 
 from .conftest import Shell

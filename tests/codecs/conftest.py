@@ -11,10 +11,10 @@ import msgspec
 import pytest
 
 from cachec import codecs
+from cachec.base.hashing import digest_bytes
 from cachec.errors import PluginError, StoreFault
-from cachec.hashing import digest_bytes
 from cachec.model import ArtifactRef, Fault, Node
-from cachec.plugin import Plugin
+from cachec.programs.plugin import Plugin
 from cachec.weights import WeightSet
 
 

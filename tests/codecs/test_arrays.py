@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from cachec import codecs
+from cachec.base.hashing import digest_bytes
 from cachec.codecs import Provenance
 from cachec.errors import StoreFault, UnstorableResult
-from cachec.hashing import digest_bytes
 from cachec.model import ArtifactRef, Fault, Leaf
 
 

@@ -12,11 +12,12 @@ from typing import Any
 import pytest
 
 from cachec import codecs
-from cachec.artifact import Dir, File
 from cachec.errors import PluginError, StoreFault, UnstorableResult
 from cachec.model import Fault, Leaf, WeightSpec
-from cachec.plugin import ArtifactWriter, Plugin
-from cachec.topology import Manifest, Program
+from cachec.programs.artifact import Dir, File
+from cachec.programs.plugin import ArtifactWriter, Plugin
+from cachec.programs.program import Program
+from cachec.weights.manifest import Manifest
 
 SPEC = WeightSpec(name="w", dtype="float32", shape=(2,), nbytes=8)
 MANIFEST = Manifest.of({"w": SPEC})
@@ -135,8 +136,8 @@ def test_a_folder_comes_back_with_everything_in_it(bench: Any, tmp_path: Path) -
 
 
 def test_files_and_folders_through_the_real_store(bench: Any, tmp_path: Path) -> None:
-    from cachec.hashing import FileDigests
-    from cachec.objects import Objects
+    from cachec.base.hashing import FileDigests
+    from cachec.store.objects import Objects
 
     store = Objects(tmp_path / "cache/objects", tmp_path / "cache/tmp", FileDigests())
     top = make_tree(tmp_path / "out")
@@ -184,7 +185,7 @@ def test_other_things_in_a_folder_are_refused(bench: Any, tmp_path: Path) -> Non
 
 
 def watch_opens(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    from cachec import fsio
+    from cachec.base import fsio
 
     opened: list[str] = []
     real = fsio.open_read
@@ -287,8 +288,8 @@ def test_metas_that_do_not_fit_are_corrupt(bench: Any) -> None:
     ],
 )
 def test_a_stored_folder_cannot_reach_out_of_the_store(bench: Any, tmp_path: Path, meta: dict[str, Any]) -> None:
-    from cachec.hashing import FileDigests
-    from cachec.objects import Objects
+    from cachec.base.hashing import FileDigests
+    from cachec.store.objects import Objects
 
     store = Objects(tmp_path / "cache/objects", tmp_path / "cache/tmp", FileDigests())
     leaf = Leaf("dir", (store.add_bytes(b"x"),), {"name": "d", **meta})

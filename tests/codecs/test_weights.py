@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from cachec import codecs
+from cachec.base.hashing import FileDigests
 from cachec.errors import StoreFault, UnknownWeight, UnstorableResult
-from cachec.hashing import FileDigests
 from cachec.model import ArtifactRef, CallerSet, CallerWeight, Fault, Node, OwnedWeight, Weights, WeightSpec
 from cachec.recording import Recorder
 from cachec.weights import WeightSet

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from cachec.key import canonical
-from cachec.key.code import CodeKey, CodeKeys
+from cachec.key.code.fingerprint import CodeKey, CodeKeys
 
 
 def encode_value(value: object, path: str) -> bytes:

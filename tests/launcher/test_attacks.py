@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from cachec import fsio
+from cachec.base import fsio
 from cachec.launcher import running
 from tests.launcher.conftest import Launcher, need, wait_for_clock, write
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from cachec.launcher import direct
-from cachec.store import Store
+from cachec.store.store import Store
 from tests.launcher.conftest import Launcher, Ran, write
 
 _LINE = ("fakecc", "a.txt", "-o", "a.out")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cachec.hashing import FileDigests
+from cachec.base.hashing import FileDigests
 from tests.launcher.conftest import Launcher, write
 
 

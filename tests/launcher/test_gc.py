@@ -8,7 +8,7 @@ import time
 from cachec.maintain import Maintainer
 from cachec.maintain.collect import Collected
 from cachec.maintain.orphans import GRACE_SECONDS, MEMO_SECONDS
-from cachec.store import Store
+from cachec.store.store import Store
 
 from .conftest import Launcher, wait_for_clock, write
 

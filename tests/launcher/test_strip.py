@@ -13,7 +13,7 @@ import pytest
 
 import cachec
 from tests.launcher.conftest import Launcher, need, write
-from tests.mlir.test_inline import CONSTANTS, modules
+from tests.plugins.mlir.test_inline import CONSTANTS, modules
 
 _IREE = os.path.join(os.path.dirname(sys.executable), "iree-compile")
 _FLAGS = ["--iree-hal-target-device=local", "--iree-hal-local-target-device-backends=vmvx"]

@@ -10,11 +10,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from cachec.base.hashing import digest_bytes
 from cachec.events import EventLog
-from cachec.hashing import digest_bytes
 from cachec.maintain import Maintainer
 from cachec.model import ArtifactRef, Fault, Leaf, Outcome, Part, Read, Reason, Trace
-from cachec.store import Store
+from cachec.store.store import Store
 
 #: Unix time of the clock of these tests, far from that of the files they make.
 NOW = 2_000_000_000.0

@@ -14,7 +14,7 @@ import cachec
 from cachec.errors import StoreFault
 from cachec.maintain import Maintainer, bound
 from cachec.model import Fault
-from cachec.usage import Usage
+from cachec.store.usage import Usage
 
 from .conftest import Yard, key_of
 
@@ -140,7 +140,7 @@ def test_a_publication_within_the_limit_looks_at_nothing(cache: cachec.Cache, mo
     def refuse(*_args: object, **_more: object) -> None:
         raise AssertionError("the store was looked through")
 
-    monkeypatch.setattr("cachec.objects.Objects.iterate", refuse)
+    monkeypatch.setattr("cachec.store.objects.Objects.iterate", refuse)
     monkeypatch.setattr("cachec.maintain.collect.Collector.run", refuse)
     build(2)
     assert cache.store.usage() is not None

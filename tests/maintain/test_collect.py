@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 
 import cachec
-from cachec.hashing import digest_bytes
-from cachec.leases import collecting
+from cachec.base.hashing import digest_bytes
 from cachec.maintain import Maintainer
 from cachec.maintain.orphans import GRACE_SECONDS, LONG_SECONDS
 from cachec.maintain.survey import QUARANTINE_SECONDS
 from cachec.model import RECORD_VERSION, ArtifactRef
-from cachec.objects import REFRESH_SECONDS
-from cachec.packing import pack
-from cachec.store import Quarantined, references
+from cachec.store.leases import collecting
+from cachec.store.objects import REFRESH_SECONDS
+from cachec.store.packing import pack
+from cachec.store.store import Quarantined, references
 
 from .conftest import DAY, Yard, key_of, part
 
@@ -312,7 +312,7 @@ def test_what_killed_processes_left_goes(yard: Yard) -> None:
 
 
 def test_unreferenced_side_files_go(yard: Yard, weights_file: Path) -> None:
-    from cachec.weights.owned import WeightStore
+    from cachec.weights.library.owned import WeightStore
 
     weights = WeightStore(yard.folder / "weights")
     weights.add(cachec.open_weights(weights_file), "base")

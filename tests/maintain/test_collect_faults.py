@@ -20,7 +20,7 @@ import cachec
 from cachec.events import read_log
 from cachec.maintain import Selector
 from cachec.model import Fault
-from cachec.store import references
+from cachec.store.store import references
 
 from .conftest import Yard, key_of, start
 
@@ -147,7 +147,7 @@ def test_an_index_that_can_not_be_written_ends_it(tmp_path: Path, monkeypatch: p
         raise cachec.errors.StoreFault(Fault.STORE_FULL, "no room")  # type: ignore[attr-defined]
 
     with monkeypatch.context() as patch:
-        patch.setattr("cachec.index.DiskcacheIndex.atomically", full)
+        patch.setattr("cachec.store.index.DiskcacheIndex.atomically", full)
         with pytest.raises(cachec.CachecError, match="no room"):
             yard.maintainer.collect(limit=1)
     assert yard.objects() == before

@@ -20,8 +20,8 @@ from cachec.maintain import Maintainer
 from cachec.maintain.collect import Collected
 from cachec.maintain.orphans import GRACE_SECONDS, LONG_SECONDS
 from cachec.model import Fault
-from cachec.store import Store
-from cachec.weights.owned import WeightStore
+from cachec.store.store import Store
+from cachec.weights.library.owned import WeightStore
 
 from .conftest import start
 

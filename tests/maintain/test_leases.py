@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from cachec.base.hashing import digest_bytes
 from cachec.errors import StoreFault
-from cachec.hashing import digest_bytes
-from cachec.leases import Held, Leases, collecting
 from cachec.model import Fault
-from cachec.store import Store
+from cachec.store.leases import Held, Leases, collecting
+from cachec.store.store import Store
 
 from .conftest import start
 

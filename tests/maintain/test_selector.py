@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 import cachec
+from cachec.base.hashing import digest_bytes
 from cachec.errors import UsageError
-from cachec.hashing import digest_bytes
 from cachec.maintain import Maintainer, Selector
 from cachec.maintain.selector import module_names
 from cachec.model import Fault, Read
-from cachec.weights.owned import WeightStore
+from cachec.weights.library.owned import WeightStore
 
 from .conftest import DAY, Yard, key_of, part
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import cachec
-from cachec.hashing import EMPTY, digest_bytes
+from cachec.base.hashing import EMPTY, digest_bytes
 from cachec.maintain import Maintainer, Selector
 from cachec.model import Part, Read
 
@@ -21,7 +21,7 @@ def stale(maintainer: Maintainer) -> dict[str, str]:
 
 
 def test_distributions(yard: Yard) -> None:
-    from cachec.key.tools import ToolKeys
+    from cachec.key.tools.tools import ToolKeys
 
     now = ToolKeys(yard.store.digests).distribution("msgspec")
     other = Part(now.name, digest_bytes(b"other"), "msgspec 0.1.0")
@@ -36,7 +36,7 @@ def test_distributions(yard: Yard) -> None:
 
 
 def test_executables(yard: Yard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from cachec.key.tools import ToolKeys
+    from cachec.key.tools.tools import ToolKeys
 
     tool = tmp_path / "bin" / "toolx"
     tool.parent.mkdir()

@@ -10,7 +10,7 @@ import pytest
 import cachec
 from cachec.testing.conformance import PluginConformance
 from cachec.testing.fakes import FORMAT, ToyPlugin, compile_toy, to_toy
-from cachec.topology import Manifest
+from cachec.weights.manifest import Manifest
 
 
 class _Toy(PluginConformance):

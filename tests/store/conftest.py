@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from cachec.model import ArtifactRef, Inline, Leaf, Read, Trace
-from cachec.store import Store
+from cachec.store.store import Store
 
 #: diskcache's modes, as numbers on purpose: they are what a row holds.
 RAW, BINARY, TEXT, PICKLE = 1, 2, 3, 4

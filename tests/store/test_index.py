@@ -17,10 +17,10 @@ from typing import Any
 
 import pytest
 
-from cachec import fsio
+from cachec.base import fsio
 from cachec.errors import StoreFault
-from cachec.index import DiskcacheIndex
 from cachec.model import Fault
+from cachec.store.index import DiskcacheIndex
 
 
 @pytest.fixture

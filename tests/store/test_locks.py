@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from cachec.errors import StoreFault
-from cachec.locks import KeyLock, Locks
 from cachec.model import Fault
+from cachec.store.locks import KeyLock, Locks
 
 KEY = "ab" * 32
 

@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
-from cachec import fsio
+from cachec.base import fsio
+from cachec.base.hashing import FileDigests, digest_bytes
 from cachec.errors import StoreFault
-from cachec.hashing import FileDigests, digest_bytes
 from cachec.model import ArtifactRef, Fault
-from cachec.objects import REFRESH_SECONDS, Objects
+from cachec.store.objects import REFRESH_SECONDS, Objects
 
 CONTENT = b"some content\n" * 1000
 
@@ -131,7 +131,7 @@ def test_a_file_that_keeps_changing_is_not_stored(
     monkeypatch.setattr(os, "copy_file_range", copy_and_change)
     # Each call changes it, so the copy would never end either: one chunk is enough.
     monkeypatch.setattr(
-        "cachec.objects.ObjectWriter.copy", lambda writer, fd: copy_and_change(fd, writer._staged.fd, 5)
+        "cachec.store.objects.ObjectWriter.copy", lambda writer, fd: copy_and_change(fd, writer._staged.fd, 5)
     )
     with pytest.raises(StoreFault, match="kept changing"):
         objects.add_file(source)

@@ -32,7 +32,7 @@ from cachec.model import (
     Weights,
     WeightSpec,
 )
-from cachec.store import FOLDERS, RECENT_KEYS, Store, references
+from cachec.store.store import FOLDERS, RECENT_KEYS, Store, references
 
 K = "0123456789abcdef" * 4
 OTHER = "f" * 64
@@ -206,11 +206,11 @@ def test_the_digest_of_a_file_that_was_read_is_no_reference(store: Store, publis
 def test_digests_of_files_are_remembered_in_the_index(
     store: Store, tmp_path: Path, publisher: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cachec.fsio.SETTLE_SECONDS", -1.0)
+    monkeypatch.setattr("cachec.base.fsio.SETTLE_SECONDS", -1.0)
     (tmp_path / "file").write_bytes(b"content")
     digest = store.digests.of_path(tmp_path / "file")
     publisher.publish(store, K)
-    monkeypatch.setattr("cachec.hashing.digest_extent", lambda *_args: pytest.fail("hashed again"))
+    monkeypatch.setattr("cachec.base.hashing.digest_extent", lambda *_args: pytest.fail("hashed again"))
     assert Store(tmp_path).digests.of_path(tmp_path / "file") == digest
 
 

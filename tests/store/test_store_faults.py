@@ -18,7 +18,7 @@ import pytest
 
 from cachec.errors import StoreFault
 from cachec.model import Fault
-from cachec.store import Store
+from cachec.store.store import Store
 
 K = "0123456789abcdef" * 4
 OLD = "e" * 64

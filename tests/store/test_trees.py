@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
+from cachec.base.hashing import FileDigests
 from cachec.errors import StoreFault
-from cachec.hashing import FileDigests
 from cachec.model import ArtifactRef, Fault
-from cachec.objects import Objects
+from cachec.store.objects import Objects
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ import pytest
 
 import cachec
 from cachec.errors import StoreFault
-from cachec.store import Store, references
+from cachec.store.store import Store, references
 from cachec.warm import archive
 from cachec.warm.archive import ArchiveError
 

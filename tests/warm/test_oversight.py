@@ -12,8 +12,8 @@ from collections.abc import Callable
 import pytest
 
 import cachec
+from cachec.base.oversight import Oversight, current, oversee_process, overseen
 from cachec.model import Mode, Outcome, Reason
-from cachec.oversight import Oversight, current, oversee_process, overseen
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from cachec.hashing import digest_bytes
+from cachec.base.hashing import digest_bytes
 
 
 @dataclass

@@ -19,8 +19,8 @@ import numpy as np
 import pytest
 import torch
 
+from cachec.base.hashing import digest_bytes
 from cachec.errors import UsageError
-from cachec.hashing import digest_bytes
 from cachec.model import WeightSpec
 from cachec.weights import WeightSet, from_arrays, open_weights
 

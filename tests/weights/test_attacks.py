@@ -11,8 +11,8 @@ import pytest
 
 from cachec.errors import CheckpointError, HandleClosed, LinkError, UnknownWeight, UsageError
 from cachec.weights import WeightSet, from_arrays, open_weights
+from cachec.weights.library.owned import WeightStore
 from cachec.weights.overlay import Made
-from cachec.weights.owned import WeightStore
 
 # --- names
 

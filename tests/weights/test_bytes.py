@@ -14,9 +14,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from cachec import fsio
+from cachec.base import fsio
+from cachec.base.hashing import FileDigests, digest_bytes
 from cachec.errors import HandleClosed, UsageError, WeightReadError, WeightsChanged
-from cachec.hashing import FileDigests, digest_bytes
 from cachec.model import WeightSpec
 from cachec.weights import WeightSet, from_arrays, open_weights
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cachec import fsio
+from cachec.base import fsio
 from cachec.errors import CheckpointError, UsageError
 from cachec.weights import open_weights
 

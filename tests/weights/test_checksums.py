@@ -15,7 +15,7 @@ import pytest
 from cachec.errors import WeightError
 from cachec.weights import from_arrays, open_weights
 from cachec.weights.checksums import verify
-from cachec.weights.owned import WeightStore
+from cachec.weights.library.owned import WeightStore
 
 
 def tensor_cache(folder: Path, **sums: str) -> Path:
@@ -188,7 +188,7 @@ def test_records_from_before_checksums_are_read_as_they_are(tmp_path: Path, mode
 
 @pytest.mark.parametrize("value", ["crc32:abc", "md5", "sha256:" + "0" * 64])
 def test_a_record_with_another_kind_of_checksum_is_malformed(tmp_path: Path, model: Path, value: str) -> None:
-    from cachec.hashing import digest_bytes
+    from cachec.base.hashing import digest_bytes
 
     store = WeightStore(tmp_path / "store")
     revision = store.add(open_weights(tensor_cache(tmp_path / "c")), "m", own=False)

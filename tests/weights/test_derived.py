@@ -18,8 +18,8 @@ import pytest
 
 import cachec
 from cachec import Reason, events
+from cachec.base.hashing import digest_bytes
 from cachec.errors import HandleClosed, UnknownWeight, UsageError, WeightError
-from cachec.hashing import digest_bytes
 from cachec.weights import WeightSet, from_arrays, open_weights
 from cachec.weights.overlay import Made
 

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from cachec.base.hashing import FileDigests
 from cachec.errors import HandleClosed, UsageError, WeightReadError, WeightsChanged
-from cachec.hashing import FileDigests
 from cachec.recording import Recorder
 from cachec.weights import Weight, WeightSet, from_arrays, open_weights
 

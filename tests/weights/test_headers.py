@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from cachec.errors import CheckpointError
 from cachec.weights import open_weights
-from cachec.weights.safetensors import _parse, _parse_at_once
+from cachec.weights.formats.safetensors import _parse, _parse_at_once
 
 START = 1000
 CODES = {"F32": 4, "U8": 1, "BF16": 2, "I64": 8}

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from cachec import fsio
+from cachec.base import fsio
 from cachec.errors import CheckpointError
 from cachec.weights import open_weights
 

@@ -12,10 +12,10 @@ import pytest
 
 import cachec
 from cachec.errors import LinkError, WeightsChanged
-from cachec.plugins import Plugins
+from cachec.programs.registry import Plugins
 from cachec.testing.fakes import ToyPlugin, compile_toy, to_toy
-from cachec.topology import Manifest
 from cachec.weights import WeightSet, from_arrays, open_weights
+from cachec.weights.manifest import Manifest
 
 
 class Toy(ToyPlugin):

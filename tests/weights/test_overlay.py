@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 import cachec
+from cachec.base.hashing import FileDigests, digest_bytes
 from cachec.errors import HandleClosed, LinkError, UnknownWeight, UsageError, WeightError
-from cachec.hashing import FileDigests, digest_bytes
 from cachec.model import WeightSpec
 from cachec.recording import Recorder
-from cachec.topology import renaming_hint
 from cachec.weights import WeightSet, from_arrays, open_weights
 from cachec.weights.layout import Layout
+from cachec.weights.manifest import renaming_hint
 from cachec.weights.weight import Weight
 
 

@@ -15,10 +15,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cachec import fsio
-from cachec.weights import WeightSet, from_arrays, open_weights, staging
-from cachec.weights.owned import WeightStore
-from cachec.weights.writing import save
+from cachec.base import fsio
+from cachec.weights import WeightSet, from_arrays, open_weights
+from cachec.weights.library.owned import WeightStore
+from cachec.weights.moving import staging
+from cachec.weights.moving.writing import save
 
 UNIT = 1 << 16
 #: More than three units, and small weights that share some.

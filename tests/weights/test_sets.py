@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cachec import fsio
+from cachec.base import fsio
 from cachec.errors import UnknownWeight, UsageError, WeightError
 from cachec.weights import WeightSet, open_weights
 

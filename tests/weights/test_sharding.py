@@ -14,12 +14,13 @@ import pytest
 
 import cachec
 from cachec import Reason
+from cachec.base.hashing import FileDigests, digest_bytes
 from cachec.errors import CheckpointError, UnknownWeight, UsageError
-from cachec.hashing import FileDigests, digest_bytes
 from cachec.recording import Recorder
-from cachec.weights import WeightSet, from_arrays, open_weights, writing
+from cachec.weights import WeightSet, from_arrays, open_weights
+from cachec.weights.moving import writing
+from cachec.weights.moving.spans import Spans, copy_spans, read_spans, slice_spans
 from cachec.weights.sharding import shard_name
-from cachec.weights.spans import Spans, copy_spans, read_spans, slice_spans
 
 AXES = {"*.col": 1, re.compile(r"l\d+\.row"): 0}
 

@@ -17,11 +17,11 @@ from cachec.errors import HandleClosed
 from cachec.maintain import Maintainer
 from cachec.maintain.orphans import GRACE_SECONDS, LONG_SECONDS
 from cachec.model import Reason
-from cachec.store import Store
+from cachec.store.store import Store
 from cachec.weights import Weight, WeightSet, from_arrays, open_weights
-from cachec.weights.http_ranges import HttpResolver
-from cachec.weights.owned import WeightStore
-from cachec.weights.resolver import Resolvers, resolve
+from cachec.weights.library.http_ranges import HttpResolver
+from cachec.weights.library.owned import WeightStore
+from cachec.weights.library.resolver import Resolvers, resolve
 from tests.weights.server import serving
 
 

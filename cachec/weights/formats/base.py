@@ -12,11 +12,11 @@ from typing import NamedTuple
 import msgspec
 from blake3 import blake3
 
-from cachec import fsio
+from cachec.base import fsio
+from cachec.base.hashing import digest_bytes
 from cachec.errors import CheckpointError, WeightsChanged
-from cachec.hashing import digest_bytes
 from cachec.weights.dtypes import SIZES
-from cachec.weights.safetensors import Tensor
+from cachec.weights.formats.safetensors import Tensor
 from cachec.weights.sources import OpenedFile
 
 #: numpy's limit of dimensions.

@@ -17,7 +17,7 @@ import msgspec
 
 from cachec.weights.dtypes import SIZES
 from cachec.weights.formats.base import Contents, File, Opener, refuse_overlaps, size_in_bytes
-from cachec.weights.safetensors import Tensor, decode_object, refuse_duplicates
+from cachec.weights.formats.safetensors import Tensor, decode_object, refuse_duplicates
 
 _MAX_JSON = 100_000_000
 #: Names that older versions gave to types of today.

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import mmap
 
+from cachec.base.hashing import FileDigests
 from cachec.errors import WeightError
-from cachec.hashing import FileDigests
 from cachec.weights.dtypes import SIZES
 from cachec.weights.formats.base import Value
-from cachec.weights.safetensors import Tensor
+from cachec.weights.formats.safetensors import Tensor
 from cachec.weights.sources import Extent, FileSource, OpenedFile, Place, Ranges
 
 _BLOCK = 1 << 20

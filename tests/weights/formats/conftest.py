@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from cachec.base.hashing import digest_bytes
 from cachec.errors import CheckpointError
-from cachec.hashing import digest_bytes
 from cachec.weights import WeightSet, open_weights
 
 #: What the official library reads: name -> bytes. It may raise anything on a file that it refuses.

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cachec.base.hashing import digest_bytes
 from cachec.errors import CheckpointError, UsageError
-from cachec.hashing import digest_bytes
 from cachec.weights import WeightSet, open_weights
 from cachec.weights.formats.gguf import BLOCKS, PLAIN
 

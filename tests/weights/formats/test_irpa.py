@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cachec.base.hashing import digest_bytes
 from cachec.errors import CheckpointError, HandleClosed, UsageError, WeightError, WeightsChanged
-from cachec.hashing import digest_bytes
 from cachec.model import WeightSpec
-from cachec.topology import Manifest
 from cachec.weights import open_weights
+from cachec.weights.manifest import Manifest
 
 EDITS = st.lists(st.tuples(st.integers(0, 1 << 16), st.integers(0, 4), st.binary(max_size=4)), min_size=1, max_size=3)
 #: An edit of the header and the tables, where all that matters lies.
@@ -360,7 +360,7 @@ def test_one_list_of_several_formats(tmp_path: Path, archive: Path, model: Path,
 
 
 def test_an_unchanged_archive_is_not_read_again(archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from cachec import fsio
+    from cachec.base import fsio
 
     assert open_weights(archive).manifest is open_weights(archive).manifest  # unsettled: read again, one layout
     monkeypatch.setattr(fsio, "SETTLE_SECONDS", -3600.0)

@@ -1,0 +1,295 @@
+"""Which distributions are installed, which one owns a file, and which plugins they announce; nothing is imported.
+
+Reads the installed-distribution database as the packaging specifications describe it ("Recording installed
+projects", "Entry points", PEP 503 names): ``NAME-VERSION.dist-info`` folders with ``RECORD`` and
+``entry_points.txt``. importlib.metadata reads the same, at 20 ms of imports and one METADATA parse a distribution.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from cachec.base import fsio
+from cachec.base.fsio import Identity
+
+_SUFFIX = ".dist-info"
+_SEPARATORS = re.compile(r"[-_.]+")
+
+#: Folders where an installer puts executables, beside which RECORD lists them with leading ``../``.
+_SCRIPT_FOLDERS = frozenset({"bin", "Scripts"})
+
+
+def normalise(name: str) -> str:
+    """The normal form of a distribution's name (PEP 503): ``iree_base.Compiler`` is ``iree-base-compiler``."""
+    return _SEPARATORS.sub("-", name).lower()
+
+
+class Row(NamedTuple):
+    """One file of a RECORD: path relative to the site folder, ``algorithm=base64`` or empty, bytes or -1."""
+
+    path: str
+    hash: str
+    size: int
+
+
+class Record(NamedTuple):
+    """A RECORD as it was read: the file's identity then, and its rows."""
+
+    identity: Identity
+    rows: tuple[Row, ...]
+
+
+class _DirInfo(msgspec.Struct, frozen=True):
+    editable: bool = False
+
+
+class _DirectUrl(msgspec.Struct, frozen=True):
+    """``direct_url.json`` as far as it matters here."""
+
+    dir_info: _DirInfo = _DirInfo()
+
+
+class Distribution:
+    """One installed distribution. ``root`` is the site folder that RECORD's paths are relative to."""
+
+    def __init__(self, root: str, folder: str) -> None:
+        stem = folder.removesuffix(_SUFFIX)
+        found, _, self.version = stem.rpartition("-")
+        self.name = normalise(found or stem)
+        self.root = root
+        self.folder = os.path.join(root, folder)
+        self.record_path = os.path.join(self.folder, "RECORD")
+        self._text: tuple[Identity, bytes] | None = None
+        self._record: Record | None = None
+
+    def __repr__(self) -> str:
+        return f"Distribution({self.name} {self.version})"
+
+    def read(self, name: str) -> str:
+        """The text of a file in the dist-info folder, empty where there is none."""
+        try:
+            with open(os.path.join(self.folder, name), encoding="utf-8") as file:
+                return file.read()
+        except FileNotFoundError:
+            return ""
+
+    def record(self) -> Record | None:
+        """The rows of RECORD, read again when the file changed; None where the installer left no RECORD."""
+        text = self._record_text()
+        if text is None:
+            return None
+        if self._record is None or self._record.identity != text[0]:
+            self._record = Record(text[0], parse_record(text[1].decode("utf-8", "surrogateescape")))
+        return self._record
+
+    def lists(self, relative: str) -> bool:
+        """Whether RECORD has a row for this path. A search in the text: no row is parsed."""
+        text = self._record_text()
+        if text is None:
+            return False
+        return b"\n" + _quoted(relative).encode("utf-8", "surrogateescape") + b"," in text[1]
+
+    def entry_points(self, group: str) -> dict[str, str]:
+        """Name to ``module:attribute`` of one group of ``entry_points.txt``."""
+        return parse_entry_points(self.read("entry_points.txt"), group)
+
+    @property
+    def editable(self) -> bool:
+        """Whether this is an editable install (PEP 610): its modules lie elsewhere and RECORD lists none of them."""
+        text = self.read("direct_url.json")
+        if not text:
+            return False
+        try:
+            return msgspec.json.decode(text, type=_DirectUrl).dir_info.editable
+        except msgspec.MsgspecError:
+            return False  # damaged: what RECORD says is all there is to go by
+
+    def _record_text(self) -> tuple[Identity, bytes] | None:
+        try:
+            found = fsio.identity(self.record_path)
+            if self._text is None or self._text[0] != found:
+                with open(self.record_path, "rb") as file:
+                    data = file.read()
+                if b"\r" in data:  # rare, and to look is ten times as fast as to replace
+                    data = data.replace(b"\r\n", b"\n")
+                self._text = (found, b"\n" + data)
+        except FileNotFoundError:
+            return None
+        return self._text
+
+
+def _quoted(path: str) -> str:
+    """A path as the csv writer of an installer would put it."""
+    return '"' + path.replace('"', '""') + '"' if any(c in path for c in ',"\n\r') else path
+
+
+def parse_record(text: str) -> tuple[Row, ...]:
+    """The rows of a RECORD. A malformed size reads as -1 (unknown), so that the file counts by content."""
+    if '"' in text:
+        import csv
+
+        lines = [row for row in csv.reader(text.splitlines(keepends=True)) if row]
+    else:
+        lines = [line.split(",") for line in text.splitlines() if line]
+    rows = []
+    for fields in lines:
+        path, digest, size = (*fields, "", "")[:3]
+        rows.append(Row(path, digest, int(size) if size.isascii() and size.isdigit() else -1))
+    return tuple(rows)
+
+
+def parse_entry_points(text: str, group: str) -> dict[str, str]:
+    """One group of an ``entry_points.txt``; extras in brackets are dropped, as the specification asks of readers."""
+    found: dict[str, str] = {}
+    section = ""
+    for line in text.splitlines():
+        line = line.strip()
+        if not line or line[0] in "#;":
+            continue
+        if line[0] == "[" and line[-1] == "]":
+            section = line[1:-1].strip()
+        elif section == group:
+            name, equals, value = line.partition("=")
+            if equals:
+                found[name.strip()] = value.partition("[")[0].strip()
+    return found
+
+
+class _Site:
+    """One folder of the path and the distributions in it, listed again when the folder changed."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.roots: tuple[str, ...] = (path,)
+        self.found: dict[str, Distribution] = {}
+        self._mtime_ns = -1
+        self._calm = False
+
+    def refresh(self) -> bool:
+        """List the folder if its modification time says so; whether a distribution may have come, gone or changed."""
+        try:
+            mtime_ns = os.stat(self.path).st_mtime_ns
+            if mtime_ns == self._mtime_ns and self._calm:
+                return False
+            # A change in the same tick as this listing would not show: such a listing is not kept.
+            self._calm = time.time() - mtime_ns / 1e9 > fsio.SETTLE_SECONDS
+            names = sorted(name for name in os.listdir(self.path) if name.endswith(_SUFFIX))
+        except (FileNotFoundError, NotADirectoryError, PermissionError):
+            changed = bool(self.found)
+            self.found, self._mtime_ns = {}, -1
+            return changed
+        was = self.found
+        changed = mtime_ns != self._mtime_ns and bool(names or was)
+        self._mtime_ns = mtime_ns
+        self.roots = tuple(dict.fromkeys((self.path, os.path.realpath(self.path))))
+        kept = {d.folder: d for d in was.values()}
+        fresh = [kept.get(os.path.join(self.path, name)) or Distribution(self.path, name) for name in names]
+        self.found = {d.name: d for d in fresh}
+        return changed or self.found != was
+
+
+class Distributions:
+    """The distributions found on a path (``sys.path`` as it is at each call, unless one is given)."""
+
+    def __init__(self, path: Sequence[str] | None = None) -> None:
+        self._given = None if path is None else tuple(path)
+        self._paths: tuple[str, ...] = ()
+        self._sites: dict[str, _Site] = {}
+        self._owners: dict[str, Distribution | None] = {}
+        self._by_top: dict[str, Distribution] = {}
+        self._plugins: dict[str, dict[str, str]] = {}
+
+    def __iter__(self) -> Iterator[Distribution]:
+        """Every distribution that an import would see: the first of a name on the path."""
+        seen: dict[str, Distribution] = {}
+        for site in self._refreshed():
+            for name, found in site.found.items():
+                seen.setdefault(name, found)
+        return iter(seen.values())
+
+    def find(self, name: str) -> Distribution | None:
+        """The distribution of that name, in any spelling; the first on the path."""
+        wanted = normalise(name)
+        for site in self._refreshed():
+            found = site.found.get(wanted)
+            if found is not None:
+                return found
+        return None
+
+    def owner(self, file: str | os.PathLike[str]) -> Distribution | None:
+        """The distribution whose RECORD lists this file, by its path as given or by its real one.
+
+        None for project code: files of the standard library, of PYTHONPATH and of editable installs, whose RECORD
+        lists only a ``.pth`` or a finder. Remembered until a folder of the path changes.
+        """
+        sites = self._refreshed()
+        given = os.path.abspath(file)
+        if given in self._owners:
+            return self._owners[given]
+        found = self._search(sites, given)
+        if found is None:
+            real = os.path.realpath(given)
+            found = self._search(sites, real) if real != given else None
+        self._owners[given] = found
+        return found
+
+    def plugin_entry_points(self, group: str) -> dict[str, str]:
+        """Name to ``module:attribute`` over all distributions; the first on the path wins a name."""
+        self._refreshed()
+        known = self._plugins.get(group)
+        if known is None:
+            known = {}
+            for distribution in self:
+                for name, value in distribution.entry_points(group).items():
+                    known.setdefault(name, value)
+            self._plugins[group] = known
+        return dict(known)
+
+    def _refreshed(self) -> list[_Site]:
+        paths = tuple(sys.path) if self._given is None else self._given
+        sites = []
+        changed = paths != self._paths
+        self._paths = paths
+        for path in dict.fromkeys(paths):
+            place = path if path.startswith(os.sep) else os.path.abspath(path)
+            site = self._sites.get(place)
+            if site is None:
+                site = self._sites[place] = _Site(place)
+            changed |= site.refresh()
+            sites.append(site)
+        if changed:
+            self._owners, self._by_top, self._plugins = {}, {}, {}
+        return [site for site in sites if site.found]
+
+    def _search(self, sites: list[_Site], path: str) -> Distribution | None:
+        is_script = os.path.basename(os.path.dirname(path)) in _SCRIPT_FOLDERS
+        for site in sites:
+            for root in site.roots:
+                if path.startswith(root + os.sep):
+                    found = self._lister(site, path[len(root) + 1 :])
+                elif is_script:
+                    found = self._lister(site, os.path.relpath(path, root))
+                else:
+                    continue
+                if found is not None:
+                    return found
+        return None
+
+    def _lister(self, site: _Site, relative: str) -> Distribution | None:
+        top = relative.partition("/")[0] if not relative.startswith("..") else relative
+        # Most files lie in a package named like their distribution, or beside one that was asked for before.
+        for likely in (self._by_top.get(top), site.found.get(normalise(top.removesuffix(".py")))):
+            if likely is not None and likely.root == site.path and likely.lists(relative):
+                return likely
+        for candidate in site.found.values():
+            if candidate.lists(relative):
+                self._by_top[top] = candidate
+                return candidate
+        return None

@@ -1,0 +1,204 @@
+"""Content hashes: a hasher that frames every part itself, and digests of files that are remembered only when safe.
+
+BLAKE3-256 (the BLAKE3 paper, section 2) throughout.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import struct
+from collections.abc import Callable
+from typing import Protocol
+
+import msgspec
+from blake3 import blake3
+
+from cachec.base import fsio
+from cachec.base.fsio import Identity
+
+#: BLAKE3-256 of no bytes: stands for "nothing there".
+EMPTY = blake3(b"").hexdigest()
+
+_FRAME = struct.Struct("<IQ")
+_SMALL = 4096
+
+
+def frame(label: str, data: bytes) -> bytes:
+    """One part as ``Hasher`` hashes it."""
+    name = label.encode()
+    return _FRAME.pack(len(name), len(data)) + name + data
+
+
+class Hasher:
+    """BLAKE3 over labelled, length-framed parts.
+
+    Every part is hashed as ``u32 len(label) | u64 len(data) | label | data`` (little-endian), so no two different
+    lists of parts feed the same bytes and no caller has a delimiter to remember.
+    """
+
+    __slots__ = ("_hasher", "_waiting")
+
+    def __init__(self, domain: str) -> None:
+        self._hasher = blake3()
+        self._waiting: list[bytes] = []  # small parts are hashed together: a call of the hasher costs more than they do
+        self.part("domain", domain.encode())
+
+    def part(self, label: str, data: bytes | memoryview) -> None:
+        """Add one part."""
+        name = label.encode()
+        if type(data) is bytes and len(data) < _SMALL:
+            self._waiting.append(_FRAME.pack(len(name), len(data)) + name + data)
+            return
+        self._waiting += (_FRAME.pack(len(name), len(data)), name)
+        self._flush()
+        self._hasher.update(data)
+
+    def digest(self) -> str:
+        """64 hexadecimal characters over all parts so far."""
+        self._flush()
+        return self._hasher.hexdigest()
+
+    def _flush(self) -> None:
+        if self._waiting:
+            self._hasher.update(b"".join(self._waiting))
+            self._waiting.clear()
+
+
+def digest_bytes(data: bytes | bytearray | memoryview) -> str:
+    """BLAKE3-256 of a buffer, in hexadecimal."""
+    return blake3(data).hexdigest()
+
+
+def digest_extent(fd: int, offset: int, nbytes: int) -> str:
+    """BLAKE3-256 of a range of an open file, read with ``pread`` in bounded memory. Raises EOFError on a short file."""
+    hasher = blake3()
+    for chunk in fsio.pread_chunks(fd, offset, nbytes):
+        hasher.update(chunk)
+    return hasher.hexdigest()
+
+
+class Memory(Protocol):
+    """Where digests are remembered between processes: a small byte-string table. Either call may forget."""
+
+    def recall(self, name: str) -> bytes | None:
+        """The bytes last put under ``name``, or None."""
+
+    def remember(self, name: str, value: bytes) -> None:
+        """Keep ``value`` under ``name``; failing to is no error."""
+
+
+class _Remembered(msgspec.Struct, frozen=True, array_like=True):
+    identity: tuple[int, int, int, int, int]
+    digest: str
+
+
+class FileDigests:
+    """Digests of files, or of ranges of files, taken safely and remembered only where a later write would show.
+
+    A digest is remembered when it was read between two equal ``fstat``s of the held descriptor, no writer or writable
+    map existed (a read lease was granted), the last change was over two seconds ago, and the file system marks every
+    write. Anywhere else it is computed again at each call.
+    """
+
+    def __init__(self, memory: Memory | None = None, mounts: fsio.Mounts | None = None) -> None:
+        self._memory = memory
+        self._mounts = mounts or fsio.Mounts()
+        self._known: dict[tuple[Identity, int, int], str] = {}
+
+    def of_path(self, path: str | os.PathLike[str]) -> str:
+        """The digest of a whole file. Raises OSError where it can't be read."""
+        found = fsio.identity(path)
+        known = self._known.get((found, 0, found.size))
+        if known is not None:
+            return known
+        fd = fsio.open_read(path)
+        try:
+            size = os.fstat(fd).st_size
+            if not size and os.pread(fd, 1, 0):
+                raise OSError(errno.EINVAL, "a file that does not tell its size (as in /proc)", os.fspath(path))
+            return self.of_extent(fd, 0, size)
+        except EOFError as error:  # cut off meanwhile, or made up as it is read (as in /sys)
+            raise OSError(errno.EIO, f"shorter than it says: {error}", os.fspath(path)) from error
+        finally:
+            os.close(fd)
+
+    def of_installed(self, path: str | os.PathLike[str]) -> str:
+        """The digest of a file of an installed tool: ``of_path``, also remembered where it is somebody else's.
+
+        A plain user gets no lease on root's libraries. Where this process may not write a file and another owner
+        holds it, only that owner could have it mapped for writing: an installer replaces files, it does not do that.
+        """
+        found = fsio.identity(path)
+        known = self._known.get((found, 0, found.size))
+        if known is not None:
+            return known
+        fd = fsio.open_read(path)
+        try:
+            is_foreign = os.fstat(fd).st_uid != os.geteuid() and not os.access(path, os.W_OK, effective_ids=True)
+            return self._of_extent(fd, 0, os.fstat(fd).st_size, lambda opened: fsio.no_writer(opened) or is_foreign)
+        finally:
+            os.close(fd)
+
+    @property
+    def memory(self) -> Memory | None:
+        """What is remembered between processes, for facts about content (which need no trust in a file)."""
+        return self._memory
+
+    def of_extent(self, fd: int, offset: int, nbytes: int) -> str:
+        """The digest of ``nbytes`` bytes of an open file from ``offset``. Raises EOFError where it is shorter.
+
+        A file that changes while it is read is read again, up to three times; the last digest is then returned, as
+        the bytes that were seen, and not remembered.
+        """
+        return self._of_extent(fd, offset, nbytes, fsio.no_writer)
+
+    def _of_extent(self, fd: int, offset: int, nbytes: int, is_calm: Callable[[int], bool]) -> str:
+        before = fsio.identity(fd)
+        known = self._recall(before, offset, nbytes)
+        if known is not None:
+            return known
+        digest = EMPTY
+        for _ in range(3):
+            calm = is_calm(fd)
+            digest = digest_extent(fd, offset, nbytes)
+            after = fsio.identity(fd)
+            if after == before:
+                if calm and is_calm(fd) and self.trusts(fd, after):
+                    self._keep(after, offset, nbytes, digest)
+                break
+            before = after
+        return digest
+
+    def trusts(self, fd: int, found: Identity) -> bool:
+        """Whether a write after this moment would change the file's identity."""
+        return fsio.settled(found) and self._mounts.kind_of_device(found.dev, f"/proc/self/fd/{fd}") in (
+            fsio.TRACKED_FILESYSTEMS
+        )
+
+    def _recall(self, found: Identity, offset: int, nbytes: int) -> str | None:
+        known = self._known.get((found, offset, nbytes))
+        if known is not None or self._memory is None:
+            return known
+        row = self._memory.recall(row_name(found, offset, nbytes))
+        if row is None:
+            return None
+        try:
+            kept = msgspec.json.decode(row, type=_Remembered)
+        except msgspec.MsgspecError:
+            return None  # a damaged memory only costs the time to hash again
+        if kept.identity != tuple(found):
+            return None
+        self._known[found, offset, nbytes] = kept.digest
+        return kept.digest
+
+    def _keep(self, found: Identity, offset: int, nbytes: int, digest: str) -> None:
+        self._known[found, offset, nbytes] = digest
+        if self._memory is not None:
+            row = msgspec.json.encode(_Remembered((*found,), digest))
+            self._memory.remember(row_name(found, offset, nbytes), row)
+
+
+def row_name(found: Identity, offset: int, nbytes: int) -> str:
+    """The name under which the digest of a range of a file is remembered."""
+    return f"digest:{found.dev}:{found.ino}:{offset}:{nbytes}"

@@ -1,0 +1,1 @@
+"""Commands: run, watched and recorded."""

@@ -1,0 +1,134 @@
+"""What a command was given and left behind, for a reproducer: the files that its arguments name, before and after.
+
+This is no part of a key or a trace's reads: those are what ``cachec.run`` was told. An argument names a file by all of
+itself or by a piece behind ``=`` or ``,``; a file that is new or changed afterwards is one that the command wrote.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Collection, Iterator, Mapping, Sequence
+
+from cachec.base import fsio
+from cachec.base.fsio import Identity
+from cachec.base.hashing import digest_bytes
+from cachec.recording import CommandRun, FileSeen, Recorder
+
+#: Bytes of a file that a reproducer keeps by itself; a larger one is looked for in its place when one is made.
+KEPT_FILE = 4 << 20
+#: The same for all files of a run, and how many files of declared folders are looked at.
+KEPT_RUN = 32 << 20
+_MAX_FILES = 1024
+#: How many contents a run keeps: a hit reads their names.
+KEPT_FILES = 64
+#: A larger file that nobody declared is not hashed for this.
+_MAX_HASHED = 64 << 20
+#: Files that are weights although nobody said so: a reproducer holds their specs alone.
+WEIGHT_SUFFIXES = frozenset({".safetensors", ".gguf", ".irpa", ".npy", ".npz", ".pt", ".pth"})
+#: Bytes of the end of what the command wrote to stderr.
+_STDERR = 8192
+
+_PIECES = re.compile(r"[=,]")
+
+
+class Witness:
+    """Looks before a command starts, and again when it has ended."""
+
+    def __init__(
+        self,
+        recorder: Recorder,
+        args: Sequence[str],
+        program: str,
+        cwd: str,
+        environ: Mapping[str, str | None],
+        *,
+        inputs: Collection[str],
+        outputs: Collection[str],
+        weights: Mapping[str, str],
+        stdin: bytes | str | None,
+    ) -> None:
+        """inputs, outputs, weights: absolute paths; folders among inputs are walked. stdin: bytes, or a path."""
+        self._recorder = recorder
+        before = [seen.data for run in recorder.commands() for seen in run.inputs if seen.data is not None]
+        self._kept, self._files = sum(map(len, before)), len(before)
+        self._before = {path: _identity(path) for path in (*outputs, *_named(args[1:], cwd))}
+        found = [*_files(inputs), *(path for path, state in self._before.items() if state is not None)]
+        unsaid = (path for path in found if os.path.splitext(path)[1] in WEIGHT_SUFFIXES)
+        weights = {**dict.fromkeys(unsaid, "content"), **weights}
+        self._withheld = {place for path in weights if (place := _place(path)) is not None}
+        self.run = CommandRun(tuple(args), program, cwd, dict(environ), weights)
+        self.run.inputs = tuple(seen for path in dict.fromkeys(found) if (seen := self._seen(path)) is not None)
+        if isinstance(stdin, bytes):
+            self.run.stdin = FileSeen("", digest_bytes(stdin), len(stdin), self._keep(stdin))
+        elif stdin is not None:
+            self.run.stdin = self._seen(stdin)
+        recorder.command(self.run)
+
+    def ended(self, returncode: int, stderr: bytes) -> None:
+        """The command has ended: note what it wrote."""
+        self.run.returncode = returncode
+        self.run.stderr = stderr[-_STDERR:]
+        written = [path for path, before in self._before.items() if (now := _identity(path)) != before and now]
+        self.run.outputs = tuple(seen for path in written if (seen := self._seen(path, keep=False)) is not None)
+
+    def _seen(self, path: str, *, keep: bool = True) -> FileSeen | None:
+        """None for a weight, for what is gone meanwhile or can't be read, and for what is too large to be hashed."""
+        try:
+            found = os.stat(path)
+            if (found.st_dev, found.st_ino) in self._withheld or found.st_size > _MAX_HASHED:
+                return None
+            if keep and self._has_room(found.st_size):
+                fd = fsio.open_read(path)
+                try:
+                    data = fsio.pread_exact(fd, 0, found.st_size)
+                finally:
+                    os.close(fd)
+                return FileSeen(path, digest_bytes(data), len(data), self._keep(data))
+            return FileSeen(path, self._recorder.digests.of_path(path), found.st_size)
+        except (OSError, EOFError):
+            return None  # what the key and the reads say of it is looked at elsewhere; a reproducer does without
+
+    def _keep(self, data: bytes) -> bytes | None:
+        if not self._has_room(len(data)):
+            return None
+        self._kept += len(data)
+        self._files += 1
+        return data
+
+    def _has_room(self, nbytes: int) -> bool:
+        return nbytes <= KEPT_FILE and self._kept + nbytes <= KEPT_RUN and self._files < KEPT_FILES
+
+
+def _named(args: Sequence[str], cwd: str) -> Iterator[str]:
+    for arg in args:
+        for piece in dict.fromkeys((arg, *_PIECES.split(arg))):
+            if piece and "\0" not in piece and len(piece) < 4096:
+                yield os.path.normpath(os.path.join(cwd, piece))
+
+
+def _files(paths: Collection[str]) -> Iterator[str]:
+    left = _MAX_FILES
+    for path in paths:
+        if not os.path.isdir(path):
+            yield path
+            continue
+        for folder, names, files in os.walk(path):
+            names.sort()
+            for name in sorted(files)[:left]:
+                left -= 1
+                yield os.path.join(folder, name)
+
+
+def _identity(path: str) -> Identity | None:
+    """Of a regular file; None for anything else, and where there is nothing."""
+    try:
+        return fsio.identity(path) if stat.S_ISREG(os.stat(path).st_mode) else None
+    except (OSError, ValueError):
+        return None
+
+
+def _place(path: str) -> tuple[int, int] | None:
+    found = _identity(path)
+    return None if found is None else (found.dev, found.ino)

@@ -1,0 +1,1 @@
+"""What a stage's code is, as parts of a key."""

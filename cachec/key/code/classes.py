@@ -1,0 +1,117 @@
+"""What the standard library puts on a class: methods that it makes from what the class says, and bookkeeping.
+
+These differ between Pythons where the class does not. What they are made from counts instead: the source of the class,
+the members of an enumeration, the fields and defaults of a named tuple.
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+import sys
+from collections.abc import Callable, Iterator
+from types import BuiltinFunctionType, FunctionType, ModuleType
+from typing import Any
+
+from cachec.key.code.watch import Watch
+
+#: Modules that make methods: of dataclasses, enumerations, named tuples, protocols.
+_MAKERS = frozenset({"dataclasses", "enum", "typing", "collections", "reprlib"})
+#: Py_TPFLAGSHEAPTYPE (Include/object.h): a class that was not compiled in.
+HEAPTYPE = 1 << 9
+#: What every member of an enumeration holds beside what its class gives it.
+_MEMBER = frozenset({"_value_", "_name_", "__objclass__", "_sort_order_"})
+
+
+def tells(cls: type) -> bool:
+    """Whether a class without source tells all that its methods are made from."""
+    return is_named_tuple(cls) or isinstance(cls, enum.EnumType)
+
+
+def made(function: FunctionType, cls: type, is_library: Callable[[str], bool]) -> bool:
+    """Whether a method was made from what its class says, and holds nothing that was written elsewhere.
+
+    is_library: whether a file is one of the standard library.
+    """
+    file = function.__code__.co_filename
+    if file.startswith("<") and not file.startswith("<frozen"):
+        return True
+    if function.__globals__.get("__name__") not in _MAKERS or not is_library(file):
+        return False
+    for cell in function.__closure__ or ():
+        try:
+            held = cell.cell_contents
+        except ValueError:
+            continue
+        if isinstance(held, FunctionType):
+            # A wrapper of what was made; of anything else it is not made from the class alone.
+            if not held.__code__.co_filename.startswith("<"):
+                return False
+        elif callable(held) and held is not cls and not _built_in(held):
+            return False
+    return True
+
+
+def _built_in(value: object) -> bool:
+    return isinstance(value, BuiltinFunctionType) or (isinstance(value, type) and value.__module__ == "builtins")
+
+
+def is_named_tuple(cls: type) -> bool:
+    """Whether ``collections.namedtuple`` or ``typing.NamedTuple`` made a class; not one that inherits from such."""
+    make = vars(cls).get("_make")
+    return (
+        cls.__bases__ == (tuple,)
+        and isinstance(make, classmethod)
+        and isinstance(make.__func__, FunctionType)
+        and make.__func__.__globals__.get("__name__") == "collections"
+    )
+
+
+def is_made_elsewhere(cls: type) -> bool:
+    """Whether a class is not the one that its module, one with Python source, has under its name: neither a class of
+    that module nor one inside a function of it."""
+    if not cls.__flags__ & HEAPTYPE or "<locals>" in cls.__qualname__:
+        return False
+    module = sys.modules.get(cls.__module__)
+    if module is None or not str(getattr(module, "__file__", None)).endswith(".py"):
+        return False
+    found: object = module
+    for name in cls.__qualname__.split("."):
+        found = vars(found).get(name) if isinstance(found, type | ModuleType) else None
+    return found is not cls
+
+
+def is_own(cls: type, name: str) -> bool:
+    """Whether an attribute that is no method is the class's own. Double-underscore values are the interpreter's (some
+    appear late: ``__slotnames__``) or stand in the syntax; enumerations keep lists and caches of their members."""
+    if name.startswith("__") and name.endswith("__"):
+        return False
+    if isinstance(cls, enum.EnumType):
+        return name not in cls.__members__ and not (name.startswith("_") and name.endswith("_"))
+    return True
+
+
+def contents(cls: type, watch: Watch) -> Iterator[tuple[str, object]]:
+    """What a class holds, each with a name, where its attributes do not show it in the same way on every Python: the
+    members of an enumeration in their order, with what was put on them; the defaults of a named tuple. All of it is
+    watched.
+    """
+    if isinstance(cls, enum.EnumType):
+        members: dict[str, Any] = dict(cls.__members__)
+        yield "<members>", list(members)
+        for name, member in members.items():
+            held = vars(member)
+            watch.mapping(held)
+            given = {each: value for each, value in held.items() if each not in _MEMBER and not _cached(cls, each)}
+            yield name, [member._value_, given] if given else member._value_
+    elif is_named_tuple(cls):
+        new = vars(cls)["__new__"]
+        if isinstance(new, staticmethod):
+            new = new.__func__
+        if isinstance(new, FunctionType):
+            watch.function(new)
+            yield "<defaults>", new.__defaults__
+
+
+def _cached(cls: type, name: str) -> bool:
+    return any(isinstance(vars(base).get(name), functools.cached_property) for base in cls.__mro__)

@@ -1,0 +1,128 @@
+"""Fingerprints of code: a stage function and everything of the project that it reaches.
+
+What counts: the normalised syntax of each function and class that is reached by name, closures, defaults, and the
+values of the globals that are read; whole modules where names don't show what is reached (``units``). Code of
+installed distributions counts by the distribution, the standard library by the Python that runs. Modules that are
+imported inside functions are read from source and never imported (``static``).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from types import FunctionType, MethodType
+from typing import Any, NamedTuple
+
+from cachec.base.hashing import Hasher
+from cachec.key.code.graph import Graph
+from cachec.key.code.live import Walk
+from cachec.key.code.modules import Locator, Sources
+from cachec.key.code.syntax import FORMAT
+from cachec.key.code.units import Units
+from cachec.key.code.watch import Watch
+from cachec.model import Part
+
+#: Keys that are remembered; the oldest are forgotten first, so that lambdas made in a loop don't pile up.
+_KEPT = 1024
+
+
+class CodeKey:
+    """What stands for the code of a stage. Immutable; two are equal where their parts and distributions are.
+
+    parts: by name. distributions: installed ones that are reached. stages: other stages that are reached. digest: 64
+    hexadecimal characters over all parts.
+    """
+
+    __slots__ = ("digest", "distributions", "parts", "stages")
+
+    def __init__(self, parts: tuple[Part, ...], distributions: frozenset[str], stages: tuple[object, ...]) -> None:
+        self.parts = parts
+        self.distributions = distributions
+        self.stages = stages
+        hasher = Hasher("code key")
+        for part in parts:
+            hasher.part(part.name, part.digest.encode())
+        self.digest = hasher.digest()
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, CodeKey):
+            return NotImplemented
+        return (self.parts, self.distributions) == (other.parts, other.distributions)
+
+    def __hash__(self) -> int:
+        return hash(self.digest)
+
+    def __repr__(self) -> str:
+        return f"CodeKey({self.digest[:12]}, {len(self.parts)} parts, distributions={sorted(self.distributions)})"
+
+
+class _Known(NamedTuple):
+    key: CodeKey
+    watch: Watch
+    held: tuple[object, ...]
+
+
+class CodeKeys:
+    """Makes code keys, and remembers each as long as what it was made from is as it was. Safe among threads.
+
+    owner: the distribution that lists a file in its RECORD, None for a file of the project. encode_value: canonical
+    bytes of a plain value (value, path), raising UnkeyableArgument for what has none.
+    """
+
+    def __init__(self, owner: Callable[[str], str | None], encode_value: Callable[[object, str], bytes]) -> None:
+        self._encode_value = encode_value
+        self._locator = Locator(owner)
+        self._sources = Sources()
+        self._units = Units(self._sources, self._locator)
+        self._known: dict[tuple[object, ...], _Known] = {}
+        self._lock = threading.RLock()
+
+    def of(self, fn: Callable[..., Any], *, depends: Sequence[object] = (), has_version: bool = False) -> CodeKey:
+        """The key of a function, class, or other callable, with what ``depends`` names beside it.
+
+        Of a bound method it is the key of the function and of the object that it is bound to, with what that holds.
+        Raises UnresolvedCode for code that can't be fingerprinted, unless ``depends`` or ``has_version`` says that the
+        stage accounts for it, and CapturedWeights for a weight set that is reached without being an argument.
+        """
+        if isinstance(fn, MethodType):
+            held: tuple[object, ...] = (fn.__func__, fn.__self__, *depends)
+        elif getattr(fn, "__cachec_stage__", False) is True and (bound := getattr(fn, "bound_to", ())):
+            held = (getattr(fn, "__wrapped__", fn), bound[0], *depends)
+        else:
+            held = (fn, None, *depends)
+        name = (*map(id, held), has_version)
+        known = self._known.get(name)
+        if known is not None and known.watch.holds():
+            return known.key
+        with self._lock:
+            known = self._compute(held, has_version=has_version)
+            self._known.pop(name, None)
+            self._known[name] = known
+            while len(self._known) > _KEPT:
+                del self._known[next(iter(self._known))]
+        return known.key
+
+    def _compute(self, held: tuple[object, ...], *, has_version: bool) -> _Known:
+        fn, bound, *depends = held
+        graph = Graph(tolerant=has_version or bool(depends))
+        self._locator.refresh()
+        walk = Walk(graph, self._locator, self._sources, self._units, self._encode_value)
+        if getattr(fn, "__cachec_stage__", False) is True:
+            fn = getattr(fn, "__wrapped__", fn)
+        root = Hasher(FORMAT)
+        root.part("function", walk.reference(fn, f"{_name(fn)}.<callable>", lenient=False).encode())
+        if bound is not None:
+            root.part("self", walk.reference(bound, f"{_name(fn)}.<self>", lenient=False).encode())
+        for number, one in enumerate(depends):
+            root.part("depends", walk.reference(one, f"depends/{number}", lenient=False).encode())
+        graph.run()
+        if not (isinstance(fn, FunctionType) and bound is None and not depends):
+            graph.part(graph.label(object(), f"{_name(fn)}.<root>")[0], root, "")
+        graph.watch.seal()
+        stages = tuple(graph.stages)
+        return _Known(CodeKey(graph.parts(), frozenset(graph.distributions), stages), graph.watch, held)
+
+
+def _name(fn: object) -> str:
+    found = fn if hasattr(fn, "__qualname__") else type(fn)
+    return str(getattr(found, "__qualname__", "?"))

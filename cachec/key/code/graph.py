@@ -1,0 +1,130 @@
+"""The parts of a code key while they are gathered: one for each thing reached, with labels that tell them apart."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from cachec.base.hashing import Hasher, digest_bytes
+from cachec.errors import CachecError, UnresolvedCode
+from cachec.key.code.watch import Watch
+from cachec.model import Part
+
+_WAYS_OUT = "declare it with depends=[...], or take charge of its changes with version=..."
+
+
+class Graph:
+    """Parts, what they refer to, and what is still to be looked at.
+
+    A label is ``module.qualname``; a second object of the same name is ``module.qualname#2``, in the order in which
+    they are reached. A part's digest holds the labels of what it refers to, never their content: so that a changed
+    helper changes its own part alone, and the parts together still tell any two graphs apart.
+    """
+
+    def __init__(self, *, tolerant: bool) -> None:
+        self.watch = Watch()
+        self.distributions: set[str] = set()
+        self.stages: list[object] = []
+        self._tolerant = tolerant
+        self._parts: dict[str, Part] = {}
+        self._labels: dict[object, str] = {}
+        self._held: list[object] = []
+        self._counts: dict[str, int] = {}
+        self._asked: dict[str, bool] = {}
+        self._looked: set[str] = set()
+        self._strict: deque[Callable[[], None]] = deque()
+        self._lenient: deque[Callable[[], None]] = deque()
+        self._last: deque[Callable[[], None]] = deque()
+
+    def label(self, identity: object, wanted: str, held: object = None) -> tuple[str, bool]:
+        """The label of a thing, and whether this is the first time that it is reached.
+
+        identity: a hashable that is equal for the same thing only, such as an ``id``; ``held`` is kept alive for it.
+        """
+        known = self._labels.get(identity)
+        if known is not None:
+            return known, False
+        self._held.append(held)
+        count = self._counts[wanted] = self._counts.get(wanted, 0) + 1
+        label = self._labels[identity] = wanted if count == 1 else f"{wanted}#{count}"
+        return label, True
+
+    def known(self, identity: object) -> str | None:
+        """The label of a thing that was reached already."""
+        return self._labels.get(identity)
+
+    def part(self, label: str, hasher: Hasher, detail: str) -> None:
+        """Add the part of a label. Each label has one."""
+        name = f"code/{label}"
+        if name in self._parts:
+            raise AssertionError(f"two parts named {name}")
+        self._parts[name] = Part(name, hasher.digest(), detail)
+
+    def later(self, work: Callable[[], None], *, lenient: bool) -> None:
+        """Look at something after everything that was found before it; lenient work after all that is strict."""
+        (self._lenient if lenient else self._strict).append(work)
+
+    def at_end(self, work: Callable[[], None]) -> None:
+        """Look at something when everything else that can be found has been."""
+        self._last.append(work)
+
+    def look(self, label: str, work: Callable[[bool], None], *, lenient: bool) -> None:
+        """Look at the thing of a label once, strictly where anything asks for that; ``work`` is told which."""
+        asked = self._asked.get(label)
+        if asked is None or (asked and not lenient):
+            self._asked[label] = lenient
+
+            def once() -> None:
+                if label not in self._looked:
+                    self._looked.add(label)
+                    work(lenient)
+
+            self.later(once, lenient=lenient)
+
+    def run(self) -> None:
+        """Do all the work that there is, and what it leads to."""
+        while self._strict or self._lenient or self._last:
+            (self._strict or self._lenient or self._last).popleft()()
+
+    def unresolved(self, what: str, why: str, cause: CachecError | None = None) -> str:
+        """Report code that can't be fingerprinted, unless the stage declared how it is accounted for."""
+        if self._tolerant:
+            return f"unresolved {what}"
+        raise UnresolvedCode(f"{what} {why}, so a change of it would go unseen; {_WAYS_OUT}") from cause
+
+    def parts(self) -> tuple[Part, ...]:
+        """All parts, by name."""
+        return tuple(self._parts[name] for name in sorted(self._parts))
+
+
+def module_name(namespace: dict[str, Any]) -> str:
+    """The name of a module by its globals. What runs as ``__main__`` has the name that importing it would give."""
+    name = namespace.get("__name__")
+    if name != "__main__":
+        return name if isinstance(name, str) else "?"
+    spec = namespace.get("__spec__")
+    if spec is not None and isinstance(getattr(spec, "name", None), str):
+        found: str = spec.name
+        return found
+    file = namespace.get("__file__")
+    return os.path.splitext(os.path.basename(file))[0] if isinstance(file, str) else "__main__"
+
+
+def package_name(namespace: dict[str, Any]) -> str:
+    """What the relative imports of a module start from."""
+    package = namespace.get("__package__")
+    if isinstance(package, str):
+        return package
+    name = module_name(namespace)
+    return name if "__path__" in namespace else name.rpartition(".")[0]
+
+
+def file_part(graph: Graph, label: str, path: str) -> None:
+    """A part for a file that has no source to be read: its content. Raises OSError where it can't be read."""
+    hasher = Hasher("file")
+    with open(path, "rb") as file:
+        hasher.part("content", digest_bytes(file.read()).encode())
+    graph.watch.file(path)
+    graph.part(label, hasher, os.path.basename(path))

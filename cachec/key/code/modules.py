@@ -1,0 +1,359 @@
+"""Source files of modules: found without importing anything, parsed once, and matched with code that runs."""
+
+from __future__ import annotations
+
+import ast
+import linecache
+import os
+import sys
+from collections.abc import Callable, Container, Iterator
+from importlib.machinery import BuiltinImporter, FrozenImporter, PathFinder
+from types import CodeType
+from typing import Any, NamedTuple
+
+from cachec.base import fsio
+from cachec.base.fsio import Identity
+from cachec.key.code import scopes, syntax
+from cachec.key.code.codeobjects import nested, same_code
+from cachec.key.code.scopes import Chain, ImportUse, Uses
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
+_DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+_SOURCE_SUFFIX = ".py"
+
+
+class Origin(NamedTuple):
+    """Where a module comes from. kind: ``library`` (Python's own, and cachec), ``distribution``, ``project`` or
+    ``absent``. path: its file, empty for a namespace package. folders: where its submodules lie, for a package."""
+
+    kind: str
+    name: str
+    path: str = ""
+    folders: tuple[str, ...] = ()
+    distribution: str = ""
+
+    @property
+    def source(self) -> bool:
+        """Whether ``path`` is Python source."""
+        return self.path.endswith(_SOURCE_SUFFIX)
+
+
+class Source:
+    """One parsed source text. What is asked of it is worked out once."""
+
+    def __init__(self, path: str, text: bytes | str) -> None:
+        self.path = path
+        self.tree = ast.parse(text, path)
+        self._text = text
+        self._code: dict[str, list[CodeType]] | None = None
+        self._nodes: dict[tuple[str, int], list[Function]] | None = None
+        self._lambdas = False
+        self._bindings: dict[str, list[ast.stmt]] | None = None
+        self._imports: dict[str, list[ImportUse]] = {}
+        self._uses: dict[tuple[int, bool], Uses] = {}
+        self._syntax: dict[int, bytes] = {}
+        self._classes: dict[str, ast.ClassDef] | None = None
+        #: ``id`` of the decorators that make a stage: they have parts of their own in the key.
+        self.stage_decorators: frozenset[int] = frozenset()
+
+    # --- what the module binds
+
+    @property
+    def bindings(self) -> dict[str, list[ast.stmt]]:
+        """Each module-level name: the top-level statements that may bind it, plain imports left out."""
+        if self._bindings is None:
+            self._bindings = {}
+            for statement in self.tree.body:
+                for name in self._bound(statement):
+                    if statement not in (found := self._bindings.setdefault(name, [])):
+                        found.append(statement)
+        return self._bindings
+
+    @property
+    def imports(self) -> dict[str, list[ImportUse]]:
+        """Each name that a module-level import binds; ``*`` for star imports."""
+        _ = self.bindings
+        return self._imports
+
+    def _bound(self, statement: ast.stmt) -> Iterator[str]:
+        stack: list[tuple[ast.AST, bool]] = [(statement, False)]
+        while stack:
+            node, guarded = stack.pop()
+            if isinstance(node, ast.Import | ast.ImportFrom):
+                for name, use in scopes.import_bindings(node, guarded):
+                    self._imports.setdefault(name, []).append(use)
+                    if node is not statement:
+                        yield name
+            elif isinstance(node, _DEFINITIONS):
+                yield node.name
+            elif isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
+                yield node.id
+            elif isinstance(node, ast.Lambda | ast.Name | ast.Constant) or (
+                isinstance(node, ast.If) and scopes.is_type_checking(node)
+            ):
+                continue
+            else:
+                bound = getattr(node, "name", None) or getattr(node, "rest", None)  # handlers and patterns
+                if isinstance(bound, str):
+                    yield bound
+                inside = guarded or (isinstance(node, ast.Try) and scopes.catches_import_error(node))
+                stack.extend((child, inside) for child in ast.iter_child_nodes(node))
+
+    def class_node(self, qualname: str) -> ast.ClassDef | None:
+        """The class statement of this qualified name; None where there is none, or more than one."""
+        if self._classes is None:
+            self._classes = {}
+            doubled: set[str] = set()
+            stack: list[tuple[ast.AST, str]] = [(self.tree, "")]
+            while stack:
+                node, prefix = stack.pop()
+                for child in _statements(node):
+                    inner = prefix
+                    if isinstance(child, ast.ClassDef):
+                        name = prefix + child.name
+                        if name in self._classes:
+                            doubled.add(name)
+                        self._classes[name] = child
+                        inner = name + "."
+                    elif isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
+                        inner = f"{prefix}{child.name}.<locals>."
+                    stack.append((child, inner))
+            for name in doubled:
+                del self._classes[name]
+        return self._classes.get(qualname)
+
+    def functions(self) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+        """Every function statement, wherever it is."""
+        pending: list[ast.AST] = [self.tree]
+        while pending:
+            node = pending.pop()
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                yield node
+            pending.extend(_statements(node))
+
+    # --- syntax and names
+
+    def syntax(self, node: ast.AST) -> bytes:
+        """Normalised syntax without the decorators of stages."""
+        found = self._syntax.get(id(node))
+        if found is None:
+            found = self._syntax[id(node)] = syntax.normalise(node, self.stage_decorators)
+        return found
+
+    def class_syntax(self, node: ast.ClassDef, apart: Container[str]) -> bytes:
+        """Normalised syntax of a class without the methods named in ``apart``, which have parts of their own.
+
+        A method that is decorated or defined twice stays.
+        """
+        plain = [each for each in node.body if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)]
+        names = [each.name for each in plain]
+        left_out = {
+            id(each) for each in plain if each.name in apart and not each.decorator_list and names.count(each.name) == 1
+        }
+        return syntax.normalise(node, self.stage_decorators | left_out)
+
+    def uses(self, node: ast.AST) -> Uses:
+        """What a statement, or the whole module, takes from outside."""
+        found = self._uses.get((id(node), False))
+        if found is None:
+            nodes = node.body if isinstance(node, ast.Module) else [node]
+            found = self._uses[id(node), False] = scopes.scan(nodes, self.stage_decorators)
+        return found
+
+    def function_uses(self, node: Function) -> Uses:
+        """What the inside of a function takes from outside."""
+        found = self._uses.get((id(node), True))
+        if found is None:
+            found = self._uses[id(node), True] = scopes.scan_function(node)
+        return found
+
+    def decorator_refs(self, node: Function) -> tuple[Chain, ...]:
+        """What the decorators of a function take from outside, stages left out."""
+        if isinstance(node, ast.Lambda) or not node.decorator_list:
+            return ()
+        return scopes.scan(node.decorator_list, self.stage_decorators).refs
+
+    # --- code that runs
+
+    def match(self, code: CodeType) -> Function | None:
+        """The function or lambda of this text that ``code`` was compiled from; None where the text is another now.
+
+        The text is compiled and the code compared, so that neither a clock nor a file's time stamp is trusted.
+        """
+        if self._code is None:
+            self._code = {}
+            for one in nested(compile(self._text, self.path, "exec", dont_inherit=True)):
+                self._code.setdefault(one.co_qualname, []).append(one)
+        equal = [one for one in self._code.get(code.co_qualname, ()) if same_code(one, code)]
+        # Of equal ones (two lambdas of one form) the one at the same place; any other means the same.
+        equal.sort(key=lambda one: (one.co_firstlineno != code.co_firstlineno, one.co_linetable != code.co_linetable))
+        return self._node_of(equal[0]) if equal else None
+
+    def _node_of(self, code: CodeType) -> Function | None:
+        if self._nodes is None:
+            self._nodes = {}
+            for node in self.functions():
+                first = node.decorator_list[0].lineno if node.decorator_list else node.lineno
+                self._nodes.setdefault((node.name, first), []).append(node)
+        if code.co_name == "<lambda>" and not self._lambdas:
+            self._lambdas = True
+            for each in ast.walk(self.tree):
+                if isinstance(each, ast.Lambda):
+                    self._nodes.setdefault(("<lambda>", each.lineno), []).append(each)
+        found = self._nodes.get((code.co_name, code.co_firstlineno), [])
+        if len(found) > 1:
+            places = set(code.co_positions())
+            found = [node for node in found if isinstance(node, ast.Lambda) and _place(node.body) in places] or found
+            # an outer lambda holds the position of an inner one only through its own instructions, never the reverse
+        return found[0] if found else None
+
+
+def _statements(node: ast.AST) -> Iterator[ast.AST]:
+    """The statements (handlers and cases too) directly inside a statement: expressions hold none."""
+    for field in ("body", "orelse", "finalbody", "handlers", "cases"):
+        inside = getattr(node, field, None)
+        if isinstance(inside, list):
+            yield from inside
+
+
+def _place(node: ast.expr) -> tuple[int | None, int | None, int | None, int | None]:
+    return (node.lineno, node.end_lineno, node.col_offset, node.end_col_offset)
+
+
+class Sources:
+    """Parsed source files, kept by path and identity."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[Identity | None, Source | None]] = {}
+
+    def load(self, path: str) -> Source | None:
+        """The source at ``path`` as it is now; None where it can't be read or parsed."""
+        if path.startswith("<"):
+            return self._typed(path)
+        try:
+            found: Identity | None = fsio.identity(path)
+        except OSError:
+            return None
+        known = self._known.get(path)
+        if known is not None and known[0] == found:
+            return known[1]
+        source: Source | None
+        try:
+            with open(path, "rb") as file:
+                source = Source(path, file.read())
+        except (OSError, SyntaxError, ValueError):
+            source = None
+        self._known[path] = (found, source)
+        return source
+
+    def _typed(self, name: str) -> Source | None:
+        """Source that was typed in: notebooks and interactive sessions leave it with ``linecache``."""
+        text = "".join(linecache.getlines(name))
+        known = self._known.get(name)
+        if known is not None and known[1] is not None and known[1]._text == text:
+            return known[1]
+        source: Source | None
+        try:
+            source = Source(name, text) if text else None
+        except (SyntaxError, ValueError):
+            source = None
+        self._known[name] = (None, source)
+        return source
+
+
+class Locator:
+    """Where modules come from, told without importing them."""
+
+    def __init__(self, owner: Callable[[str], str | None]) -> None:
+        self._owner = owner
+        self._files: dict[str, tuple[str, str]] = {}
+        library = os.path.dirname(os.path.realpath(os.__file__))
+        self._library = (library + os.sep, os.path.dirname(os.__file__) + os.sep)
+        own = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+        self._own = (own + os.sep, os.path.realpath(own) + os.sep)
+        self._origins: dict[str, Origin] = {}
+
+    def of_file(self, path: str) -> tuple[str, str]:
+        """Kind (as of ``Origin``) and distribution of a file. What was told of a path once is kept."""
+        found = self._files.get(path)
+        if found is None:
+            found = self._files[path] = self._classify(path)
+        return found
+
+    def _classify(self, path: str) -> tuple[str, str]:
+        if path.startswith("<frozen"):
+            return ("library", "")
+        if path.startswith("<"):
+            return ("project", "")
+        if path.startswith(self._own):
+            return ("library", "")
+        site = f"{os.sep}site-packages{os.sep}" in path or f"{os.sep}dist-packages{os.sep}" in path
+        if not site and path.startswith(self._library):
+            return ("library", "")
+        owner = self._owner(path)
+        return ("project", "") if owner is None else ("distribution", owner)
+
+    def refresh(self) -> None:
+        """Look for every module anew."""
+        self._origins.clear()
+
+    def look(self, name: str) -> Origin:
+        """As ``find``, looked for anew."""
+        return self._find(name)
+
+    def find(self, name: str) -> Origin:
+        """Where ``import name`` would find the module now, its parents not imported either."""
+        found = self._origins.get(name)
+        if found is None:
+            found = self._origins[name] = self._find(name)
+        return found
+
+    def _find(self, name: str) -> Origin:
+        parent, _, _ = name.rpartition(".")
+        path: list[str] | None = None
+        if parent:
+            above = self.find(parent)
+            if above.kind == "library":
+                return Origin("library", name)
+            if not above.folders:
+                return Origin("absent", name)
+            path = list(above.folders)
+        spec = None
+        for finder in _finders():
+            try:
+                spec = finder.find_spec(name, path)
+            except KeyError:  # PathFinder found a namespace package and misses its parent in sys.modules
+                tail = name.rpartition(".")[2]
+                inside = [os.path.join(folder, tail) for folder in path or ()]
+                return Origin("project", name, "", tuple(folder for folder in inside if os.path.isdir(folder)))
+            if spec is not None:
+                break
+        if spec is None:
+            return Origin("absent", name)
+        folders = tuple(spec.submodule_search_locations or ())
+        if spec.origin in ("built-in", "frozen") or (not spec.has_location and not folders):
+            return Origin("library", name, "", folders)
+        place = spec.origin if spec.has_location and spec.origin else ""
+        if not place:
+            return Origin("project", name, "", folders)  # a namespace package: nobody's file
+        kind, distribution = self.of_file(place)
+        return Origin(kind, name, place, folders, distribution)
+
+
+def _finders() -> list[Any]:
+    """The finders of Python itself, then those of editable installs; others may import when asked, and come last."""
+    own: list[Any] = [BuiltinImporter, FrozenImporter, PathFinder]
+    others = [each for each in sys.meta_path if each not in own and hasattr(each, "find_spec")]
+    kept = [each for each in others if str(getattr(each, "__module__", "")).startswith("__editable__")]
+    return own + kept
+
+
+def absolute(use: ImportUse, package: str) -> str | None:
+    """The full name of the module that an import statement in ``package`` names; None where the dots lead too far."""
+    if not use.level:
+        return use.module
+    above = package.split(".") if package else []
+    if use.level > len(above):
+        return None
+    kept = above[: len(above) - use.level + 1]
+    return ".".join([*kept, use.module] if use.module else kept)

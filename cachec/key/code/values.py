@@ -1,0 +1,288 @@
+"""Values that code reads: globals, closure cells, defaults and attributes, encoded with the code that they hold."""
+
+from __future__ import annotations
+
+import enum
+import functools
+import struct
+import sys
+import types
+from collections.abc import Callable
+from types import FunctionType, MethodType, ModuleType
+from typing import Any, Protocol
+
+from cachec.base.hashing import Hasher, digest_bytes
+from cachec.errors import CapturedWeights, UnkeyableArgument
+from cachec.key.code.classes import HEAPTYPE
+from cachec.key.code.graph import Graph
+from cachec.key.words import describe
+
+_PLAIN = frozenset({type(None), bool, int, float, complex, str, bytes, type(Ellipsis)})
+_BUILTINS = (
+    types.BuiltinFunctionType,
+    types.MethodDescriptorType,
+    types.WrapperDescriptorType,
+    types.MethodWrapperType,
+    types.ClassMethodDescriptorType,
+)
+#: Types whose instances take no part in a result: who holds a lock or writes a log line decides nothing.
+_INERT = frozenset({"_thread.lock", "_thread.RLock", "logging.Logger", "logging.RootLogger", "builtins.object"})
+_TYPING = (types.GenericAlias, types.UnionType)
+#: More objects than this are not watched one by one.
+_WATCHED = 1000
+#: As for arguments (``canonical.MAX_DEPTH``): deeper nesting would exhaust Python's own stack.
+_MAX_DEPTH = 100
+_WORD = struct.calcsize("P")
+#: Marks what stands for code in a value; no string of a program starts so.
+_MARK = "\0cachec:"
+
+
+class Live(Protocol):
+    """What this module needs of the walk over live objects."""
+
+    def code(self, value: object, *, lenient: bool) -> str | None: ...
+    def cls(self, cls: type, *, lenient: bool) -> str: ...
+    def function(self, function: FunctionType, *, lenient: bool) -> str: ...
+    def origin_of_module(self, name: object) -> tuple[str, str]: ...
+    def origin_of_class(self, cls: type) -> tuple[str, str]: ...
+
+
+class Values:
+    """Encodes values; code inside them is followed, and its label stands for it."""
+
+    def __init__(self, graph: Graph, live: Live, encode_value: Callable[[object, str], bytes]) -> None:
+        self._graph = graph
+        self._live = live
+        self._encode_value = encode_value
+
+    def part(
+        self, value: object, name: str, *, lenient: bool, fallback: Callable[[], str | None] = lambda: None
+    ) -> str:
+        """Add the part of a value, and return what refers to it.
+
+        fallback: what to say of a value that can't be encoded, None to report it. lenient: such a value counts by the
+        source that makes it, which is in the key already.
+        """
+        graph = self._graph
+        known = graph.known(("value", name, id(value)))
+        if known is not None:
+            return f"value {known}"
+        try:
+            data = self._encode(value, name, lenient)
+        except CapturedWeights:
+            if lenient:
+                return "weights"
+            raise
+        except UnkeyableArgument as error:
+            said = fallback()
+            if said is None and not lenient:
+                kind = type(value)
+                said = graph.unresolved(f"{name} ({kind.__module__}.{kind.__qualname__})", "has no stable form", error)
+            return said or "by source"
+        label, _ = graph.label(("value", name, id(value)), name, value)
+        hasher = Hasher("value")
+        hasher.part("value", data)
+        graph.part(label, hasher, describe(value))
+        if not self._by_identity(value):
+            graph.watch.value(functools.partial(self._again, value, name, lenient), digest_bytes(data).encode())
+        return f"value {label}"
+
+    def _by_identity(self, value: object) -> bool:
+        """Whether a change of a value shows in the identity of what it holds, which is then watched.
+
+        Otherwise it is encoded again at each call, which is slower.
+        """
+        watch = self._graph.watch
+        pending: list[Any] = [value]
+        seen: set[int] = set()
+        while pending:
+            one = pending.pop()
+            kind = type(one)
+            if kind in _PLAIN or isinstance(one, (*_BUILTINS, FunctionType, type, ModuleType)) or id(one) in seen:
+                continue
+            seen.add(id(one))
+            if len(seen) > _WATCHED:
+                return False
+            if kind in (tuple, frozenset):
+                pending += one
+            elif kind is list:
+                watch.sequence(one)
+                pending += one
+            elif kind is dict:
+                watch.mapping(one)
+                pending += [*one, *one.values()]
+            elif kind is MethodType:
+                pending += [one.__func__, one.__self__]
+            elif kind is functools.partial:
+                watch.mapping(one.keywords)
+                pending += [one.func, *one.args, *one.keywords.values()]
+            elif wraps(one) or _attribute(one, "__cachec_stage__") is True:
+                wrapped = _attribute(one, "__wrapped__")
+                attributes = _attribute(one, "__dict__")
+                if type(attributes) is not dict or attributes.get("__wrapped__") is not wrapped:
+                    return False
+                watch.name(attributes, "__wrapped__")
+                pending += [wrapped, *(_attribute(one, "bound_to") or ())]
+            elif self._is_project_instance(one):
+                if any("__slots__" in vars(base) for base in kind.__mro__[:-1]):
+                    return False
+                watch.instance(one)
+                pending += vars(one).values()
+            elif f"{kind.__module__}.{kind.__qualname__}" not in _INERT | {"re.Pattern"}:
+                return False
+        return True
+
+    def _is_project_instance(self, value: object) -> bool:
+        kind = type(value)
+        if isinstance(value, enum.Enum) or self._live.origin_of_class(kind)[0] != "project":
+            return False
+        return self._is_plain_class(kind)
+
+    def _again(self, value: object, name: str, lenient: bool) -> bytes:
+        """The digest of a value now; of nothing where it can't be encoded any more."""
+        try:
+            return digest_bytes(self._encode(value, name, lenient)).encode()
+        except (UnkeyableArgument, CapturedWeights):
+            return b""
+
+    def _encode(self, value: object, name: str, lenient: bool) -> bytes:
+        return self._encode_value(self._plain(value, name, lenient, ()), name)
+
+    # --- weights
+
+    def refuse_weights(self, value: object, name: str) -> None:
+        """Raise CapturedWeights for a weight set, a weight, or a plain container that holds one."""
+        module = sys.modules.get("cachec.weights")
+        if module is None:
+            return
+        kinds = tuple(k for k in (getattr(module, "WeightSet", None), getattr(module, "Weight", None)) if k is not None)
+        pending: list[tuple[object, int]] = [(value, 4)]
+        while pending:
+            one, depth = pending.pop()
+            if isinstance(one, kinds):
+                raise CapturedWeights(
+                    f"{name} holds a {type(one).__name__}: a weight that does not come in as an argument can't be "
+                    "recorded when it is read. Pass it to the stage as an argument"
+                )
+            if depth and type(one) in (list, tuple, set, frozenset):
+                pending += [(each, depth - 1) for each in one]  # type: ignore[attr-defined]
+            elif depth and type(one) is dict:
+                pending += [(each, depth - 1) for each in one.values()]
+
+    # --- values with the code in them replaced by its label
+
+    def _plain(self, value: Any, name: str, lenient: bool, within: tuple[int, ...]) -> Any:
+        kind = type(value)
+        if kind in _PLAIN:
+            return value
+        if id(value) in within or len(within) >= _MAX_DEPTH:
+            raise UnkeyableArgument(f"{name} contains itself, or is nested over {_MAX_DEPTH} deep")
+        self.refuse_weights(value, name)
+        again = functools.partial(self._plain, name=name, lenient=lenient, within=(*within, id(value)))
+        if kind in (list, tuple):
+            return _replaced(value, kind, [again(each) for each in value])
+        if kind in (set, frozenset):
+            items = [again(each) for each in sorted(value, key=_order)]
+            changed = any(new is not old for new, old in zip(items, sorted(value, key=_order), strict=True))
+            return (_MARK + kind.__name__, sorted(items, key=repr)) if changed else value
+        if kind is dict:
+            pairs = [(again(key), again(each)) for key, each in value.items()]
+            if all(k is old and v is each for (k, v), (old, each) in zip(pairs, value.items(), strict=True)):
+                return value
+            return (_MARK + "dict", sorted(pairs, key=repr))
+        label = self._live.code(value, lenient=lenient)
+        if label is not None:
+            return (_MARK + "code", label)
+        return self._object(value, kind, again, lenient)
+
+    def _object(self, value: Any, kind: type, again: Callable[[Any], Any], lenient: bool) -> Any:
+        name = f"{kind.__module__}.{kind.__qualname__}"
+        if name in _INERT:
+            return (_MARK + "inert", name)
+        if isinstance(value, functools.partial):
+            return (_MARK + "partial", again(value.func), again(value.args), again(value.keywords))
+        if isinstance(value, MethodType):
+            return (_MARK + "method", again(value.__func__), again(value.__self__))
+        if isinstance(value, _BUILTINS):
+            return self._builtin(value, again)
+        if name == "re.Pattern":
+            return (_MARK + "pattern", value.pattern, value.flags)
+        if isinstance(value, _TYPING) or kind.__module__ == "typing":
+            return (_MARK + "type", repr(value))
+        if _attribute(value, "__cachec_stage__") is True:
+            if not any(each is value for each in self._graph.stages):
+                self._graph.stages.append(value)
+            bound = _attribute(value, "bound_to") or ()
+            return (_MARK + "stage", again(_attribute(value, "__wrapped__")), *map(again, bound))
+        if kind.__module__ in ("cachec", "cachec.cache") and kind.__name__ == "Cache":
+            return (_MARK + "inert", "cachec.Cache")
+        origin, distribution = self._live.origin_of_class(kind)
+        if distribution:
+            self._graph.distributions.add(distribution)
+        wrapped = _attribute(value, "__wrapped__")
+        if wrapped is not None:
+            # What a compiled decorator made (functools.lru_cache, jax.jit): what it wraps, whose decorators are in its
+            # syntax; what else it was told is in the statement that made it.
+            return (_MARK + "wrapper", name, again(wrapped))
+        if origin == "project":
+            label = self._live.cls(kind, lenient=lenient)
+            if self._is_project_instance(value):
+                from cachec.base.instances import state  # it imports dataclasses, 5 ms, and only such values need it
+
+                found = state(value)
+                return (_MARK + "instance", label, [(each, again(found[each])) for each in sorted(found)])
+        return value
+
+    def _is_plain_class(self, kind: type) -> bool:
+        """Whether everything that an instance holds is in its ``__dict__`` and slots: no base is compiled."""
+        slots = 0
+        for base in kind.__mro__[:-1]:
+            module = sys.modules.get(base.__module__)
+            file = getattr(module, "__file__", None)
+            if not base.__flags__ & HEAPTYPE or (file is not None and not file.endswith(".py")):
+                return False
+            if file is None and self._live.origin_of_module(base.__module__)[0] != "project":
+                return False
+            slots += len(tuple(vars(base).get("__slots__", ())))
+        # Two words for __dict__ and __weakref__ (fewer where the interpreter manages them); more is a hidden structure.
+        return kind.__itemsize__ == 0 and kind.__basicsize__ <= object.__basicsize__ + _WORD * (2 + slots)
+
+    def _builtin(self, value: Any, again: Callable[[Any], Any]) -> Any:
+        holder = getattr(value, "__self__", None)
+        if holder is None or isinstance(holder, ModuleType):
+            module = holder.__name__ if holder is not None else getattr(value, "__module__", None)
+            _, distribution = self._live.origin_of_module(module)
+            if distribution:
+                self._graph.distributions.add(distribution)
+            return (_MARK + "builtin", str(module), value.__qualname__)
+        return (_MARK + "builtin", value.__qualname__, again(holder))
+
+
+def wraps(value: object) -> bool:
+    """Whether this is no function but wraps one: what a compiled decorator makes."""
+    return (
+        not isinstance(value, (FunctionType, type, ModuleType, MethodType))
+        and _attribute(value, "__wrapped__") is not None
+        and _attribute(value, "__cachec_stage__") is not True
+    )
+
+
+def _replaced(value: Any, kind: type, items: list[Any]) -> Any:
+    """The container itself where no item was replaced, so that its encoding is the plain one."""
+    return value if all(new is old for new, old in zip(items, value, strict=True)) else kind(items)
+
+
+def _order(value: object) -> tuple[str, str]:
+    """An order of the items of a set that does not depend on hashes: enough to number functions of one name."""
+    code = getattr(value, "__code__", None)
+    if code is not None:
+        return (str(getattr(value, "__module__", "")), f"{code.co_qualname} {code.co_firstlineno}")
+    return (type(value).__qualname__, repr(value) if type(value) in _PLAIN else "")
+
+
+def _attribute(value: object, name: str) -> Any:
+    """An attribute as ``object`` finds it: no ``__getattr__`` of the value's class runs."""
+    try:
+        return object.__getattribute__(value, name)
+    except (AttributeError, TypeError):
+        return None

@@ -1,0 +1,1 @@
+"""What a run is made with: distributions, executables, platform, environment."""

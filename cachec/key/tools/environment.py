@@ -1,0 +1,54 @@
+"""Variables of the environment that a result depends on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from cachec.base.hashing import EMPTY, Hasher
+from cachec.errors import UsageError
+from cachec.model import Part
+
+#: A variable with one of these in its name counts, and is never shown.
+_SECRET_WORDS = ("TOKEN", "SECRET", "PASSWORD", "PASSWD", "CREDENTIAL", "KEY")
+
+#: Characters of a value that are shown.
+_SHOWN = 120
+
+
+def variable_digest(name: str, environ: Mapping[str, str]) -> str:
+    """The digest of one variable; ``EMPTY`` where it is not set, which is not the digest of an empty value."""
+    value = environ.get(name)
+    if value is None:
+        return EMPTY
+    hasher = Hasher("environment")
+    hasher.part("value", value.encode("utf-8", "surrogateescape"))
+    return hasher.digest()
+
+
+def environment_parts(names: Iterable[str], environ: Mapping[str, str]) -> tuple[Part, ...]:
+    """One part ``env/<name>`` a variable, sorted, each once. An unset variable differs from an empty one.
+
+    The value is shown in the detail, except where the name looks like a secret's. Raises UsageError for a name that
+    no variable can have.
+    """
+    if isinstance(names, str):
+        raise UsageError(f"env={names!r} is one str; give a list of names: env=[{names!r}]")
+    parts = []
+    for name in sorted(set(names)):
+        if not name or "=" in name or "\0" in name:
+            raise UsageError(f"env={name!r} is not the name of a variable: it must not be empty nor hold '=' or NUL")
+        parts.append(Part(f"env/{name}", variable_digest(name, environ), _shown(name, environ.get(name))))
+    return tuple(parts)
+
+
+def is_secret(name: str) -> bool:
+    """Whether a variable's value is not to be shown, going by its name."""
+    return any(word in name.upper() for word in _SECRET_WORDS)
+
+
+def _shown(name: str, value: str | None) -> str:
+    if value is None:
+        return "not set"
+    if is_secret(name):
+        return f"a secret of {len(value)} characters"
+    return repr(value if len(value) <= _SHOWN else value[:_SHOWN] + "…")

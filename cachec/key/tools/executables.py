@@ -1,0 +1,172 @@
+"""What starting a command runs: which files and distributions, found without running anything."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from cachec.base import fsio
+from cachec.base.distributions import Distribution, Distributions
+from cachec.base.fsio import Identity
+from cachec.errors import UsageError
+from cachec.key.tools.elf import ElfError, Loader, is_elf
+
+#: The kernel follows this many interpreters of interpreters (fs/exec.c).
+_MAX_DEPTH = 4
+
+#: Bytes of a script in which the first two lines are looked for (the kernel reads 256).
+_HEAD = 4096
+
+
+class Program(NamedTuple):
+    """Everything that starting a command loads.
+
+    files: (label without folders, path), in order of label. distributions: (console script or empty, name). notes:
+    what could not be resolved. cache: the loader's library cache as it was.
+    """
+
+    name: str
+    path: str
+    files: tuple[tuple[str, str], ...]
+    distributions: tuple[tuple[str, str], ...]
+    notes: tuple[str, ...]
+    cache: tuple[str, Identity] | None
+
+
+def which(command: str, environ: Mapping[str, str], cwd: str | None = None) -> str | None:
+    """The executable file that ``execvpe`` would start, or None. A relative path counts from ``cwd``."""
+    base = os.getcwd() if cwd is None else cwd
+    if "/" in command:
+        folders = [base]
+    else:
+        folders = [os.path.join(base, folder) for folder in environ.get("PATH", os.defpath).split(os.pathsep)]
+    for folder in folders:
+        path = os.path.join(folder, command)
+        try:
+            is_file = stat.S_ISREG(os.stat(path).st_mode)
+        except OSError:
+            continue
+        if is_file and os.access(path, os.X_OK):
+            return path
+    return None
+
+
+class Finder:
+    """Resolves commands: scripts to their interpreters and distributions, ELF files to their libraries."""
+
+    def __init__(self, distributions: Distributions, loader: Loader | None = None) -> None:
+        self._distributions = distributions
+        self._loader = loader or Loader()
+
+    def program(self, command: str, environ: Mapping[str, str]) -> Program:
+        """What ``command`` runs. Raises UsageError where it is no executable file."""
+        path = which(command, environ)
+        if path is None:
+            where = "is not an executable file" if "/" in command else f"is not in PATH={environ.get('PATH', '')!r}"
+            raise UsageError(f"tool {command!r} {where}; install it, or give its path")
+        found = _Collected()
+        self._add(found, os.path.basename(path), path, environ, 0)
+        cache = self._loader.cache
+        return Program(
+            name=os.path.basename(path),
+            path=path,
+            files=tuple(sorted(found.files.items())),
+            distributions=tuple((script, name) for name, script in sorted(found.distributions.items())),
+            notes=tuple(dict.fromkeys(found.notes)),
+            cache=(cache, fsio.identity(cache)) if os.path.exists(cache) else None,
+        )
+
+    def _add(self, found: _Collected, label: str, path: str, environ: Mapping[str, str], depth: int) -> None:
+        real = os.path.realpath(path)
+        with open(real, "rb") as file:
+            head = file.read(_HEAD)
+        if is_elf(head):
+            self._add_elf(found, label, real, environ)
+        elif head[:2] == b"#!":
+            self._add_script(found, label, path, head, environ, depth=depth)
+        else:
+            found.files[label] = real
+            found.notes.append(f"{label} is neither ELF nor a #! script: only its content counts")
+
+    def _add_elf(self, found: _Collected, label: str, real: str, environ: Mapping[str, str]) -> None:
+        owner = self._owner(real)
+        if owner is None or owner.name not in found.distributions:
+            found.files[label] = real
+        if owner is not None:
+            found.distributions.setdefault(owner.name, "")
+        try:
+            closure = self._loader.closure(real, environ)
+        except ElfError as error:
+            reason = str(error).removeprefix(f"{real}: ")
+            found.notes.append(f"the libraries of {label} are not resolved ({reason}): only its content counts")
+            return
+        for library in closure.libraries:
+            lib_owner = self._owner(library.path) if owner is not None else None
+            if lib_owner is not None and label.startswith("helper/") and lib_owner.name in found.distributions:
+                continue  # its distribution is in the part already, so this need not be read
+            found.files[f"{label}/{library.name}"] = os.path.realpath(library.path)
+        found.notes += [f"{label} needs {name}, which was not found" for name in closure.missing]
+
+    def _add_script(
+        self, found: _Collected, label: str, path: str, head: bytes, environ: Mapping[str, str], *, depth: int
+    ) -> None:
+        owner = self._distributions.owner(path)
+        if owner is not None and owner.name not in found.distributions:
+            found.distributions[owner.name] = path
+            for helper in _same_named(owner, os.path.basename(path)):
+                self._add(found, f"helper/{helper}", os.path.join(owner.root, helper), environ, depth + 1)
+        else:
+            found.files[label] = os.path.realpath(path)
+            found.notes.append(f"{label} is a script: what it runs besides its interpreter is not known")
+        name = interpreter_name(head)
+        interpreter = which(name, environ) if name else None
+        if interpreter is None:
+            found.notes.append(f"the interpreter {name!r} of {label} was not found")
+        elif depth < _MAX_DEPTH:
+            self._add(found, f"interpreter of {label}", interpreter, environ, depth + 1)
+
+    def _owner(self, path: str) -> Distribution | None:
+        owner = self._distributions.owner(path)
+        return None if owner is None or owner.editable else owner
+
+
+class _Collected:
+    def __init__(self) -> None:
+        self.files: dict[str, str] = {}
+        self.distributions: dict[str, str] = {}
+        self.notes: list[str] = []
+
+
+def _same_named(owner: Distribution, name: str) -> list[str]:
+    """Executable ELF files inside a distribution that a console script of the same name stands for, as RECORD says."""
+    record = owner.record()
+    found = []
+    for row in record.rows if record is not None else ():
+        if row.path.rpartition("/")[2] == name and not row.path.startswith(("../", "/")):
+            path = os.path.join(owner.root, row.path)
+            if os.access(path, os.X_OK):
+                with open(path, "rb") as file:
+                    if is_elf(file.read(4)):
+                        found.append(row.path)
+    return found
+
+
+def interpreter_name(head: bytes) -> str:
+    """The program that a ``#!`` line runs, through ``env`` and through pip's form for long paths.
+
+    pip writes ``#!/bin/sh`` and a line ``'''exec' "/long/path/python" "$0" "$@"`` where the path does not fit the
+    kernel's line (distlib/scripts.py).
+    """
+    lines = head.split(b"\n", 2)
+    words = os.fsdecode(lines[0][2:]).split()
+    if len(lines) > 1 and lines[1].startswith(b"'''exec' "):
+        rest = os.fsdecode(lines[1][len(b"'''exec' ") :])
+        return rest.partition('"')[2].partition('"')[0] if rest.startswith('"') else rest.split(maxsplit=1)[0]
+    if not words:
+        return ""
+    if os.path.basename(words[0]) == "env":
+        named = [word for word in words[1:] if not word.startswith("-") and "=" not in word]
+        return named[0] if named else ""
+    return words[0]

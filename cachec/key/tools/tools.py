@@ -1,0 +1,331 @@
+"""Which compiler made a result: distributions by name, version and the state of their files; executables by content.
+
+Absolute paths are in no digest, so two machines with the same wheel or the same libraries get the same parts.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import msgspec
+from blake3 import blake3
+
+from cachec.base import fsio
+from cachec.base.distributions import Distribution, Distributions, Record, Row, normalise
+from cachec.base.fsio import Identity
+from cachec.base.hashing import FileDigests, Hasher
+from cachec.errors import UsageError
+from cachec.key.tools.executables import Finder, Program
+from cachec.model import Part
+
+#: In one process the files of a distribution are looked at again at most this often (1,246 ``stat`` calls for jax).
+RECHECK_SECONDS = 1.0
+
+#: A file is as RECORD says without being read, if its times are at most this much newer than RECORD's own, which the
+#: installer writes last.
+INSTALL_SLACK_NS = 2_000_000_000
+
+#: What the installer writes itself: differs between installs of one wheel.
+_GENERATED = frozenset(
+    {"INSTALLER", "REQUESTED", "direct_url.json", "RECORD", "RECORD.jws", "RECORD.p7s", "uv_cache.json"}
+)
+
+
+class _Listed(NamedTuple):
+    """A file that counts: the name that goes into the digest, its path here, and its row."""
+
+    name: str
+    path: str
+    row: Row
+    is_script: bool
+
+
+class _Known(NamedTuple):
+    """A distribution as it was last looked at. ``listed`` and ``wheel`` depend on RECORD alone."""
+
+    distribution: Distribution
+    identity: Identity
+    listed: tuple[_Listed, ...]
+    wheel: bytes
+    checked: float
+    part: Part
+
+
+class _Seen(NamedTuple):
+    """An executable as it was last looked at. settled: a write since then would show in the identities."""
+
+    program: Program
+    watched: tuple[tuple[str, Identity], ...]
+    settled: bool
+    distributions: tuple[tuple[str, str], ...]
+    checked: float
+    part: Part
+
+
+class ToolKeys:
+    """Parts for tools, remembered in the process and checked again cheaply.
+
+    At each call the RECORD of a distribution and the loaded files of an executable are looked at with ``stat``; all
+    files of a distribution, and the places where a library could newly appear, at most once a second
+    (``RECHECK_SECONDS`` by ``clock``). ``fresh=True`` looks at everything now.
+    """
+
+    def __init__(
+        self,
+        digests: FileDigests,
+        distributions: Distributions | None = None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        finder: Finder | None = None,
+    ) -> None:
+        self._digests = digests
+        self._distributions = distributions if distributions is not None else Distributions()
+        self._clock = clock
+        self._finder = finder or Finder(self._distributions)
+        self._known: dict[str, _Known] = {}
+        self._seen: dict[tuple[str, ...], _Seen] = {}
+        self._sha256: dict[str, str] = {}
+
+    def distribution(self, name: str, *, fresh: bool = False) -> Part:
+        """The part ``tool/<name>``: name, version, RECORD's rows, and the content of files that are not as RECORD says.
+
+        A file whose size or times give no reason for doubt is not read. Left out is what the installer generated:
+        ``*.pyc``, console scripts, ``direct_url.json`` and its like. Raises UsageError where no such distribution is
+        installed, or where it is editable, so that RECORD does not list what it runs.
+        """
+        known = self._known.get(name)
+        now = self._clock()
+        if known is not None and not fresh and now - known.checked < RECHECK_SECONDS:
+            try:
+                if fsio.identity(known.distribution.record_path) == known.identity:
+                    return known.part
+            except FileNotFoundError:
+                known = None
+        found = self._distributions.find(name)
+        if found is None:
+            raise UsageError(
+                f"tool {name!r} is not an installed distribution; "
+                "give the name that pip knows it by, or the path of an executable"
+            )
+        record = found.record()
+        if record is None or found.editable:
+            how = "is an editable install" if record is not None else "was installed without a RECORD"
+            raise UsageError(
+                f"tool {name!r} ({found.version}) {how}, so its files are not listed; "
+                "install a wheel of it, or leave it out of tools= and name its sources with depends="
+            )
+        if known is None or known.distribution is not found or known.identity != record.identity:
+            listed = self._listed(found, record)
+            wheel = msgspec.json.encode([(one.name, one.row.hash, one.row.size) for one in listed if not one.is_script])
+        else:
+            listed, wheel = known.listed, known.wheel
+        part = self._distribution_part(found, record.identity, listed, wheel)
+        self._known[name] = _Known(found, record.identity, listed, wheel, now, part)
+        return part
+
+    def executable(
+        self, command: str | os.PathLike[str], environ: Mapping[str, str] | None = None, *, fresh: bool = False
+    ) -> Part:
+        """The part ``tool/<basename>``: the content of everything that starting the command loads.
+
+        command: a path, or a name that is looked up in PATH. environ: where PATH, LD_LIBRARY_PATH and LD_PRELOAD are
+        taken from; ``os.environ`` by default. A script counts with its interpreter; a pip console script by the
+        distribution that owns it, together with the executable of the same name inside that (``iree-compile``). An
+        ELF file counts with every shared object that the loader brings in, and the distribution that owns it (for
+        what it opens later by itself). Libraries of foreign formats are not resolved; the detail says so.
+
+        Raises UsageError where there is no such executable.
+        """
+        environ = os.environ if environ is None else environ
+        asked = os.fspath(command)
+        place = (asked, *(environ.get(name, "") for name in ("PATH", "LD_LIBRARY_PATH", "LD_PRELOAD")))
+        if not os.path.isabs(asked):
+            place += (os.getcwd(),)
+        seen = self._seen.get(place)
+        now = self._clock()
+        if seen is not None and not fresh and self._is_unchanged(seen, now):
+            return seen.part
+        program = self._finder.program(asked, environ)
+        if (
+            seen is None
+            or seen.program != program
+            or not self._is_same_files(seen)
+            or not self._is_same_distributions(seen, fresh=fresh)
+        ):
+            seen = self._look(program, fresh=fresh)
+        self._seen[place] = seen._replace(checked=now)
+        return seen.part
+
+    # --- distributions
+
+    def _listed(self, found: Distribution, record: Record) -> tuple[_Listed, ...]:
+        generated = {*found.entry_points("console_scripts"), *found.entry_points("gui_scripts")}
+        own_folder = os.path.basename(found.folder)
+        listed = []
+        for row in record.rows:
+            folder, _, base = row.path.rpartition("/")
+            if base.endswith(".pyc") or (folder == own_folder and base in _GENERATED):
+                continue
+            is_outside = row.path.startswith(("../", "/"))
+            is_script = is_outside and os.path.basename(folder) in ("bin", "Scripts")
+            if is_script and base.removesuffix(".exe").removesuffix("-script.py") in generated:
+                continue
+            path = os.path.normpath(os.path.join(found.root, row.path))
+            name = f"scripts/{base}" if is_script else row.path.replace("../", "") if is_outside else row.path
+            listed.append(_Listed(name, path, row, is_script and _starts_with_hashbang(path)))
+        return tuple(sorted(listed))
+
+    def _distribution_part(
+        self, found: Distribution, record: Identity, listed: tuple[_Listed, ...], wheel: bytes
+    ) -> Part:
+        hasher = Hasher("tool-distribution")
+        hasher.part("name", found.name.encode())
+        hasher.part("version", found.version.encode())
+        hasher.part("wheel", wheel)
+        notes = []
+        latest_mtime, latest_ctime = record.mtime_ns + INSTALL_SLACK_NS, record.ctime_ns + INSTALL_SLACK_NS
+        for one in listed:
+            if one.is_script:
+                # The installer rewrote its first line: RECORD's hash is this machine's, the rest is the wheel's.
+                hasher.part(f"script:{one.name}", self._after_first_line(one.path))
+                continue
+            try:
+                state = os.stat(one.path)
+            except (FileNotFoundError, NotADirectoryError):
+                hasher.part(f"missing:{one.name}", b"")
+                notes.append(f"{one.name} is missing")
+                continue
+            if (
+                state.st_size == one.row.size
+                and one.row.hash
+                and state.st_mtime_ns <= latest_mtime
+                and state.st_ctime_ns <= latest_ctime
+            ):
+                continue
+            digest = self._digests.of_installed(one.path)
+            if not self._is_as_recorded(one.path, digest, one.row):
+                hasher.part(f"modified:{one.name}", digest.encode())
+                notes.append(f"{one.name} is {digest[:12]}")
+        detail = f"{found.name} {found.version}"
+        if notes:
+            detail += "; not as installed: " + ", ".join(notes)
+        return Part(f"tool/{found.name}", hasher.digest(), detail)
+
+    def _is_as_recorded(self, path: str, digest: str, row: Row) -> bool:
+        """Whether the content, whose BLAKE3 is ``digest``, has the SHA-256 of its row.
+
+        The SHA-256 is remembered by content (the BLAKE3), never by file, so it needs no trust in the file system.
+        """
+        algorithm, _, wanted = row.hash.partition("=")
+        if algorithm != "sha256":
+            return False
+        known = self._sha256.get(digest)
+        memory = self._digests.memory
+        if known is None and memory is not None:
+            row_bytes = memory.recall(f"sha256:{digest}")
+            known = None if row_bytes is None else row_bytes.decode("ascii", "replace")
+        if known is None:
+            import base64
+            import hashlib
+
+            hasher = hashlib.sha256()
+            check = blake3()
+            fd = fsio.open_read(path)
+            try:
+                for chunk in fsio.pread_chunks(fd, 0, os.fstat(fd).st_size):
+                    hasher.update(chunk)
+                    check.update(chunk)
+            finally:
+                os.close(fd)
+            known = base64.urlsafe_b64encode(hasher.digest()).rstrip(b"=").decode()
+            if check.hexdigest() != digest:
+                return False  # it is being written now: not what RECORD says, and nothing to remember
+            if memory is not None:
+                memory.remember(f"sha256:{digest}", known.encode())
+        self._sha256[digest] = known
+        return known == wanted
+
+    def _after_first_line(self, path: str) -> bytes:
+        try:
+            with open(path, "rb") as file:
+                return file.read().partition(b"\n")[2]
+        except FileNotFoundError:
+            return b"\0missing"
+
+    # --- executables
+
+    def _look(self, program: Program, *, fresh: bool) -> _Seen:
+        started = time.time()
+        hasher = Hasher("tool-executable")
+        hasher.part("name", program.name.encode())
+        notes = []
+        watched: dict[str, Identity] = {}
+        for label, path in program.files:
+            watched[path] = fsio.identity(path)
+            digest = self._digests.of_installed(path)
+            hasher.part(f"file:{label}", digest.encode())
+            notes.append(f"{label} {digest[:12]}")
+        distributions: list[tuple[str, str]] = []
+        for script, name in program.distributions:
+            part = self.distribution(name, fresh=fresh)
+            hasher.part(f"distribution:{name}", part.digest.encode())
+            notes.append(part.detail)
+            distributions.append((name, part.digest))
+            if script:
+                content = self._changed_script(script, name)
+                watched[script] = fsio.identity(script)
+                hasher.part("script", content.encode())
+                notes += [f"script {content[:12]}"] if content else []
+        if program.cache is not None:
+            watched[program.cache[0]] = program.cache[1]
+        part = Part(f"tool/{program.name}", hasher.digest(), ", ".join((*notes, *program.notes)))
+        settled = all(fsio.settled(found, started) for found in watched.values())
+        return _Seen(program, tuple(watched.items()), settled, tuple(distributions), self._clock(), part)
+
+    def _changed_script(self, script: str, name: str) -> str:
+        """The digest of a console script that is no longer as RECORD says, or nothing: its text is the installer's."""
+        found = self._distributions.find(normalise(name))
+        record = None if found is None else found.record()
+        digest = self._digests.of_installed(script)
+        if found is None or record is None:
+            return digest
+        for row in record.rows:
+            if os.path.basename(row.path) == os.path.basename(script):
+                place = os.path.join(found.root, row.path)
+                if os.path.exists(place) and os.path.samefile(place, script):
+                    return "" if self._is_as_recorded(script, digest, row) else digest
+        return digest
+
+    def _is_unchanged(self, seen: _Seen, now: float) -> bool:
+        return (
+            now - seen.checked < RECHECK_SECONDS
+            and self._is_same_files(seen)
+            and self._is_same_distributions(seen, fresh=False)
+        )
+
+    def _is_same_files(self, seen: _Seen) -> bool:
+        if not seen.settled:
+            return False
+        try:
+            for path, found in seen.watched:
+                state = os.stat(path)
+                # Every write sets ctime; device and inode say that it is this file. Size and mtime can't add to that.
+                if state.st_ctime_ns != found.ctime_ns or state.st_ino != found.ino or state.st_dev != found.dev:
+                    return False
+        except OSError:
+            return False
+        return True
+
+    def _is_same_distributions(self, seen: _Seen, *, fresh: bool) -> bool:
+        return all(self.distribution(name, fresh=fresh).digest == digest for name, digest in seen.distributions)
+
+
+def _starts_with_hashbang(path: str) -> bool:
+    try:
+        with open(path, "rb") as file:
+            return file.read(2) == b"#!"
+    except FileNotFoundError:
+        return False

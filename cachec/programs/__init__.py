@@ -1,0 +1,1 @@
+"""Programs, artifacts and plugins: what a compiler makes, and who links it."""

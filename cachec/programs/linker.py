@@ -1,0 +1,60 @@
+"""Bind an artifact to weights: the only road to a runtime, and the place where the manifest is checked."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+from cachec.base.distributions import Distributions
+from cachec.errors import LinkError
+from cachec.programs.artifact import File
+from cachec.programs.program import Program
+from cachec.programs.registry import Plugins
+from cachec.weights import WeightSet
+from cachec.weights.manifest import Manifest
+
+
+def link(artifact: File | Program, weights: WeightSet) -> Any:
+    """Something runnable: ``artifact`` bound to ``weights`` by name; what it is, its plugin says.
+
+    Raises LinkError where the weight set does not have exactly the names, shapes, dtypes and ties that the artifact was
+    compiled for, or where no plugin made the artifact; WeightsChanged where a file of weights is no longer the one that
+    was opened.
+    """
+    if not isinstance(artifact, File | Program):
+        raise LinkError(f"link takes a cachec.File or cachec.Program, not a {type(artifact).__qualname__}")
+    kind = artifact.kind if isinstance(artifact, File) else artifact.format
+    plugin, separator, _ = kind.partition(":")
+    if not separator:
+        raise LinkError(
+            f"{artifact!r} has no kind, so no plugin is known that can link it; return cachec.File(path, kind='<plugin>"
+            ":<format>') from the stage that makes it"
+        )
+    manifest = artifact.manifest if artifact.manifest is not None else Manifest.of({})
+    if manifest.callers:
+        weights = _called(manifest, weights)
+    # Equal digests mean equal specs: nothing is looked at name by name unless they differ.
+    if manifest.digest != weights.manifest.digest:
+        manifest.check(weights.specs)
+    return _installed_plugins().named(plugin).link(artifact, weights)
+
+
+def _called(manifest: Manifest, weights: WeightSet) -> WeightSet:
+    """The caller's weights by the names that the artifact has for them. Raises LinkError."""
+    names = {there: name for name, there in manifest.callers.items() if name in manifest.weights}
+    missing = sorted(names.keys() - weights.keys())
+    if missing:
+        raise LinkError(f"the weight set does not fit the artifact: missing {missing[0]!r} ({len(missing)} missing)")
+    clash = sorted(name for name in names.values() if name in weights and name not in names)
+    if clash:
+        raise LinkError(
+            f"the weight set has a weight {clash[0]!r}, which is the artifact's name for another; "
+            f"leave it out with weights.select(exclude=[{clash[0]!r}])"
+        )
+    return weights.rename(names)
+
+
+@lru_cache(maxsize=1)
+def _installed_plugins() -> Plugins:
+    """The plugins of this process. Kept, because ``link`` is a plain function and finding them takes a millisecond."""
+    return Plugins(Distributions())

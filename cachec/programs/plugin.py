@@ -1,0 +1,96 @@
+"""What a compiler's plugin provides, and how plugins are found without importing any of them too early."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+from cachec.errors import PluginError
+from cachec.programs.artifact import File
+from cachec.programs.program import Program
+from cachec.weights import WeightSet
+
+
+class Fingerprint(NamedTuple):
+    """What a plugin says of an argument: a digest for the key, words for a person."""
+
+    digest: str
+    detail: str
+
+
+class StrippedFile(NamedTuple):
+    """A model without the bytes of its weights, and these."""
+
+    ir: bytes
+    weights: WeightSet
+
+
+class ArtifactWriter(Protocol):
+    """Where ``encode`` puts bytes: each call makes one artifact, in order."""
+
+    def write(self, data: bytes | memoryview) -> None:
+        """Store these bytes as the next artifact."""
+
+    def copy(self, path: Path) -> None:
+        """Store the content of this file as the next artifact."""
+
+
+class Plugin:
+    """Base of every plugin. Each verb that a plugin does not do refuses clearly.
+
+    A plugin module is imported when a stage first needs it: an argument or result of one of ``types`` turns up, one of
+    ``distributions`` is among the tools of a stage, or an artifact of kind ``name:...`` is linked. It must not import
+    its compiler at import time.
+    """
+
+    #: The entry-point name; the prefix of the formats and kinds that this plugin makes.
+    name: str = ""
+    #: Installed distributions whose live state ``ambient`` speaks for.
+    distributions: tuple[str, ...] = ()
+    #: ``module.qualname`` of the argument and result types that this plugin handles, subclasses included.
+    types: tuple[str, ...] = ()
+
+    def ambient(self) -> Mapping[str, str]:
+        """Live library state that changes results, by name; the same whether or not the library is imported yet.
+
+        Must not import the library: where it is not imported, answer from the variables that will set it.
+        """
+        return {}
+
+    def fingerprint(self, value: Any) -> Fingerprint:
+        """The content of an argument of one of ``types``, taken anew at each call."""
+        raise self._refusal("fingerprint", value)
+
+    def strip(self, value: Any, weights: WeightSet) -> Program:
+        """A program of the IR in ``value`` with the bytes of ``weights`` replaced by their names."""
+        raise self._refusal("strip", value)
+
+    def strip_file(self, path: Path, stand_in: str) -> StrippedFile:
+        """The model in a file, for a command (``cachec exec --strip``).
+
+        stand_in: what the command takes in place of a weight's bytes, in the plugin's own words. Raises UsageError
+        where the file can't have that, CheckpointError where it is malformed.
+        """
+        raise self._refusal("strip", path)
+
+    def encode(self, value: Any, out: ArtifactWriter) -> dict[str, Any]:
+        """Write a result of one of ``types`` to artifacts; returns JSON-like data for ``decode``."""
+        raise self._refusal("encode", value)
+
+    def decode(self, meta: Mapping[str, Any], artifacts: Sequence[Path]) -> Any:
+        """The value back. Neither ``meta`` nor the artifacts' content is to be trusted before it is validated."""
+        raise PluginError(f"plugin {self.name!r} stores no values of its own")
+
+    def link(self, artifact: File | Program, weights: WeightSet) -> Any:
+        """Something runnable. The manifest was checked against ``weights`` already."""
+        raise self._refusal("link", artifact)
+
+    def compare(self, fresh: Any, stored: Any) -> str | None:
+        """None where two results of one key are equal in effect, else the difference in words (mode ``verify``)."""
+        raise self._refusal("compare", fresh)
+
+    def _refusal(self, verb: str, value: object) -> PluginError:
+        return PluginError(
+            f"plugin {self.name!r} does not {verb} a {type(value).__module__}.{type(value).__qualname__}"
+        )

@@ -1,0 +1,80 @@
+"""Finds the installed plugins and says which one answers for a type, a distribution or an artifact."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import threading
+from collections.abc import Collection
+
+from cachec.base.distributions import Distributions
+from cachec.errors import PluginError
+from cachec.programs.plugin import Plugin
+
+#: The entry-point group under which a package offers its plugin object as ``module:attribute``.
+GROUP = "cachec.plugins"
+
+
+class Plugins:
+    """The plugins of this environment, imported together when one is first asked for.
+
+    A plugin's own module is small and imports no compiler; that is part of the protocol. One that can't be imported is
+    an error and not left out, because its ambient state would then be missing from keys.
+    """
+
+    def __init__(self, distributions: Distributions) -> None:
+        self._distributions = distributions
+        self._lock = threading.Lock()
+        self._all: tuple[Plugin, ...] | None = None
+        self._by_type: dict[type, Plugin | None] = {}
+        self._by_distributions: dict[frozenset[str], tuple[Plugin, ...]] = {}
+
+    def all(self) -> tuple[Plugin, ...]:
+        """Every installed plugin, sorted by name. Raises PluginError where one can't be imported."""
+        if self._all is None:
+            with self._lock:
+                found = self._distributions.plugin_entry_points(GROUP)
+                self._all = tuple(_load(name, found[name]) for name in sorted(found))
+        return self._all
+
+    def named(self, name: str) -> Plugin:
+        """The plugin of that name. Raises PluginError where there is none."""
+        for plugin in self.all():
+            if plugin.name == name:
+                return plugin
+        known = ", ".join(plugin.name for plugin in self.all()) or "none"
+        raise PluginError(f"no plugin is named {name!r} (installed: {known}); install the package that provides it")
+
+    def for_type(self, cls: type) -> Plugin | None:
+        """The plugin that handles values of this class, by the names in its method resolution order."""
+        try:
+            return self._by_type[cls]
+        except KeyError:
+            names = {f"{base.__module__}.{base.__qualname__}" for base in cls.__mro__}
+            found = next((plugin for plugin in self.all() if not names.isdisjoint(plugin.types)), None)
+            self._by_type[cls] = found
+            return found
+
+    def for_distributions(self, names: Collection[str]) -> tuple[Plugin, ...]:
+        """The plugins whose ``ambient`` speaks for any of these distributions."""
+        wanted = frozenset(names)
+        found = self._by_distributions.get(wanted)
+        if found is None:
+            found = tuple(plugin for plugin in self.all() if not wanted.isdisjoint(plugin.distributions))
+            self._by_distributions[wanted] = found
+        return found
+
+
+def _load(name: str, target: str) -> Plugin:
+    module_name, _, attribute = target.partition(":")
+    try:
+        module = importlib.import_module(module_name)
+        plugin = getattr(module, attribute or "plugin")
+    except (ImportError, AttributeError) as error:
+        raise PluginError(
+            f"plugin {name!r} ({target}) can't be loaded: {error}. Repair or uninstall the package that offers it; "
+            f"this Python is {sys.executable}"
+        ) from error
+    if not isinstance(plugin, Plugin):
+        raise PluginError(f"plugin {name!r} ({target}) is a {type(plugin).__name__}, not a cachec.plugin.Plugin")
+    return plugin

@@ -1,0 +1,1 @@
+"""Artifacts and index, as one unit."""

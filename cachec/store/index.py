@@ -1,0 +1,442 @@
+"""The index: a table of byte strings by name, in SQLite, written through diskcache and read without it.
+
+On disk (``index/cache.db``, diskcache 5.6 table ``Cache``): a row of ours has a text ``key`` with ``raw`` = 1, ``mode``
+= 1 (raw), no ``filename``, and a BLOB ``value``. Every other row is refused, both ways: diskcache itself would unpickle
+a row of mode 4 and open any file that a row names (CVE-2025-69872).
+
+diskcache is imported by the first write. Reads use one connection of ``sqlite3`` that stays open; a writing connection
+lives for one transaction only. So no connection is ever carried across a fork, which SQLite forbids ("How to corrupt",
+section 2.6): the reading one is closed before a fork and opened again where it is needed. A child of a C library that
+forks without running Python's hooks opens its own and never closes the inherited one.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import threading
+import time
+import weakref
+from collections.abc import Callable, Collection, Iterator
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+from cachec.base import fsio
+from cachec.errors import StoreFault
+from cachec.model import Fault
+from cachec.store.rows import Reader, is_uninitialised
+
+T = TypeVar("T")
+
+#: Seconds that a statement waits for another process's transaction before it is INDEX_BUSY.
+BUSY_SECONDS = 5.0
+
+_FILE = "cache.db"  # the name that diskcache gives it
+_MODE_RAW = 1  # diskcache's MODE_RAW: the value column is the value
+_SELECT = "SELECT mode, filename, value FROM Cache WHERE key = ? AND raw = 1"
+_AFTER = "FROM Cache WHERE raw = 1 AND key > CAST(? AS TEXT) AND key < ?"
+_ROWS = f"SELECT key, mode, filename, value {_AFTER} ORDER BY key LIMIT 1000"
+_KEYS = f"SELECT key {_AFTER} ORDER BY key LIMIT 500"
+_TAGGED_KEYS = f"SELECT key {_AFTER} AND tag = ? ORDER BY key LIMIT 500"
+#: Sorts after every text that starts with a given prefix and before every BLOB.
+_LAST = "\U0010ffff"
+#: Digests kept in memory before they are written in one transaction of their own.
+_PENDING_MAX = 256
+_DIGEST_TAG = "digest"
+
+#: diskcache's settings that are not left to its defaults. Nothing is evicted, nothing is a file, nothing is mapped (a
+#: map of a database that somebody truncates kills the process).
+_SETTINGS: dict[str, object] = {
+    "eviction_policy": "none",
+    "cull_limit": 0,
+    "statistics": 0,
+    "tag_index": 0,
+    "disk_min_file_size": 1 << 62,
+    "sqlite_journal_mode": "wal",
+    "sqlite_mmap_size": 0,
+}
+
+
+class Index(Protocol):
+    """Byte strings by name. Every method raises StoreFault and nothing else where the index itself fails."""
+
+    def read(self, key: str) -> bytes | None:
+        """The value under ``key``, or None. A row that is not plain bytes is a fault ROW_REFUSED."""
+
+    def write(self, key: str, value: bytes, tag: str) -> None:
+        """Put ``value`` under ``key``."""
+
+    def delete(self, key: str) -> bool:
+        """Remove a row; whether there was one."""
+
+    def keys(self, tag: str | None = None, prefix: str = "") -> Iterator[str]:
+        """The keys in order, those of one tag or with one prefix only if asked."""
+
+    def rows(self, prefix: str) -> Iterator[tuple[str, bytes | None]]:
+        """Key and value of the rows with a prefix, in the order of their keys; None for a row that is refused."""
+
+    def delete_many(self, keys: Collection[str]) -> int:
+        """Remove rows in one transaction; how many there were."""
+
+    def atomically(self, change: Callable[[], T]) -> T:
+        """Run ``change``, which reads, writes and deletes rows, as one transaction; it may be run twice."""
+
+    def refresh(self) -> None:
+        """Look whether the index on disk is still the one that is open."""
+
+    def recall(self, name: str) -> bytes | None:
+        """``hashing.Memory``: the bytes under ``name``, or None; a fault is counted, not raised."""
+
+    def remember(self, name: str, value: bytes) -> None:
+        """``hashing.Memory``: keep a digest row; written with the next transaction or by ``close``."""
+
+    def close(self) -> None:
+        """Write what is still to be remembered, and let go of the files."""
+
+
+class DiskcacheIndex:
+    """The Index in a folder. Safe to share among threads and to carry across a fork."""
+
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        *,
+        fsync: bool = False,
+        mounts: fsio.Mounts | None = None,
+        on_fault: Callable[[Fault, str], None] | None = None,
+        busy_seconds: float = BUSY_SECONDS,
+    ) -> None:
+        """fsync: flush at each transaction. on_fault: told of the faults that ``recall`` and ``remember`` swallow."""
+        self.folder = Path(folder)
+        self._file = os.path.join(folder, _FILE)
+        self._fsync = fsync
+        self._on_fault = on_fault or (lambda _fault, _detail: None)
+        self._busy_seconds = busy_seconds
+        self._reader = Reader(self._file, mounts or fsio.Mounts(), busy_seconds)
+        # Beside the reader's own lock, so that a hit does not wait for a publication. This one is taken first.
+        self._write_lock = threading.RLock()
+        self._forking = False
+        self._table: Any = None  # diskcache.Cache
+        self._table_of: tuple[int, int] | None = None
+        self._tried: tuple[int, int] | None = None  # the file that the last transaction was about
+        self._writing = False
+        self._pending: dict[str, bytes] = {}
+        _survive_fork(self)
+
+    # --- reading
+
+    def read(self, key: str) -> bytes | None:
+        """The value under ``key``, or None where there is no such row or no index yet."""
+        rows = self._reader.select(_SELECT, (key,))
+        if not rows:
+            return None
+        mode, filename, value = rows[0]
+        if mode != _MODE_RAW or filename is not None or type(value) is not bytes:
+            raise StoreFault(
+                Fault.ROW_REFUSED, f"row {key}: mode {mode!r}, file {filename!r}; only plain bytes are read"
+            )
+        return value
+
+    def keys(self, tag: str | None = None, prefix: str = "") -> Iterator[str]:
+        """The keys in order, read 500 at a time, so that no read transaction stays open."""
+        last, end = prefix.encode(), prefix + _LAST
+        while True:
+            if tag is None:
+                rows = self._reader.select(_KEYS, (last, end))
+            else:
+                rows = self._reader.select(_TAGGED_KEYS, (last, end, tag))
+            if not rows:
+                return
+            for (key,) in rows:
+                last = bytes(key)  # as it is: what a damaged one is shown as may sort before it
+                yield last.decode(errors="replace")
+
+    def rows(self, prefix: str) -> Iterator[tuple[str, bytes | None]]:
+        """Key and value of the rows with a prefix, read 1,000 at a time, so that no read transaction stays open."""
+        last, end = prefix.encode(), prefix + _LAST
+        while True:
+            rows = self._reader.select(_ROWS, (last, end))
+            if not rows:
+                return
+            for key, mode, filename, value in rows:
+                last = bytes(key)
+                plain = mode == _MODE_RAW and filename is None and type(value) is bytes
+                yield last.decode(errors="replace"), value if plain else None
+
+    def refresh(self) -> None:
+        """Close the connection if the file that it reads was deleted or replaced; the next read opens the new one."""
+        self._reader.refresh()
+
+    # --- writing
+
+    def write(self, key: str, value: bytes, tag: str) -> None:
+        """Put ``value`` under ``key``, in the transaction that is running or in one of its own."""
+        self.atomically(lambda: self._set(key, value, tag))
+
+    def _set(self, key: str, value: bytes, tag: str) -> None:
+        try:
+            self._table.set(key, value, tag=tag)
+        except ValueError as error:  # two rows under one key, where the unique index is damaged
+            raise StoreFault(Fault.INDEX_CORRUPT, f"writing row {key}: {error}") from error
+
+    def delete(self, key: str) -> bool:
+        """Remove the row; whether there was one."""
+        return self.atomically(lambda: bool(self._table.delete(key)))
+
+    def delete_many(self, keys: Collection[str]) -> int:
+        """Remove rows in one transaction; how many there were."""
+        return self.atomically(lambda: sum(bool(self._table.delete(key)) for key in keys))
+
+    def atomically(self, change: Callable[[], T]) -> T:
+        """Run ``change`` as one transaction, in which nobody else writes.
+
+        Where the database turns out to be corrupt it is moved aside (``repair``), where it is gone it is made again;
+        ``change`` is then run once more. An exception of ``change`` undoes its rows and passes through. ``change`` must
+        not fork.
+        """
+        with self._write_lock:
+            if self._writing:
+                return change()
+            try:
+                return self._transaction(change)
+            except StoreFault as error:
+                if error.fault is Fault.INDEX_CORRUPT:
+                    self.repair(self._tried)
+                elif error.fault is not Fault.STORE_MISSING:
+                    raise
+            self._table = None
+            self.refresh()
+            return self._transaction(change)
+
+    def _transaction(self, change: Callable[[], T]) -> T:
+        from diskcache import Timeout
+
+        what = "writing the index"
+        pending = dict(self._pending)
+        try:
+            table = self._open_table()
+            self._writing = True
+            with table.transact():
+                result = change()
+                for name, value in pending.items():
+                    self._set(name, value, _DIGEST_TAG)
+        except (sqlite3.Error, UnicodeDecodeError, Timeout) as error:
+            raise self._reader.fault(error, what) from error
+        except OSError as error:
+            raise fsio.fault(error, what) from error
+        finally:
+            self._writing = False
+            if self._table is not None:
+                self._table.close()  # only its connection
+        for name, value in pending.items():
+            if self._pending.get(name) == value:
+                del self._pending[name]
+        return result
+
+    def _open_table(self) -> Any:
+        """The diskcache.Cache of the file that is there now, made with mode 0600 where there is none."""
+        self._reader.check_mount()
+        self.refresh()
+        place = self._tried = self._reader.place()
+        if self._table is not None and place is not None and place == self._table_of:
+            if self._fsync:
+                self._table.reset("sqlite_synchronous", 2, update=False)
+            return self._table
+        from diskcache import Cache
+
+        self._table = None
+        fsio.make_dir(self.folder)
+        if place is None:
+            fd = os.open(self._file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            try:
+                os.fchmod(fd, 0o600)  # whatever the umask; SQLite gives its other files the mode of this one
+            finally:
+                os.close(fd)
+            place = self._reader.place()
+        self._tried = place
+        self._inspect()
+        # NORMAL keeps the database whole after a power cut, and may lose the last transactions; FULL loses none.
+        synchronous = 2 if self._fsync else 1
+        try:
+            table = Cache(
+                str(self.folder),
+                timeout=self._busy_seconds,
+                disk=_row_disk(),
+                sqlite_synchronous=synchronous,
+                **_SETTINGS,
+            )
+        except (ValueError, TypeError) as error:  # settings that diskcache can't take
+            raise StoreFault(Fault.INDEX_CORRUPT, f"{self._file}: {error}") from error
+        self._table, self._table_of = table, place
+        return table
+
+    def _inspect(self) -> None:
+        """Look at a database before diskcache does: it waits 60 s for a lock, and it makes attributes of settings."""
+        from diskcache import DEFAULT_SETTINGS
+        from diskcache.core import METADATA
+
+        connection = sqlite3.connect(self._file, timeout=self._busy_seconds, isolation_level=None)
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+            connection.execute("ROLLBACK")
+            names = [name for (name,) in connection.execute("SELECT key FROM Settings")]
+        except sqlite3.Error as error:
+            if is_uninitialised(error):
+                return
+            raise
+        finally:
+            connection.close()
+        unknown = [name for name in names if name not in DEFAULT_SETTINGS and name not in METADATA]
+        if unknown:
+            raise StoreFault(Fault.INDEX_CORRUPT, f"{self._file}: unknown settings {unknown[:5]!r}")
+
+    def repair(self, found: tuple[int, int] | None = None) -> Path | None:
+        """Move a corrupt database to ``index/corrupt-<time>/``; an empty one takes its place at the next write.
+
+        found: device and inode of a file that is known to be corrupt; without it the database is checked. Returns where
+        it went, None where the database is whole or another file by now (another process repaired it). The database,
+        its log and its shared memory move together with their folder: a new database must never meet an old log.
+        """
+        with self._write_lock, self._reader.lock:
+            self._reader.disconnect()
+            self._table = None
+            name = f"corrupt-{time.time_ns()}"
+            fresh = self.folder.with_name(f"{self.folder.name}.new-{name}")
+            with (
+                fsio.faults(f"repairing {self.folder}"),
+                fsio.folder_locked(self.folder.parent, exclusive=True, seconds=self._busy_seconds),
+            ):
+                if self._reader.place() != found if found is not None else not self._is_corrupt():
+                    return None
+                fresh.mkdir(mode=0o700)
+                fresh.chmod(0o700)
+                self.folder.rename(fresh / name)
+                for older in (fresh / name).glob("corrupt-*"):
+                    older.rename(fresh / older.name)
+                fresh.rename(self.folder)
+            return self.folder / name
+
+    def _is_corrupt(self) -> bool:
+        if self._reader.place() is None:
+            return False
+        try:
+            self._inspect()
+            connection = sqlite3.connect(self._file, timeout=self._busy_seconds, isolation_level=None)
+            try:
+                return bool(connection.execute("PRAGMA integrity_check(1)").fetchall() != [("ok",)])
+            finally:
+                connection.close()
+        except StoreFault as error:
+            return error.fault is Fault.INDEX_CORRUPT
+        except (sqlite3.Error, UnicodeDecodeError) as error:
+            fault = self._reader.fault(error, "checking the index")
+            if fault.fault is Fault.INDEX_CORRUPT:
+                return True
+            raise fault from error
+
+    # --- the memory of file digests
+
+    def recall(self, name: str) -> bytes | None:
+        """The bytes last put under ``name``, or None; a fault is counted and None."""
+        pending = self._pending.get(name)
+        if pending is not None:
+            return pending
+        try:
+            return self.read(name)
+        except StoreFault as error:
+            self._on_fault(error.fault, error.detail)
+            return None
+
+    def remember(self, name: str, value: bytes) -> None:
+        """Keep ``value`` under ``name``.
+
+        It is written with the next transaction, by ``close``, or when many have gathered: a hit writes nothing.
+        """
+        self._pending[name] = value
+        if len(self._pending) >= _PENDING_MAX:
+            self._flush()
+
+    def _flush(self) -> None:
+        if not self._pending:
+            return
+        try:
+            self.atomically(lambda: None)
+        except StoreFault as error:
+            self._pending.clear()  # forgetting is no error, growing without a bound would be one
+            self._on_fault(error.fault, error.detail)
+
+    def close(self) -> None:
+        """Write what is still to be remembered, and let go of the files. A later call opens them again."""
+        with self._write_lock, self._reader.lock:
+            self._flush()
+            self._reader.disconnect()
+            self._table = None
+
+    def before_fork(self) -> None:
+        """Let the writer finish and close the reading connection, so that the child inherits none."""
+        self._write_lock.acquire()
+        self._reader.lock.acquire()
+        self._reader.disconnect()
+        self._forking = True
+
+    def after_fork(self) -> None:
+        """In the parent and in the child: go on."""
+        if not self._forking:
+            return  # made by another thread while the fork was on its way
+        self._forking = False
+        self._reader.lock.release()
+        self._write_lock.release()
+
+
+def _row_disk() -> type:
+    """A diskcache.Disk that keeps bytes in the row under a text key, and refuses all else in both directions."""
+    from diskcache import Disk
+
+    def refuse(what: str) -> StoreFault:
+        return StoreFault(Fault.ROW_REFUSED, f"{what}; only bytes in the row, under a text key, are stored")
+
+    class RowDisk(Disk):  # type: ignore[misc]  # diskcache has no types
+        def store(self, value: object, read: bool, key: object = None) -> tuple[int, int, None, object]:
+            if read or type(value) is not bytes:
+                raise refuse(f"a value of type {type(value).__name__}")
+            return 0, _MODE_RAW, None, sqlite3.Binary(value)
+
+        def fetch(self, mode: int, filename: str | None, value: object, read: bool) -> bytes:
+            if read or mode != _MODE_RAW or filename is not None or type(value) is not bytes:
+                raise refuse(f"a row of mode {mode!r} with file {filename!r}")
+            return value
+
+        def put(self, key: object) -> tuple[str, bool]:
+            if type(key) is not str:
+                raise refuse(f"a key of type {type(key).__name__}")
+            return key, True
+
+        def get(self, key: object, raw: bool) -> str:
+            if not raw or type(key) is not str:
+                raise refuse(f"a key of type {type(key).__name__}")
+            return key
+
+        def filename(self, key: object = None, value: object = None) -> tuple[str, str]:
+            raise refuse("a value in a file")
+
+        def remove(self, file_path: str) -> None:
+            """Nothing: the file that a foreign row names is not ours."""
+
+    return RowDisk
+
+
+def _survive_fork(index: DiskcacheIndex) -> None:
+    """Register the index with ``os.register_at_fork``, which has no way back, by a weak reference."""
+    found = weakref.ref(index)
+
+    def before() -> None:
+        alive = found()
+        if alive is not None:
+            alive.before_fork()
+
+    def after() -> None:
+        alive = found()
+        if alive is not None:
+            alive.after_fork()
+
+    os.register_at_fork(before=before, after_in_parent=after, after_in_child=after)

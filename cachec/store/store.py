@@ -1,0 +1,410 @@
+"""The store: artifacts and index as one unit.
+
+    index/ objects/ trees/ leases/ locks/ tmp/ log/ weights/      in the cache's folder, each of mode 0700
+
+Rows of the index, all with the stage as their tag:
+
+    entry:<namespace>:<key>         an Entry
+    recent:<namespace>:<stage>      a Recent
+    summary:<namespace>:<key>       a Summary, and with it facts:<digest>: see summaries.py
+    quarantine:<namespace>:<key>    a Quarantined: out of reach of every lookup
+
+``%`` and ``:`` in a namespace are written ``%25`` and ``%3A``. The value of a row is described in packing.py. Rows of
+other layers: ``usage:`` (usage.py), ``digest:...`` and ``sha256:...`` (hashing.py), ``pin:...``, ``condemned:...`` and
+``gc:`` (maintain).
+
+Order of publication: the artifacts are in place before ``publish`` is called (flushed first with ``fsync``), then all
+rows of the entry come in one transaction. A process that dies anywhere leaves objects that nothing refers to, at worst.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+
+from cachec.base import fsio
+from cachec.base.hashing import FileDigests
+from cachec.errors import StoreFault
+from cachec.model import (
+    MAX_TRACES,
+    RECORD_VERSION,
+    ArtifactRef,
+    Described,
+    Digest,
+    Entry,
+    Fault,
+    Part,
+    Recent,
+    Trace,
+    artifacts,
+)
+from cachec.store import usage
+from cachec.store.index import DiskcacheIndex, Index
+from cachec.store.leases import Leases
+from cachec.store.locks import KeyLock, Locks
+from cachec.store.objects import Objects
+from cachec.store.packing import pack, unpack
+from cachec.store.summaries import Told, told
+from cachec.store.usage import Usage
+
+#: Keys kept in the recent row of a stage.
+RECENT_KEYS = 64
+
+FOLDERS = ("index", "objects", "trees", "leases", "locks", "tmp", "log", "weights")
+
+#: Decoded entries, and decoded lists of parts, kept in memory.
+_DECODED_MAX = 1024
+_PARTS_MAX = 256
+
+
+class Quarantined(msgspec.Struct, frozen=True, kw_only=True):
+    """An entry that was put away because it was found to be wrong. row: its value as it was, decodable or not."""
+
+    version: int
+    key: Digest
+    stage: str
+    reason: str
+    time: float
+    row: bytes
+
+
+class Store:
+    """Everything under one folder, in one namespace. Opening it reads and makes nothing.
+
+    Every method raises StoreFault, and nothing else, where the store itself fails.
+    """
+
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        namespace: str = "default",
+        *,
+        fsync: bool = False,
+        on_fault: Callable[[Fault, str], None] | None = None,
+        index: Index | None = None,
+        mounts: fsio.Mounts | None = None,
+    ) -> None:
+        """on_fault: told of the faults that are got over here, such as a damaged row that a new one replaces."""
+        self.folder = Path(folder)
+        self.namespace = namespace
+        self._on_fault = on_fault or (lambda _fault, _detail: None)
+        mounts = mounts or fsio.Mounts()
+        self.index: Index = index or DiskcacheIndex(
+            self.folder / "index", fsync=fsync, mounts=mounts, on_fault=self._on_fault
+        )
+        self.digests = FileDigests(self.index, mounts)
+        self.leases = Leases(self.folder / "leases", self._on_fault)
+        self.objects = Objects(
+            self.folder / "objects", self.folder / "tmp", self.digests, fsync=fsync, leases=self.leases
+        )
+        self.locks = Locks(self.folder / "locks")
+        #: The namespace as it is written in the names of rows, with a colon.
+        self.quoted = namespace.replace("%", "%25").replace(":", "%3A") + ":"
+        self._entry = f"entry:{self.quoted}"
+        self._recent = f"recent:{self.quoted}"
+        self._summary = f"summary:{self.quoted}"
+        self._quarantine = f"quarantine:{self.quoted}"
+        self._bound: Callable[[Store, Usage | None], object] | None = None
+        self._published: tuple[Usage | None, ...] = ()  # the size of the store, as the last publication left it
+        self._decoded: OrderedDict[str, tuple[bytes, Entry]] = OrderedDict()
+        self._decoded_lock = threading.Lock()
+        self._parts: OrderedDict[str, tuple[Part, ...]] = OrderedDict()
+
+    # --- looking up
+
+    def lookup(self, key: str) -> Entry | None:
+        """The entry under ``key``, or None. The index is read each time; an equal row is not decoded again.
+
+        Raises StoreFault ROW_REFUSED, ROW_CORRUPT, ROW_VERSION or ROW_FOREIGN for a row that can't be used.
+        """
+        row = self.index.read(self._entry + key)
+        if row is None:
+            self.index.refresh()  # the file may have been deleted or replaced since it was opened
+            row = self.index.read(self._entry + key)
+            if row is None:
+                return None
+        return self._decode(key, row)
+
+    def _decode(self, key: str, row: bytes) -> Entry:
+        with self._decoded_lock:
+            known = self._decoded.get(key)
+            if known is not None and known[0] == row:
+                self._decoded.move_to_end(key)
+                return known[1]
+        entry = unpack(row, Entry, key)
+        if entry.key != key:
+            raise StoreFault(Fault.ROW_FOREIGN, f"the row of {key} holds the entry of {entry.key}")
+        with self._decoded_lock:
+            self._decoded[key] = row, entry
+            if len(self._decoded) > _DECODED_MAX:
+                self._decoded.popitem(last=False)
+        return entry
+
+    def entry_row(self, key: str) -> str:
+        """The name of the row that holds the entry of ``key``."""
+        return self._entry + key
+
+    def recent(self, stage: str) -> tuple[Digest, ...]:
+        """The newest keys of a stage, newest first, 64 at most."""
+        row = self.index.read(self._recent + stage)
+        return () if row is None else self._recent_of(stage, row)
+
+    def _recent_of(self, stage: str, row: bytes) -> tuple[Digest, ...]:
+        found = unpack(row, Recent, stage)
+        if found.stage != stage:
+            raise StoreFault(Fault.ROW_FOREIGN, f"the recent row of {stage} is that of {found.stage}")
+        return found.keys
+
+    def parts(self, entry: Entry) -> tuple[Part, ...]:
+        """The named parts of an entry's key. Raises StoreFault where their artifact is gone or is no list of parts."""
+        known = self._parts.get(entry.parts.digest)
+        if known is not None:
+            return known
+        parts = self.parts_of(entry.parts)
+        with self._decoded_lock:
+            self._parts[entry.parts.digest] = parts
+            if len(self._parts) > _PARTS_MAX:
+                self._parts.popitem(last=False)
+        return parts
+
+    def parts_of(self, ref: ArtifactRef) -> tuple[Part, ...]:
+        """The parts in an artifact. Raises StoreFault as ``parts``; nothing is remembered."""
+        return self._described(ref).parts
+
+    def recipe(self, entry: Entry) -> bytes | None:
+        """The recipe of an entry's newest run, None where it has none. Raises StoreFault as ``parts``."""
+        recipe = bytes(self._described(entry.parts).recipe)
+        return None if recipe == b"null" else recipe
+
+    def _described(self, ref: ArtifactRef) -> Described:
+        try:
+            # A list is parts alone: of a command, or of an older entry.
+            found = msgspec.json.decode(self.objects.read(ref), type=tuple[Part, ...] | Described)
+        except msgspec.MsgspecError as error:
+            raise StoreFault(Fault.ARTIFACT_CORRUPT, f"artifact {ref.digest} is no list of parts: {error}") from error
+        return found if isinstance(found, Described) else Described(found)
+
+    def content(self, digest: Digest) -> bytes | None:
+        """The content of an artifact by its digest alone; None where there is none."""
+        return self.objects.content(digest)
+
+    def entries(self, prefix: str = "") -> Iterator[Entry]:
+        """The entries of this namespace, or those whose keys begin with ``prefix``, in the order of their keys.
+
+        One that can't be used is counted and left out.
+        """
+        for name, row in self.index.rows(self._entry + prefix):
+            try:
+                if row is None:
+                    raise StoreFault(Fault.ROW_REFUSED, f"row {name} is not plain bytes")
+                yield self._decode(name.removeprefix(self._entry), row)
+            except StoreFault as fault:
+                self._on_fault(fault.fault, fault.detail)
+
+    def quarantined(self) -> Iterator[Quarantined]:
+        """All entries that were put away; a row that can't be read is counted and left out."""
+        for name, row in self.index.rows(self._quarantine):
+            try:
+                if row is None:
+                    raise StoreFault(Fault.ROW_REFUSED, f"row {name} is not plain bytes")
+                yield unpack(row, Quarantined, name)
+            except StoreFault as fault:
+                self._on_fault(fault.fault, fault.detail)
+
+    def find_artifact(self, digest: Digest) -> list[tuple[Digest, str]]:
+        """(key, stage) of every entry that refers to the artifact."""
+        return [
+            (entry.key, entry.stage)
+            for entry in self.entries()
+            if digest == entry.parts.digest
+            or any(ref.digest == digest for trace in entry.traces for ref in products(trace))
+        ]
+
+    # --- changing
+
+    def prepare(self) -> None:
+        """Make the folders that are not there, each with mode 0700."""
+        for name in FOLDERS:
+            place = os.path.join(self.folder, name)
+            if not os.path.isdir(place):
+                with fsio.faults(f"making {place}"):
+                    fsio.make_dir(place)
+
+    def publish(
+        self,
+        key: Digest,
+        stage: str,
+        tags: tuple[str, ...],
+        parts: ArtifactRef,
+        trace: Trace,
+        *,
+        said: Sequence[Part] | None = None,
+    ) -> None:
+        """Add a trace to the entry of ``key``, in front; one with equal reads gives way, and the oldest beyond 32.
+
+        All artifacts must be in ``objects`` already. said: the parts in the artifact ``parts``, read where not given.
+        A present row that can't be used is counted and replaced.
+        """
+
+        def change() -> Usage | None:
+            older = [old for old in self._present_traces(key) if old.reads != trace.reads]
+            traces = (trace, *older)[:MAX_TRACES]
+            entry = Entry(version=RECORD_VERSION, key=key, stage=stage, tags=tuple(tags), parts=parts, traces=traces)
+            self.index.write(self._entry + key, pack(entry), stage)
+            if summary is not None:
+                self.summarise(self.quoted + key, summary, stage)
+            keys = (key, *(old for old in self._present_keys(stage) if old != key))[:RECENT_KEYS]
+            recent = Recent(version=RECORD_VERSION, stage=stage, keys=keys)
+            self.index.write(self._recent + stage, pack(recent), stage)
+            known = self._known_usage()
+            if known is None:
+                return None
+            grown = known.grown(added)
+            self.index.write(usage.ROW, pack(grown), usage.TAG)
+            return grown
+
+        self.prepare()
+        summary = self._told(key, parts, said)
+        added = self.objects.written()
+        try:
+            found = self.index.atomically(change)
+        except BaseException:
+            self.objects.count(added)  # they are there: the next publication tells
+            raise
+        self._published = (found,)
+
+    def _told(self, key: Digest, parts: ArtifactRef, said: Sequence[Part] | None) -> Told | None:
+        try:
+            return told(key, self.parts_of(parts) if said is None else said)
+        except StoreFault as fault:
+            self._on_fault(fault.fault, fault.detail)  # a search reads the parts then, and finds the same fault
+            return None
+
+    def summarise(self, name: str, summary: Told, stage: str) -> None:
+        """Write the rows of a summary. name: namespace and key, as in the name of the entry's row."""
+        facts, row = f"facts:{summary.summary.facts}", pack(summary.facts)
+        try:
+            is_there = self.index.read(facts) == row
+        except StoreFault as fault:
+            if fault.fault is not Fault.ROW_REFUSED:
+                raise
+            is_there = False  # overwritten: nothing of a foreign row is needed
+        if not is_there:
+            self.index.write(facts, row, stage)
+        self.index.write(f"summary:{name}", pack(summary.summary), stage)
+
+    def usage(self) -> Usage | None:
+        """How large the store is; None where nobody has measured it yet."""
+        row = self.index.read(usage.ROW)
+        return None if row is None else unpack(row, Usage, usage.ROW)
+
+    def _known_usage(self) -> Usage | None:
+        try:
+            return self.usage()
+        except StoreFault as fault:
+            self._get_over(fault)
+            return None
+
+    def keep_bound(self, bound: Callable[[Store, Usage | None], object]) -> None:
+        """Let ``bound`` be called by ``settle``, with this store and its size (None where that is not known)."""
+        self._bound = bound
+
+    def settle(self) -> None:
+        """To be called after publications, with no lock held: the store is brought back into its bounds, if need be.
+
+        A fault of that is counted, not raised.
+        """
+        published, self._published = self._published, ()
+        if not published or self._bound is None:
+            return
+        try:
+            self._bound(self, published[0])
+        except StoreFault as fault:
+            self._on_fault(fault.fault, fault.detail)
+
+    def invalidate(self, key: Digest) -> bool:
+        """Forget an entry; whether there was one. Its artifacts stay until ``gc``."""
+
+        def change() -> bool:
+            self.index.delete(self._summary + key)
+            return self.index.delete(self._entry + key)
+
+        return self.index.atomically(change)
+
+    def quarantine(self, key: Digest, reason: str) -> bool:
+        """Put an entry away, so that it never hits again; whether there was one."""
+
+        def change() -> bool:
+            try:
+                row = self.index.read(self._entry + key)
+            except StoreFault as fault:
+                if fault.fault is not Fault.ROW_REFUSED:
+                    raise
+                row = b""  # a foreign row is not copied
+            if row is None:
+                return False
+            try:
+                stage = self._decode(key, row).stage
+            except StoreFault:
+                stage = ""  # it is put away as it is, whatever it holds
+            put_away = Quarantined(
+                version=RECORD_VERSION, key=key, stage=stage, reason=reason, time=time.time(), row=row
+            )
+            self.index.write(self._quarantine + key, pack(put_away), stage)
+            self.index.delete(self._summary + key)
+            return self.index.delete(self._entry + key)
+
+        return self.index.atomically(change)
+
+    def lock(self, key: Digest) -> KeyLock:
+        """The lock of a key, not yet taken."""
+        return self.locks.of(key)
+
+    def release(self) -> None:
+        """Give up the artifacts that were handed out: ``gc`` may remove them from now on (see leases.py)."""
+        self.objects.release()
+
+    def close(self) -> None:
+        """Write what is still to be remembered, and let go of the files."""
+        self.index.close()
+
+    def _present_traces(self, key: Digest) -> tuple[Trace, ...]:
+        try:
+            row = self.index.read(self._entry + key)
+            return () if row is None else self._decode(key, row).traces
+        except StoreFault as fault:
+            return self._get_over(fault)
+
+    def _present_keys(self, stage: str) -> tuple[Digest, ...]:
+        try:
+            return self.recent(stage)
+        except StoreFault as fault:
+            return self._get_over(fault)
+
+    def _get_over(self, fault: StoreFault) -> tuple[()]:
+        """A damaged row is counted and overwritten; any other fault ends the publication."""
+        if fault.fault not in {Fault.ROW_CORRUPT, Fault.ROW_VERSION, Fault.ROW_FOREIGN, Fault.ROW_REFUSED}:
+            raise fault
+        self._on_fault(fault.fault, fault.detail)
+        return ()
+
+
+def references(entry: Entry) -> Iterator[ArtifactRef]:
+    """Every artifact that an entry refers to; one may come twice."""
+    yield entry.parts
+    for trace in entry.traces:
+        yield from products(trace)
+        yield from trace.kept
+
+
+def products(trace: Trace) -> Iterator[ArtifactRef]:
+    """Every artifact that a run made, and the manifest that its files have."""
+    if trace.manifest is not None:
+        yield trace.manifest
+    yield from artifacts(trace.value)

@@ -1,0 +1,336 @@
+"""The header of a safetensors file, validated in full. No byte of the data is looked at.
+
+The format (README of huggingface/safetensors), all integers little-endian:
+
+    u64     n, the length of the header: at most 100,000,000
+    n bytes a JSON object, first byte ``{``, padded with spaces: tensor name ->
+            {"dtype": "F32", "shape": [d0, d1, ...], "data_offsets": [begin, end]}, offsets relative to the data;
+            the key ``__metadata__`` is reserved for an object of string -> string
+    data    the tensors, row-major, without holes or overlaps, up to the end of the file
+
+The official reader (0.8) lets pass two things that are refused here: a key that occurs twice (it takes the last), and
+a tensor whose offset is no multiple of its item size. Files of its writers before 0.3 did not pad the header, so their
+data section starts anywhere; those are accepted, and what lands misaligned in the file is read through a copy.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+import re
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from itertools import repeat
+from typing import Annotated, Any
+
+import msgspec
+
+from cachec.base import fsio
+from cachec.errors import CheckpointError, WeightsChanged
+from cachec.model import ROW_MAJOR
+from cachec.weights.dtypes import PACKED, SAFETENSORS
+
+MAX_HEADER = 100_000_000
+_LENGTH = struct.Struct("<Q")
+_METADATA = "__metadata__"
+#: numpy's limit; more is refused here rather than when the weight is read.
+_MAX_DIMENSIONS = 64
+_MAX_BYTES = 2**63 - 1
+_FIELDS = ("dtype", "shape", "data_offsets")
+#: Bytes of a file that are read at once: the headers of most shards are shorter.
+START = 1 << 14
+#: The number -0. In JSON a number follows one of these characters, so the -0 of a name is none of them.
+_MINUS_ZERO = re.compile(rb"-0(?<=[\[:,\s]-0)")
+_KIND = operator.attrgetter("dtype", "shape")
+
+
+class Tensor(msgspec.Struct, frozen=True, gc=False):
+    """One tensor of a checkpoint: its type and where its bytes are.
+
+    file: the number of its file within the opened source; below 0 for bytes that no file holds (see
+    ``formats/base.py``). offset: from the start of that file, in bytes. layout: as in ``WeightSpec``.
+    """
+
+    dtype: str
+    shape: tuple[int, ...]
+    nbytes: int
+    offset: int
+    file: int = 0
+    shard: tuple[int, int] | None = None
+    layout: str = ROW_MAJOR
+
+
+class HeaderTensors(Mapping[str, Tensor]):
+    """The tensors of a header by name, in its order; kept as a sequence a field until they are asked for.
+
+    sizes, offsets: in bytes; offsets from the start of the file.
+    """
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        dtypes: Sequence[str],
+        shapes: Sequence[tuple[int, ...]],
+        sizes: Sequence[int],
+        offsets: Sequence[int],
+    ) -> None:
+        self._names = names
+        self._fields = (dtypes, shapes, sizes, offsets)
+
+    def in_file(self, number: int) -> dict[str, Tensor]:
+        """The tensors as those of the file of this number within a source."""
+        return dict(zip(self._names, map(Tensor, *self._fields, repeat(number)), strict=True))
+
+    @cached_property
+    def _tensors(self) -> dict[str, Tensor]:
+        return self.in_file(0)
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self._tensors[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._tensors
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+
+class Header(msgspec.Struct, frozen=True, eq=False):
+    """A parsed header. nbytes: of length and JSON together."""
+
+    tensors: HeaderTensors
+    metadata: Mapping[str, str]
+    nbytes: int
+
+
+def header_bytes(path: str, fd: int, found: fsio.Identity, start: bytes) -> bytes:
+    """Length and JSON of the file's header.
+
+    found: the identity of the open file; start: its first ``START`` bytes. Raises CheckpointError for a length that
+    can't be, WeightsChanged for a file that changes meanwhile.
+    """
+    if found.size < _LENGTH.size:
+        raise CheckpointError(f"{path}: expected at least 8 bytes (the header's length), found {found.size}")
+    if len(start) < min(found.size, START):
+        raise WeightsChanged(f"{path}: became shorter while it was opened")
+    (length,) = _LENGTH.unpack_from(start)
+    if length > MAX_HEADER:
+        raise CheckpointError(f"{path}: header length expected at most {MAX_HEADER}, found {length}")
+    end = _LENGTH.size + length
+    if end > found.size:
+        raise CheckpointError(
+            f"{path}: the header ends at byte {end}, but the file has {found.size} bytes: "
+            "it is truncated, or no safetensors file"
+        )
+    try:
+        data = start[:end] if end <= len(start) else start + fsio.pread_exact(fd, len(start), end - len(start))
+    except EOFError as error:
+        raise WeightsChanged(f"{path}: became shorter while it was opened") from error
+    if fsio.identity(fd) != found:
+        raise WeightsChanged(f"{path}: changed while it was opened")
+    return data
+
+
+def parse_header(path: str, data: bytes, file_size: int) -> Header:
+    """The header from its bytes (length and JSON). ``path`` is for messages only.
+
+    Raises CheckpointError naming file, tensor, what was expected and what was found.
+    """
+    text = data[_LENGTH.size :]
+    start = len(data)
+    return _parse_at_once(text, start, file_size - start) or _parse(path, text, start, file_size - start)
+
+
+_Natural = Annotated[int, msgspec.Meta(ge=0)]
+
+
+class _Entry(msgspec.Struct, gc=False):
+    """A tensor as the header has it. A field that is left out gets a value that no tensor can have."""
+
+    dtype: str = ""
+    shape: tuple[_Natural, ...] = (0,)
+    data_offsets: tuple[_Natural, _Natural] = (1, 0)
+
+
+class _Metadata(msgspec.Struct):
+    """What a header says beside its tensors, where it does."""
+
+    values: dict[str, str] = msgspec.field(name=_METADATA)
+
+
+_ENTRIES = msgspec.json.Decoder(dict[str, _Entry])
+
+
+def _parse_at_once(text: bytes, start: int, available: int) -> Header | None:
+    """The header by checks of all tensors together, which are those of ``_parse``; a fifth of its time.
+
+    None for what does not pass them, and for what is rare (escapes, empty tensors): ``_parse`` decides on those.
+    """
+    if b"\\" in text or _MINUS_ZERO.search(text) or not text.startswith(b"{"):
+        return None
+    try:
+        entries = _ENTRIES.decode(text)
+        has_metadata = entries.pop(_METADATA, None) is not None
+        metadata = msgspec.json.decode(text, type=_Metadata).values if has_metadata else {}
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+    # With this many strings there is no key twice, none that is not known, and none that is missing.
+    if not entries or text.count(b'"') != 2 * (5 * len(entries) + has_metadata + 2 * len(metadata)):
+        return None
+    # A model has few kinds of tensors: each is looked at once, and all tensors of it share its numbers.
+    kinds: list[tuple[str, tuple[int, ...]]] = list(map(_KIND, entries.values()))
+    described: dict[tuple[str, tuple[int, ...]], tuple[str, tuple[int, ...], int, int]] = {}
+    for code, shape in set(kinds):
+        dtype, item = SAFETENSORS.get(code, ("", 0))
+        nbytes = math.prod(shape) * item
+        # An empty tensor may hide a shape that no array can have.
+        if nbytes == 0 or len(shape) > _MAX_DIMENSIONS:
+            return None
+        described[code, shape] = dtype, shape, nbytes, item
+    dtypes, shapes, sizes, items = zip(*map(described.__getitem__, kinds), strict=True)
+    begins, ends = zip(*[entry.data_offsets for entry in entries.values()], strict=True)
+    if tuple(map(operator.sub, ends, begins)) != sizes or any(map(operator.mod, begins, items)):
+        return None
+    # Taken by offset, each begins where the one before ends, and the last ends where the file does.
+    first = begins if begins == (0, *ends[:-1]) else tuple(sorted(begins))
+    last = ends if first is begins else tuple(sorted(ends))
+    if first != (0, *last[:-1]) or last[-1] != available:
+        return None
+    offsets = [start + begin for begin in begins]
+    return Header(HeaderTensors(list(entries), dtypes, shapes, sizes, offsets), metadata, start)
+
+
+def _parse(path: str, text: bytes, start: int, available: int) -> Header:
+    """The header, one tensor after the other, so that an error can say what is wrong."""
+    if not text.startswith(b"{"):
+        raise CheckpointError(f"{path}: the header expected to begin with '{{', found {text[:1]!r}")
+    decoded = decode_object(path, "header", text)
+    strings = 1 if _METADATA in decoded else 0
+    metadata = _metadata(path, decoded.pop(_METADATA, None))
+    entries = [_entry(path, name, entry) for name, entry in decoded.items()]
+    spans = [(begin, end, name) for name, (_, _, begin, end) in zip(decoded, entries, strict=True)]
+    # Five strings a tensor: its name, three fields, the dtype.
+    refuse_duplicates(path, "header", text, strings + 5 * len(entries) + 2 * len(metadata))
+    _check_cover(path, spans, available)
+    tensors = HeaderTensors(
+        list(decoded),
+        [dtype for dtype, _, _, _ in entries],
+        [shape for _, shape, _, _ in entries],
+        [end - begin for _, _, begin, end in entries],
+        [start + begin for _, _, begin, _ in entries],
+    )
+    return Header(tensors, metadata, start)
+
+
+def decode_object(path: str, what: str, text: bytes) -> dict[str, Any]:
+    """A JSON object. Raises CheckpointError for anything else."""
+    try:
+        decoded = msgspec.json.decode(text)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise CheckpointError(f"{path}: the {what} is not valid JSON: {error}") from error
+    if not isinstance(decoded, dict):
+        raise CheckpointError(f"{path}: the {what} expected to be a JSON object, found {type(decoded).__name__}")
+    return decoded
+
+
+def refuse_duplicates(path: str, what: str, text: bytes, strings: int) -> None:
+    """Refuse a JSON text in which an object repeats a key; ``strings`` are known to be in it.
+
+    Without escapes every string takes exactly two quotes, and a repeated key adds some: an equal count proves that
+    there is none. Everything else is parsed again by a reader that shows each pair, which costs twice the decoding.
+    Raises CheckpointError naming the key.
+    """
+    if text.count(b'"') != 2 * strings or b"\\" in text or _MINUS_ZERO.search(text):
+        _check_every_pair(path, what, text)
+
+
+def _check_every_pair(path: str, what: str, text: bytes) -> None:
+    import json
+
+    def unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
+        found = dict(pairs)
+        if len(found) != len(pairs):
+            names = [key for key, _ in pairs]
+            twice = next(key for key in names if names.count(key) > 1)
+            raise CheckpointError(f"{path}: the {what} has the key {twice!r} twice")
+        for key in found:
+            key.encode()  # a lone surrogate is no Unicode text
+        return found
+
+    def integer(digits: str) -> int:
+        if digits == "-0":  # msgspec takes it for 0, the official reader for a float
+            raise ValueError("-0 is no integer")
+        return int(digits)
+
+    try:
+        json.loads(text.decode(), object_pairs_hook=unique, parse_int=integer)
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f"{path}: the {what} is not valid JSON: {error}") from error
+
+
+def _metadata(path: str, found: object) -> dict[str, str]:
+    if found is None:
+        return {}
+    if not isinstance(found, dict):
+        raise CheckpointError(f"{path}: {_METADATA} expected an object, found {type(found).__name__}")
+    for key, value in found.items():
+        if not isinstance(value, str):
+            raise CheckpointError(f"{path}: {_METADATA}[{key!r}] expected a string, found {type(value).__name__}")
+    return found
+
+
+def _entry(path: str, name: str, entry: object) -> tuple[str, tuple[int, ...], int, int]:
+    if not isinstance(entry, dict):
+        raise _bad(path, name, "an object", type(entry).__name__)
+    for field in _FIELDS:
+        if field not in entry:
+            raise _bad(path, name, f"a field {field!r}", f"only {sorted(entry)}")
+    code, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
+    known = SAFETENSORS.get(code) if type(code) is str else None
+    if known is None:
+        if code in PACKED:
+            raise _bad(path, name, "a dtype of whole bytes", f"{code}, which packs elements below one byte")
+        raise _bad(path, name, f"a dtype of {', '.join(SAFETENSORS)}", repr(code))
+    dtype, size = known
+    if type(shape) is not list or len(shape) > _MAX_DIMENSIONS:
+        raise _bad(path, name, f"a shape of at most {_MAX_DIMENSIONS} dimensions", repr(shape)[:80])
+    for dimension in shape:
+        if type(dimension) is not int or dimension < 0:
+            raise _bad(path, name, "a shape of integers from 0", repr(shape)[:80])
+    if type(offsets) is not list or len(offsets) != 2:
+        raise _bad(path, name, "data_offsets [begin, end]", repr(offsets)[:80])
+    begin, end = offsets
+    if type(begin) is not int or type(end) is not int or not 0 <= begin <= end:
+        raise _bad(path, name, "data_offsets of integers with 0 <= begin <= end", repr(offsets)[:80])
+    nbytes = math.prod(shape) * size
+    # An empty tensor may hide a shape that no array can have: every dimension but the zeros counts.
+    if nbytes > _MAX_BYTES or (nbytes == 0 and math.prod(d for d in shape if d) * size > _MAX_BYTES):
+        raise _bad(path, name, "a size below 2**63 bytes", f"{dtype} of shape {shape}")
+    if nbytes != end - begin:
+        raise _bad(path, name, f"{nbytes} bytes for {dtype} of shape {shape}", f"{end - begin} in data_offsets")
+    if begin % size:
+        raise _bad(path, name, f"an offset that is a multiple of {size} ({dtype})", f"{begin}; save the file again")
+    return dtype, tuple(shape), begin, end
+
+
+def _check_cover(path: str, spans: list[tuple[int, int, str]], available: int) -> None:
+    """The tensors, taken by offset, follow each other without hole or overlap and end where the file ends."""
+    reached, before = 0, "the header"
+    for begin, end, name in sorted(spans):
+        if begin > reached:
+            raise _bad(path, name, f"to begin at byte {reached} of the data, after {before!r}", f"{begin}: a hole")
+        if begin < reached:
+            raise _bad(path, name, f"to begin at byte {reached} of the data", f"{begin}: it overlaps {before!r}")
+        if end > available:
+            raise _bad(path, name, f"to end within the {available} bytes of data", f"{end}: the file is truncated")
+        reached, before = end, name
+    if reached != available:
+        raise CheckpointError(f"{path}: expected {reached} bytes of data, found {available}: extra bytes at the end")
+
+
+def _bad(path: str, name: str, expected: str, found: str) -> CheckpointError:
+    return CheckpointError(f"{path}: tensor {name!r}: expected {expected}, found {found}")

@@ -1,0 +1,1 @@
+"""Weights that the cache owns or fetches: revisions, side files, resolvers."""

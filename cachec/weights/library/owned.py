@@ -1,0 +1,403 @@
+"""The store's own weights: one side file a tensor, addressed by content, and named revisions that say which belong.
+
+    $CACHEC_DIR/weights/tensors/ab/<64 hex>    the bytes of one tensor; see ``sidefiles.py``
+                        revisions/, names/     see ``revisions.py``
+                        tmp/stage-<pid>-<hex>  a side file that is being written
+
+Weights that share a tensor share its file. Owned means copied (or cloned by the file system); a hard link would let
+whoever has the other name write into it.
+
+**Locks.** ``flock`` on the folder: shared while weights are added, exclusive while unused files are swept; so a sweep
+never sees a tensor without its revision. An open set holds a shared lock on its record, and what it names stays. The
+kernel drops the locks of who is killed.
+
+**After a kill**, what an ``add`` had published is there and is not copied again; its one partial file, and tensors that
+no revision names, go with the next sweep.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from cachec.base import fsio
+from cachec.errors import CheckpointError, UsageError, WeightError, WeightsChanged
+from cachec.model import WeightSpec
+from cachec.weights.checksums import Damage, Placed, verify_files
+from cachec.weights.library.intake import Intake, side_files
+from cachec.weights.library.revisions import (
+    VERSION,
+    Contents,
+    OwnedTensor,
+    PlacedFile,
+    PlacedTensor,
+    Pointer,
+    Record,
+    Revisions,
+    check_name,
+)
+from cachec.weights.library.sidefiles import OwnedSource, digest_of, stamp
+from cachec.weights.moving.copying import Copier, Progress, room_for
+from cachec.weights.sets import WeightSet
+from cachec.weights.sources import FileSource, OpenedFile
+
+#: How long who adds waits for a sweep, in seconds.
+_PATIENCE = 60.0
+
+
+class Revision:
+    """Named weights of the store. The description of each weight is read when it is asked for.
+
+    id: 64 hexadecimal characters, equal for equal weights. created: Unix time in seconds. source: where they came from.
+    owned: whether the store has the bytes, or knows where in the user's files they are.
+    """
+
+    def __init__(self, pointer: Pointer, load: Callable[[], Contents]) -> None:
+        self.name = pointer.name
+        self.id = pointer.revision
+        self.created = pointer.created
+        self.source = pointer.source
+        self.owned = pointer.owned
+        self.count = pointer.count
+        self.nbytes = pointer.nbytes
+        self._load = load
+
+    @property
+    def specs(self) -> Mapping[str, WeightSpec]:
+        """The description of each weight, by name. Raises WeightError where the record is damaged."""
+        return self._load().layout.specs
+
+    @property
+    def digests(self) -> Mapping[str, str]:
+        """The digest of each weight, by name; empty for weights in place."""
+        return self._load().by_name
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The paths of the user's files, for weights in place."""
+        return tuple(file.path for file in self._load().record.files)
+
+    @property
+    def checksums(self) -> int:
+        """For weights in place: how many of the files have a checksum that their checkpoint states."""
+        return sum(bool(file.checksum) for file in self._load().record.files)
+
+    def __repr__(self) -> str:
+        return f"Revision({self.name!r}, {self.id[:16]}, {self.count} weights, {self.nbytes} bytes)"
+
+
+class Removed(NamedTuple):
+    """What a sweep removed. in_use: revisions that open sets keep. postponed: somebody is adding; sweep again later."""
+
+    revisions: tuple[str, ...] = ()
+    tensors: int = 0
+    nbytes: int = 0
+    in_use: tuple[str, ...] = ()
+    postponed: bool = False
+
+
+class Difference(NamedTuple):
+    """How two revisions differ, by names. by: ``digest``, or ``specification`` where one of them is in place."""
+
+    added: tuple[str, ...]
+    removed: tuple[str, ...]
+    changed: tuple[str, ...]
+    same: int
+    by: str
+
+
+class _Only(NamedTuple):
+    """A name that is taken: only the same weights may be added under it."""
+
+    name: str
+    contents: Contents
+
+    def check_digest(self, name: str, digest: str) -> None:
+        """Raise UsageError unless the weight ``name`` there has this digest."""
+        self.check(digest == self.contents.by_name.get(name))
+
+    def check(self, same: bool) -> None:
+        """Raise UsageError unless they are the same."""
+        if not same:
+            raise UsageError(
+                f"{self.name!r} is the name of other weights; remove it, choose another name, or pass replace=True"
+            )
+
+
+class WeightStore:
+    """The weights in a folder. Objects of this class share nothing but the folder; any number may be used at once."""
+
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        *,
+        fsync: bool = False,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """folder: ``$CACHEC_DIR/weights``; made when first written. fsync: flush each file and its name."""
+        self.folder = Path(folder)
+        self.tensors = self.folder / "tensors"
+        self._tmp = self.folder / "tmp"
+        self._fsync = fsync
+        self._clock = clock
+        self._revisions = Revisions(self.folder, fsync=fsync)
+
+    # --- adding
+
+    def add(
+        self,
+        weights: WeightSet,
+        name: str,
+        *,
+        own: bool = True,
+        source: str = "",
+        replace: bool = False,
+        progress: Progress | None = None,
+    ) -> Revision:
+        """Keep these weights under ``name``.
+
+        own: copy the bytes of each tensor that is not there yet; otherwise only note where in the user's files they
+        are, and in which state those are. source: text for people. replace: let a name that is taken stand for these
+        from now on. progress: called with bytes done and bytes in all; what is there already counts as done.
+
+        Can be repeated after a kill or a full disk: tensors that were published are not copied again. Raises UsageError
+        (name taken or malformed; weights in memory with own=False), OSError (disk full), WeightsChanged.
+        """
+        check_name(name)
+        with self._adding():
+            before = self._revisions.pointer(name)
+            only = None if before is None or replace else _Only(name, self._revisions.contents(before.revision))
+            if only is not None:
+                only.check(weights.spec_digest == only.contents.layout.spec_digest)
+            record = self._copied(weights, progress, only) if own else self._in_place(weights)
+            revision = self._revisions.add(record)
+            if before is not None and before.revision == revision:
+                return self._revision(before)
+            if only is not None:
+                only.check(False)
+            pointer = Pointer(VERSION, name, revision, self._clock(), source, own, len(weights), weights.nbytes)
+            self._revisions.point(pointer)
+        return self._revision(pointer)
+
+    def _copied(self, weights: WeightSet, progress: Progress | None, only: _Only | None) -> Record:
+        check = only.check_digest if only is not None else None
+        with Copier(progress, weights.nbytes) as copier:
+            intake = Intake(self.tensors, self._tmp, copier, fsync=self._fsync, check=check)
+            with room_for(self.folder, "what is copied so far stays: make room, and add the same again"):
+                owned = tuple(OwnedTensor(weight.spec, intake.own(weight)) for weight in weights.values())
+        return Record(VERSION, owned=owned)
+
+    def _in_place(self, weights: WeightSet) -> Record:
+        files: dict[OpenedFile, int] = {}
+        placed: list[PlacedTensor] = []
+        for name, weight in weights.items():
+            extent = weight.extent()
+            if extent is None:
+                raise UsageError(f"weight {name!r} is in memory and has no file to stay in; add it with own=True")
+            if extent.file.artifact:
+                raise UsageError(
+                    f"weight {name!r} is a file of a store, which may remove it; add it with own=True, which shares it"
+                )
+            placed.append(PlacedTensor(weight.spec, files.setdefault(extent.file, len(files)), extent.offset))
+        return Record(VERSION, placed=tuple(placed), files=tuple(map(_placed_file, files)))
+
+    # --- using
+
+    def open(self, name: str) -> WeightSet:
+        """The weights of a name, or of a revision by its first digits. No file of weights is opened before it is used.
+
+        The set keeps the revision from being swept until it is released and collected. Raises WeightError (unknown, or
+        damaged), WeightsChanged (a file in place is not what was added).
+        """
+        revision = self._revisions.resolve(name)
+        use = self._revisions.use(revision)
+        contents = self._revisions.contents(revision)
+        if contents.record.files:
+            use.close()  # there is nothing of ours to keep
+            files = tuple(_reopened(file) for file in contents.record.files)
+            return WeightSet(contents.layout, FileSource(files))
+        return WeightSet(contents.layout, OwnedSource(self.tensors, revision, contents.digests, use))
+
+    def show(self, name: str) -> Revision:
+        """What a name stands for. Raises WeightError where there is none."""
+        pointer = self._revisions.pointer(name)
+        if pointer is None:
+            raise self._revisions.unknown(name)
+        return self._revision(pointer)
+
+    def revisions(self) -> list[Revision]:
+        """Everything that has a name, sorted by it."""
+        return [self._revision(pointer) for pointer in self._revisions.pointers()]
+
+    def diff(self, a: str, b: str) -> Difference:
+        """What changes from ``a`` to ``b`` (names or revisions), without reading a byte. Raises WeightError."""
+        old, new = (self._revisions.contents(self._revisions.resolve(name)) for name in (a, b))
+        by_digest = not old.record.files and not new.record.files
+        changed = [
+            name
+            for name, spec in old.layout.specs.items()
+            if name in new.layout.tensors
+            and (spec != new.layout.spec(name) or (by_digest and old.by_name[name] != new.by_name[name]))
+        ]
+        return Difference(
+            added=tuple(name for name in new.layout.tensors if name not in old.layout.tensors),
+            removed=tuple(name for name in old.layout.tensors if name not in new.layout.tensors),
+            changed=tuple(changed),
+            same=sum(name in new.layout.tensors for name in old.layout.tensors) - len(changed),
+            by="digest" if by_digest else "specification",
+        )
+
+    def verify(self, name: str, progress: Progress | None = None) -> tuple[Damage, ...]:
+        """Hash every side file of a revision. Of weights in place: look whether the files are as they were added, and
+        hash those of which the checkpoint states a checksum.
+
+        What is damaged loses its seal, so that it is refused when used and written anew by the next ``add``.
+        """
+        revision = self._revisions.resolve(name)
+        use = self._revisions.use(revision)
+        try:
+            contents = self._revisions.contents(revision)
+            if contents.record.files:
+                return _changed_files(contents, progress)
+            return tuple(self._damages(contents, progress))
+        finally:
+            use.close()
+
+    def _damages(self, contents: Contents, progress: Progress | None) -> Iterator[Damage]:
+        total, done = sum(nbytes for _, nbytes in contents.digests), 0
+        for digest, nbytes in contents.digests:
+            path = self._path(digest)
+            try:
+                found = digest_of(path)
+                detail = "" if found == digest else f"its bytes have the digest {found}"
+                if detail:
+                    stamp(path, time.time_ns())
+            except FileNotFoundError:
+                detail = "it is gone"
+            except OSError as error:
+                detail = f"it can't be read: {error.strerror}"
+            if detail:
+                yield Damage(str(path), _users(contents, digest), detail)
+            done += nbytes
+            if progress is not None:
+                progress(done, total)
+
+    # --- removing
+
+    def remove(self, name: str) -> Removed:
+        """Forget a name, and remove what nothing needs any more. Raises WeightError where there is none of it."""
+        check_name(name)
+        self._revisions.unpoint(name)
+        return self.sweep()
+
+    def sweep(self) -> Removed:
+        """Remove what no name stands for and no open set uses: revisions, tensors, partial files.
+
+        Raises WeightError where a record can't be read: nothing is removed while it is unknown what is needed.
+        """
+        try:
+            with fsio.folder_locked(self.folder, exclusive=True, seconds=0):
+                return self._sweep()
+        except FileNotFoundError:
+            return Removed()
+        except BlockingIOError:
+            return Removed(postponed=True)
+
+    def _sweep(self) -> Removed:
+        self._clean()
+        named = {pointer.revision for pointer in self._revisions.pointers()}
+        loose = [revision for revision in self._revisions.ids() if revision not in named]
+        # All that stays is read before anything goes.
+        needed = {revision: self._revisions.contents(revision).digests for revision in self._revisions.ids()}
+        gone = tuple(revision for revision in loose if self._revisions.sweep(revision))
+        used = {digest for revision, digests in needed.items() if revision not in gone for digest, _ in digests}
+        tensors = nbytes = 0
+        for path, digest, found in side_files(self.tensors):
+            if digest not in used:
+                os.unlink(path)
+                tensors += 1
+                nbytes += found.st_size
+        return Removed(gone, tensors, nbytes, tuple(revision for revision in loose if revision not in gone))
+
+    def _clean(self) -> None:
+        """Remove what killed processes left; only while nobody adds."""
+        if self._tmp.is_dir():
+            for path in self._tmp.iterdir():
+                path.unlink()
+
+    @contextlib.contextmanager
+    def _adding(self) -> Iterator[None]:
+        fsio.make_dir(self._tmp)
+        fsio.make_dir(self.tensors)
+        with contextlib.suppress(BlockingIOError), fsio.folder_locked(self.folder, exclusive=True, seconds=0):
+            self._clean()
+        with fsio.folder_locked(self.folder, exclusive=False, seconds=_PATIENCE):
+            yield
+
+    def _revision(self, pointer: Pointer) -> Revision:
+        return Revision(pointer, lambda: self._revisions.contents(pointer.revision))
+
+    def _path(self, digest: str) -> Path:
+        return self.tensors / digest[:2] / digest
+
+
+def _users(contents: Contents, digest: str) -> tuple[str, ...]:
+    return tuple(name for name, found in contents.by_name.items() if found == digest)
+
+
+def _placed_file(file: OpenedFile) -> PlacedFile:
+    found = file.identity
+    return PlacedFile(
+        file.path,
+        found.ino,
+        found.size,
+        found.mtime_ns,
+        found.ctime_ns,
+        file.header_nbytes,
+        file.header_digest,
+        file.checksum,
+    )
+
+
+def _state_of(file: PlacedFile) -> tuple[int, int, int, int]:
+    return file.ino, file.size, file.mtime_ns, file.ctime_ns
+
+
+def _reopened(file: PlacedFile) -> OpenedFile:
+    """A file of the user's, if it is still as it was added. Raises WeightsChanged."""
+    try:
+        found = fsio.identity(file.path)
+    except OSError as error:
+        raise WeightsChanged(f"{file.path}: expected as it was added, found none: {error.strerror}") from error
+    if found[1:] != _state_of(file):
+        raise WeightsChanged(f"{file.path}: changed after its weights were added in place; add them again")
+    return OpenedFile(file.path, found, file.header_nbytes, file.header_digest, checksum=file.checksum)
+
+
+def _changed_files(contents: Contents, progress: Progress | None) -> tuple[Damage, ...]:
+    """The user's files that are not as they were added, or do not have the checksums that their checkpoint states."""
+
+    def names(number: int) -> tuple[str, ...]:
+        return tuple(placed.spec.name for placed in contents.record.placed if placed.file == number)
+
+    damages, same = [], []
+    moved: dict[int, int] = {}
+    for number, file in enumerate(contents.record.files):
+        try:
+            same.append(_reopened(file))
+            moved[number] = len(moved)
+        except (WeightsChanged, CheckpointError) as error:
+            damages.append(Damage(file.path, names(number), str(error)))
+    placed = [
+        Placed(each.spec.name, moved[each.file], each.offset, each.spec.nbytes)
+        for each in contents.record.placed
+        if each.file in moved
+    ]
+    return (*damages, *verify_files(same, placed, progress).damages)
+
+
+__all__ = ["Damage", "Difference", "Removed", "Revision", "WeightError", "WeightStore"]

@@ -1,0 +1,268 @@
+"""Weights from elsewhere: an identifier is fetched once by the resolver of its scheme, checked, and then owned.
+
+An identifier is a URL whose fragment states what must come out, as ``key=value`` pairs joined by ``&``:
+
+    https://example.org/model.safetensors#sha256=<64 hex>&size=268435456
+
+``blake3`` or ``sha256`` is required, for a URL says nothing about content; ``size``, in bytes, ends a wrong download
+early. A package offers further schemes through the entry-point group ``cachec.resolvers``: ``scheme = module:object``.
+
+A download goes to ``$CACHEC_DIR/weights/fetched/<32 hex>/``, named by the identifier:
+
+    part          what has arrived; locked by who fetches, continued by the next
+    state.json    what the server called the version that ``part`` is of (see the resolver)
+
+One that nobody went on with for a week is removed when something else is fetched.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import importlib
+import os
+import re
+import shutil
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple, Protocol, runtime_checkable
+
+from blake3 import blake3
+
+from cachec.base import fsio
+from cachec.base.hashing import digest_bytes
+from cachec.errors import CheckpointError, PluginError, UsageError, WeightError
+from cachec.weights.library.owned import Revision, WeightStore
+from cachec.weights.moving.copying import Progress
+from cachec.weights.sets import open_weights
+
+#: The entry-point group under which a package offers a resolver for a scheme.
+GROUP = "cachec.resolvers"
+
+#: Seconds without a new byte after which a download is given up.
+_ABANDONED = 7 * 86400.0
+
+_HEX = re.compile(r"[0-9a-f]{64}")
+_URL = re.compile(r"(?P<scheme>[a-z][a-z0-9+.-]*)://[^#\s]+/(?P<file>[^/#?\s]+)(\?[^#\s]*)?")
+_SAFE_FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,199}")
+
+
+class Identifier(NamedTuple):
+    """What is to be fetched. algorithm: ``blake3`` or ``sha256``. digest: of all bytes. size: in bytes, if known."""
+
+    text: str
+    scheme: str
+    url: str
+    file: str
+    algorithm: str
+    digest: str
+    size: int | None
+
+    @staticmethod
+    def parse(text: str) -> Identifier:
+        """Raises UsageError saying what an identifier looks like."""
+        url, _, fragment = text.partition("#")
+        match = _URL.fullmatch(url)
+        stated = dict(pair.partition("=")[::2] for pair in fragment.split("&"))
+        algorithm = next((known for known in ("blake3", "sha256") if known in stated), "")
+        digest, size = stated.pop(algorithm, ""), stated.pop("size", "")
+        fine = match and _SAFE_FILE.fullmatch(match["file"]) and _HEX.fullmatch(digest) and not stated
+        if match is None or not fine or (size and not (size.isascii() and size.isdigit())):
+            raise UsageError(
+                "an identifier of weights expected as <scheme>://<host>/<path>/<file>#sha256=<64 hex digits>, or "
+                f"#blake3=..., with &size=<bytes> where it is known; found {text!r}"
+            )
+        return Identifier(text, match["scheme"], url, match["file"], algorithm, digest, int(size) if size else None)
+
+
+@runtime_checkable
+class Resolver(Protocol):
+    """Brings the bytes of an identifier here."""
+
+    def fetch(self, identifier: Identifier, fd: int, state: Path, progress: Progress | None) -> None:
+        """Make the open file ``fd`` hold all bytes.
+
+        It may hold the beginning already; ``state`` is a file for whatever tells whether that is of the same version.
+        No more than ``identifier.size`` bytes are written, if that is known. The content is checked by the caller.
+        Raises OSError or WeightError; what has arrived stays for the next call.
+        """
+
+
+class Resolvers:
+    """Resolvers by scheme."""
+
+    def __init__(self, resolvers: Mapping[str, Resolver]) -> None:
+        self._resolvers = dict(resolvers)
+
+    @classmethod
+    def discovered(cls, entry_points: Mapping[str, str]) -> Resolvers:
+        """The shipped ones (``http``, ``https``) and those of other packages, which win a scheme.
+
+        entry_points: scheme -> ``module:object`` of the group ``cachec.resolvers``. An object is imported when it is
+        first needed; one that can't be is a PluginError then.
+        """
+        from cachec.weights.library.http_ranges import HttpResolver
+
+        shipped = HttpResolver()
+        found: dict[str, Resolver] = {"http": shipped, "https": shipped}
+        return cls(found | {scheme: _Deferred(scheme, target) for scheme, target in entry_points.items()})
+
+    def of(self, scheme: str) -> Resolver:
+        """The resolver of a scheme. Raises UsageError where there is none."""
+        found = self._resolvers.get(scheme)
+        if found is None:
+            known = ", ".join(sorted(self._resolvers)) or "none"
+            raise UsageError(f"no resolver for {scheme!r} (there are: {known}); install the package that offers it")
+        return found
+
+
+class _Deferred:
+    """A resolver of another package, imported when used."""
+
+    def __init__(self, scheme: str, target: str) -> None:
+        self._scheme = scheme
+        self._target = target
+
+    def fetch(self, identifier: Identifier, fd: int, state: Path, progress: Progress | None) -> None:
+        self._load().fetch(identifier, fd, state, progress)
+
+    def _load(self) -> Resolver:
+        module, _, attribute = self._target.partition(":")
+        try:
+            found = getattr(importlib.import_module(module), attribute or "resolver")
+        except (ImportError, AttributeError) as error:
+            raise PluginError(
+                f"the resolver of {self._scheme!r} ({self._target}) can't be loaded: {error}. Repair or uninstall the "
+                f"package that offers it; this Python is {sys.executable}"
+            ) from error
+        if not isinstance(found, Resolver):
+            raise PluginError(f"the resolver of {self._scheme!r} ({self._target}) has no method fetch")
+        return found
+
+
+def resolve(
+    store: WeightStore,
+    identifiers: str | Sequence[str],
+    name: str,
+    resolvers: Resolvers,
+    *,
+    progress: Progress | None = None,
+) -> Revision:
+    """Own the checkpoint that these identifiers are the files of, under ``name``; fetched only if it is not there yet.
+
+    progress: called with bytes done and bytes in all (0 while unknown), anew for each file and for the copy.
+
+    Raises UsageError (malformed identifier, unknown scheme, name of something else), WeightError (other bytes than the
+    identifier states), CheckpointError (no checkpoint), OSError.
+    """
+    texts = (identifiers,) if isinstance(identifiers, str) else tuple(identifiers)
+    wanted = [Identifier.parse(text) for text in texts]
+    source = " ".join(texts)
+    for revision in store.revisions():
+        if revision.name == name:
+            if revision.source == source:
+                return revision
+            raise UsageError(f"{name!r} is the name of weights from {revision.source or 'elsewhere'}; choose another")
+        if revision.source == source and revision.owned:
+            with store.open(revision.id) as weights:
+                return store.add(weights, name, source=source, progress=progress)
+    if len({identifier.file for identifier in wanted}) != len(wanted) or not wanted:
+        raise UsageError(f"{name!r}: expected files with names of their own, found {[i.file for i in wanted]}")
+    with contextlib.ExitStack() as stack:
+        paths = [stack.enter_context(fetched(store.folder, one, resolvers, progress=progress)) for one in wanted]
+        with open_weights(paths[0] if len(paths) == 1 else paths) as weights:
+            return store.add(weights, name, source=source, progress=progress)
+
+
+@contextlib.contextmanager
+def fetched(
+    folder: Path, identifier: Identifier, resolvers: Resolvers, *, progress: Progress | None = None
+) -> Iterator[Path]:
+    """A file with the bytes of an identifier, checked; removed when the body ends without an exception.
+
+    folder: of the weight store. If the fetch fails, what has arrived stays and is continued; if the body fails, the
+    file stays and is not fetched again, unless it is no checkpoint. Raises WeightError where the bytes are others than
+    stated; they are removed.
+    """
+    resolver = resolvers.of(identifier.scheme)
+    place = folder / "fetched" / digest_bytes(identifier.text.encode())[:32]
+    _remove_abandoned(place.parent, place.name)
+    with _locked(place / "part") as fd:
+        if not _is_whole(identifier, fd):
+            resolver.fetch(identifier, fd, place / "state.json", progress)
+            _check(identifier, fd, place)
+        path = place / identifier.file
+        with contextlib.suppress(FileExistsError):
+            path.symlink_to("part")  # the suffix may say what format it has
+        try:
+            yield path
+        except CheckpointError:
+            shutil.rmtree(place)  # these are the bytes, and they are no checkpoint: a second look changes nothing
+            raise
+        shutil.rmtree(place)
+
+
+@contextlib.contextmanager
+def _locked(part: Path) -> Iterator[int]:
+    """The file of a download, made if need be and locked: whoever wants the same waits, and finds it done."""
+    while True:
+        fsio.make_dir(part.parent)
+        try:
+            fd = os.open(part, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        except FileNotFoundError:
+            continue  # who had it before removed the folder
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX)
+            if os.fstat(fd).st_nlink:
+                yield fd
+                return
+        finally:
+            os.close(fd)
+
+
+def _remove_abandoned(folder: Path, wanted: str) -> None:
+    """Remove the downloads, but for ``wanted``, that have not grown for a week and that nobody is fetching."""
+    for part in folder.glob("*/part"):
+        if part.parent.name == wanted:
+            continue
+        try:
+            fd = os.open(part, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        except OSError:
+            continue  # gone meanwhile, or another user's
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if time.time() - os.fstat(fd).st_mtime > _ABANDONED and os.fstat(fd).st_nlink:
+                shutil.rmtree(part.parent)
+        except (BlockingIOError, FileNotFoundError, PermissionError):
+            continue
+        finally:
+            os.close(fd)
+
+
+def _is_whole(identifier: Identifier, fd: int) -> bool:
+    found = os.fstat(fd).st_size
+    return found > 0 and identifier.size in {None, found} and _digest(identifier, fd) == identifier.digest
+
+
+def _check(identifier: Identifier, fd: int, place: Path) -> None:
+    found = os.fstat(fd).st_size
+    if identifier.size is not None and found != identifier.size:
+        shutil.rmtree(place)
+        raise WeightError(f"{identifier.url}: expected {identifier.size} bytes, found {found}; nothing of it was kept")
+    digest = _digest(identifier, fd)
+    if digest != identifier.digest:
+        shutil.rmtree(place)
+        raise WeightError(
+            f"{identifier.url}: expected {identifier.algorithm} {identifier.digest}, found {digest} of {found} bytes; "
+            "nothing was kept"
+        )
+
+
+def _digest(identifier: Identifier, fd: int) -> str:
+    hasher = blake3() if identifier.algorithm == "blake3" else hashlib.sha256()
+    for chunk in fsio.pread_chunks(fd, 0, os.fstat(fd).st_size):
+        hasher.update(chunk)
+    return hasher.hexdigest()

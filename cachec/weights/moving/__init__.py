@@ -1,0 +1,1 @@
+"""Bytes of weights on their way: copied, written, staged, streamed."""

@@ -1,0 +1,678 @@
+"""A command inside a stage: what is recorded, what is not, and how it fails. Real processes throughout."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cachec import recording
+from cachec.base import fsio
+from cachec.base.distributions import Distributions
+from cachec.base.hashing import EMPTY, FileDigests, digest_bytes
+from cachec.commands import run as command
+from cachec.commands.run import run, scratch
+from cachec.errors import CachecWarning, UsageError
+from cachec.key.dependencies import ABSENT, PRESENT, Dependencies
+from cachec.key.tools.tools import ToolKeys
+from cachec.model import Read
+from cachec.recording import Recorder
+
+
+@pytest.fixture
+def recorder() -> Iterator[Recorder]:
+    with recording.recording(Recorder("stage")) as found:
+        yield found
+
+
+@pytest.fixture
+def weight(tmp_path: Path) -> Path:
+    path = tmp_path / "weights.bin"
+    path.write_bytes(b"trained")
+    return path
+
+
+def reads(recorder: Recorder, kind: str) -> dict[str, str]:
+    return {read.where: read.digest for read in recorder.reads() if read.kind == kind}
+
+
+def dependencies(environ: dict[str, str] | None = None) -> Dependencies:
+    digests = FileDigests()
+    return Dependencies(ToolKeys(digests, Distributions()), digests, environ)
+
+
+def holds(recorder: Recorder) -> bool:
+    """Whether everything that was recorded is still as it was."""
+    present = dependencies()
+    return all(present.present(read) == read.digest for read in recorder.reads())
+
+
+def sh(script: str, **options: object) -> command.Result:
+    return run(["sh", "-c", script], **options)  # type: ignore[arg-type]
+
+
+# --- results and failures
+
+
+def test_output_code_and_arguments(tmp_path: Path) -> None:
+    result = run(["sh", "-c", "echo out; echo err >&2; exit 3", tmp_path], check=False)
+    assert result == (("sh", "-c", "echo out; echo err >&2; exit 3", str(tmp_path)), 3, b"out\n", b"err\n")
+
+
+@pytest.mark.parametrize("weights", [False, True])
+def test_a_failing_command_raises_what_subprocess_raises(recorder: Recorder, weight: Path, weights: bool) -> None:
+    with pytest.raises(subprocess.CalledProcessError) as caught:
+        sh("echo out; echo err >&2; exit 7", weights={weight: "opened"} if weights else ())
+    assert (caught.value.returncode, caught.value.output, caught.value.stderr) == (7, b"out\n", b"err\n")
+    assert caught.value.cmd == ["sh", "-c", "echo out; echo err >&2; exit 7"]
+
+
+@pytest.mark.parametrize("weights", [False, True])
+def test_a_command_that_dies_of_a_signal(recorder: Recorder, weight: Path, weights: bool) -> None:
+    result = sh("kill -SEGV $$", weights={weight: "opened"} if weights else (), check=False)
+    assert result.returncode == -signal.SIGSEGV
+
+
+def test_a_missing_program(recorder: Recorder) -> None:
+    with pytest.raises(FileNotFoundError, match="no-such-program"):
+        run(["no-such-program"])
+    assert reads(recorder, "tool") == {"no-such-program": ABSENT}
+    assert holds(recorder)
+
+
+@pytest.mark.parametrize("weights", [False, True])
+def test_a_program_that_cannot_be_executed(recorder: Recorder, tmp_path: Path, weight: Path, weights: bool) -> None:
+    bad = tmp_path / "bad"
+    bad.write_bytes(b"not a program")
+    bad.chmod(0o755)
+    with pytest.raises(OSError, match="Exec format error"):
+        run([bad], weights={weight: "opened"} if weights else ())
+
+
+def test_a_missing_output_is_named(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"sh ended well but did not write its output.*out\.bin"):
+        sh("true", outputs=[tmp_path / "out.bin"])
+    assert sh(f"echo x > {tmp_path}/out.bin", outputs=[tmp_path / "out.bin"]).returncode == 0
+
+
+def test_a_missing_input_is_named_and_recorded(recorder: Recorder, tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"absent\.txt"):
+        sh("true", inputs=[tmp_path / "absent.txt"])
+    assert reads(recorder, "absent") == {str(tmp_path / "absent.txt"): EMPTY}
+
+
+def test_a_timeout_ends_the_whole_group(tmp_path: Path) -> None:
+    with pytest.raises(subprocess.TimeoutExpired):
+        sh(f"sleep 60 & echo $! > {tmp_path}/pid; wait", timeout=0.5)
+    gone(int((tmp_path / "pid").read_text()))
+
+
+def gone(pid: int) -> None:
+    for _ in range(500):
+        try:
+            with open(f"/proc/{pid}/stat") as file:
+                if file.read().rpartition(")")[2].split()[0] == "Z":
+                    return
+        except FileNotFoundError:
+            return
+        time.sleep(0.01)
+    raise AssertionError(f"process {pid} still runs")
+
+
+def test_an_interrupt_ends_the_whole_group(tmp_path: Path) -> None:
+    code = f"import cachec.command as c; c.run(['sh', '-c', 'sleep 60 & echo $! > {tmp_path}/pid; echo; wait'])"
+    process = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE)
+    child = written(tmp_path / "pid")
+    process.send_signal(signal.SIGINT)
+    _, stderr = process.communicate()
+    assert b"KeyboardInterrupt" in stderr
+    gone(child)
+
+
+def test_a_termination_is_forwarded_and_then_obeyed(tmp_path: Path) -> None:
+    script = f"trap 'echo seen > {tmp_path}/seen; exit 0' TERM; echo $$ > {tmp_path}/pid; while :; do sleep 0.01; done"
+    code = f"import cachec.command as c; c.run(['sh', '-c', {script!r}]); print('went on')"
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
+    child = written(tmp_path / "pid")
+    process.terminate()
+    stdout, _ = process.communicate()
+    assert process.returncode == -signal.SIGTERM
+    assert stdout == b""
+    assert (tmp_path / "seen").read_text() == "seen\n"
+    gone(child)
+
+
+def written(path: Path) -> int:
+    for _ in range(3000):
+        if path.exists() and path.read_text().strip():
+            return int(path.read_text())
+        time.sleep(0.01)
+    raise AssertionError(f"{path} was not written")
+
+
+def test_no_zombie_and_no_descriptor_is_left(recorder: Recorder, weight: Path) -> None:
+    sh("true", weights={weight: "opened"})
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(3):
+        sh("true", weights={weight: "opened"})
+        sh("exit 1", check=False)
+    assert len(os.listdir("/proc/self/fd")) == before
+    with pytest.raises(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)
+
+
+def test_it_runs_in_a_thread() -> None:
+    found: list[bytes] = []
+    thread = threading.Thread(target=lambda: found.append(sh("echo there").stdout))
+    thread.start()
+    thread.join()
+    assert found == [b"there\n"]
+
+
+@pytest.mark.parametrize(
+    ("given", "match"),
+    [
+        ({"command": "ls -l"}, "must be a list"),
+        ({"command": []}, "must be a list"),
+        ({"inputs": "a.txt"}, "inputs='a.txt' is one path"),
+        ({"weights": "a.txt"}, "is one path"),
+        ({"weights": {"a.txt": "name"}}, '"content", "opened" or "withheld"'),
+        ({"env": "PATH"}, "one str"),
+        ({"env": ["A=B"]}, "not the name of a variable"),
+    ],
+)
+def test_wrong_use_is_refused(given: dict[str, object], match: str) -> None:
+    with pytest.raises(UsageError, match=match):
+        run(**{"command": ["true"], **given})  # type: ignore[arg-type]
+
+
+# --- environment, standard input, descriptors
+
+
+def test_the_environment_is_reduced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STRAY", "1")
+    monkeypatch.setenv("LC_ALL", "C")
+    monkeypatch.setenv("KEYED", "k")
+    monkeypatch.delenv("LD_LIBRARY_PATH", raising=False)
+    lines = run(["/usr/bin/env"], env=["KEYED", "UNSET"]).stdout.decode().splitlines()
+    names = {line.partition("=")[0] for line in lines}
+    assert {"PATH", "LC_ALL", "KEYED"} <= names
+    assert not {"STRAY", "UNSET", "LD_LIBRARY_PATH"} & names
+
+
+@pytest.mark.parametrize("weights", [False, True])
+def test_a_mapping_gives_exactly_these_values(
+    recorder: Recorder, weight: Path, weights: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TODAY", "t")
+    monkeypatch.setenv("LC_ALL", "C")
+    options = {"weights": {weight: "opened"}} if weights else {}
+    done = run(["/usr/bin/env"], env={"FIXED": "f=1", "TODAY": None, "EMPTY": ""}, **options)  # type: ignore[arg-type]
+    lines = done.stdout.decode().splitlines()
+    assert {"FIXED=f=1", "TODAY=t", "EMPTY="} <= set(lines)
+    assert not [line for line in lines if line.startswith(("PYTHON", "LC_CTYPE"))]
+    assert set(reads(recorder, "env")) == {"TODAY", "LD_LIBRARY_PATH"}
+
+
+def test_a_keyed_variable_is_recorded_and_checked(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KEYED", "1")
+    sh("true", env=["KEYED"])
+    assert holds(recorder)
+    monkeypatch.setenv("STRAY", "2")
+    assert holds(recorder)
+    monkeypatch.setenv("KEYED", "2")
+    assert not holds(recorder)
+
+
+def test_the_library_path_is_keyed(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("LD_LIBRARY_PATH", raising=False)
+    sh("true")
+    assert holds(recorder)
+    monkeypatch.setenv("LD_LIBRARY_PATH", "/elsewhere")
+    assert not holds(recorder)
+
+
+def test_standard_input_is_empty_bytes_or_a_recorded_file(recorder: Recorder, tmp_path: Path) -> None:
+    assert run(["cat"]).stdout == b""
+    assert run(["cat"], stdin=b"some bytes").stdout == b"some bytes"
+    assert reads(recorder, "file") == {}
+    (tmp_path / "in.txt").write_bytes(b"from a file")
+    assert run(["cat"], stdin=tmp_path / "in.txt").stdout == b"from a file"
+    assert reads(recorder, "file") == {str(tmp_path / "in.txt"): digest_bytes(b"from a file")}
+
+
+def test_no_descriptor_is_inherited_unless_given(recorder: Recorder, weight: Path) -> None:
+    fd = os.open(weight, os.O_RDONLY)
+    os.set_inheritable(fd, True)
+    reader = [sys.executable, "-c", f"import os; os.write(1, os.read({fd}, 99))"]
+    try:
+        refused = run(reader, check=False)
+        assert refused.returncode == 1
+        assert b"Bad file descriptor" in refused.stderr
+        assert reads(recorder, "file") == {}
+        assert run(reader, pass_fds=[fd]).stdout == b"trained"
+        assert reads(recorder, "file") == {str(weight): digest_bytes(b"trained")}
+    finally:
+        os.close(fd)
+
+
+def test_a_pipe_is_refused_in_a_stage(recorder: Recorder) -> None:
+    read, write = os.pipe()
+    try:
+        with pytest.raises(UsageError, match="no regular file"):
+            run(["true"], pass_fds=[read])
+    finally:
+        os.close(read)
+        os.close(write)
+
+
+# --- inputs, candidates, search, tools
+
+
+def test_inputs_are_recorded_by_content(recorder: Recorder, tmp_path: Path) -> None:
+    one = tmp_path / "one.txt"
+    one.write_bytes(b"1")
+    sh("true", inputs=["one.txt"], cwd=tmp_path)
+    assert reads(recorder, "file") == {str(one): digest_bytes(b"1")}
+    assert holds(recorder)
+    (tmp_path / "other.txt").write_bytes(b"2")
+    assert holds(recorder)
+    one.write_bytes(b"2")
+    assert not holds(recorder)
+    one.unlink()
+    assert not holds(recorder)
+
+
+def test_an_empty_input_that_goes_away_is_a_change(recorder: Recorder, tmp_path: Path) -> None:
+    (tmp_path / "empty").write_bytes(b"")
+    sh("true", inputs=[tmp_path / "empty"])
+    assert holds(recorder)
+    (tmp_path / "empty").unlink()
+    assert not holds(recorder)
+
+
+def test_a_folder_is_an_input_with_all_below(recorder: Recorder, tmp_path: Path) -> None:
+    tree = tmp_path / "tree"
+    (tree / "deep").mkdir(parents=True)
+    (tree / "deep/a.h").write_bytes(b"a")
+    (tree / "loop").symlink_to(tree)
+    sh("true", inputs=[tree])
+    assert holds(recorder)
+    (tree / "deep/a.h").write_bytes(b"b")
+    assert not holds(recorder)
+    (tree / "deep/a.h").write_bytes(b"a")
+    assert holds(recorder)
+    (tree / "deep/b.h").write_bytes(b"")
+    assert not holds(recorder)
+
+
+def test_an_input_that_the_command_changes_is_a_contradiction(recorder: Recorder, tmp_path: Path) -> None:
+    (tmp_path / "one").write_bytes(b"1")
+    sh("true", inputs=[tmp_path / "one"])
+    assert recorder.contradictions() == ()
+    sh("echo 2 > one", inputs=[tmp_path / "one"], cwd=tmp_path)
+    assert [read.where for read in recorder.contradictions()] == [str(tmp_path / "one")]
+
+
+def test_an_input_that_the_command_removes_is_a_contradiction(recorder: Recorder, tmp_path: Path) -> None:
+    (tmp_path / "one").write_bytes(b"1")
+    sh("rm one", inputs=["one"], cwd=tmp_path)
+    assert [read.where for read in recorder.contradictions()] == [str(tmp_path / "one")]
+
+
+def test_candidates_are_there_or_absent(recorder: Recorder, tmp_path: Path) -> None:
+    (tmp_path / "there.h").write_bytes(b"1")
+    sh("true", candidates=["there.h", "not.h"], cwd=tmp_path)
+    assert reads(recorder, "absent") == {str(tmp_path / "not.h"): EMPTY}
+    assert reads(recorder, "file") == {str(tmp_path / "there.h"): digest_bytes(b"1")}
+    assert holds(recorder)
+    (tmp_path / "not.h").write_bytes(b"")
+    assert not holds(recorder)
+
+
+def test_names_in_a_searched_folder(recorder: Recorder, tmp_path: Path) -> None:
+    include = tmp_path / "include"
+    include.mkdir()
+    (include / "a.h").write_bytes(b"1")
+    sh("true", search=[include, tmp_path / "none"])
+    assert reads(recorder, "listing")[str(tmp_path / "none")] == ABSENT
+    assert holds(recorder)
+    (include / "a.h").write_bytes(b"2")
+    assert holds(recorder)  # its name counts; its content does where it is an input
+    (include / "b.h").write_bytes(b"")
+    assert not holds(recorder)
+    (include / "b.h").unlink()
+    assert holds(recorder)
+    (tmp_path / "none").mkdir()
+    assert not holds(recorder)
+
+
+def test_writing_an_output_into_a_searched_folder_is_no_contradiction(recorder: Recorder, tmp_path: Path) -> None:
+    sh("echo > out", search=[tmp_path], outputs=["out"], cwd=tmp_path)
+    assert recorder.contradictions() == ()
+    assert holds(recorder)
+
+
+def program(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    return path
+
+
+def test_the_program_and_its_helpers_are_recorded(recorder: Recorder, tmp_path: Path) -> None:
+    main, helper = program(tmp_path / "main", "exec ./helper"), program(tmp_path / "helper", "echo 1")
+    assert run(["./main"], tools=["./helper"], cwd=tmp_path).stdout == b"1\n"
+    assert {os.path.normpath(where) for where in reads(recorder, "tool")} == {str(main), str(helper)}
+    assert holds(recorder)
+    program(helper, "echo 2")
+    assert not holds(recorder)
+    program(helper, "echo 1")
+    assert holds(recorder)
+    main.unlink()
+    assert not holds(recorder)
+
+
+def test_a_name_in_path_is_looked_up_again(recorder: Recorder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program(tmp_path / "b/mycc", "echo 1")
+    monkeypatch.setenv("PATH", f"{tmp_path}/a:{tmp_path}/b:{os.environ['PATH']}")
+    run(["mycc"])
+    assert holds(recorder)
+    program(tmp_path / "a/mycc", "echo 2")
+    assert not holds(recorder)
+    program(tmp_path / "a/mycc", "echo 1")
+    assert holds(recorder)  # the same program in another place
+
+
+def test_a_fixed_path_is_looked_up_in_the_same_way_later(recorder: Recorder, tmp_path: Path) -> None:
+    program(tmp_path / "b/mycc", "echo 1")
+    run(["mycc"], env={"PATH": f"{tmp_path}/b:/bin", "LD_LIBRARY_PATH": str(tmp_path)})
+    assert holds(recorder)
+    program(tmp_path / "b/mycc", "echo 2")
+    assert not holds(recorder)
+
+
+def test_a_program_that_changes_while_it_runs_is_a_contradiction(recorder: Recorder, tmp_path: Path) -> None:
+    tool = program(tmp_path / "tool", "echo '# more' >> \"$0\"")
+    run([tool])
+    assert [read.where for read in recorder.contradictions()] == [str(tool)]
+
+
+# --- weights
+
+
+@pytest.mark.parametrize("weights", ["list", "mapping"])
+def test_content_is_the_default(recorder: Recorder, weight: Path, weights: str) -> None:
+    sh("true", weights=[weight] if weights == "list" else {weight: "content"})
+    assert reads(recorder, "file") == {str(weight): digest_bytes(b"trained")}
+
+
+def test_an_opened_weight_that_nobody_opened_is_not_recorded(recorder: Recorder, weight: Path) -> None:
+    sh(f"test -f {weight}; ls {weight.parent}", weights={weight: "opened"})
+    assert reads(recorder, "file") == {}
+    assert recorder.contradictions() == ()
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "cat weights.bin",
+        "cat symbolic",
+        "cat hard",
+        "cat folder/weights.bin",
+        "exec 3<weights.bin; exec 3<&-",
+        "sh -c 'sh -c \"cat hard\"'",
+        "(cat symbolic &) ; sleep 0.2",
+        "cp weights.bin copy",
+        "ln weights.bin other",
+    ],
+)
+def test_an_opened_weight_is_recorded_however_it_was_opened(recorder: Recorder, weight: Path, script: str) -> None:
+    (weight.parent / "symbolic").symlink_to(weight)
+    (weight.parent / "hard").hardlink_to(weight)
+    (weight.parent / "folder").symlink_to(weight.parent)
+    sh(script, weights={weight: "opened"}, cwd=weight.parent)
+    assert reads(recorder, "file") == {str(weight): digest_bytes(b"trained")}
+
+
+def test_only_the_weight_that_was_opened(recorder: Recorder, weight: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other.bin"
+    other.write_bytes(b"other")
+    sh("cat other.bin", weights={weight: "opened", other: "opened"}, cwd=tmp_path)
+    assert reads(recorder, "file") == {str(other): digest_bytes(b"other")}
+
+
+def daemon(action: str) -> str:
+    """A classic daemon: two forks, a session of its own, every descriptor closed."""
+    return (
+        "import os, time\n"
+        "if os.fork() == 0:\n"
+        "    os.setsid()\n"
+        "    if os.fork() == 0:\n"
+        "        os.closerange(0, 256)\n"
+        f"        {action}\n"
+        "    os._exit(0)\n"
+        "os.wait()\n"
+    )
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["sh", "-c", "sleep 0.5 >/dev/null 2>&1 &"],
+        ["sh", "-c", "sleep 0.2 &"],
+        [sys.executable, "-c", daemon("time.sleep(0.5)")],
+    ],
+    ids=["background", "holds-stdout", "daemon"],
+)
+def test_a_surviving_child_counts_as_read(recorder: Recorder, weight: Path, arguments: list[str]) -> None:
+    run(arguments, weights={weight: "opened"})
+    assert reads(recorder, "file") == {str(weight): digest_bytes(b"trained")}
+
+
+def test_a_daemon_that_ended_in_time_does_not_count(recorder: Recorder, weight: Path) -> None:
+    run([sys.executable, "-c", daemon("pass") + "time.sleep(0.5)\n"], weights={weight: "opened"})
+    assert reads(recorder, "file") == {}
+
+
+def test_standard_input_and_descriptors_count_as_read(weight: Path, tmp_path: Path) -> None:
+    (tmp_path / "other").write_bytes(b"")
+    fd = os.open(tmp_path / "other", os.O_RDONLY)
+    try:
+        for options in ({"stdin": b"x"}, {"stdin": tmp_path / "other"}, {"pass_fds": [fd]}):
+            with recording.recording(Recorder("stage")) as recorder:
+                sh("true", weights={weight: "opened"}, **options)
+            assert reads(recorder, "file")[str(weight)] == digest_bytes(b"trained"), options
+    finally:
+        os.close(fd)
+
+
+@pytest.mark.parametrize(
+    ("kind", "is_read"), [("nfs4", True), ("fuse.sshfs", True), ("unknown", True), ("ext4", False)]
+)
+def test_a_network_file_system_counts_as_read(
+    recorder: Recorder, weight: Path, kind: str, is_read: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fsio.Mounts, "kind", lambda *_: kind)
+    sh("true", weights={weight: "opened"})
+    assert (str(weight) in reads(recorder, "file")) is is_read
+
+
+def test_lost_events_count_as_read(recorder: Recorder, weight: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import struct
+
+    from cachec.commands import opens as inotify
+
+    overflow = struct.pack("iIII", -1, inotify.IN_Q_OVERFLOW, 0, 0)
+    real = os.read
+    chunks = [overflow]
+    monkeypatch.setattr(
+        inotify.os, "read", lambda fd, size: chunks.pop() if size == 1 << 16 and chunks else real(fd, size)
+    )
+    sh("true", weights={weight: "opened"})
+    assert reads(recorder, "file") == {str(weight): digest_bytes(b"trained")}
+
+
+def test_no_watch_to_be_had_counts_as_read(recorder: Recorder, weight: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import errno
+
+    from cachec.commands import opens as inotify
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(inotify, "OpenWatch", refuse)
+    with pytest.warns(CachecWarning, match="max_user_watches"):
+        sh("true", weights={weight: "opened"})
+    assert reads(recorder, "file") == {str(weight): digest_bytes(b"trained")}
+
+
+@pytest.mark.parametrize("script", ["echo new > n; mv n weights.bin", "echo more >> weights.bin", "rm weights.bin"])
+def test_a_weight_that_is_replaced_meanwhile_is_a_contradiction(recorder: Recorder, weight: Path, script: str) -> None:
+    sh(script, weights={weight: "opened"}, cwd=weight.parent)
+    assert str(weight) in {read.where for read in recorder.contradictions()}
+
+
+def test_a_weight_counts_when_the_command_did_not_end_well(recorder: Recorder, weight: Path) -> None:
+    with pytest.raises(subprocess.TimeoutExpired):
+        sh("sleep 60", weights={weight: "opened"}, timeout=0.3)
+    assert reads(recorder, "file") == {str(weight): digest_bytes(b"trained")}
+
+
+def test_a_withheld_weight_is_not_recorded(recorder: Recorder, weight: Path) -> None:
+    sh("true", weights={weight: "withheld"})
+    assert reads(recorder, "file") == {}
+
+
+def test_a_withheld_weight_that_is_named_is_refused(weight: Path) -> None:
+    link = weight.parent / "link"
+    link.symlink_to(weight)
+    options = {"weights": {weight: "withheld"}}
+    for arguments in ([weight], [f"--params=m={weight}"], ["--params", "x/weights.bin"]):
+        with pytest.raises(UsageError, match="withheld"):
+            run(["true", *arguments], **options)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="withheld"):
+        run(["true"], env={"PARAMS": str(weight)}, **options)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="withheld"):
+        run(["true", weight], weights={link: "withheld"})
+    assert run(["true", "weights.binary"], **options).returncode == 0  # type: ignore[arg-type]
+
+
+def test_a_withheld_weight_that_is_opened_counts_with_a_warning(recorder: Recorder, weight: Path) -> None:
+    (weight.parent / "alias").hardlink_to(weight)
+    with pytest.warns(CachecWarning, match="was to be withheld"):
+        sh("cat alias", weights={weight: "withheld"}, cwd=weight.parent)
+    assert reads(recorder, "file") == {str(weight): digest_bytes(b"trained")}
+
+
+def test_a_missing_weight_is_named(recorder: Recorder, tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="absent"):
+        sh("true", weights={tmp_path / "absent": "opened"})
+
+
+IREE = shutil.which("iree-compile", path=os.path.abspath(Path(sys.executable).parent))
+
+
+@pytest.mark.skipif(IREE is None, reason="iree-base-compiler is not installed")
+@pytest.mark.parametrize("phase", ["--compile-to=flow", "--iree-hal-target-backends=llvm-cpu"])
+def test_the_real_iree_compile_opens_no_weight_file(recorder: Recorder, tmp_path: Path, phase: str) -> None:
+    weights, source = tmp_path / "model.irpa", tmp_path / "in.mlir"
+    weights.write_bytes(b"bytes that no compiler needs")
+    source.write_text("func.func @f(%x: tensor<4xf32>) -> tensor<4xf32> { return %x : tensor<4xf32> }\n")
+    arguments = [str(IREE), "in.mlir", phase, "-o", "out"]
+    run(arguments, inputs=["in.mlir"], outputs=["out"], weights={weights: "opened"}, cwd=tmp_path)
+    assert set(reads(recorder, "file")) == {str(source)}
+    assert list(reads(recorder, "tool")) == [IREE]
+    assert recorder.contradictions() == ()
+    assert holds(recorder)
+    source.write_text("module {}\n")
+    assert not holds(recorder)
+
+
+# --- scratch folders, and no stage
+
+
+def test_products_of_the_stage_are_not_recorded(recorder: Recorder, weight: Path) -> None:
+    with scratch() as folder:
+        (folder / "in.mlir").write_bytes(b"ir")
+        program(folder / "tool", "true")
+        (folder / "link").symlink_to(weight)
+        run([folder / "tool"], inputs=[folder / "in.mlir"], search=[folder], candidates=[folder / "no"])
+        assert reads(recorder, "file") == reads(recorder, "tool") == reads(recorder, "listing") == {}
+        sh("true", inputs=[folder / "link"])
+        assert reads(recorder, "file") == {str(weight): digest_bytes(b"trained")}
+    assert (folder / "in.mlir").exists(), "the result may be a file in there: the run owns the folder"
+    recorder.drop_scratch()
+    assert not folder.exists()
+    assert holds(recorder)
+
+
+def test_a_scratch_folder_outside_a_stage_ends_with_its_body() -> None:
+    assert recording.current() is None
+    with scratch() as folder:
+        assert folder.is_dir()
+    assert not folder.exists()
+
+
+def test_scratch_folders_nest_and_end(recorder: Recorder, tmp_path: Path) -> None:
+    (tmp_path / "x").write_bytes(b"")
+    with scratch() as outer, scratch() as inner:
+        for folder in (outer, inner):
+            (folder / "x").write_bytes(b"")
+            sh("true", inputs=[folder / "x"])
+    sh("true", inputs=[tmp_path / "x"])
+    assert set(reads(recorder, "file")) == {str(tmp_path / "x")}
+
+
+def test_outside_a_stage_it_just_runs(weight: Path) -> None:
+    assert recording.current() is None
+    assert sh("cat weights.bin", weights={weight: "opened"}, cwd=weight.parent).stdout == b"trained"
+
+
+def test_a_nested_recorder_passes_on(weight: Path) -> None:
+    outer = Recorder("outer")
+    with recording.recording(Recorder("inner", outer)):
+        sh("true", inputs=[weight])
+    assert str(weight) in reads(outer, "file")
+
+
+# --- dependencies
+
+
+def test_something_where_nothing_was(tmp_path: Path) -> None:
+    read = Read("absent", str(tmp_path / "x"), "", EMPTY)
+    assert dependencies().present(read) == EMPTY
+    (tmp_path / "x").symlink_to("target")
+    assert dependencies().present(read) == EMPTY  # it can't be opened any more than before
+    (tmp_path / "target").write_bytes(b"")
+    assert dependencies().present(read) == PRESENT
+
+
+def test_a_weight_is_not_for_dependencies() -> None:
+    with pytest.raises(ValueError, match="weight"):
+        dependencies().present(Read("weight", "w", "scale", EMPTY))
+
+
+def test_an_unchanged_folder_is_listed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    present = dependencies()
+    monkeypatch.setattr(FileDigests, "trusts", lambda *_: True)
+    before = present.listing(str(tmp_path))
+    monkeypatch.setattr(os, "listdir", lambda _: ["other"])
+    assert present.listing(str(tmp_path)) == before
+    (tmp_path / "new").write_bytes(b"")
+    assert present.listing(str(tmp_path)) != before
+
+
+def test_importing_run_starts_nothing_heavy() -> None:
+    heavy = ("subprocess", "ctypes", "numpy", "tempfile")
+    code = f"import sys, cachec.command; print([m for m in {heavy} if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

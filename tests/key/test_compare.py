@@ -1,0 +1,321 @@
+"""What differs between two keys, in words."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cachec.base.hashing import digest_bytes
+from cachec.errors import StoreFault
+from cachec.key.compare import Difference, differences, first_difference, nearest, spec_difference
+from cachec.key.operations import MAX_OPERATIONS, MAX_SHOWN, topology_difference
+from cachec.model import Fault, Part, Reason, WeightSpec
+
+
+def part(name: str, detail: str = "", content: str | None = None) -> Part:
+    return Part(name, digest_bytes((detail if content is None else content).encode()), detail)
+
+
+BASE = (
+    part("stage/pkg.lower", ""),
+    part("code/pkg.lower", "pkg.py:3"),
+    part("code/pkg.scale", "pkg.py:9"),
+    part("code/pkg.FACTOR", "2"),
+    part("tool/jaxlib", "jaxlib 0.10.1"),
+    part("ambient/jax/enable_x64", "unset"),
+    part("env/XLA_FLAGS", "unset"),
+    part("platform", "x86_64"),
+    part("arg/seq", "16"),
+    part("file/table", "t.csv 1234"),
+)
+
+
+def changed(name: str, detail: str, content: str | None = None) -> tuple[Part, ...]:
+    assert any(each.name == name for each in BASE)
+    return tuple(part(name, detail, content) if each.name == name else each for each in BASE)
+
+
+@pytest.mark.parametrize(
+    ("name", "detail", "reason", "words"),
+    [
+        ("stage/pkg.lower", "2", Reason.STAGE_CHANGED, "stage pkg.lower: '' -> 2"),
+        ("code/pkg.lower", "pkg.py:4", Reason.CODE_CHANGED, "stage function pkg.lower changed (pkg.py:4)"),
+        ("code/pkg.scale", "pkg.py, too long", Reason.CODE_CHANGED, "helper pkg.scale changed"),
+        ("code/pkg.FACTOR", "3", Reason.CODE_CHANGED, "value pkg.FACTOR: 2 -> 3"),
+        ("tool/jaxlib", "jaxlib 0.10.2", Reason.TOOL_CHANGED, "tool jaxlib: jaxlib 0.10.1 -> jaxlib 0.10.2"),
+        ("ambient/jax/enable_x64", "True", Reason.AMBIENT_CHANGED, "ambient jax/enable_x64: unset -> True"),
+        ("env/XLA_FLAGS", "-x", Reason.ENVIRONMENT_CHANGED, "environment XLA_FLAGS: unset -> -x"),
+        ("platform", "aarch64", Reason.PLATFORM_CHANGED, "platform: x86_64 -> aarch64"),
+        ("arg/seq", "32", Reason.OPTION_CHANGED, "seq: 16 -> 32"),
+        ("file/table", "t.csv 5678", Reason.FILE_CHANGED, "file table: t.csv 1234 -> t.csv 5678"),
+    ],
+)
+def test_each_kind_of_part_has_its_reason_and_words(name: str, detail: str, reason: Reason, words: str) -> None:
+    found = first_difference(BASE, changed(name, detail))
+    assert (found.reason, found.detail) == (reason, words)
+    assert [each.name for each in found.parts] == [name]
+
+
+def test_equal_parts_have_no_difference() -> None:
+    assert first_difference(BASE, BASE) == Difference(Reason.ENTRY_GONE, "no part of the key differs", ())
+    assert differences(BASE, BASE) == ()
+
+
+def test_the_detail_alone_is_no_difference_and_the_digest_alone_is() -> None:
+    assert differences(BASE, changed("arg/seq", "sixteen", "16")) == ()
+    found = first_difference(BASE, changed("arg/seq", "16", "other bytes"))
+    assert found.detail == "seq changed (both are shown as 16)"
+    assert found.reason is Reason.OPTION_CHANGED
+
+
+def test_code_digests_are_not_shown() -> None:
+    old = (part("stage/lower"), part("code/pkg.scale", "0123456789ab"), part("code/pkg.lower", "", "1"))
+    new = (part("stage/lower"), part("code/pkg.scale", "ba9876543210"), part("code/pkg.lower", "", "2"))
+    assert [each.words for each in differences(old, new)] == [
+        "helper pkg.scale changed",
+        "stage function pkg.lower changed",
+    ]
+
+
+def test_the_stage_of_a_script_is_named_after_main() -> None:
+    old, new = (part("stage/__main__.lower"), part("code/demo.lower", "demo.py:3", "1")), part("stage/__main__.lower")
+    found = first_difference(old, (new, part("code/demo.lower", "demo.py:3", "2")))
+    assert found.detail == "stage function demo.lower changed (demo.py:3)"
+
+
+def test_added_and_removed_parts() -> None:
+    found = differences(BASE, (*BASE[:-2], part("arg/sequence", "16"), part("code/pkg.more")))
+    assert [(each.words, each.old, each.new) for each in found] == [
+        ("helper pkg.more added", None, ""),
+        ("sequence added: 16", None, "16"),
+        ("seq removed, was 16", "16", None),
+        ("file table removed, was t.csv 1234", "t.csv 1234", None),
+    ]
+
+
+def test_what_was_done_on_purpose_is_told_before_what_follows() -> None:
+    old = (part("weights/w", "1"), part("program/p", "1"), part("arg/layers", "6"), part("tool/x", "1"))
+    new = (part("weights/w", "2"), part("program/p", "2"), part("arg/layers", "5"), part("tool/x", "2"))
+    found = first_difference(old, new)
+    assert found.reason is Reason.TOOL_CHANGED
+    assert [each.name for each in found.parts] == ["tool/x", "arg/layers", "program/p", "weights/w"]
+
+
+def test_a_program_inside_of_an_argument_is_told_instead_of_the_argument() -> None:
+    old = (part("arg/pair", "tuple", "1"), part("program/pair[0]", "1"), part("arg/pai", "1"))
+    new = (part("arg/pair", "tuple", "2"), part("program/pair[0]", "2"), part("arg/pai", "1"))
+    assert first_difference(old, new).reason is Reason.TOPOLOGY_CHANGED
+    assert first_difference(old, (*new[:2], part("arg/pai", "2"))).detail == "pai: 1 -> 2"
+
+
+def test_two_parts_of_one_name_are_compared_each() -> None:
+    old = (part("file/depends/a.h", "1"), part("file/depends/a.h", "2"))
+    assert differences(old, old) == ()
+    found = differences(old, (old[0], part("file/depends/a.h", "3")))
+    assert [each.words for each in found] == ["file depends/a.h: 2 -> 3"]
+
+
+def test_long_details_are_cut_around_the_difference() -> None:
+    long = "x" * 500
+    found = first_difference(BASE, changed("arg/seq", long + "a" + long))
+    assert len(found.detail) < 2 * MAX_SHOWN + 20
+    both = first_difference((part("arg/o", long + "a" + long),), (part("arg/o", long + "b" + long),))
+    assert "xa" in both.detail
+    assert "xb" in both.detail
+
+
+def test_nearest_shares_most_parts_and_of_equals_is_the_first() -> None:
+    far = tuple(part(each.name, each.detail, "other") for each in BASE)
+    one, two = changed("arg/seq", "32"), changed("platform", "z80")
+    assert nearest([("far", far), ("one", one), ("two", two)], BASE) == ("one", one)
+    assert nearest([("two", two), ("one", one)], BASE) == ("two", two)
+    assert nearest([("far", far)], BASE) == ("far", far)
+    assert nearest([], BASE) is None
+
+
+# --- programs and weights, by what they refer to
+
+
+def spec(name: str, shape: tuple[int, ...] = (4, 3), dtype: str = "float32") -> WeightSpec:
+    return WeightSpec(name=name, dtype=dtype, shape=shape, nbytes=4)
+
+
+class Artifacts(dict[str, bytes]):
+    def program(self, text: bytes, topology: str, form: str = "jax:stablehlo") -> Part:
+        self[digest_bytes(text)] = text
+        return part("program/model", f"{form}, {len(text)} bytes, ir {digest_bytes(text)}", topology)
+
+    def weights(self, specs: list[WeightSpec], rank: str = "") -> Part:
+        data = msgspec.json.encode(specs)
+        self[digest_bytes(data)] = data
+        detail = f"{len(specs)} weights{rank}, manifest {digest_bytes(data)}"
+        return part("weights/w", detail)
+
+
+def test_programs_are_told_by_their_operations() -> None:
+    held = Artifacts()
+    old = held.program(b"%0 = stablehlo.add %1, %2 : tensor<3xf32>", "t1")
+    new = held.program(b"%0 = stablehlo.subtract %1, %2 : tensor<3xf32>", "t2")
+    found = first_difference((old,), (new,), held.get)
+    assert found.reason is Reason.TOPOLOGY_CHANGED
+    assert "- stablehlo.add %, % : tensor<3xf32>; + stablehlo.subtract" in found.detail
+    (same,) = differences((old,), (new,), held.get)
+    assert same.words == found.detail
+
+
+def test_programs_without_their_text_say_so() -> None:
+    held = Artifacts()
+    old, new = held.program(b"a.b", "t1"), held.program(b"c.d", "t2")
+    assert "only digests are known of the old and the new one" in first_difference((old,), (new,)).detail
+    one = {digest_bytes(b"a.b"): b"a.b"}
+    assert "only digests are known of the new one" in first_difference((old,), (new,), one.get).detail
+
+    def broken(_digest: str) -> bytes | None:
+        raise StoreFault(Fault.ARTIFACT_CORRUPT, "it is")
+
+    assert "only digests are known" in first_difference((old,), (new,), broken).detail
+    binary = held.program(b"\xff\xfe", "t3")
+    assert "only digests are known of the new one" in first_difference((old,), (binary,), held.get).detail
+    assert "only digests" in first_difference((part("program/p", "?"),), (part("program/p", "!"),), held.get).detail
+
+
+def test_one_text_with_other_weights_or_format() -> None:
+    held = Artifacts()
+    old = held.program(b"same", "t1")
+    assert "linked with other weights" in first_difference((old,), (held.program(b"same", "t2"),), held.get).detail
+    other = held.program(b"same", "t2", "torch:stablehlo")
+    assert "jax:stablehlo -> torch:stablehlo" in first_difference((old,), (other,), held.get).detail
+
+
+def test_weights_are_told_by_their_specs() -> None:
+    held = Artifacts()
+    old, new = held.weights([spec("a"), spec("b")]), held.weights([spec("a", (4, 4)), spec("c")])
+    found = first_difference((old,), (new,), held.get)
+    assert found.reason is Reason.WEIGHT_SPEC_CHANGED
+    assert found.detail == "weights w: 'a': shape expected (4, 3), found (4, 4); 1 added: 'c'; 1 removed: 'b'"
+    assert "2 weights -> 2 weights; manifest" in first_difference((old,), (new,)).detail
+    ranked = held.weights([spec("a"), spec("b")], ", rank 1")
+    assert first_difference((old,), (ranked,), held.get).detail == "weights w: 2 weights -> 2 weights, rank 1"
+    held[digest_bytes(b"[{}]")] = b"[{}]"
+    damaged = part("weights/w", f"1 weights, manifest {digest_bytes(b'[{}]')}")
+    assert "only digests are known of the new one" in first_difference((old,), (damaged,), held.get).detail
+
+
+def test_spec_difference() -> None:
+    old = {name: spec(name) for name in "abc"}
+    assert spec_difference(old, dict(reversed(old.items()))) == ""
+    words = spec_difference(old, {**old, "a": spec("a", dtype="bfloat16")})
+    assert words == "'a': dtype expected 'float32', found 'bfloat16'"
+    many = {f"w{n}": spec(f"w{n}") for n in range(20)}
+    assert spec_difference({}, many).startswith("20 added: 'w0', 'w1'")
+    assert spec_difference({}, many).endswith("and 14 more")
+    assert "and 14 more changed" in spec_difference(many, {name: spec(name, (1,)) for name in many})
+
+
+# --- operations
+
+
+PROGRAM = """module @jit {
+  func.func public @main(%arg0: tensor<3x16xi32>) -> tensor<3x384xf32> {
+    %0 = stablehlo.constant dense<"0x3F8000003F8000003F8000003F800000"> : tensor<4xf32>
+    %1 = stablehlo.add %arg0, %0 : tensor<3x384xf32>
+    %2:2 = stablehlo.multiply %1, %1 : tensor<3x384xf32>
+    %3 = stablehlo.tanh %2#1 : tensor<3x384xf32>
+    return %3 : tensor<3x384xf32>
+  }
+}
+"""
+
+
+def test_equal_texts_have_no_difference() -> None:
+    assert topology_difference(PROGRAM, PROGRAM) == ""
+
+
+def test_an_inserted_operation_is_not_hidden_by_renumbering() -> None:
+    new = PROGRAM.replace(
+        "%3 = stablehlo.tanh %2#1", "%3 = stablehlo.negate %2#0 : tensor<3x384xf32>\n %4 = stablehlo.tanh %3"
+    )
+    new = new.replace("return %3", "return %4").replace("%1 ", "%one ").replace("%1,", "%one,")
+    assert topology_difference(PROGRAM, new) == "+ stablehlo.negate % : tensor<3x384xf32>"
+    assert topology_difference(new, PROGRAM) == "- stablehlo.negate % : tensor<3x384xf32>"
+
+
+def test_a_changed_operation_is_told_with_both_sides() -> None:
+    new = PROGRAM.replace("%1, %1 : tensor<3x384xf32>", "%1, %1 : tensor<3x384xf64>")
+    assert topology_difference(PROGRAM, new) == (
+        "stablehlo.multiply %, % : tensor<3x384xf32> -> stablehlo.multiply %, % : tensor<3x384xf64>"
+    )
+
+
+def test_a_repeated_operation_is_told_once_with_its_number() -> None:
+    line = "    %9 = stablehlo.sqrt %8 : tensor<f32>\n"
+    new = PROGRAM.replace("    return", line * 3 + "    return")
+    assert topology_difference(PROGRAM, new) == "+ stablehlo.sqrt % : tensor<f32> (x3)"
+
+
+def test_a_literal_is_compared_in_full_and_shown_cut() -> None:
+    blob = "AB" * 4000
+    old = PROGRAM.replace("3F8000003F8000003F8000003F800000", blob)
+    new = old.replace(blob, blob[:-2] + "AC")
+    words = topology_difference(old, new)
+    assert words == (
+        'stablehlo.constant dense<"0xABABABABABABABAB…" (4000 bytes)> : tensor<4xf32> (its literal differs)'
+    )
+    numbers = ", ".join(["1.0"] * 100)
+    words = topology_difference(f"x.y dense<[{numbers}]>", f"x.y dense<[{numbers}, 2.0]>")
+    assert len(words) < 120
+    assert words.endswith("(its literal differs)")
+
+
+def test_other_connections_are_told_though_the_operations_are_the_same() -> None:
+    words = topology_difference(PROGRAM, PROGRAM.replace("add %arg0, %0", "add %0, %arg0"))
+    assert words.startswith("the same operations, named or connected otherwise, first at line 4: ")
+    assert "add %arg0, %0" in words
+
+
+def test_another_order_is_told() -> None:
+    lines = PROGRAM.split("\n")
+    lines[3], lines[5] = lines[5], lines[3]
+    words = topology_difference(PROGRAM, "\n".join(lines))
+    assert words == "the same operations in another order, first at line 4: stablehlo.tanh % : tensor<3x384xf32>"
+
+
+def test_brackets_only() -> None:
+    assert topology_difference("a.b\n", "a.b\n}\n") == "only empty lines or brackets differ"
+
+
+def test_few_operations_are_shown_and_the_rest_counted() -> None:
+    old = "\n".join(f"x.op{n} : tensor<{n}xf32>" for n in range(40))
+    words = topology_difference(old, old.replace("f32", "f16"))
+    assert words.count(" -> ") == MAX_OPERATIONS
+    assert words.endswith("and 34 more operations")
+    assert words.startswith("x.op0 : tensor<0xf32> -> x.op0")
+
+
+def test_a_long_line_is_shown_where_it_differs() -> None:
+    args = ", ".join(f"%arg{n}: tensor<{n}xf32>" for n in range(300))
+    old = f"func.func @main({args}) -> tensor<f32>"
+    words = topology_difference(old, old.replace("tensor<200xf32>", "tensor<200xf16>"))
+    assert "tensor<200xf32>" in words
+    assert "tensor<200xf16>" in words
+    assert len(words) < 3 * MAX_SHOWN
+
+
+def test_large_programs_are_told_apart() -> None:
+    old = "\n".join(f"    %{n} = stablehlo.add %{n - 1}, %{n - 2} : tensor<{n}x384xf32>" for n in range(60_000))
+    new = old.replace(" tensor<30000x384xf32>", " tensor<30000x385xf32>").replace("    %0 =", "    %zero =")
+    words = topology_difference(old, new)
+    assert words.startswith("stablehlo.add %, % : tensor<30000x384xf32> -> ")
+    assert words.count("->") == 1
+
+
+_LINES = st.lists(st.sampled_from(["%0 = a.b %1", "%7 = a.b %2", "c.d ^bb1", "}", "", "%x = e.f"]), max_size=8)
+
+
+@settings(max_examples=200, deadline=None)
+@given(old=_LINES, new=_LINES)
+def test_only_equal_texts_have_no_words(old: list[str], new: list[str]) -> None:
+    words = topology_difference("\n".join(old), "\n".join(new))
+    assert (words == "") == (old == new or "\n".join(old) == "\n".join(new))

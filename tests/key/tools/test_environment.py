@@ -1,0 +1,56 @@
+"""Variables of the environment as parts."""
+
+from __future__ import annotations
+
+import pytest
+
+from cachec.errors import UsageError
+from cachec.key.tools.environment import environment_parts
+
+
+def digest(name: str, environ: dict[str, str]) -> str:
+    (part,) = environment_parts([name], environ)
+    return part.digest
+
+
+def test_unset_empty_and_set_all_differ() -> None:
+    assert len({digest("A", {}), digest("A", {"A": ""}), digest("A", {"A": "1"}), digest("A", {"A": "2"})}) == 4
+
+
+def test_other_variables_do_not_count() -> None:
+    assert environment_parts(["A"], {"A": "1", "B": "2"}) == environment_parts(["A"], {"A": "1", "B": "3"})
+
+
+def test_order_and_repetition_do_not_count() -> None:
+    environ = {"A": "1", "B": "2"}
+    parts = environment_parts(["B", "A", "B"], environ)
+    assert parts == environment_parts(["A", "B"], environ)
+    assert [part.name for part in parts] == ["env/A", "env/B"]
+
+
+@pytest.mark.parametrize("name", ["HF_TOKEN", "MY_SECRET", "db_password", "API_KEY"])
+def test_secrets_count_and_are_not_shown(name: str) -> None:
+    (one,) = environment_parts([name], {name: "hunter2"})
+    (two,) = environment_parts([name], {name: "hunter3"})
+    assert one.digest != two.digest
+    assert "hunter" not in one.detail
+
+
+def test_plain_values_are_shown_in_short() -> None:
+    assert environment_parts(["A"], {"A": "fast"})[0].detail == "'fast'"
+    assert environment_parts(["A"], {})[0].detail == "not set"
+    assert len(environment_parts(["A"], {"A": "x" * 10_000})[0].detail) < 200
+
+
+def test_long_values_that_differ_at_the_end_differ() -> None:
+    assert digest("A", {"A": "x" * 10_000}) != digest("A", {"A": "x" * 10_000 + "y"})
+
+
+def test_bytes_that_are_no_text_count() -> None:
+    assert digest("A", {"A": "\udcff"}) != digest("A", {"A": "\udcfe"})
+
+
+@pytest.mark.parametrize("names", [[""], ["A=B"], ["A\0"], "PATH"])
+def test_what_is_no_name_is_refused(names: object) -> None:
+    with pytest.raises(UsageError):
+        environment_parts(names, {})  # type: ignore[arg-type]

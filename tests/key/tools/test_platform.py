@@ -1,0 +1,132 @@
+"""The platform part: what changes it, and what does not."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import pytest
+
+from cachec.key.tools import platform
+from cachec.key.tools.platform import cpu_features, describe, platform_part
+
+X86 = """\
+processor\t: 0
+model name\t: AMD EPYC
+stepping\t: 1
+flags\t\t: fpu sse sse2 avx avx2 fma ibrs md_clear hypervisor
+bugs\t\t: spectre_v1
+
+processor\t: 1
+model name\t: AMD EPYC
+flags\t\t: fpu sse sse2 avx avx2 fma ibrs md_clear hypervisor
+"""
+
+
+def part(text: str):
+    return describe(*cpu_features(text))
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [(" avx2", ""), ("avx2 fma", "avx2 fma avx512f"), ("sse2", "sse2 amx_bf16")],
+)
+def test_an_instruction_set_changes_it(old: str, new: str) -> None:
+    assert part(X86).digest != part(X86.replace(old, new)).digest
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (" ibrs md_clear", ""),
+        ("hypervisor", "hypervisor retpoline stibp ssbd"),
+        ("spectre_v1", "spectre_v1 srso"),
+        ("stepping\t: 1", "stepping\t: 2"),
+        ("AMD EPYC", "AMD EPYC 9999"),
+        ("fpu sse sse2", "sse2 sse fpu"),
+    ],
+)
+def test_mitigations_models_and_order_do_not(old: str, new: str) -> None:
+    assert part(X86).digest == part(X86.replace(old, new)).digest
+
+
+def test_the_number_of_processors_does_not() -> None:
+    assert part(X86).digest == part(X86 + "\n" + X86).digest
+
+
+def test_the_model_is_shown() -> None:
+    assert "AMD EPYC" in part(X86).detail
+    assert "avx2" in part(X86).detail
+
+
+def test_where_processors_differ_only_the_common_counts() -> None:
+    arm = "Features : fp asimd sve evtstrm\n\nFeatures : fp asimd cpuid\n"
+    assert cpu_features(arm)[0] == ("asimd", "fp")
+    assert part(arm).digest == part("Features : fp asimd\n").digest
+    assert part(arm).digest != part("Features : fp asimd sve\n").digest
+
+
+def test_other_architectures_are_read() -> None:
+    assert cpu_features("isa\t\t: rv64imafdc_zba\nuarch: sifive")[0] == ("rv64imafdc_zba",)
+    assert cpu_features("nonsense\n") == ((), "")
+
+
+@pytest.mark.parametrize("field", ["machine", "sysname"])
+def test_machine_and_system_change_it(field: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = part(X86)
+    real = os.uname()
+    values = {name: getattr(real, name) for name in ("sysname", "nodename", "release", "version", "machine")}
+    monkeypatch.setattr(os, "uname", lambda: os.uname_result(tuple({**values, field: "other"}.values())))
+    assert part(X86).digest != before.digest
+
+
+def test_kernel_release_and_host_name_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = part(X86)
+    real = os.uname()
+    monkeypatch.setattr(os, "uname", lambda: os.uname_result((real.sysname, "other", "9.9", "#9", real.machine)))
+    assert part(X86).digest == before.digest
+
+
+def test_libc_changes_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = part(X86)
+    monkeypatch.setattr(os, "confstr", lambda _: "glibc 9.99")
+    assert part(X86).digest != before.digest
+
+
+def test_the_abi_of_python_changes_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = part(X86)
+    monkeypatch.setattr(platform, "EXTENSION_SUFFIXES", [".cpython-399-other.so"])
+    assert part(X86).digest != before.digest
+
+
+def test_the_minor_version_changes_both_and_the_patch_neither(monkeypatch: pytest.MonkeyPatch) -> None:
+    def both() -> tuple[str, str]:
+        platform._portable_part.cache_clear()
+        return part(X86).digest, platform_part(portable=True).digest
+
+    before = both()
+    monkeypatch.setattr(sys, "version_info", (*sys.version_info[:2], 99, "final", 0))
+    assert both() == before
+    monkeypatch.setattr(sys, "version_info", (3, 99, 0, "final", 0))
+    after = both()
+    assert after[0] != before[0]
+    assert after[1] != before[1]
+    platform._portable_part.cache_clear()
+
+
+def test_portable_knows_nothing_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    host, portable = platform_part(), platform_part(portable=True)
+    assert host.name == portable.name == "platform"
+    assert host.digest != portable.digest
+    platform._portable_part.cache_clear()
+    monkeypatch.setattr(os, "uname", lambda: os.uname_result(("other",) * 5))
+    monkeypatch.setattr(platform, "_read_cpuinfo", lambda: "flags : avx999")
+    assert platform_part(portable=True) == portable
+
+
+def test_this_machine_has_features() -> None:
+    with open(platform.CPUINFO) as file:
+        whole = cpu_features(file.read())
+    assert cpu_features(platform._read_cpuinfo()) == whole
+    assert whole[0]
+    assert platform_part() == describe(*whole)

@@ -1,0 +1,45 @@
+"""The code of docs/mlir.md, run as it stands there."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+
+DOCUMENT = Path(__file__).parents[3] / "docs" / "mlir.md"
+MODULE = """\
+func.func @main(%x: tensor<8x16xf32>) -> tensor<8x16xf32> {
+  %w = arith.constant dense_resource<w0> : tensor<8x16xf32>
+  %y = arith.addf %x, %w : tensor<8x16xf32>
+  return %y : tensor<8x16xf32>
+}
+"""
+CHECKS = """
+import numpy as np
+x = np.ones((8, 16), "f4")
+assert np.array_equal(run(x), x + found.weights["w0"].read())
+assert cache.call(build, found.program)[1].reason.value == "hit"
+assert len(sent.program.ir) < 2000
+assert b"dense_resource<w0>" in cachec_mlir.bindings.generic(there)
+"""
+
+
+def test_the_code_runs(tmp_path):
+    w = np.arange(128, dtype="f4").reshape(8, 16)
+    trailer = '{-# dialect_resources: { builtin: { w0: "0x10000000' + w.tobytes().hex() + '" } } #-}\n'
+    (tmp_path / "big.mlir").write_text(MODULE + trailer)
+    blocks = re.findall(r"```python\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)
+    assert len(blocks) == 2
+    (tmp_path / "script.py").write_text("".join(blocks) + CHECKS)
+    done = subprocess.run(
+        [sys.executable, "script.py"],
+        cwd=tmp_path,
+        env={**os.environ, "CACHEC_DIR": str(tmp_path / "cache")},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
