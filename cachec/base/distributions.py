@@ -19,6 +19,9 @@ import msgspec
 from cachec.base import fsio
 from cachec.base.fsio import Identity
 
+#: The folder of the package cachec, of which no file is ever part of a user's project.
+OWN_FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+
 _SUFFIX = ".dist-info"
 _SEPARATORS = re.compile(r"[-_.]+")
 

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import warnings
 from collections.abc import Mapping
 from typing import Any
 
+from cachec.base.distributions import OWN_FOLDER
 from cachec.errors import CachecWarning
 from cachec.key.arguments import Found, path_like_text
 from cachec.key.request import Options
-
-#: Frames in here are those of the cache; the first one elsewhere belongs to who called the stage.
-_OWN = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
 
 
 def warn_on_miss(options: Options, arguments: Mapping[str, Any], found: Found) -> None:
@@ -32,6 +29,6 @@ def warn_on_miss(options: Options, arguments: Mapping[str, Any], found: Found) -
 
 def _warn(message: str) -> None:
     frame, level = sys._getframe(), 1
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(_OWN):
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(OWN_FOLDER):
         frame, level = frame.f_back, level + 1
     warnings.warn(message, CachecWarning, stacklevel=level)

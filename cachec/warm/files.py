@@ -17,6 +17,7 @@ from typing import Any
 
 import msgspec
 
+from cachec.base.distributions import OWN_FOLDER
 from cachec.errors import StoreFault
 from cachec.store.store import Store
 from cachec.warm.model import Result, Task
@@ -24,8 +25,6 @@ from cachec.warm.run import run_task
 
 _CACHED = f"{os.sep}__pycache__{os.sep}"
 _SITE = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
-#: cachec itself, in no key.
-_OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _NOWHERE = ("/proc/", "/sys/", "/dev/")
 
 
@@ -76,7 +75,7 @@ def traced(task: Task) -> Result:
     kept = {
         path
         for path in found
-        if not path.startswith((*_NOWHERE, store, _OWN))
+        if not path.startswith((*_NOWHERE, store, OWN_FOLDER))
         and _CACHED not in path
         and not (path.startswith(library) and not any(part in path for part in _SITE))
     }

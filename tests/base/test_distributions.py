@@ -162,7 +162,7 @@ def test_a_folder_that_is_missing_or_a_zip_holds_nothing(tmp_path: Path) -> None
 
 def test_nothing_heavy_is_imported() -> None:
     code = (
-        "import sys; from cachec.distributions import Distributions as D; d = D(); d.plugin_entry_points('x'); "
+        "import sys; from cachec.base.distributions import Distributions as D; d = D(); d.plugin_entry_points('x'); "
         "d.find('msgspec'); d.owner(sys.executable); "
         "print([m for m in ('importlib.metadata', 'csv', 'email', 'zipfile') if m in sys.modules])"
     )

@@ -170,7 +170,7 @@ def test_ranges_and_the_empty_file(file, tmp_path):
 
 _CHECKING = """
 import os, signal, sys
-from cachec import fsio
+from cachec.base import fsio
 signal.signal(signal.SIGIO, signal.SIG_DFL)
 fd = fsio.open_read(sys.argv[1])
 print("ready", flush=True)

@@ -206,9 +206,9 @@ def test_a_tensor_that_is_shared_is_there_once(shell: Shell, base: Any) -> None:
 # Kills this process when the meter has seen so many bytes, in the n-th count.
 KILLED = """
 import os, signal, sys
-from cachec import fsio
+from cachec.base import fsio
 from cachec.cli import main, meter
-from cachec.weights import staging
+from cachec.weights.moving import staging
 staging._UNIT, fsio.SETTLE_SECONDS = 1 << 20, -1.0
 limit, real = int(sys.argv[1]), meter.Meter.__call__
 def told(self, done, total):
@@ -798,7 +798,7 @@ def test_rm_waits_for_who_uses_it(shell: Shell, base: Any) -> None:
 ADDING = """
 import sys
 from cachec.weights import from_arrays
-from cachec.weights.owned import WeightStore
+from cachec.weights.library.owned import WeightStore
 def told(done, total):
     print("adding", flush=True)
     sys.stdin.readline()

@@ -128,7 +128,7 @@ def gone(pid: int) -> None:
 
 
 def test_an_interrupt_ends_the_whole_group(tmp_path: Path) -> None:
-    code = f"import cachec.command as c; c.run(['sh', '-c', 'sleep 60 & echo $! > {tmp_path}/pid; echo; wait'])"
+    code = f"import cachec.commands.run as c; c.run(['sh', '-c', 'sleep 60 & echo $! > {tmp_path}/pid; echo; wait'])"
     process = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE)
     child = written(tmp_path / "pid")
     process.send_signal(signal.SIGINT)
@@ -139,7 +139,7 @@ def test_an_interrupt_ends_the_whole_group(tmp_path: Path) -> None:
 
 def test_a_termination_is_forwarded_and_then_obeyed(tmp_path: Path) -> None:
     script = f"trap 'echo seen > {tmp_path}/seen; exit 0' TERM; echo $$ > {tmp_path}/pid; while :; do sleep 0.01; done"
-    code = f"import cachec.command as c; c.run(['sh', '-c', {script!r}]); print('went on')"
+    code = f"import cachec.commands.run as c; c.run(['sh', '-c', {script!r}]); print('went on')"
     process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
     child = written(tmp_path / "pid")
     process.terminate()
@@ -673,6 +673,6 @@ def test_an_unchanged_folder_is_listed_once(tmp_path: Path, monkeypatch: pytest.
 
 def test_importing_run_starts_nothing_heavy() -> None:
     heavy = ("subprocess", "ctypes", "numpy", "tempfile")
-    code = f"import sys, cachec.command; print([m for m in {heavy} if m in sys.modules])"
+    code = f"import sys, cachec.commands.run; print([m for m in {heavy} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -12,7 +12,7 @@ from cachec.base.distributions import Distributions
 from cachec.programs.registry import Plugins
 
 _MODULE = """
-from cachec.plugin import Fingerprint, Plugin
+from cachec.programs.plugin import Fingerprint, Plugin
 
 class Thing: ...
 class Narrower(Thing): ...

@@ -103,7 +103,7 @@ def test_a_large_value_stays_in_the_row(tmp_path: Path, index: DiskcacheIndex) -
 def test_a_new_process_reads_without_diskcache(index: DiskcacheIndex) -> None:
     index.write("a", b"one", "s")
     program = (
-        "import sys; from cachec.index import DiskcacheIndex; print(DiskcacheIndex(sys.argv[1]).read('a'));"
+        "import sys; from cachec.store.index import DiskcacheIndex; print(DiskcacheIndex(sys.argv[1]).read('a'));"
         "print([name for name in ('diskcache', 'pickle', 'numpy', 'logging') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", program, index.folder], capture_output=True, text=True, check=True)

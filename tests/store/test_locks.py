@@ -23,7 +23,7 @@ KEY = "ab" * 32
 
 HOLD = """
 import sys
-from cachec.locks import Locks
+from cachec.store.locks import Locks
 lock = Locks(sys.argv[1]).of(sys.argv[2])
 assert lock.acquire(10)
 print("held", flush=True)

@@ -26,7 +26,9 @@ def double(cache: cachec.Cache) -> cachec.Stage:
 
 
 def test_nothing_is_in_force_by_default(double: cachec.Stage) -> None:
-    program = "from cachec.oversight import current as c; assert (c().mode, c().on_outcome, c().defer) == (None,) * 3"
+    program = (
+        "from cachec.base.oversight import current as c; assert (c().mode, c().on_outcome, c().defer) == (None,) * 3"
+    )
     subprocess.run([sys.executable, "-c", program], check=True)  # this process has the plugin's
     with oversee_process(Oversight()):
         assert double(1) == 2

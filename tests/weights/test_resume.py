@@ -48,9 +48,10 @@ def source(tmp_path: Path) -> Path:
 
 KILLED = """
 import os, signal, sys
-from cachec import fsio
-from cachec.weights import open_weights, staging
-from cachec.weights.owned import WeightStore
+from cachec.base import fsio
+from cachec.weights import open_weights
+from cachec.weights.moving import staging
+from cachec.weights.library.owned import WeightStore
 source, target, limit, settle, boot, format = sys.argv[1:7]
 staging._UNIT, fsio.SETTLE_SECONDS = 1 << 16, float(settle)
 staging._BOOT = boot or staging._BOOT
@@ -108,9 +109,10 @@ def saved(weights: WeightSet, path: Path, **how: Any) -> bytes:
 
 STEPS = """
 import json, mmap, os, signal, sys
-from cachec import fsio
-from cachec.weights import open_weights, staging
-from cachec.weights.owned import WeightStore
+from cachec.base import fsio
+from cachec.weights import open_weights
+from cachec.weights.moving import staging
+from cachec.weights.library.owned import WeightStore
 
 source, folder, how = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
 staging._UNIT, fsio.SETTLE_SECONDS = 1 << 16, -1.0

@@ -12,6 +12,7 @@ from types import CodeType
 from typing import Any, NamedTuple
 
 from cachec.base import fsio
+from cachec.base.distributions import OWN_FOLDER
 from cachec.base.fsio import Identity
 from cachec.key.code import scopes, syntax
 from cachec.key.code.codeobjects import nested, same_code
@@ -269,8 +270,7 @@ class Locator:
         self._files: dict[str, tuple[str, str]] = {}
         library = os.path.dirname(os.path.realpath(os.__file__))
         self._library = (library + os.sep, os.path.dirname(os.__file__) + os.sep)
-        own = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-        self._own = (own + os.sep, os.path.realpath(own) + os.sep)
+        self._own = (OWN_FOLDER, os.path.realpath(OWN_FOLDER) + os.sep)
         self._origins: dict[str, Origin] = {}
 
     def of_file(self, path: str) -> tuple[str, str]:

@@ -312,7 +312,7 @@ def test_a_plain_user_remembers_the_files_of_root() -> None:
         (open_to_all / name).chmod(mode)
     code = f"""
 import encodings.unicode_escape, os, signal
-from cachec import fsio, hashing
+from cachec.base import fsio, hashing
 fsio.settled = lambda *_: True
 os.setegid(65534)
 os.seteuid(65534)

@@ -478,7 +478,7 @@ def test_views_outlive_release_and_removal(store: WeightStore) -> None:
 
 OPENED = """
 import sys
-from cachec.weights.owned import WeightStore
+from cachec.weights.library.owned import WeightStore
 weights = WeightStore(sys.argv[1]).open("m")
 print("open", flush=True)
 sys.stdin.readline()
@@ -558,7 +558,7 @@ def test_opening_while_others_add_and_remove(store: WeightStore) -> None:
 MANY = """
 import resource, sys
 resource.setrlimit(resource.RLIMIT_NOFILE, (200, 200))
-from cachec.weights.owned import WeightStore
+from cachec.weights.library.owned import WeightStore
 weights = WeightStore(sys.argv[1]).open("many")
 views = [weight.raw() for weight in weights.values()]
 digests = {weight.digest() for weight in weights.values()}
@@ -624,7 +624,7 @@ def test_a_full_disk_leaves_only_what_can_be_resumed(
 LIMITED = """
 import resource, sys
 from cachec.weights import open_weights
-from cachec.weights.owned import WeightStore
+from cachec.weights.library.owned import WeightStore
 resource.setrlimit(resource.RLIMIT_FSIZE, (6 << 20, resource.RLIM_INFINITY))
 try:
     WeightStore(sys.argv[1]).add(open_weights(sys.argv[2]), "m")
@@ -646,8 +646,9 @@ def test_a_real_limit_of_the_file_system(store: WeightStore, tmp_path: Path) -> 
 
 KILLED = """
 import os, signal, sys
-from cachec import fsio
-from cachec.weights import intake, open_weights, owned, revisions
+from cachec.base import fsio
+from cachec.weights import open_weights
+from cachec.weights.library import intake, owned, revisions
 def die(*args, **how):
     os.kill(os.getpid(), signal.SIGKILL)
 def on_call(cls, name, number, after):
@@ -731,7 +732,7 @@ def test_a_kill_and_then_a_sweep_leaves_nothing_of_it(store: WeightStore, tmp_pa
 ADDS = """
 import sys
 from cachec.weights import open_weights
-from cachec.weights.owned import WeightStore
+from cachec.weights.library.owned import WeightStore
 print("ready", flush=True)
 sys.stdin.readline()
 print(WeightStore(sys.argv[1]).add(open_weights(sys.argv[2]), sys.argv[3]).id)

@@ -114,7 +114,7 @@ import numpy as np
 from pathlib import Path
 from cachec.weights import from_arrays, open_weights
 from cachec.weights.compare import value_difference
-from cachec.weights.owned import WeightStore
+from cachec.weights.library.owned import WeightStore
 import cachec.weights.writing, cachec.weights.sharding
 folder, kind = Path(sys.argv[1]), sys.argv[2]
 def limit():

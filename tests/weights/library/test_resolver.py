@@ -406,8 +406,8 @@ def test_a_name_of_other_weights(site: Site, weights_file: bytes, store: WeightS
 
 KILLED = """
 import os, signal, sys
-from cachec.weights.owned import WeightStore
-from cachec.weights.resolver import Resolvers, resolve
+from cachec.weights.library.owned import WeightStore
+from cachec.weights.library.resolver import Resolvers, resolve
 def die(done, total):
     if done > 1 << 20:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -472,7 +472,7 @@ def test_discovered_resolvers(tmp_path: Path, store: WeightStore, monkeypatch: p
 def test_nothing_of_the_network_is_imported_before_it_is_needed() -> None:
     code = (
         "import json, sys\n"
-        "from cachec.weights.resolver import Resolvers\n"
+        "from cachec.weights.library.resolver import Resolvers\n"
         "Resolvers.discovered({})\n"
         "print(json.dumps([m for m in ('urllib.request', 'http.client', 'ssl', 'socket') if m in sys.modules]))"
     )

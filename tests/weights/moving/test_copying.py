@@ -330,8 +330,8 @@ def test_hash_without_a_copy(tmp_path: Path, source: str) -> None:
 
 PEAK = """
 import os, sys
-from cachec import fsio
-from cachec.weights.copying import Copier
+from cachec.base import fsio
+from cachec.weights.moving.copying import Copier
 from cachec.weights.sources import Extent, OpenedFile
 peak = 0
 def look(done, total):
