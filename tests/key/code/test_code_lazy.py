@@ -340,7 +340,7 @@ def test_distributions_and_the_standard_library(project: Any) -> None:
 def test_cachec_itself_adds_nothing_and_its_plugins_do(project: Any) -> None:
     project.write(
         {
-            "main.py": "def stage(x):\n    import cachec.topology\n    from cachec_own import f\n    return f(x)\n",
+            "main.py": "def stage(x):\n    import cachec.programs.program\n    from cachec_own import f\n    return f(x)\n",
             "cachec_own.py": "from cachec.errors import CachecError\ndef f(x): raise CachecError\n",
         }
     )
