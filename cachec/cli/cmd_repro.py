@@ -118,7 +118,7 @@ def show(file: str, as_json: bool) -> None:
 
     \b
     JSON: {"key", "stage", "mode", "entry", "commands": [shell text], "expected": [{"codec", "digest", "nbytes"}],
-           "failure": {"error", "text"} or null, "parts": [{"name", "digest", "detail"}], "weights": count,
+           "failure": {"error", "text"} or null, "parts": [{"part", "digest", "detail"}], "weights": count,
            "weight_bytes", "seed", "missing": []}
     """
     from cachec.reproduce.loaded import load
@@ -286,7 +286,7 @@ def _details(found: Any) -> dict[str, Any]:
         "commands": [command_line(each) for each in found.recipe.commands],
         "expected": [{"codec": each.codec, "digest": each.digest, "nbytes": each.nbytes} for each in about.expected],
         "failure": None if failure is None else {"error": failure.error, "text": failure.text},
-        "parts": [{"name": part.name, "digest": part.digest, "detail": part.detail} for part in about.parts],
+        "parts": [{"part": part.label, "digest": part.digest, "detail": part.detail} for part in about.parts],
         "weights": len(found.specs),
         "weight_bytes": sum(spec.nbytes for spec in found.specs.values()),
         "seed": about.seed,

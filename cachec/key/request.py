@@ -17,11 +17,11 @@ from cachec.key.code.fingerprint import CodeKey, CodeKeys
 from cachec.key.tools.environment import environment_parts
 from cachec.key.tools.platform import platform_part
 from cachec.key.tools.tools import ToolKeys
-from cachec.model import Part
+from cachec.model import Part, PartKind, part_label
 from cachec.programs.registry import Plugins
 
 #: Bump it when the meaning of a key changes: every older entry is then a miss.
-KEY_VERSION = "1"
+KEY_VERSION = "2"
 
 _DOMAIN = frame("domain", b"key")
 
@@ -44,7 +44,7 @@ class Options:
     @cached_property
     def part(self) -> Part:
         """The stage itself: its name and version, and the version of keys."""
-        return _text_part(f"stage/{self.name}", f"{KEY_VERSION} {self.version}", self.version)
+        return _text_part(PartKind.STAGE, self.name, f"{KEY_VERSION} {self.version}", self.version)
 
 
 class StageLike(Protocol):
@@ -64,7 +64,7 @@ class _Parts(NamedTuple):
 
     @classmethod
     def of(cls, parts: tuple[Part, ...]) -> _Parts:
-        return cls(parts, b"".join(frame(part.name, part.digest.encode()) for part in parts))
+        return cls(parts, b"".join(frame(part.label, part.digest.encode()) for part in parts))
 
 
 class Request:
@@ -73,8 +73,7 @@ class Request:
     __slots__ = ("_parts", "_payloads", "digest", "found")
 
     def __init__(self, parts: _Parts, payloads: Sequence[Payload], found: Found) -> None:
-        framed = [frame(name, data) for name, data, _ in payloads]
-        self.digest = digest_bytes(b"".join((_DOMAIN, parts.prefix, *framed)))
+        self.digest = digest_bytes(b"".join((_DOMAIN, parts.prefix, *(payload.framed() for payload in payloads))))
         self.found = found
         self._parts = parts
         self._payloads = payloads
@@ -172,7 +171,8 @@ class Requests:
             digest = dir_digest(place, self._digests) if os.path.isdir(place) else self._digests.of_path(place)
         except OSError as error:
             raise UsageError(f"depends={place!r} can't be read: {error.strerror}; name an existing file") from error
-        return Part(f"file/depends/{os.path.basename(place)}", digest, digest[:12])
+        base = os.path.basename(place)
+        return Part(PartKind.FILE, f"depends/{base}", digest, digest[:12], value=base)
 
     def _ambient(self, distributions: set[str], plugins: set[str]) -> Iterable[Part]:
         if not distributions and not plugins:
@@ -181,7 +181,7 @@ class Requests:
         speaking.update((name, self._plugins.named(name)) for name in plugins)
         for name in sorted(speaking):
             for setting, value in sorted(speaking[name].ambient().items()):
-                yield _text_part(f"ambient/{name}/{setting}", value, value)
+                yield _text_part(PartKind.AMBIENT, f"{name}/{setting}", value, value)
 
 
 def _same(old: Sequence[Part], new: Sequence[Part]) -> bool:
@@ -195,7 +195,7 @@ def _which(name: str) -> str | None:
 
 
 @lru_cache(maxsize=1024)
-def _text_part(name: str, text: str, detail: str) -> Part:
+def _text_part(kind: PartKind, name: str, text: str, detail: str) -> Part:
     hasher = Hasher("text")
-    hasher.part(name, text.encode())
-    return Part(name, hasher.digest(), detail)
+    hasher.part(part_label(kind, name), text.encode())
+    return Part(kind, name, hasher.digest(), detail)

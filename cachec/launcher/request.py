@@ -18,11 +18,11 @@ from cachec.key.tools.platform import CPUINFO, cpu_features
 from cachec.key.tools.tools import ToolKeys
 from cachec.launcher.arguments import Command, Input, PassThrough
 from cachec.launcher.places import Places
-from cachec.model import Part, Reason
+from cachec.model import Part, PartKind, Reason
 from cachec.programs.program import Program
 
 #: Bump it when the meaning of a command's key changes: every older entry is then a miss.
-KEY_VERSION = "1"
+KEY_VERSION = "2"
 
 _DOMAIN = frame("domain", b"command")
 
@@ -46,7 +46,7 @@ class CommandRequest:
 
     def __init__(self, parts: tuple[Part, ...], programs: Mapping[str, Program]) -> None:
         self._parts = parts
-        framed = b"".join(frame(part.name, part.digest.encode()) for part in parts)
+        framed = b"".join(frame(part.label, part.digest.encode()) for part in parts)
         self.digest = digest_bytes(_DOMAIN + framed)
         self.found = Found()
         self.found.programs.update(programs)
@@ -102,7 +102,7 @@ class CommandRequests:
         hasher.part("version", KEY_VERSION.encode())
         hasher.part("adapter", b"" if adapter is None else adapter.digest().encode())
         shown = "no adapter" if adapter is None else f"adapter {adapter.name} {adapter.digest()[:8]}"
-        return Part(f"stage/{command.stage}", hasher.digest(), shown)
+        return Part(PartKind.STAGE, command.stage, hasher.digest(), shown)
 
     def _tool_parts(self, command: Command, *, fresh: bool) -> Iterator[Part]:
         keys = self.tool_keys(command)
@@ -134,19 +134,20 @@ class CommandRequests:
             hasher = Hasher("argument")
             for text in texts:
                 hasher.part("text", os.fsencode(text))
-            yield Part(f"arg/{label}", hasher.digest(), _shown(texts))
+            yield _argument(label, hasher.digest(), _shown(texts))
         for path, key in command.weights.items():
             text = self._places.kept(path)
-            yield Part(f"arg/weights {text}", digest_bytes(key.encode()), key)
+            yield _argument(f"weights {text}", digest_bytes(key.encode()), key)
         order = Hasher("order")
         for piece in command.pieces:
             order.part("label", piece.label.encode("utf-8", "surrogateescape"))
-        yield Part("order/order of arguments", order.digest(), _shown([piece.label for piece in command.pieces]))
+        labels = _shown([piece.label for piece in command.pieces])
+        yield Part(PartKind.ORDER, "order of arguments", order.digest(), labels)
         if command.sees_cwd:
             folder = self._places.keyed(self._places.cwd)
-            yield Part("arg/current folder", digest_bytes(os.fsencode(folder)), _shown([folder]))
+            yield _argument("current folder", digest_bytes(os.fsencode(folder)), _shown([folder]))
         kinds = " ".join(output.kind for output in command.outputs)
-        yield Part("arg/outputs", digest_bytes(kinds.encode()), kinds)
+        yield _argument("outputs", digest_bytes(kinds.encode()), kinds)
 
     def _content_parts(
         self, command: Command, programs: Mapping[str, Program], stdin: str | None, *, fresh: bool
@@ -158,26 +159,34 @@ class CommandRequests:
                 hasher = Hasher("program")
                 hasher.part("topology", program.topology.encode())
                 hasher.part("manifest", program.manifest.digest.encode())
-                yield Part(f"program/{name}", hasher.digest(), f"{program.format}, ir {program.ir_digest}")
+                yield Part(
+                    PartKind.PROGRAM,
+                    name,
+                    hasher.digest(),
+                    program.format,
+                    refs=(program.ir_digest, program.manifest.digest),
+                    version=program.format,
+                    value=os.path.basename(name),
+                )
                 continue
             if not fresh:
                 self._refuse_volatile(command, each)
             is_folder = os.path.isdir(each.path)
             digest = dir_digest(each.path, self._digests) if is_folder else self._digests.of_path(each.path)
-            yield Part(f"file/{name}", digest, digest[:12])
+            yield _file(name, name, digest)
         for path in command.responses:
             # Tools differ in how they take quotes and backslashes: the text counts, not only what it seems to say.
             with open(path, encoding="utf-8", errors="surrogateescape") as file:
                 text = self._places.keyed(file.read())
             digest = digest_bytes(os.fsencode(text))
-            yield Part(f"file/@{self._places.kept(path)}", digest, digest[:12])
+            yield _file(f"@{self._places.kept(path)}", path, digest)
         for path, key in command.weights.items():
             if key == "content":
                 digest = self._digests.of_path(path)
-                yield Part(f"file/weights {self._places.kept(path)}", digest, digest[:12])
+                yield _file(f"weights {self._places.kept(path)}", path, digest)
         if stdin is not None:
             digest = self._digests.of_path(stdin)
-            yield Part("file/standard input", digest, digest[:12])
+            yield Part(PartKind.FILE, "standard input", digest, digest[:12])
 
     def _refuse_volatile_text(self, command: Command) -> None:
         """A definition may hold what an input may not (``-DNOW=__TIME__``)."""
@@ -254,7 +263,7 @@ def host_part() -> Part:
     for name, value in (("machine", machine.machine), ("system", machine.sysname), ("cpu", " ".join(features))):
         hasher.part(name, value.encode())
     shown = f"{machine.machine} {machine.sysname}; {model or 'unknown processor'}: {' '.join(features)}"
-    return Part("platform", hasher.digest(), shown)
+    return Part(PartKind.PLATFORM, "", hasher.digest(), shown)
 
 
 def helper_path(name: str, command: Command, environ: Mapping[str, str]) -> str:
@@ -267,6 +276,14 @@ def helper_path(name: str, command: Command, environ: Mapping[str, str]) -> str:
     if found is None:
         raise UsageError(f"tool {name!r} is not an executable in PATH; install it, or give its path (--tool)")
     return found
+
+
+def _argument(name: str, digest: str, shown: str) -> Part:
+    return Part(PartKind.ARGUMENT, name, digest, shown, value="" if shown.endswith("…") else shown)
+
+
+def _file(name: str, path: str, digest: str) -> Part:
+    return Part(PartKind.FILE, name, digest, digest[:12], value=os.path.basename(path))
 
 
 def _name(text: str) -> str:

@@ -186,8 +186,8 @@ class Collector:
 
             def write(items: Sequence[Item] = items) -> None:
                 for item in items:
-                    if item.told is not None:
-                        self._store.summarise(item.name, item.told, item.entry.stage)
+                    if item.terms is not None:
+                        self._store.summarise(item.name, item.terms, item.entry.stage)
 
             self._store.index.atomically(write)
 

@@ -13,7 +13,7 @@ from cachec.events import read_log
 from cachec.maintain.catalogue import Catalogue, Damaged, Item
 from cachec.maintain.pins import Pinned
 from cachec.maintain.worth import Levels, Use, uses, worth
-from cachec.model import Digest, Fault, Leaf, Node, Record, Sequence, artifacts
+from cachec.model import RECORD_VERSION, Digest, Fault, Leaf, Node, Record, Sequence, artifacts
 from cachec.store.leases import Held
 from cachec.store.packing import state, unpack
 from cachec.store.store import Quarantined, Store
@@ -72,7 +72,7 @@ class Survey:
     facts: set[Digest] = field(default_factory=set)
     unsummarised: list[Item] = field(default_factory=list)
     pinned: Pinned = field(default_factory=lambda: Pinned(()))
-    levels: Levels = field(default_factory=lambda: Levels(version=1))
+    levels: Levels = field(default_factory=lambda: Levels(version=RECORD_VERSION))
 
     @property
     def nbytes(self) -> int:
@@ -101,8 +101,8 @@ def survey(store: Store, pinned: Pinned, on_fault: Callable[[Fault, str], None],
         found.entries.append(kept)
         found.counts.update(kept.needs)
         found.trees.update(kept.trees)
-        if item.told is not None:
-            found.facts.add(item.told.summary.facts)
+        if item.terms is not None:
+            found.facts.add(item.terms.summary.facts)
             if not item.is_summarised:
                 found.unsummarised.append(item)
     for name, row in store.index.rows("quarantine:"):
@@ -119,11 +119,11 @@ def levels_of(store: Store) -> Levels:
     """The row ``gc:``; a damaged one is as none."""
     try:
         row = store.index.read("gc:")
-        return Levels(version=1) if row is None else unpack(row, Levels, "gc:")
+        return Levels(version=RECORD_VERSION) if row is None else unpack(row, Levels, "gc:")
     except StoreFault as fault:
         if fault.fault not in {Fault.ROW_CORRUPT, Fault.ROW_VERSION, Fault.ROW_REFUSED}:
             raise
-        return Levels(version=1)
+        return Levels(version=RECORD_VERSION)
 
 
 def _kept(item: Item, used: dict[Digest, Use], levels: Levels, now: float, names: dict[Digest, Digest]) -> Kept:
@@ -135,7 +135,7 @@ def _kept(item: Item, used: dict[Digest, Use], levels: Levels, now: float, names
     # The size is that of its own results, not of what it shares: it must not depend on which entries are still there.
     size = sum(occupied(sizes[digest]) for digest in {digest for group in groups for digest in group})
     seconds = max((trace.seconds for trace in entry.traces), default=0.0)
-    needs = {*sizes, *(() if item.told is None else item.told.summary.kept)}
+    needs = {*sizes, *(() if item.terms is None else item.terms.summary.kept)}
     return Kept(
         name=item.name,
         state=item.state,

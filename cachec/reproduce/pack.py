@@ -11,7 +11,7 @@ import msgspec
 
 from cachec.base.hashing import digest_bytes
 from cachec.errors import ReproducerError, StoreFault
-from cachec.model import Digest, Entry, Inline, Leaf, Node, Part, Record, Trace, WeightSpec, artifacts
+from cachec.model import Digest, Entry, Inline, Leaf, Node, Part, PartKind, Record, Trace, WeightSpec, artifacts
 from cachec.model import Sequence as Several
 from cachec.reproduce import synthetic
 from cachec.reproduce.archive import packed
@@ -138,7 +138,10 @@ def _without_values(parts: Sequence[Part]) -> tuple[Part, ...]:
     """The parts, without the words for values of the project: there may be a secret deep in one, which ``why`` shows on
     this machine alone. Arguments are in the recipe.
     """
-    return tuple(Part(part.name, part.digest) if part.name.startswith(("arg/", "code/")) else part for part in parts)
+    return tuple(
+        Part(part.kind, part.name, part.digest) if part.kind in {PartKind.ARGUMENT, PartKind.CODE} else part
+        for part in parts
+    )
 
 
 def decoded(raw: bytes, what: str) -> Recipe:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from cachec import __version__
-from cachec.model import WeightSpec
+from cachec.model import PartKind, WeightSpec
 from cachec.reproduce.arguments import CodeOf, FileOf, Items, Long, Named, ProgramOf, Scalar, Value, WeightsOf
 from cachec.reproduce.mlir import pipeline_of
 from cachec.reproduce.recipe import Command, Recipe, Text, folder_name
@@ -16,7 +16,12 @@ if TYPE_CHECKING:
     from cachec.reproduce.pack import About
 
 #: Parts of the key that are listed: what a person needs in order to have the same.
-_LISTED = (("tool/", "Tools"), ("ambient/", "Library settings"), ("env/", "Environment"), ("platform", "Platform"))
+_LISTED = (
+    ("Tools", {PartKind.DISTRIBUTION, PartKind.EXECUTABLE}),
+    ("Library settings", {PartKind.AMBIENT}),
+    ("Environment", {PartKind.ENVIRONMENT}),
+    ("Platform", {PartKind.PLATFORM}),
+)
 
 
 def readme(about: About, recipe: Recipe, specs: Mapping[str, WeightSpec]) -> str:
@@ -36,11 +41,11 @@ def readme(about: About, recipe: Recipe, specs: Mapping[str, WeightSpec]) -> str
     lines += ["", "## Arguments of the stage", "", f"`{recipe.entry}`", ""]
     lines += [f"- `{name}`: {_told(value)}" for name, value in recipe.arguments.items()]
     lines += ["", *_weights(about, specs)]
-    for prefix, title in _LISTED:
-        found = [part for part in about.parts if part.name.startswith(prefix)]
+    for title, kinds in _LISTED:
+        found = [part for part in about.parts if part.kind in kinds]
         if found:
             lines += [f"## {title}", ""]
-            lines += [f"- `{part.name}`: {part.detail or part.digest[:12]}" for part in found]
+            lines += [f"- `{part.label}`: {part.detail or part.digest[:12]}" for part in found]
             lines += [""]
     if about.missing:
         lines += ["## Not in here", ""]

@@ -50,7 +50,7 @@ from cachec.store.leases import Leases
 from cachec.store.locks import KeyLock, Locks
 from cachec.store.objects import Objects
 from cachec.store.packing import pack, unpack
-from cachec.store.summaries import Told, told
+from cachec.store.summaries import SearchTerms, search_terms
 from cachec.store.usage import Usage
 
 #: Keys kept in the recent row of a stage.
@@ -270,7 +270,7 @@ class Store:
             return grown
 
         self.prepare()
-        summary = self._told(key, parts, said)
+        summary = self._terms(key, parts, said)
         added = self.objects.written()
         try:
             found = self.index.atomically(change)
@@ -279,14 +279,14 @@ class Store:
             raise
         self._published = (found,)
 
-    def _told(self, key: Digest, parts: ArtifactRef, said: Sequence[Part] | None) -> Told | None:
+    def _terms(self, key: Digest, parts: ArtifactRef, said: Sequence[Part] | None) -> SearchTerms | None:
         try:
-            return told(key, self.parts_of(parts) if said is None else said)
+            return search_terms(key, self.parts_of(parts) if said is None else said)
         except StoreFault as fault:
             self._on_fault(fault.fault, fault.detail)  # a search reads the parts then, and finds the same fault
             return None
 
-    def summarise(self, name: str, summary: Told, stage: str) -> None:
+    def summarise(self, name: str, summary: SearchTerms, stage: str) -> None:
         """Write the rows of a summary. name: namespace and key, as in the name of the entry's row."""
         facts, row = f"facts:{summary.summary.facts}", pack(summary.facts)
         try:

@@ -12,18 +12,14 @@ from cachec.errors import StoreFault
 from cachec.key.compare import Difference, differences, first_difference, nearest, spec_difference
 from cachec.key.operations import MAX_OPERATIONS, MAX_SHOWN, topology_difference
 from cachec.model import Fault, Part, Reason, WeightSpec
-
-
-def part(name: str, detail: str = "", content: str | None = None) -> Part:
-    return Part(name, digest_bytes((detail if content is None else content).encode()), detail)
-
+from tests.parts import part
 
 BASE = (
     part("stage/pkg.lower", ""),
     part("code/pkg.lower", "pkg.py:3"),
     part("code/pkg.scale", "pkg.py:9"),
-    part("code/pkg.FACTOR", "2"),
-    part("tool/jaxlib", "jaxlib 0.10.1"),
+    part("code/pkg.FACTOR", "2", value="2"),
+    part("distribution/jaxlib", "jaxlib 0.10.1"),
     part("ambient/jax/enable_x64", "unset"),
     part("env/XLA_FLAGS", "unset"),
     part("platform", "x86_64"),
@@ -33,8 +29,10 @@ BASE = (
 
 
 def changed(name: str, detail: str, content: str | None = None) -> tuple[Part, ...]:
-    assert any(each.name == name for each in BASE)
-    return tuple(part(name, detail, content) if each.name == name else each for each in BASE)
+    assert any(each.label == name for each in BASE)
+    return tuple(
+        part(name, detail, content, value=detail if each.value else "") if each.label == name else each for each in BASE
+    )
 
 
 @pytest.mark.parametrize(
@@ -42,9 +40,9 @@ def changed(name: str, detail: str, content: str | None = None) -> tuple[Part, .
     [
         ("stage/pkg.lower", "2", Reason.STAGE_CHANGED, "stage pkg.lower: '' -> 2"),
         ("code/pkg.lower", "pkg.py:4", Reason.CODE_CHANGED, "stage function pkg.lower changed (pkg.py:4)"),
-        ("code/pkg.scale", "pkg.py, too long", Reason.CODE_CHANGED, "helper pkg.scale changed"),
+        ("code/pkg.scale", "pkg.py, too long", Reason.CODE_CHANGED, "helper pkg.scale changed (pkg.py, too long)"),
         ("code/pkg.FACTOR", "3", Reason.CODE_CHANGED, "value pkg.FACTOR: 2 -> 3"),
-        ("tool/jaxlib", "jaxlib 0.10.2", Reason.TOOL_CHANGED, "tool jaxlib: jaxlib 0.10.1 -> jaxlib 0.10.2"),
+        ("distribution/jaxlib", "jaxlib 0.10.2", Reason.TOOL_CHANGED, "tool jaxlib: jaxlib 0.10.1 -> jaxlib 0.10.2"),
         ("ambient/jax/enable_x64", "True", Reason.AMBIENT_CHANGED, "ambient jax/enable_x64: unset -> True"),
         ("env/XLA_FLAGS", "-x", Reason.ENVIRONMENT_CHANGED, "environment XLA_FLAGS: unset -> -x"),
         ("platform", "aarch64", Reason.PLATFORM_CHANGED, "platform: x86_64 -> aarch64"),
@@ -55,7 +53,7 @@ def changed(name: str, detail: str, content: str | None = None) -> tuple[Part, .
 def test_each_kind_of_part_has_its_reason_and_words(name: str, detail: str, reason: Reason, words: str) -> None:
     found = first_difference(BASE, changed(name, detail))
     assert (found.reason, found.detail) == (reason, words)
-    assert [each.name for each in found.parts] == [name]
+    assert [each.part.label for each in found.parts] == [name]
 
 
 def test_equal_parts_have_no_difference() -> None:
@@ -70,11 +68,22 @@ def test_the_detail_alone_is_no_difference_and_the_digest_alone_is() -> None:
     assert found.reason is Reason.OPTION_CHANGED
 
 
-def test_code_digests_are_not_shown() -> None:
-    old = (part("stage/lower"), part("code/pkg.scale", "0123456789ab"), part("code/pkg.lower", "", "1"))
-    new = (part("stage/lower"), part("code/pkg.scale", "ba9876543210"), part("code/pkg.lower", "", "2"))
+def test_a_value_is_told_from_code_by_its_field_whatever_it_looks_like() -> None:
+    old = (
+        part("stage/lower"),
+        part("code/pkg.SEED", "12345678", value="12345678"),
+        part("code/pkg.scale", "2", "1"),
+        part("code/pkg.lower", "", "1"),
+    )
+    new = (
+        part("stage/lower"),
+        part("code/pkg.SEED", "0123456789ab", value="0123456789ab"),
+        part("code/pkg.scale", "2", "2"),
+        part("code/pkg.lower", "", "2"),
+    )
     assert [each.words for each in differences(old, new)] == [
-        "helper pkg.scale changed",
+        "value pkg.SEED: 12345678 -> 0123456789ab",
+        "helper pkg.scale changed (2)",
         "stage function pkg.lower changed",
     ]
 
@@ -87,20 +96,21 @@ def test_the_stage_of_a_script_is_named_after_main() -> None:
 
 def test_added_and_removed_parts() -> None:
     found = differences(BASE, (*BASE[:-2], part("arg/sequence", "16"), part("code/pkg.more")))
+    more, sequence, seq, table = (part("code/pkg.more"), part("arg/sequence", "16"), *BASE[-2:])
     assert [(each.words, each.old, each.new) for each in found] == [
-        ("helper pkg.more added", None, ""),
-        ("sequence added: 16", None, "16"),
-        ("seq removed, was 16", "16", None),
-        ("file table removed, was t.csv 1234", "t.csv 1234", None),
+        ("helper pkg.more added", None, more),
+        ("sequence added: 16", None, sequence),
+        ("seq removed, was 16", seq, None),
+        ("file table removed, was t.csv 1234", table, None),
     ]
 
 
 def test_what_was_done_on_purpose_is_told_before_what_follows() -> None:
-    old = (part("weights/w", "1"), part("program/p", "1"), part("arg/layers", "6"), part("tool/x", "1"))
-    new = (part("weights/w", "2"), part("program/p", "2"), part("arg/layers", "5"), part("tool/x", "2"))
+    old = (part("weights/w", "1"), part("program/p", "1"), part("arg/layers", "6"), part("distribution/x", "1"))
+    new = (part("weights/w", "2"), part("program/p", "2"), part("arg/layers", "5"), part("distribution/x", "2"))
     found = first_difference(old, new)
     assert found.reason is Reason.TOOL_CHANGED
-    assert [each.name for each in found.parts] == ["tool/x", "arg/layers", "program/p", "weights/w"]
+    assert [each.part.label for each in found.parts] == ["distribution/x", "arg/layers", "program/p", "weights/w"]
 
 
 def test_a_program_inside_of_an_argument_is_told_instead_of_the_argument() -> None:
@@ -127,7 +137,7 @@ def test_long_details_are_cut_around_the_difference() -> None:
 
 
 def test_nearest_shares_most_parts_and_of_equals_is_the_first() -> None:
-    far = tuple(part(each.name, each.detail, "other") for each in BASE)
+    far = tuple(part(each.label, each.detail, "other") for each in BASE)
     one, two = changed("arg/seq", "32"), changed("platform", "z80")
     assert nearest([("far", far), ("one", one), ("two", two)], BASE) == ("one", one)
     assert nearest([("two", two), ("one", one)], BASE) == ("two", two)
@@ -145,13 +155,13 @@ def spec(name: str, shape: tuple[int, ...] = (4, 3), dtype: str = "float32") -> 
 class Artifacts(dict[str, bytes]):
     def program(self, text: bytes, topology: str, form: str = "jax:stablehlo") -> Part:
         self[digest_bytes(text)] = text
-        return part("program/model", f"{form}, {len(text)} bytes, ir {digest_bytes(text)}", topology)
+        return part("program/model", form, topology, version=form, refs=(digest_bytes(text),))
 
     def weights(self, specs: list[WeightSpec], rank: str = "") -> Part:
         data = msgspec.json.encode(specs)
         self[digest_bytes(data)] = data
-        detail = f"{len(specs)} weights{rank}, manifest {digest_bytes(data)}"
-        return part("weights/w", detail)
+        digest = digest_bytes(data)
+        return part("weights/w", f"{len(specs)} weights{rank}", digest + rank, refs=(digest,))
 
 
 def test_programs_are_told_by_their_operations() -> None:

@@ -19,8 +19,9 @@ from cachec.store.leases import collecting
 from cachec.store.objects import REFRESH_SECONDS
 from cachec.store.packing import pack
 from cachec.store.store import Quarantined, references
+from tests.parts import part, tool
 
-from .conftest import DAY, Yard, key_of, part
+from .conftest import DAY, Yard, key_of
 
 KEYS = [key_of(number) for number in range(8)]
 
@@ -183,8 +184,8 @@ def test_what_why_shows_stays_with_its_entry(yard: Yard) -> None:
     """The IR and the manifests that parts name are needed, though no trace refers to them."""
     ir, manifest = (yard.store.objects.add_bytes(data) for data in (b"module {}", b"[]"))
     parts = (
-        part("program/p", f"jax:stablehlo, ir {ir.digest}"),
-        part("weights/w", f"0 weights, manifest {manifest.digest}"),
+        part("program/p", "jax:stablehlo", refs=(ir.digest,)),
+        part("weights/w", "0 weights", refs=(manifest.digest,)),
     )
     yard.publish(KEYS[0], parts=parts)
     loose = yard.store.objects.add_bytes(b"loose")
@@ -260,7 +261,9 @@ def test_quarantined_entries_stay_a_week(yard: Yard) -> None:
     fill(yard, 2)
     for number, age in enumerate((QUARANTINE_SECONDS - 5, QUARANTINE_SECONDS + 5)):
         row = yard.store.index.read(f"entry:default:{KEYS[number]}") or b""
-        put_away = Quarantined(version=1, key=KEYS[number], stage="s", reason="differs", time=yard.now - age, row=row)
+        put_away = Quarantined(
+            version=RECORD_VERSION, key=KEYS[number], stage="s", reason="differs", time=yard.now - age, row=row
+        )
         yard.store.index.write(f"quarantine:default:{KEYS[number]}", pack(put_away), "s")
         yard.store.invalidate(KEYS[number])
     yard.maintainer.collect(limit=0)
@@ -360,8 +363,8 @@ def test_a_folder_that_is_stored_malformed_is_told_and_stops_nothing(yard: Yard)
 
 
 def test_facts_that_nothing_needs_go(yard: Yard) -> None:
-    yard.publish(KEYS[0], parts=(part("tool/a", "a 1"),))
-    yard.publish(KEYS[1], parts=(part("tool/a", "a 2"),))
+    yard.publish(KEYS[0], parts=(tool("a", "1"),))
+    yard.publish(KEYS[1], parts=(tool("a", "2"),))
     assert len(list(yard.store.index.keys(prefix="facts:"))) == 2
     yard.store.invalidate(KEYS[0])
     yard.maintainer.collect(limit=0)

@@ -16,8 +16,9 @@ from cachec.maintain import Maintainer, Selector
 from cachec.maintain.selector import module_names
 from cachec.model import Fault, Read
 from cachec.weights.library.owned import WeightStore
+from tests.parts import option, part, tool
 
-from .conftest import DAY, Yard, key_of, part
+from .conftest import DAY, Yard, key_of
 
 MANIFEST = json.dumps([{"name": "decoder.0.weight"}, {"name": "decoder.1.bias"}]).encode()
 
@@ -41,27 +42,40 @@ def named(yard: Yard) -> dict[str, str]:
     )
     keys = {name: key_of(number) for number, name in enumerate(names)}
     manifest = digest_bytes(MANIFEST)
-    jaxlib = part("tool/jaxlib", "jaxlib 0.10.0")
+    jaxlib = tool("jaxlib", "0.10.0")
+    clang = part("executable/clang", "clang 6ed9cd818fda, libc.so.6 0e0c431afddf", version="6ed9cd818fda")
     publish = yard.publish
-    publish(keys["plain"], parts=(part("arg/target", "'cpu'"),))
-    publish(keys["stage"], stage="other.lower", parts=(part("arg/target", "'gpu'"),), ago=10 * DAY)
+    publish(keys["plain"], parts=(option("target", "'cpu'"),))
+    publish(keys["stage"], stage="other.lower", parts=(option("target", "'gpu'"),), ago=10 * DAY)
     publish(keys["tag"], tags=("nightly", "big"))
-    publish(keys["tool"], parts=(jaxlib, part("arg/n", "1"), part("program/program", f"mlir:text, ir {'0' * 64}")))
-    publish(keys["tool-version"], parts=(part("tool/jaxlib", "jaxlib 0.9.1; not as installed: a.py is 1"),))
-    publish(keys["executable"], parts=(part("tool/clang", "clang 6ed9cd818fda, clang/libc.so.6 0e0c431afddf"),))
-    publish(keys["option"], parts=(part("arg/target", "'cuda'"), part("arg/n", "3")))
-    publish(keys["weight"], parts=(part("weights/w", f"2 weights, manifest {manifest}"),), manifest=MANIFEST)
+    publish(
+        keys["tool"],
+        parts=(jaxlib, option("n", "1"), part("program/program", "mlir:text", version="mlir:text")),
+    )
+    publish(
+        keys["tool-version"],
+        parts=(tool("jaxlib", "0.9.1", "; not as installed: a.py is 1"),),
+    )
+    publish(
+        keys["executable"],
+        parts=(clang,),
+    )
+    publish(keys["option"], parts=(option("target", "'cuda'"), option("n", "3")))
+    publish(keys["weight"], parts=(part("weights/w", "2 weights", refs=(manifest,)),), manifest=MANIFEST)
     publish(keys["read"], reads=(Read("weight", "w", "scale", "a" * 64), Read("file", "/src/x.h", "", "b" * 64)))
     publish(keys["code"], parts=(part("code/pkg.mod.helper#2", "mod.py:3"), part("code/pkg.model.f", "model.py:1")))
     publish(
         keys["file"],
         parts=(
-            part("file/depends/flags.txt", "0123456789ab"),
-            part("file/model", "my model.onnx 0123456789ab"),
+            part("file/depends/flags.txt", "0123456789ab", value="flags.txt"),
+            part("file/model", "my model.onnx 0123456789ab", value="my model.onnx"),
         ),
     )
-    files = (part("file/src/a.c", "0123456789ab"), part("file/@flags.rsp", "0123456789ab"))
-    program = part("program/model.mlir", f"mlir:text, ir {'0' * 64}")
+    files = (
+        part("file/src/a.c", "0123456789ab", value="a.c"),
+        part("file/@flags.rsp", "0123456789ab", value="flags.rsp"),
+    )
+    program = part("program/model.mlir", "mlir:text", value="model.mlir")
     publish(keys["command"], stage="exec:cc", parts=(*files, program))
     return keys
 
@@ -165,7 +179,7 @@ def test_damaged_summaries_and_facts_are_told_and_done_without(
 
 def test_an_entry_whose_parts_are_gone_too_is_found_by_what_its_row_says(yard: Yard) -> None:
     key = key_of(1)
-    yard.publish(key, tags=("a",), parts=(part("tool/x", "x 1"),))
+    yard.publish(key, tags=("a",), parts=(tool("x", "1"),))
     yard.store.index.delete(f"summary:default:{key}")
     (entry,) = yard.store.entries()
     yard.store.objects.remove(entry.parts.digest)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from cachec.base.hashing import EMPTY, Hasher
 from cachec.errors import UsageError
-from cachec.model import Part
+from cachec.model import Part, PartKind
 
 #: A variable with one of these in its name counts, and is never shown.
 _SECRET_WORDS = ("TOKEN", "SECRET", "PASSWORD", "PASSWD", "CREDENTIAL", "KEY")
@@ -37,7 +37,7 @@ def environment_parts(names: Iterable[str], environ: Mapping[str, str]) -> tuple
     for name in sorted(set(names)):
         if not name or "=" in name or "\0" in name:
             raise UsageError(f"env={name!r} is not the name of a variable: it must not be empty nor hold '=' or NUL")
-        parts.append(Part(f"env/{name}", variable_digest(name, environ), _shown(name, environ.get(name))))
+        parts.append(Part(PartKind.ENVIRONMENT, name, variable_digest(name, environ), _shown(name, environ.get(name))))
     return tuple(parts)
 
 

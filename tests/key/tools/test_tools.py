@@ -96,7 +96,7 @@ def part(site: Path) -> Part:
 def test_the_same_wheel_in_two_places_is_the_same_tool(tmp_path: Path) -> None:
     one, two = wheel(tmp_path / "a/site", script="comp-run"), wheel(tmp_path / "b/c/site", script="comp-run")
     assert part(one) == part(two)
-    assert part(one).name == "tool/comp"
+    assert part(one).label == "distribution/comp"
     assert part(one).detail == "comp 1.0"
 
 
@@ -297,7 +297,7 @@ def test_the_sha256_of_a_doubtful_file_is_remembered_by_content(tmp_path: Path) 
 def test_a_real_distribution() -> None:
     tools = ToolKeys(FileDigests(), Distributions())
     found = tools.distribution("msgspec")
-    assert found.name == "tool/msgspec"
+    assert found.label == "distribution/msgspec"
     assert found.detail.startswith("msgspec 0.")
     assert tools.distribution("msgspec", fresh=True) == found
 
