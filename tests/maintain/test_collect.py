@@ -200,6 +200,26 @@ def test_what_why_shows_stays_with_its_entry(yard: Yard) -> None:
     assert yard.objects() == set()
 
 
+def test_a_digest_in_the_words_of_a_part_keeps_nothing(yard: Yard) -> None:
+    """Only ``refs`` do, wherever the digest stands: in a detail, a value, a version, a name; of whatever kind it is."""
+    mentioned = yard.store.objects.add_bytes(b"mentioned")
+    referred = yard.store.objects.add_bytes(b"referred")
+    words = f"ir {mentioned.digest}, manifest {mentioned.digest}"
+    parts = (
+        part("program/p", words, version=words, value=words),
+        part("weights/w", words),
+        part(f"arg/{mentioned.digest}", words, value=words),
+        part("file/f", "", refs=(referred.digest,)),
+    )
+    yard.publish(KEYS[0], parts=parts)
+    yard.age()
+    for gone in ((), ("summary:default:" + KEYS[0],)):
+        yard.store.index.delete_many(gone)
+        yard.maintainer.collect(limit=0)
+        assert referred.digest in yard.objects()
+        assert mentioned.digest not in yard.objects()
+
+
 def test_entries_of_other_namespaces_count_and_go_too(yard: Yard) -> None:
     fill(yard, 4)
     other = Yard(yard.folder, "other")

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -138,6 +139,81 @@ def test_a_selector(yard: Yard, named: dict[str, str], given: Any, expected: set
     yard.store.index.delete_many(summaries)
     assert found(yard, named, **given) == expected
     assert yard.faults == []
+
+
+#: Details that, read as data, would say something else than their parts.
+_MISLEADING = (
+    "",
+    "x" * 5000,
+    "jaxlib 0.9.1",
+    "cuda",
+    "'cuda'",
+    "3",
+    "clang 6ed9cd818fda, a b",
+    "a.c 0123456789ab",
+    "0" * 64,
+)
+
+
+@pytest.mark.parametrize("detail", _MISLEADING)
+def test_no_selector_reads_words_for_people(yard: Yard, named: dict[str, str], detail: str) -> None:
+    """Entries are the same to every selector, to gc and to --stale, whatever the details of their parts say."""
+    given: list[Any] = [
+        {"tools": (text,)} for text in ("jaxlib", "jax*==0.9*", "clang==6ed9cd*", "a", "x" * 9, "jaxlib==0.10.0")
+    ]
+    given += [{"options": (text,)} for text in ("target=cuda", "n=3", "n=cuda", "target")]
+    given += [{"weights": ("decoder.*",)}, {"stale": True}]
+    given += [{"sources": (f"/x/{name}",)} for name in ("a.c", "my model.onnx", "pkg/mod.py", "model.mlir", "x.h")]
+    before = [found(yard, named, **each) for each in given]
+    terms = {item.entry.key: item.terms for item in yard.maintainer.find(Selector(tools=("*",)))}
+    assert sum(map(bool, before)) > 10
+    for item in list(yard.store.entries()):
+        parts = [msgspec.structs.replace(each, detail=detail) for each in yard.store.parts(item)]
+        ref = yard.store.objects.add_bytes(msgspec.json.encode(parts))
+        yard.store.publish(item.key, item.stage, item.tags, ref, item.traces[0])
+    assert [found(yard, named, **each) for each in given] == before
+    assert {item.entry.key: item.terms for item in yard.maintainer.find(Selector(tools=("*",)))} == terms
+
+
+def test_an_option_is_matched_whole_or_not_at_all(cache: cachec.Cache) -> None:
+    @cache.stage()
+    def lower(text: str, n: int = 0) -> int:
+        return len(text) + n
+
+    maintainer = Maintainer(cache.store, on_fault=lambda *_: None)
+    short, long = "a" * 150 + "…", "b" * 250
+    for text in (short, short + "!", long, long + "!"):
+        lower(text)
+
+    def matching(text: str) -> int:
+        return len(list(maintainer.find(Selector(options=(f"text={text}",)))))
+
+    assert [matching(text) for text in (short, repr(short), short[:80], long, long + "!", "")] == [1, 1, 0, 0, 0, 0]
+    assert len(list(maintainer.find(Selector(options=("n=0",))))) == 4
+
+
+def test_tools_by_version_of_what_a_stage_used(cache: cachec.Cache) -> None:
+    @cache.stage(tools=["msgspec", "/bin/sh"])
+    def lower(n: int) -> int:
+        return n
+
+    lower(1)
+    maintainer = Maintainer(cache.store, on_fault=lambda *_: None)
+    content = digest_bytes(Path("/bin/sh").read_bytes())[:12]
+
+    def matching(text: str) -> int:
+        return len(list(maintainer.find(Selector(tools=(text,)))))
+
+    version = msgspec.__version__
+    wanted = (
+        f"msgspec=={version}",
+        f"msgspec=={version[:2]}*",
+        "msgspec==0.0.1",
+        f"sh=={content}",
+        "sh==0",
+        f"sh=={version}",
+    )
+    assert [matching(text) for text in wanted] == [1, 1, 0, 1, 0, 0]
 
 
 def test_keys(yard: Yard, named: dict[str, str]) -> None:

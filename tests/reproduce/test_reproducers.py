@@ -59,7 +59,7 @@ def test_what_is_in_it(project: Project, program: cachec.Program) -> None:
     assert found["work/in.mlir"] == program.ir
     assert found["manifests/0.json"] == program.manifest.encoded()
     about = msgspec.json.decode(found["reproducer.json"], type=About)
-    names = {part.name for part in about.parts}
+    names = {part.label for part in about.parts}
     assert {"env/PROJECT_FLAG", "platform", "arg/flag", "program/program"} <= names
     assert about.stage == "repro_project.upper"
     readme = found["README.md"].decode()
