@@ -16,7 +16,7 @@ from cachec.events import EventLog
 from cachec.key.arguments import GlobalKeys
 from cachec.key.code.fingerprint import CodeKeys
 from cachec.key.dependencies import Dependencies
-from cachec.key.request import Options, Requests
+from cachec.key.request import Requests, StageOptions
 from cachec.key.tools.tools import ToolKeys
 from cachec.model import Digest, Fault, Mode, Outcome
 from cachec.programs.registry import Plugins
@@ -143,7 +143,7 @@ class Cache:
             ):
                 if isinstance(value, str):
                     raise UsageError(f"{option}={value!r} is a str; give a list: {option}=[{value!r}]")
-            options = Options(
+            options = StageOptions(
                 name=name or f"{wrapped.__module__}.{wrapped.__qualname__}",
                 version=version,
                 ignore=frozenset(ignore),

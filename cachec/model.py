@@ -312,7 +312,7 @@ class Trace(msgspec.Struct, frozen=True, kw_only=True):
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
     """All that is known under one key: one row of the index. The row repeats its key; another key there is a miss.
 
-    parts: the artifact that holds the named parts and the recipe of the newest run as JSON (``Described``), for ``why``
+    parts: the artifact that holds the parts and the recipe of the newest run as JSON (``KeyDescription``), for ``why``
     and reproducers; it is not needed for a hit.
     """
 
@@ -324,8 +324,8 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     traces: tuple[Trace, ...]
 
 
-class Described(msgspec.Struct, frozen=True):
-    """What is told of an entry. recipe: how the stage was called, see ``reproduce.recipe``; null where nobody said."""
+class KeyDescription(msgspec.Struct, frozen=True):
+    """What an entry's key was made of. recipe: how the stage was called, see ``reproduce.recipe``; null without one."""
 
     parts: tuple[Part, ...]
     recipe: msgspec.Raw = msgspec.Raw(b"null")

@@ -187,7 +187,7 @@ class _Collector:
     def _file(self, value: File | Dir | PurePath, path: str) -> Payload:
         place = os.fspath(value)
         try:
-            digest = dir_digest(place, self._digests) if os.path.isdir(place) else self._digests.of_path(place)
+            digest = path_digest(place, self._digests)
         except OSError as error:
             raise UnkeyableArgument(
                 f"argument {path} is a path and keyed by the content of {place!r}, which can't be read: "
@@ -287,7 +287,7 @@ class GlobalKeys:
     def _special(self, value: object, path: str) -> bytes | None:
         if isinstance(value, File | Dir):
             place = os.fspath(value)
-            digest = dir_digest(place, self._digests) if os.path.isdir(place) else self._digests.of_path(place)
+            digest = path_digest(place, self._digests)
             return digest.encode() + _beside_content(value, place)[0]
         if isinstance(value, PurePath):
             return b"path " + os.fsencode(value)
@@ -300,6 +300,11 @@ class GlobalKeys:
             return None
         plugin = self._plugins.for_type(type(value))
         return plugin.fingerprint(value).digest.encode() if plugin is not None else None
+
+
+def path_digest(path: str, digests: FileDigests) -> str:
+    """The content of a file, or of a folder as in ``dir_digest``. Raises OSError where it can't be read."""
+    return dir_digest(path, digests) if os.path.isdir(path) else digests.of_path(path)
 
 
 def dir_digest(root: str | os.PathLike[str], digests: FileDigests) -> str:

@@ -10,7 +10,7 @@ from cachec.errors import StoreFault
 from cachec.key.operations import shown_pair, topology_difference
 from cachec.model import Part, PartKind, Reason, WeightSpec
 
-__all__ = ["Difference", "PartDifference", "differences", "first_difference", "nearest", "spec_difference"]
+__all__ = ["KeyDifference", "PartDifference", "differences", "first_difference", "nearest", "spec_difference"]
 
 #: The reason that a part's kind gives and the word before its name, in the order in which differences are told: what a
 #: user did on purpose (the stage, its code) before what follows from it, the program and the weights last.
@@ -54,7 +54,7 @@ class PartDifference(msgspec.Struct, frozen=True):
         return _either(self.old, self.new)
 
 
-class Difference(msgspec.Struct, frozen=True):
+class KeyDifference(msgspec.Struct, frozen=True):
     """How a key differs from an older one: the first difference, and every part that differs."""
 
     reason: Reason
@@ -83,7 +83,7 @@ def nearest(candidates: Iterable[tuple[str, Sequence[Part]]], new: Sequence[Part
     return best
 
 
-def first_difference(old: Sequence[Part], new: Sequence[Part], fetch: Fetch | None = None) -> Difference:
+def first_difference(old: Sequence[Part], new: Sequence[Part], fetch: Fetch | None = None) -> KeyDifference:
     """The reason of a miss against an older key. ``fetch`` lets programs and specs be told by content.
 
     ``parts`` names every differing part; only the first one is looked into. Where none differs, the reason is
@@ -91,10 +91,10 @@ def first_difference(old: Sequence[Part], new: Sequence[Part], fetch: Fetch | No
     """
     pairs = _differing(old, new)
     if not pairs:
-        return Difference(Reason.ENTRY_GONE, "no part of the key differs", ())
+        return KeyDifference(Reason.ENTRY_GONE, "no part of the key differs", ())
     functions = _stage_functions(new)
     parts = tuple(_difference(*pair, functions, None if at else fetch) for at, pair in enumerate(pairs))
-    return Difference(parts[0].reason, parts[0].words, parts)
+    return KeyDifference(parts[0].reason, parts[0].words, parts)
 
 
 def differences(old: Sequence[Part], new: Sequence[Part], fetch: Fetch | None = None) -> tuple[PartDifference, ...]:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol
 from cachec.base.distributions import Distributions
 from cachec.base.hashing import FileDigests, Hasher, digest_bytes, frame
 from cachec.errors import UsageError
-from cachec.key.arguments import ArgumentKeys, Found, Payload, dir_digest
+from cachec.key.arguments import ArgumentKeys, Found, Payload, path_digest
 from cachec.key.code.fingerprint import CodeKey, CodeKeys
 from cachec.key.tools.environment import environment_parts
 from cachec.key.tools.platform import platform_part
@@ -27,7 +27,7 @@ _DOMAIN = frame("domain", b"key")
 
 
 @dataclass(frozen=True)
-class Options:
+class StageOptions:
     """What ``cache.stage(...)`` was told; see there."""
 
     name: str
@@ -50,7 +50,7 @@ class Options:
 class StageLike(Protocol):
     """What a stage shows to the key layer; ``cachec.stage.Stage`` is one."""
 
-    options: Options
+    options: StageOptions
 
     @property
     def __wrapped__(self) -> Any: ...
@@ -150,7 +150,9 @@ class Requests:
         parts.append(platform_part(portable=not platform))
         return parts
 
-    def _own_parts(self, options: Options, code: CodeKey, distributions: set[str], *, fresh: bool) -> Iterable[Part]:
+    def _own_parts(
+        self, options: StageOptions, code: CodeKey, distributions: set[str], *, fresh: bool
+    ) -> Iterable[Part]:
         yield options.part
         yield from code.parts
         for tool in options.tools:
@@ -168,7 +170,7 @@ class Requests:
     def _depends(self, path: str | os.PathLike[str]) -> Part:
         place = os.fspath(path)
         try:
-            digest = dir_digest(place, self._digests) if os.path.isdir(place) else self._digests.of_path(place)
+            digest = path_digest(place, self._digests)
         except OSError as error:
             raise UsageError(f"depends={place!r} can't be read: {error.strerror}; name an existing file") from error
         base = os.path.basename(place)

@@ -17,7 +17,7 @@ from cachec import __version__
 from cachec.base import fsio
 from cachec.commands.run import WATCHED_FILESYSTEMS
 from cachec.key.tools.elf import DEFAULT_FOLDERS, ElfError, read_elf
-from cachec.key.tools.executables import Finder, Program, interpreter_name, which
+from cachec.key.tools.executables import Executable, Finder, interpreter_name, which
 from cachec.launcher import adapters, direct
 from cachec.launcher.arguments import Command, configuration_patterns
 from cachec.launcher.outputs import lock_of
@@ -220,7 +220,7 @@ class _Writer:
         if name and depth < _MAX_DEPTH:
             self._looked_up(name, environ, depth + 1)
 
-    def _loaded(self, program: Program, environ: dict[str, str]) -> None:
+    def _loaded(self, program: Executable, environ: dict[str, str]) -> None:
         self._file_or_absent(program.path, self._digests.of_installed(program.path))
         folders: set[str] = set()
         for _, path in program.files:

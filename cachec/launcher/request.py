@@ -11,7 +11,7 @@ from typing import Any
 from cachec.base.distributions import Distributions
 from cachec.base.hashing import FileDigests, Hasher, digest_bytes, frame
 from cachec.errors import UsageError
-from cachec.key.arguments import Found, dir_digest
+from cachec.key.arguments import Found, path_digest
 from cachec.key.tools.environment import environment_parts
 from cachec.key.tools.executables import which
 from cachec.key.tools.platform import CPUINFO, cpu_features
@@ -171,9 +171,7 @@ class CommandRequests:
                 continue
             if not fresh:
                 self._refuse_volatile(command, each)
-            is_folder = os.path.isdir(each.path)
-            digest = dir_digest(each.path, self._digests) if is_folder else self._digests.of_path(each.path)
-            yield _file(name, name, digest)
+            yield _file(name, name, path_digest(each.path, self._digests))
         for path in command.responses:
             # Tools differ in how they take quotes and backslashes: the text counts, not only what it seems to say.
             with open(path, encoding="utf-8", errors="surrogateescape") as file:

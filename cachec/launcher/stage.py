@@ -15,7 +15,7 @@ from cachec.base.hashing import FileDigests
 from cachec.config import Settings
 from cachec.events import EventLog
 from cachec.key.dependencies import Dependencies
-from cachec.key.request import Options as StageOptions
+from cachec.key.request import StageOptions
 from cachec.launcher.arguments import Command
 from cachec.launcher.places import Places, current_folder
 from cachec.launcher.request import CommandRequests

@@ -9,7 +9,7 @@ from cachec.errors import StoreFault
 from cachec.model import Digest, Entry, Fault
 from cachec.store.packing import state, unpack
 from cachec.store.store import Store, references
-from cachec.store.summaries import Facts, SearchTerms, Summary, search_terms
+from cachec.store.summaries import CallSummary, Facts, SearchTerms, search_terms
 
 
 class Item(NamedTuple):
@@ -89,7 +89,7 @@ class Catalogue:
         if row is None:
             return None
         try:
-            summary = unpack(row, Summary, f"summary of {key}")
+            summary = unpack(row, CallSummary, f"summary of {key}")
         except StoreFault as fault:
             self._on_fault(fault.fault, fault.detail)
             return None

@@ -28,7 +28,7 @@ from cachec.maintain.catalogue import Item
 from cachec.maintain.orphans import GRACE_SECONDS, Sweep
 from cachec.maintain.pins import Pins
 from cachec.maintain.plans import BATCH, remove_rows
-from cachec.maintain.survey import Kept, Survey, survey
+from cachec.maintain.survey import Candidate, Survey, survey
 from cachec.maintain.workers import in_threads
 from cachec.model import RECORD_VERSION, Digest, Fault
 from cachec.store import usage
@@ -82,7 +82,7 @@ class Collected:
 
 @dataclass(slots=True)
 class _Plan:
-    evicted: list[Kept]
+    evicted: list[Candidate]
     orphans: set[Digest]
     after: int
 
@@ -156,7 +156,7 @@ class Collector:
         }
         after = found.nbytes - sum(found.objects[digest][0] for digest in orphans)
         counts = Counter(found.counts)
-        evicted: list[Kept] = []
+        evicted: list[Candidate] = []
         old = None if older_than is None else self._now - older_than
         for entry in sorted(found.entries, key=lambda each: (each.worth, each.last, each.name)):
             if not (old is not None and entry.last < old) and (limit is None or after <= limit):
@@ -191,7 +191,9 @@ class Collector:
 
             self._store.index.atomically(write)
 
-    def _evict(self, found: Survey, evicted: list[Kept], held: Held, done: Collected) -> tuple[set[Digest], set[str]]:
+    def _evict(
+        self, found: Survey, evicted: list[Candidate], held: Held, done: Collected
+    ) -> tuple[set[Digest], set[str]]:
         """Remove the rows of these entries; which artifacts are needed by nothing from then on, and which rows went."""
         doomed = frozenset[Digest]().union(*found.condemned.values())
         doomed = frozenset(digest for digest in doomed if not found.counts[digest])
@@ -208,7 +210,7 @@ class Collector:
             freed: set[Digest] = set()
 
             def condemn(
-                gone: frozenset[str], going: dict[str, Kept] = going, row: bytes = row, freed: set[Digest] = freed
+                gone: frozenset[str], going: dict[str, Candidate] = going, row: bytes = row, freed: set[Digest] = freed
             ) -> None:
                 counts = Counter({digest: found.counts[digest] for name in gone for digest in going[name].needs})
                 freed.clear()

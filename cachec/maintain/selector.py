@@ -32,8 +32,9 @@ class Selector:
     keys: first characters of keys, 6 or more. stages: names, or the last part of one. tags: exact. tools: ``NAME`` or
     ``NAME==VERSION`` of a distribution or executable, both with ``*`` and ``?``; commands that a run called count.
     options: ``NAME`` or ``NAME=VALUE`` of an argument, whose value takes at most 200 characters. weights: names of
-    weights that the stage was given or has read, with ``*`` and ``?``. revisions: names or first digits of revisions that the store owns: entries that depend on the
-    bytes of one of their weights. sources: files, or folders, that the code, an argument or a read comes from.
+    weights that the stage was given or has read, with ``*`` and ``?``. revisions: names or first digits of revisions
+    that the store owns: entries that depend on the bytes of one of their weights. sources: files, or folders, that the
+    code, an argument or a read comes from.
     older_than, newer_than: seconds since the entry was last made. stale: only those that can't hit any more, as far as
     their tools and the files they read tell.
 
@@ -193,7 +194,7 @@ def _source(text: str, around: Surroundings) -> Match:
 
     code = _of_facts(in_code)
     # Where a file lay is not in the key.
-    given = _of_given(lambda each: each.kind in {PartKind.FILE, PartKind.PROGRAM} and base and each.value == base)
+    given = _of_given(lambda each: each.kind in {PartKind.FILE, PartKind.PROGRAM} and each.value == base != "")
 
     def seen(item: Item) -> bool:
         return any(

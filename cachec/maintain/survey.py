@@ -12,7 +12,7 @@ from cachec.errors import StoreFault
 from cachec.events import read_log
 from cachec.maintain.catalogue import Catalogue, Damaged, Item
 from cachec.maintain.pins import Pinned
-from cachec.maintain.worth import Levels, Use, uses, worth
+from cachec.maintain.worth import Levels, UseCount, uses, worth
 from cachec.model import RECORD_VERSION, Digest, Fault, Leaf, Node, Record, Sequence, artifacts
 from cachec.store.leases import Held
 from cachec.store.packing import state, unpack
@@ -26,7 +26,7 @@ _DIGEST = re.compile(rb"[0-9a-f]{64}")
 
 
 @dataclass(slots=True)
-class Kept:
+class Candidate:
     """An entry, as far as eviction needs it.
 
     needs: all artifacts that it refers to. groups: of each trace those that a caller is handed. trees: those that a
@@ -63,7 +63,7 @@ class Survey:
 
     objects: dict[Digest, tuple[int, float]]
     copied: int
-    entries: list[Kept] = field(default_factory=list)
+    entries: list[Candidate] = field(default_factory=list)
     counts: Counter[Digest] = field(default_factory=Counter)
     trees: Counter[Digest] = field(default_factory=Counter)
     broken: list[tuple[str, bytes]] = field(default_factory=list)
@@ -126,17 +126,19 @@ def levels_of(store: Store) -> Levels:
         return Levels(version=RECORD_VERSION)
 
 
-def _kept(item: Item, used: dict[Digest, Use], levels: Levels, now: float, names: dict[Digest, Digest]) -> Kept:
+def _kept(
+    item: Item, used: dict[Digest, UseCount], levels: Levels, now: float, names: dict[Digest, Digest]
+) -> Candidate:
     entry = item.entry
     sizes = item.sizes()
-    use = used.get(entry.key, Use(1, item.created))
+    use = used.get(entry.key, UseCount(1, item.created))
     last = min(max(use.last, item.created), now)
     groups = tuple(group for trace in entry.traces if (group := tuple(_interned(names, artifacts_of(trace.value)))))
     # The size is that of its own results, not of what it shares: it must not depend on which entries are still there.
     size = sum(occupied(sizes[digest]) for digest in {digest for group in groups for digest in group})
     seconds = max((trace.seconds for trace in entry.traces), default=0.0)
     needs = {*sizes, *(() if item.terms is None else item.terms.summary.kept)}
-    return Kept(
+    return Candidate(
         name=item.name,
         state=item.state,
         tags=entry.tags,
@@ -155,17 +157,17 @@ def _trees(item: Item) -> Iterator[Digest]:
     return (tree_of(leaf) for trace in item.entry.traces for leaf in leaves(trace.value) if leaf.codec == "dir")
 
 
-def _damaged(found: Survey, item: Damaged, used: dict[Digest, Use]) -> None:
+def _damaged(found: Survey, item: Damaged, used: dict[Digest, UseCount]) -> None:
     """A row of another version may be another cachec's: its artifacts stay as long as it does."""
     row_state = b"" if item.row is None else state(item.row)
     if item.fault.fault is not Fault.ROW_VERSION or item.row is None:
         found.broken.append((item.name, row_state))
         return
     needs = tuple({digest for digest in _named_in(item.row) if digest in found.objects})
-    use = used.get(item.name.rpartition(":")[2], Use(0, 0.0))
+    use = used.get(item.name.rpartition(":")[2], UseCount(0, 0.0))
     size = sum(found.objects[digest][0] for digest in needs)
     level = found.levels.at(use.last)
-    found.entries.append(Kept(item.name, row_state, (), needs, (), (), size, 0.0, use.last, level))
+    found.entries.append(Candidate(item.name, row_state, (), needs, (), (), size, 0.0, use.last, level))
     found.counts.update(needs)
 
 

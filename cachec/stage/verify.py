@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from cachec.errors import StoreFault
-from cachec.key.request import Options
+from cachec.key.request import StageOptions
 from cachec.model import Read
 from cachec.programs.artifact import Dir, File
 from cachec.programs.program import Program
@@ -97,7 +97,7 @@ def _install_hook() -> None:
     sys.addaudithook(hook)
 
 
-def difference(run: Run, tools: Tools, options: Options, fresh: Any, look: Look) -> str | None:
+def difference(run: Run, tools: Tools, options: StageOptions, fresh: Any, look: Look) -> str | None:
     """None where a fresh result is what is stored, else the difference in words.
 
     Compared by stored bytes; where the stage is declared ``deterministic=False``, by the plugin's own comparison.

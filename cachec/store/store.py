@@ -6,7 +6,7 @@ Rows of the index, all with the stage as their tag:
 
     entry:<namespace>:<key>         an Entry
     recent:<namespace>:<stage>      a Recent
-    summary:<namespace>:<key>       a Summary, and with it facts:<digest>: see summaries.py
+    summary:<namespace>:<key>       a CallSummary, and with it facts:<digest>: see summaries.py
     quarantine:<namespace>:<key>    a Quarantined: out of reach of every lookup
 
 ``%`` and ``:`` in a namespace are written ``%25`` and ``%3A``. The value of a row is described in packing.py. Rows of
@@ -35,10 +35,10 @@ from cachec.model import (
     MAX_TRACES,
     RECORD_VERSION,
     ArtifactRef,
-    Described,
     Digest,
     Entry,
     Fault,
+    KeyDescription,
     Part,
     Recent,
     Trace,
@@ -182,13 +182,13 @@ class Store:
         recipe = bytes(self._described(entry.parts).recipe)
         return None if recipe == b"null" else recipe
 
-    def _described(self, ref: ArtifactRef) -> Described:
+    def _described(self, ref: ArtifactRef) -> KeyDescription:
         try:
             # A list is parts alone: of a command, or of an older entry.
-            found = msgspec.json.decode(self.objects.read(ref), type=tuple[Part, ...] | Described)
+            found = msgspec.json.decode(self.objects.read(ref), type=tuple[Part, ...] | KeyDescription)
         except msgspec.MsgspecError as error:
             raise StoreFault(Fault.ARTIFACT_CORRUPT, f"artifact {ref.digest} is no list of parts: {error}") from error
-        return found if isinstance(found, Described) else Described(found)
+        return found if isinstance(found, KeyDescription) else KeyDescription(found)
 
     def content(self, digest: Digest) -> bytes | None:
         """The content of an artifact by its digest alone; None where there is none."""

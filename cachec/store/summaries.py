@@ -3,7 +3,7 @@
 The named parts of a key are an artifact, read when a miss is explained; a search over 100,000 entries can't open that
 many files. So a publication writes beside ``entry:<namespace>:<key>``:
 
-    summary:<namespace>:<key>    Summary: what differs from call to call
+    summary:<namespace>:<key>    CallSummary: what differs from call to call
     facts:<64 hex>               Facts: code and tools, equal for all calls of a stage until one of them changes
 
 Both are packed as every row is (packing.py), validated when read, and never needed for a hit. The name of a Facts row
@@ -43,7 +43,7 @@ class KeyedTool(msgspec.Struct, frozen=True, array_like=True, gc=False):
     version: str
 
 
-class Summary(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class CallSummary(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What one call's key says.
 
     facts: the name of its Facts row, without the prefix. kept: artifacts that parts refer to (IR, manifests), so that
@@ -73,7 +73,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 class SearchTerms(NamedTuple):
     """All that an entry is searched by: its summary with the facts."""
 
-    summary: Summary
+    summary: CallSummary
     facts: Facts
 
 
@@ -86,7 +86,7 @@ def search_terms(key: Digest, parts: Sequence[Part]) -> SearchTerms:
             KeyedTool(part.kind, part.name, part.digest, part.version) for part in parts if part.kind in _TOOLS
         ),
     )
-    summary = Summary(
+    summary = CallSummary(
         version=RECORD_VERSION,
         key=key,
         facts=facts.name(),

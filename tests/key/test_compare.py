@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from cachec.base.hashing import digest_bytes
 from cachec.errors import StoreFault
-from cachec.key.compare import Difference, differences, first_difference, nearest, spec_difference
+from cachec.key.compare import KeyDifference, differences, first_difference, nearest, spec_difference
 from cachec.key.operations import MAX_OPERATIONS, MAX_SHOWN, topology_difference
 from cachec.model import Fault, Part, Reason, WeightSpec
 from tests.parts import part
@@ -57,7 +57,7 @@ def test_each_kind_of_part_has_its_reason_and_words(name: str, detail: str, reas
 
 
 def test_equal_parts_have_no_difference() -> None:
-    assert first_difference(BASE, BASE) == Difference(Reason.ENTRY_GONE, "no part of the key differs", ())
+    assert first_difference(BASE, BASE) == KeyDifference(Reason.ENTRY_GONE, "no part of the key differs", ())
     assert differences(BASE, BASE) == ()
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cachec.maintain.worth import MAX_LEVELS, Levels, Use, uses, worth
+from cachec.maintain.worth import MAX_LEVELS, Levels, UseCount, uses, worth
 from cachec.model import RECORD_VERSION, Outcome, Reason
 
 
@@ -21,7 +21,7 @@ def test_uses_are_hits_and_stored_runs() -> None:
         outcome(Reason.STAGE_RAISED, "c", 4.0),
         outcome(Reason.HIT, "d", 9.0),
     ]
-    assert uses(log) == {"a": Use(3, 5.0), "d": Use(1, 9.0)}
+    assert uses(log) == {"a": UseCount(3, 5.0), "d": UseCount(1, 9.0)}
 
 
 def test_worth_rises_with_seconds_uses_and_level_and_falls_with_bytes() -> None:

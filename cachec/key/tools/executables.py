@@ -20,7 +20,7 @@ _MAX_DEPTH = 4
 _HEAD = 4096
 
 
-class Program(NamedTuple):
+class Executable(NamedTuple):
     """Everything that starting a command loads.
 
     files: (label without folders, path), in order of label. distributions: (console script or empty, name). notes:
@@ -60,7 +60,7 @@ class Finder:
         self._distributions = distributions
         self._loader = loader or Loader()
 
-    def program(self, command: str, environ: Mapping[str, str]) -> Program:
+    def program(self, command: str, environ: Mapping[str, str]) -> Executable:
         """What ``command`` runs. Raises UsageError where it is no executable file."""
         path = which(command, environ)
         if path is None:
@@ -69,7 +69,7 @@ class Finder:
         found = _Collected()
         self._add(found, os.path.basename(path), path, environ, 0)
         cache = self._loader.cache
-        return Program(
+        return Executable(
             name=os.path.basename(path),
             path=path,
             files=tuple(sorted(found.files.items())),

@@ -18,7 +18,7 @@ from cachec.base.distributions import Distribution, Distributions, Record, Row, 
 from cachec.base.fsio import Identity
 from cachec.base.hashing import FileDigests, Hasher
 from cachec.errors import UsageError
-from cachec.key.tools.executables import Finder, Program
+from cachec.key.tools.executables import Executable, Finder
 from cachec.model import Part, PartKind
 
 #: In one process the files of a distribution are looked at again at most this often (1,246 ``stat`` calls for jax).
@@ -57,7 +57,7 @@ class _Known(NamedTuple):
 class _Seen(NamedTuple):
     """An executable as it was last looked at. settled: a write since then would show in the identities."""
 
-    program: Program
+    program: Executable
     watched: tuple[tuple[str, Identity], ...]
     settled: bool
     distributions: tuple[tuple[str, str], ...]
@@ -258,7 +258,7 @@ class ToolKeys:
 
     # --- executables
 
-    def _look(self, program: Program, *, fresh: bool) -> _Seen:
+    def _look(self, program: Executable, *, fresh: bool) -> _Seen:
         started = time.time()
         hasher = Hasher("tool-executable")
         hasher.part("name", program.name.encode())
