@@ -257,8 +257,8 @@ class Store:
             traces = (trace, *older)[:MAX_TRACES]
             entry = Entry(version=RECORD_VERSION, key=key, stage=stage, tags=tuple(tags), parts=parts, traces=traces)
             self.index.write(self._entry + key, pack(entry), stage)
-            if summary is not None:
-                self.summarise(self.quoted + key, summary, stage)
+            if terms is not None:
+                self.summarise(self.quoted + key, terms, stage)
             keys = (key, *(old for old in self._present_keys(stage) if old != key))[:RECENT_KEYS]
             recent = Recent(version=RECORD_VERSION, stage=stage, keys=keys)
             self.index.write(self._recent + stage, pack(recent), stage)
@@ -270,7 +270,7 @@ class Store:
             return grown
 
         self.prepare()
-        summary = self._terms(key, parts, said)
+        terms = self._terms(key, parts, said)
         added = self.objects.written()
         try:
             found = self.index.atomically(change)
@@ -286,9 +286,9 @@ class Store:
             self._on_fault(fault.fault, fault.detail)  # a search reads the parts then, and finds the same fault
             return None
 
-    def summarise(self, name: str, summary: SearchTerms, stage: str) -> None:
+    def summarise(self, name: str, terms: SearchTerms, stage: str) -> None:
         """Write the rows of a summary. name: namespace and key, as in the name of the entry's row."""
-        facts, row = f"facts:{summary.summary.facts}", pack(summary.facts)
+        facts, row = f"facts:{terms.summary.facts}", pack(terms.facts)
         try:
             is_there = self.index.read(facts) == row
         except StoreFault as fault:
@@ -297,7 +297,7 @@ class Store:
             is_there = False  # overwritten: nothing of a foreign row is needed
         if not is_there:
             self.index.write(facts, row, stage)
-        self.index.write(f"summary:{name}", pack(summary.summary), stage)
+        self.index.write(f"summary:{name}", pack(terms.summary), stage)
 
     def usage(self) -> Usage | None:
         """How large the store is; None where nobody has measured it yet."""
