@@ -4,13 +4,20 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 
-.PHONY: demo test lint format bench clean
+# On all processors; `make test ARGS='tests/store -n 0 -x'` runs some tests in one process.
+PYTEST := $(BIN)/python -m pytest -n auto --maxprocesses 8 --dist worksteal
+
+.PHONY: demo test test-long lint format bench clean
 
 demo: $(VENV)/.demo-ready
 	$(BIN)/python examples/minilm/demo.py
 
 test: $(VENV)/.dev-ready $(VENV)/.tools-ready
-	$(BIN)/python -m pytest $(ARGS)
+	$(PYTEST) -m 'not long' $(ARGS)
+
+# Fuzzing, killing and faults at length, and whole builds and jobs: what takes most of the time of all tests.
+test-long: $(VENV)/.dev-ready $(VENV)/.tools-ready
+	$(PYTEST) -m long $(ARGS)
 
 lint: $(VENV)/.dev-ready
 	$(BIN)/ruff check .
