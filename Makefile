@@ -15,9 +15,9 @@ demo: $(VENV)/.demo-ready
 test: $(VENV)/.dev-ready $(VENV)/.tools-ready
 	$(PYTEST) -m 'not long' $(ARGS)
 
-# Fuzzing, killing and faults at length, and whole builds and jobs: what takes most of the time of all tests.
+# Killing and faults at length, whole builds and jobs, and all the inputs of which `make test` tries a sample.
 test-long: $(VENV)/.dev-ready $(VENV)/.tools-ready
-	$(PYTEST) -m long $(ARGS)
+	TESTS_LONG=1 $(PYTEST) -m 'long or fuzz' $(ARGS)
 
 lint: $(VENV)/.dev-ready
 	$(BIN)/ruff check .

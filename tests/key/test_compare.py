@@ -12,6 +12,7 @@ from cachec.errors import StoreFault
 from cachec.key.compare import KeyDifference, differences, first_difference, nearest, spec_difference
 from cachec.key.operations import MAX_OPERATIONS, MAX_SHOWN, topology_difference
 from cachec.model import Fault, Part, Reason, WeightSpec
+from tests.effort import rounds
 from tests.parts import part
 
 BASE = (
@@ -324,7 +325,7 @@ def test_large_programs_are_told_apart() -> None:
 _LINES = st.lists(st.sampled_from(["%0 = a.b %1", "%7 = a.b %2", "c.d ^bb1", "}", "", "%x = e.f"]), max_size=8)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=rounds(200), deadline=None)
 @given(old=_LINES, new=_LINES)
 def test_only_equal_texts_have_no_words(old: list[str], new: list[str]) -> None:
     words = topology_difference("\n".join(old), "\n".join(new))

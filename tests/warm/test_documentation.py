@@ -150,6 +150,7 @@ def test_pre_commit_and_the_action() -> None:
         assert f"`{event}`" in TEXT["ci"]
 
 
+@pytest.mark.long
 def test_pytest(tmp_path: Path) -> None:
     tests = """
 model, weights = 1, 2

@@ -303,7 +303,7 @@ def test_on_the_command_line(warmed: Any) -> None:
     assert process.stdout.readline() == "changed: stages.py\n"
     assert process.stdout.readline().startswith("stale    doubled[n=1] (")
     process.send_signal(signal.SIGINT)
-    rest, _ = process.communicate(timeout=20)
+    rest, _ = process.communicate(timeout=60)
     assert (process.returncode, rest) == (0, "")
 
 

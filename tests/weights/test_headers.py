@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from cachec.errors import CheckpointError
 from cachec.weights import open_weights
 from cachec.weights.formats.safetensors import _parse, _parse_at_once
+from tests.effort import rounds
 
 START = 1000
 CODES = {"F32": 4, "U8": 1, "BF16": 2, "I64": 8}
@@ -132,7 +133,7 @@ _PIECES = [
 _PUT = st.sampled_from([b"", b" ", b"\xff", *(piece for line in _PIECES for piece in line.split())])
 
 
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=rounds(1500), deadline=None)
 @given(
     good=st.sampled_from(GOOD),
     edits=st.lists(st.tuples(st.integers(0, 400), st.integers(0, 12), _PUT), max_size=3),
@@ -150,7 +151,7 @@ def test_what_is_read_at_once_is_what_is_read_one_by_one(
         assert found == one_by_one(text, available + moved)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=rounds(300), deadline=None)
 @given(
     shapes=st.lists(st.tuples(st.sampled_from(sorted(CODES)), st.lists(st.integers(0, 3), max_size=4)), max_size=6),
     order=st.randoms(use_true_random=False),

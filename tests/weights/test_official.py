@@ -17,6 +17,7 @@ from safetensors.numpy import save_file
 from cachec.errors import CheckpointError
 from cachec.weights import open_weights
 from cachec.weights.dtypes import SAFETENSORS
+from tests.effort import rounds
 
 NUMPY = {
     "BOOL": "bool", "U8": "uint8", "I8": "int8", "I16": "int16", "U16": "uint16", "F16": "float16", "I32": "int32",
@@ -28,7 +29,7 @@ tensors = st.dictionaries(names, st.tuples(st.sampled_from(sorted(NUMPY.values()
 metadata = st.none() | st.dictionaries(
     st.text(st.characters(exclude_categories=["Cs"]), max_size=8), st.text('ab"\\', max_size=4)
 )
-quick = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+quick = settings(max_examples=rounds(150), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @quick
@@ -73,7 +74,7 @@ def _library(data: bytes) -> dict[str, tuple[str, tuple[int, ...], bytes]] | Non
         return None
 
 
-@settings(quick, max_examples=600)
+@settings(quick, max_examples=rounds(600))
 @given(st.lists(edit, max_size=3), st.binary(min_size=26, max_size=26))
 @example([], bytes(26))
 @example([(BASE.index(b"[0,24]") + 1, 0, b"-")], bytes(26))

@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, settings
 from cachec.base.hashing import digest_bytes
 from cachec.errors import CheckpointError
 from cachec.weights import WeightSet, open_weights
+from tests.effort import rounds
 
 #: What the official library reads: name -> bytes. It may raise anything on a file that it refuses.
 Official = Callable[[Path], Mapping[str, bytes]]
@@ -20,7 +21,9 @@ Official = Callable[[Path], Mapping[str, bytes]]
 class Check:
     """Checks of one file."""
 
-    quick = settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+    quick = settings(
+        max_examples=rounds(200), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    )
 
     @staticmethod
     def reads(source: Path | list[Path], wanted: Mapping[str, bytes]) -> WeightSet:

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from cachec.errors import CheckpointError
 from cachec.weights import open_weights
+from tests.effort import sample
 
 DTYPES = ["?", "i1", "u1", "i2", "u2", "f2", "i4", "u4", "f4", "i8", "u8", "f8", "c8", "c16"]
 EDITS = st.lists(st.tuples(st.integers(0, 1 << 16), st.integers(0, 4), st.binary(max_size=4)), min_size=1, max_size=3)
@@ -155,11 +156,12 @@ def originals() -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("suffix", [".npy", ".npz"])
+@pytest.mark.fuzz
 def test_every_single_bit(originals: dict[str, bytes], tmp_path: Path, check: Any, suffix: str) -> None:
     original = originals[suffix]
     path = tmp_path / f"m{suffix}"
     accepted = 0
-    for at in range(len(original)):
+    for at in sample(range(len(original))):
         changed = bytearray(original)
         changed[at] ^= 1 << (at % 8)
         check.rewrite(path, changed)
@@ -168,6 +170,7 @@ def test_every_single_bit(originals: dict[str, bytes], tmp_path: Path, check: An
 
 
 @pytest.mark.parametrize("suffix", [".npy", ".npz"])
+@pytest.mark.fuzz
 def test_mutations(originals: dict[str, bytes], check: Any, suffix: str) -> None:
     assert check.mutated(originals[suffix], [], suffix, official)
 

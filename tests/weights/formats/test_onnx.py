@@ -19,6 +19,7 @@ from onnx import TensorProto, helper, numpy_helper
 from cachec.errors import CheckpointError, WeightsChanged
 from cachec.weights import open_weights
 from cachec.weights.formats.onnx import DTYPES
+from tests.effort import sample
 
 EDITS = st.lists(st.tuples(st.integers(0, 1 << 16), st.integers(0, 4), st.binary(max_size=4)), min_size=1, max_size=3)
 ONE = st.tuples(st.integers(0, 1 << 16), st.just(1), st.binary(min_size=1, max_size=1))
@@ -343,10 +344,11 @@ def original() -> bytes:
     return model_of(tensors).SerializeToString()
 
 
+@pytest.mark.fuzz
 def test_every_single_bit(original: bytes, tmp_path: Path, check: Any) -> None:
     path = tmp_path / "m.onnx"
     accepted = 0
-    for at in range(len(original)):
+    for at in sample(range(len(original))):
         changed = bytearray(original)
         changed[at] ^= 1 << (at % 8)
         check.rewrite(path, changed)
@@ -354,6 +356,7 @@ def test_every_single_bit(original: bytes, tmp_path: Path, check: Any) -> None:
     assert 0 < accepted < len(original)
 
 
+@pytest.mark.fuzz
 def test_mutations(original: bytes, check: Any) -> None:
     assert check.mutated(original, [], ".onnx", official)
 
@@ -365,6 +368,7 @@ def test_mutations(original: bytes, check: Any) -> None:
     run()
 
 
+@pytest.mark.fuzz
 def test_mutations_of_a_model_with_external_data(check: Any) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "m.onnx"

@@ -244,6 +244,7 @@ def test_cuts(original: bytes, tmp_path: Path, check: Any) -> None:
     check.cuts(path, official(path))
 
 
+@pytest.mark.fuzz
 def test_mutations(original: bytes, check: Any) -> None:
     assert check.mutated(original, [], ".pt", official)
     pkl = original.index(b"archive/data.pkl") if b"archive/data.pkl" in original else original.index(b"data.pkl")

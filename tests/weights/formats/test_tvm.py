@@ -168,6 +168,7 @@ def test_cut_at_every_byte(tmp_path: Path, check: Any) -> None:
             open_weights(path)
 
 
+@pytest.mark.fuzz
 def test_mutations_of_the_json(check: Any) -> None:
     params = {"a": np.arange(4, dtype="f4").reshape(2, 2), "b": np.arange(5, dtype="i2")}
     with tempfile.TemporaryDirectory() as folder:
