@@ -18,5 +18,5 @@ def rounds(whole: int) -> int:
 
 
 def sample(whole: Sequence[T]) -> Sequence[T]:
-    """All, or each seventh; 7 has no divisor with 8, so of a bit for each byte every bit has its turn."""
-    return whole if WHOLE else whole[::7]
+    """All, or each seventh and the last; 7 has no divisor with 8, so of a bit a byte every bit has its turn."""
+    return whole if WHOLE else [*whole[:-1:7], *whole[-1:]]

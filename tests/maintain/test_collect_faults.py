@@ -21,6 +21,7 @@ from cachec.events import read_log
 from cachec.maintain import Selector
 from cachec.model import Fault
 from cachec.store.store import references
+from tests.effort import WHOLE, sample
 
 from .conftest import Yard, key_of, start
 
@@ -85,6 +86,7 @@ def state(folder: Path) -> dict[str, object]:
     return {"rows": rows, "files": sorted(files), "usage": yard.store.usage()}
 
 
+@pytest.mark.fuzz
 def test_a_gc_killed_at_every_step_comes_to_the_same_end(
     tmp_path: Path, in_child: Callable[[Callable[[], object]], int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -99,7 +101,7 @@ def test_a_gc_killed_at_every_step_comes_to_the_same_end(
     assert len([row for row in expected["rows"] if row.startswith("entry:")]) == 2  # type: ignore[attr-defined]
     prepared(tmp_path / "start")
     between = set()
-    for number in range(1, count.steps + 1, 2):
+    for number in sample(range(1, count.steps + 1, 2)):
         folder = tmp_path / str(number)
         shutil.copytree(tmp_path / "start", folder)  # times of files too
         assert in_child(lambda: collect(folder, KillAt(number))) == -signal.SIGKILL
@@ -112,7 +114,7 @@ def test_a_gc_killed_at_every_step_comes_to_the_same_end(
         collect(folder, None)
         assert state(folder) == expected, number
         shutil.rmtree(folder)
-    assert len(between) > 4  # it was killed in the middle of things
+    assert len(between) > (4 if WHOLE else 1)  # it was killed in the middle of things
 
 
 @pytest.mark.parametrize("error", [errno.EACCES, errno.EIO, errno.ENOSPC])

@@ -217,6 +217,7 @@ def test_editors_temporary_files_are_no_change(warmed: Any, watch: Watch) -> Non
     assert watching.quiet(1.0) == []
 
 
+@pytest.mark.long
 def test_five_thousand_files_at_once(warmed: Any, watch: Watch) -> None:
     watching = watch()
     for number in range(5000):
