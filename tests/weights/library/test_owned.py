@@ -517,6 +517,7 @@ def test_while_somebody_adds_nothing_is_swept(store: WeightStore) -> None:
     assert store.sweep().tensors == 0  # shared
 
 
+@pytest.mark.long
 def test_opening_while_others_add_and_remove(store: WeightStore) -> None:
     """An opened set is whole, whatever happens around it; there is no moment at which its tensors are gone."""
     stop = threading.Event()
