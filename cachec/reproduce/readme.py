@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from cachec import __version__
+from cachec.base import __version__
 from cachec.model import WeightSpec
 from cachec.reproduce.arguments import CodeOf, FileOf, Items, Long, Named, ProgramOf, Scalar, Value, WeightsOf
 from cachec.reproduce.mlir import pipeline_of
