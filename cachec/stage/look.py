@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cachec import codecs, recording
 from cachec.errors import StoreFault
@@ -12,9 +12,11 @@ from cachec.key.dependencies import Dependencies
 from cachec.key.request import Request
 from cachec.model import Digest, Entry, Fault, Part, Read, Reason, Trace, artifacts
 from cachec.programs.registry import Plugins
-from cachec.store.recent import Recent
 from cachec.store.store import Store
 from cachec.weights import WeightSet
+
+if TYPE_CHECKING:
+    from cachec.store.recent import Recent
 
 #: What a fault of the store makes of the call that met it.
 _MISS_OF_FAULT = {

@@ -25,7 +25,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import msgspec
 
@@ -50,9 +50,11 @@ from cachec.store.leases import Leases
 from cachec.store.locks import KeyLock, Locks
 from cachec.store.objects import Objects
 from cachec.store.packing import pack, unpack
-from cachec.store.recent import Near, Recent
 from cachec.store.summaries import Told, told
 from cachec.store.usage import Usage
+
+if TYPE_CHECKING:
+    from cachec.store.recent import Near, Recent
 
 FOLDERS = ("index", "objects", "trees", "leases", "locks", "tmp", "log", "weights")
 
@@ -167,6 +169,8 @@ class Store:
 
     def recent(self, stage: str) -> Recent:
         """The newest keys of a stage, and how near each is to another. Raises StoreFault."""
+        from cachec.store.recent import Recent  # on a miss only
+
         row = self.index.read(self._recent + stage)
         if row is None:
             return Recent(version=RECORD_VERSION, stage=stage)
@@ -265,6 +269,8 @@ class Store:
         All artifacts must be in ``objects`` already. said: the parts in the artifact ``parts``, read where not given.
         A present row that can't be used is counted and replaced.
         """
+
+        from cachec.store.recent import Recent
 
         def change() -> Usage | None:
             entry = self._readable(lambda: self.lookup(key))
