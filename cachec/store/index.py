@@ -18,7 +18,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -234,7 +234,11 @@ class DiskcacheIndex:
         try:
             table = self._open_table()
             self._writing = True
-            with table.transact():
+            with ExitStack() as stack:
+                try:
+                    stack.enter_context(table.transact())
+                except AttributeError as error:  # a setting without a name, which diskcache takes for text
+                    raise StoreFault(Fault.INDEX_CORRUPT, f"{what} {self._file}: {error}") from error
                 result = change()
                 for name, value in pending.items():
                     self._set(name, value, _DIGEST_TAG)
@@ -283,7 +287,7 @@ class DiskcacheIndex:
                 sqlite_synchronous=synchronous,
                 **_SETTINGS,
             )
-        except (ValueError, TypeError, AttributeError) as error:  # settings that diskcache can't take
+        except (ValueError, TypeError) as error:  # settings that diskcache can't take
             raise StoreFault(Fault.INDEX_CORRUPT, f"{self._file}: {error}") from error
         self._table, self._table_of = table, place
         return table
