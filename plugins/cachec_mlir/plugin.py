@@ -8,14 +8,28 @@ from typing import Any
 
 from cachec.errors import UsageError
 from cachec.programs.artifact import File
-from cachec.programs.plugin import ArtifactWriter, Fingerprint, Plugin, StrippedFile
+from cachec.programs.plugin import ArtifactWriter, Fingerprint, Plugin, Reproducer, StrippedFile
 from cachec.programs.program import Program
 from cachec.weights import WeightSet
 from cachec_mlir.bindings import MODULES, bindings_of
 from cachec_mlir.files import difference
 
 
-class MlirPlugin(Plugin):
+class MlirFormats(Plugin):
+    """A plugin whose programs are MLIR."""
+
+    def difference(self, before: bytes, after: bytes) -> str:
+        """The first operations that differ, of two texts. Raises PluginError for bytecode."""
+        from cachec_mlir.operations import difference
+
+        return difference(before, after)
+
+    def suffix(self, format: str) -> str:
+        """``.mlir``, or of bytecode ``.mlirbc``."""
+        return ".mlirbc" if "bytecode" in format else ".mlir"
+
+
+class MlirPlugin(MlirFormats):
     """Modules of any MLIR: live ones of its bindings as arguments and results, files to strip and to link."""
 
     name = "mlir"
@@ -83,3 +97,9 @@ class MlirPlugin(Plugin):
         if not isinstance(fresh, File) or not isinstance(stored, File):
             raise self._refusal("compare", fresh)
         return difference(fresh, stored)
+
+    def reproducer(self, command: Sequence[str], data: bytes) -> Reproducer | None:
+        """A text with the pipeline of an mlir-opt in its trailer, for ``--run-reproducer``."""
+        from cachec_mlir.reproducers import reproducer
+
+        return reproducer(command, data)

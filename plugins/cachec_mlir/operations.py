@@ -11,17 +11,14 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from cachec.base.excerpts import MAX_SHOWN, shown_pair
+from cachec.errors import PluginError
+
 #: Operations that one difference spells out.
 MAX_OPERATIONS = 6
 
-#: Characters of one side of a difference.
-MAX_SHOWN = 160
-
 #: Characters of each text that are looked at, after what both begin and end with.
 MAX_LOOKED_AT = 1 << 24
-
-#: How much of the common beginning of two long lines is shown.
-_CONTEXT = 40
 
 # MLIR language reference, "Identifiers and keywords": value-id, with the count or the index of results, and block-id.
 _SSA_NAME = re.compile(r"%(?:\d+|[A-Za-z_$.-][\w$.-]*)(?:[:#]\d+)?|\^(?:\d+|[A-Za-z_$.-][\w$.-]*)")
@@ -37,12 +34,20 @@ class _Operation(NamedTuple):
     times: int
 
 
-def topology_difference(old_text: str, new_text: str) -> str:
+def difference(before: bytes, after: bytes) -> str:
     """The first operations that differ, at most ``MAX_OPERATIONS``, joined by ``"; "``. Empty for equal texts.
 
     SSA names are left out, so that renumbering is no difference; where nothing else differs, the operations are the
-    same and connected in another way, and that is said. Long literals are compared in full and shown cut.
+    same and connected in another way, and that is said. Long literals are compared in full and shown cut. Raises
+    PluginError for what is no text.
     """
+    try:
+        return _difference(before.decode(), after.decode())
+    except UnicodeDecodeError as error:
+        raise PluginError("bytecode, whose operations `cachec mlir diff` tells apart") from error
+
+
+def _difference(old_text: str, new_text: str) -> str:
     if old_text == new_text:
         return ""
     old, new, offset, cut = _middles(old_text.split("\n"), new_text.split("\n"))
@@ -58,34 +63,6 @@ def topology_difference(old_text: str, new_text: str) -> str:
     if cut:
         shown.append(f"only the first {MAX_LOOKED_AT >> 20} MiB that differ were compared")
     return "; ".join(shown)
-
-
-def shown_pair(old: str | None, new: str | None) -> tuple[str, str]:
-    """Two texts cut to what can be shown, around where they begin to differ."""
-    old, new = old or "", new or ""
-    if max(len(old), len(new)) <= MAX_SHOWN:
-        return old, new
-    start = max(0, _common(old, new) - _CONTEXT)
-    return _window(old, start), _window(new, start)
-
-
-def _window(text: str, start: int) -> str:
-    if start < 2 * _CONTEXT:
-        start = 0
-    end = start + MAX_SHOWN
-    return ("…" if start else "") + text[start:end] + ("…" if end < len(text) else "")
-
-
-def _common(old: str, new: str) -> int:
-    """The length of the common beginning, by bisection: slices are compared at the speed of memcmp."""
-    low, high = 0, min(len(old), len(new))
-    while low < high:
-        middle = (low + high + 1) // 2
-        if old[low:middle] == new[low:middle]:
-            low = middle
-        else:
-            high = middle - 1
-    return low
 
 
 def _middles(old: list[str], new: list[str]) -> tuple[list[str], list[str], int, bool]:
