@@ -37,6 +37,6 @@ class IreePlugin(MlirFormats):
         """None where two modules are equal byte for byte: iree-compile is reproducible with the flags used here."""
         if not isinstance(fresh, File) or not isinstance(stored, File):
             raise self._refusal("compare", fresh)
-        from cachec_mlir.files import difference
+        from cachec_mlir.compilers import difference
 
         return difference(fresh, stored)

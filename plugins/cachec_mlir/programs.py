@@ -12,16 +12,16 @@ from cachec.programs.program import Program
 from cachec.weights import WeightSet
 from cachec.weights.dtypes import SIZES
 from cachec.weights.manifest import Manifest
-from cachec_mlir.bindings import Bindings, bindings_of, generic
 from cachec_mlir.blobs import Resources, element_type
-from cachec_mlir.bytecode import Bytecode, is_bytecode
+from cachec_mlir.bytecode.reading import Bytecode, is_bytecode
+from cachec_mlir.bytecode.rewriting import strip_bytecode
 from cachec_mlir.hashes import topology
 from cachec_mlir.inputs import Source, open_input
-from cachec_mlir.modules import Written, parse_stripped
-from cachec_mlir.references import references
-from cachec_mlir.rewriting import strip_bytecode
-from cachec_mlir.symbols import alpha, alpha_manifest
-from cachec_mlir.text_stripping import MINIMUM, SCOPE, Target, strip_text
+from cachec_mlir.live.bindings import Bindings, bindings_of, generic
+from cachec_mlir.live.modules import Written, parse_stripped
+from cachec_mlir.text.references import references
+from cachec_mlir.text.stripping import MINIMUM, SCOPE, Target, strip_text
+from cachec_mlir.text.symbols import alpha, alpha_manifest
 
 TEXT, BYTECODE = "mlir:text", "mlir:bytecode"
 
