@@ -23,6 +23,7 @@ from cachec.programs.sources import (
     Ranges,
     Source,
     Tensor,
+    identity,
     pread_exact,
 )
 from cachec.weights import WeightSet
@@ -76,6 +77,13 @@ class Blob:
         for piece in self._stored(offset, self.nbytes - offset if nbytes is None else nbytes):
             yield self.decoded(piece) if self.hexadecimal else piece
 
+    def digest(self, offset: int = 0, nbytes: int | None = None) -> str:
+        """BLAKE3 of the bytes (decoded) from ``offset``, 64 hexadecimal characters. Raises CheckpointError."""
+        hasher = blake3()
+        for piece in self.pieces(offset, nbytes):
+            hasher.update(piece)
+        return hasher.hexdigest()
+
     def fill(self, out: memoryview, offset: int = 0) -> None:
         """Fill ``out`` with the bytes (decoded) from ``offset`` on. Raises CheckpointError for a bad digit."""
         done = 0
@@ -96,7 +104,7 @@ class Blob:
             copier.copy(place, fd, offset, digest=False)
             return
         for piece in self.pieces():
-            offset = _write(fd, piece, offset)
+            offset = write_at(fd, piece, offset)
 
     def copy_digits(self, copier: Copier, fd: int, offset: int) -> None:
         """Write the bytes to ``fd`` as hexadecimal text; by the kernel where they are that already."""
@@ -104,7 +112,7 @@ class Blob:
             copier.copy(self.place, fd, offset, digest=False)
             return
         for piece in self._stored(0, self.nbytes):
-            offset = _write(fd, piece.hex().upper().encode(), offset)
+            offset = write_at(fd, piece.hex().upper().encode(), offset)
 
     def decoded(self, digits: bytes) -> bytes:
         """Bytes of digits. Raises CheckpointError."""
@@ -126,7 +134,7 @@ class Blob:
             place.check()
 
 
-def _write(fd: int, data: bytes, offset: int) -> int:
+def write_at(fd: int, data: bytes, offset: int) -> int:
     """Write all; the offset after it."""
     view = memoryview(data)
     while view:
@@ -155,16 +163,14 @@ class Resource(NamedTuple):
 
         Raises CheckpointError where the module states a type of another size.
         """
-        known = element_type(self.type) if self.type else None
-        dtype, shape = known or ("uint8", (self.nbytes,))
-        nbytes = math.prod(shape) * SIZES[dtype]
-        if nbytes != self.nbytes:
-            if dtype != "bool":
-                raise CheckpointError(
-                    f"resource {self.name!r}: {self.type} takes {nbytes} bytes, the module has {self.nbytes}"
-                )
-            dtype, shape, nbytes = "uint8", (self.nbytes,), self.nbytes  # packed bits
-        return WeightSpec(name=self.name, dtype=dtype, shape=shape, nbytes=nbytes)
+        known = spec_of(self.name, self.type) if self.type else None
+        if known is not None and known.nbytes == self.nbytes:
+            return known
+        if known is not None and known.dtype != "bool":  # packed bits
+            raise CheckpointError(
+                f"resource {self.name!r}: {self.type} takes {known.nbytes} bytes, the module has {self.nbytes}"
+            )
+        return WeightSpec(name=self.name, dtype="uint8", shape=(self.nbytes,), nbytes=self.nbytes)
 
 
 def element_type(text: str) -> tuple[str, tuple[int, ...]] | None:
@@ -173,6 +179,15 @@ def element_type(text: str) -> tuple[str, tuple[int, ...]] | None:
     if found is None or found[2] not in ELEMENTS:
         return None
     return ELEMENTS[found[2]], tuple(int(each) for each in found[1].split("x") if each)
+
+
+def spec_of(name: str, text: str) -> WeightSpec | None:
+    """The description of a weight of a static tensor or vector type, None for any other type."""
+    known = element_type(text)
+    if known is None:
+        return None
+    dtype, shape = known
+    return WeightSpec(name=name, dtype=dtype, shape=shape, nbytes=math.prod(shape) * SIZES[dtype])
 
 
 class Resources(Mapping[str, Resource]):
@@ -246,10 +261,7 @@ class _BlobSource(Source):
         self._blob(name)
 
     def digest(self, name: str, tensor: Tensor, digests: FileDigests | None) -> str:
-        hasher = blake3()
-        for piece in self._blob(name).pieces(tensor.offset, tensor.nbytes):
-            hasher.update(piece)
-        return hasher.hexdigest()
+        return self._blob(name).digest(tensor.offset, tensor.nbytes)
 
     def view(self, name: str, tensor: Tensor) -> memoryview:
         out = bytearray(tensor.nbytes)

@@ -38,8 +38,6 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from typing import Any
 
-from blake3 import blake3
-
 from cachec.base.hashing import FileDigests, Hasher, digest_bytes
 from cachec.errors import UsageError
 from cachec_mlir.bytecode import reading
@@ -223,10 +221,7 @@ def _setting(module: Input, entry: Entry) -> bytes:
     if head == b'"0x' and entry.digits_only and size % 2 == 0 and size >= 12:
         blob = blob_of(module, entry._replace(section="dialect_resources"), entry.key)
         assert blob is not None
-        hasher = blake3()
-        for piece in blob.blob.pieces():
-            hasher.update(piece)
-        return _blob(blob.nbytes, blob.alignment) + b" " + hasher.hexdigest().encode()
+        return _blob(blob.nbytes, blob.alignment) + b" " + blob.blob.digest().encode()
     raw = bytes(module.view()[entry.start : entry.end])
     return b"string " + unescaped(module, raw, entry.start).encode() if head[:1] == b'"' else b"word " + raw
 
@@ -243,10 +238,7 @@ def _of_bytecode(module: Bytecode) -> Iterator[bytes]:
                 found = reading.resource(module.input, key, (owner, key), entry)
                 value = _blob(found.nbytes, found.alignment)
                 if group.external:
-                    hasher = blake3()
-                    for piece in found.blob.pieces():
-                        hasher.update(piece)
-                    value += b" " + hasher.hexdigest().encode()
+                    value += b" " + found.blob.digest().encode()
             elif entry.kind == BOOL:
                 value = b"word true" if any(module.input.at(entry.offset, entry.nbytes, key)) else b"word false"
             else:

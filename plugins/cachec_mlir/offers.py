@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Set
 from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from cachec.errors import LinkError
+from cachec.errors import LinkError, UsageError
 from cachec.model import WeightSpec
 from cachec.weights import Weight
 from cachec.weights.manifest import Manifest
@@ -24,6 +24,22 @@ class Bound(NamedTuple):
     alignment: int
     blob: Blob
     spec: WeightSpec | None
+
+
+def check_link(there: Set[str], weights: Weights, names: Mapping[str, str] | None, alignment: int) -> None:
+    """Raise UsageError for an alignment that is none, LinkError for names of which the module has bytes (``there``)."""
+    if alignment < 1 or alignment & (alignment - 1):
+        raise UsageError(f"link: alignment expected a power of two, found {alignment}")
+    double = there & {*weights, *(names or ())}
+    if double:
+        raise LinkError(
+            f"the module has bytes of {min(double)!r}, and so has what it is linked to; strip one, or select others"
+        )
+
+
+def unused(weights: Weights, bound: Mapping[str, Bound], names: Mapping[str, str] | None) -> tuple[str, ...]:
+    """The names that were offered and not taken, sorted."""
+    return tuple(sorted(set(weights) - {(names or {}).get(name, name) for name in bound}))
 
 
 def offered(

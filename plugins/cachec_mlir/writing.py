@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from cachec.errors import UsageError
 from cachec.programs.sources import Copier, Extent, Staging, pread_exact
-from cachec_mlir.blobs import Blob, Resources
+from cachec_mlir.blobs import Blob, Resources, write_at
 
 
 class Stripped(NamedTuple):
@@ -41,10 +41,7 @@ def write(target: str | os.PathLike[str], pieces: Iterable[Piece], *, digits: bo
         at = 0
         for piece in pieces if digits else _merged(pieces):
             if isinstance(piece, bytes):
-                view = memoryview(piece)
-                while view:
-                    done = os.pwrite(file.fd, view, at)
-                    view, at = view[done:], at + done
+                at = write_at(file.fd, piece, at)
             elif digits:
                 piece.copy_digits(copier, file.fd, at)
                 at += 2 * piece.nbytes

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 
-from cachec.errors import LinkError, UsageError
 from cachec.weights.manifest import Manifest
 from cachec_mlir.blobs import ALIGNMENT, Blob
 from cachec_mlir.bytecode.reading import (
@@ -26,7 +25,7 @@ from cachec_mlir.bytecode.reading import (
     varint,
 )
 from cachec_mlir.inputs import Source
-from cachec_mlir.offers import Bound, Weights, check_manifest, offered
+from cachec_mlir.offers import Bound, Weights, check_link, check_manifest, offered, unused
 from cachec_mlir.writing import Linked, Piece, Stripped, write
 
 
@@ -59,14 +58,8 @@ def link_bytecode(
     Raises LinkError (a name is missing, has bytes already, or is not what the manifest says), CheckpointError,
     WeightsChanged, OSError, UsageError.
     """
-    if alignment < 1 or alignment & (alignment - 1):
-        raise UsageError(f"link: alignment expected a power of two, found {alignment}")
     module = ir if isinstance(ir, Bytecode) else Bytecode(ir)
-    there = set(module.resources).intersection(weights if names is None else {*weights, *names})
-    if there:
-        raise LinkError(
-            f"the module has bytes of {min(there)!r}, and so has what it is linked to; strip one, or select others"
-        )
+    check_link(set(module.resources), weights, names, alignment)
     bound = offered(weights, module.declared, names, alignment)
     if manifest is not None:
         check_manifest(manifest, bound, weights, names)
@@ -84,8 +77,7 @@ def link_bytecode(
         return chosen.alignment, chosen.blob
 
     nbytes = write(target, _module(module, fill), fsync=fsync)
-    used = {(names or {}).get(name, name) for name in bound}
-    return Linked(nbytes, tuple(sorted(name for name in weights if name not in used)))
+    return Linked(nbytes, unused(weights, bound, names))
 
 
 def renamed_bytecode(module: Bytecode, names: Mapping[str, str]) -> bytes:

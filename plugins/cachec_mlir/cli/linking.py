@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import sys
 import tempfile
@@ -18,7 +17,6 @@ from cachec.errors import UsageError
 from cachec_mlir.cli.shared import MODULE, ModuleFile, clean, few, json_option, print_json
 
 _REFERENCES = click.Choice(["resource", "parameter", "external", "undefined"])
-_SUFFIX = re.compile(r"_[0-9]+\Z")
 
 
 @click.command("link")
@@ -144,16 +142,9 @@ def relink(
 def _completed(source: str, older: Collection[str], given: dict[str, str]) -> dict[str, str]:
     """The names that were given, and of the others those that can't be another's: relink refuses what is left."""
     from cachec_mlir.explain.inspecting import declared
+    from cachec_mlir.linking.relinking import shortened
 
-    def certain(name: str) -> bool:
-        shorter = name
-        while (found := _SUFFIX.search(shorter)) is not None:
-            shorter = shorter[: found.start()]
-            if shorter in older:
-                return False
-        return True
-
-    return {**{name: name for name in declared(source) if certain(name)}, **given}
+    return {**{name: name for name in declared(source) if shortened(name, older) is None}, **given}
 
 
 @contextmanager

@@ -15,7 +15,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
-from blake3 import blake3
 
 from cachec.errors import UsageError
 from cachec.model import WeightSpec
@@ -251,7 +250,7 @@ def _weights(
         elif one.words != other.words:
             yield WeightChange("changed", name, *words)
         elif values and one.resource is not None and other.resource is not None:
-            digests = _digest(one.resource), _digest(other.resource)
+            digests = one.resource.blob.digest(), other.resource.blob.digest()
             if digests[0] != digests[1]:
                 yield WeightChange("values", name, *(f"{one.words}, BLAKE3 {each[:12]}" for each in digests))
 
@@ -269,10 +268,3 @@ def _words(resource: Resource) -> str:
     spec: WeightSpec = resource.spec()
     kind = resource.type or f"{spec.dtype} {list(spec.shape)}"
     return f"{kind}, {resource.nbytes} bytes, alignment {resource.alignment}"
-
-
-def _digest(resource: Resource) -> str:
-    hasher = blake3()
-    for piece in resource.blob.pieces():
-        hasher.update(piece)
-    return hasher.hexdigest()

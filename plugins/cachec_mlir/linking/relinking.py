@@ -6,19 +6,16 @@ what the compiler called them (see ``renames``), or are the same and can't be an
 
 from __future__ import annotations
 
-import math
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from cachec.errors import LinkError
-from cachec.model import WeightSpec
 from cachec.programs.sources import Extent
 from cachec.weights import WeightSet
-from cachec.weights.dtypes import SIZES
-from cachec_mlir.blobs import ALIGNMENT, Resources, element_type
+from cachec_mlir.blobs import ALIGNMENT, Resources, spec_of
 from cachec_mlir.bytecode.reading import Bytecode, is_bytecode
 from cachec_mlir.bytecode.rewriting import link_bytecode
 from cachec_mlir.inputs import Source, open_input
@@ -50,7 +47,8 @@ class Referenced:
 
     def weights(self) -> WeightSet:
         """The weights over the old file, by their names in the module; of the types that its text states."""
-        typed = {other: spec for other, kind in self.wanted.values() if (spec := _spec(other, kind)) is not None}
+        specs = {other: spec_of(other, kind) for other, kind in self.wanted.values()}
+        typed = {name: spec for name, spec in specs.items() if spec is not None and spec.dtype != "bool"}
         found = self.resources.weights(typed, only={other for other, _ in self.wanted.values()})
         return WeightSet.from_weights({name: found[other] for name, (other, _) in self.wanted.items()})
 
@@ -118,13 +116,13 @@ def relink_by_reference(
     return Referenced(nbytes, Path(archive), tuple(sorted(set(resources) - taken)), resources, there)
 
 
-def _spec(name: str, kind: str) -> WeightSpec | None:
-    """The description of a resource of a type of whole bytes."""
-    known = element_type(kind)
-    if known is None or known[0] == "bool":
-        return None
-    dtype, shape = known
-    return WeightSpec(name=name, dtype=dtype, shape=shape, nbytes=math.prod(shape) * SIZES[dtype])
+def shortened(name: str, there: Container[str]) -> str | None:
+    """A name of ``there`` that a compiler may have made ``name`` of by a suffix of digits, None where there is none."""
+    while (found := _SUFFIX.search(name)) is not None:
+        name = name[: found.start()]
+        if name in there:
+            return name
+    return None
 
 
 def _matched(
@@ -134,14 +132,12 @@ def _matched(
     resources = Bytecode(old).resources if is_bytecode(old) else strip_text(old).resources
     if renames is None:
         for name in wanted:
-            shorter = name
-            while (found := _SUFFIX.search(shorter)) is not None:
-                shorter = shorter[: found.start()]
-                if shorter in resources and name in resources:
-                    raise LinkError(
-                        f"resource {name!r} may be {name!r} of the old module, or {shorter!r} under a name that a "
-                        "compiler gave it; say which by renames="
-                    )
+            shorter = shortened(name, resources)
+            if shorter is not None and name in resources:
+                raise LinkError(
+                    f"resource {name!r} may be {name!r} of the old module, or {shorter!r} under a name that a "
+                    "compiler gave it; say which by renames="
+                )
         return resources, {}
     names = dict(renames.names if isinstance(renames, Renames) else renames)
     unknown = sorted(name for name in wanted if name not in names)
@@ -156,7 +152,6 @@ def _wanted(ir: Source | Bytecode) -> dict[str, str]:
         return dict.fromkeys(ir.declared, "")
     module = open_input(ir)
     marks = scan(module)
-    entries = [entry for trailer in marks.trailers for entry in trailer.entries]
-    there = {name_of(entry) for entry in entries if entry.section == "dialect_resources"}
+    there = {name_of(entry) for entry in marks.resources()}
     used = references(module, Skeleton(module, marks).text, "resource", "")
     return {each.name: each.type for each in used if each.name not in there}

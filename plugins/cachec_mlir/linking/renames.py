@@ -20,7 +20,6 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 import msgspec
-from blake3 import blake3
 
 from cachec.base.hashing import Hasher
 from cachec.errors import LinkError, UsageError
@@ -137,12 +136,12 @@ def recorded(before: Mapping[str, Resource], after: Mapping[str, Resource]) -> R
 
     Reads all of them. Raises LinkError where one of ``after`` is none of ``before``, or is two of them.
     """
-    by_digest: dict[tuple[int, str], list[str]] = {}
+    by_digest: dict[str, list[str]] = {}
     for name, resource in before.items():
-        by_digest.setdefault(_digest(resource), []).append(name)
+        by_digest.setdefault(resource.blob.digest(), []).append(name)
     found: dict[str, str] = {}
     for name, resource in after.items():
-        candidates = by_digest.get(_digest(resource), [])
+        candidates = by_digest.get(resource.blob.digest(), [])
         if len(candidates) > 1:
             raise LinkError(
                 f"resource {name!r} of the output has the bytes of {candidates[0]!r} and of {candidates[1]!r}, which "
@@ -157,19 +156,11 @@ def recorded(before: Mapping[str, Resource], after: Mapping[str, Resource]) -> R
     return Renames(found, tuple(sorted(set(before) - set(found.values()))))
 
 
-def _digest(resource: Resource) -> tuple[int, str]:
-    hasher = blake3()
-    for piece in resource.blob.pieces():
-        hasher.update(piece)
-    return resource.nbytes, hasher.hexdigest()
-
-
 def _keys(source: Source) -> set[str]:
     """Names of all resources that a module uses or declares."""
     if is_bytecode(source):
         return set(Bytecode(source).entries())
     module = open_input(source)
     marks = scan(module)
-    entries = [entry for trailer in marks.trailers for entry in trailer.entries]
-    names = {name_of(entry) for entry in entries if entry.section == "dialect_resources" and entry.group == "builtin"}
+    names = {name_of(entry) for entry in marks.resources() if entry.group == "builtin"}
     return names | {each.name for each in references(module, Skeleton(module, marks).text, "resource", "")}

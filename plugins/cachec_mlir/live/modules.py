@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
-from blake3 import blake3
 
 from cachec.base.hashing import Hasher
 from cachec.errors import CachecError, CheckpointError, LinkError, PluginError, StoreFault, UsageError
@@ -191,18 +190,11 @@ def fingerprint(module: Any) -> Fingerprint:
     count = nbytes = 0
     with Written(module) as written:
         for name, resource in sorted(written.bytecode.resources.items()):
-            hasher.part(f"resource {name}", f"{resource.alignment} {_digest(resource)}".encode())
+            hasher.part(f"resource {name}", f"{resource.alignment} {resource.blob.digest()}".encode())
             count, nbytes = count + 1, nbytes + resource.nbytes
         for name in sorted(written.bytecode.declared):
             hasher.part(f"declared {name}", b"")
     return Fingerprint(hasher.digest(), f"ir.Module, {len(text)} characters, {count} resources of {nbytes} bytes")
-
-
-def _digest(resource: Resource) -> str:
-    hasher = blake3()
-    for piece in resource.blob.pieces():
-        hasher.update(piece)
-    return hasher.hexdigest()
 
 
 class _Lifted(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Collection, Mapping
 
 from cachec.errors import LinkError, UsageError
-from cachec.weights.dtypes import SIZES
 from cachec.weights.manifest import Manifest
-from cachec_mlir.blobs import ALIGNMENT, element_type
+from cachec_mlir.blobs import ALIGNMENT, spec_of
 from cachec_mlir.inputs import Source, open_input
-from cachec_mlir.offers import Bound, Weights, check_manifest, offered
+from cachec_mlir.offers import Bound, Weights, check_link, check_manifest, offered, unused
 from cachec_mlir.text.references import references as find_references
 from cachec_mlir.text.scanning import key_literal, name_of, scan
 from cachec_mlir.text.skeleton import Skeleton
@@ -40,21 +38,14 @@ def link_text(
     """
     if references not in TARGETS:
         raise UsageError(f"link: references expected one of {', '.join(TARGETS)}, found {references!r}")
-    if alignment < 1 or alignment & (alignment - 1):
-        raise UsageError(f"link: alignment expected a power of two, found {alignment}")
     module = open_input(ir)
     marks = scan(module)
     skeleton = Skeleton(module, marks)
     text = skeleton.text
-    entries = [entry for trailer in marks.trailers for entry in trailer.entries]
-    there = {name_of(entry) for entry in entries if entry.section == "dialect_resources"}
+    there = {name_of(entry) for entry in marks.resources()}
     used = find_references(module, text, references, scope)
     wanted = list(dict.fromkeys(each.name for each in used if each.name not in there or references != "resource"))
-    double = there.intersection(weights if names is None else {*weights, *names})
-    if double:
-        raise LinkError(
-            f"the module has bytes of {min(double)!r}, and so has what it is linked to; strip one, or select others"
-        )
+    check_link(there, weights, names, alignment)
     strange = sorted(set(inline) - set(wanted))
     if strange:
         raise LinkError(f"inline= names {strange[0]!r}, which the module does not use, or has bytes of")
@@ -86,23 +77,21 @@ def link_text(
     pieces += _trailer({name: each for name, each in bound.items() if name not in inline})
     module.check()
     nbytes = write(target, pieces, digits=True, fsync=fsync)
-    taken = {(names or {}).get(name, name) for name in bound}
-    return Linked(nbytes, tuple(sorted(name for name in weights if name not in taken)))
+    return Linked(nbytes, unused(weights, bound, names))
 
 
 def check_type(name: str, kind: str, bound: Bound) -> None:
     """Raise LinkError unless what is bound has the size, and where it is known the type, that the module states."""
-    known = element_type(kind) if kind else None
+    known = spec_of(name, kind)
     if known is None:
         return
-    dtype, shape = known
-    nbytes = math.prod(shape) * SIZES[dtype]
-    packed = dtype == "bool" and bound.blob.nbytes == -(-nbytes // 8)
+    nbytes = known.nbytes
+    packed = known.dtype == "bool" and bound.blob.nbytes == -(-nbytes // 8)
     if bound.blob.nbytes != nbytes and not packed:
         raise LinkError(f"resource {name!r}: {kind} takes {nbytes} bytes, what it is linked to has {bound.blob.nbytes}")
     spec = bound.spec
     raw = spec is None or (spec.dtype == "uint8" and len(spec.shape) == 1)
-    if spec is not None and not raw and (spec.dtype, spec.shape) != (dtype, shape):
+    if spec is not None and not raw and (spec.dtype, spec.shape) != (known.dtype, known.shape):
         raise LinkError(f"resource {name!r}: expected {kind}, found {spec.dtype} {list(spec.shape)}")
 
 

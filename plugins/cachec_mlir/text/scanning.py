@@ -88,6 +88,11 @@ class Marks(NamedTuple):
     trailers: tuple[Trailer, ...]
     constants: tuple[Constant, ...]
 
+    def resources(self) -> list[Entry]:
+        """The resources of dialects, of all trailers."""
+        every = (entry for trailer in self.trailers for entry in trailer.entries)
+        return [entry for entry in every if entry.section == "dialect_resources"]
+
 
 def scan(source: Input, *, checked: bool = True) -> Marks:
     """Find trailers and hexadecimal strings. Raises CheckpointError, naming the byte, for text that is malformed.
