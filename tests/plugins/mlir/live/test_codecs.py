@@ -13,7 +13,8 @@ import pytest
 import cachec
 from cachec.errors import LinkError, PluginError, UsageError
 from cachec.weights import WeightSet
-from cachec_mlir import load, modules, program, strip, topology
+from cachec_mlir import load, program, strip, topology
+from cachec_mlir.live import modules
 from cachec_mlir.live.bindings import Bindings, bindings_of, generic, write_bytecode
 from cachec_mlir.plugin import MlirPlugin
 from tests.plugins.mlir.conftest import arrays, inline_program
