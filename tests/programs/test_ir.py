@@ -7,7 +7,7 @@ import pytest
 from cachec.base.hashing import digest_bytes
 from cachec.errors import PluginError
 from cachec.key.compare import first_difference
-from cachec.model import Part
+from cachec.model import Part, PartKind
 from cachec.programs import ir, registry
 from cachec.programs.plugin import Plugin, Reproducer
 from cachec.programs.registry import Plugins
@@ -63,7 +63,7 @@ def test_a_plugin_that_fails_or_is_not_there_is_said(format: str, words: str) ->
     with pytest.raises(PluginError, match=words):
         ir.difference(format, b"a", b"b")
     held = {digest_bytes(data): data for data in (b"a", b"b")}
-    old, new = (Part("program/p", digest, f"{format}, 1 bytes, ir {digest}") for digest in held)
+    old, new = (Part(PartKind.PROGRAM, "p", digest, refs=(digest,), version=format) for digest in held)
     found = first_difference((old,), (new,), held.get).detail
     assert found.startswith(f"program p: IR {digest_bytes(b'a')[:12]} -> {digest_bytes(b'b')[:12]} (")
     assert words[:8] in found
