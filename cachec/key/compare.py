@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 
-from cachec.errors import StoreFault
-from cachec.key.operations import shown_pair, topology_difference
+from cachec.base.excerpts import shown_pair
+from cachec.errors import PluginError, StoreFault
 from cachec.model import Part, PartKind, Reason, WeightSpec
+from cachec.programs import ir
 
 __all__ = ["KeyDifference", "PartDifference", "differences", "first_difference", "nearest", "spec_difference"]
 
@@ -202,14 +203,17 @@ def _code_word(name: str, functions: frozenset[str]) -> str:
 
 def _program(old: Part, new: Part, fetch: Fetch | None) -> str:
     before, after = _reference(old), _reference(new)
+    if before and after and old.version != new.version:
+        return f"{old.version} -> {new.version}"
     if before and before == after:
-        if old.version != new.version:
-            return f"{old.version} -> {new.version}"
         return "the same operations, but they are linked with other weights"
-    texts = (_text(before, fetch), _text(after, fetch))
-    if texts[0] is not None and texts[1] is not None:
-        return topology_difference(texts[0], texts[1])
-    return _digests_only("IR", before, after, texts)
+    held = (_bytes(before, fetch), _bytes(after, fetch))
+    if held[0] is None or held[1] is None:
+        return _digests_only("IR", before, after, held)
+    try:
+        return ir.difference(new.version, held[0], held[1])
+    except PluginError as error:
+        return f"IR {before[:12]} -> {after[:12]} ({error})"
 
 
 def _weights(old: Part, new: Part, fetch: Fetch | None) -> str:
@@ -242,14 +246,6 @@ def _bytes(digest: str, fetch: Fetch | None) -> bytes | None:
     try:
         return fetch(digest)
     except StoreFault:  # counted where it was met; here it only makes the words poorer, and they say so
-        return None
-
-
-def _text(digest: str, fetch: Fetch | None) -> str | None:
-    data = _bytes(digest, fetch)
-    try:
-        return None if data is None else data.decode()
-    except UnicodeDecodeError:  # a binary format
         return None
 
 

@@ -6,6 +6,7 @@ import importlib
 import sys
 import threading
 from collections.abc import Collection
+from functools import lru_cache
 
 from cachec.base.distributions import Distributions
 from cachec.errors import PluginError
@@ -65,6 +66,12 @@ class Plugins:
         return found
 
 
+@lru_cache(maxsize=1)
+def installed() -> Plugins:
+    """The plugins of this process, for plain functions. Kept, because finding them takes a millisecond."""
+    return Plugins(Distributions())
+
+
 def _load(name: str, target: str) -> Plugin:
     module_name, _, attribute = target.partition(":")
     try:
@@ -76,5 +83,7 @@ def _load(name: str, target: str) -> Plugin:
             f"this Python is {sys.executable}"
         ) from error
     if not isinstance(plugin, Plugin):
-        raise PluginError(f"plugin {name!r} ({target}) is a {type(plugin).__name__}, not a cachec.plugin.Plugin")
+        raise PluginError(
+            f"plugin {name!r} ({target}) is a {type(plugin).__name__}, not a cachec.programs.plugin.Plugin"
+        )
     return plugin
