@@ -102,7 +102,7 @@ def shard(
     size is bytes of all files' weights. A worker opens its own: open_weights(FOLDER, rank=0, world_size=8).
     Exit code 1: no such weights.
     """
-    from cachec.weights.sharding import matching_axes
+    from cachec.weights.shards import matching_axes
 
     store = sources.weight_store(session)
     found = sources.located(session, store, what)

@@ -22,7 +22,7 @@ from cachec.model import WeightSpec
 if TYPE_CHECKING:
     from cachec.cli.meter import Meter
     from cachec.weights import WeightSet
-    from cachec.weights.checksums import Verified
+    from cachec.weights.library.checksums import Verified
     from cachec.weights.library.owned import Revision, WeightStore
 
 #: Digits of a revision in a table; an argument takes as few as ``_MIN_DIGITS``.
@@ -233,7 +233,7 @@ def summary(revision: Revision) -> dict[str, Any]:
 
 def verified(found: Located, store: WeightStore, meter: Meter) -> Verified:
     """What ``verify`` finds out. Raises CachecError, OSError."""
-    from cachec.weights.checksums import Verified, verify
+    from cachec.weights.library.checksums import Verified, verify
 
     revision = found.revision
     if revision is not None:

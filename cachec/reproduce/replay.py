@@ -33,8 +33,8 @@ from cachec.reproduce.recipe import Command, FileRef, Text, Tool, folder_name
 from cachec.reproduce.synthetic import synthetic_weights
 from cachec.store.store import Store
 from cachec.weights import WeightSet, open_weights
+from cachec.weights.layout import stated_ties
 from cachec.weights.manifest import Manifest
-from cachec.weights.memory import stated_ties
 
 
 class Made(NamedTuple):

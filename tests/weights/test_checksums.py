@@ -14,7 +14,7 @@ import pytest
 
 from cachec.errors import WeightError
 from cachec.weights import from_arrays, open_weights
-from cachec.weights.checksums import verify
+from cachec.weights.library.checksums import verify
 from cachec.weights.library.owned import WeightStore
 
 

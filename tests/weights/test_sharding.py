@@ -20,7 +20,7 @@ from cachec.recording import Recorder
 from cachec.weights import WeightSet, from_arrays, open_weights
 from cachec.weights.moving import writing
 from cachec.weights.moving.spans import Spans, copy_spans, read_spans, slice_spans
-from cachec.weights.sharding import shard_name
+from cachec.weights.shards import shard_name
 
 AXES = {"*.col": 1, re.compile(r"l\d+\.row"): 0}
 

@@ -16,8 +16,8 @@ from cachec.base import fsio
 from cachec.base.hashing import digest_bytes
 from cachec.errors import CheckpointError, WeightsChanged
 from cachec.weights.dtypes import SIZES
-from cachec.weights.formats.safetensors import Tensor
 from cachec.weights.sources import OpenedFile
+from cachec.weights.tensor import Tensor
 
 #: numpy's limit of dimensions.
 MAX_DIMENSIONS = 64

@@ -20,7 +20,7 @@ import struct
 from typing import NamedTuple
 
 from cachec.weights.formats.base import Contents, File, Opener, Value, size_in_bytes, text_of
-from cachec.weights.formats.safetensors import Tensor
+from cachec.weights.tensor import Tensor
 
 _HEADER = struct.Struct("<4sHHQQQQ6Q")
 _ENTRY = struct.Struct("<QIQQQQQQ")

@@ -14,8 +14,8 @@ import os
 
 from cachec.weights.dtypes import SIZES
 from cachec.weights.formats.base import Contents, File, Opener, size_in_bytes
-from cachec.weights.formats.safetensors import Tensor
 from cachec.weights.formats.zipped import members, stated_checksums
+from cachec.weights.tensor import Tensor
 
 _MAGIC = b"\x93NUMPY"
 #: numpy refuses to evaluate more (``max_header_size``).

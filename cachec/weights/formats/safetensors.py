@@ -28,8 +28,8 @@ import msgspec
 
 from cachec.base import fsio
 from cachec.errors import CheckpointError, WeightsChanged
-from cachec.model import ROW_MAJOR
 from cachec.weights.dtypes import PACKED, SAFETENSORS
+from cachec.weights.tensor import Tensor
 
 MAX_HEADER = 100_000_000
 _LENGTH = struct.Struct("<Q")
@@ -43,22 +43,6 @@ START = 1 << 14
 #: The number -0. In JSON a number follows one of these characters, so the -0 of a name is none of them.
 _MINUS_ZERO = re.compile(rb"-0(?<=[\[:,\s]-0)")
 _KIND = operator.attrgetter("dtype", "shape")
-
-
-class Tensor(msgspec.Struct, frozen=True, gc=False):
-    """One tensor of a checkpoint: its type and where its bytes are.
-
-    file: the number of its file within the opened source; below 0 for bytes that no file holds (see
-    ``formats/base.py``). offset: from the start of that file, in bytes. layout: as in ``WeightSpec``.
-    """
-
-    dtype: str
-    shape: tuple[int, ...]
-    nbytes: int
-    offset: int
-    file: int = 0
-    shard: tuple[int, int] | None = None
-    layout: str = ROW_MAJOR
 
 
 class HeaderTensors(Mapping[str, Tensor]):

@@ -27,7 +27,7 @@ from typing import NamedTuple
 from cachec.base import fsio
 from cachec.errors import CheckpointError, UsageError, WeightError, WeightsChanged
 from cachec.model import WeightSpec
-from cachec.weights.checksums import Damage, Placed, verify_files
+from cachec.weights.library.checksums import Damage, Placed, verify_files
 from cachec.weights.library.intake import Intake, side_files
 from cachec.weights.library.revisions import (
     VERSION,

@@ -25,9 +25,8 @@ from cachec.base import fsio
 from cachec.base.hashing import digest_bytes
 from cachec.errors import UsageError, WeightError
 from cachec.model import Digest, WeightSpec
-from cachec.weights.formats.safetensors import Tensor
-from cachec.weights.layout import Layout
-from cachec.weights.memory import checked_tensor, stated_ties
+from cachec.weights.layout import Layout, stated_ties
+from cachec.weights.tensor import Tensor, checked_tensor
 
 VERSION = 1
 MAX_NAME = 120

@@ -18,9 +18,9 @@ from pathlib import Path
 from cachec.base import fsio
 from cachec.base.hashing import FileDigests, digest_extent
 from cachec.errors import WeightsChanged
-from cachec.weights.formats.safetensors import Tensor
 from cachec.weights.library.revisions import Use
 from cachec.weights.sources import Extent, FileSource, OpenedFile
+from cachec.weights.tensor import Tensor
 
 #: The mtime of every side file: 2000-01-01 00:00:00 UTC, a whole even second, which every file system can keep.
 SEAL_NS = 946_684_800 * 10**9

@@ -13,28 +13,26 @@ import queue
 import threading
 import weakref
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cachec.base import fsio
 from cachec.base.hashing import FileDigests
 from cachec.errors import CachecError, UsageError
-from cachec.weights.formats.safetensors import Tensor
+from cachec.weights.handles import Handles
 from cachec.weights.sources import Extent, Origin, Place, Source
+from cachec.weights.tensor import Tensor
 from cachec.weights.weight import Weight
 from cachec.weights.wrapping import ComposedSource
 
-if TYPE_CHECKING:
-    from cachec.weights.sets import WeightSet
 
-
-def stream(weights: WeightSet, read_ahead: int = 1) -> Iterator[Weight]:
+def stream(weights: Handles, read_ahead: int = 1) -> Iterator[Weight]:
     """The weights in the order of their files; see ``WeightSet.stream``."""
     if read_ahead not in {0, 1}:
         raise UsageError(f"stream: read_ahead expected 0 or 1, found {read_ahead!r}: two tensors are in memory at most")
     return _hand_over(weights, _in_file_order(weights), is_ahead=read_ahead == 1)
 
 
-def _hand_over(weights: WeightSet, order: list[Weight], *, is_ahead: bool) -> Iterator[Weight]:
+def _hand_over(weights: Handles, order: list[Weight], *, is_ahead: bool) -> Iterator[Weight]:
     reader = _Reader(max((each.nbytes for each in order if _is_buffered(each)), default=0))
     try:
         for number, weight in enumerate(order):
@@ -58,7 +56,7 @@ def _is_buffered(weight: Weight) -> bool:
     return weight.nbytes > 0 and source.copies(there, weight.tensor)
 
 
-def _in_file_order(weights: WeightSet) -> list[Weight]:
+def _in_file_order(weights: Handles) -> list[Weight]:
     """The handles by source, file and offset: the order with the fewest seeks."""
     numbers: dict[int, int] = {}
 

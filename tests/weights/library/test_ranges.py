@@ -115,7 +115,7 @@ from pathlib import Path
 from cachec.weights import from_arrays, open_weights
 from cachec.weights.compare import value_difference
 from cachec.weights.library.owned import WeightStore
-import cachec.weights.moving.writing, cachec.weights.sharding
+import cachec.weights.moving.writing, cachec.weights.shards
 folder, kind = Path(sys.argv[1]), sys.argv[2]
 def limit():
     used = next(int(line.split()[1]) << 10 for line in open("/proc/self/status") if line.startswith("VmData"))

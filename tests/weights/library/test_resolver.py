@@ -22,8 +22,9 @@ from cachec.base.hashing import digest_bytes
 from cachec.errors import CheckpointError, PluginError, UsageError, WeightError
 from cachec.weights import from_arrays
 from cachec.weights.library.http_ranges import HttpResolver
+from cachec.weights.library.identifier import Identifier
 from cachec.weights.library.owned import WeightStore
-from cachec.weights.library.resolver import Identifier, Resolvers, fetched, resolve
+from cachec.weights.library.resolver import Resolvers, fetched, resolve
 from tests.weights.server import Site, serving
 
 MIB = 1 << 20

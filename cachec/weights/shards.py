@@ -17,18 +17,15 @@ import fnmatch
 import os
 import re
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
 from cachec.base import fsio
+from cachec.base.hashing import FileDigests, Hasher, digest_bytes
 from cachec.errors import UnknownWeight, UsageError
 from cachec.weights.dtypes import SIZES
-from cachec.weights.formats.safetensors import Tensor
-from cachec.weights.layout import Layout
-from cachec.weights.moving.spans import slice_spans
-from cachec.weights.parts import Part, PartSource
-from cachec.weights.presharded import (
+from cachec.weights.formats.presharded import (
     AXES_KEY,
     INDEX_NAME,
     WHOLE_KEY,
@@ -36,17 +33,146 @@ from cachec.weights.presharded import (
     check_world_size,
     is_shard_name,
     rank_file,
+    world,
 )
-from cachec.weights.weight import Weight
+from cachec.weights.handles import Handles
+from cachec.weights.layout import Layout
+from cachec.weights.moving.spans import Spans, copy_spans, read_spans, slice_spans, within_spans
+from cachec.weights.sources import Extent, Origin, Place, Ranges, Source
+from cachec.weights.tensor import Tensor
+from cachec.weights.weight import Callers, Weight
 from cachec.weights.wrapping import ComposedSource
 
 if TYPE_CHECKING:
     from cachec.weights.moving.copying import Progress
-    from cachec.weights.sets import WeightSet
 
 #: Name, fnmatch glob, or compiled regular expression (of the full name) -> axis, or None for "every worker has all of
 #: it". The first that matches decides; what none matches is whole on every worker.
 AxisPatterns = Mapping[Any, "int | None"]
+_ZEROS = 1 << 20
+
+
+class Part(NamedTuple):
+    """What one weight is made of: the pieces ``spans`` of ``weight``, in ``nbytes`` bytes that are zero elsewhere."""
+
+    weight: Weight
+    spans: Spans
+    nbytes: int
+
+    @property
+    def in_place(self) -> bool:
+        """Whether the part is one extent of the weight: it is then handed out where it lies."""
+        return self.spans.number == 1 and self.spans.width == self.nbytes
+
+    def tensor(self, shape: tuple[int, ...], shard: tuple[int, int] | None) -> Tensor:
+        """The part as a tensor: in place, where its bytes lie; otherwise from 0 of the bytes that are put together."""
+        whole = self.weight.tensor
+        place = (whole.offset + self.spans.first, whole.file) if self.in_place else (0, whole.file)
+        return Tensor(whole.dtype, shape, self.nbytes, *place, shard, whole.layout)
+
+
+class PartSource(ComposedSource):
+    """Parts of the weights of any sets.
+
+    A read of a part, in a stage that was given the whole weight, is a read of the whole: that is the weight whose
+    content can be looked at again.
+    """
+
+    def __init__(self, parts: Mapping[str, Part]) -> None:
+        super().__init__({name: part.weight for name, part in parts.items()})
+        self._parts = parts
+
+    def expose(self, name: str, tensor: Tensor, digests: FileDigests | None) -> None:
+        whole = self._parts[name].weight
+        source, there = whole.within()
+        source.expose(there, whole.tensor, digests)
+
+    def digest(self, name: str, tensor: Tensor, digests: FileDigests | None) -> str:
+        part = self._parts[name]
+        source, there = part.weight.within()
+        if part.in_place and source.origin(there) is None:
+            return source.digest(there, tensor, digests)
+        self.expose(name, tensor, digests)
+        ranges = self.ranges(name, tensor)
+        return digest_bytes(self.view(name, tensor)) if ranges is None else ranges.digest()
+
+    def view(self, name: str, tensor: Tensor) -> memoryview:
+        part = self._parts[name]
+        if part.in_place:
+            source, there = part.weight.within()
+            return source.view(there, tensor)
+        return self._put_together(part)[tensor.offset : tensor.offset + tensor.nbytes].toreadonly()
+
+    def private(self, name: str, tensor: Tensor) -> memoryview:
+        part = self._parts[name]
+        if part.in_place:
+            source, there = part.weight.within()
+            return source.private(there, tensor)
+        return self._put_together(part)[tensor.offset : tensor.offset + tensor.nbytes]
+
+    def place(self, name: str, tensor: Tensor) -> Place | None:
+        return super().place(name, tensor) if self._parts[name].in_place else None
+
+    def extent(self, name: str, tensor: Tensor) -> Extent | None:
+        return super().extent(name, tensor) if self._parts[name].in_place else None
+
+    def copies(self, name: str, tensor: Tensor) -> bool:
+        return not self._parts[name].in_place or super().copies(name, tensor)
+
+    def ranges(self, name: str, tensor: Tensor) -> Ranges | None:
+        part = self._parts[name]
+        if part.in_place:
+            return super().ranges(name, tensor)
+        return Ranges(tensor.nbytes, lambda begin, out: self._fill(part, out, tensor.offset + begin))
+
+    def fill(self, name: str, tensor: Tensor, out: memoryview) -> None:
+        part = self._parts[name]
+        if part.in_place:
+            super().fill(name, tensor, out)
+        else:
+            self._fill(part, out, tensor.offset)
+
+    def origin(self, name: str) -> Origin | None:
+        return None
+
+    def state(self) -> bytes:
+        hasher = Hasher("parts")
+        hasher.part("weights", super().state())
+        for name in sorted(self._parts):
+            hasher.part(name, repr(tuple(self._parts[name].spans)).encode())
+        return hasher.digest().encode()
+
+    def unguarded(self, weight: Weight, there: str, callers: Callers) -> Weight:
+        part = self._parts[there]
+        whole = part.weight.unguarded(callers)
+        if whole is part.weight:
+            return weight
+        moved = part._replace(weight=whole)
+        tensor = moved.tensor(weight.shape, weight.tensor.shard)
+        return Weight(there, Layout({there: tensor}), PartSource({there: moved}), there)
+
+    def _put_together(self, part: Part) -> memoryview:
+        out = memoryview(bytearray(part.nbytes))
+        self._fill(part, out, 0, is_zero=True)
+        return out
+
+    def _fill(self, part: Part, out: memoryview, begin: int, *, is_zero: bool = False) -> None:
+        """Fill ``out`` with the bytes of a part from ``begin`` on. is_zero: whether it holds zeros only."""
+        if part.spans.nbytes < part.nbytes and not is_zero:
+            for start in range(0, len(out), _ZEROS):
+                piece = out[start : start + _ZEROS]
+                piece[:] = bytes(len(piece))
+        whole = part.weight.tensor
+        source, there = part.weight.within()
+        extent = source.extent(there, whole)
+        if extent is not None:
+            for spans, at in within_spans(part.spans, begin, len(out)):
+                read_spans(extent.fd, extent.offset, spans, out[at:])
+            extent.check()  # bytes that changed while they were read are not the weight that was opened
+            return
+        data = source.view(there, whole)
+        for spans, at in within_spans(part.spans, begin, len(out)):
+            copy_spans(data, spans, out[at:])
 
 
 def matching_axes(tensors: Mapping[str, Tensor], patterns: AxisPatterns, what: str) -> dict[str, int]:
@@ -79,11 +205,10 @@ def matching_axes(tensors: Mapping[str, Tensor], patterns: AxisPatterns, what: s
     return axes
 
 
-def shard(weights: WeightSet, patterns: AxisPatterns, rank: int, world_size: int, *, pad: bool = False) -> WeightSet:
+def shard(
+    weights: Handles, patterns: AxisPatterns, rank: int, world_size: int, *, pad: bool = False
+) -> tuple[Layout, Source]:
     """What worker ``rank`` of ``world_size`` needs of whole weights; see ``WeightSet.shard``."""
-    from cachec.weights.presharded import world
-    from cachec.weights.sets import WeightSet
-
     world(rank, world_size, "shard")
     worker = weights.worker
     if worker is not None and worker.rank != rank:
@@ -117,11 +242,11 @@ def shard(weights: WeightSet, patterns: AxisPatterns, rank: int, world_size: int
     found = Layout(tensors, layout.ties).tied(layout.ties)  # again: the parts of tied weights have to agree
     made = PartSource(parts)
     handles = {name: Weight(name, found, made, name) if name in parts else weights[name] for name in tensors}
-    return WeightSet(found, ComposedSource(handles), rank=rank)
+    return found, ComposedSource(handles)
 
 
 def save_shards(
-    weights: WeightSet,
+    weights: Handles,
     folder: str | os.PathLike[str],
     patterns: AxisPatterns,
     world_size: int,
@@ -132,7 +257,6 @@ def save_shards(
 ) -> None:
     """Write one file a worker; see ``WeightSet.save_shards``."""
     from cachec.weights.moving.writing import Whole, save_together
-    from cachec.weights.sets import WeightSet
 
     check_world_size(world_size)
     for name, tensor in weights.layout.tensors.items():
@@ -151,13 +275,14 @@ def save_shards(
     axes = matching_axes(weights.layout.tensors, patterns, "shard")
     files = []
     for rank, file in enumerate(expected):
-        own = shard(weights, patterns, rank, world_size, pad=pad)
+        own = Handles(*shard(weights, patterns, rank, world_size, pad=pad))
         named = {shard_name(name, rank, world_size) if name in axes else name: own[name] for name in own}
         metadata = {
             AXES_KEY: msgspec.json.encode(axes, order="deterministic").decode(),
             WHOLE_KEY: msgspec.json.encode([name for name in own if name not in axes]).decode(),
         }
-        files.append(Whole(os.path.join(place, file), WeightSet.from_weights(named), metadata))
+        renamed = Handles(Layout({name: each.tensor for name, each in named.items()}), ComposedSource(named))
+        files.append(Whole(os.path.join(place, file), renamed, metadata))
     save_together(files, progress=progress, fsync=fsync)
     whole = {name: list(weights.layout.tensors[name].shape) for name in axes}
     index = ShardIndex(version=1, world_size=world_size, files=expected, axes=axes, shapes=whole)

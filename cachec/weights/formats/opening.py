@@ -17,10 +17,10 @@ from cachec.errors import CheckpointError, UsageError, WeightsChanged
 from cachec.weights.formats import TVM_NAMES, format_of, reader
 from cachec.weights.formats.base import Contents, Opener, Value
 from cachec.weights.formats.expected import given_axes, with_specs
+from cachec.weights.formats.presharded import World, check_whole, own_file, own_tensors, shard_axes, whole_names
 from cachec.weights.formats.safetensors import (
     START,
     HeaderTensors,
-    Tensor,
     decode_object,
     header_bytes,
     parse_header,
@@ -28,10 +28,10 @@ from cachec.weights.formats.safetensors import (
 )
 from cachec.weights.formats.values import ValueSource
 from cachec.weights.kept import Kept
-from cachec.weights.layout import Layout, Ties
+from cachec.weights.layout import Layout, Ties, stated_ties
 from cachec.weights.manifest import Manifest
-from cachec.weights.presharded import World, check_whole, own_file, own_tensors, shard_axes, whole_names
 from cachec.weights.sources import FileSource, OpenedFile
+from cachec.weights.tensor import Tensor
 
 AnyPath = str | os.PathLike[str]
 Source = AnyPath | Sequence[AnyPath]
@@ -249,8 +249,6 @@ class _Wanted(NamedTuple):
         """The groups of tied names: as given, else as the specs say."""
         if self.ties or self.specs is None:
             return self.ties
-        from cachec.weights.memory import stated_ties
-
         return stated_ties(self.specs.weights.values())
 
 

@@ -17,8 +17,8 @@ from cachec.base import fsio
 from cachec.errors import CheckpointError, WeightsChanged
 from cachec.weights.formats.base import File
 from cachec.weights.formats.zipped import MEMBERS, members
+from cachec.weights.handles import Handles
 from cachec.weights.moving.copying import Progress
-from cachec.weights.sets import WeightSet
 from cachec.weights.sources import FileSource, OpenedFile
 
 
@@ -56,7 +56,7 @@ class _Difference(NamedTuple):
     end: int
 
 
-def verify(weights: WeightSet, progress: Progress | None = None) -> Verified:
+def verify(weights: Handles, progress: Progress | None = None) -> Verified:
     """Compute the checksums that the files of an opened checkpoint state; a file without one is not read.
 
     progress: called with bytes done and bytes in all.

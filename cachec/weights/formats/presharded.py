@@ -14,7 +14,7 @@ from typing import NamedTuple
 import msgspec
 
 from cachec.errors import CheckpointError, UsageError
-from cachec.weights.formats.safetensors import Tensor
+from cachec.weights.tensor import Tensor
 
 AXES_KEY = "cachec.shard_axes"
 #: Metadata: a JSON list of the names in the file that are no shards, so that a missing and an extra one show.
@@ -41,13 +41,6 @@ class World(NamedTuple):
 
     rank: int
     size: int
-
-
-class Worker(NamedTuple):
-    """Whose shards a weight set holds: rank, from 0, and the stage that may not see it (empty where anybody may)."""
-
-    rank: int
-    hidden_from: str = ""
 
 
 def world(rank: int | None, world_size: int | None, source: str) -> World | None:
