@@ -201,10 +201,7 @@ def _synthetic(weights: str, place: str) -> None:
     """Weights of the same names, shapes and types, with other bytes. Raises CheckpointError, UsageError."""
     with open_weights(weights) as held:
         specs = {name: weight.spec for name, weight in held.items()}
-    ending = os.path.splitext(weights)[1]
-    if ending not in {".safetensors", ".irpa"}:
-        raise UsageError(f"files of kind {ending!r} can be read but not written")
-    synthetic_weights(specs).save(place, format="irpa" if ending == ".irpa" else "safetensors")
+    synthetic_weights(specs).save(place)
 
 
 _WORDS = {_linked: "the weights under another path", _synthetic: "synthetic weights"}

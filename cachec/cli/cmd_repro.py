@@ -224,15 +224,15 @@ def weights(file: str, output: str, as_json: bool) -> None:
     JSON: {"path", "weights": count, "nbytes"}
     """
     from cachec.reproduce.loaded import load
-    from cachec.reproduce.replay import FORMATS, weights_of
+    from cachec.reproduce.replay import weights_of
+    from cachec.weights.formats import WRITTEN_SUFFIXES
 
+    if Path(output).suffix not in WRITTEN_SUFFIXES:
+        raise UsageError(f"{output}: a name that ends with {' or '.join(WRITTEN_SUFFIXES)} expected")
     found = load(file)
-    format = FORMATS.get(Path(output).suffix)
-    if format is None:
-        raise UsageError(f"{output}: a name that ends with {' or '.join(FORMATS)} expected")
     with tempfile.TemporaryDirectory(prefix="cachec-repro-") as folder:
         made = weights_of(found, found.specs, Path(folder))
-        made.save(output, format=format)
+        made.save(output)
         nbytes = made.nbytes
     if as_json:
         print_json({"path": output, "weights": len(found.specs), "nbytes": nbytes})

@@ -31,18 +31,6 @@ _MIN_DIGITS = 4
 
 _DIGITS = re.compile(rf"[0-9a-f]{{{_MIN_DIGITS},64}}")
 _EXPECTED = re.compile(r"(?:(?P<algorithm>sha256|blake3):)?(?P<digest>[0-9a-fA-F]{64})")
-_SUFFIXES = (
-    ".safetensors.index.json",
-    ".safetensors",
-    ".irpa",
-    ".onnx",
-    ".gguf",
-    ".npy",
-    ".npz",
-    ".json",
-    ".pt",
-    ".pth",
-)
 #: Stems that every checkpoint has, so that its folder says more.
 _COMMON = frozenset({"model", "tensor-cache", "ndarray-cache", "pytorch_model", "adapter_model", "weights"})
 
@@ -127,8 +115,10 @@ def default_name(source: str) -> str:
 
     Raises UsageError where nothing of that can be a name.
     """
+    from cachec.weights.formats import CHECKPOINT_SUFFIXES
+
     path = PurePosixPath(source.partition("#")[0].partition("?")[0] if is_url(source) else os.path.abspath(source))
-    for suffix in _SUFFIXES:
+    for suffix in CHECKPOINT_SUFFIXES:
         if path.name.endswith(suffix):
             stem = path.name.removesuffix(suffix)
             break

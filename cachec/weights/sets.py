@@ -248,13 +248,16 @@ class WeightSet(Handles):
         self,
         path: AnyPath,
         *,
-        format: Literal["safetensors", "irpa"] = "safetensors",
+        format: Literal["safetensors", "irpa"] | None = None,
         shard_size: int | None = None,
         metadata: Mapping[str, str] | None = None,
         progress: Callable[[int, int], None] | None = None,
         fsync: bool = False,
     ) -> None:
-        """Write all weights to a file, or to shards of at most ``shard_size`` bytes; see ``writing.save``."""
+        """Write all weights to a file, or to shards of at most ``shard_size`` bytes; see ``writing.save``.
+
+        The suffix says in which format. Raises UsageError where none of that suffix can be written.
+        """
         from cachec.weights.moving.writing import save
 
         save(self, path, format=format, shard_size=shard_size, metadata=metadata, progress=progress, fsync=fsync)

@@ -14,7 +14,7 @@ import msgspec
 from cachec.base import fsio
 from cachec.base.hashing import digest_bytes
 from cachec.errors import CheckpointError, UsageError, WeightsChanged
-from cachec.weights.formats import TVM_NAMES, format_of, reader
+from cachec.weights.formats import MAGIC, SAFETENSORS, Known, format_of, loaded
 from cachec.weights.formats.base import Contents, Opener, Value
 from cachec.weights.formats.expected import given_axes, with_specs
 from cachec.weights.formats.presharded import World, check_whole, own_file, own_tensors, shard_axes, whole_names
@@ -38,6 +38,8 @@ Source = AnyPath | Sequence[AnyPath]
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
+#: The file names of a TVM tensor cache, newest first.
+_TVM_NAMES = ("tensor-cache.json", "ndarray-cache.json")
 _INDEX_SUFFIX = ".index.json"
 _MAX_INDEX = 100_000_000
 
@@ -126,13 +128,13 @@ class Checkpoints:
                 source, absent = own, (single, index)
             else:
                 earlier = [single, index]
-                for name in TVM_NAMES:
+                for name in _TVM_NAMES:
                     earlier.append(os.path.join(source, name))
                     if os.path.lexists(earlier[-1]):
                         break
                 else:
                     raise CheckpointError(
-                        f"{source}: expected {SINGLE}, {INDEX} or {TVM_NAMES[0]} in the folder; "
+                        f"{source}: expected {SINGLE}, {INDEX} or {_TVM_NAMES[0]} in the folder; "
                         "name the files as a list"
                     )
                 source, absent = earlier[-1], tuple(earlier[:-1])
@@ -204,9 +206,9 @@ class Checkpoints:
             may_trust = self._may_trust(path, found)
             calm = may_trust and fsio.no_writer(fd)
             start = os.pread(fd, START, 0)
-            kind = format_of(path, start[:8])
-            if kind != "safetensors":
-                return self._read_format(path, kind)
+            known = format_of(path, start[:MAGIC])
+            if known is not SAFETENSORS:
+                return self._read_format(path, known)
             data = header_bytes(path, fd, found, start)
             trusted = calm and fsio.no_writer(fd)
         finally:
@@ -219,12 +221,12 @@ class Checkpoints:
             self._headers.put(key, contents)
         return (OpenedFile(path, found, len(data), key[0]),), contents, trusted
 
-    def _read_format(self, path: str, kind: str) -> tuple[tuple[OpenedFile, ...], Contents, bool]:
+    def _read_format(self, path: str, format: Known) -> tuple[tuple[OpenedFile, ...], Contents, bool]:
         with Opener(path, self._trusts) as opener:
-            contents = reader(kind)(path, opener)
+            contents = loaded(format).read(path, opener)
             finished = opener.finish(contents)
         # Read anew, as what was looked at is known only then; but equal contents are one, and so is their layout.
-        key = (kind, finished.key)
+        key = (format.target, finished.key)
         known = self._headers.get(key)
         if known is None:
             known = contents

@@ -13,10 +13,8 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import hashlib
-import importlib
 import os
 import shutil
-import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -24,8 +22,9 @@ from pathlib import Path
 from blake3 import blake3
 
 from cachec.base import fsio
+from cachec.base.extensions import imported
 from cachec.base.hashing import digest_bytes
-from cachec.errors import CheckpointError, PluginError, UsageError, WeightError
+from cachec.errors import CheckpointError, UsageError, WeightError
 from cachec.weights.library.http_ranges import HttpResolver
 from cachec.weights.library.identifier import Identifier, Resolver
 from cachec.weights.library.owned import Revision, WeightStore
@@ -42,50 +41,31 @@ _ABANDONED = 7 * 86400.0
 class Resolvers:
     """Resolvers by scheme."""
 
-    def __init__(self, resolvers: Mapping[str, Resolver]) -> None:
+    def __init__(self, resolvers: Mapping[str, Resolver], offered: Mapping[str, str] | None = None) -> None:
+        """offered: as for ``discovered``."""
         self._resolvers = dict(resolvers)
+        self._offered = dict(offered or {})
 
     @classmethod
     def discovered(cls, entry_points: Mapping[str, str]) -> Resolvers:
         """The shipped ones (``http``, ``https``) and those of other packages, which win a scheme.
 
-        entry_points: scheme -> ``module:object`` of the group ``cachec.resolvers``. An object is imported when it is
-        first needed; one that can't be is a PluginError then.
+        entry_points: scheme -> ``module:object`` of the group ``cachec.resolvers``. An object is imported when its
+        scheme is first asked for; one that can't be is a PluginError then.
         """
         shipped = HttpResolver()
-        found: dict[str, Resolver] = {"http": shipped, "https": shipped}
-        return cls(found | {scheme: _Deferred(scheme, target) for scheme, target in entry_points.items()})
+        return cls({"http": shipped, "https": shipped}, entry_points)
 
     def of(self, scheme: str) -> Resolver:
-        """The resolver of a scheme. Raises UsageError where there is none."""
+        """The resolver of a scheme. Raises UsageError where there is none, PluginError where it can't be imported."""
+        target = self._offered.get(scheme)
+        if target is not None:
+            self._resolvers[scheme] = imported(f"the resolver of {scheme!r}", target, "resolver", Resolver)
+            del self._offered[scheme]
         found = self._resolvers.get(scheme)
         if found is None:
-            known = ", ".join(sorted(self._resolvers)) or "none"
+            known = ", ".join(sorted(self._resolvers | self._offered)) or "none"
             raise UsageError(f"no resolver for {scheme!r} (there are: {known}); install the package that offers it")
-        return found
-
-
-class _Deferred:
-    """A resolver of another package, imported when used."""
-
-    def __init__(self, scheme: str, target: str) -> None:
-        self._scheme = scheme
-        self._target = target
-
-    def fetch(self, identifier: Identifier, fd: int, state: Path, progress: Progress | None) -> None:
-        self._load().fetch(identifier, fd, state, progress)
-
-    def _load(self) -> Resolver:
-        module, _, attribute = self._target.partition(":")
-        try:
-            found = getattr(importlib.import_module(module), attribute or "resolver")
-        except (ImportError, AttributeError) as error:
-            raise PluginError(
-                f"the resolver of {self._scheme!r} ({self._target}) can't be loaded: {error}. Repair or uninstall the "
-                f"package that offers it; this Python is {sys.executable}"
-            ) from error
-        if not isinstance(found, Resolver):
-            raise PluginError(f"the resolver of {self._scheme!r} ({self._target}) has no method fetch")
         return found
 
 

@@ -15,8 +15,6 @@ from cachec.errors import UsageError
 from cachec_mlir.cli.linking import link, relink
 from cachec_mlir.cli.shared import MODULE, ModuleFile, bindings_option, clean, few, json_option, print_json
 
-_FORMATS: dict[str, Any] = {".safetensors": "safetensors", ".irpa": "irpa"}
-
 #: Resources and changes that text output lists; --json has all.
 _LISTED = 40
 
@@ -151,6 +149,7 @@ def strip(
     JSON: {"path", "output", "size", "stripped_size", "weights": [{"name", "dtype", "shape", "nbytes"}],
            "lifted": [names that were invented], "ir": text where there is no -o}
     """
+    from cachec.weights.formats import WRITTEN_SUFFIXES
     from cachec_mlir import MINIMUM
     from cachec_mlir import strip as take_out
     from cachec_mlir.cli.report import WHOLE, bug_report
@@ -158,8 +157,8 @@ def strip(
     from cachec_mlir.text.stripping import SCOPE
     from cachec_mlir.writing import write
 
-    if weights is not None and (weights == "-" or Path(weights).suffix not in _FORMATS):
-        raise UsageError(f"--weights {weights}: a name that ends with {' or '.join(_FORMATS)} expected")
+    if weights is not None and (weights == "-" or Path(weights).suffix not in WRITTEN_SUFFIXES):
+        raise UsageError(f"--weights {weights}: a name that ends with {' or '.join(WRITTEN_SUFFIXES)} expected")
     with ModuleFile(file) as source:
         size = os.stat(source).st_size
         found = take_out(source, to=to, scope=scope or SCOPE, minimum=minimum or MINIMUM)
@@ -168,7 +167,7 @@ def strip(
         text = None if seen is None else bug_report(file, size, typed, seen)
         specs = {each.name: each.spec() for each in typed}
         if weights is not None:
-            found.resources.weights(specs).save(weights, format=_FORMATS[Path(weights).suffix])
+            found.resources.weights(specs).save(weights)
         if output is not None and output != "-":
             write(output, [found.ir])
     if output == "-":

@@ -463,7 +463,7 @@ def test_discovered_resolvers(tmp_path: Path, store: WeightStore, monkeypatch: p
     data = b"hub://h/m.safetensors"
     with fetched(store.folder, Identifier.parse(f"hub://h/m.safetensors#blake3={digest_bytes(data)}"), found) as path:
         assert path.read_bytes() == data
-    for scheme, message in (("bad", "can't be loaded"), ("odd", "has no method fetch")):
+    for scheme, message in (("bad", "can't be loaded"), ("odd", "is a int, expected a .*Resolver")):
         with pytest.raises(PluginError, match=message):
             fetch(Site(b"", base=f"{scheme}://h"), store, found)
     with pytest.raises(UsageError, match=r"no resolver for 'ftp' \(there are: bad, http, https, hub, odd\)"):
