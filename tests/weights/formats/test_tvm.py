@@ -17,6 +17,7 @@ from tvm.contrib import tvmjs
 
 from cachec.errors import CheckpointError, WeightsChanged
 from cachec.model import WeightSpec
+from cachec.testing.formats import FormatConformance
 from cachec.weights import open_weights
 
 NAME = "tensor-cache.json"
@@ -43,6 +44,14 @@ def arrays() -> dict[str, np.ndarray]:
 def dump(folder: Path, params: dict[str, Any], **how: Any) -> Path:
     tvmjs.dump_tensor_cache(params, str(folder), show_progress=False, **({"encode_format": "raw"} | how))
     return folder / NAME
+
+
+class TestTvm(FormatConformance):
+    suffix = ".json"
+    official = staticmethod(official)
+
+    def write(self, path: Path, arrays: Any) -> Path:
+        return dump(path.parent, arrays)
 
 
 @pytest.mark.parametrize("shard_mb", [1, 32])

@@ -214,8 +214,29 @@ def test_irpa_is_read_back_and_aligned(tmp_path: Path, weights: WeightSet) -> No
 )
 def test_refused_options(tmp_path: Path, weights: WeightSet, how: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        save(weights, tmp_path / "out.safetensors", **how)
+        save(weights, tmp_path / "out", **how)
     assert os.listdir(tmp_path) == []
+
+
+def test_the_suffix_decides_or_is_refused(tmp_path: Path, weights: WeightSet) -> None:
+    for name, start in (("o.irpa", b"IRPA"), ("o.IRPA", b"IRPA")):
+        weights.save(tmp_path / name)
+        assert (tmp_path / name).read_bytes()[:4] == start
+    for name in ("o.safetensors", "o"):
+        weights.save(tmp_path / name)
+        assert (tmp_path / name).read_bytes()[8:9] == b"{"
+    written = sorted(os.listdir(tmp_path))
+    for name, how, message in (
+        ("o.gguf", {}, r"o\.gguf: gguf can be read and not written; expected \.safetensors or \.irpa"),
+        ("o.bin", {}, r"o\.bin: no format is known by \.bin; .* or say which: format="),
+        ("o2.safetensors", {"format": "irpa"}, r"\.safetensors is the suffix of safetensors, not of irpa"),
+        ("o2.irpa", {"format": "safetensors"}, r"\.irpa is the suffix of irpa, not of safetensors"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            weights.save(tmp_path / name, **how)
+    assert sorted(os.listdir(tmp_path)) == written
+    weights.save(tmp_path / "o.bin", format="irpa")
+    assert (tmp_path / "o.bin").read_bytes()[:4] == b"IRPA"
 
 
 def test_refused_weights_and_places(tmp_path: Path, weights: WeightSet) -> None:
@@ -228,7 +249,7 @@ def test_refused_weights_and_places(tmp_path: Path, weights: WeightSet) -> None:
     with pytest.raises(UsageError, match="expected to be a file or nothing"):
         weights.save("/dev/null")
     with pytest.raises(UsageError, match="named after a file that ends in"):
-        weights.save(tmp_path / "model.bin", shard_size=10)
+        weights.save(tmp_path / "model.bin", format="safetensors", shard_size=10)
     with pytest.raises(FileNotFoundError):
         weights.save(tmp_path / "no" / "such" / "folder.safetensors")
     from_arrays({"c": np.zeros(2, np.complex128)}).save(tmp_path / "c.irpa", format="irpa")
