@@ -1,4 +1,4 @@
-"""No module of cachec or its plugins can reach itself by imports, those in functions and for type checkers counted too."""
+"""No module of cachec or its plugins reaches itself by imports, those in functions and for type checkers counted."""
 
 from __future__ import annotations
 

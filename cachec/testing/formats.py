@@ -39,7 +39,7 @@ class Check:
     def reads(source: Path | list[Path], wanted: Mapping[str, bytes]) -> WeightSet:
         """Both ways of access give these bytes, and their digests; the set by map."""
         for access in ("read", "mmap"):
-            weights = open_weights(source, access=access)  # type: ignore[arg-type]
+            weights = open_weights(source, access=access)
             assert set(weights) == set(wanted)
             for name, data in wanted.items():
                 weight = weights[name]
@@ -234,5 +234,5 @@ class FormatConformance:
         assert format_to_write(str(path)).writes
         Check.reads(path, self.wanted())
         assert self.official(path) in (None, self.wanted())
-        WeightSet.from_arrays(dict(reversed(arrays.items()))).save(tmp_path / f"again{self.suffix}")
+        WeightSet.from_arrays(dict(reversed(list(arrays.items())))).save(tmp_path / f"again{self.suffix}")
         assert (tmp_path / f"again{self.suffix}").read_bytes() == path.read_bytes()
