@@ -14,7 +14,7 @@ from cachec.base import fsio
 from cachec.errors import CheckpointError
 from cachec.weights import open_weights
 
-FOLDER = Path(__file__).parent.parent / "hostile"
+FOLDER = Path(__file__).parent.parent.parent / "hostile"
 EXPECTED = json.loads((FOLDER / "safetensors.json").read_text())
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -12,9 +13,10 @@ import pytest
 import safetensors
 from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
-from safetensors.numpy import save_file
+from safetensors.numpy import load_file, save_file
 
 from cachec.errors import CheckpointError
+from cachec.testing.formats import FormatConformance
 from cachec.weights import open_weights
 from cachec.weights.dtypes import SAFETENSORS
 from tests.effort import rounds
@@ -30,6 +32,18 @@ metadata = st.none() | st.dictionaries(
     st.text(st.characters(exclude_categories=["Cs"]), max_size=8), st.text('ab"\\', max_size=4)
 )
 quick = settings(max_examples=rounds(150), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+class TestSafetensors(FormatConformance):
+    suffix = ".safetensors"
+    is_written = True
+
+    def write(self, path: Path, arrays: Any) -> Path:
+        save_file(dict(arrays), path)
+        return path
+
+    def official(self, path: Path) -> dict[str, bytes]:
+        return {name: array.tobytes() for name, array in load_file(path).items()}
 
 
 @quick

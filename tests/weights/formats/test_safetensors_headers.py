@@ -17,7 +17,7 @@ from tests.effort import rounds
 
 START = 1000
 CODES = {"F32": 4, "U8": 1, "BF16": 2, "I64": 8}
-HOSTILE = Path(__file__).parent.parent / "hostile"
+HOSTILE = Path(__file__).parent.parent.parent / "hostile"
 
 
 def entry(code: str, shape: list[int], begin: int) -> dict[str, Any]:
