@@ -27,7 +27,6 @@ from cachec.weights.formats import format_to_write
 #: What other software reads: name -> bytes. It may raise anything on a file that it refuses.
 Official = Callable[[Path], Mapping[str, bytes] | None]
 
-_EDITS = 200
 #: A tensor that must not be read to open its file, and how much memory opening may take.
 _LARGE, _LITTLE = 32 << 20, 4 << 20
 
@@ -120,6 +119,8 @@ class FormatConformance:
 
     #: Of so many bytes, one has a bit changed: more than 1 for a format that is slow to open.
     stride: int = 1
+    #: How many files with a few other bytes are tried.
+    edits: int = 200
 
     def write(self, path: Path, arrays: Mapping[str, Any]) -> Path:
         """Write a checkpoint of these arrays, not by cachec; the file to open, ``path`` if that can be."""
@@ -180,7 +181,7 @@ class FormatConformance:
 
     def test_other_bytes_are_refused_or_read_alike(self, file: Path) -> None:
         whole, chance = file.read_bytes(), random.Random(0)
-        for _ in range(_EDITS):
+        for _ in range(self.edits):
             changed = whole
             for _ in range(chance.randint(1, 3)):
                 at = chance.randrange(self.end(file))

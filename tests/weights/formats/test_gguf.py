@@ -15,10 +15,9 @@ from hypothesis import strategies as st
 
 from cachec.base.hashing import digest_bytes
 from cachec.errors import CheckpointError, UsageError
-from cachec.testing.formats import FormatConformance
 from cachec.weights import WeightSet, open_weights
 from cachec.weights.formats.gguf import BLOCKS, PLAIN
-from tests.effort import sample
+from tests.weights.formats.suite import ShippedFormat
 
 EDITS = st.lists(st.tuples(st.integers(0, 1 << 16), st.integers(0, 4), st.binary(max_size=4)), min_size=1, max_size=3)
 ONE = st.tuples(st.integers(0, 1 << 16), st.just(1), st.binary(min_size=1, max_size=1))
@@ -63,7 +62,7 @@ def write(path: Path, tensors: dict[str, np.ndarray], *, alignment: int | None =
     return path
 
 
-class TestGguf(FormatConformance):
+class TestGguf(ShippedFormat):
     suffix = ".gguf"
     has_magic = True
     official = staticmethod(official)

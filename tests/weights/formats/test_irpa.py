@@ -16,10 +16,9 @@ from hypothesis import strategies as st
 from cachec.base.hashing import digest_bytes
 from cachec.errors import CheckpointError, HandleClosed, UsageError, WeightError, WeightsChanged
 from cachec.model import WeightSpec
-from cachec.testing.formats import FormatConformance
 from cachec.weights import open_weights
 from cachec.weights.manifest import Manifest
-from tests.effort import sample
+from tests.weights.formats.suite import ShippedFormat
 
 EDITS = st.lists(st.tuples(st.integers(0, 1 << 16), st.integers(0, 4), st.binary(max_size=4)), min_size=1, max_size=3)
 #: An edit of the header and the tables, where all that matters lies.
@@ -68,7 +67,7 @@ def build(path: Path) -> dict[str, bytes]:
     return wanted
 
 
-class TestIrpa(FormatConformance):
+class TestIrpa(ShippedFormat):
     suffix = ".irpa"
     has_magic = True
     is_typed = False

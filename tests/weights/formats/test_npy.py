@@ -14,9 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cachec.errors import CheckpointError
-from cachec.testing.formats import FormatConformance
 from cachec.weights import open_weights
-from tests.effort import sample
+from tests.weights.formats.suite import ShippedFormat
 
 DTYPES = ["?", "i1", "u1", "i2", "u2", "f2", "i4", "u4", "f4", "i8", "u8", "f8", "c8", "c16"]
 EDITS = st.lists(st.tuples(st.integers(0, 1 << 16), st.integers(0, 4), st.binary(max_size=4)), min_size=1, max_size=3)
@@ -39,7 +38,7 @@ def values(dtype: str, shape: tuple[int, ...]) -> np.ndarray:
     return np.ndarray(shape, dtype, rng.bytes(int(np.prod(shape)) * np.dtype(dtype).itemsize))
 
 
-class TestNpy(FormatConformance):
+class TestNpy(ShippedFormat):
     suffix = ".npy"
     has_magic = True
     official = staticmethod(official)
@@ -52,7 +51,7 @@ class TestNpy(FormatConformance):
         return path
 
 
-class TestNpz(FormatConformance):
+class TestNpz(ShippedFormat):
     suffix = ".npz"
     official = staticmethod(official)
 

@@ -17,10 +17,9 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 from cachec.errors import CheckpointError, WeightsChanged
-from cachec.testing.formats import FormatConformance
 from cachec.weights import open_weights
 from cachec.weights.formats.onnx import DTYPES
-from tests.effort import sample
+from tests.weights.formats.suite import ShippedFormat
 
 EDITS = st.lists(st.tuples(st.integers(0, 1 << 16), st.integers(0, 4), st.binary(max_size=4)), min_size=1, max_size=3)
 ONE = st.tuples(st.integers(0, 1 << 16), st.just(1), st.binary(min_size=1, max_size=1))
@@ -54,7 +53,7 @@ def arrays() -> dict[str, np.ndarray]:
     }
 
 
-class TestOnnx(FormatConformance):
+class TestOnnx(ShippedFormat):
     suffix = ".onnx"
     official = staticmethod(official)
 

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from safetensors.numpy import load_file, save_file
 
 from cachec.errors import CheckpointError
-from cachec.testing.formats import FormatConformance
 from cachec.weights import open_weights
 from cachec.weights.dtypes import SAFETENSORS
 from tests.effort import rounds
+from tests.weights.formats.suite import ShippedFormat
 
 NUMPY = {
     "BOOL": "bool", "U8": "uint8", "I8": "int8", "I16": "int16", "U16": "uint16", "F16": "float16", "I32": "int32",
@@ -34,7 +34,7 @@ metadata = st.none() | st.dictionaries(
 quick = settings(max_examples=rounds(150), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
-class TestSafetensors(FormatConformance):
+class TestSafetensors(ShippedFormat):
     suffix = ".safetensors"
     is_written = True
 

@@ -18,8 +18,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cachec.errors import CheckpointError, WeightsChanged
-from cachec.testing.formats import FormatConformance
 from cachec.weights import open_weights
+from tests.weights.formats.suite import ShippedFormat
 
 EDITS = st.lists(st.tuples(st.integers(0, 1 << 16), st.integers(0, 4), st.binary(max_size=4)), min_size=1, max_size=3)
 ONE = st.tuples(st.integers(0, 1 << 16), st.just(1), st.binary(min_size=1, max_size=1))
@@ -51,9 +51,8 @@ def state() -> dict[str, torch.Tensor]:
     }
 
 
-class TestTorch(FormatConformance):
+class TestTorch(ShippedFormat):
     suffix = ".pt"
-    stride = 5
     official = staticmethod(official)
 
     def write(self, path: Path, arrays: Any) -> Path:

@@ -17,8 +17,8 @@ from tvm.contrib import tvmjs
 
 from cachec.errors import CheckpointError, WeightsChanged
 from cachec.model import WeightSpec
-from cachec.testing.formats import FormatConformance
 from cachec.weights import open_weights
+from tests.weights.formats.suite import ShippedFormat
 
 NAME = "tensor-cache.json"
 
@@ -46,7 +46,7 @@ def dump(folder: Path, params: dict[str, Any], **how: Any) -> Path:
     return folder / NAME
 
 
-class TestTvm(FormatConformance):
+class TestTvm(ShippedFormat):
     suffix = ".json"
     official = staticmethod(official)
 

@@ -162,7 +162,7 @@ while not over:
     for half in (True, False):
         place = os.path.join(folder, f"{number}-{int(half)}")
         os.mkdir(place)
-        target = os.path.join(place, "m.safetensors")
+        target = os.path.join(place, "m." + how.get("format", "safetensors"))
         written[:] = bytes(8)
         first = forked(number, half, target)
         over = first == 0
@@ -187,7 +187,7 @@ def test_a_kill_at_any_step(tmp_path: Path, source: Path, owned: bool, how: dict
         WeightStore(tmp_path / "store").add(open_weights(source), "m")
         place = f"{tmp_path / 'store'}#m"
     (tmp_path / "wanted").mkdir()
-    save(open_weights(source), tmp_path / "wanted" / "m.safetensors", **how)
+    save(open_weights(source), tmp_path / "wanted" / f"m.{how.get('format', 'safetensors')}", **how)
     wanted = {path.name: path.read_bytes() for path in (tmp_path / "wanted").iterdir()}
     command = [sys.executable, "-c", STEPS, place, str(tmp_path / "out"), json.dumps(how)]
     report = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
