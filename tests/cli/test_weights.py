@@ -659,9 +659,7 @@ def test_export_refuses(shell: Shell, base: Any) -> None:
     fails(shell, 1, "no weights are named 'nothing'", "export", "nothing", out)
     fails(shell, 2, "--shard-size: expected a size such as 5GB or 500MiB, found 'much'",
           "export", "base.safetensors", out, "--shard-size", "much")  # fmt: skip
-    fails(
-        shell, 2, "IRPA archives have no index of shards", "export", "base.safetensors", "o.irpa", "--shard-size", "1"
-    )
+    fails(shell, 2, "irpa has no index of shards", "export", "base.safetensors", "o.irpa", "--shard-size", "1")
     fails(shell, 2, "No such file or directory", "export", "base.safetensors", "nowhere/o.safetensors")
     Path("folder").mkdir()
     fails(shell, 2, "expected to be a file or nothing, found a folder", "export", "base.safetensors", "folder")

@@ -97,27 +97,26 @@ def format_of(path: str, start: bytes) -> Known:
 
 
 def format_to_write(path: str, name: str | None = None) -> Known:
-    """The format in which a file of this name is written: safetensors where it has no suffix.
+    """The format in which a file of this name is written: what its suffix says, safetensors where it has none.
 
-    name: of the format, where the caller says so. Raises UsageError where that and the suffix disagree, or say
-    nothing that can be written.
+    name: of the format, where the caller says so, whatever the suffix. Raises UsageError for what can't be written.
     """
-    suffix = _suffix(path)
-    by_name = _BY_SUFFIX.get(suffix) or (_offered_for(suffix, b"") if suffix else None)
     expected = f"expected {' or '.join(WRITTEN_SUFFIXES)}"
     if name is not None:
         chosen = next((known for known in FORMATS if known.name == name and known.writes), None)
         if chosen is None:
             names = " or ".join(repr(known.name) for known in FORMATS if known.writes)
             raise UsageError(f"save: format expected {names}, found {name!r}")
-        if by_name is not None and by_name.name != name:
-            raise UsageError(f"save: {path}: {suffix} is the suffix of {by_name.name}, not of {name}; {expected}")
         return chosen
-    if by_name is None and suffix:
+    suffix = _suffix(path)
+    if not suffix:
+        return SAFETENSORS
+    by_name = _BY_SUFFIX.get(suffix) or _offered_for(suffix, b"")
+    if by_name is None:
         raise UsageError(f"save: {path}: no format is known by {suffix}; {expected}, or say which: format=")
-    if by_name is not None and not by_name.writes:
+    if not by_name.writes:
         raise UsageError(f"save: {path}: {by_name.name} can be read and not written; {expected}")
-    return by_name or SAFETENSORS
+    return by_name
 
 
 def loaded(known: Known) -> Format:
