@@ -9,8 +9,6 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-#: Circles that are known, one line each, to be broken: a module of every one is named, and none may be added.
-KNOWN: frozenset[str] = frozenset({"cachec.stage.engine", "cachec_mlir.plugin"})
 
 
 def modules() -> dict[str, Path]:
@@ -78,14 +76,8 @@ def edges() -> dict[str, set[str]]:
 
 
 def test_no_module_reaches_itself(edges: dict[str, set[str]]) -> None:
-    unknown = [circle for circle in circles(edges) if KNOWN.isdisjoint(circle)]
-    assert not unknown, "\n".join(" <-> ".join(circle) for circle in unknown)
-
-
-def test_what_is_known_is_still_there(edges: dict[str, set[str]]) -> None:
-    """A circle that was broken stays broken: its line in ``KNOWN`` has to go."""
-    there = {name for circle in circles(edges) for name in circle}
-    assert there >= KNOWN, f"broken, remove them from KNOWN: {sorted(KNOWN - there)}"
+    found = circles(edges)
+    assert not found, "\n".join(" <-> ".join(circle) for circle in found)
 
 
 def test_circles_are_found() -> None:

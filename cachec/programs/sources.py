@@ -7,12 +7,14 @@ for anything else. With ``cachec.weights`` this is all that plugins see of weigh
 from __future__ import annotations
 
 from cachec.base.fsio import Identity, Staging, identity, map_read, map_untracked, open_read, pread_exact
-from cachec.weights.formats.safetensors import Tensor
+from cachec.weights.formats import WRITTEN_SUFFIXES
 from cachec.weights.layout import Layout
 from cachec.weights.moving.copying import Copier
 from cachec.weights.sources import Extent, FileSource, OpenedFile, Ranges, Source
+from cachec.weights.tensor import Tensor
 
 __all__ = [
+    "WRITTEN_SUFFIXES",
     "Copier",
     "Extent",
     "FileSource",
