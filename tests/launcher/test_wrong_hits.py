@@ -387,13 +387,13 @@ class TestMemo:
     ) -> None:
         """An input of another user may be mapped for writing, which no time stamp shows at once."""
         trusted: dict[str, bool] = {}
-        is_certain = memo._Writer._is_certain
+        is_certain = memo.Draft._is_certain
 
-        def spy(self: memo._Writer, path: str, found: bytes, digest: str) -> bool:
+        def spy(self: memo.Draft, path: str, found: bytes, digest: str) -> bool:
             trusted[os.path.basename(path)] = is_certain(self, path, found, digest)
             return trusted[os.path.basename(path)]
 
-        monkeypatch.setattr(memo._Writer, "_is_certain", spy)
+        monkeypatch.setattr(memo.Draft, "_is_certain", spy)
         monkeypatch.setattr(fsio, "no_writer", lambda _: False)  # a plain user gets no lease on others' files
         monkeypatch.setattr(fsio, "settled", lambda *_: True)
         monkeypatch.setattr(fsio.Mounts, "kind", lambda *_: "ext4")
