@@ -173,23 +173,17 @@ class Runner:
         return found
 
     def _run(self, argv: Sequence[str], program: str) -> Ended:
-        source = os.open(self._stdin or os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         try:
             return run_process(
                 list(argv),
                 program,
                 environ=self.environ,
                 cwd=self._command.cwd,
-                stdin=source,
-                pass_fds=(),
-                timeout=None,
-                supervised=False,
+                stdin=self._stdin,
                 ends_with_us=True,
             )
         except OSError as error:
             raise UsageError(f"{argv[0]!r} can't be started: {error.strerror}") from error
-        finally:
-            os.close(source)
 
 
 def _linked(weights: str, place: str) -> None:

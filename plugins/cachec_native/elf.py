@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from cachec.base.elf import SHT_NOBITS, ElfError, ElfFile, Section, string_at
 from cachec.errors import LinkError
 
 #: The section of a library that says what its code counts on: JSON, name of a weight -> ``Needs``.
@@ -25,13 +26,10 @@ SECTION = ".cachec.weights"
 #: Maps of files and of memory are aligned to this; no more can be had.
 LARGEST_ALIGNMENT = mmap.PAGESIZE
 
-_HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
-_SECTION = struct.Struct("<IIQQQQIIQQ")
 _SYMBOL = struct.Struct("<IBBHQQ")
 _RELOCATION = struct.Struct("<QQq")
 
 _SHT_RELA = 4
-_SHT_NOBITS = 8
 _SHT_DYNSYM = 11
 _SHT_VERSYM = 0x6FFFFFFF
 _SHN_UNDEF = 0
@@ -69,44 +67,24 @@ class Undefined(NamedTuple):
     called: bool
 
 
-class _Section(NamedTuple):
-    name: str
-    type: int
-    offset: int
-    size: int
-    link: int
-    info: int
-
-
 class Library:
     """A shared library in memory. Raises LinkError, naming ``where``, for what is none."""
 
     def __init__(self, data: bytes, where: str) -> None:
         self._data = data
-        self._where = where
-        if len(data) < _HEADER.size or data[:4] != b"\x7fELF":
-            raise self._refusal("no ELF file")
-        identity, kind, self._machine, *rest = _HEADER.unpack_from(data)
-        if identity[4:6] != b"\2\1" or kind != 3 or self._machine not in _ADDRESSES:
-            raise self._refusal("expected a 64-bit little-endian shared library for x86-64 or AArch64")
-        at, each, count, names = rest[3], rest[8], rest[9], rest[10]
-        if each != _SECTION.size or not 0 < names < count:
-            raise self._refusal("it has no section headers")
-        raw = [
-            _SECTION.unpack(self._piece(at + i * each, each)) for i in range(count)
-        ]  # name, type, flags, address, offset, size, link, info, alignment, size of an entry
-        strings = self._piece(raw[names][4], raw[names][5])
-        self._sections = [_Section(self._name(strings, s[0]), s[1], s[4], s[5], s[6], s[7]) for s in raw]
         #: Exported symbols that it defines itself.
         self.defined: frozenset[str] = frozenset()
-        self.undefined: Mapping[str, Undefined] = {each.name: each for each in self._symbols()}
-
-    def section(self, name: str) -> bytes | None:
-        """The content of a section, None where there is none of that name."""
-        for each in self._sections:
-            if each.name == name and each.type != _SHT_NOBITS:
-                return self._piece(each.offset, each.size)
-        return None
+        try:
+            self._file = ElfFile.of_bytes(data)
+            if self._file.kind != 3 or self._file.machine not in _ADDRESSES:
+                raise ElfError("expected a shared library for x86-64 or AArch64")
+            self._sections = self._file.sections()
+            self.undefined: Mapping[str, Undefined] = {each.name: each for each in self._symbols()}
+            needs = next((each for each in self._sections if each.name == SECTION and each.type != SHT_NOBITS), None)
+            #: The content of ``SECTION``, None where there is none.
+            self.needs = None if needs is None else self._file.content(needs)
+        except ElfError as error:
+            raise LinkError(f"{where} is no library that can be linked: {error}") from error
 
     def bound(self, addresses: Mapping[str, int]) -> bytearray:
         """A copy of the file where undefined symbols lie at these addresses of the process that will load it."""
@@ -124,45 +102,31 @@ class Library:
             return
         number = self._sections.index(table)
         versions = self._only(_SHT_VERSYM)
-        version = self._piece(versions.offset, versions.size) if versions is not None else b""
+        version = self._file.content(versions) if versions is not None else b""
         strings = self._sections[table.link] if table.link < len(self._sections) else table
-        text = self._piece(strings.offset, strings.size)
+        text = self._file.content(strings)
         called = set(self._called(number))
-        symbols = self._piece(table.offset, table.size - table.size % _SYMBOL.size)
+        symbols = self._file.content(table, _SYMBOL.size)
         defined = set()
         for i, (name, info, _, section, _, _) in enumerate(_SYMBOL.iter_unpack(symbols)):
             if i == 0 or info >> 4 == _STB_LOCAL:
                 continue
             if section != _SHN_UNDEF:
-                defined.add(self._name(text, name))
+                defined.add(string_at(text, name))
                 continue
             # Version 0 is local and 1 global, without a name (Symbol Versioning, LSB 5.0 section 10.7.2).
             its = int.from_bytes(version[2 * i : 2 * i + 2], "little") & 0x7FFF
             at = table.offset + i * _SYMBOL.size
-            yield Undefined(self._name(text, name), at, its > 1, info >> 4 == _STB_WEAK, i in called)
+            yield Undefined(string_at(text, name), at, its > 1, info >> 4 == _STB_WEAK, i in called)
         self.defined = frozenset(defined)
 
     def _called(self, dynsym: int) -> Iterator[int]:
         for section in self._sections:
             if section.type == _SHT_RELA and section.link == dynsym:
-                data = self._piece(section.offset, section.size - section.size % _RELOCATION.size)
+                data = self._file.content(section, _RELOCATION.size)
                 for _, info, _ in _RELOCATION.iter_unpack(data):
-                    if info & 0xFFFFFFFF not in _ADDRESSES[self._machine]:
+                    if info & 0xFFFFFFFF not in _ADDRESSES[self._file.machine]:
                         yield info >> 32
 
-    def _only(self, kind: int) -> _Section | None:
+    def _only(self, kind: int) -> Section | None:
         return next((section for section in self._sections if section.type == kind), None)
-
-    def _name(self, strings: bytes, at: int) -> str:
-        end = strings.find(b"\0", at)
-        if end < 0:
-            raise self._refusal("a name goes past its table")
-        return strings[at:end].decode(errors="surrogateescape")
-
-    def _piece(self, offset: int, size: int) -> bytes:
-        if offset + size > len(self._data):
-            raise self._refusal(f"it wants bytes {offset} to {offset + size}, and has {len(self._data)}")
-        return self._data[offset : offset + size]
-
-    def _refusal(self, why: str) -> LinkError:
-        return LinkError(f"{self._where} is no library that can be linked: {why}")

@@ -168,7 +168,7 @@ def check(library: Library, names: WeightSet | Mapping[str, Any], where: str) ->
 
 def needs_of(library: Library, where: str) -> Mapping[str, Needs]:
     """What the section of the library says, nothing where it has none. Raises LinkError where that is malformed."""
-    data = library.section(SECTION)
+    data = library.needs
     if data is None:
         return {}
     try:

@@ -342,7 +342,7 @@ def test_a_damaged_library_is_a_link_error(library, tmp_path):
         with pytest.raises(LinkError, match="no library that can be linked"):
             cachec.link(cachec.File(path, kind="native:library", manifest=library.manifest), weights)
     path.write_bytes(b"\x7fELF\1" + data[5:])
-    with pytest.raises(LinkError, match="expected a 64-bit"):
+    with pytest.raises(LinkError, match="only 64-bit"):
         cachec.link(cachec.File(path, kind="native:library", manifest=library.manifest), weights)
 
 
@@ -362,7 +362,7 @@ def test_mutated_headers_are_read_or_refused(library):
         for at in r.choice(places, size=r.integers(1, 4)):
             mutated[at] = r.integers(256)
         try:
-            Library(bytes(mutated), "it").section(".cachec.weights")
+            Library(bytes(mutated), "it")
         except LinkError:
             refused += 1
     assert 0 < refused < 3000
@@ -373,7 +373,7 @@ def test_a_damaged_section_is_a_link_error(library, tmp_path, said):
     from cachec_native.elf import SECTION, Library
 
     data = library.read_bytes()
-    section = Library(data, "x").section(SECTION)
+    section = Library(data, "x").needs
     needs = {"alignment": 4, "constant": True}
     assert json.loads(section) == {"b1": needs, "w1": needs, "w2": needs}
     changed = b'{"w1":{"alignment":%s,"constant":true}}' % said
