@@ -58,7 +58,7 @@ def weight_store(session: Session) -> WeightStore:
     """The store of weights under the cache's folder; one that is not there is an empty one, and is not made."""
     from cachec.weights.library.owned import WeightStore
 
-    return WeightStore(session.settings.dir / "weights", fsync=session.settings.fsync)
+    return WeightStore(session.store)
 
 
 def named(session: Session, store: WeightStore, text: str) -> Revision:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 
 from cachec.codecs.files import tree_of
@@ -56,13 +56,15 @@ class Candidate:
 class Survey:
     """The state of a store.
 
-    objects: digest -> (bytes on disk, mtime). counts: how many entries need an artifact. broken: (name, state) of rows
+    objects: digest -> (bytes on disk, mtime). owned: those that weights with a name, or in use, need; they are not
+    counted as the cache's. counts: how many entries, and owned weights, need an artifact. broken: (name, state) of rows
     that can never hit. put_away: names of rows of quarantined entries that are old. condemned: rows that an earlier gc
     left, by name, with the artifacts that it was about to remove. unsummarised: entries without a summary.
     """
 
     objects: dict[Digest, tuple[int, float]]
     copied: int
+    owned: Collection[Digest] = ()
     entries: list[Candidate] = field(default_factory=list)
     counts: Counter[Digest] = field(default_factory=Counter)
     trees: Counter[Digest] = field(default_factory=Counter)
@@ -76,17 +78,21 @@ class Survey:
 
     @property
     def nbytes(self) -> int:
-        """Bytes on disk of all artifacts, and of what trees hold beside them."""
-        return sum(size for size, _ in self.objects.values()) + self.copied
+        """Bytes on disk of all artifacts that are not owned weights, and of what trees hold beside them."""
+        owned = sum(self.objects[digest][0] for digest in self.owned if digest in self.objects)
+        return sum(size for size, _ in self.objects.values()) - owned + self.copied
 
 
-def survey(store: Store, pinned: Pinned, on_fault: Callable[[Fault, str], None], now: float) -> Survey:
-    """Look at everything. Raises StoreFault.
+def survey(
+    store: Store, pinned: Pinned, on_fault: Callable[[Fault, str], None], now: float, owned: Collection[Digest]
+) -> Survey:
+    """Look at everything. owned: what revisions of weights need. Raises StoreFault.
 
     Files first: an artifact that comes later is not in ``objects``, and nobody removes what is not there.
     """
     objects = {ref.digest: (occupied(ref.size), mtime) for ref, mtime in store.objects.iterate()}
-    found = Survey(objects, store.objects.trees.copied(), pinned=pinned, levels=levels_of(store))
+    found = Survey(objects, store.objects.trees.copied(), owned, pinned=pinned, levels=levels_of(store))
+    found.counts.update(owned)
     used = uses(read_log(store.folder))
     names = {digest: digest for digest in objects}  # one str a digest, however many entries name it
     for item in Catalogue(store, on_fault).items(every=True):

@@ -334,15 +334,17 @@ def test_what_killed_processes_left_goes(yard: Yard) -> None:
     assert yard.keys() == {KEYS[0]}
 
 
-def test_unreferenced_side_files_go(yard: Yard, weights_file: Path) -> None:
+def test_weights_without_a_name_go(yard: Yard, weights_file: Path) -> None:
+    from cachec.store.store import Store
     from cachec.weights.library.owned import WeightStore
 
-    weights = WeightStore(yard.folder / "weights")
+    weights = WeightStore(Store(yard.folder))
     weights.add(cachec.open_weights(weights_file), "base")
     (yard.folder / "weights" / "names" / "base.json").unlink()  # as a process killed while it removed
     yard.store.prepare()
-    assert yard.maintainer.collect(limit=0).swept["side files"] == 3
-    assert not [path for path in (yard.folder / "weights" / "tensors").rglob("*") if path.is_file()]
+    done = yard.maintainer.collect(limit=0)
+    assert (done.swept["revisions"], done.artifacts) == (1, 3)
+    assert yard.objects() == set()
 
 
 def test_trees_go_with_their_entries(cache: cachec.Cache, tmp_path: Path) -> None:

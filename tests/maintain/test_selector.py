@@ -16,6 +16,7 @@ from cachec.errors import UsageError
 from cachec.maintain import Maintainer, Selector
 from cachec.maintain.selector import module_names
 from cachec.model import Fault, Read
+from cachec.store.store import Store
 from cachec.weights.library.owned import WeightStore
 from tests.parts import option, part, tool
 
@@ -334,7 +335,7 @@ def test_a_revision_means_what_depends_on_its_bytes(cache: cachec.Cache, weights
     def lower(weights: cachec.WeightSet) -> bytes:
         return str(len(weights)).encode()
 
-    store = WeightStore(cache.dir / "weights")
+    store = WeightStore(Store(cache.dir))
     first = store.add(cachec.open_weights(weights_file), "base")
     from safetensors.numpy import save_file
 

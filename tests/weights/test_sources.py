@@ -245,11 +245,12 @@ IMPORTERS = {"torch.from_dlpack": ROADS, "torch.asarray": ROADS, "tvm": ("owned"
 @pytest.mark.parametrize(("kind", "road"), [(kind, road) for kind, roads in IMPORTERS.items() for road in roads])
 def test_no_importer_writes_through(tmp_path: Path, model: Path, make: Any, kind: str, road: str) -> None:
     """Whatever ignores read-only gets pages of its own: no file, no memory of the user, no other array changes."""
+    from cachec.store.store import Store
     from cachec.weights.library.owned import WeightStore
 
     array = make.ramp(8, 3, start=1)
     path = make.write(tmp_path / "a.safetensors", {"a": array})
-    store = WeightStore(tmp_path / "store")
+    store = WeightStore(Store(tmp_path / "store"))
     store.add(open_weights(path), "a")
     np.savez(tmp_path / "a.npz", a=array)
     weights = {
@@ -261,7 +262,11 @@ def test_no_importer_writes_through(tmp_path: Path, model: Path, make: Any, kind
         "memory": lambda: from_arrays({"a": array}),
         "npz": lambda: open_weights(tmp_path / "a.npz"),
     }[road]()
-    before, expected, files = weights["a"].read(), array.copy(), [path, *store.tensors.rglob("*"), tmp_path / "a.npz"]
+    before, expected, files = (
+        weights["a"].read(),
+        array.copy(),
+        [path, *store.objects.root.rglob("*"), tmp_path / "a.npz"],
+    )
     content = {file: file.read_bytes() for file in files if file.is_file()}
     digest = weights["a"].digest()
     assert not np.any(np.asarray(_written_through(kind, weights)))

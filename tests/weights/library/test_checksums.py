@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from cachec.errors import WeightError
+from cachec.store.store import Store
 from cachec.weights import from_arrays, open_weights
 from cachec.weights.library.checksums import verify
 from cachec.weights.library.owned import WeightStore
@@ -140,7 +141,7 @@ def test_an_archive_without_them(tmp_path: Path) -> None:
 
 
 def test_an_archive_in_place(tmp_path: Path) -> None:
-    store = WeightStore(tmp_path / "store")
+    store = WeightStore(Store(tmp_path / "store"))
     for path in archives(tmp_path):
         assert store.add(open_weights(path), path.suffix[1:], own=False).checksums == 1
         assert store.verify(path.suffix[1:]) == ()
@@ -166,7 +167,7 @@ def test_what_states_nothing(tmp_path: Path, model: Path, make: Any) -> None:
 
 
 def test_in_place_the_store_keeps_what_is_stated(tmp_path: Path) -> None:
-    store = WeightStore(tmp_path / "store")
+    store = WeightStore(Store(tmp_path / "store"))
     for name, sums, number, wrong in (("m", {}, 2, ()), ("n", {"a": "", "b": "f" * 32}, 1, (("b",),)),
                                       ("o", {"a": "", "b": ""}, 0, ())):  # fmt: skip
         revision = store.add(open_weights(tensor_cache(tmp_path / name, **sums)), name, own=False)
@@ -179,7 +180,7 @@ def test_in_place_the_store_keeps_what_is_stated(tmp_path: Path) -> None:
 
 
 def test_records_from_before_checksums_are_read_as_they_are(tmp_path: Path, model: Path) -> None:
-    store = WeightStore(tmp_path / "store")
+    store = WeightStore(Store(tmp_path / "store"))
     revision = store.add(open_weights(model), "m", own=False)
     text = (store.folder / "revisions" / f"{revision.id}.json").read_text()
     assert "checksum" not in text, "the revision of a file that states none is what it always was"
@@ -190,7 +191,7 @@ def test_records_from_before_checksums_are_read_as_they_are(tmp_path: Path, mode
 def test_a_record_with_another_kind_of_checksum_is_malformed(tmp_path: Path, model: Path, value: str) -> None:
     from cachec.base.hashing import digest_bytes
 
-    store = WeightStore(tmp_path / "store")
+    store = WeightStore(Store(tmp_path / "store"))
     revision = store.add(open_weights(tensor_cache(tmp_path / "c")), "m", own=False)
     path = store.folder / "revisions" / f"{revision.id}.json"
     record = json.loads(path.read_bytes())
@@ -198,4 +199,4 @@ def test_a_record_with_another_kind_of_checksum_is_malformed(tmp_path: Path, mod
     data = json.dumps(record).encode()
     (path.parent / f"{digest_bytes(data)}.json").write_bytes(data)
     with pytest.raises(WeightError, match="malformed"):
-        WeightStore(tmp_path / "store").verify(digest_bytes(data))
+        WeightStore(Store(tmp_path / "store")).verify(digest_bytes(data))

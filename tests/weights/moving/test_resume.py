@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from cachec.base import fsio
+from cachec.store.store import Store
 from cachec.weights import WeightSet, from_arrays, open_weights
 from cachec.weights.library.owned import WeightStore
 from cachec.weights.moving import staging
@@ -51,6 +52,7 @@ import os, signal, sys
 from cachec.base import fsio
 from cachec.weights import open_weights
 from cachec.weights.moving import staging
+from cachec.store.store import Store
 from cachec.weights.library.owned import WeightStore
 source, target, limit, settle, boot, format = sys.argv[1:7]
 staging._UNIT, fsio.SETTLE_SECONDS = 1 << 16, float(settle)
@@ -59,7 +61,7 @@ def die(done, total):
     if done >= int(limit):
         os.kill(os.getpid(), signal.SIGKILL)
 store, _, name = source.partition("#")
-weights = WeightStore(store).open(name) if name else open_weights(source)
+weights = WeightStore(Store(store)).open(name) if name else open_weights(source)
 weights.save(target, format=format, progress=die)
 """
 
@@ -112,6 +114,7 @@ import json, mmap, os, signal, sys
 from cachec.base import fsio
 from cachec.weights import open_weights
 from cachec.weights.moving import staging
+from cachec.store.store import Store
 from cachec.weights.library.owned import WeightStore
 
 source, folder, how = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
@@ -141,7 +144,7 @@ def child(number, half, target):
     for name in CALLS:
         setattr(os, name, wrapped(name, getattr(os, name)))
     store, _, name = source.partition("#")
-    weights = WeightStore(store).open(name) if name else open_weights(source)
+    weights = WeightStore(Store(store)).open(name) if name else open_weights(source)
     weights.save(target, **how)
 
 def forked(*args):
@@ -184,7 +187,7 @@ def test_a_kill_at_any_step(tmp_path: Path, source: Path, owned: bool, how: dict
     from_arrays({name: arrays()[name] for name in few}).save(source)
     place = str(source)
     if owned:
-        WeightStore(tmp_path / "store").add(open_weights(source), "m")
+        WeightStore(Store(tmp_path / "store")).add(open_weights(source), "m")
         place = f"{tmp_path / 'store'}#m"
     (tmp_path / "wanted").mkdir()
     save(open_weights(source), tmp_path / "wanted" / f"m.{how.get('format', 'safetensors')}", **how)
@@ -278,7 +281,7 @@ def test_a_changed_source(tmp_path: Path, source: Path, written: Any) -> None:
 
 
 def test_of_owned_weights_only_what_changed(tmp_path: Path, source: Path, written: Any) -> None:
-    store = WeightStore(tmp_path / "store")
+    store = WeightStore(Store(tmp_path / "store"))
     store.add(open_weights(source), "a")
     store.add(from_arrays({**arrays(), "s0": arrays(1)["s0"]}), "b")
     target = tmp_path / "out" / "m"
@@ -356,7 +359,7 @@ def test_a_damaged_mark(tmp_path: Path, source: Path, written: Any, slot: int) -
 
 def test_a_source_that_comes_back(tmp_path: Path, source: Path, written: Any) -> None:
     """What A had written, B overwrites in part: A must not find its marks again."""
-    store = WeightStore(tmp_path / "store")
+    store = WeightStore(Store(tmp_path / "store"))
     store.add(open_weights(source), "a")
     store.add(from_arrays({**arrays(1), "s19": arrays()["s19"]}), "b")
     target = tmp_path / "out" / "m"

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from cachec.errors import CheckpointError, UsageError, WeightsChanged
+from cachec.store.store import Store
 from cachec.weights import WeightSet, from_arrays, open_weights
 from cachec.weights.library.owned import WeightStore
 from cachec.weights.moving.writing import save
@@ -373,14 +374,14 @@ def test_a_source_that_changes_is_not_saved(tmp_path: Path, model: Path) -> None
 
 
 def test_a_damaged_owned_weight_is_not_saved(tmp_path: Path) -> None:
-    store = WeightStore(tmp_path / "store")
-    store.add(from_arrays({"a": np.arange(1000.0)}), "a")
-    (side,) = (tmp_path / "store" / "tensors").glob("*/*")
-    times = side.stat().st_mtime_ns
-    side.chmod(0o644)
-    with side.open("r+b") as file:
+    store = WeightStore(Store(tmp_path / "store"))
+    store.add(from_arrays({"a": np.arange(1e6)}), "a")
+    (path,) = (tmp_path / "store" / "objects").glob("*/*")
+    times = path.stat().st_mtime_ns
+    path.chmod(0o644)
+    with path.open("r+b") as file:
         file.write(b"rot")
-    os.utime(side, ns=(times, times))
+    os.utime(path, ns=(times, times))  # it is sealed as before: no look tells
     with store.open("a") as weights, pytest.raises(WeightsChanged, match=r"'a'.*expected the digest"):
         weights.save(tmp_path / "out.safetensors")
     assert not (tmp_path / "out.safetensors").exists()
