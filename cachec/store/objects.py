@@ -10,8 +10,8 @@ remove an object that somebody found in place and is about to refer to, or was h
 
 **Trust.** Hashing 500 GB at each use is no choice, so an object is sealed when it is published: its mtime gets the
 nanoseconds ``SEAL_NS``, which a later write through any name replaces by the clock's. A sealed file of the right size
-that is larger than ``HASHED_MAX`` holds what its name says; what is not larger is hashed, unless its digest is
-remembered for its state (hashing.py), and so is a larger one without a seal (of an older cachec, restored without its
+of ``HASHED_BELOW`` bytes or more holds what its name says; what is smaller is hashed, unless its digest is remembered
+for its state (hashing.py), and so is a larger one without a seal (of an older cachec, restored without its
 times, on a file system that keeps no nanoseconds), which is then sealed. What gets a seal was hashed as it was stored.
 ``verify`` believes no seal.
 """
@@ -28,6 +28,7 @@ import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
+from typing import Protocol
 
 from blake3 import blake3
 
@@ -45,8 +46,8 @@ REFRESH_SECONDS = 300.0
 #: The nanoseconds of the mtime of what is sealed: on no grid of a coarser clock, so there nothing is taken for sealed.
 SEAL_NS = 618_033_989
 
-#: Bytes up to which a seal is not enough: to hash so many takes less than a millisecond.
-HASHED_MAX = 1 << 20
+#: Bytes below which a seal is not enough: to hash fewer costs as little as to ask what is remembered.
+HASHED_BELOW = 1 << 16
 
 MODE = 0o444
 
@@ -57,6 +58,45 @@ _SECOND = 10**9
 _PATHS_MAX = 8192
 #: What ``copy_file_range`` says where it can't serve these two files; they are then copied by hand.
 _NO_KERNEL_COPY = frozenset({errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM})
+
+
+class ObjectStore(Protocol):
+    """Bytes by content. Every method raises StoreFault where the store fails, and nothing else beside what it says."""
+
+    def add_bytes(self, data: bytes | bytearray | memoryview) -> ArtifactRef:
+        """Store these bytes."""
+
+    def add_pieces(self, pieces: Iterable[memoryview]) -> ArtifactRef:
+        """Store these bytes one after another, none kept after the next was asked for."""
+
+    def add_file(self, path: str | os.PathLike[str]) -> ArtifactRef:
+        """Store the content of a regular file. Raises OSError where it can't be read, ValueError where it is none."""
+
+    def has(self, ref: ArtifactRef) -> bool:
+        """Whether the object is there, whole; it stays then."""
+
+    def path(self, ref: ArtifactRef) -> Path:
+        """A file with the content, read-only; it stays. A fault ARTIFACT_MISSING, or ARTIFACT_CORRUPT that heals."""
+
+    def read(self, ref: ArtifactRef) -> bytes:
+        """The content, checked; raises as ``path``."""
+
+    def content(self, digest: str) -> bytes | None:
+        """The content of the object of that digest, checked; None where there is none, or it is no digest."""
+
+    def tree(
+        self,
+        files: Mapping[str, tuple[ArtifactRef, bool]],
+        links: Mapping[str, str] | None = None,
+        folders: Collection[str] = (),
+    ) -> Path:
+        """The immutable folder of these files (relative path -> content, executable), links and folders."""
+
+    def iterate(self) -> Iterator[tuple[ArtifactRef, float]]:
+        """All objects in the order of their digests, unchecked, each with the Unix time since when it is there."""
+
+    def release(self) -> None:
+        """What was handed out may vanish from now on."""
 
 
 class Objects:
@@ -207,11 +247,11 @@ class Objects:
         if not stat.S_ISREG(found.st_mode) or found.st_size != ref.size:
             return False
         is_sealed = found.st_mtime_ns % _SECOND == SEAL_NS
-        if is_sealed and ref.size > HASHED_MAX:
+        if is_sealed and ref.size >= HASHED_BELOW:
             return True
         if self.digests.of_path(path) != ref.digest:
             return False
-        if not is_sealed and ref.size > HASHED_MAX:
+        if not is_sealed and ref.size >= HASHED_BELOW:
             try:
                 seal(path, found.st_mtime_ns)
             except OSError as error:  # a store that is only read stays as it is

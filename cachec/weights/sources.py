@@ -153,7 +153,7 @@ class OpenedFile(NamedTuple):
     header_nbytes, header_digest: of its first bytes (both empty for a file without a header); checked again when bound.
     artifact: an immutable file of the store, whose times a publication may refresh; its inode and size must stay.
     checksum: what the checkpoint states of all its bytes, as ``sha1:<hex>`` or ``md5:<hex>``; ``crc32:members`` where
-    it is a zip archive that states them of its members; of a side file ``blake3:<hex>``; else empty.
+    it is a zip archive that states them of its members; of an object of the store ``blake3:<hex>``; else empty.
     """
 
     path: str

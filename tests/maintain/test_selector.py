@@ -259,7 +259,7 @@ def test_an_entry_whose_parts_are_gone_too_is_found_by_what_its_row_says(yard: Y
     yard.publish(key, tags=("a",), parts=(tool("x", "1"),))
     yard.store.index.delete(f"summary:default:{key}")
     (entry,) = yard.store.entries()
-    yard.store.objects.remove(entry.parts.digest)
+    yard.store.objects.path(entry.parts).unlink()
     assert [item.entry.key for item in yard.maintainer.find(Selector(tags=("a",)))] == [key]
     assert list(yard.maintainer.find(Selector(tools=("x",)))) == []
     assert {*yard.faults} == {Fault.ARTIFACT_MISSING}

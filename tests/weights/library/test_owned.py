@@ -19,6 +19,7 @@ import msgspec
 import numpy as np
 import pytest
 
+import cachec
 from cachec.base.hashing import EMPTY, FileDigests, digest_bytes
 from cachec.errors import HandleClosed, UsageError, WeightError, WeightsChanged
 from cachec.maintain import Maintainer
@@ -853,3 +854,118 @@ def test_weights_of_several_sets_together(store: WeightStore, model: Path) -> No
     with store.open("both") as found:
         np.testing.assert_array_equal(found["w1"].read(), arrays()["w1"])
         assert found["w1"].digest() == revision.digests["w1"]
+
+
+# --- one content store
+
+
+def on_disk(folder: Path) -> int:
+    """Bytes of all files below, each inode once, as ``du`` counts them."""
+    found = {os.lstat(path).st_ino: os.lstat(path).st_blocks for path in folder.rglob("*")}
+    return 512 * sum(found.values())
+
+
+@pytest.mark.parametrize("order", ["result first", "owned first"])
+def test_a_result_of_40_mb_that_is_owned_takes_40_mb(tmp_path: Path, order: str) -> None:
+    given = arrays(4, size=10 * MIB // 4)
+    cache = cachec.Cache(tmp_path / "store", log="off", mode="on")
+
+    @cache.stage
+    def twice(weights: WeightSet) -> WeightSet:
+        return weights.derive({name: lambda weight: weight.read() * 2 for name in given})
+
+    owned = WeightStore(Store(tmp_path / "store"))
+    if order == "owned first":
+        owned.add(from_arrays({name: array * 2 for name, array in given.items()}), "doubled")
+    made = twice(from_arrays(given))
+    if order == "result first":
+        owned.add(made, "doubled")
+    del made
+    os.sync()
+    assert 40 * MIB <= on_disk(tmp_path / "store") < 41 * MIB
+    assert sorted(path.name for path in stored(owned) if path.stat().st_size > MIB) == sorted(
+        owned.show("doubled").digests.values()
+    )
+    # Neither goes with the other.
+    for forget in (lambda: cache.store.invalidate(next(cache.store.entries()).key), lambda: owned.remove("doubled")):
+        for name, weight in owned.open("doubled").items():
+            np.testing.assert_array_equal(weight.read(), given[name] * 2)
+        del weight  # it keeps its revision
+        forget()
+        cache.store.release()
+        gc.collect()
+        collect(owned)
+    assert stored(owned) == []
+
+
+def test_a_result_stays_although_the_weights_that_had_it_first_go(tmp_path: Path) -> None:
+    given = arrays(3, size=MIB)
+    cache = cachec.Cache(tmp_path, log="off", mode="on")
+
+    @cache.stage
+    def twice(weights: WeightSet) -> WeightSet:
+        return weights.derive({name: lambda weight: weight.read() * 2 for name in given})
+
+    owned = WeightStore(Store(tmp_path))
+    owned.add(from_arrays({name: array * 2 for name, array in given.items()}), "doubled")
+    twice(from_arrays(given))
+    cache.store.release()
+    measured = Maintainer(cache.store).measured().nbytes
+    assert measured < MIB, "what has a name is not the cache's"
+    owned.remove("doubled")
+    assert collect(owned).artifacts == 0
+    assert Maintainer(cache.store).measured().nbytes == measured + 3 * 4 * MIB
+    made, outcome = cache.call(twice, from_arrays(given))
+    assert outcome.hit
+    np.testing.assert_array_equal(made["w2"].read(), given["w2"] * 2)
+
+
+def test_gc_takes_no_named_weights_to_come_within_its_limit(tmp_path: Path) -> None:
+    cache = cachec.Cache(tmp_path, log="off", mode="on")
+
+    @cache.stage
+    def build(number: int) -> bytes:
+        return bytes([number]) * MIB
+
+    owned = WeightStore(Store(tmp_path))
+    owned.add(from_arrays(arrays(3, size=MIB)), "m")
+    build(1)
+    cache.store.release()
+    gc.collect()
+    done = Maintainer(cache.store, clock=lambda: time.time() + 2 * GRACE_SECONDS).collect(limit=1)
+    assert (done.entries, done.after, done.is_within) == (1, 0, True)
+    assert [path.name for path in stored(owned)] == sorted(owned.show("m").digests.values())
+    assert owned.verify("m") == ()
+
+
+def test_a_record_of_another_version_keeps_what_it_names(store: WeightStore) -> None:
+    revision = store.add(from_arrays(arrays()), "m").id
+    path = store.folder / "revisions" / f"{revision}.json"
+    data = path.read_bytes().replace(b'"version":1', b'"version":9', 1)
+    path.unlink()
+    newer = store.folder / "revisions" / f"{digest_bytes(data)}.json"
+    newer.write_bytes(data)
+    pointer = store.folder / "names" / "m.json"
+    named = pointer.read_bytes().replace(revision.encode(), digest_bytes(data).encode())
+    pointer.unlink()
+    pointer.write_bytes(named)
+    store.add(from_arrays(arrays(2, start=100)), "other")
+    store.remove("other")
+    assert collect(store).artifacts == 2
+    assert len(stored(store)) == 5
+    with pytest.raises(WeightError, match="expected version 1, found 9"):
+        WeightStore(Store(store.folder.parent)).open("m")
+
+
+def test_registering_in_place_reads_no_weight_and_stores_none(store: WeightStore, tmp_path: Path) -> None:
+    """500 GB would take as long: the file has a terabyte of holes."""
+    header = b'{"w":{"dtype":"U8","shape":[%d],"data_offsets":[0,%d]}}' % (1 << 40, 1 << 40)
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(len(header).to_bytes(8, "little") + header)
+    os.truncate(path, 8 + len(header) + (1 << 40))
+    started = time.process_time()
+    assert store.add(open_weights(path), "m", own=False).nbytes == 1 << 40
+    with store.open("m") as weights:
+        assert weights["w"].nbytes == 1 << 40
+    assert time.process_time() - started < 1
+    assert stored(store) == []

@@ -201,7 +201,8 @@ def test_a_kill_at_any_step(tmp_path: Path, source: Path, owned: bool, how: dict
     # unit (an owned weight is one, for its digest is of all of it), but for the last steps: files get their names.
     assert report[-2:] == [2 * total, 2 * total]
     once = [each for each in report[:-2] if each <= total + (SIZES["big"] if owned else UNIT)]
-    assert len(once) >= len(report) - 2 - len(wanted) * 6
+    given_up = int(owned)  # the lease on the revision, when everything is written
+    assert len(once) >= len(report) - 2 - len(wanted) * 6 - given_up
     assert min(report) == total
 
 
@@ -285,7 +286,7 @@ def test_of_owned_weights_only_what_changed(tmp_path: Path, source: Path, writte
     store.add(open_weights(source), "a")
     store.add(from_arrays({**arrays(), "s0": arrays(1)["s0"]}), "b")
     target = tmp_path / "out" / "m"
-    kill(f"{store.folder}#a", target, TOTAL)
+    kill(f"{store.folder.parent}#a", target, TOTAL)
     written()
     with store.open("b") as weights:
         found = saved(weights, target)
@@ -363,7 +364,8 @@ def test_a_source_that_comes_back(tmp_path: Path, source: Path, written: Any) ->
     store.add(open_weights(source), "a")
     store.add(from_arrays({**arrays(1), "s19": arrays()["s19"]}), "b")
     target = tmp_path / "out" / "m"
-    for first, second in ((f"{store.folder}#a", f"{store.folder}#b"), (str(source), f"{store.folder}#b")):
+    first_of, second_of = (f"{tmp_path / 'store'}#{name}" for name in "ab")
+    for first, second in ((first_of, second_of), (str(source), second_of)):
         kill(first, target, TOTAL)
         kill(second, target, 3 * UNIT)
         weights = store.open("a") if "#" in first else open_weights(source)
