@@ -207,9 +207,9 @@ def test_a_tensor_that_is_shared_is_there_once(shell: Shell, base: Any) -> None:
 # Kills this process when the meter has seen so many bytes, in the n-th count.
 KILLED = """
 import os, signal, sys
-from cachec import fsio
+from cachec.base import fsio
 from cachec.cli import main, meter
-from cachec.weights import staging
+from cachec.weights.moving import staging
 staging._UNIT, fsio.SETTLE_SECONDS = 1 << 20, -1.0
 limit, real = int(sys.argv[1]), meter.Meter.__call__
 def told(self, done, total):
@@ -239,7 +239,7 @@ def test_add_goes_on_after_a_kill(shell: Shell, size: int) -> None:
     after = {path: path.stat().st_ino for path in stored(shell)}
     assert before.items() <= after.items(), "what was done is not done again"
     assert len(after) == 6
-    assert list((shell.dir / "weights" / "tmp").iterdir()) == []
+    assert len(os.listdir(shell.dir / "tmp")) <= 1  # what it was about, which goes with a later gc
     assert shell.json("weights", "verify", "m")["damaged"] == []
 
 
@@ -300,10 +300,10 @@ def test_no_room(shell: Shell, size: int) -> None:
     ):
         done = subprocess.run([*command, *args], capture_output=True, text=True, check=False)
         assert (done.returncode, done.stdout) == (2, "")
-        place = shell.dir / "weights" if "--own" in args else os.path.abspath("o.safetensors")
+        place = shell.dir if "--own" in args else os.path.abspath("o.safetensors")
         assert done.stderr == f"cachec: error: [Errno 27] File too large; {way}: '{place}'\n"
     assert len(stored(shell)) == 1
-    assert os.listdir(shell.dir / "weights" / "tmp") == []
+    assert os.listdir(shell.dir / "tmp") == []
     assert sorted(os.listdir()) == ["m.safetensors", "store"]
 
 

@@ -42,16 +42,17 @@ class Intake:
         with self._objects.staged() as staged:
             if data is not None:
                 staged.write(data)
+                self._objects.publish(staged, ArtifactRef(known, nbytes))
                 self._copier.skip(nbytes)
-            else:
-                taken = self._copier.copy(source, staged.fd)
-                known = taken.result() if taken is not None else stated
-                if stated and known != stated:
-                    raise WeightsChanged(
-                        f"weight {weight.name!r}: its bytes expected the digest {stated}, found {known}: damaged"
-                    )
-            self._objects.publish(staged, ArtifactRef(known, nbytes))
-        return known
+                return known
+            taken = self._copier.copy(source, staged.fd)
+            digest = taken.result() if taken is not None else stated
+            if stated and digest != stated:
+                raise WeightsChanged(
+                    f"weight {weight.name!r}: its bytes expected the digest {stated}, found {digest}: damaged"
+                )
+            self._objects.publish(staged, ArtifactRef(digest, nbytes))
+        return digest
 
     @cached_property
     def _sizes(self) -> frozenset[int]:

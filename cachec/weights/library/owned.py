@@ -167,7 +167,7 @@ class WeightStore:
     def _copied(self, objects: Objects, weights: WeightSet, progress: Progress | None, only: _Only | None) -> Record:
         with Copier(progress, weights.nbytes) as copier:
             intake = Intake(objects, copier, only.check_digest if only is not None else None)
-            with room_for(self.folder, "what is copied so far stays: make room, and add the same again"):
+            with room_for(self.folder.parent, "what is copied so far stays: make room, and add the same again"):
                 owned = tuple(OwnedTensor(weight.spec, intake.own(weight)) for weight in weights.values())
         return Record(VERSION, owned=owned)
 
