@@ -241,8 +241,11 @@ class Objects:
 
     # --- trust
 
-    def is_whole(self, path: str | os.PathLike[str], ref: ArtifactRef) -> bool:
-        """Whether a file of the store is ``ref``, by the rule above. Raises OSError."""
+    def is_whole(self, path: str | os.PathLike[str], ref: ArtifactRef, *, may_seal: bool = True) -> bool:
+        """Whether a file of the store is ``ref``, by the rule above. Raises OSError.
+
+        may_seal: False for a question, which writes nothing.
+        """
         found = os.lstat(path)
         if not stat.S_ISREG(found.st_mode) or found.st_size != ref.size:
             return False
@@ -251,7 +254,7 @@ class Objects:
             return True
         if self.digests.of_path(path) != ref.digest:
             return False
-        if not is_sealed and ref.size >= HASHED_BELOW:
+        if may_seal and not is_sealed and ref.size >= HASHED_BELOW:
             try:
                 seal(path, found.st_mtime_ns)
             except OSError as error:  # a store that is only read stays as it is
@@ -297,9 +300,8 @@ class Objects:
 
     def check(self, ref: ArtifactRef) -> None:
         """Raise as ``path`` does where an artifact is not there or not whole. Nothing is leased, removed or healed."""
-        text = self._path(ref.digest)
         try:
-            if self._is_whole(text, ref, os.lstat(text)):
+            if self.is_whole(self.place(ref.digest), ref, may_seal=False):
                 return
         except FileNotFoundError as error:
             raise StoreFault(Fault.ARTIFACT_MISSING, f"object {ref.digest} ({ref.size} bytes) is gone") from error

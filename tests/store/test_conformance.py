@@ -78,8 +78,6 @@ class MemoryIndex:
                 self._rows = before
                 raise
 
-    def refresh(self) -> None: ...
-
     def recall(self, name: str) -> bytes | None:
         return self.read(name)
 
