@@ -7,8 +7,8 @@ from cachec.base.hashing import FileDigests
 from cachec.errors import StoreFault, WeightsChanged
 from cachec.model import ArtifactRef
 from cachec.store.objects import Objects
-from cachec.weights.tensor import Tensor
 from cachec.weights.sources import Extent, FileSource, OpenedFile
+from cachec.weights.tensor import Tensor
 
 
 class OwnedSource(FileSource):
