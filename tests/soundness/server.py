@@ -1,0 +1,99 @@
+"""A process that has imported what cases need and forks for each: a new process in a few milliseconds.
+
+Reads jobs as lines of JSON, writes an answer to each. A job names a folder and a store, and steps that are taken one by
+one in a process of its own: ``["write", files]``, ``["call"]``, ``["reload", module]``, ``["exec", module, text]``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import os
+import sys
+import traceback
+from pathlib import Path
+from typing import Any
+
+import cachec
+from cachec.errors import CachecError
+
+
+def write(folder: Path, files: dict[str, str | None]) -> None:
+    for name, text in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if text is None:
+            path.unlink(missing_ok=True)
+        elif not path.exists() or path.read_text() != text:
+            new = path.with_name(path.name + ".new")
+            new.write_text(text)
+            new.replace(path)
+
+
+def call(stage: Any) -> dict[str, Any]:
+    """What the cache answers, and what the stage itself does in the same place."""
+    try:
+        value, outcome = stage.call()
+        answer = {"value": value, "reason": outcome.reason.value, "detail": outcome.detail, "stored": outcome.stored}
+    except CachecError as error:
+        answer = {"value": None, "reason": "refused", "detail": str(error), "stored": False}
+    except Exception as error:  # noqa: BLE001 - told, and held against what the stage does without the cache
+        answer = {"value": repr(error), "reason": "raised", "detail": traceback.format_exc(), "stored": False}
+    try:
+        answer["truth"] = stage.uncached()
+    except Exception as error:  # noqa: BLE001 - the same
+        answer["truth"] = repr(error)
+    return answer
+
+
+def work(job: dict[str, Any]) -> list[dict[str, Any]]:
+    folder = Path(job["folder"])
+    os.environ["SOUNDNESS_STORE"] = job["store"]
+    os.chdir(folder)
+    sys.path.insert(0, str(folder))
+    answers = []
+    for kind, *given in job["steps"]:
+        if kind == "write":
+            write(folder, given[0])
+        elif kind == "reload":
+            if given[0] in sys.modules:
+                importlib.invalidate_caches()
+                with contextlib.suppress(Exception):  # half an import is a state that a program may be in
+                    importlib.reload(sys.modules[given[0]])
+        elif kind == "exec":
+            module = importlib.import_module(given[0])
+            exec(given[1], vars(module))
+        elif kind == "call":
+            answers.append(call(importlib.import_module("main").stage))
+    return answers
+
+
+def main() -> None:
+    sys.dont_write_bytecode = True
+    cachec.Cache  # noqa: B018 - whatever a first use imports
+    for module in ("cachec.cache", "cachec.stage", "cachec.stage.warn", "cachec.key.compare", "cachec.codecs", "inspect"):
+        importlib.import_module(module)
+    for module in ("cachec.reproduce.recipe", "dataclasses", "random", "datetime", "threading", "enum"):
+        importlib.import_module(module)
+    for line in sys.stdin:
+        read, written = os.pipe()
+        child = os.fork()
+        if not child:
+            os.close(read)
+            try:
+                data = json.dumps(work(json.loads(line)))
+            except BaseException:  # noqa: BLE001 - a job that fails is a failure of the case
+                data = json.dumps({"failed": traceback.format_exc()})
+            with os.fdopen(written, "w") as pipe:
+                pipe.write(data)
+            os._exit(0)
+        os.close(written)
+        with os.fdopen(read) as pipe:
+            answer = pipe.read()
+        os.waitpid(child, 0)
+        print(answer or json.dumps({"failed": "the process ended without a word"}), flush=True)
+
+
+if __name__ == "__main__":
+    main()
