@@ -113,7 +113,7 @@ CONSTRUCTS = [
     Construct("string constant", "K = 'text $S'\ndef f(): return K\n", "@f()"),
     Construct("f-string", "def f(x): return f'{x:>{$S}}'\n", "@f(1)"),
     Construct("deque", "import collections\nD = collections.deque([1, $S], maxlen=3)\n", "list(@D)"),
-    Construct("defaultdict", "import collections\nD = collections.defaultdict(lambda: $S, a=1)\n", "@D['z'], dict(@D)['a']"),
+    Construct("defaultdict", "import collections\nD = collections.defaultdict(lambda: $S, a=1)\n", "@D.default_factory(), dict(@D)['a']"),
     Construct("mapping proxy", "import types\nM = types.MappingProxyType({'a': $S})\n", "@M['a']"),
     Construct("namespace of functions", "import types\nM = types.SimpleNamespace(f=lambda x: x * $S)\n", "@M.f(2)"),
     Construct("dict subclass", "class D(dict):\n    def __missing__(self, k): return $S\nM = D(a=1)\n", "@M['z']"),

@@ -10,12 +10,13 @@ import contextlib
 import importlib
 import json
 import os
+import shutil
 import sys
+import tempfile
 import traceback
 from pathlib import Path
 from typing import Any
 
-import cachec
 from cachec.errors import CachecError
 
 
@@ -69,13 +70,29 @@ def work(job: dict[str, Any]) -> list[dict[str, Any]]:
     return answers
 
 
-def main() -> None:
+_WARM = """
+import os, cachec
+@cachec.Cache(os.environ['SOUNDNESS_STORE'], log='off', mode='on').stage
+def stage(): return 'it'
+"""
+
+
+def warm() -> None:
+    """Import, by one call that misses and one that hits, whatever a first call imports."""
+    folder = tempfile.mkdtemp(prefix="soundness-warm-")
+    try:
+        work({"folder": folder, "store": f"{folder}/store", "steps": [["write", {"main.py": _WARM}], ["call"], ["call"]]})
+        importlib.import_module("cachec.key.compare")
+    finally:
+        os.chdir("/")
+        sys.path.remove(folder)
+        sys.modules.pop("main", None)
+        shutil.rmtree(folder)
     sys.dont_write_bytecode = True
-    cachec.Cache  # noqa: B018 - whatever a first use imports
-    for module in ("cachec.cache", "cachec.stage", "cachec.stage.warn", "cachec.key.compare", "cachec.codecs", "inspect"):
-        importlib.import_module(module)
-    for module in ("cachec.reproduce.recipe", "dataclasses", "random", "datetime", "threading", "enum"):
-        importlib.import_module(module)
+
+
+def main() -> None:
+    warm()
     for line in sys.stdin:
         read, written = os.pipe()
         child = os.fork()

@@ -62,12 +62,16 @@ class Walk:
 
     # --- what the other modules ask for
 
-    def as_imported(self, value: object, name: str) -> None:
-        """Take a value as it is at run time, because its source does not tell (see ``static``)."""
+    def as_imported(self, value: object, name: str, made: bytes = b"") -> None:
+        """Take a value as it is at run time, because its source does not tell (see ``static``). made: what made it, for
+        one of which not all shows."""
         label, first = self._graph.label(("as imported", name, id(value)), f"{name} (as imported)", value)
         if first:
             hasher = Hasher("as imported")
-            hasher.part("value", self.reference(value, label, lenient=True).encode())
+            said = self.reference(value, label, lenient=True)
+            hasher.part("value", said.encode())
+            if said == "by source" or self._shows_not_all(value, label):
+                hasher.part("made", made)
             self._graph.part(label, hasher, "differs from its source file")
 
     def refuse_weights(self, value: object, name: str) -> None:

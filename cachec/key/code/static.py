@@ -17,6 +17,7 @@ from types import CodeType, FunctionType, ModuleType
 from typing import Any, NamedTuple, Protocol
 
 from cachec.base.hashing import Hasher
+from cachec.key.code.executed import executed
 from cachec.key.code.graph import Graph, file_part
 from cachec.key.code.memos import is_memo
 from cachec.key.code.modules import Locator, Origin, Sources, absolute
@@ -31,8 +32,9 @@ _LITERALS = frozenset({bool, int, float, complex, str, bytes, list, tuple, dict,
 class Live(Protocol):
     """What this module needs of the walk over live objects."""
 
-    def as_imported(self, value: object, name: str) -> None:
-        """Take a value as it is at run time, because its source does not tell."""
+    def as_imported(self, value: object, name: str, made: bytes = b"") -> None:
+        """Take a value as it is at run time, because its source does not tell. made: what made it, for one of which not
+        all shows."""
 
     def refuse_weights(self, value: object, name: str) -> None:
         """Raise CapturedWeights for a weight set."""
@@ -109,7 +111,8 @@ class Static:
                 self._watch_search(origin, before)
             if origin.path:
                 graph.watch.file(origin.path)
-            graph.watch.name(sys.modules, name)
+            if graph.watch.name(sys.modules, name) is MISSING and origin.source:
+                executed().awaited(name, origin.path)
         return origin
 
     def _watch_search(self, origin: Origin, folders: list[str]) -> None:
@@ -236,6 +239,8 @@ class Static:
             tree, text = unit.source.tree, unit.source.text
             self._graph.aside("documentation", f"{unit.name}.<module>", lambda: repr(ast.get_docstring(tree)).encode())
             self._graph.aside("source", f"{unit.name}.<module>", lambda: text)
+            for asked in ("documentation", "source"):
+                self._graph.when(asked, partial(self._compare_run, unit, exact=True))
 
     def _subclasses(self, unit: Unit, name: str) -> None:
         """Subclasses that this process has, by whoever made them, of a class that is read from source."""
@@ -265,6 +270,7 @@ class Static:
             self._graph.mentions(unit.source.syntax(statement))
             self._graph.later(partial(self._uses, unit, unit.source.uses(statement), who), lenient=True)
         self._graph.part(label, hasher, f"{os.path.basename(unit.source.path)}, what its import does")
+        self._compare_run(unit)
 
     def idle(self, unit: Unit) -> None:
         """Follow imports of a module whose names nothing loads, where they lead to modules that register."""
@@ -321,6 +327,24 @@ class Static:
         self._graph.later(reach, lenient=True)
         for name, statements in source.bindings.items():
             self._compare(unit, name, statements)
+        self._compare_run(unit)
+
+    def _compare_run(self, unit: Unit, *, exact: bool = False) -> None:
+        """A part for what a module did when it was imported, where its file has other statements by now; ``exact``:
+        another text.
+        """
+        module = sys.modules.get(unit.name)
+        if not isinstance(module, ModuleType) or getattr(module, "__file__", None) != unit.source.path:
+            return
+        ran = executed().source(module, unit.name, unit.source)
+        said = executed().token.encode() if ran is None else ran.text if exact else ran.syntax(ran.tree)
+        if ran is unit.source or said == (unit.source.text if exact else unit.source.syntax(unit.source.tree)):
+            return
+        label, first = self._graph.label(("as executed", unit.name, exact), f"{unit.name} (as imported)")
+        if first:
+            hasher = Hasher("as executed")
+            hasher.part("syntax", said)
+            self._graph.part(label, hasher, "differs from its source file")
 
     def _all_names(self, unit: Unit) -> None:
         """Follow everything that a module imports: any of it may be looked up by a name that is not known."""
@@ -346,8 +370,28 @@ class Static:
             return
         where = f"{unit.name}.{name}"
         self._live.refuse_weights(value, where)
+        if self._imports_otherwise(unit, statements):
+            self._live.as_imported(value, where, b"other imports")
+        ran = executed().source(module, unit.name, unit.source)
+        if ran is not unit.source:
+            old = [ran.syntax(each) for each in ran.bindings.get(name, ())] if ran is not None else []
+            if ran is None or old != [unit.source.syntax(each) for each in statements]:
+                self._live.as_imported(value, where, b"".join(old) if ran is not None else executed().token.encode())
         # At the end: only then is it known which modules are in the key as a whole, with what they register here.
         self._graph.at_end(partial(self._compare_value, unit, name, statements, value, where))
+
+    def _imports_otherwise(self, unit: Unit, statements: Sequence[ast.stmt]) -> bool:
+        """Whether optional imports among statements that ran would end in another way now."""
+        for use in (each for statement in statements for each in unit.source.imports_of(statement)):
+            name = absolute(use, unit.package) if use.guarded else None
+            if name is not None:
+                is_absent = self._locator.find(name).kind == "absent"
+                self._graph.watch.name(sys.modules, name)
+                if is_absent == (name in sys.modules):
+                    return True
+                if is_absent:
+                    return False  # what comes after it did not run
+        return False
 
     def _compare_value(
         self, unit: Unit, name: str, statements: list[ast.stmt] | tuple[ast.stmt, ...], value: Any, where: str
