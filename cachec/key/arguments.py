@@ -56,8 +56,9 @@ class Payload(NamedTuple):
 
 class Found:
     """What turned up in the arguments of one call: weight sets, programs and large arrays (bytes) by argument path; the
-    plugins whose types did; the code, stages and installed distributions that callables reach; functions with memos that
-    these and the stage reach; manifests, and what the caller calls the weights that programs renamed (``Manifest.callers``)."""
+    plugins whose types did; the code, stages and installed distributions that callables reach; functions with memos,
+    which the stage may reach too; manifests, and what the caller calls the weights that programs renamed
+    (``Manifest.callers``)."""
 
     __slots__ = (
         "callers",
@@ -158,7 +159,7 @@ class _Collector:
         self.payloads.append(payload)
         return payload.data
 
-    def _payload(self, value: object, path: str) -> Payload | None:
+    def _payload(self, value: Any, path: str) -> Payload | None:
         if isinstance(value, WeightSet):
             return self._weights(value, path)
         if isinstance(value, Program):
@@ -277,7 +278,7 @@ def _refuse_objects(value: Any, path: str) -> None:
         raise UnkeyableArgument(f"argument {path} is an array of Python objects, which have no stable bytes")
 
 
-def _is_tensor(value: object) -> bool:
+def _is_tensor(value: Any) -> bool:
     kind = type(value)
     return kind.__module__ in {"torch", "torch.nn.parameter"} and kind.__qualname__ in {"Tensor", "Parameter"}
 
@@ -289,8 +290,10 @@ def tensor_digest(value: Any, path: str) -> str:
     import torch  # it is imported where such a value is
 
     if value.layout is not torch.strided or value.is_meta or value.is_quantized:
-        raise UnkeyableArgument(f"argument {path} is a torch tensor of layout {value.layout} on {value.device}, whose bytes "
-                                "can't be read; pass a dense one, or leave it out with ignore=[...]")  # fmt: skip
+        raise UnkeyableArgument(
+            f"argument {path} is a torch tensor of layout {value.layout} on {value.device}, whose bytes can't be read; "
+            "pass a dense one, or leave it out with ignore=[...]"
+        )
     plain = value.detach().resolve_conj().resolve_neg().cpu().contiguous()
     hasher = Hasher("tensor")
     told = (type(value).__qualname__, str(value.dtype), tuple(value.shape), value.stride(), str(value.device))

@@ -407,7 +407,7 @@ def _form(value: object) -> _Form | None:
     names = field_names(cls)
     if base is None and names is not None:
         return lambda walk, value, path: walk.instance(value, names, path)
-    if base in _SCALARS and not state(value) and names is None:
+    if base is not None and base in _SCALARS and not state(value) and names is None:
         return lambda walk, value, path: b"x" + walk.cls(cls, path) + _SCALARS[base](value)
     if base is tuple and hasattr(cls, "_fields") and not state(value) and names is None:
         return _named_tuple

@@ -206,8 +206,8 @@ class Run:
 
 def _stale(names: list[str]) -> str:
     return (
-        f"{', '.join(names)} may keep results of code or values that have changed since; empty it with cache_clear(), or "
-        "start a new process"
+        f"{', '.join(names)} may keep results of code or values that have changed since; empty it with cache_clear(), "
+        "or start a new process"
     )
 
 

@@ -19,13 +19,17 @@ Files = dict[str, str | None]
 
 
 class Case(NamedTuple):
-    """Files of a project, and of its edits: ``changed`` decides the result, ``neutral`` does not. A file that is None is
-    not there."""
+    """Files of a project, and of its edits: ``changed`` decides the result, ``neutral`` does not, nor does ``unused``,
+    which adds to what nothing uses. A file that is None is not there. live: a module and what to run in it, which does
+    in a process what ``changed`` does in files; empty where nothing does.
+    """
 
     name: str
     files: Files
     changed: Files
     neutral: Files
+    unused: Files
+    live: tuple[str, str] | tuple[()]
     edits_while_running: bool
 
 
@@ -44,19 +48,22 @@ def case(construct: Construct, place: str, way: str, rng: random.Random) -> Case
     if (first + second) % 2 == 0:
         second += 1  # of the other parity: what depends on that alone shows too
 
-    def project(significant: int, neutral: int) -> Files:
-        return _project(construct, place, way, significant, neutral)
+    def project(significant: int, neutral: int, unused: int) -> Files:
+        return _project(construct, place, way, significant, neutral, unused)
 
+    module = "main" if place == "main" else "helper"
     return Case(
         f"{construct.name} / {place} / {way} / {first}->{second}",
-        project(first, 1),
-        project(second, 1),
-        project(first, 2),
+        project(first, 1, 1),
+        project(second, 1, 1),
+        project(first, 1 if "comment" in construct.without else 2, 1),
+        project(first, 1, 2),
+        (module, f"K = {second}") if re.search(r"^K = \$S$", construct.text, re.M) else (),
         "stale" not in construct.without,
     )
 
 
-def _project(construct: Construct, place: str, way: str, significant: int, neutral: int) -> Files:
+def _project(construct: Construct, place: str, way: str, significant: int, neutral: int, unused: int) -> Files:
     def filled(text: str) -> str:
         return text.replace("$S", str(significant)).replace("$N", str(neutral))
 
@@ -65,7 +72,7 @@ def _project(construct: Construct, place: str, way: str, significant: int, neutr
         there = not name.endswith("?") or significant % 2
         files[name.removesuffix("?")] = filled(text) if there else None
     # What is neutral: comments, lines, and what nothing uses.
-    text = filled(construct.text) + "\n" * neutral + f"def unused_{place}(): return {neutral}  # {neutral}\n"
+    text = filled(construct.text) + "\n" * neutral + f"def unused_{place}(): return {unused}  # {neutral}\n"
     names = sorted(set(re.findall(r"@(\w+)", construct.use)))
     own = construct.use.replace("@", "" if place in ("main", "names") else "helper.")
     top, inside = "", ""
@@ -87,13 +94,17 @@ def _main(top: str, inside: str, value: str, way: str) -> str:
     elif way == "lambda":
         body = f"return (lambda: {value})()"
     elif way == "partial":
-        before = f"import functools\ndef value_of(x):\n{step}    return {value}\npart = functools.partial(value_of, 1)\n"
+        before = (
+            f"import functools\ndef value_of(x):\n{step}    return {value}\npart = functools.partial(value_of, 1)\n"
+        )
         body, step = "return part()", ""
     elif way == "table":
         before, step_ = f"def value_of():\n{step}    return {value}\nTABLE = {{'it': value_of}}\n", ""
         body, step = "return TABLE['it']()", step_
     elif way == "closure":
-        made = f"def make():\n    def value_of():\n    {step or '    pass'}\n        return {value}\n    return value_of\n"
+        made = (
+            f"def make():\n    def value_of():\n    {step or '    pass'}\n        return {value}\n    return value_of\n"
+        )
         before, body, step = f"{made}made = make()\n", "return made()", ""
     return (
         "import os, cachec\n"

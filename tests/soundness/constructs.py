@@ -18,7 +18,8 @@ class Construct(NamedTuple):
     text: str
     use: str
     files: dict[str, str] = {}  # noqa: RUF012 - never changed
-    #: Kinds of cases that this can't be part of: ``main`` (in the stage's own module), ``stale`` (edited while it runs).
+    #: Kinds of cases that this can't be part of: ``main`` (in the stage's own module), ``stale`` (edited while it runs),
+    #: ``comment`` (which a comment beside it does not change).
     without: tuple[str, ...] = ()
 
 
@@ -88,7 +89,7 @@ CONSTRUCTS = [
     Construct("docstring of a method", "class A:\n    def m(self): '''said $S'''\n    def d(self): return type(self).m.__doc__\n", "@A().d()"),
     Construct("docstring by getattr", "def f():\n    '''said $S'''\ndef d(g): return getattr(g, '__doc__')\n", "@d(@f)"),
     Construct("docstring of a module", "'''said $S'''\ndef d(): return __doc__\n", "@d()", without=("main",)),
-    Construct("source", "import inspect\ndef f():\n    return 1  # said $S\ndef d(g): return inspect.getsource(g)\n", "@d(@f)", without=("stale",)),
+    Construct("source", "import inspect\ndef f():\n    return 1  # said $S\ndef d(g): return inspect.getsource(g)\n", "@d(@f)", without=("comment",)),
     Construct("unread docstring", "def f():\n    '''said $N'''\n    return $S\n", "@f()"),
     Construct("subclasses", "class B: pass\nclass C(B):\n    k = $S\ndef f(): return [c.k for c in B.__subclasses__()]\n", "@f()"),
     Construct("import in a function", "def f():\n    import inner\n    return inner.k\n", "@f()", {"inner.py": "k = $S\nu = $N\n"}),

@@ -26,15 +26,15 @@ class Report:
     failed: list[str] = field(default_factory=list)
     needless: list[str] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
+    coarse: list[str] = field(default_factory=list)
     neutral: int = 0
-    unseen: list[str] = field(default_factory=list)
 
     def text(self) -> str:
         """In words, the rates and each wrong hit."""
         lines = [
             f"{self.looks} looks: {len(self.wrong)} wrong hits, {len(self.failed)} failures",
             f"{len(self.needless)} needless misses of {self.neutral} edits that change nothing, "
-            f"{len(self.refused)} refusals",
+            f"{len(self.coarse)} of as many that add to what nothing uses, {len(self.refused)} refusals",
         ]
         for title, names in (("wrong", self.wrong), ("failed", self.failed), ("needless", self.needless)):
             lines += [f"  {title}: {name}" for name in names[:40]]
@@ -61,7 +61,7 @@ class Server:
         self._process.stdin.write(json.dumps(job) + "\n")
         self._process.stdin.flush()
         answer = json.loads(self._process.stdout.readline())
-        if isinstance(answer, dict):
+        if "failed" in answer:
             raise RuntimeError(answer["failed"])
         return answer  # type: ignore[no-any-return]
 
@@ -78,7 +78,9 @@ def judge(report: Report, name: str, answer: dict[str, Any]) -> None:
         report.refused.append(f"{name}: {answer['detail']}")
     elif answer["value"] != answer["truth"]:
         found = report.wrong if answer["reason"] == "hit" else report.failed
-        found.append(f"{name}: {answer['reason']} gives {answer['value']}, the stage {answer['truth']} {answer['detail']}")
+        found.append(
+            f"{name}: {answer['reason']} gives {answer['value']}, the stage {answer['truth']} {answer['detail']}"
+        )
 
 
 def run_case(ask: Server, report: Report, case: Case, folder: Path) -> None:
@@ -87,12 +89,13 @@ def run_case(ask: Server, report: Report, case: Case, folder: Path) -> None:
     # Each in a new process: a first run, an edit that decides nothing, one that does.
     (first,) = ask(folder, ("write", case.files), ("call",))
     judge(report, f"{case.name}, first", first)
-    (neutral,) = ask(folder, ("write", case.neutral), ("call",))
-    judge(report, f"{case.name}, neutral edit", neutral)
-    if first["reason"] != "refused":
-        report.neutral += 1
-        if neutral["reason"] != "hit" and neutral["truth"] == first["truth"]:
-            report.needless.append(f"{case.name}: {neutral['reason']} {neutral['detail']}; first {first['reason']} {first['detail']}")
+    report.neutral += 1
+    for files, missed in ((case.neutral, report.needless), (case.unused, report.coarse)):
+        (answer,) = ask(folder, ("write", files), ("call",))
+        judge(report, f"{case.name}, neutral edit", answer)
+        if answer["reason"] not in ("hit", "refused") and answer["truth"] == first["truth"]:
+            why = f"{answer['reason']} {answer['detail']}; first {first['reason']} {first['detail']}"
+            missed.append(f"{case.name}: {why}")
     (changed,) = ask(folder, ("write", case.changed), ("call",))
     judge(report, f"{case.name}, edit", changed)
     shutil.rmtree(folder.with_name(folder.name + "-store"), ignore_errors=True)
@@ -105,6 +108,13 @@ def run_case(ask: Server, report: Report, case: Case, folder: Path) -> None:
         judge(report, f"{case.name}, a new process after it", after)
         (back,) = ask(folder, ("write", case.files), ("call",))
         judge(report, f"{case.name}, edited back", back)
+    if case.live:
+        shutil.rmtree(folder.with_name(folder.name + "-store"), ignore_errors=True)
+        steps = [("write", case.files), ("call",), ("exec", *case.live), ("call",)]
+        for number, answer in enumerate(ask(folder, *steps)):
+            judge(report, f"{case.name}, changed in the process, call {number}", answer)
+        (after,) = ask(folder, ("write", case.changed), ("call",))
+        judge(report, f"{case.name}, edited to what was changed in the process", after)
     for each in (folder, folder.with_name(folder.name + "-store")):
         shutil.rmtree(each, ignore_errors=True)
 

@@ -15,10 +15,11 @@ from cachec.key.code.modules import Source
 
 class _Run(NamedTuple):
     """One execution of a module: the spec that it ran with (a reload makes another), and its source; None where that
-    can't be told."""
+    can't be told. token: text that no other execution has."""
 
     spec: object
     source: Source | None
+    token: str
 
 
 class Executed:
@@ -29,7 +30,7 @@ class Executed:
         self._started = _process_start()
         self._awaited: dict[tuple[str, str], Identity | None] = {}
         self._runs: dict[str, _Run] = {}
-        self.token = f"{os.getpid()} {self._started}"
+        self._count = 0
 
     def awaited(self, name: str, path: str) -> None:
         """Note that this file is not executed yet as it is now: the module is not imported, or is to be again."""
@@ -40,13 +41,20 @@ class Executed:
         spec = getattr(module, "__spec__", None)
         run = self._runs.get(name)
         if run is None or run.spec is not spec:
-            run = self._runs[name] = _Run(spec, present if self._is_unedited(name, present.path) else None)
+            self._count += 1
+            token = f"{os.getpid()} {self._started} {self._count}"
+            run = _Run(spec, present if self._is_unedited(name, present.path) else None, token)
+            self._runs[name] = run
         if run.source is not present:
             if run.source is not None and run.source.text == present.text:
-                run = self._runs[name] = _Run(spec, present)
+                run = self._runs[name] = run._replace(source=present)
             else:
                 self.awaited(name, present.path)
         return run.source
+
+    def token(self, name: str) -> bytes:
+        """Text that stands for the present execution of a module, and for no other; after ``source`` was asked."""
+        return self._runs[name].token.encode()
 
     def _is_unedited(self, name: str, path: str) -> bool:
         """Whether a file is as it was when its module was executed, which happened after the last look at it."""

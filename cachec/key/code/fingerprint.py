@@ -30,8 +30,8 @@ _KEPT = 1024
 class CodeKey:
     """What stands for the code of a stage. Immutable; two are equal where their parts and distributions are.
 
-    parts: by name. distributions: installed ones that are reached. stages: other stages that are reached. memos: reached
-    functions that keep results. digest: 64 hexadecimal characters over all parts.
+    parts: by name. distributions: installed ones that are reached. stages: other stages that are reached. memos:
+    functions that keep results and are reached. digest: 64 hexadecimal characters over all parts.
     """
 
     __slots__ = ("digest", "distributions", "memos", "parts", "stages")

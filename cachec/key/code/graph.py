@@ -50,6 +50,7 @@ class Graph:
         self._labels: dict[object, str] = {}
         self._held: list[object] = []
         self._counts: dict[str, int] = {}
+        self._used: set[str] = set()
         self._asked: dict[str, bool] = {}
         self._looked: set[str] = set()
         self._mentioned: set[str] = set()
@@ -67,8 +68,12 @@ class Graph:
         if known is not None:
             return known, False
         self._held.append(held)
-        count = self._counts[wanted] = self._counts.get(wanted, 0) + 1
-        label = self._labels[identity] = wanted if count == 1 else f"{wanted}#{count}"
+        label = wanted
+        while label in self._used:
+            count = self._counts[wanted] = self._counts.get(wanted, 1) + 1
+            label = f"{wanted}#{count}"
+        self._used.add(label)
+        self._labels[identity] = label
         return label, True
 
     def known(self, identity: object) -> str | None:

@@ -33,9 +33,10 @@ def name_in_library(value: object, is_library: Callable[[str], bool]) -> tuple[s
     names = [attribute(value, "__qualname__"), attribute(value, "__name__")]
     for module in modules:
         for name in names:
-            if isinstance(module, str) and isinstance(name, str) and is_library(module):
-                if _named(sys.modules.get(module), name) is value:
-                    return (module, name)
+            if not (isinstance(module, str) and isinstance(name, str) and is_library(module)):
+                continue
+            if _named(sys.modules.get(module), name) is value:
+                return (module, name)
     tops = {each.partition(".")[0] for each in modules if isinstance(each, str)} - {"builtins", "__main__"}
     found = [
         (module.count("."), module, name)
