@@ -18,7 +18,8 @@ class Construct(NamedTuple):
     text: str
     use: str
     files: dict[str, str] = {}  # noqa: RUF012 - never changed
-    #: Kinds of cases that this can't be part of: ``main`` (in the stage's own module), ``stale`` (edited while it runs),
+    #: Kinds of cases that this can't be part of: places (``inside``: what a module makes of its own values by calls while
+    #: it is imported can't be told from its text, and is not stored), ``stale`` (edited while it runs),
     #: ``comment`` (which a comment beside it does not change).
     without: tuple[str, ...] = ()
 
@@ -104,7 +105,7 @@ CONSTRUCTS = [
     Construct("with", "import contextlib\nwith contextlib.nullcontext($S) as K:\n    pass\n", "@K"),
     Construct("loop", "K = 0\nfor i in range(3):\n    K += $S\n", "@K"),
     Construct("augmented", "K = 1\nK += $S\n", "@K"),
-    Construct("unpacked", "a, (b, *c) = 1, ($S, 3, $N)\n", "@b"),
+    Construct("unpacked", "a, (b, *c) = 1, ($S, 3, 4)\n", "@b"),
     Construct("globals", "K = $S\ndef f(): return globals()['K']\n", "@f()"),
     Construct("eval", "K = $S\ndef f(): return eval('K')\n", "@f()"),
     Construct("getattr of a module", "import inner\ndef f(n): return getattr(inner, n)\n", "@f('k')", {"inner.py": "k = $S\n"}),
@@ -134,7 +135,7 @@ CONSTRUCTS = [
     Construct("monkeypatch of a class", "class A:\n    def m(self): return 0\ndef n(self): return $S\nA.m = n\n", "@A().m()"),
     Construct("copied function", "import types\ndef g(): return $S\nf = types.FunctionType(g.__code__, globals())\n", "@f()"),
     Construct("exec", "NS = {}\nexec('def f(): return $S', NS)\nf = NS['f']\n", "@f()"),
-    Construct("module level function call", "T = []\ndef fill(n): T.append(n)\nfill($S)\n", "@T"),
+    Construct("module level function call", "T = []\ndef fill(n): T.append(n)\nfill($S)\n", "@T", without=("inside",)),
     Construct("itertools", "import itertools\ndef f(): return list(itertools.islice(itertools.count($S), 2))\n", "@f()"),
     Construct("reduce", "import functools, operator\ndef f(): return functools.reduce(operator.mul, [1, 2, $S])\n", "@f()"),
     Construct("match", "def f(x):\n    match x:\n        case [a, b]: return a * $S\n        case _: return 0\n", "@f([1, 2])"),

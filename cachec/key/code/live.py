@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import collections
 import functools
 import os
 import sys
@@ -27,12 +28,13 @@ from cachec.key.code.watch import MISSING
 _SKIPPED_ATTRIBUTES = frozenset(
     {
         *("__dict__", "__weakref__", "__doc__", "__module__", "__annotations__", "__qualname__", "__name__"),
-        *("__firstlineno__", "__slots__", "__hash__", "__static_attributes__", "__dataclass_fields__"),
+        *("__firstlineno__", "__hash__", "__static_attributes__", "__dataclass_fields__"),
         *("__dataclass_params__", "__match_args__", "__abstractmethods__", "_abc_impl", "__parameters__"),
         *("__orig_bases__", "__type_params__", "__annotate__", "__annotate_func__", "__annotations_cache__"),
     }
 )
-_SLOTS = (types.MemberDescriptorType, types.GetSetDescriptorType)
+#: Where an instance holds a field: the class says which there are.
+_SLOTS = (types.MemberDescriptorType, types.GetSetDescriptorType, type(collections.namedtuple("_", "x").x))  # type: ignore[attr-defined]
 #: What every module has: its name counts as in labels, and its place on this machine not at all.
 _MODULE_NAMES = frozenset(
     {

@@ -103,7 +103,8 @@ class Values:
         def follow(each: Any) -> str:
             return digest_bytes(self._encode_value(self._plain(each, name, lenient, within), name))
 
-        return told(value, follow)
+        # What wraps a function was made by a statement that says the rest; anything else may have been changed since.
+        return told(value, follow, strict=not lenient and attribute(value, "__wrapped__") is None)
 
     def _by_identity(self, value: object) -> bool:
         """Whether a change of a value shows in the identity of what it holds, which is then watched.
