@@ -9,8 +9,8 @@ imported inside functions are read from source and never imported (``static``).
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
-from types import FunctionType, MethodType
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from types import FunctionType, MappingProxyType, MethodType
 from typing import Any, NamedTuple
 
 from cachec.base.hashing import Hasher
@@ -34,7 +34,7 @@ class CodeKey:
     functions that keep results and are reached. digest: 64 hexadecimal characters over all parts.
     """
 
-    __slots__ = ("digest", "distributions", "memos", "parts", "stages")
+    __slots__ = ("_covered", "digest", "distributions", "memos", "parts", "stages")
 
     def __init__(
         self,
@@ -42,15 +42,28 @@ class CodeKey:
         distributions: frozenset[str],
         stages: tuple[object, ...],
         memos: tuple[Memo, ...] = (),
+        covered: Mapping[str, Set[str]] = MappingProxyType({}),
     ) -> None:
         self.parts = parts
         self.distributions = distributions
         self.stages = stages
         self.memos = memos
+        self._covered = covered
         hasher = Hasher("code key")
         for part in parts:
             hasher.part(part.name, part.digest.encode())
         self.digest = hasher.digest()
+
+    def covers(self, path: str, qualname: str) -> bool:
+        """Whether the code of this qualified name (``co_qualname``) in this source file is in the key: by itself, in a
+        function or class around it, or with its whole module. The body of a module, ``<module>``, is where the module is
+        reached: by what it does to others, and by the statements whose names are used."""
+        names = self._covered.get(path, frozenset())
+        while qualname:
+            if qualname in names:
+                return True
+            qualname = qualname.rpartition(".")[0]
+        return "" in names
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, CodeKey):
@@ -130,7 +143,7 @@ class CodeKeys:
             graph.part(graph.label(object(), f"{_name(fn)}.<root>")[0], root, "")
         graph.watch.seal()
         memos = tuple(self._memo(each) for each in graph.memos.values() if id(each) not in self._asking)
-        key = CodeKey(graph.parts(), frozenset(graph.distributions), tuple(graph.stages), memos)
+        key = CodeKey(graph.parts(), frozenset(graph.distributions), tuple(graph.stages), memos, graph.covered)
         return _Known(key, graph.watch, held)
 
     def _memo(self, function: Any) -> Memo:

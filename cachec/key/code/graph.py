@@ -45,6 +45,8 @@ class Graph:
         self.distributions: set[str] = set()
         self.stages: list[object] = []
         self.memos: dict[int, Any] = {}
+        #: By source file, the qualified names of what is in the key; empty for the whole file.
+        self.covered: dict[str, set[str]] = {}
         self._tolerant = tolerant
         self._parts: dict[str, Part] = {}
         self._labels: dict[object, str] = {}
@@ -106,6 +108,10 @@ class Graph:
                     work(lenient)
 
             self.later(once, lenient=lenient)
+
+    def cover(self, path: str, qualname: str) -> None:
+        """Note that the key has this function or class of a source file, and all inside of it."""
+        self.covered.setdefault(path, set()).add(qualname)
 
     def mentions(self, syntax: bytes) -> None:
         """Note what code with this normalised syntax, reached just now, asks of other code (``when``)."""

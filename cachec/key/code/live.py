@@ -178,6 +178,7 @@ class Walk:
         node = source.match(code) if source is not None else None
         package = package_name(namespace)
         unit = self._units.at(module_name(namespace), code.co_filename, package) if source is not None else None
+        graph.cover(code.co_filename, code.co_qualname)
         if source is not None and node is not None:
             hasher.part("syntax", source.syntax(node))
             graph.mentions(source.syntax(node))
@@ -418,6 +419,7 @@ class Walk:
         source = unit.source
         hasher.part("syntax", source.syntax(source.tree))
         graph.mentions(source.syntax(source.tree))
+        graph.cover(source.path, "")
         graph.aside("documentation", label, lambda: _text(docstrings(source.tree)))
         uses = source.uses(source.tree)
 
@@ -527,6 +529,7 @@ class Walk:
             }
             body = unit.source.class_syntax(node, apart)
             hasher.part("syntax", body)
+            graph.cover(unit.source.path, cls.__qualname__)
             graph.mentions(body)
             # All that the body runs: fields, tables, wrappers, of which not everything shows in what they made.
             for chain in unit.source.class_uses(node).refs:
