@@ -179,7 +179,8 @@ class _Collector:
             return self._array(value, path)
         if _is_tensor(value):
             digest, said = tensor_digest(value, path), f"tensor {value.dtype}{list(value.shape)}"
-            return Payload(f"arg/{path}", digest.encode(), lambda: f"{said} {digest[:12]}")
+            annotation = Annotation(f"{said} {digest[:12]}")
+            return Payload(PartKind.ARGUMENT, path, digest.encode(), lambda: annotation)
         if type(value).__module__ == "builtins" or canonical.plain(value):
             return None
         plugin = self._plugins.for_type(type(value))

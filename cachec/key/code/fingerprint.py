@@ -56,8 +56,8 @@ class CodeKey:
 
     def covers(self, path: str, qualname: str) -> bool:
         """Whether the code of this qualified name (``co_qualname``) in this source file is in the key: by itself, in a
-        function or class around it, or with its whole module. The body of a module, ``<module>``, is where the module is
-        reached: by what it does to others, and by the statements whose names are used."""
+        function or class around it, or with its whole module. The body of a module, ``<module>``, is there as soon as
+        the module is reached: with what it does to others, and with the statements whose names are used."""
         names = self._covered.get(path, frozenset())
         while qualname:
             if qualname in names:

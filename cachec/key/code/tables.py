@@ -1,7 +1,7 @@
 """The units of a source text: each function, class and the module itself with a digest and the names that it uses.
 
-A table depends on nothing but the text, so it can be kept by the digest of a file's content, for processes that have not
-parsed that file.
+A table depends on nothing but the text, so it can be kept by the digest of a file's content, for processes that have
+not parsed that file.
 """
 
 from __future__ import annotations
