@@ -69,6 +69,7 @@ class Run:
         unguarded = request.found.weights.keys() ^ self._guarded.keys()
         if unguarded:
             raise _unguardable(min(unguarded))
+        self._stale = tools.requests.stale_memos(request)
         self._started = time.perf_counter()
 
     def _guard(self, weights: WeightSet, path: str) -> WeightSet:
@@ -94,7 +95,9 @@ class Run:
             # Encoded first: weights that the stage derived are made now, and what they read counts too.
             node = self._encoded(finished) if store else None
             kept_out = self.recorder.kept_out()
-            if kept_out is not None:
+            if self._stale:
+                finished.kept_out, finished.changed = Reason.STALE_MEMO, _stale(self._stale)
+            elif kept_out is not None:
                 finished.kept_out, finished.changed = kept_out
             else:
                 finished.changed = self._changed()
@@ -199,6 +202,13 @@ class Run:
     def _close(self) -> None:
         for guarded in self._guarded.values():
             guarded.close_guard()
+
+
+def _stale(names: list[str]) -> str:
+    return (
+        f"{', '.join(names)} may keep results of code or values that have changed since; empty it with cache_clear(), "
+        "or start a new process"
+    )
 
 
 def _unguardable(path: str) -> UsageError:

@@ -9,13 +9,14 @@ imported inside functions are read from source and never imported (``static``).
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
-from types import FunctionType, MethodType
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from types import FunctionType, MappingProxyType, MethodType
 from typing import Any, NamedTuple
 
 from cachec.base.hashing import Hasher
 from cachec.key.code.graph import Graph
 from cachec.key.code.live import Walk
+from cachec.key.code.memos import Memo, Memos
 from cachec.key.code.modules import Locator, Sources
 from cachec.key.code.syntax import FORMAT
 from cachec.key.code.units import Units
@@ -29,20 +30,40 @@ _KEPT = 1024
 class CodeKey:
     """What stands for the code of a stage. Immutable; two are equal where their parts and distributions are.
 
-    parts: by name. distributions: installed ones that are reached. stages: other stages that are reached. digest: 64
-    hexadecimal characters over all parts.
+    parts: by name. distributions: installed ones that are reached. stages: other stages that are reached. memos:
+    functions that keep results and are reached. digest: 64 hexadecimal characters over all parts.
     """
 
-    __slots__ = ("digest", "distributions", "parts", "stages")
+    __slots__ = ("_covered", "digest", "distributions", "memos", "parts", "stages")
 
-    def __init__(self, parts: tuple[Part, ...], distributions: frozenset[str], stages: tuple[object, ...]) -> None:
+    def __init__(
+        self,
+        parts: tuple[Part, ...],
+        distributions: frozenset[str],
+        stages: tuple[object, ...],
+        memos: tuple[Memo, ...] = (),
+        covered: Mapping[str, Set[str]] = MappingProxyType({}),
+    ) -> None:
         self.parts = parts
         self.distributions = distributions
         self.stages = stages
+        self.memos = memos
+        self._covered = covered
         hasher = Hasher("code key")
         for part in parts:
             hasher.part(part.name, part.digest.encode())
         self.digest = hasher.digest()
+
+    def covers(self, path: str, qualname: str) -> bool:
+        """Whether the code of this qualified name (``co_qualname``) in this source file is in the key: by itself, in a
+        function or class around it, or with its whole module. The body of a module, ``<module>``, is there as soon as
+        the module is reached: with what it does to others, and with the statements whose names are used."""
+        names = self._covered.get(path, frozenset())
+        while qualname:
+            if qualname in names:
+                return True
+            qualname = qualname.rpartition(".")[0]
+        return "" in names
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, CodeKey):
@@ -75,6 +96,8 @@ class CodeKeys:
         self._sources = Sources()
         self._units = Units(self._sources, self._locator)
         self._known: dict[tuple[object, ...], _Known] = {}
+        self._memos = Memos()
+        self._asking: set[int] = set()
         self._lock = threading.RLock()
 
     def of(self, fn: Callable[..., Any], *, depends: Sequence[object] = (), has_version: bool = False) -> CodeKey:
@@ -119,8 +142,23 @@ class CodeKeys:
         if not (isinstance(fn, FunctionType) and bound is None and not depends):
             graph.part(graph.label(object(), f"{_name(fn)}.<root>")[0], root, "")
         graph.watch.seal()
-        stages = tuple(graph.stages)
-        return _Known(CodeKey(graph.parts(), frozenset(graph.distributions), stages), graph.watch, held)
+        memos = tuple(self._memo(each) for each in graph.memos.values() if id(each) not in self._asking)
+        key = CodeKey(graph.parts(), frozenset(graph.distributions), tuple(graph.stages), memos, graph.covered)
+        return _Known(key, graph.watch, held)
+
+    def _memo(self, function: Any) -> Memo:
+        """What a memo that is reached is keyed by on its own; memos inside of it are looked at by themselves."""
+        self._asking.add(id(function))
+        try:
+            memo = Memo(function, self.of(function.__wrapped__, has_version=True).digest)
+        finally:
+            self._asking.discard(id(function))
+        self._memos.met(memo)
+        return memo
+
+    def stale(self, memos: Iterable[Memo]) -> list[str]:
+        """The names of functions that may keep results of code, or with values, that have changed since."""
+        return self._memos.stale(memos)
 
 
 def _name(fn: object) -> str:

@@ -12,6 +12,23 @@ from cachec.errors import CachecError, UnresolvedCode
 from cachec.key.code.watch import Watch
 from cachec.model import Part, PartKind
 
+#: What code may ask of other code, and the words, in normalised syntax, by which it does so under whatever object.
+_ASKED = {
+    "documentation": ("__doc__", "getdoc", "help", "pydoc"),
+    "source": (
+        "getsource",
+        "getsourcelines",
+        "getcomments",
+        "findsource",
+        "getblock",
+        "linecache",
+        "getline",
+        "getlines",
+    ),
+    "subclasses": ("__subclasses__",),
+}
+_ASKING = {f"s{len(word)}:{word}".encode(): asked for asked, words in _ASKED.items() for word in words}
+
 _WAYS_OUT = "declare it with depends=[...], or take charge of its changes with version=..."
 
 
@@ -27,13 +44,19 @@ class Graph:
         self.watch = Watch()
         self.distributions: set[str] = set()
         self.stages: list[object] = []
+        self.memos: dict[int, Any] = {}
+        #: By source file, the qualified names of what is in the key; empty for the whole file.
+        self.covered: dict[str, set[str]] = {}
         self._tolerant = tolerant
         self._parts: dict[str, Part] = {}
         self._labels: dict[object, str] = {}
         self._held: list[object] = []
         self._counts: dict[str, int] = {}
+        self._used: set[str] = set()
         self._asked: dict[str, bool] = {}
         self._looked: set[str] = set()
+        self._mentioned: set[str] = set()
+        self._waiting: dict[str, list[Callable[[], None]]] = {}
         self._strict: deque[Callable[[], None]] = deque()
         self._lenient: deque[Callable[[], None]] = deque()
         self._last: deque[Callable[[], None]] = deque()
@@ -47,8 +70,12 @@ class Graph:
         if known is not None:
             return known, False
         self._held.append(held)
-        count = self._counts[wanted] = self._counts.get(wanted, 0) + 1
-        label = self._labels[identity] = wanted if count == 1 else f"{wanted}#{count}"
+        label = wanted
+        while label in self._used:
+            count = self._counts[wanted] = self._counts.get(wanted, 1) + 1
+            label = f"{wanted}#{count}"
+        self._used.add(label)
+        self._labels[identity] = label
         return label, True
 
     def known(self, identity: object) -> str | None:
@@ -81,6 +108,37 @@ class Graph:
                     work(lenient)
 
             self.later(once, lenient=lenient)
+
+    def cover(self, path: str, qualname: str) -> None:
+        """Note that the key has this function or class of a source file, and all inside of it."""
+        self.covered.setdefault(path, set()).add(qualname)
+
+    def mentions(self, syntax: bytes) -> None:
+        """Note what code with this normalised syntax, reached just now, asks of other code (``when``)."""
+        for word, asked in _ASKING.items():
+            if word in syntax and asked not in self._mentioned:
+                self._mentioned.add(asked)
+                for work in self._waiting.pop(asked, ()):
+                    self.later(work, lenient=True)
+
+    def when(self, asked: str, work: Callable[[], None]) -> None:
+        """Look at something if any code that is reached, before or after, asks for ``documentation`` (docstrings, of
+        whatever), ``source`` (text with its comments) or ``subclasses``."""
+        if asked in self._mentioned:
+            self.later(work, lenient=True)
+        else:
+            self._waiting.setdefault(asked, []).append(work)
+
+    def aside(self, asked: str, label: str, read: Callable[[], bytes]) -> None:
+        """A part of its own for something that counts only if it is asked for, watched from then on."""
+
+        def work() -> None:
+            hasher, data = Hasher(asked), read()
+            hasher.part(asked, data)
+            self.watch.value(read, data)
+            self.part(f"{label}.<{asked}>", hasher, f"{len(data)} bytes")
+
+        self.when(asked, work)
 
     def run(self) -> None:
         """Do all the work that there is, and what it leads to."""
