@@ -86,7 +86,11 @@ _NO_MODULES = re.compile(
 )
 
 
-@pytest.mark.parametrize("text", TEXTS, ids=lambda path: str(path.relative_to(ROOT)))
+@pytest.mark.parametrize(
+    "text",
+    [text for text in TEXTS if text.name != "CHANGELOG.md"],  # which names what is gone
+    ids=lambda path: str(path.relative_to(ROOT)),
+)
 def test_modules_and_names_that_texts_name_exist(text):
     for name in set(re.findall(r"(?<![\w./-])(cachec(?:_[a-z]+)?(?:\.[A-Za-z_]+)+)", text.read_text())):
         if not _NO_MODULES.match(name):
