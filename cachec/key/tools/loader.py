@@ -37,10 +37,10 @@ def read_cache(data: bytes) -> dict[str, tuple[str, ...]]:
     end = _CACHE_HEADER.size + count * _CACHE_ENTRY.size
     if end > len(table):
         raise ElfError(f"the library cache says {count} entries and has no room for them")
-    found: dict[str, list[str]] = {}
+    libraries: dict[str, list[str]] = {}
     for _, key, value, _, _ in _CACHE_ENTRY.iter_unpack(table[_CACHE_HEADER.size : end]):
-        found.setdefault(string_at(table, key), []).append(string_at(table, value))
-    return {name: tuple(paths) for name, paths in found.items()}
+        libraries.setdefault(string_at(table, key), []).append(string_at(table, value))
+    return {name: tuple(paths) for name, paths in libraries.items()}
 
 
 class Library(NamedTuple):
@@ -123,10 +123,10 @@ class _Search:
             if name in seen:
                 continue
             seen.add(name)
-            found = list(self._find(name, parent))
-            if not any(is_base for _, _, is_base in found):
+            variants = list(self._find(name, parent))
+            if not any(is_base for _, _, is_base in variants):
                 missing.add(os.path.basename(name))
-            for label, place, _ in found:
+            for label, place, _ in variants:
                 libraries.setdefault(label, place)
                 loaded = _Loaded(read_dynamic(place), os.path.dirname(os.path.abspath(place)), parent)
                 queue += [(needed, loaded) for needed in loaded.elf.needed]
