@@ -43,7 +43,7 @@ def read_cache(data: bytes) -> dict[str, tuple[str, ...]]:
     return {name: tuple(paths) for name, paths in libraries.items()}
 
 
-class Library(NamedTuple):
+class SharedObject(NamedTuple):
     """One loaded object: its name as the loader was asked for it (no folder), and where it was found."""
 
     name: str
@@ -57,7 +57,7 @@ class Closure(NamedTuple):
     appears in one of them, and a new library cache, may change the closure.
     """
 
-    libraries: tuple[Library, ...]
+    libraries: tuple[SharedObject, ...]
     missing: tuple[str, ...]
     searched: tuple[str, ...]
 
@@ -131,7 +131,7 @@ class _Search:
                 loaded = _Loaded(read_dynamic(place), os.path.dirname(os.path.abspath(place)), parent)
                 queue += [(needed, loaded) for needed in loaded.elf.needed]
         return Closure(
-            tuple(Library(name, place) for name, place in sorted(libraries.items())),
+            tuple(SharedObject(name, place) for name, place in sorted(libraries.items())),
             tuple(sorted(missing)),
             tuple(sorted(self._searched)),
         )
