@@ -14,7 +14,7 @@ import msgspec
 from blake3 import blake3
 
 from cachec.base import fsio
-from cachec.base.distributions import Distribution, Distributions, Record, Row, normalise
+from cachec.base.distributions import Distribution, Distributions, Record, RecordedFile, normalise
 from cachec.base.fsio import Identity
 from cachec.base.hashing import FileDigests, Hasher
 from cachec.errors import UsageError
@@ -39,7 +39,7 @@ class _Listed(NamedTuple):
 
     name: str
     path: str
-    row: Row
+    row: RecordedFile
     is_script: bool
 
 
@@ -215,7 +215,7 @@ class ToolKeys:
             detail += "; not as installed: " + ", ".join(notes)
         return Part(PartKind.DISTRIBUTION, distribution.name, hasher.digest(), detail, version=distribution.version)
 
-    def _is_as_recorded(self, path: str, digest: str, row: Row) -> bool:
+    def _is_as_recorded(self, path: str, digest: str, row: RecordedFile) -> bool:
         """Whether the content, whose BLAKE3 is ``digest``, has the SHA-256 of its row.
 
         The SHA-256 is remembered by content (the BLAKE3), never by file, so it needs no trust in the file system.
