@@ -85,7 +85,7 @@ class Collected:
 
 
 @dataclass(slots=True)
-class _Plan:
+class _Eviction:
     evicted: list[Candidate]
     orphans: set[Digest]
     after: int
@@ -160,7 +160,7 @@ class Collector:
 
     def _plan(
         self, snapshot: Survey, held: Held, limit: int | None, older_than: float | None, done: Collected
-    ) -> _Plan:
+    ) -> _Eviction:
         """What is to go. Leaves ``snapshot`` as it is."""
         condemned = frozenset[Digest]().union(*snapshot.condemned.values())
         orphans = {
@@ -189,7 +189,7 @@ class Collector:
             gone = {digest for digest in freed if digest in snapshot.objects and digest not in held}
             orphans |= gone if self._dry_run else set()
             after -= sum(snapshot.objects[digest][0] for digest in gone)
-        return _Plan(evicted, orphans, after)
+        return _Eviction(evicted, orphans, after)
 
     # --- the changes
 
