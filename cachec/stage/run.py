@@ -17,6 +17,7 @@ from cachec.model import ArtifactRef, Fault, KeyDescription, Reason, Trace
 from cachec.programs.registry import Plugins
 from cachec.recording import Recorder
 from cachec.stage import folding
+from cachec.stage.bracket import Bracket
 from cachec.stage.guard import bare, callers_weights, replace_weights, returned
 from cachec.stage.look import Looker
 from cachec.store.store import Store
@@ -52,7 +53,7 @@ class Tools:
 class Run:
     """The run of one stage for one request.
 
-    Use ``arguments`` inside ``recording.recording(run.recorder)``, then ``finish`` or ``abandon``.
+    Use ``arguments`` inside ``recording.recording(run.recorder)`` and ``bracket``, then ``finish`` or ``abandon``.
     """
 
     def __init__(self, tools: Tools, stage: StageLike, request: Request, arguments: Mapping[str, Any]) -> None:
@@ -73,6 +74,7 @@ class Run:
         if unguarded:
             raise _unguardable(min(unguarded))
         self._stale = tools.requests.stale_memos(request)
+        self.bracket = Bracket([plugin.running(request.digest) for plugin in tools.requests.speaking(request)])
         self._started = time.perf_counter()
 
     def _guard(self, weights: WeightSet, path: str) -> WeightSet:
@@ -117,14 +119,14 @@ class Run:
         """A result that is not stored, as the caller gets it. node: what was to be stored, if it came to that."""
         found = self._request.found
         made = folding.made_in_value(result) if node is None else folding.made_in_node(node)
-        with recording.recording(self.recorder):
+        with recording.recording(self.recorder), self.bracket:
             inside = folding.folded(self.recorder.reads(), found.folded, made)
         value = callers_weights(result, found.weights)
         return returned(value, found.callers, inside) if found.callers or inside else value
 
     def encode(self, result: Any) -> codecs.Node:
         """The result as stored nodes; its artifacts are in the store, no row points at them yet."""
-        with recording.recording(self.recorder):
+        with recording.recording(self.recorder), self.bracket:
             return codecs.encode(result, self._tools.store.objects, self._tools.plugins.for_type)
 
     def _encoded(self, finished: Finished) -> codecs.Node | None:
