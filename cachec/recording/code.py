@@ -1,0 +1,124 @@
+"""Which code runs: ``sys.monitoring`` (PEP 669) on Python 3.12 and later, a profile function on 3.11.
+
+Each code object is told once a run: the callback disables the event for it, and ``restart_events`` arms all of them
+when a run begins. With PEP 669 all threads are seen; a profile function sees the thread that the run was begun in, and
+threads that are started meanwhile.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable
+from functools import lru_cache
+from types import CodeType, FrameType
+from typing import Any
+
+from cachec.recording.active import Active, active
+from cachec.recording.observed import Ran
+
+#: Tool ids of PEP 669 that no kind of tool has by convention (0 debugger, 1 coverage, 2 profiler, 5 optimiser).
+_TOOL_IDS = (4, 3)
+_NAME = "cachec"
+
+
+class CodeObserver:
+    """Tells active runs of project code that starts. is_project: whether a file name is a project's."""
+
+    def __init__(self, runs: Active) -> None:
+        self._runs = runs
+        self._kinds: dict[str, bool] = {}
+        self._is_project: Callable[[str], bool] = lambda _name: True
+        self._tool: int | None = None
+        self._profiled: dict[int, Any] = {}
+
+    def arm(self, is_project: Callable[[str], bool], on: bool) -> None:
+        """A run begins (``on``), or the last one has ended."""
+        self._is_project = is_project
+        if hasattr(sys, "monitoring") and self._claim():
+            self._monitor(on)
+        elif on:
+            self._profile()
+        else:
+            self._unprofile()
+
+    # --- PEP 669
+
+    def _claim(self) -> bool:
+        """Have a tool id; False where other tools have all that may be taken."""
+        if self._tool is not None:
+            return True
+        monitoring = sys.monitoring
+        for number in _TOOL_IDS:
+            if monitoring.get_tool(number) in {None, _NAME}:
+                if monitoring.get_tool(number) is None:
+                    monitoring.use_tool_id(number, _NAME)
+                events = monitoring.events
+                monitoring.register_callback(number, events.PY_START, self._started)
+                monitoring.register_callback(number, events.PY_RESUME, self._started)
+                self._tool = number
+                return True
+        return False
+
+    def _monitor(self, on: bool) -> None:
+        assert self._tool is not None
+        events = sys.monitoring.events
+        sys.monitoring.set_events(self._tool, events.PY_START | events.PY_RESUME if on else 0)
+        if on:
+            sys.monitoring.restart_events()
+
+    def _started(self, code: CodeType, _offset: int) -> Any:
+        if not self._project(code):
+            return sys.monitoring.DISABLE
+        self._note(code, sys._getframe(1))
+        # What two runs do at once must be told to each: it may not be disabled for the second by the first.
+        return None if self._runs.several else sys.monitoring.DISABLE
+
+    # --- the profile function
+
+    def _profile(self) -> None:
+        """Observe this thread and those that it starts, until no run is left; another's profile function goes on."""
+        earlier = sys.getprofile()
+        if getattr(earlier, "__self__", None) is self:
+            return
+        self._profiled[threading.get_ident()] = earlier
+        threading.setprofile(self._called)
+        sys.setprofile(self._called)
+
+    def _called(self, frame: FrameType, event: str, argument: Any) -> None:
+        runs = self._runs.here()
+        earlier = self._profiled.get(threading.get_ident())
+        if not runs:
+            self._unprofile()
+        elif event == "call" and self._project(frame.f_code):
+            self._note(frame.f_code, frame)
+        if earlier is not None:
+            earlier(frame, event, argument)
+
+    def _unprofile(self) -> None:
+        """Give this thread its own profile function back, and new threads none."""
+        if sys.getprofile() == self._called:
+            sys.setprofile(self._profiled.pop(threading.get_ident(), None))
+        if threading.getprofile() == self._called:
+            threading.setprofile(None)  # type: ignore[arg-type]
+
+    # --- both
+
+    def _project(self, code: CodeType) -> bool:
+        name = code.co_filename
+        found = self._kinds.get(name)
+        if found is None:
+            found = self._kinds[name] = self._is_project(name)
+        return found
+
+    def _note(self, code: CodeType, frame: FrameType) -> None:
+        for observed in self._runs.here():
+            if id(code) not in observed.ran:
+                names = frame.f_globals
+                observed.ran[id(code)] = Ran(code, str(names.get("__name__", "")), str(names.get("__package__") or ""))
+
+
+@lru_cache(maxsize=1)
+def code_observer() -> CodeObserver:
+    """The one of this process."""
+    return CodeObserver(active())

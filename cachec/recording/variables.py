@@ -1,0 +1,97 @@
+"""Variables of the environment that project code looks up while a run is active.
+
+``os.environ`` is given a class that tells, and its own back when the last run ends. A look counts where the nearest
+code that is not Python's own library is a project's: what a library looks up for itself is its plugin's to declare.
+The whole environment taken at once (``dict(os.environ)``, ``{**os.environ}``, as one does to start a program) is no
+look at each variable.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from functools import lru_cache
+from types import FrameType
+from typing import TYPE_CHECKING
+
+from cachec.recording.active import Active, active
+
+if TYPE_CHECKING:
+    _Environ = os._Environ[str]
+else:
+    _Environ = type(os.environ)
+
+
+class _Telling(_Environ):
+    """The environment while a run is active; instances are made by changing the class of ``os.environ``."""
+
+    def __getitem__(self, key: str) -> str:
+        variables().looked_up(key, sys._getframe(1))
+        return super().__getitem__(key)
+
+    def __contains__(self, key: object) -> bool:
+        variables().looked_up(key, sys._getframe(1))
+        return super().__contains__(key)
+
+    def __iter__(self) -> Iterator[str]:
+        variables().taken_whole(sys._getframe(1))
+        return super().__iter__()
+
+
+class Variables:
+    """Tells active runs of the variables that project code looks up."""
+
+    def __init__(self, runs: Active) -> None:
+        self._runs = runs
+        self._is_project: Callable[[str], bool] = lambda _name: True
+        #: The frame and instruction that takes the whole environment just now: the look-ups that follow are its.
+        self._whole: tuple[int, int] | None = None
+
+    def arm(self, is_project: Callable[[str], bool], on: bool) -> None:
+        """A run begins (``on``), or the last one has ended."""
+        self._is_project = is_project
+        wanted: type = _Telling if on else _Environ
+        if type(os.environ) in {_Environ, _Telling} and type(os.environ) is not wanted:
+            os.environ.__class__ = wanted  # type: ignore[assignment]
+
+    def looked_up(self, name: object, frame: FrameType) -> None:
+        """``frame`` asks for a variable."""
+        asking = self._asking(frame)
+        if asking is None or not isinstance(name, str) or (id(asking), asking.f_lasti) == self._whole:
+            return
+        for observed in self._runs.here():
+            observed.variables.setdefault(name)
+
+    def taken_whole(self, frame: FrameType) -> None:
+        """``frame`` goes through all names."""
+        asking = self._asking(frame)
+        self._whole = None if asking is None else (id(asking), asking.f_lasti)
+
+    def _asking(self, frame: FrameType | None) -> FrameType | None:
+        """The nearest frame outside of Python's own library where it is a project's, else None."""
+        library = _library()
+        while frame is not None:
+            name = frame.f_code.co_filename
+            if not name.startswith(library):
+                return frame if self._is_project(name) else None
+            frame = frame.f_back
+        return None
+
+
+@lru_cache(maxsize=1)
+def _library() -> tuple[str, ...]:
+    folder = os.path.dirname(os.__file__)
+    return ("<frozen", os.path.join(folder, "os.py"), *(os.path.join(folder, each) for each in _HELPERS))
+
+
+#: Modules of the standard library that look a variable up for who calls them: ``expandvars``, ``Path.home``.
+_HELPERS = ("posixpath.py", "genericpath.py", "pathlib", "_collections_abc.py", "collections", "configparser.py")
+
+
+@lru_cache(maxsize=1)
+def variables() -> Variables:
+    """The one of this process."""
+    return Variables(active())
+
+
