@@ -49,7 +49,7 @@ class AuditObserver:
             self._opened(args)
         elif event == "import":
             self._imported(str(args[0]))
-        elif event in _LISTED:
+        elif event in _LISTED and not _by_importer(sys._getframe(1)):
             self._each(lambda observed, path: observed.listed.setdefault(path), args[0] or os.curdir)
         elif event in _MADE:
             self._each(lambda observed, path: observed.made.setdefault(path), args[_MADE[event]])
@@ -61,7 +61,9 @@ class AuditObserver:
         flags = args[2] if len(args) > 2 and isinstance(args[2], int) else 0
         if flags & _MAKES or flags & _WRITES:
             self._each(lambda observed, path: observed.made.setdefault(path), args[0])
-        elif not _by_importer(sys._getframe(2)):
+        elif _by_importer(sys._getframe(2)):
+            self._each(lambda observed, path: observed.sources.setdefault(path), args[0])
+        elif not _for_messages(sys._getframe(2)):
             self._each(_opened, args[0])
 
     def _each(self, note: Callable[[Observed, str], Any], path: object) -> None:
@@ -95,11 +97,20 @@ def _by_importer(frame: FrameType | None) -> bool:
     return frame is not None and frame.f_code.co_filename in _IMPORTERS
 
 
+def _for_messages(frame: FrameType | None) -> bool:
+    """Whether source is read to be shown beside a warning or an error."""
+    asked = False
+    while frame is not None and frame.f_globals.get("__name__") in {"tokenize", "linecache", "warnings", "traceback"}:
+        asked = asked or frame.f_globals["__name__"] in {"warnings", "traceback"}
+        frame = frame.f_back
+    return asked
+
+
 def _opened(observed: Observed, path: str) -> None:
     if path.startswith(_UNREPEATABLE):
         observed.unrepeatable.setdefault(path)
     elif not observed.own(path):
-        observed.opened.setdefault(path)
+        (observed.opened if os.path.lexists(path) else observed.absent).setdefault(path)
 
 
 @lru_cache(maxsize=1)

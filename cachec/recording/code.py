@@ -114,8 +114,7 @@ class CodeObserver:
     def _note(self, code: CodeType, frame: FrameType) -> None:
         for observed in self._runs.here():
             if id(code) not in observed.ran:
-                names = frame.f_globals
-                observed.ran[id(code)] = Ran(code, str(names.get("__name__", "")), str(names.get("__package__") or ""))
+                observed.ran[id(code)] = Ran(code, frame.f_globals)
 
 
 @lru_cache(maxsize=1)

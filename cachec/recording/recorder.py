@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from cachec.base.hashing import EMPTY, FileDigests
 from cachec.model import Read, Reason
+from cachec.recording.net import Net
 
 _current: ContextVar[Recorder | None] = ContextVar("cachec_recorder", default=None)
 
@@ -51,10 +52,18 @@ class Recorder:
     that by themselves (an inner handle wraps the outer one); for everything else a recorder passes on to its parent.
     """
 
-    def __init__(self, stage: str, parent: Recorder | None = None, digests: FileDigests | None = None) -> None:
-        """digests: where the digests of files are remembered for this run (the cache's own, in a stage)."""
+    def __init__(
+        self,
+        stage: str,
+        parent: Recorder | None = None,
+        digests: FileDigests | None = None,
+        net: Net | None = None,
+    ) -> None:
+        """digests: where the digests of files are remembered for this run (the cache's own, in a stage). net: observes
+        what nothing else records, while the recorder is the current one."""
         self.stage = stage
         self.digests = digests if digests is not None else FileDigests()
+        self.net = net
         self._parent = parent
         self._lock = threading.Lock()
         self._reads: dict[tuple[str, str, str], Read] = {}
@@ -187,6 +196,7 @@ def recording(recorder: Recorder) -> Iterator[Recorder]:
     """Make ``recorder`` the current one while the body runs."""
     token = _current.set(recorder)
     try:
-        yield recorder
+        with nullcontext() if recorder.net is None else recorder.net.spread():
+            yield recorder
     finally:
         _current.reset(token)

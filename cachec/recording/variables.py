@@ -30,6 +30,10 @@ class _Telling(_Environ):
         variables().looked_up(key, sys._getframe(1))
         return super().__getitem__(key)
 
+    def __setitem__(self, key: str, value: str) -> None:
+        variables().set(key)
+        super().__setitem__(key, value)
+
     def __contains__(self, key: object) -> bool:
         variables().looked_up(key, sys._getframe(1))
         return super().__contains__(key)
@@ -61,7 +65,13 @@ class Variables:
         if asking is None or not isinstance(name, str) or (id(asking), asking.f_lasti) == self._whole:
             return
         for observed in self._runs.here():
-            observed.variables.setdefault(name)
+            if name not in observed.fixed:
+                observed.variables.setdefault(name)
+
+    def set(self, name: str) -> None:
+        """The run itself says what a variable is from here on."""
+        for observed in self._runs.here():
+            observed.fixed.setdefault(name)
 
     def taken_whole(self, frame: FrameType) -> None:
         """``frame`` goes through all names."""
