@@ -269,7 +269,7 @@ class Locator:
         self._files: dict[str, tuple[str, str]] = {}
         library = os.path.dirname(os.path.realpath(os.__file__))
         self._library = (library + os.sep, os.path.dirname(os.__file__) + os.sep)
-        own = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+        own = os.path.dirname(os.path.abspath(__file__)).removesuffix(os.path.join(os.sep, "key", "code"))
         self._own = (own + os.sep, os.path.realpath(own) + os.sep)
         self._origins: dict[str, Origin] = {}
 

@@ -970,7 +970,7 @@ def test_another_folder_gives_the_same_key(project: Any, tmp_path: Path, monkeyp
 SCRIPT = """
 import sys
 from cachec.key import canonical
-from cachec.key.code import CodeKeys
+from cachec.key.code.fingerprint import CodeKeys
 
 NAMES = {"a", "b", "c", "delta"}
 OPS = {len, str.upper}
@@ -1018,7 +1018,7 @@ def test_the_main_path_imports_nothing_slow(project: Any) -> None:
     project.write({"lazy.py": "K = 1\ndef f(x): return x in K\n"})
     script = textwrap.dedent("""
         import sys
-        from cachec.key.code import CodeKeys
+        from cachec.key.code.fingerprint import CodeKeys
         import demo_stage
         CodeKeys(lambda path: None, lambda value, path: repr(value).encode()).of(demo_stage.stage)
         print([n for n in ("numpy", "importlib.metadata", "lazy", "click", "subprocess") if n in sys.modules])
