@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import functools
+import struct
 from typing import Any
 
 import msgspec
+
+_WORD = struct.calcsize("P")
 
 
 def class_attribute(cls: type, name: str) -> Any:
@@ -25,15 +28,30 @@ def field_names(cls: type) -> tuple[str, ...] | None:
     return None if attrs is None else tuple(each.name for each in attrs)
 
 
+def holds_only_attributes(cls: type, builtin: type = object) -> bool:
+    """Whether all that an instance holds, beside what a ``builtin`` base does, is in its ``__dict__`` and its slots: no
+    base is a compiled one with fields of its own.
+    """
+    words = 0
+    for base in cls.__mro__:
+        if base not in builtin.__mro__:
+            named = vars(base).get("__slots__", ())
+            words += len({named} if isinstance(named, str) else set(named) - {"__dict__", "__weakref__"})
+    # Where the interpreter manages these two itself, their offsets are negative; of a class of items the first is.
+    words += cls.__dictoffset__ > 0 or (cls.__dictoffset__ != 0 and cls.__itemsize__ != 0)
+    words += cls.__weakrefoffset__ > 0
+    return cls.__itemsize__ == builtin.__itemsize__ and cls.__basicsize__ <= builtin.__basicsize__ + _WORD * words
+
+
 def state(value: object) -> dict[str, Any]:
-    """The attributes that an instance holds itself (``__dict__`` and slots), without cached properties: those are
-    derived from the rest.
+    """The attributes that an instance holds itself, without cached properties: those are derived from the rest. First
+    its ``__dict__`` in its order, which a program can see, then the slots by name, which have none.
     """
     # object.__getstate__ (Python 3.11) is the language's own answer to "what is in this object": None, a dict, or a
     # pair of the dict and the slots. Called on object, so that a class can't hide anything.
     found = object.__getstate__(value)
-    parts = found if isinstance(found, tuple) else (found,)
-    attributes = {name: part for each in parts if each for name, part in each.items()}
+    own, slots = found if isinstance(found, tuple) else (found, None)
+    attributes = {**(own or {}), **dict(sorted((slots or {}).items()))}
     cls = type(value)
     return {
         name: part

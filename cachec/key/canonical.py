@@ -5,7 +5,8 @@ no form is the start of another. What counts as the same:
 
 - the type counts: ``1``, ``1.0``, ``True``, ``"1"`` and ``b"1"`` all differ, and so do a tuple and a list, or a set and
   a frozenset, of the same items;
-- the order of insertion of a ``dict`` and the order of a set do not count; that of an ``OrderedDict`` does;
+- the order of insertion of a dict counts, as that of whatever else keeps an order (a program that iterates sees it);
+  only sets are sorted;
 - every NaN is the same, whatever its sign and payload: no program can rely on them. ``-0.0`` differs from ``0.0``:
   ``1 / x`` tells them apart, and compilers do;
 - ``Decimal("1.0")`` and ``Decimal("1.00")`` differ, and so do two datetimes of one moment in two zones;
@@ -27,7 +28,7 @@ from typing import Any, Final
 
 import msgspec
 
-from cachec.base.instances import field_names, state
+from cachec.base.instances import field_names, holds_only_attributes, state
 from cachec.errors import UnkeyableArgument
 from cachec.key.words import describe, item_path
 
@@ -149,20 +150,15 @@ class _Walk:
         forms = sorted(self.encode(value, f"{path}{{{describe(value, 30)}}}") for value in sorted(values, key=_order))
         return _LENGTH.pack(tag, len(forms)) + b"".join(forms)
 
-    def mapping(self, tag: bytes, pairs: Mapping[Any, object], path: str, *, ordered: bool = False) -> bytes:
-        """Keys and values, in the order of the keys' forms unless the order is part of the value."""
-        keys = list(pairs)
-        others = [key for key in keys if type(key) not in _SCALARS]
-        if others and not ordered:
-            keys = [key for key in keys if type(key) in _SCALARS] + sorted(others, key=_order)
-        names = [(self._key(key, path), key) for key in keys]
-        if not ordered:
-            names.sort(key=_first)
-        parts = [_LENGTH.pack(tag, len(names))]
-        for name, key in names:
-            value = pairs[key]
+    def mapping(self, tag: bytes, pairs: Mapping[Any, object], path: str) -> bytes:
+        """Keys and values, in the order of the mapping."""
+        parts = [_LENGTH.pack(tag, len(pairs))]
+        for key, value in pairs.items():
             scalar = _SCALARS.get(type(value))
-            parts += (name, scalar(value) if scalar is not None else self.encode(value, item_path(path, key)))
+            parts += (
+                self._key(key, path),
+                scalar(value) if scalar is not None else self.encode(value, item_path(path, key)),
+            )
         return b"".join(parts)
 
     def _key(self, key: Any, path: str) -> bytes:
@@ -175,14 +171,30 @@ class _Walk:
         return _framed(b"*", answer) if answer is not None else _class_name(cls)
 
     def instance(self, value: object, names: Iterable[str], path: str) -> bytes:
-        """Class, the fields ``names``, and whatever else the instance holds, sorted by name."""
-        cls = type(value)
+        """Class, the fields ``names``, and whatever else the instance holds, in the order of ``state``."""
         attributes = state(value)
         for name in names:
             if hasattr(value, name):
-                attributes[name] = getattr(value, name)
-        forms = [_str(name) + self.encode(attributes[name], f"{path}.{name}") for name in sorted(attributes)]
-        return b"O" + self.cls(cls, path) + _LENGTH.pack(b"f", len(forms)) + b"".join(forms)
+                attributes.setdefault(name, getattr(value, name))
+        return b"O" + self.cls(type(value), path) + self.attributes(attributes, path)
+
+    def attributes(self, attributes: Mapping[str, object], path: str) -> bytes:
+        """Attributes by name, in order."""
+        forms = [_str(name) + self.encode(value, f"{path}.{name}") for name, value in attributes.items()]
+        return _LENGTH.pack(b"f", len(forms)) + b"".join(forms)
+
+    def whole(self, value: Any, base: type | None, path: str) -> bytes:
+        """An instance of a class that its code stands for: class, attributes, and the items of its built-in base."""
+        cls = type(value)
+        answer = self._special(cls, f"{path}.__class__")
+        if answer is None:
+            raise _refusal(value, path)
+        form = b"W" + _framed(b"*", answer) + self.attributes(state(value), path)
+        if base is dict:
+            return form + self.mapping(b"{", dict(dict.items(value)), path)
+        if base in (set, frozenset):
+            return form + self.unordered(b"u", base.__iter__(value), path)
+        return form if base is None else form + self.items(b"[", base.__iter__(value), path)  # type: ignore[attr-defined]
 
 
 _Form = Callable[[_Walk, Any, str], bytes]
@@ -190,10 +202,6 @@ _Form = Callable[[_Walk, Any, str], bytes]
 
 def _order(value: object) -> str:
     return describe(value, 1000)
-
-
-def _first(pair: tuple[bytes, object]) -> bytes:
-    return pair[0]
 
 
 def _class_name(cls: type) -> bytes:
@@ -215,7 +223,7 @@ def _type(walk: _Walk, value: type, path: str) -> bytes:
 
 def _ordered_dict(walk: _Walk, value: collections.OrderedDict[Any, Any], path: str) -> bytes:
     _without_attributes(value, path)
-    return walk.mapping(b"<", value, path, ordered=True)
+    return walk.mapping(b"<", value, path)
 
 
 def _counter(walk: _Walk, value: collections.Counter[Any], path: str) -> bytes:
@@ -236,6 +244,10 @@ def _defaultdict(walk: _Walk, value: collections.defaultdict[Any, Any], path: st
     return b"D" + factory + walk.mapping(b"{", value, path)
 
 
+def _deque(walk: _Walk, value: collections.deque[Any], path: str) -> bytes:
+    return b"Q" + walk.encode(value.maxlen, path) + walk.items(b"[", value, path)
+
+
 _CONTAINERS: Final[Mapping[type, _Form]] = {
     complex: lambda walk, value, path: b"j" + _float(value.real) + _float(value.imag),
     bytearray: lambda walk, value, path: _framed(b"B", bytes(value)),
@@ -248,6 +260,7 @@ _CONTAINERS: Final[Mapping[type, _Form]] = {
     collections.OrderedDict: _ordered_dict,
     collections.defaultdict: _defaultdict,
     collections.Counter: _counter,
+    collections.deque: _deque,
     types.MappingProxyType: lambda walk, value, path: walk.mapping(b"P", value, path),
     types.SimpleNamespace: lambda walk, value, path: walk.mapping(b"S", vars(value), path),
     range: lambda walk, value, path: walk.items(b"r", (value.start, value.stop, value.step), path),
@@ -281,6 +294,7 @@ _LIBRARY: Final[Mapping[str, _Form]] = {
     "decimal.Decimal": _text("decimal", str),
     "fractions.Fraction": _parts("fraction", lambda v: (v.numerator, v.denominator)),
     "uuid.UUID": _text("uuid", str),
+    "random.Random": _parts("random", lambda v: v.getstate()),
 }
 
 
@@ -330,9 +344,26 @@ def _library_form(cls: type) -> _Form | None:
     form = _LIBRARY.get(f"{module}.{cls.__qualname__}")
     if form is not None and getattr(sys.modules.get(module), cls.__qualname__, None) is cls:
         return form
+    if cls.__name__ in ("Generator", "RandomState") and module in ("numpy.random._generator", "numpy.random.mtrand"):
+        return _generator
     if module == "zoneinfo" and cls.__qualname__ == "ZoneInfo":
         return _zone
     return None
+
+
+def _generator(walk: _Walk, value: Any, path: str) -> bytes:
+    # Ints and, for some algorithms, arrays of them: the words of its state.
+    kept = value.bit_generator.state if hasattr(value, "bit_generator") else value.get_state(legacy=False)
+    words = {k: v.tolist() if hasattr(v, "tolist") else v for k, v in _flat(kept)}
+    return b"L" + _bytes(b"generator") + walk.mapping(b"{", words, path)
+
+
+def _flat(state: Mapping[str, Any], above: str = "") -> Iterable[tuple[str, Any]]:
+    for name, value in state.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{above}{name}.")
+        else:
+            yield above + name, value
 
 
 def _zone(walk: _Walk, value: Any, path: str) -> bytes:
@@ -371,18 +402,19 @@ def _form(value: object) -> _Form | None:
         return _enum
     own = isinstance(cls, msgspec.StructMeta)  # the compiled base of these holds nothing but the fields
     if not own and not all(base is object or base in _BASES or base.__flags__ & _HEAPTYPE for base in cls.__mro__):
-        return None  # a built-in base (an exception, a deque) holds things that no attribute shows
+        return None  # a built-in base (an exception) holds things that no attribute shows
     base = next((each for each in _BASES if isinstance(value, each)), None)
-    if base is None:
-        names = field_names(cls)
-        return None if names is None else lambda walk, value, path: walk.instance(value, names, path)
-    if state(value) or field_names(cls) is not None:
-        return None
-    if base is tuple:
-        return _named_tuple if hasattr(cls, "_fields") else None
-    if base in _SCALARS:
+    names = field_names(cls)
+    if base is None and names is not None:
+        return lambda walk, value, path: walk.instance(value, names, path)
+    if base in _SCALARS and not state(value) and names is None:
         return lambda walk, value, path: b"x" + walk.cls(cls, path) + _SCALARS[base](value)
-    return None  # a subclass of a container may keep its items elsewhere, or mean something else by them
+    if base is tuple and hasattr(cls, "_fields") and not state(value) and names is None:
+        return _named_tuple
+    if base in (None, dict, list, tuple, set, frozenset) and holds_only_attributes(cls, base or object):
+        # What such a class means by its attributes and items is in its code.
+        return lambda walk, value, path: walk.whole(value, base, path)
+    return None
 
 
 def _named_tuple(walk: _Walk, value: Any, path: str) -> bytes:

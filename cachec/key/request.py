@@ -21,7 +21,7 @@ from cachec.model import Part
 from cachec.programs.registry import Plugins
 
 #: Bump it when the meaning of a key changes: every older entry is then a miss.
-KEY_VERSION = "1"
+KEY_VERSION = "2"
 
 _DOMAIN = frame("domain", b"key")
 

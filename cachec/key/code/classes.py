@@ -6,6 +6,7 @@ the members of an enumeration, the fields and defaults of a named tuple.
 
 from __future__ import annotations
 
+import ast
 import enum
 import functools
 import sys
@@ -81,14 +82,25 @@ def is_made_elsewhere(cls: type) -> bool:
     return found is not cls
 
 
-def is_own(cls: type, name: str) -> bool:
-    """Whether an attribute that is no method is the class's own. Double-underscore values are the interpreter's (some
-    appear late: ``__slotnames__``) or stand in the syntax; enumerations keep lists and caches of their members."""
+def is_own(cls: type, name: str, node: ast.ClassDef | None) -> bool:
+    """Whether an attribute that is no method is the class's own. Double-underscore values are only where its statement
+    ``node`` binds them: others are the interpreter's (some appear late: ``__slotnames__``). Enumerations keep lists and
+    caches of their members."""
     if name.startswith("__") and name.endswith("__"):
-        return False
+        return name != "__slots__" and node is not None and name in _bound(node)
     if isinstance(cls, enum.EnumType):
         return name not in cls.__members__ and not (name.startswith("_") and name.endswith("_"))
     return True
+
+
+def _bound(node: ast.ClassDef) -> set[str]:
+    return {
+        each.id
+        for statement in node.body
+        if not isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+        for each in ast.walk(statement)
+        if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)
+    }
 
 
 def contents(cls: type, watch: Watch) -> Iterator[tuple[str, object]]:
@@ -111,6 +123,13 @@ def contents(cls: type, watch: Watch) -> Iterator[tuple[str, object]]:
         if isinstance(new, FunctionType):
             watch.function(new)
             yield "<defaults>", new.__defaults__
+    fields: object = vars(cls).get("__dataclass_fields__")
+    if isinstance(fields, dict):
+        for name, field in fields.items():
+            for kind in ("default", "default_factory"):
+                held = getattr(field, kind, None)
+                if type(held).__qualname__ != "_MISSING_TYPE":
+                    yield f"<{kind}> {name}", held
 
 
 def _cached(cls: type, name: str) -> bool:

@@ -83,6 +83,12 @@ def nested(code: CodeType) -> list[CodeType]:
     return found
 
 
+def code_words(code: CodeType) -> set[str]:
+    """The names and texts in a code object and those inside it."""
+    texts = {each for one in nested(code) for each in one.co_consts if isinstance(each, str)}
+    return texts | {name for one in nested(code) for name in one.co_names}
+
+
 def code_uses(code: CodeType) -> Uses:
     """What a code object takes from outside, read from its instructions: the fallback where there is no syntax.
 

@@ -12,6 +12,14 @@ from cachec.errors import CachecError, UnresolvedCode
 from cachec.key.code.watch import Watch
 from cachec.model import Part
 
+#: What code may ask of other code, and the words, in normalised syntax, by which it does so under whatever object.
+_ASKED = {
+    "documentation": ("__doc__", "getdoc", "help", "pydoc"),
+    "source": ("getsource", "getsourcelines", "getcomments", "findsource", "getblock", "linecache", "getline", "getlines"),
+    "subclasses": ("__subclasses__",),
+}
+_ASKING = {f"s{len(word)}:{word}".encode(): asked for asked, words in _ASKED.items() for word in words}
+
 _WAYS_OUT = "declare it with depends=[...], or take charge of its changes with version=..."
 
 
@@ -34,6 +42,8 @@ class Graph:
         self._counts: dict[str, int] = {}
         self._asked: dict[str, bool] = {}
         self._looked: set[str] = set()
+        self._mentioned: set[str] = set()
+        self._waiting: dict[str, list[Callable[[], None]]] = {}
         self._strict: deque[Callable[[], None]] = deque()
         self._lenient: deque[Callable[[], None]] = deque()
         self._last: deque[Callable[[], None]] = deque()
@@ -82,6 +92,33 @@ class Graph:
                     work(lenient)
 
             self.later(once, lenient=lenient)
+
+    def mentions(self, syntax: bytes) -> None:
+        """Note what code with this normalised syntax, reached just now, asks of other code (``when``)."""
+        for word, asked in _ASKING.items():
+            if word in syntax and asked not in self._mentioned:
+                self._mentioned.add(asked)
+                for work in self._waiting.pop(asked, ()):
+                    self.later(work, lenient=True)
+
+    def when(self, asked: str, work: Callable[[], None]) -> None:
+        """Look at something if any code that is reached, before or after, asks for ``documentation`` (docstrings, of
+        whatever), ``source`` (text with its comments) or ``subclasses``."""
+        if asked in self._mentioned:
+            self.later(work, lenient=True)
+        else:
+            self._waiting.setdefault(asked, []).append(work)
+
+    def aside(self, asked: str, label: str, read: Callable[[], bytes]) -> None:
+        """A part of its own for something that counts only if it is asked for, watched from then on."""
+
+        def work() -> None:
+            hasher, data = Hasher(asked), read()
+            hasher.part(asked, data)
+            self.watch.value(read, data)
+            self.part(f"{label}.<{asked}>", hasher, f"{len(data)} bytes")
+
+        self.when(asked, work)
 
     def run(self) -> None:
         """Do all the work that there is, and what it leads to."""

@@ -13,11 +13,12 @@ from typing import Any
 
 from cachec.base.hashing import Hasher
 from cachec.key.code import classes
-from cachec.key.code.codeobjects import code_digest, code_uses
+from cachec.key.code.codeobjects import code_digest, code_uses, code_words
 from cachec.key.code.graph import Graph, file_part, module_name, package_name
 from cachec.key.code.modules import Locator, Sources
 from cachec.key.code.scopes import Chain, ImportUse
 from cachec.key.code.static import Static
+from cachec.key.code.syntax import docstrings
 from cachec.key.code.units import Unit, Units
 from cachec.key.code.values import Values, wraps
 from cachec.key.code.watch import MISSING
@@ -77,7 +78,8 @@ class Walk:
         """Kind and distribution of an imported module, by name; a module without a file is Python's own."""
         module = sys.modules.get(name) if isinstance(name, str) else None
         if module is None:
-            return ("project", "")
+            above = name.rpartition(".")[0] if isinstance(name, str) else ""
+            return self.origin_of_module(above) if above else ("project", "")
         file = vars(module).get("__file__")
         if isinstance(file, str):
             return self._locator.of_file(file)
@@ -144,6 +146,8 @@ class Walk:
             where = f"{label}.<closure>/{name}"
             said = "unbound" if value is MISSING else self.code(value, lenient=lenient)
             said = said or self._values.part(value, where, lenient=lenient or outside)
+            if not outside and self._shows_not_all(value, where):
+                said = f"{said} made by {self._maker(function)}"
             hasher.part(f"closure {name}", said.encode())
         wrapped_lenient, lenient = lenient, lenient or outside
         count = code.co_argcount
@@ -169,6 +173,7 @@ class Walk:
         unit = self._units.at(module_name(namespace), code.co_filename, package) if source is not None else None
         if source is not None and node is not None:
             hasher.part("syntax", source.syntax(node))
+            graph.mentions(source.syntax(node))
             uses = source.function_uses(node)
             detail = f"{os.path.basename(code.co_filename)}:{node.lineno}"
             if "<locals>" not in function.__qualname__:
@@ -177,10 +182,13 @@ class Walk:
                     hasher.part(f"decorator {'.'.join(chain)}", said.encode())
         else:
             hasher.part("code", code_digest(code).encode())
+            graph.mentions(" ".join(f"s{len(each)}:{each}" for each in code_words(code)).encode())
             uses = code_uses(code)
             detail = f"{os.path.basename(code.co_filename)}, " + (
                 "source changed since import" if source is not None else "no source"
             )
+        inner = [] if node is None else docstrings(node)
+        graph.aside("documentation", label, lambda: _text([function.__doc__, inner]))
         if uses.computed and not lenient:
             graph.unresolved(label, uses.computed[0])
         for chain in uses.refs:
@@ -207,6 +215,14 @@ class Walk:
         if root in code.co_freevars:
             value = watch.cell((function.__closure__ or ())[code.co_freevars.index(root)])
             return self._taken(value, chain[1:], f"{label}.<closure>/{root}", None, lenient)
+        if root in _DYNAMIC and not lenient and root not in namespace:
+            self._whole(namespace, code.co_filename, dynamic=True)
+            self._all_names(namespace, modules=True)
+        return self._global(namespace, chain, lenient=lenient)
+
+    def _global(self, namespace: dict[str, Any], chain: Chain, *, lenient: bool) -> str:
+        """What a name that code of a module takes from outside of itself stands for now."""
+        watch, root = self._graph.watch, chain[0]
         if root in _MODULE_NAMES:
             return f"{root} of {module_name(namespace)}"
         value = watch.name(namespace, root)
@@ -217,9 +233,6 @@ class Walk:
         value = watch.name(scope, root)
         if value is MISSING:
             return "absent"
-        if root in _DYNAMIC and not lenient:
-            self._whole(namespace, function.__code__.co_filename, dynamic=True)
-            self._all_names(namespace, modules=True)
         if isinstance(value, types.BuiltinFunctionType) or (isinstance(value, type) and value.__module__ == "builtins"):
             return "builtin"
         return self.reference(value, f"builtins.{root}", lenient=lenient)
@@ -229,22 +242,42 @@ class Walk:
             return "unbound"
         if isinstance(value, ModuleType):
             return self.module(value, rest, lenient=lenient)
-        label = self.code(value, lenient=lenient)
-        if label is not None:
-            # Documentation is in no other part: comments and docstrings are not code, unless code reads them.
-            return f"{label} {vars(value).get('__doc__', value.__doc__)!r}" if rest[:1] == ("__doc__",) else label
-        said = self._values.part(value, name, lenient=lenient, fallback=lambda: self._by_origin(name, value, namespace))
-        if namespace is not None and wraps(value):
-            # What a compiled decorator was told shows only in the statement that called it.
+        said = self.code(value, lenient=lenient)
+        if said is None:
+            made = functools.partial(self._by_origin, name, value, namespace)
+            said = self._values.part(value, name, lenient=lenient, fallback=made)
+        if namespace is not None and self._shows_not_all(value, name):
             return f"{said} made by {self._statements(namespace, name.rpartition('.')[2], 8)}"
         return said
 
+    def _shows_not_all(self, value: object, name: str) -> bool:
+        """Whether what a decorator of a library was told shows only in the statement that called it."""
+        if isinstance(value, FunctionType):
+            return bool(value.__closure__) and self._locator.of_file(value.__code__.co_filename)[0] != "project"
+        return name in self._values.opaque
+
+    def _maker(self, function: FunctionType) -> str:
+        """The digest of the outermost function that made this one, which is followed: what it told to what it made."""
+        namespace, head = function.__globals__, function.__qualname__.partition(".<locals>")[0]
+        unit = self._unit(namespace)
+        node = unit.source.definition(head) if unit is not None else None
+        if unit is None or not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            return "unknown"
+        hasher = Hasher("maker")
+        hasher.part("syntax", unit.source.syntax(node))
+        self._names(namespace, [each for each in unit.source.uses(node).refs if each[0] in namespace], hasher)
+        return hasher.digest()
+
+    def _unit(self, namespace: dict[str, Any]) -> Unit | None:
+        """The module of a namespace, where it has source of the project."""
+        file = namespace.get("__file__")
+        if not isinstance(file, str) or not file.endswith(".py") or self._locator.of_file(file)[0] != "project":
+            return None
+        return self._units.at(module_name(namespace), file, package_name(namespace))
+
     def _statements(self, namespace: dict[str, Any], variable: str, depth: int) -> str:
         """The digest of the statements that bind a global, which are followed; through the modules that hand it on."""
-        file = namespace.get("__file__")
-        unit = None
-        if isinstance(file, str) and file.endswith(".py") and self._locator.of_file(file)[0] == "project":
-            unit = self._units.at(module_name(namespace), file, package_name(namespace))
+        unit = self._unit(namespace)
         if unit is None:
             return "unknown"
         hasher = Hasher("statements")
@@ -340,6 +373,7 @@ class Walk:
                 self._whole(namespace, unit.source.path, dynamic=False)
             self._static.effects(unit)
             self._static.idle(unit)
+            self._static.asides(unit)
 
     def _whole(self, namespace: dict[str, Any], file: str, *, dynamic: bool) -> str:
         """Take a whole module, and leniently everything that its names reach.
@@ -362,6 +396,8 @@ class Walk:
             return label
         source = unit.source
         hasher.part("syntax", source.syntax(source.tree))
+        graph.mentions(source.syntax(source.tree))
+        graph.aside("documentation", label, lambda: _text(docstrings(source.tree)))
         uses = source.uses(source.tree)
 
         def reach() -> None:
@@ -443,11 +479,9 @@ class Walk:
         hasher = Hasher("class")
         module = sys.modules.get(cls.__module__)
         namespace = vars(module) if module is not None and self.origin_of_module(cls.__module__)[0] == "project" else {}
-        file = namespace.get("__file__")
-        unit = None
-        if isinstance(file, str):
-            unit = self._units.at(module_name(namespace), file, package_name(namespace))
-        node = unit.source.class_node(cls.__qualname__) if unit is not None else None
+        unit = self._unit(namespace)
+        found = unit.source.definition(cls.__qualname__) if unit is not None else None
+        node = found if isinstance(found, ast.ClassDef) else None
         said = node is not None or classes.tells(cls)
         detail = "no source"
         if unit is not None and node is not None:
@@ -456,7 +490,13 @@ class Walk:
                 for name, value in vars(cls).items()
                 if isinstance(value, FunctionType) and value.__code__.co_qualname == f"{cls.__qualname__}.{name}"
             }
-            hasher.part("syntax", unit.source.class_syntax(node, apart))
+            body = unit.source.class_syntax(node, apart)
+            hasher.part("syntax", body)
+            graph.mentions(body)
+            # All that the body runs: fields, tables, wrappers, of which not everything shows in what they made.
+            for chain in unit.source.class_uses(node).refs:
+                stands = self._global(namespace, chain, lenient=True)
+                hasher.part(f"name {'.'.join(chain)}", stands.encode())
             detail = f"{os.path.basename(unit.source.path)}:{node.lineno}"
         for base in cls.__bases__:
             hasher.part("base", self.cls(base, lenient=lenient).encode())
@@ -464,24 +504,37 @@ class Walk:
         for name, value in sorted(graph.watch.attributes(cls).items()):
             if name in _SKIPPED_ATTRIBUTES or isinstance(value, _SLOTS):
                 continue
-            for kind, function in _methods(value):
-                if said and classes.made(function, cls, self._is_library):
+            for kind, held in _held(value):
+                if isinstance(held, FunctionType) and said and classes.made(held, cls, self._is_library):
                     continue  # from what the class says, by a decorator or base
-                hasher.part(f"{kind} {name}", self.function(function, lenient=lenient).encode())
-            if classes.is_own(cls, name) and not isinstance(
-                value, FunctionType | staticmethod | classmethod | property
-            ):
+                stands = self.reference(held, f"{label}.{name}", lenient=lenient or not isinstance(held, FunctionType))
+                hasher.part(f"{kind} {name}", stands.encode())
+            if not _held(value) and classes.is_own(cls, name, node):
                 stands = self.reference(value, f"{label}.{name}", lenient=True)
                 hasher.part(f"attribute {name}", stands.encode())
         for name, content in classes.contents(cls, graph.watch):
             hasher.part(f"content {name}", self.reference(content, f"{label}.{name}", lenient=True).encode())
         graph.part(label, hasher, detail)
+        graph.aside("documentation", label, lambda: _text([vars(cls).get("__doc__"), node and docstrings(node)]))
+        graph.when("subclasses", lambda: self._subclasses(cls, label))
         self._reached(namespace, unit)
 
+    def _subclasses(self, cls: type, label: str) -> None:
+        """A part for the subclasses that a class has in this process, whoever made them; they are followed."""
+        hasher = Hasher("subclasses")
+        for each in self._graph.watch.subclasses(cls):
+            hasher.part("subclass", self.cls(each, lenient=True).encode())
+        self._graph.part(f"{label}.<subclasses>", hasher, "in their order")
 
-def _methods(value: object) -> list[tuple[str, FunctionType]]:
-    """The functions of a class attribute, each with its part in it."""
-    found: list[tuple[str, object]]
+
+def _text(value: object) -> bytes:
+    return repr(value).encode("utf-8", "surrogatepass")
+
+
+def _held(value: object) -> list[tuple[str, object]]:
+    """What a method, or another descriptor that Python has for methods, holds, each with its part in it."""
+    if isinstance(value, FunctionType):
+        return [("method", value)]
     if isinstance(value, property):
         found = [("get", value.fget), ("set", value.fset), ("delete", value.fdel)]
     elif isinstance(value, staticmethod | classmethod):
@@ -489,7 +542,9 @@ def _methods(value: object) -> list[tuple[str, FunctionType]]:
     elif isinstance(value, functools.cached_property):
         found = [("cached", value.func)]
     elif isinstance(value, functools.partialmethod):
-        found = [("partial", value.func)]
+        found = [("partial", value.func), ("arguments", value.args), ("keywords", value.keywords)]
+    elif isinstance(value, functools.singledispatchmethod):
+        found = [("dispatched", value.func), ("dispatcher", value.dispatcher)]
     else:
-        found = [("method", value)]
-    return [(kind, each) for kind, each in found if isinstance(each, FunctionType)]
+        return []
+    return [(kind, each) for kind, each in found if each is not None]

@@ -19,6 +19,7 @@ from cachec.key.code.codeobjects import nested, same_code
 from cachec.key.code.scopes import Chain, ImportUse, Uses
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
+Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 _SOURCE_SUFFIX = ".py"
 
@@ -53,7 +54,7 @@ class Source:
         self._imports: dict[str, list[ImportUse]] = {}
         self._uses: dict[tuple[int, bool], Uses] = {}
         self._syntax: dict[int, bytes] = {}
-        self._classes: dict[str, ast.ClassDef] | None = None
+        self._definitions: dict[str, Definition] | None = None
         #: ``id`` of the decorators that make a stage: they have parts of their own in the key.
         self.stage_decorators: frozenset[int] = frozenset()
 
@@ -75,6 +76,18 @@ class Source:
         """Each name that a module-level import binds; ``*`` for star imports."""
         _ = self.bindings
         return self._imports
+
+    def imports_of(self, statement: ast.stmt) -> list[ImportUse]:
+        """The imports that a module-level statement makes while it runs, as uses of which nothing is taken."""
+        found: list[ImportUse] = []
+        stack: list[tuple[ast.AST, bool]] = [(statement, False)]
+        while stack:
+            node, guarded = stack.pop()
+            if isinstance(node, ast.Import | ast.ImportFrom):
+                found += [use._replace(chain=None) for _, use in scopes.import_bindings(node, guarded)]
+            inside = guarded or (isinstance(node, ast.Try) and scopes.catches_import_error(node))
+            stack.extend((child, inside) for child in _statements(node) if not isinstance(node, _DEFINITIONS))
+        return found
 
     def _bound(self, statement: ast.stmt) -> Iterator[str]:
         stack: list[tuple[ast.AST, bool]] = [(statement, False)]
@@ -100,28 +113,26 @@ class Source:
                 inside = guarded or (isinstance(node, ast.Try) and scopes.catches_import_error(node))
                 stack.extend((child, inside) for child in ast.iter_child_nodes(node))
 
-    def class_node(self, qualname: str) -> ast.ClassDef | None:
-        """The class statement of this qualified name; None where there is none, or more than one."""
-        if self._classes is None:
-            self._classes = {}
+    def definition(self, qualname: str) -> Definition | None:
+        """The class or function statement of this qualified name; None where there is none, or more than one."""
+        if self._definitions is None:
+            self._definitions = {}
             doubled: set[str] = set()
             stack: list[tuple[ast.AST, str]] = [(self.tree, "")]
             while stack:
                 node, prefix = stack.pop()
                 for child in _statements(node):
                     inner = prefix
-                    if isinstance(child, ast.ClassDef):
+                    if isinstance(child, _DEFINITIONS):
                         name = prefix + child.name
-                        if name in self._classes:
+                        if name in self._definitions:
                             doubled.add(name)
-                        self._classes[name] = child
-                        inner = name + "."
-                    elif isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
-                        inner = f"{prefix}{child.name}.<locals>."
+                        self._definitions[name] = child
+                        inner = f"{name}." if isinstance(child, ast.ClassDef) else f"{name}.<locals>."
                     stack.append((child, inner))
             for name in doubled:
-                del self._classes[name]
-        return self._classes.get(qualname)
+                del self._definitions[name]
+        return self._definitions.get(qualname)
 
     def functions(self) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
         """Every function statement, wherever it is."""
@@ -133,6 +144,11 @@ class Source:
             pending.extend(_statements(node))
 
     # --- syntax and names
+
+    @property
+    def text(self) -> bytes:
+        """The whole text."""
+        return self._text.encode("utf-8", "surrogatepass") if isinstance(self._text, str) else self._text
 
     def syntax(self, node: ast.AST) -> bytes:
         """Normalised syntax without the decorators of stages."""
@@ -166,6 +182,13 @@ class Source:
         found = self._uses.get((id(node), True))
         if found is None:
             found = self._uses[id(node), True] = scopes.scan_function(node)
+        return found
+
+    def class_uses(self, node: ast.ClassDef) -> Uses:
+        """What a class statement takes from outside while it runs: not what is inside of its methods."""
+        found = self._uses.get((id(node), True))
+        if found is None:
+            found = self._uses[id(node), True] = scopes.scan_class(node, self.stage_decorators)
         return found
 
     def decorator_refs(self, node: Function) -> tuple[Chain, ...]:

@@ -61,8 +61,9 @@ _Frame = tuple[ast.AST, _Scope, bool]
 
 
 class _Scan:
-    def __init__(self, dropped: Container[int] = ()) -> None:
+    def __init__(self, dropped: Container[int] = (), outlined: ast.ClassDef | None = None) -> None:
         self.dropped = dropped
+        self.outlined = {id(each) for each in outlined.body} if outlined is not None else ()
         self.root = _Scope("root", None)
         self.loads: list[tuple[Chain, _Scope]] = []
         self.imports: list[ImportUse] = []
@@ -165,7 +166,8 @@ class _Scan:
         self.bind(node.name, scope)
         defaults = [d for d in (*node.args.defaults, *node.args.kw_defaults) if d is not None]
         self.push([*self.kept(node.decorator_list), *defaults], scope, guarded)
-        self.function(node, scope)
+        if id(node) not in self.outlined:
+            self.function(node, scope)
 
     def AsyncFunctionDef(self, node: ast.AsyncFunctionDef, scope: _Scope, guarded: bool) -> None:  # noqa: N802
         self.FunctionDef(node, scope, guarded)  # type: ignore[arg-type]
@@ -319,6 +321,14 @@ def scan_function(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) -> 
     """What the inside of a function takes from outside: not its decorators and defaults, which ran before."""
     work = _Scan()
     work.function(node, work.root)
+    work.run()
+    return work.uses()
+
+
+def scan_class(node: ast.ClassDef, dropped: Container[int] = ()) -> Uses:
+    """What a class statement takes from outside while it runs: not what is inside of its methods."""
+    work = _Scan(dropped, node)
+    work.push([node], work.root, False)
     work.run()
     return work.uses()
 

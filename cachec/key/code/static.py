@@ -11,6 +11,7 @@ import ast
 import enum
 import os
 import sys
+from collections.abc import Sequence
 from functools import partial
 from types import CodeType, FunctionType, ModuleType
 from typing import Any, NamedTuple, Protocol
@@ -19,6 +20,7 @@ from cachec.base.hashing import Hasher
 from cachec.key.code.graph import Graph, file_part
 from cachec.key.code.modules import Locator, Origin, Sources, absolute
 from cachec.key.code.scopes import Chain, ImportUse, Uses
+from cachec.key.code.syntax import docstrings
 from cachec.key.code.units import Unit, Units
 from cachec.key.code.watch import MISSING
 
@@ -203,6 +205,12 @@ class Static:
         hasher = Hasher("definition")
         for statement in statements:
             hasher.part("syntax", unit.source.syntax(statement))
+            self._graph.mentions(unit.source.syntax(statement))
+            for use in unit.source.imports_of(statement):
+                self.imported(use, unit.package, who, lenient=True)
+            if isinstance(statement, ast.ClassDef):
+                self._graph.when("subclasses", partial(self._subclasses, unit, name))
+        self._graph.aside("documentation", who, lambda: _documentation(statements))
         place = f"{os.path.basename(unit.source.path)}:{statements[0].lineno}"
         self._graph.part(label, hasher, place)
         for statement in statements:
@@ -218,6 +226,29 @@ class Static:
             self.whole(unit)
         self.effects(unit)
         self.idle(unit)
+        self.asides(unit)
+
+    def asides(self, unit: Unit) -> None:
+        """The documentation and the text of a module, which count where they are asked for."""
+        _, first = self._graph.label(("asides", unit.name), f"asides {unit.name}")
+        if first:
+            tree, text = unit.source.tree, unit.source.text
+            self._graph.aside("documentation", f"{unit.name}.<module>", lambda: repr(ast.get_docstring(tree)).encode())
+            self._graph.aside("source", f"{unit.name}.<module>", lambda: text)
+
+    def _subclasses(self, unit: Unit, name: str) -> None:
+        """Subclasses that this process has, by whoever made them, of a class that is read from source."""
+        module = sys.modules.get(unit.name)
+        cls = vars(module).get(name) if isinstance(module, ModuleType) else None
+        if isinstance(cls, type):
+            self._graph.watch.subclasses(cls)
+            self._graph.at_end(partial(self._compare_subclasses, cls))
+
+    def _compare_subclasses(self, cls: type) -> None:
+        for each in type.__subclasses__(cls):
+            static = ("static", each.__module__, each.__qualname__)
+            if not self._accounted(each) and self._graph.known(static) is None:
+                self._live.as_imported(each, f"{each.__module__}.{each.__qualname__}")
 
     def effects(self, unit: Unit) -> None:
         """What importing a module does to what is outside of the project; where it is taken whole that is in there."""
@@ -230,6 +261,7 @@ class Static:
         hasher = Hasher("effects")
         for statement in unit.effects:
             hasher.part("syntax", unit.source.syntax(statement))
+            self._graph.mentions(unit.source.syntax(statement))
             self._graph.later(partial(self._uses, unit, unit.source.uses(statement), who), lenient=True)
         self._graph.part(label, hasher, f"{os.path.basename(unit.source.path)}, what its import does")
 
@@ -242,6 +274,8 @@ class Static:
                 if above is not None and use.name in above.source.bindings:
                     continue  # no module
                 origin = self._locator.find(f"{origin.name}.{use.name}")
+            if origin.kind == "absent":
+                self._watch_search(origin, list(sys.path))
             found = self._units.of_origin(origin) if origin.kind == "project" else None
             if found is not None and (found.registers or found.effects) and not unit.loads(variable):
                 self._graph.watch.file(origin.path)
@@ -269,6 +303,8 @@ class Static:
         source = unit.source
         hasher = Hasher("module")
         hasher.part("syntax", source.syntax(source.tree))
+        self._graph.mentions(source.syntax(source.tree))
+        self._graph.aside("documentation", label, lambda: _documentation([source.tree]))
         self._graph.part(label, hasher, os.path.basename(source.path))
         self.idle(unit)
         for star in source.imports.get("*", ()):
@@ -383,6 +419,10 @@ class Static:
             value = [each for each in value if not self._registered(each, registry)]
         if type(literal) is not type(value) or repr(literal) != repr(value):
             self._live.as_imported(value, where)
+
+
+def _documentation(nodes: Sequence[ast.AST]) -> bytes:
+    return repr([docstrings(each) for each in nodes]).encode("utf-8", "surrogatepass")
 
 
 def _written(statement: ast.Assign | ast.AnnAssign, name: str) -> ast.expr | None:

@@ -76,6 +76,12 @@ def without_docstring(body: list[ast.stmt]) -> list[ast.stmt]:
     return body
 
 
+def docstrings(node: ast.AST) -> list[str]:
+    """Every docstring in a piece of syntax, in its order."""
+    found = [each for each in ast.walk(node) if isinstance(each, _DOCUMENTED)]
+    return [text for text in (ast.get_docstring(each, clean=False) for each in found) if text is not None]
+
+
 def _text(text: str) -> str:
     return f"s{len(text)}:{text}"
 

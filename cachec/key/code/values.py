@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import collections
 import enum
 import functools
-import struct
 import sys
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import FunctionType, MethodType, ModuleType
 from typing import Any, Protocol
 
@@ -15,6 +15,7 @@ from cachec.base.hashing import Hasher, digest_bytes
 from cachec.errors import CapturedWeights, UnkeyableArgument
 from cachec.key.code.classes import HEAPTYPE
 from cachec.key.code.graph import Graph
+from cachec.key.code.library import attribute, name_in_library, told
 from cachec.key.words import describe
 
 _PLAIN = frozenset({type(None), bool, int, float, complex, str, bytes, type(Ellipsis)})
@@ -32,7 +33,6 @@ _TYPING = (types.GenericAlias, types.UnionType)
 _WATCHED = 1000
 #: As for arguments (``canonical.MAX_DEPTH``): deeper nesting would exhaust Python's own stack.
 _MAX_DEPTH = 100
-_WORD = struct.calcsize("P")
 #: Marks what stands for code in a value; no string of a program starts so.
 _MARK = "\0cachec:"
 
@@ -54,6 +54,8 @@ class Values:
         self._graph = graph
         self._live = live
         self._encode_value = encode_value
+        #: Names of values that hold something of which not all shows: the statements that make them count too.
+        self.opaque: set[str] = set()
 
     def part(
         self, value: object, name: str, *, lenient: bool, fallback: Callable[[], str | None] = lambda: None
@@ -75,6 +77,8 @@ class Values:
             raise
         except UnkeyableArgument as error:
             said = fallback()
+            if said is None and lenient and callable(value) and not isinstance(value, (MethodType, *_BUILTINS)):
+                said = self.told(value, name)
             if said is None and not lenient:
                 kind = type(value)
                 said = graph.unresolved(f"{name} ({kind.__module__}.{kind.__qualname__})", "has no stable form", error)
@@ -86,6 +90,18 @@ class Values:
         if not self._by_identity(value):
             graph.watch.value(functools.partial(self._again, value, name, lenient), digest_bytes(data).encode())
         return f"value {label}"
+
+    def told(self, value: object, name: str) -> str:
+        """The digest of what an object without a stable form was told, see ``library.told``."""
+        return f"told {digest_bytes(repr(self._told(value, name, True, ())).encode('utf-8', 'surrogatepass'))}"
+
+    def _told(self, value: object, name: str, lenient: bool, within: tuple[int, ...]) -> Any:
+        self.opaque.add(name)
+
+        def follow(each: Any) -> str:
+            return digest_bytes(self._encode_value(self._plain(each, name, lenient, within), name))
+
+        return told(value, follow)
 
     def _by_identity(self, value: object) -> bool:
         """Whether a change of a value shows in the identity of what it holds, which is then watched.
@@ -108,26 +124,31 @@ class Values:
             elif kind is list:
                 watch.sequence(one)
                 pending += one
-            elif kind is dict:
+            elif kind in (dict, collections.OrderedDict, collections.Counter) and not attribute(one, "__dict__"):
                 watch.mapping(one)
                 pending += [*one, *one.values()]
+            elif kind is types.SimpleNamespace:
+                watch.mapping(vars(one))
+                pending += vars(one).values()
             elif kind is MethodType:
                 pending += [one.__func__, one.__self__]
             elif kind is functools.partial:
                 watch.mapping(one.keywords)
                 pending += [one.func, *one.args, *one.keywords.values()]
-            elif wraps(one) or _attribute(one, "__cachec_stage__") is True:
-                wrapped = _attribute(one, "__wrapped__")
-                attributes = _attribute(one, "__dict__")
-                if type(attributes) is not dict or attributes.get("__wrapped__") is not wrapped:
-                    return False
-                watch.name(attributes, "__wrapped__")
-                pending += [wrapped, *(_attribute(one, "bound_to") or ())]
+            elif attribute(one, "__cachec_stage__") is True:
+                watch.name(attribute(one, "__dict__"), "__wrapped__")
+                pending += [attribute(one, "__wrapped__"), *(attribute(one, "bound_to") or ())]
             elif self._is_project_instance(one):
                 if any("__slots__" in vars(base) for base in kind.__mro__[:-1]):
                     return False
                 watch.instance(one)
                 pending += vars(one).values()
+            elif callable(one) and self._live.origin_of_class(kind)[0] != "project":
+                # Of what a library made: that it is the same, and wraps the same.
+                attributes = attribute(one, "__dict__")
+                if type(attributes) is dict:
+                    watch.mapping(attributes)
+                    pending += [each for each in attributes.values() if callable(each)]
             elif f"{kind.__module__}.{kind.__qualname__}" not in _INERT | {"re.Pattern"}:
                 return False
         return True
@@ -136,7 +157,7 @@ class Values:
         kind = type(value)
         if isinstance(value, enum.Enum) or self._live.origin_of_class(kind)[0] != "project":
             return False
-        return self._is_plain_class(kind)
+        return is_plain_class(kind)
 
     def _again(self, value: object, name: str, lenient: bool) -> bytes:
         """The digest of a value now; of nothing where it can't be encoded any more."""
@@ -189,13 +210,15 @@ class Values:
             pairs = [(again(key), again(each)) for key, each in value.items()]
             if all(k is old and v is each for (k, v), (old, each) in zip(pairs, value.items(), strict=True)):
                 return value
-            return (_MARK + "dict", sorted(pairs, key=repr))
+            return (_MARK + "dict", pairs)
+        if kind in _CONTAINERS:
+            return (_MARK + kind.__name__, again(_CONTAINERS[kind](value)), again(attribute(value, "__dict__")))
         label = self._live.code(value, lenient=lenient)
         if label is not None:
             return (_MARK + "code", label)
         return self._object(value, kind, again, lenient)
 
-    def _object(self, value: Any, kind: type, again: Callable[[Any], Any], lenient: bool) -> Any:
+    def _object(self, value: Any, kind: type, again: functools.partial[Any], lenient: bool) -> Any:
         name = f"{kind.__module__}.{kind.__qualname__}"
         if name in _INERT:
             return (_MARK + "inert", name)
@@ -209,46 +232,44 @@ class Values:
             return (_MARK + "pattern", value.pattern, value.flags)
         if isinstance(value, _TYPING) or kind.__module__ == "typing":
             return (_MARK + "type", repr(value))
-        if _attribute(value, "__cachec_stage__") is True:
+        if attribute(value, "__cachec_stage__") is True:
             if not any(each is value for each in self._graph.stages):
                 self._graph.stages.append(value)
-            bound = _attribute(value, "bound_to") or ()
-            return (_MARK + "stage", again(_attribute(value, "__wrapped__")), *map(again, bound))
+            bound = attribute(value, "bound_to") or ()
+            return (_MARK + "stage", again(attribute(value, "__wrapped__")), *map(again, bound))
         if kind.__module__ in ("cachec", "cachec.cache") and kind.__name__ == "Cache":
             return (_MARK + "inert", "cachec.Cache")
         origin, distribution = self._live.origin_of_class(kind)
         if distribution:
             self._graph.distributions.add(distribution)
-        wrapped = _attribute(value, "__wrapped__")
-        if wrapped is not None:
-            # What a compiled decorator made (functools.lru_cache, jax.jit): what it wraps, whose decorators are in its
-            # syntax; what else it was told is in the statement that made it.
-            return (_MARK + "wrapper", name, again(wrapped))
+        if origin != "project" and callable(value):
+            named = name_in_library(value, lambda module: self._live.origin_of_module(module)[0] != "project")
+            if named is not None:
+                _, distribution = self._live.origin_of_module(named[0])
+                if distribution:
+                    self._graph.distributions.add(distribution)
+                return (_MARK + "library", distribution, *named)
         if origin == "project":
             label = self._live.cls(kind, lenient=lenient)
             if self._is_project_instance(value):
                 from cachec.base.instances import state  # it imports dataclasses, 5 ms, and only such values need it
 
-                found = state(value)
-                return (_MARK + "instance", label, [(each, again(found[each])) for each in sorted(found)])
+                return (_MARK + "instance", label, [(each, again(held)) for each, held in state(value).items()])
+            base = next((each for each in _CONTAINERS if isinstance(value, each)), None)
+            if base is not None and is_plain_class(kind, base):
+                return (_MARK + "items", label, again(_CONTAINERS[base](value)), again(attribute(value, "__dict__")))
+        holding = callable(value) and origin != "project" and kind.__flags__ & HEAPTYPE
+        if attribute(value, "__wrapped__") is not None or name == "functools.KeyWrapper" or holding:
+            # What a compiled decorator made (functools.lru_cache, jax.jit, jax.custom_vjp): all that it wraps, whose
+            # decorators are in its syntax, and what it was told as far as that shows.
+            return (_MARK + "wrapper", name, self._told(value, **{**again.keywords, "lenient": lenient}))
         return value
-
-    def _is_plain_class(self, kind: type) -> bool:
-        """Whether everything that an instance holds is in its ``__dict__`` and slots: no base is compiled."""
-        slots = 0
-        for base in kind.__mro__[:-1]:
-            module = sys.modules.get(base.__module__)
-            file = getattr(module, "__file__", None)
-            if not base.__flags__ & HEAPTYPE or (file is not None and not file.endswith(".py")):
-                return False
-            if file is None and self._live.origin_of_module(base.__module__)[0] != "project":
-                return False
-            slots += len(tuple(vars(base).get("__slots__", ())))
-        # Two words for __dict__ and __weakref__ (fewer where the interpreter manages them); more is a hidden structure.
-        return kind.__itemsize__ == 0 and kind.__basicsize__ <= object.__basicsize__ + _WORD * (2 + slots)
 
     def _builtin(self, value: Any, again: Callable[[Any], Any]) -> Any:
         holder = getattr(value, "__self__", None)
+        named = name_in_library(value, lambda module: self._live.origin_of_module(module)[0] != "project")
+        if named is not None and not isinstance(holder, ModuleType | None):
+            return (_MARK + "library", *named)  # random.random: of an object that the library made
         if holder is None or isinstance(holder, ModuleType):
             module = holder.__name__ if holder is not None else getattr(value, "__module__", None)
             _, distribution = self._live.origin_of_module(module)
@@ -258,12 +279,41 @@ class Values:
         return (_MARK + "builtin", value.__qualname__, again(holder))
 
 
+_CONTAINERS: Mapping[type, Callable[[Any], Any]] = {
+    collections.OrderedDict: lambda value: [*collections.OrderedDict.items(value)],
+    collections.Counter: lambda value: [*dict.items(value)],
+    collections.defaultdict: lambda value: [value.default_factory, *dict.items(value)],
+    collections.deque: lambda value: [value.maxlen, *collections.deque.__iter__(value)],
+    types.MappingProxyType: lambda value: [*value.items()],
+    types.SimpleNamespace: lambda value: [],
+    dict: lambda value: [*dict.items(value)],
+    list: lambda value: [*list.__iter__(value)],
+    tuple: lambda value: [*tuple.__iter__(value)],
+    set: lambda value: {*set.__iter__(value)},
+    frozenset: lambda value: {*frozenset.__iter__(value)},
+}
+
+
+def is_plain_class(kind: type, builtin: type = object) -> bool:
+    """Whether everything that an instance holds, beside what a ``builtin`` base does, is in its ``__dict__`` and slots:
+    no other base is compiled."""
+    from cachec.base.instances import holds_only_attributes  # it brings msgspec, which the key of most code does not
+
+    for base in kind.__mro__:
+        if base in builtin.__mro__:
+            continue
+        file = getattr(sys.modules.get(base.__module__), "__file__", None)
+        if not base.__flags__ & HEAPTYPE or (file is not None and not file.endswith(".py")):
+            return False
+    return holds_only_attributes(kind, builtin)
+
+
 def wraps(value: object) -> bool:
     """Whether this is no function but wraps one: what a compiled decorator makes."""
     return (
         not isinstance(value, (FunctionType, type, ModuleType, MethodType))
-        and _attribute(value, "__wrapped__") is not None
-        and _attribute(value, "__cachec_stage__") is not True
+        and attribute(value, "__wrapped__") is not None
+        and attribute(value, "__cachec_stage__") is not True
     )
 
 
@@ -278,11 +328,3 @@ def _order(value: object) -> tuple[str, str]:
     if code is not None:
         return (str(getattr(value, "__module__", "")), f"{code.co_qualname} {code.co_firstlineno}")
     return (type(value).__qualname__, repr(value) if type(value) in _PLAIN else "")
-
-
-def _attribute(value: object, name: str) -> Any:
-    """An attribute as ``object`` finds it: no ``__getattr__`` of the value's class runs."""
-    try:
-        return object.__getattribute__(value, name)
-    except (AttributeError, TypeError):
-        return None

@@ -39,6 +39,7 @@ class Watch:
         self._functions: dict[int, tuple[FunctionType, CodeType, object]] = {}
         self._cells: dict[int, tuple[CellType, object]] = {}
         self._sizes: dict[int, tuple[Mapping[str, Any], int]] = {}
+        self._mappings: dict[int, tuple[dict[Any, Any], tuple[Any, ...], tuple[Any, ...]]] = {}
         self._sequences: dict[int, tuple[list[Any], tuple[Any, ...]]] = {}
         self._instances: dict[int, tuple[object, type, dict[str, Any]]] = {}
         self._bases: list[tuple[type, tuple[type, ...]]] = []
@@ -46,6 +47,7 @@ class Watch:
         self._values: list[tuple[Callable[[], bytes], bytes]] = []
         self._folders: list[_Folders] = []
         self._search: list[str] | None = None
+        self._held: list[list[type]] = []
         self._lists: tuple[list[Any], ...] | None = None
 
     def name(self, namespace: Mapping[str, Any], name: str) -> Any:
@@ -63,11 +65,16 @@ class Watch:
         self._bases.append((cls, cls.__bases__))
         return found
 
-    def mapping(self, found: dict[str, Any]) -> None:
-        """All names of a namespace, and how many there are."""
-        self._sizes[id(found)] = (found, len(found))
-        for name in list(found):
-            self.name(found, name)
+    def subclasses(self, cls: type) -> list[type]:
+        """The subclasses that a class has, in the order in which they were made."""
+        found = type.__subclasses__(cls)
+        self._held.append(found)
+        self.value(lambda: repr(list(map(id, type.__subclasses__(cls)))).encode(), repr(list(map(id, found))).encode())
+        return found
+
+    def mapping(self, found: dict[Any, Any]) -> None:
+        """All that a dict holds, in its order."""
+        self._mappings[id(found)] = (found, tuple(found), tuple(found.values()))
 
     def sequence(self, found: list[Any]) -> None:
         """The items of a list."""
@@ -118,6 +125,7 @@ class Watch:
             list(self._functions.values()),
             list(self._cells.values()),
             list(self._sizes.values()),
+            list(self._mappings.values()),
             list(self._sequences.values()),
             list(self._instances.values()),
             self._bases,
@@ -128,7 +136,7 @@ class Watch:
     def holds(self) -> bool:
         """Whether all of it is as it was."""
         assert self._lists is not None
-        names, functions, cells, sizes, sequences, instances, bases, files, values = self._lists
+        names, functions, cells, sizes, mappings, sequences, instances, bases, files, values = self._lists
         for namespace, name, value in names:
             if namespace.get(name, MISSING) is not value:
                 return False
@@ -144,6 +152,11 @@ class Watch:
                     return False
         for found, size in sizes:
             if len(found) != size:
+                return False
+        for mapping, keys, held in mappings:
+            if len(mapping) != len(keys) or not all(map(is_, tuple(mapping), keys)):
+                return False
+            if not all(map(is_, tuple(mapping.values()), held)):
                 return False
         for items, known_items in sequences:
             if len(items) != len(known_items) or not all(map(is_, items, known_items)):
