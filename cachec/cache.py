@@ -15,6 +15,7 @@ from cachec.errors import UsageError
 from cachec.events import EventLog
 from cachec.key.arguments import GlobalKeys
 from cachec.key.code.fingerprint import CodeKeys
+from cachec.key.code.ran import RanKeys
 from cachec.key.dependencies import Dependencies
 from cachec.key.request import Options, Requests
 from cachec.key.tools.tools import ToolKeys
@@ -23,6 +24,7 @@ from cachec.programs.registry import Plugins
 from cachec.stage.decorator import Stage
 from cachec.stage.engine import Engine
 from cachec.stage.look import Looker
+from cachec.stage.observing import Observing
 from cachec.stage.run import Tools
 from cachec.store.store import Store
 from cachec.store.usage import Usage
@@ -49,6 +51,7 @@ class Cache:
         lock_timeout: float | None = None,
         log: str | None = None,
         fsync: bool | None = None,
+        record: str | None = None,
     ) -> None:
         given = {
             "dir": dir,
@@ -58,6 +61,7 @@ class Cache:
             "lock_timeout": lock_timeout,
             "log": log,
             "fsync": fsync,
+            "record": record,
         }
         self.settings = config.load({key: value for key, value in given.items() if value is not None})
         self.events = EventLog(self.settings.dir, log=self.settings.log, stats_file=self.settings.stats_file)
@@ -69,12 +73,18 @@ class Cache:
         digests = self.store.digests
         self._plugins = Plugins(distributions)
         tools = ToolKeys(digests, distributions)
-        code = CodeKeys(_owner(distributions), GlobalKeys(digests, self._plugins).encode)
+        recorded = self.settings.record == "auto"
+        code = CodeKeys(_owner(distributions), GlobalKeys(digests, self._plugins).encode, recorded=recorded)
         requests = Requests(digests, code, tools, distributions, self._plugins)
-        looker = Looker(self.store, self._plugins, Dependencies(tools, digests), _digest_with(digests))
+        base_dir = None if self.settings.base_dir is None else os.fspath(self.settings.base_dir)
+        ran = RanKeys(code, lambda name: tools.distribution(name).digest, (os.fspath(self.settings.dir),))
+        observing = Observing(ran, requests, base_dir=base_dir, on=recorded)
+        looker = Looker(self.store, self._plugins, Dependencies(tools, digests), _digest_with(digests), observing)
         # Digests that were learned are kept when the process ends: one that only hits writes nothing before.
         weakref.finalize(self, self.store.close)
-        self._engine = Engine(self.settings, Tools(self.store, digests, requests, self._plugins, looker), self.events)
+        self._engine = Engine(
+            self.settings, Tools(self.store, digests, requests, self._plugins, looker, observing), self.events
+        )
 
     @property
     def dir(self) -> Path:

@@ -51,7 +51,7 @@ class Anchors:
             return os.path.join(".", path) if path.partition(":")[0] in _NAMES else path
         for name, folder in self._order:
             if path.startswith(folder):
-                return f"{name}:{path[len(folder):]}"
+                return f"{name}:{path[len(folder) :]}"
         return path
 
     def resolve(self, kept: str) -> str | None:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from cachec.base.hashing import FileDigests, Hasher, digest_bytes, frame
 from cachec.errors import UnkeyableArgument
 from cachec.key import canonical
-from cachec.key.code.fingerprint import CodeKeys
+from cachec.key.code.fingerprint import CodeKey, CodeKeys
 from cachec.model import Part
 from cachec.programs.artifact import Dir, File
 from cachec.programs.program import Program
@@ -40,14 +40,19 @@ class Payload(NamedTuple):
 
 class Found:
     """What turned up in the arguments of one call: weight sets, programs and large arrays (bytes) by argument path; the
-    plugins whose types did; the code, stages and installed distributions that callables reach; manifests, and what the
-    caller calls the weights that programs renamed (``Manifest.callers``)."""
+    plugins whose types did; the code, stages and installed distributions that callables reach; paths that count by
+    content; manifests, and what the caller calls the weights that programs renamed (``Manifest.callers``)."""
 
-    __slots__ = ("callers", "code", "distributions", "large", "manifests", "plugins", "programs", "stages", "weights")
+    __slots__ = (
+        *("callables", "callers", "code", "distributions", "large", "manifests", "paths", "plugins", "programs"),
+        *("stages", "weights"),
+    )
 
     def __init__(self) -> None:
         self.callers: dict[str, str] = {}
         self.code: list[Part] = []
+        self.callables: list[CodeKey] = []
+        self.paths: list[str] = []
         self.weights: dict[str, WeightSet] = {}
         self.programs: dict[str, Program] = {}
         self.plugins: set[str] = set()
@@ -167,6 +172,7 @@ class _Collector:
 
     def _file(self, value: File | Dir | PurePath, path: str) -> Payload:
         place = os.fspath(value)
+        self._found.paths.append(place)
         try:
             digest = dir_digest(place, self._digests) if os.path.isdir(place) else self._digests.of_path(place)
         except OSError as error:
@@ -189,6 +195,7 @@ class _Collector:
         self._found.stages += code.stages
         self._found.distributions |= code.distributions
         self._found.code += code.parts
+        self._found.callables.append(code)
         name = f"{getattr(value, '__module__', '')}.{getattr(value, '__qualname__', type(value).__qualname__)}"
         return Payload(f"arg/{path}", code.digest.encode(), lambda: f"{name} {code.digest[:12]}")
 

@@ -13,7 +13,7 @@ from cachec.base.distributions import Distributions
 from cachec.base.hashing import FileDigests, Hasher, digest_bytes, frame
 from cachec.errors import UsageError
 from cachec.key.arguments import ArgumentKeys, Found, Payload, dir_digest
-from cachec.key.code.fingerprint import CodeKey, CodeKeys
+from cachec.key.code.fingerprint import CodeKey, CodeKeys, Coverage
 from cachec.key.tools.environment import environment_parts
 from cachec.key.tools.platform import platform_part
 from cachec.key.tools.tools import ToolKeys
@@ -70,9 +70,10 @@ class _Parts(NamedTuple):
 class Request:
     """The key of one call, and what was found in its arguments."""
 
-    __slots__ = ("_parts", "_payloads", "digest", "found")
+    __slots__ = ("_parts", "_payloads", "digest", "found", "stage")
 
-    def __init__(self, parts: _Parts, payloads: Sequence[Payload], found: Found) -> None:
+    def __init__(self, stage: StageLike, parts: _Parts, payloads: Sequence[Payload], found: Found) -> None:
+        self.stage = stage
         framed = [frame(name, data) for name, data, _ in payloads]
         self.digest = digest_bytes(b"".join((_DOMAIN, parts.prefix, *framed)))
         self.found = found
@@ -111,7 +112,25 @@ class Requests:
             arguments = {name: value for name, value in arguments.items() if name not in options.ignore}
         found = Found()
         payloads = self._arguments.payloads(arguments, per_rank=options.per_rank, found=found)
-        return Request(self._stage_parts(stage, found, fresh=fresh), payloads, found)
+        return Request(stage, self._stage_parts(stage, found, fresh=fresh), payloads, found)
+
+    def is_project(self, path: str) -> bool:
+        """Whether a file, by the name that its code has, is the project's."""
+        return self._code.is_project(path)
+
+    def coverage(self, request: Request) -> Coverage:
+        """What the key of a request holds of code."""
+        coverage = Coverage()
+        coverage.distributions |= request.found.distributions
+        pending: list[Any] = [request.stage, *request.found.stages]
+        for each in pending:
+            code = self.code_of(each)
+            coverage.add(code)
+            coverage.distributions.update(tool for tool in each.options.tools if isinstance(tool, str))
+            pending += [stage for stage in code.stages if not any(stage is one for one in pending)]
+        for code in request.found.callables:
+            coverage.add(code)
+        return coverage
 
     def code_of(self, stage: StageLike) -> CodeKey:
         """The code that a stage reaches."""

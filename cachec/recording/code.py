@@ -21,6 +21,8 @@ from cachec.recording.observed import Ran
 _TOOL_IDS = (4, 3)
 _NAME = "cachec"
 
+_MONITORING: Any = getattr(sys, "monitoring", None)
+
 
 class CodeObserver:
     """Tells active runs of project code that starts. is_project: whether a file name is a project's."""
@@ -35,7 +37,7 @@ class CodeObserver:
     def arm(self, is_project: Callable[[str], bool], on: bool) -> None:
         """A run begins (``on``), or the last one has ended."""
         self._is_project = is_project
-        if hasattr(sys, "monitoring") and self._claim():
+        if _MONITORING is not None and self._claim():
             self._monitor(on)
         elif on:
             self._profile()
@@ -48,7 +50,7 @@ class CodeObserver:
         """Have a tool id; False where other tools have all that may be taken."""
         if self._tool is not None:
             return True
-        monitoring = sys.monitoring
+        monitoring = _MONITORING
         for number in _TOOL_IDS:
             if monitoring.get_tool(number) in {None, _NAME}:
                 if monitoring.get_tool(number) is None:
@@ -62,17 +64,17 @@ class CodeObserver:
 
     def _monitor(self, on: bool) -> None:
         assert self._tool is not None
-        events = sys.monitoring.events
-        sys.monitoring.set_events(self._tool, events.PY_START | events.PY_RESUME if on else 0)
+        events = _MONITORING.events
+        _MONITORING.set_events(self._tool, events.PY_START | events.PY_RESUME if on else 0)
         if on:
-            sys.monitoring.restart_events()
+            _MONITORING.restart_events()
 
     def _started(self, code: CodeType, _offset: int) -> Any:
         if not self._project(code):
-            return sys.monitoring.DISABLE
+            return _MONITORING.DISABLE
         self._note(code, sys._getframe(1))
         # What two runs do at once must be told to each: it may not be disabled for the second by the first.
-        return None if self._runs.several else sys.monitoring.DISABLE
+        return None if self._runs.several else _MONITORING.DISABLE
 
     # --- the profile function
 
@@ -100,7 +102,7 @@ class CodeObserver:
         if sys.getprofile() == self._called:
             sys.setprofile(self._profiled.pop(threading.get_ident(), None))
         if threading.getprofile() == self._called:
-            threading.setprofile(None)  # type: ignore[arg-type]
+            threading.setprofile(None)
 
     # --- both
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Protocol
 
 from cachec.recording.active import active
 from cachec.recording.audit import audit_observer
@@ -16,11 +17,25 @@ from cachec.recording.observed import Observed
 from cachec.recording.variables import variables
 
 
-class Net:
-    """Observes one run, each time that it is spread. is_project: whether a file name is a project's."""
+class Beside(Protocol):
+    """Watches folders for what native code opens, from its construction on."""
 
-    def __init__(self, is_project: Callable[[str], bool]) -> None:
+    def drained(self) -> tuple[frozenset[str], frozenset[str]]:
+        """The files that were opened, and those that were written or made, so far."""
+
+    def close(self) -> None:
+        """End the watch."""
+
+
+class Net:
+    """Observes one run, each time that it is spread.
+
+    is_project: whether a file name is a project's. beside: watches the folders of path arguments for this run.
+    """
+
+    def __init__(self, is_project: Callable[[str], bool], beside: Beside | None = None) -> None:
         self.observed = Observed()
+        self.beside = beside
         self._is_project = is_project
 
     @contextmanager

@@ -18,10 +18,11 @@ class Ran(NamedTuple):
 class Observed:
     """What one run was observed to do. Filled from several threads; every step is one atomic dict operation.
 
-    ran: by ``id`` of the code, which is held (equal code of two files is two things). imported: names of modules that project code imported, or looked for in vain. opened: absolute
-    paths that were opened for reading; absent: those that were not there then; sources: files that the import system
-    read; listed: folders; made: paths that the run itself wrote or made, files and folders.
-    variables: names that project code looked up in the environment; fixed: those that were set before. unrepeatable: what can't be read again alike.
+    ran: by ``id`` of the code, which is held (equal code of two files is two things). imported: names of modules that
+    project code imported, or looked for in vain. opened: absolute paths that were opened for reading; absent: those
+    that were not there then; sources: files that the import system read; listed: folders. made: paths that the run
+    itself wrote or made, files and folders. variables: names that project code looked up in the environment; fixed:
+    those that the run had set before. unrepeatable: what can't be read again alike.
     """
 
     ran: dict[int, Ran] = field(default_factory=dict)

@@ -115,7 +115,7 @@ class Recorder:
         self._pass_on(Read("processor", "host", "", digest))
 
     def seen(self, read: Read) -> None:
-        """A stored result was taken that had read this: whoever takes it depends on the same."""
+        """This was looked at: by the run itself, or by the one whose stored result it took."""
         self._pass_on(read)
 
     def keep_out(self, reason: Reason, detail: str) -> None:

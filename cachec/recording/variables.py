@@ -57,7 +57,7 @@ class Variables:
         self._is_project = is_project
         wanted: type = _Telling if on else _Environ
         if type(os.environ) in {_Environ, _Telling} and type(os.environ) is not wanted:
-            os.environ.__class__ = wanted  # type: ignore[assignment]
+            os.environ.__class__ = wanted
 
     def looked_up(self, name: object, frame: FrameType) -> None:
         """``frame`` asks for a variable."""
@@ -103,5 +103,3 @@ _HELPERS = ("posixpath.py", "genericpath.py", "pathlib", "_collections_abc.py", 
 def variables() -> Variables:
     """The one of this process."""
     return Variables(active())
-
-

@@ -18,6 +18,7 @@ from cachec.programs.registry import Plugins
 from cachec.recording import Recorder
 from cachec.stage.guard import callers_weights, renamed, replace_weights
 from cachec.stage.look import Looker
+from cachec.stage.observing import Observing
 from cachec.store.store import Store
 from cachec.weights import WeightSet
 
@@ -46,6 +47,7 @@ class Tools:
     requests: Requests
     plugins: Plugins
     looker: Looker
+    observing: Observing | None = None
 
 
 class Run:
@@ -58,7 +60,8 @@ class Run:
         self._request = request
         self._given = arguments
         self._guarded: dict[str, WeightSet] = {}
-        self.recorder = Recorder(stage.options.name, recording.current(), tools.digests)
+        net = tools.observing.net(request) if tools.observing is not None else None
+        self.recorder = Recorder(stage.options.name, recording.current(), tools.digests, net)
         ignored = stage.options.ignore
         self.arguments = {
             name: value if name in ignored else replace_weights(value, name, self._guard)
@@ -93,6 +96,8 @@ class Run:
         try:
             # Encoded first: weights that the stage derived are made now, and what they read counts too.
             node = self._encoded(finished) if store else None
+            if store and self._tools.observing is not None:
+                self._tools.observing.collect(self._request, self.recorder)
             kept_out = self.recorder.kept_out()
             if kept_out is not None:
                 finished.kept_out, finished.changed = kept_out
@@ -127,7 +132,7 @@ class Run:
         try:
             recipe, kept = self._told()
             trace = Trace(
-                reads=self.recorder.reads(),
+                reads=self._tools.looker.kept(self.recorder.reads(), self._request),
                 value=node,
                 seconds=finished.seconds,
                 created=time.time(),
@@ -206,6 +211,8 @@ class Run:
     def _close(self) -> None:
         for guarded in self._guarded.values():
             guarded.close_guard()
+        if self.recorder.net is not None and self.recorder.net.beside is not None:
+            self.recorder.net.beside.close()
 
 
 def _unguardable(path: str) -> UsageError:

@@ -379,7 +379,15 @@ def test_an_instance_of_a_class_whose_code_is_told_is_its_state_and_its_items() 
 
     table = Table(a=1)
     table.more = 1  # type: ignore[attr-defined]
-    values: list[object] = [plain(), plain(a=1), plain(a=1, b=2), plain(b=2, a=1), Listed(), Listed([1]), Listed([1, 2])]
+    values: list[object] = [
+        plain(),
+        plain(a=1),
+        plain(a=1, b=2),
+        plain(b=2, a=1),
+        Listed(),
+        Listed([1]),
+        Listed([1, 2]),
+    ]
     values += [Table(), Table(a=1), Table(a=1, b=2), Table(b=2, a=1), table, {"a": 1}, [1]]
     for (left, one), (right, other) in itertools.combinations(enumerate(map(enc, values)), 2):
         assert one != other, (left, right)

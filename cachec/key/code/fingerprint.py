@@ -8,15 +8,18 @@ imported inside functions are read from source and never imported (``static``).
 
 from __future__ import annotations
 
+import os
+import sys
 import threading
-from collections.abc import Callable, Sequence
-from types import FunctionType, MethodType
+from collections.abc import Callable, Mapping, Sequence
+from types import CodeType, FunctionType, MethodType
 from typing import Any, NamedTuple
 
 from cachec.base.hashing import Hasher
-from cachec.key.code.graph import Graph
+from cachec.key.code.graph import Graph, module_name
 from cachec.key.code.live import Walk
-from cachec.key.code.modules import Locator, Sources
+from cachec.key.code.modules import Locator, Origin, Source, Sources
+from cachec.key.code.static import Static
 from cachec.key.code.syntax import FORMAT
 from cachec.key.code.units import Units
 from cachec.key.code.watch import Watch
@@ -30,13 +33,23 @@ class CodeKey:
     """What stands for the code of a stage. Immutable; two are equal where their parts and distributions are.
 
     parts: by name. distributions: installed ones that are reached. stages: other stages that are reached. digest: 64
-    hexadecimal characters over all parts.
+    hexadecimal characters over all parts. lines: file -> first and last lines of the statements that are in there;
+    codes: file and code where the source says another thing by now, or there is none.
     """
 
-    __slots__ = ("digest", "distributions", "parts", "stages")
+    __slots__ = ("codes", "digest", "distributions", "lines", "parts", "stages")
 
-    def __init__(self, parts: tuple[Part, ...], distributions: frozenset[str], stages: tuple[object, ...]) -> None:
+    def __init__(
+        self,
+        parts: tuple[Part, ...],
+        distributions: frozenset[str],
+        stages: tuple[object, ...],
+        lines: Mapping[str, Sequence[tuple[int, int]]],
+        codes: frozenset[tuple[str, CodeType]],
+    ) -> None:
         self.parts = parts
+        self.lines = lines
+        self.codes = codes
         self.distributions = distributions
         self.stages = stages
         hasher = Hasher("code key")
@@ -56,6 +69,36 @@ class CodeKey:
         return f"CodeKey({self.digest[:12]}, {len(self.parts)} parts, distributions={sorted(self.distributions)})"
 
 
+class Coverage:
+    """What a key holds of code, so that what ran beyond it can be told. Grows by the code keys of one request."""
+
+    __slots__ = ("_codes", "_lines", "distributions")
+
+    def __init__(self) -> None:
+        self._lines: dict[str, set[tuple[int, int]]] = {}
+        self._codes: set[tuple[str, CodeType]] = set()
+        self.distributions: set[str] = set()
+
+    def add(self, key: CodeKey) -> None:
+        """All that a code key holds."""
+        for path, lines in key.lines.items():
+            self._lines.setdefault(path, set()).update(lines)
+        self._codes |= key.codes
+        self.distributions |= key.distributions
+
+    def holds_code(self, path: str, code: CodeType) -> bool:
+        """Whether code that its source no longer says is there as it runs."""
+        return (path, code) in self._codes
+
+    def holds_line(self, path: str, line: int) -> bool:
+        """Whether the statement at a line of the file, as it is now, is there with what it names."""
+        return any(first <= line <= last for first, last in self._lines.get(path, ()))
+
+    def holds_some(self, path: str) -> bool:
+        """Whether names of this module were followed: what importing it does is there then."""
+        return path in self._lines
+
+
 class _Known(NamedTuple):
     key: CodeKey
     watch: Watch
@@ -66,11 +109,19 @@ class CodeKeys:
     """Makes code keys, and remembers each as long as what it was made from is as it was. Safe among threads.
 
     owner: the distribution that lists a file in its RECORD, None for a file of the project. encode_value: canonical
-    bytes of a plain value (value, path), raising UnkeyableArgument for what has none.
+    bytes of a plain value (value, path), raising UnkeyableArgument for what has none. recorded: whether runs record
+    the code that ran, so that code which no name leads to need not be refused.
     """
 
-    def __init__(self, owner: Callable[[str], str | None], encode_value: Callable[[object, str], bytes]) -> None:
+    def __init__(
+        self,
+        owner: Callable[[str], str | None],
+        encode_value: Callable[[object, str], bytes],
+        *,
+        recorded: bool = False,
+    ) -> None:
         self._encode_value = encode_value
+        self._recorded = recorded
         self._locator = Locator(owner)
         self._sources = Sources()
         self._units = Units(self._sources, self._locator)
@@ -104,7 +155,7 @@ class CodeKeys:
 
     def _compute(self, held: tuple[object, ...], *, has_version: bool) -> _Known:
         fn, bound, *depends = held
-        graph = Graph(tolerant=has_version or bool(depends))
+        graph = Graph(tolerant=has_version or bool(depends), recorded=self._recorded)
         self._locator.refresh()
         walk = Walk(graph, self._locator, self._sources, self._units, self._encode_value)
         if getattr(fn, "__cachec_stage__", False) is True:
@@ -119,8 +170,84 @@ class CodeKeys:
         if not (isinstance(fn, FunctionType) and bound is None and not depends):
             graph.part(graph.label(object(), f"{_name(fn)}.<root>")[0], root, "")
         graph.watch.seal()
-        stages = tuple(graph.stages)
-        return _Known(CodeKey(graph.parts(), frozenset(graph.distributions), stages), graph.watch, held)
+        return _Known(_key(graph), graph.watch, held)
+
+    # --- what was seen to run
+
+    def is_project(self, path: str) -> bool:
+        """Whether a file, by the name that its code has, is the project's."""
+        return self._locator.of_file(path)[0] == "project"
+
+    def source(self, path: str) -> Source | None:
+        """The source of a file as it is now, also of one that was typed in; None where there is none."""
+        return self._sources.load(path)
+
+    def origin(self, name: str) -> Origin:
+        """Where ``import name`` would find the module now."""
+        return self._locator.look(name)
+
+    def in_text(self, path: str, module: str, name: str) -> tuple[CodeKey, bool] | None:
+        """The key of a module-level name (the whole module where empty) by its source alone, nothing imported.
+
+        Also whether the module is imported already, and what it holds there is not what its text says. None where the
+        file has no source, or no such name.
+        """
+        asked = ("text", path, module, name)
+        known = self._known.get(asked)
+        if known is None or not known.watch.holds():
+            with self._lock:
+                made = self._compute_text(path, module, name)
+                if made is None:
+                    return None
+                known = self._known[asked] = made
+        return known.key, bool(known.held)
+
+    def _compute_text(self, path: str, module: str, name: str) -> _Known | None:
+        graph = Graph(tolerant=True)
+        self._locator.refresh()
+        package = module if os.path.basename(path) == "__init__.py" else module.rpartition(".")[0]
+        unit = self._units.at(module, path, package)
+        if unit is None or (name and name not in unit.source.bindings):
+            return None
+        altered = _Altered()
+        static = Static(graph, self._locator, self._sources, self._units, altered)
+        if name:
+            static.name(unit, name, None)
+        else:
+            static.whole(unit)
+        graph.run()
+        graph.watch.file(path)
+        graph.watch.seal()
+        return _Known(_key(graph), graph.watch, tuple(altered.names))
+
+    def in_process(self, module: str, name: str) -> CodeKey | None:
+        """The key of what a module of this process holds under a name; None where there is none."""
+        found = sys.modules.get(module)
+        main = sys.modules.get("__main__")
+        if main is not None and module_name(vars(main)) == module:
+            found = main
+        if found is None or name not in vars(found):
+            return None
+        return self.of(vars(found)[name], has_version=True)
+
+
+class _Altered:
+    """Hears of what is not as its source says, in place of a walk over live objects."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+
+    def as_imported(self, value: object, name: str) -> None:
+        """A value that its source does not tell."""
+        self.names.append(name)
+
+    def refuse_weights(self, value: object, name: str) -> None:
+        """A weight set here is no argument of anything, and its handles record for themselves."""
+
+
+def _key(graph: Graph) -> CodeKey:
+    stages = tuple(graph.stages)
+    return CodeKey(graph.parts(), frozenset(graph.distributions), stages, graph.lines, frozenset(graph.codes))
 
 
 def _name(fn: object) -> str:

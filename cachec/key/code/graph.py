@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import os
+import sys
 from collections import deque
 from collections.abc import Callable
+from types import CodeType
 from typing import Any
 
 from cachec.base.hashing import Hasher, digest_bytes
@@ -15,7 +18,16 @@ from cachec.model import Part
 #: What code may ask of other code, and the words, in normalised syntax, by which it does so under whatever object.
 _ASKED = {
     "documentation": ("__doc__", "getdoc", "help", "pydoc"),
-    "source": ("getsource", "getsourcelines", "getcomments", "findsource", "getblock", "linecache", "getline", "getlines"),
+    "source": (
+        "getsource",
+        "getsourcelines",
+        "getcomments",
+        "findsource",
+        "getblock",
+        "linecache",
+        "getline",
+        "getlines",
+    ),
     "subclasses": ("__subclasses__",),
 }
 _ASKING = {f"s{len(word)}:{word}".encode(): asked for asked, words in _ASKED.items() for word in words}
@@ -31,11 +43,16 @@ class Graph:
     helper changes its own part alone, and the parts together still tell any two graphs apart.
     """
 
-    def __init__(self, *, tolerant: bool) -> None:
+    def __init__(self, *, tolerant: bool, recorded: bool = False) -> None:
+        """tolerant: what can't be followed is accounted for by the stage. recorded: runs record the code that ran."""
+        #: What is in the key: by file, the lines of its statements; and code whose source tells no more what runs.
+        self.lines: dict[str, list[tuple[int, int]]] = {}
+        self.codes: set[tuple[str, CodeType]] = set()
         self.watch = Watch()
         self.distributions: set[str] = set()
         self.stages: list[object] = []
         self._tolerant = tolerant
+        self._recorded = recorded
         self._parts: dict[str, Part] = {}
         self._labels: dict[object, str] = {}
         self._held: list[object] = []
@@ -71,6 +88,16 @@ class Graph:
         if name in self._parts:
             raise AssertionError(f"two parts named {name}")
         self._parts[name] = Part(name, hasher.digest(), detail)
+
+    def covers(self, path: str, node: ast.AST) -> None:
+        """Note that a statement, lambda or module of this file is in the key with all that it says."""
+        if isinstance(node, ast.Module):
+            span = (0, sys.maxsize)
+        else:
+            decorators = getattr(node, "decorator_list", [])
+            first = min([node.lineno, *(each.lineno for each in decorators)])  # type: ignore[attr-defined]
+            span = (first, node.end_lineno)  # type: ignore[attr-defined]
+        self.lines.setdefault(path, []).append(span)
 
     def later(self, work: Callable[[], None], *, lenient: bool) -> None:
         """Look at something after everything that was found before it; lenient work after all that is strict."""
@@ -124,6 +151,11 @@ class Graph:
         """Do all the work that there is, and what it leads to."""
         while self._strict or self._lenient or self._last:
             (self._strict or self._lenient or self._last).popleft()()
+
+    def computed(self, what: str, why: str) -> None:
+        """Report code whose name is known only when it runs: it is recorded then, or else can't be fingerprinted."""
+        if not self._recorded:
+            self.unresolved(what, why)
 
     def unresolved(self, what: str, why: str, cause: CachecError | None = None) -> str:
         """Report code that can't be fingerprinted, unless the stage declared how it is accounted for."""

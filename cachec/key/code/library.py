@@ -112,7 +112,9 @@ class _Told:
             return self._follow(value)
         except UnkeyableArgument:
             # A weak dictionary, a lock: what it holds comes and goes with every call.
-            return [name, self.inside(value, depth + 1)] if callable(value) and not isinstance(value, MethodType) else name
+            return (
+                [name, self.inside(value, depth + 1)] if callable(value) and not isinstance(value, MethodType) else name
+            )
 
 
 def attribute(value: object, name: str) -> Any:

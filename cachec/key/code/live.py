@@ -13,7 +13,7 @@ from typing import Any
 
 from cachec.base.hashing import Hasher
 from cachec.key.code import classes
-from cachec.key.code.codeobjects import code_digest, code_uses, code_words
+from cachec.key.code.codeobjects import code_digest, code_uses, code_words, nested
 from cachec.key.code.graph import Graph, file_part, module_name, package_name
 from cachec.key.code.modules import Locator, Sources
 from cachec.key.code.scopes import Chain, ImportUse
@@ -174,6 +174,7 @@ class Walk:
         if source is not None and node is not None:
             hasher.part("syntax", source.syntax(node))
             graph.mentions(source.syntax(node))
+            graph.covers(source.path, node)
             uses = source.function_uses(node)
             detail = f"{os.path.basename(code.co_filename)}:{node.lineno}"
             if "<locals>" not in function.__qualname__:
@@ -182,6 +183,7 @@ class Walk:
                     hasher.part(f"decorator {'.'.join(chain)}", said.encode())
         else:
             hasher.part("code", code_digest(code).encode())
+            graph.codes.update((code.co_filename, each) for each in nested(code))
             graph.mentions(" ".join(f"s{len(each)}:{each}" for each in code_words(code)).encode())
             uses = code_uses(code)
             detail = f"{os.path.basename(code.co_filename)}, " + (
@@ -190,7 +192,7 @@ class Walk:
         inner = [] if node is None else docstrings(node)
         graph.aside("documentation", label, lambda: _text([function.__doc__, inner]))
         if uses.computed and not lenient:
-            graph.unresolved(label, uses.computed[0])
+            graph.computed(label, uses.computed[0])
         for chain in uses.refs:
             hasher.part(f"name {'.'.join(chain)}", self.resolve(function, chain, label, lenient=lenient).encode())
         self._static.follow(uses, package, label, lenient=lenient)
@@ -397,6 +399,7 @@ class Walk:
         source = unit.source
         hasher.part("syntax", source.syntax(source.tree))
         graph.mentions(source.syntax(source.tree))
+        graph.covers(source.path, source.tree)
         graph.aside("documentation", label, lambda: _text(docstrings(source.tree)))
         uses = source.uses(source.tree)
 
@@ -490,6 +493,7 @@ class Walk:
                 for name, value in vars(cls).items()
                 if isinstance(value, FunctionType) and value.__code__.co_qualname == f"{cls.__qualname__}.{name}"
             }
+            graph.covers(unit.source.path, node)
             body = unit.source.class_syntax(node, apart)
             hasher.part("syntax", body)
             graph.mentions(body)

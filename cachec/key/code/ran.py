@@ -1,85 +1,159 @@
-"""What a run was seen to run and to read, as reads of its trace: all that its key does not cover already."""
+"""What a run was seen to run, to import, to open and to look up, as reads of its trace: all that its key does not hold.
+
+A read of code is ``code``: where is the kept path of its file, name is ``module:name`` of the module-level name around
+the code (``module:`` for the whole module), the digest is of its normalised syntax and of all that it names, by source
+alone. Code that was typed in, or that its module no longer has as its text says, is looked up in the process
+(where is ``live``).
+"""
 
 from __future__ import annotations
 
 import os
 import sys
 import sysconfig
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from functools import lru_cache
-from types import CodeType
 from typing import NamedTuple
 
 from cachec.base.anchors import Anchors
-from cachec.base.hashing import EMPTY
+from cachec.base.hashing import Hasher
 from cachec.key.code.fingerprint import CodeKeys, Coverage
 from cachec.key.code.graph import module_name
 from cachec.model import Read, Reason
 from cachec.recording.observed import Observed, Ran
 
-#: In place of a file, for code that was typed in: it is looked up by name in the process that looks.
+#: In place of a file, for what only the process that looks can tell.
 LIVE = "live"
 
 
-class Seen(NamedTuple):
-    """What was made of the observations. kept_out: why the result can't be stored, None where it can."""
+class Lost(Exception):
+    """What ran can't be found again, so no later look could tell whether it is the same. The text says what it was."""
 
-    reads: tuple[Read, ...]
-    kept_out: tuple[Reason, str] | None
+
+class Seen(NamedTuple):
+    """What was made of the observations of a run: reads, or why its result can't be stored."""
+
+    reads: tuple[Read, ...] = ()
+    kept_out: tuple[Reason, str] | None = None
 
 
 class RanKeys:
-    """Turns observations into reads, and tells what such a read would be now. One an opened cache."""
+    """Turns observations into reads, and tells what such a read would be now. One an opened cache.
 
-    def __init__(self, code: CodeKeys) -> None:
+    tool: the digest of a distribution by name. own: folders whose files are the cache's.
+    """
+
+    def __init__(self, code: CodeKeys, tool: Callable[[str], str], own: tuple[str, ...]) -> None:
         self._code = code
+        self._tool = tool
+        self._own = tuple(os.path.join(os.path.realpath(each), "") for each in own)
 
-    # --- of a run that has ended
+    # --- what a run adds
 
-    def seen(self, observed: Observed, coverage: Coverage, anchors: Anchors) -> Seen:
-        """The reads that a run adds: code, modules, distributions, files, folders and variables.
+    def code(self, observed: Observed, coverage: Coverage, anchors: Anchors) -> Seen:
+        """The code, modules and distributions that a run reached and its key does not hold."""
+        loaded = {ran.code.co_filename for ran in list(observed.ran.values()) if ran.code.co_name == "<module>"}
+        reads: dict[Read, None] = {}
+        try:
+            for ran in list(observed.ran.values()):
+                reads.update(dict.fromkeys(self._ran(ran, coverage, anchors, loaded)))
+            for name in list(observed.imported):
+                reads.update(dict.fromkeys(self._imported(name, coverage)))
+        except Lost as lost:
+            return Seen((), (Reason.UNNAMED_CODE, str(lost)))
+        return Seen(tuple(reads))
 
-        coverage: what the key holds already. A run of code that its source no longer says, or that can't be found
-        again, is kept out.
-        """
-        reads: dict[tuple[str, str, str], Read] = {}
-        for ran in list(observed.ran.values()):
-            try:
-                found = self._of_code(ran, coverage, anchors)
-            except _Lost as lost:
-                return Seen((), (Reason.UNNAMED_CODE, str(lost)))
-            for read in found:
-                reads[read.kind, read.where, read.name] = read
-        for name in observed.imported:
-            for read in self._of_import(name, coverage):
-                reads[read.kind, read.where, read.name] = read
-        return Seen(tuple(reads.values()), None)
+    def files(self, observed: Observed) -> Iterator[str]:
+        """The files and absent files that a run looked at, and that are no tool's, the cache's or the run's own."""
+        for path in (*observed.opened, *observed.absent):
+            if not self._is_elsewhere(path) and not observed.own(path):
+                yield path
 
-    def _of_code(self, ran: Ran, coverage: Coverage, anchors: Anchors) -> Iterator[Read]:
+    def folders(self, observed: Observed) -> Iterator[str]:
+        """The folders that a run listed, likewise."""
+        for path in list(observed.listed):
+            if not self._is_elsewhere(os.path.join(path, "")) and not observed.own(path):
+                yield path
+
+    def _is_elsewhere(self, path: str) -> bool:
+        return path.startswith(_library_folders()) or path.startswith(self._own)
+
+    def _ran(self, ran: Ran, coverage: Coverage, anchors: Anchors, loaded: set[str]) -> Iterator[Read]:
         code, path = ran.code, ran.code.co_filename
-        module = module_name(ran.namespace)
-        who = f"{module}.{code.co_qualname}"
-        if not os.path.isabs(path) and not path.startswith("<"):
-            path = os.path.abspath(path)
-        if coverage.covers(path, code):
+        if coverage.holds_code(path, code):
             return
-        typed = not os.path.isfile(path)
         source = self._code.source(path)
-        if source is None:
-            if typed and not _is_typed(path):
-                return  # made by a program that ran: what made it is recorded, or in the key
-            raise _Lost(f"{who} ran, and its source {os.path.basename(path)} can't be read")
-        names = source.names_at(code)
-        if code.co_name == "<module>":
-            names = ("",)
-        elif source.match(code) is None and not source.is_inline(code):
-            raise _Lost(f"{who} ran as it was before {os.path.basename(path)} changed; start a new process")
-        for name in names or ("",):
-            where = LIVE if typed else anchors.keep(path)
-            digest = self.code(LIVE if typed else path, f"{module}:{name}")
-            if digest is None:
-                raise _Lost(f"{who} ran, and nothing is called {name} in {module} now")
-            yield Read("code", where, f"{module}:{name}", digest)
-            for distribution in self._code.distributions_of(path, f"{module}:{name}") if not typed else ():
-                if distribution not in coverage.distributions:
-                    yield Read("distribution", distribution, "", self._distribution(distribution))
+        if source is None and path.startswith("<") and not path.startswith("<ipython"):
+            return  # made by code that ran or that the key holds
+        module = module_name(ran.namespace)
+        line = source.line_of(code) if source is not None else None
+        is_body = code.co_name == "<module>"
+        if is_body and source is not None:
+            if coverage.holds_some(path):
+                return
+            names: tuple[str, ...] = ("",)
+        elif source is None or line is None:
+            yield self._live(module, code.co_qualname.partition(".")[0], code.co_qualname)
+            return
+        elif coverage.holds_line(path, line):
+            return
+        else:
+            names = source.names_at(line) or ("",)
+        for name in names:
+            tools = frozenset(coverage.distributions)
+            found = self._code.in_text(path, module, name) if os.path.isabs(path) and os.path.isfile(path) else None
+            if found is None or (found[1] and path not in loaded):
+                yield self._live(module, name, code.co_qualname)
+                continue
+            key, _ = found
+            coverage.add(key)  # what this one leads to is in its digest, and needs no read of its own
+            yield Read("code", anchors.keep(path), f"{module}:{name}", key.digest)
+            for distribution in sorted(key.distributions - tools):
+                yield Read("distribution", distribution, "", self._tool(distribution))
+
+    def _live(self, module: str, name: str, qualname: str) -> Read:
+        key = self._code.in_process(module, name)
+        if key is None:
+            raise Lost(f"{module}.{qualname} ran, and no name of {module} leads to it: a later change would go unseen")
+        return Read("code", LIVE, f"{module}:{name}", key.digest)
+
+    def _imported(self, name: str, coverage: Coverage) -> Iterator[Read]:
+        origin = self._code.origin(name)
+        if origin.kind == "absent":
+            yield Read("module", name, "", _found(False))
+        elif origin.kind == "distribution" and origin.distribution not in coverage.distributions:
+            yield Read("distribution", origin.distribution, "", self._tool(origin.distribution))
+
+    # --- what it is now
+
+    def present(self, read: Read, path: str | None) -> str:
+        """The digest that a read of code, a module or a distribution has now. path: of its file, None where it has
+        none here. What is not there has a digest that nothing else has."""
+        if read.kind == "module":
+            return _found(self._code.origin(read.where).kind != "absent")
+        if read.kind == "distribution":
+            return self._tool(read.where)
+        module, _, name = read.name.partition(":")
+        if read.where == LIVE:
+            live = self._code.in_process(module, name)
+            return live.digest if live is not None else _found(False)
+        found = self._code.in_text(path, module, name) if path is not None else None
+        if found is None or found[1]:
+            return _found(False)
+        return found[0].digest
+
+
+@lru_cache(maxsize=2)
+def _found(there: bool) -> str:
+    hasher = Hasher("module")
+    hasher.part("found", b"there" if there else b"absent")
+    return hasher.digest()
+
+
+@lru_cache(maxsize=1)
+def _library_folders() -> tuple[str, ...]:
+    """Places whose content a key holds otherwise (Python and its packages, as tools), or that can't be read again."""
+    roots = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+    roots |= {"/proc", "/sys", "/dev", sys.prefix, sys.base_prefix}
+    both = {each for root in roots for each in (os.path.abspath(root), os.path.realpath(root))}
+    return tuple(os.path.join(root, "") for root in sorted(both))

@@ -206,6 +206,7 @@ class Static:
         for statement in statements:
             hasher.part("syntax", unit.source.syntax(statement))
             self._graph.mentions(unit.source.syntax(statement))
+            self._graph.covers(unit.source.path, statement)
             for use in unit.source.imports_of(statement):
                 self.imported(use, unit.package, who, lenient=True)
             if isinstance(statement, ast.ClassDef):
@@ -262,6 +263,7 @@ class Static:
         for statement in unit.effects:
             hasher.part("syntax", unit.source.syntax(statement))
             self._graph.mentions(unit.source.syntax(statement))
+            self._graph.covers(unit.source.path, statement)
             self._graph.later(partial(self._uses, unit, unit.source.uses(statement), who), lenient=True)
         self._graph.part(label, hasher, f"{os.path.basename(unit.source.path)}, what its import does")
 
@@ -286,7 +288,7 @@ class Static:
 
     def _uses(self, unit: Unit, uses: Uses, who: str) -> None:
         if uses.computed:
-            self._graph.unresolved(who, uses.computed[0])
+            self._graph.computed(who, uses.computed[0])
         self.follow(uses, unit.package, who, lenient=False)
         for chain in uses.refs:
             if self._defines(unit, chain[0]):
@@ -304,6 +306,7 @@ class Static:
         hasher = Hasher("module")
         hasher.part("syntax", source.syntax(source.tree))
         self._graph.mentions(source.syntax(source.tree))
+        self._graph.covers(source.path, source.tree)
         self._graph.aside("documentation", label, lambda: _documentation([source.tree]))
         self._graph.part(label, hasher, os.path.basename(source.path))
         self.idle(unit)

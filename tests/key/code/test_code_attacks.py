@@ -120,7 +120,9 @@ def test_what_this_process_registers_by_itself_counts(project: Any) -> None:
 def test_docstrings_count_where_code_reads_them(project: Any) -> None:
     text = "def f():\n    'one'\ndef stage():\n    return {}\n"
     project.write({"main.py": text.format("f.__doc__")})
-    assert project.changed({"main.py": text.replace("one", "two").format("f.__doc__")}) == {"code/main.f.<documentation>"}
+    assert project.changed({"main.py": text.replace("one", "two").format("f.__doc__")}) == {
+        "code/main.f.<documentation>"
+    }
     project.write({"main.py": text.format("f()")})
     assert project.changed({"main.py": text.replace("one", "two").format("f()")}) == set()
 
