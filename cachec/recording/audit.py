@@ -12,6 +12,7 @@ from functools import lru_cache
 from types import FrameType
 from typing import Any
 
+from cachec.base.distributions import OWN_FOLDER
 from cachec.recording.active import Active, active
 from cachec.recording.observed import Observed
 
@@ -63,7 +64,7 @@ class AuditObserver:
             self._each(lambda observed, path: observed.made.setdefault(path), args[0])
         elif _by_importer(sys._getframe(2)):
             self._each(lambda observed, path: observed.sources.setdefault(path), args[0])
-        elif not _for_messages(sys._getframe(2)):
+        elif not _for_messages(sys._getframe(2)) and not _by_cachec(sys._getframe(2)):
             self._each(_opened, args[0])
 
     def _each(self, note: Callable[[Observed, str], Any], path: object) -> None:
@@ -104,6 +105,16 @@ def _for_messages(frame: FrameType | None) -> bool:
         asked = asked or frame.f_globals["__name__"] in {"warnings", "traceback"}
         frame = frame.f_back
     return asked
+
+
+def _by_cachec(frame: FrameType | None) -> bool:
+    """Whether cachec itself opens: what that means for a run its handles record."""
+    library = os.path.dirname(os.__file__)
+    while frame is not None and frame.f_code.co_filename.startswith(("<frozen", library + "/")):
+        if "-packages/" in frame.f_code.co_filename:
+            return False
+        frame = frame.f_back
+    return frame is not None and frame.f_code.co_filename.startswith(OWN_FOLDER)
 
 
 def _opened(observed: Observed, path: str) -> None:

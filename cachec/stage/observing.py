@@ -41,7 +41,11 @@ class Observing:
             return None
         folders = {os.path.dirname(os.path.abspath(path)) for path in request.found.paths if os.path.isfile(path)}
         folders |= {os.path.abspath(path) for path in request.found.paths if os.path.isdir(path)}
-        return Net(self._requests.is_project, FolderWatch({*folders, os.getcwd()}))
+        try:
+            folders.add(os.getcwd())
+        except FileNotFoundError:
+            folders.discard("")  # the current folder is gone, and nothing can be opened in it
+        return Net(self._requests.is_project, FolderWatch(folders))
 
     def collect(self, request: Request, recorder: Recorder) -> None:
         """Make reads of what the net of a run caught; keep the result out where that can't be done."""

@@ -175,8 +175,11 @@ class CodeKeys:
     # --- what was seen to run
 
     def is_project(self, path: str) -> bool:
-        """Whether a file, by the name that its code has, is the project's."""
-        return self._locator.of_file(path)[0] == "project"
+        """Whether a file, by the name that its code has, is the project's; also where that can't be told."""
+        try:
+            return self._locator.of_file(path)[0] == "project"
+        except OSError:  # a relative name, and the current folder is gone
+            return True
 
     def source(self, path: str) -> Source | None:
         """The source of a file as it is now, also of one that was typed in; None where there is none."""
