@@ -5,6 +5,8 @@ Everything public is here and imported when it is first used, so that ``import c
 
 from __future__ import annotations
 
+from cachec.base import __version__ as __version__
+
 TYPE_CHECKING = False  # type checkers know the name; importing typing would double the start of `cachec exec`
 if TYPE_CHECKING:
     from typing import Any
@@ -40,8 +42,6 @@ if TYPE_CHECKING:
     from cachec.weights import Weight, WeightSet, open_weights
     from cachec.weights.manifest import Manifest
     from cachec.weights.overlay import Made
-
-__version__ = "0.1.0"
 
 _HOMES = {
     "cachec.programs.artifact": ("Dir", "File"),

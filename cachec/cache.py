@@ -10,25 +10,18 @@ from typing import Any, ParamSpec, TypeVar, overload
 
 from cachec import config
 from cachec.base.distributions import Distributions
-from cachec.base.hashing import FileDigests
 from cachec.errors import UsageError
-from cachec.events import EventLog
 from cachec.key.arguments import GlobalKeys
 from cachec.key.code.fingerprint import CodeKeys
 from cachec.key.code.ran import RanKeys
 from cachec.key.dependencies import Dependencies
 from cachec.key.request import Options, Requests
 from cachec.key.tools.tools import ToolKeys
-from cachec.model import Digest, Fault, Mode, Outcome
+from cachec.model import Mode, Outcome
+from cachec.opened import OpenedCache
 from cachec.programs.registry import Plugins
 from cachec.stage.decorator import Stage
-from cachec.stage.engine import Engine
-from cachec.stage.look import Looker
 from cachec.stage.observing import Observing
-from cachec.stage.run import Tools
-from cachec.store.store import Store
-from cachec.store.usage import Usage
-from cachec.weights import WeightSet
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -64,26 +57,25 @@ class Cache:
             "record": record,
         }
         self.settings = config.load({key: value for key, value in given.items() if value is not None})
-        self.events = EventLog(self.settings.dir, log=self.settings.log, stats_file=self.settings.stats_file)
-        self.store = Store(
-            self.settings.dir, self.settings.namespace, fsync=self.settings.fsync, on_fault=self.events.note_fault
-        )
-        self.store.keep_bound(_bound(self.settings.max_size, self.events.note_fault))
+        opened = OpenedCache(self.settings)
+        self.events, self.store = opened.events, opened.store
         distributions = Distributions()
         digests = self.store.digests
-        self._plugins = Plugins(distributions)
+        plugins = Plugins(distributions)
         tools = ToolKeys(digests, distributions)
         recorded = self.settings.record == "auto"
-        code = CodeKeys(_owner(distributions), GlobalKeys(digests, self._plugins).encode, recorded=recorded)
-        requests = Requests(digests, code, tools, distributions, self._plugins)
+        code = CodeKeys(_owner(distributions), GlobalKeys(digests, plugins).encode, recorded=recorded)
+        requests = Requests(digests, code, tools, distributions, plugins)
         base_dir = None if self.settings.base_dir is None else os.fspath(self.settings.base_dir)
         ran = RanKeys(code, lambda name: tools.distribution(name).digest, (os.fspath(self.settings.dir),))
-        observing = Observing(ran, requests, base_dir=base_dir, on=recorded)
-        looker = Looker(self.store, self._plugins, Dependencies(tools, digests), _digest_with(digests), observing)
         # Digests that were learned are kept when the process ends: one that only hits writes nothing before.
         weakref.finalize(self, self.store.close)
-        self._engine = Engine(
-            self.settings, Tools(self.store, digests, requests, self._plugins, looker, observing), self.events
+        self._engine = opened.engine(
+            requests,
+            plugins,
+            Dependencies(tools, digests),
+            lambda weights, name: weights[name].digest(digests),
+            Observing(ran, requests, base_dir=base_dir, on=recorded),
         )
 
     @property
@@ -182,24 +174,9 @@ class Cache:
         return f"Cache({str(self.settings.dir)!r}, mode={self.settings.mode.value!r})"
 
 
-def _bound(max_size: int, on_fault: Callable[[Fault, str], None]) -> Callable[[Store, Usage | None], None]:
-    """What a publication calls, so that the store stays within its size. It holds no store: that would be a cycle."""
-
-    def keep(store: Store, found: Usage | None) -> None:
-        from cachec.maintain.maintainer import Maintainer  # after a miss only
-
-        Maintainer(store, max_size=max_size, on_fault=on_fault).keep_bound(found)
-
-    return keep
-
-
 def _owner(distributions: Distributions) -> Callable[[str], str | None]:
     def owner(path: str) -> str | None:
         found = distributions.owner(path)
         return None if found is None else found.name
 
     return owner
-
-
-def _digest_with(digests: FileDigests) -> Callable[[WeightSet, str], Digest | None]:
-    return lambda weights, name: weights[name].digest(digests)

@@ -295,14 +295,6 @@ class Described(msgspec.Struct, frozen=True):
     recipe: msgspec.Raw = msgspec.Raw(b"null")
 
 
-class Recent(msgspec.Struct, frozen=True, kw_only=True):
-    """The newest keys of one stage, newest first: what a miss is compared with."""
-
-    version: int
-    stage: str
-    keys: tuple[Digest, ...]
-
-
 class Outcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How one call ended: a counter, a log line, and what ``cache.call`` and ``f.check`` return.
 

@@ -178,8 +178,8 @@ class FileDigests:
 
     def _recall(self, found: Identity, offset: int, nbytes: int) -> str | None:
         known = self._known.get((found, offset, nbytes))
-        if known is not None or self._memory is None:
-            return known
+        if known is not None or self._memory is None or not fsio.settled(found):
+            return known  # one that changed just now was never remembered
         row = self._memory.recall(row_name(found, offset, nbytes))
         if row is None:
             return None

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from cachec import __version__
+from cachec.base import __version__
 from cachec.cli.plugin_commands import plugin_commands
 from cachec.cli.session import Session
 from cachec.errors import CachecError

@@ -32,7 +32,7 @@ import time
 
 from blake3 import blake3
 
-from cachec import __version__
+from cachec.base import __version__
 from cachec.base.appending import Appender
 from cachec.launcher.restore import mode_of, restore_bytes, restore_file
 

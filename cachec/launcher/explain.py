@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cachec.errors import StoreFault, UsageError
-from cachec.key.compare import PartDifference, differences, nearest
+from cachec.key.compare import PartDifference, differences
 from cachec.key.tools.executables import which
 from cachec.launcher import options
 from cachec.launcher.arguments import Command, Options, PassThrough
@@ -17,11 +17,9 @@ from cachec.launcher.full import describe_here
 from cachec.launcher.running import run_command
 from cachec.launcher.stage import CommandStage, Opened
 from cachec.launcher.stripping import Stripped, strip_inputs
-from cachec.model import Mode, Outcome, Part, Reason
-from cachec.stage.engine import Engine
-
-#: As many of a stage's newest entries are compared.
-_CANDIDATES = 20
+from cachec.model import Mode, Outcome, Reason
+from cachec.stage.engine import Call
+from cachec.store.index import only_looking
 
 
 @dataclass(frozen=True)
@@ -46,7 +44,8 @@ def explain(args: Sequence[str], overrides: Mapping[str, object] | None = None) 
         program = which(argv[0], opened.variables)
         if program is None:
             raise UsageError(f"{argv[0]!r} is not an executable in PATH; install it, or give its path")
-        return _explain(opened, given, argv, program)
+        with only_looking():
+            return _explain(opened, given, argv, program)
     finally:
         opened.store.close()
 
@@ -71,33 +70,24 @@ def _from_engine(opened: Opened, command: Command, stripped: Sequence[Stripped])
     def body(command: Command, stripped: Any, stdin: str | None) -> dict[str, Any]:
         return run_command(opened.environment, command, command.argv, stdin)
 
-    stage = CommandStage(command, body)
-    engine = opened.engine(command)
-    arguments = (command, stripped, None)
-    outcome = engine.check(stage, arguments, {})
+    call = Call(opened.engine_for(command), CommandStage(command, body), (command, stripped, None), {})
+    outcome = call.check()
+    if outcome.reason is Reason.USAGE:
+        raise UsageError(outcome.detail)
     if outcome.hit or outcome.reason in {Reason.DEPENDENCY_CHANGED, Reason.WEIGHT_CONTENT_CHANGED}:
         return Explanation(outcome)
-    parts = engine.tools.requests.request(stage, stage.binding.bind(arguments, {})).parts()
-    found = _nearest(engine, command.stage, parts)
+    parts = call.keyed.parts()
+    try:
+        found = call.engine.tools.looker.nearest(command.stage, parts)
+    except StoreFault as fault:
+        opened.events.note_fault(fault.fault, fault.detail)
+        found = None
     if found is None:
         return Explanation(outcome)
     told = differences(found[1], parts, opened.store.content)
     if any(each.name.startswith("arg/") for each in told):
         told = tuple(each for each in told if not each.name.startswith("order/"))  # it follows
     return Explanation(outcome, found[0], told, _fix(told))
-
-
-def _nearest(engine: Engine, stage: str, parts: Sequence[Part]) -> tuple[str, Sequence[Part]] | None:
-    store = engine.tools.store
-    candidates = []
-    try:
-        for key in store.recent(stage)[:_CANDIDATES]:
-            entry = store.lookup(key)
-            if entry is not None:
-                candidates.append((key, store.parts(entry)))
-    except StoreFault as fault:
-        engine.events.note_fault(fault.fault, fault.detail)
-    return nearest(candidates, parts)
 
 
 def _way_in(reason: Reason) -> str:

@@ -19,6 +19,7 @@ from cachec.launcher.restore import mode_of, restore_bytes, restore_file, restor
 from cachec.launcher.stage import CommandFailed, CommandStage, Opened
 from cachec.launcher.stripping import Stripped, strip_inputs, stripped_command_line, weights_beside
 from cachec.model import Fault, Mode, Outcome, Reason
+from cachec.stage.engine import Answer
 
 #: What a shell returns where a command is not there, can't be started, or ended by signal n (then 128 + n).
 _NOT_FOUND, _NOT_STARTED, _SIGNALLED = 127, 126, 128
@@ -100,8 +101,12 @@ def _through_engine(args: list[str], opened: Opened, command: Command, stdin: in
         made.append(run_command(opened.environment, command, line, source))
         return made[-1]
 
+    from cachec.launcher.memo import begin  # not where the command is passed through
+
     stage = CommandStage(command, body)
-    engine = opened.engine(command)
+    engine = opened.engine_for(command)
+    draft = begin(opened, command)
+    answer: Answer | None = None
     try:
         with (
             strip_inputs(command) as stripped,
@@ -114,13 +119,14 @@ def _through_engine(args: list[str], opened: Opened, command: Command, stdin: in
             ) as is_held,
         ):
             try:
-                value, outcome = engine.call(stage, (command, stripped, kept), {})
+                answer = engine.call(stage, (command, stripped, kept), {})
+                value = answer.value
             except UnstorableResult as error:  # a folder with a link that leads out of it, say: it did compile
                 _say(f"not stored: {error}")
-                value, outcome = made[-1], None
+                value = made[-1]
             # Before a stored output is put in its place: one that is there tells a build system that all is done.
             publish_weights()
-            if outcome is not None and outcome.hit:
+            if answer is not None and answer.outcome.hit:
                 try:
                     _hand_out(opened, command, value)
                 except StoreFault as fault:
@@ -129,10 +135,8 @@ def _through_engine(args: list[str], opened: Opened, command: Command, stdin: in
                         value = body(command, stripped, None)
                     else:
                         pass_through(command.program, command.argv, stdin)
-        if outcome is not None and (outcome.hit or outcome.stored) and not stripped:
-            from cachec.launcher.memo import remember
-
-            remember(args, opened, command, engine.tools.looker, stage.binding.bind((command, (), kept), {}))
+        if draft is not None and answer is not None:
+            draft.write(args, engine.tools.looker, answer)
         stdout, stderr = opened.places.filled(value["stdout"]), opened.places.filled(value["stderr"])
     except OSError as error:
         if error.filename != command.program:

@@ -1,7 +1,8 @@
 """Writes the memos that ``direct`` reads; see the format there. A memo that can't be written is left out.
 
-What a memo rests on is looked at in this order: the identity of every file; then, anew, the key and the trace. So a
-file that changes meanwhile has another identity than the memo says, or another key.
+A memo is begun before the key is made, with the identity and the digest of every file that the key may rest on, and
+ended when the result is there, where all of them still are as they were: so they were that when the key was made. What
+the trace read is looked at once more after its identity was taken.
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ from typing import Any
 import msgspec
 from blake3 import blake3
 
-from cachec import __version__
-from cachec.base import fsio
+from cachec.base import __version__, fsio
 from cachec.commands.run import WATCHED_FILESYSTEMS
+from cachec.errors import StoreFault, UsageError
 from cachec.key.tools.elf import DEFAULT_FOLDERS, ElfError, read_elf
 from cachec.key.tools.executables import Finder, Program, interpreter_name, which
 from cachec.launcher import adapters, direct
@@ -24,8 +25,10 @@ from cachec.launcher.outputs import lock_of
 from cachec.launcher.request import LOCALE, environment, helper_path, keyed_variables
 from cachec.launcher.stage import Opened
 from cachec.launcher.stripping import wants_strip
-from cachec.model import Mode, Outcome, Reason, Trace
+from cachec.model import Entry, Mode, Outcome, Reason, Trace
+from cachec.stage.engine import Answer
 from cachec.stage.look import Looker
+from cachec.store.packing import unpack
 from cachec.store.store import Store
 
 #: Modes in which a hit may be handed out by a memo, and one written.
@@ -47,8 +50,8 @@ class _Unfit(Exception):
     """There is no memo for this one."""
 
 
-def remember(args: list[str], opened: Opened, command: Command, looker: Looker, arguments: dict[str, Any]) -> bool:
-    """Write the memo of a command line whose result is in the store; whether there is one now."""
+def begin(opened: Opened, command: Command) -> Draft | None:
+    """To be called before the key is made; None where there can be no memo of the command."""
     if (
         opened.settings.mode not in _MODES
         or opened.settings.log == "all"
@@ -56,46 +59,54 @@ def remember(args: list[str], opened: Opened, command: Command, looker: Looker, 
         or wants_strip(command)
         or command.options.hardlink
     ):
-        return False
+        return None
     try:
-        data = _Writer(opened, command, looker, arguments).data(args)
-        path = direct.memo_path(args, opened.variables, os.getcwd())
-        fsio.make_dir(os.path.dirname(path))
-        with fsio.Staging(os.path.dirname(path)) as staged:
-            staged.write(data)
-            staged.commit(path, mode=0o600, fsync=False)
-    except (_Unfit, OSError):
-        return False  # the whole road answers as well, only slower
-    return True
+        return Draft(opened, command)
+    except (_Unfit, OSError, UsageError):  # whoever makes the key tells of the last
+        return None  # the whole road answers as well, only slower
 
 
-class _Writer:
-    """The fields of one memo."""
+class Draft:
+    """A memo in the making: what its command rests on, as it was when this was made. Raises _Unfit, OSError."""
 
-    def __init__(self, opened: Opened, command: Command, looker: Looker, arguments: dict[str, Any]) -> None:
+    def __init__(self, opened: Opened, command: Command) -> None:
         self._opened = opened
         self._command = command
-        self._looker = looker
-        self._arguments = arguments
         self._digests = opened.store.digests
         self._mounts = fsio.Mounts()
         self._absent: dict[str, None] = {}
         self._folders: dict[str, dict[str, None]] = {}
         self._files: dict[str, str] = {}
         self._out: list[bytes] = []
+        self._collect()
+        self._before = {path: direct.identity(path) for path in (*self._files, *self._folders)}
 
-    def data(self, args: list[str]) -> bytes:
-        """The whole memo. Raises _Unfit, OSError."""
-        requests: Any = self._opened.requests
-        first = self._looker.look(requests.request(None, self._arguments))
-        if first.trace is None:
+    def write(self, args: list[str], looker: Looker, answer: Answer) -> bool:
+        """Write the memo of a command line whose result is in the store; whether there is one now."""
+        try:
+            data = self._data(args, looker, answer)
+            path = direct.memo_path(args, self._opened.variables, os.getcwd())
+            fsio.make_dir(os.path.dirname(path))
+            with fsio.Staging(os.path.dirname(path)) as staged:
+                staged.write(data)
+                staged.commit(path, mode=0o600, fsync=False)
+        except (_Unfit, OSError, StoreFault):
+            return False  # the whole road answers as well, only slower
+        return True
+
+    def _data(self, args: list[str], looker: Looker, answer: Answer) -> bytes:
+        """The whole memo."""
+        trace, key = answer.trace, answer.outcome.key
+        if trace is None:
             raise _Unfit
-        self._collect(first.trace)
+        for path, digest in self._files.items():
+            if digest and self._digests.of_installed(path) != digest:
+                raise _Unfit
+        self._collect_reads(trace)
         files = [(path, direct.identity(path), digest) for path, digest in self._files.items()]
         folders = [(path, direct.identity(path), names) for path, names in self._folders.items()]
-        request = requests.request(None, self._arguments, fresh=True)
-        second = self._looker.look(request)
-        if second.trace != first.trace:
+        is_same = all(self._before.get(path, found) == found for path, found, _ in (*files, *folders))
+        if not is_same or any(looker.present(read, {}) != read.digest for read in trace.reads):
             raise _Unfit
         self._request(args)
         self._list([[os.fsencode(path)] for path in self._absent])
@@ -111,9 +122,9 @@ class _Writer:
                 for path, found, digest in files
             ]
         )
-        self._row(self._opened.store, request.digest)
-        blobs = self._results(second.value)
-        outcome = Outcome(reason=Reason.HIT, stage=self._command.stage, key=request.digest, saved=second.trace.seconds)
+        self._row(self._opened.store, key, trace)
+        blobs = self._results(answer.value)
+        outcome = Outcome(reason=Reason.HIT, stage=self._command.stage, key=key, saved=trace.seconds)
         copy = self._opened.settings.stats_file
         self._put(msgspec.json.encode(outcome)[:-1], b"" if copy is None else os.fsencode(copy))
         fields = b"\0".join(self._out)
@@ -122,8 +133,8 @@ class _Writer:
 
     # --- what the result rests on
 
-    def _collect(self, trace: Trace) -> None:
-        command, places = self._command, self._opened.places
+    def _collect(self) -> None:
+        command = self._command
         for each in command.inputs:
             if os.path.isdir(each.path):
                 raise _Unfit  # all of a folder: the whole road looks into it
@@ -135,8 +146,12 @@ class _Writer:
             self._files[path] = self._digests.of_path(path)
         for path in (*command.undescribed, *command.absent):
             self._absent[path] = None
+        self._settings()
+        self._programs()
+
+    def _collect_reads(self, trace: Trace) -> None:
         for read in trace.reads:
-            path = places.present(read.where)
+            path = self._opened.places.present(read.where)
             if read.kind == "file":
                 self._files[path] = read.digest
             elif read.kind == "listing":
@@ -147,8 +162,6 @@ class _Writer:
                 self._folders.setdefault(os.path.dirname(path), {})[os.path.basename(path)] = None
             elif read.kind != "folder":
                 raise _Unfit
-        self._settings()
-        self._programs()
 
     def _settings(self) -> None:
         """The configuration files that are, or could be, in force, and the adapters."""
@@ -306,12 +319,12 @@ class _Writer:
         )
         self._put(b"%d" % len(cachec))
 
-    def _row(self, store: Store, key: str) -> None:
+    def _row(self, store: Store, key: str, trace: Trace) -> None:
         place = store.entry_row(key)
         file = os.path.join(store.folder, "index", "cache.db")
         found = direct.identity(file)
         row = store.index.read(place)
-        if row is None:
+        if row is None or trace not in unpack(row, Entry, key).traces:
             raise _Unfit
         is_tracked = self._mounts.kind(file) in fsio.TRACKED_FILESYSTEMS
         # Never 1: the next hit sees to that, when it finds the file settled and the row in it.

@@ -12,19 +12,15 @@ import msgspec
 from cachec import config
 from cachec.base.distributions import Distributions
 from cachec.base.hashing import FileDigests
-from cachec.config import Settings
-from cachec.events import EventLog
 from cachec.key.dependencies import Dependencies
 from cachec.key.request import Options as StageOptions
 from cachec.launcher.arguments import Command
 from cachec.launcher.places import Places, current_folder
 from cachec.launcher.request import CommandRequests
 from cachec.model import Read
+from cachec.opened import OpenedCache
 from cachec.programs.registry import Plugins
 from cachec.stage.engine import Engine
-from cachec.stage.look import Looker
-from cachec.stage.run import Tools
-from cachec.store.store import Store
 
 if TYPE_CHECKING:
     from cachec.commands.process import Ended
@@ -90,28 +86,22 @@ class PlacedDependencies(Dependencies):
         return super().present(msgspec.structs.replace(read, where=self._places.present(read.where)))
 
 
-class Opened:
+class Opened(OpenedCache):
     """The cache, opened for one command line in the current folder."""
 
     def __init__(self, overrides: Mapping[str, object], environ: Mapping[str, str]) -> None:
         """overrides: settings that win over the environment and the configuration file. Raises ConfigError."""
-        self.settings: Settings = config.load(overrides, environ=environ)
+        super().__init__(config.load(overrides, environ=environ))
         self.variables = dict(environ)
         cwd = current_folder(self.variables)
         base = self.settings.base_dir
         self.places = Places(None if base is None else os.fspath(base).rstrip("/") or None, cwd)
-        self.events = EventLog(self.settings.dir, log=self.settings.log, stats_file=self.settings.stats_file)
-        self.store = Store(
-            self.settings.dir, self.settings.namespace, fsync=self.settings.fsync, on_fault=self.events.note_fault
-        )
         self.requests = CommandRequests(self.store.digests, self.places, self.variables)
         self.environment = Environment(self.places, self.variables, self.store.digests)
 
-    def engine(self, command: Command) -> Engine:
+    def engine_for(self, command: Command) -> Engine:
         """The engine for a command."""
-        digests = self.store.digests
         plugins = Plugins(Distributions())  # those of this Python, wherever the compiler is from
-        dependencies = PlacedDependencies(self.places, self.requests.tool_keys(command), digests, self.variables)
-        looker = Looker(self.store, plugins, dependencies, lambda _weights, _name: None)
-        requests: Any = self.requests  # as far as the stage layer looks at them, they are Requests
-        return Engine(self.settings, Tools(self.store, digests, requests, plugins, looker), self.events)
+        tools = self.requests.tool_keys(command)
+        dependencies = PlacedDependencies(self.places, tools, self.store.digests, self.variables)
+        return self.engine(self.requests, plugins, dependencies, lambda _weights, _name: None)

@@ -11,7 +11,6 @@ from functools import cached_property
 import msgspec
 
 from cachec.errors import StoreFault, UsageError
-from cachec.maintain import bound
 from cachec.maintain.catalogue import Catalogue, Damaged, Item
 from cachec.maintain.collect import Collected, Collector
 from cachec.maintain.pins import Pins
@@ -19,7 +18,7 @@ from cachec.maintain.plans import OF_A_ROW, Plan, chosen_of
 from cachec.maintain.selector import Selector, matcher, names_in
 from cachec.maintain.stale import Staleness
 from cachec.model import BELOW_BASE, RECORD_VERSION, Digest, Fault
-from cachec.store import usage
+from cachec.store import bound, usage
 from cachec.store.packing import pack
 from cachec.store.store import Store
 from cachec.store.usage import Usage, occupied

@@ -10,8 +10,9 @@ from typing import Any
 from cachec.base import fsio
 from cachec.model import Part
 from cachec.recording import Recorder
+from cachec.reproduce.about import Failure
 from cachec.reproduce.archive import write
-from cachec.reproduce.pack import Failure, pack_failure
+from cachec.reproduce.pack import pack_failure
 from cachec.reproduce.recipe import recipe_of
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.-]+")

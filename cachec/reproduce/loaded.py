@@ -11,8 +11,9 @@ import msgspec
 from cachec.base.hashing import digest_bytes
 from cachec.errors import LinkError, ReproducerError
 from cachec.model import WeightSpec
+from cachec.reproduce.about import About
 from cachec.reproduce.archive import unpacked
-from cachec.reproduce.pack import ABOUT, RECIPE, WEIGHTS, About, decoded, manifests
+from cachec.reproduce.pack import ABOUT, RECIPE, WEIGHTS, decoded, manifests
 from cachec.reproduce.recipe import VERSION, FileRef, Recipe, Text, WeightFile
 from cachec.weights.manifest import Manifest
 

@@ -11,9 +11,9 @@ import msgspec
 
 from cachec.base.hashing import digest_bytes
 from cachec.errors import ReproducerError, StoreFault
-from cachec.model import Digest, Entry, Inline, Leaf, Node, Part, Record, Trace, WeightSpec, artifacts
+from cachec.model import Entry, Inline, Leaf, Node, Part, Record, Trace, WeightSpec, artifacts
 from cachec.model import Sequence as Several
-from cachec.reproduce import synthetic
+from cachec.reproduce.about import About, Expected, Failure
 from cachec.reproduce.archive import packed
 from cachec.reproduce.arguments import Items, Named, ProgramOf, Value, WeightsOf
 from cachec.reproduce.mlir import reproducer_of
@@ -31,46 +31,6 @@ README, ABOUT, RECIPE, WEIGHTS, STDERR = (
     "weights.safetensors",
     "stderr.txt",
 )
-
-
-class Expected(msgspec.Struct, frozen=True):
-    """One artifact that the run made. codec: what wrote it (``file``, ``program``, ...); ``inline`` for a value that is
-    none, whose digest is that of its stored form.
-    """
-
-    codec: str
-    digest: Digest
-    nbytes: int
-
-
-class Failure(msgspec.Struct, frozen=True):
-    """How a run failed. error: the class of what was raised; text: its message."""
-
-    error: str
-    text: str
-
-
-class About(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """``reproducer.json``: what the run was, for people, tools and the replay.
-
-    parts: of the key. mode: ``command``: the commands alone make the artifacts; ``python``: the stage has to be called.
-    reads: weights that the run read, by digest. given: weights whose real bytes are in the zip; the others are made
-    from the seed. missing: contents that could not be put in.
-    """
-
-    version: int
-    key: str
-    stage: str
-    mode: str
-    recipe: Digest
-    parts: tuple[Part, ...] = ()
-    expected: tuple[Expected, ...] = ()
-    failure: Failure | None = None
-    seed: int = synthetic.SEED
-    generator: int = 1
-    reads: dict[str, str] = {}
-    given: tuple[str, ...] = ()
-    missing: tuple[str, ...] = ()
 
 
 class Packed(NamedTuple):

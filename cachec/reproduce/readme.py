@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING
 
-from cachec import __version__
+from cachec.base import __version__
 from cachec.model import WeightSpec
+from cachec.reproduce.about import About
 from cachec.reproduce.arguments import CodeOf, FileOf, Items, Long, Named, ProgramOf, Scalar, Value, WeightsOf
 from cachec.reproduce.mlir import pipeline_of
 from cachec.reproduce.recipe import Command, Recipe, Text, folder_name
-
-if TYPE_CHECKING:
-    from cachec.reproduce.pack import About
 
 #: Parts of the key that are listed: what a person needs in order to have the same.
 _LISTED = (("tool/", "Tools"), ("ambient/", "Library settings"), ("env/", "Environment"), ("platform", "Platform"))

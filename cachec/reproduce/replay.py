@@ -25,9 +25,10 @@ from cachec.key.tools.tools import ToolKeys
 from cachec.model import WeightSpec
 from cachec.programs.registry import Plugins
 from cachec.recording import Recorder, recording
+from cachec.reproduce.about import Expected
 from cachec.reproduce.arguments import Maker
 from cachec.reproduce.loaded import Reproducer
-from cachec.reproduce.pack import Expected, expected_of, needed
+from cachec.reproduce.pack import expected_of, needed
 from cachec.reproduce.recipe import Command, FileRef, Text, Tool, folder_name
 from cachec.reproduce.synthetic import synthetic_weights
 from cachec.store.store import Store

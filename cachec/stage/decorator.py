@@ -70,20 +70,23 @@ class Stage(Generic[P, R]):
         """The function's result: from the cache where its key and what it read are unchanged."""
         if self._asynchronous:
             return cast("R", self._call_async(args, kwargs))
-        return cast("R", self._engine.call(self, (*self._before, *args), kwargs)[0])
+        return cast("R", self._engine.call(self, (*self._before, *args), kwargs).value)
 
     async def _call_async(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        return (await self._engine.call_async(self, (*self._before, *args), kwargs))[0]
+        return (await self._engine.call_async(self, (*self._before, *args), kwargs)).value
+
+    async def _both_async(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Outcome]:
+        return (await self._engine.call_async(self, (*self._before, *args), kwargs))[:2]
 
     def call(self, *args: P.args, **kwargs: P.kwargs) -> tuple[R, Outcome]:
         """The result and how the call ended; for an ``async def`` stage an awaitable of both."""
-        given = (*self._before, *args)
         if self._asynchronous:
-            return cast("tuple[R, Outcome]", self._engine.call_async(self, given, kwargs))
-        return self._engine.call(self, given, kwargs)
+            return cast("tuple[R, Outcome]", self._both_async(args, kwargs))
+        return self._engine.call(self, (*self._before, *args), kwargs)[:2]
 
     def check(self, *args: P.args, **kwargs: P.kwargs) -> Outcome:
-        """What a call would do, with its reason; nothing is run, stored or counted."""
+        """What a call would end with. Nothing is run, decoded, stored or counted; a call that can't be keyed ends with
+        ``error:usage``. Raises TypeError for arguments that the function does not take."""
         return self._engine.check(self, (*self._before, *args), kwargs)
 
     def why(self, *args: P.args, **kwargs: P.kwargs) -> str:

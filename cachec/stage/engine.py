@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from contextvars import ContextVar
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from cachec.base import oversight
 from cachec.config import Settings
 from cachec.errors import CacheMissError, StoreFault, UnstorableResult, UsageError
 from cachec.events import EventLog
 from cachec.key.request import Request
-from cachec.model import Fault, Mode, Outcome, Reason
+from cachec.model import Fault, Mode, Outcome, Reason, Trace
 from cachec.recording import recording
 from cachec.stage.binding import Binding
 from cachec.stage.look import Look
 from cachec.stage.run import Finished, Run, Tools
+from cachec.store.index import only_looking
 from cachec.store.locks import KeyLock
 
 if TYPE_CHECKING:
     from cachec.stage.verify import Audit
+
+T = TypeVar("T")
 
 #: Keys that this context is computing right now: a stage that reaches its own key again must not wait for itself.
 _computing: ContextVar[frozenset[str]] = ContextVar("cachec_computing", default=frozenset())
@@ -34,29 +36,27 @@ _POLL_SECONDS = (0.005, 0.2)
 _TELL_SECONDS = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class _Wait:
-    """An effect of the decision: let ``seconds`` pass."""
+class Answer(NamedTuple):
+    """How a call was answered. trace: of the run that the value is of, where it is in the store."""
 
-    seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class _Execute:
-    """An effect of the decision: run the stage and send its result back, or throw what it raised."""
-
-    run: Run
-    key: str
-    audit: Audit | None = None
-
-
-_Steps = Generator[_Wait | _Execute, Any, tuple[Any, Outcome]]
+    value: Any
+    outcome: Outcome
+    trace: Trace | None = None
 
 
 class Call:
     """One call of a stage, from its arguments to its outcome."""
 
-    def __init__(self, engine: Engine, stage: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        stage: Any,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        *,
+        asynchronous: bool = False,
+    ) -> None:
+        """asynchronous: whether the stage gives an awaitable, and waiting for a lock lets others go on."""
         self.engine = engine
         self.stage = stage
         self.started = time.perf_counter()
@@ -64,6 +64,8 @@ class Call:
         self.mode = oversight.current().mode or own
         self.binding: Binding = stage.binding
         self.arguments = self.binding.bind(args, kwargs)
+        self.asynchronous = asynchronous
+        self.stopped: StopIteration | None = None
         self._request: Request | None = None
         self._fault: Fault | None = None
 
@@ -73,15 +75,29 @@ class Call:
         assert self._request is not None
         return self._request
 
-    def look(self, *, counted: bool = True) -> Look:
+    def look(self) -> Look:
         """Key the call and look it up. A call that can't be keyed is counted, and raises its UsageError."""
         try:
             self._request = self.engine.tools.requests.request(self.stage, self.arguments)
         except UsageError as error:
-            if counted:
-                self.outcome(Reason.USAGE, detail=str(error))
+            self.outcome(Reason.USAGE, detail=str(error))
             raise
         return self.engine.tools.looker.look(self._request)
+
+    def check(self) -> Outcome:
+        """What the call would end with. Nothing is run, decoded, counted, leased or written."""
+        if self.mode is Mode.OFF:
+            return self.described(Reason.MODE_OFF)
+        with only_looking():
+            try:
+                self._request = self.engine.tools.requests.request(self.stage, self.arguments)
+            except UsageError as error:
+                return self.described(Reason.USAGE, detail=str(error))
+            look = self.engine.tools.looker.look(self._request, decode=False)
+            if look.trace is not None:
+                return self.described(Reason.HIT, saved=look.trace.seconds)
+            reason, detail = self.explain(look)
+            return self.described(reason, detail=detail)
 
     def run(self) -> Run:
         """A run of the stage, not started. One that can't be guarded is counted, and raises its UsageError."""
@@ -92,16 +108,20 @@ class Call:
             raise
 
     def explain(self, look: Look) -> tuple[Reason, str]:
-        """The reason of a miss; in mode ``require`` it is raised instead."""
-        reason, detail = self.engine.tools.looker.explain(self.keyed, self.stage.options.name, look)
+        """Why ``look`` missed. Raises nothing and counts nothing: a question may be asked in every mode."""
+        return self.engine.tools.looker.explain(self.keyed, self.stage.options.name, look)
+
+    def missed(self, look: Look) -> tuple[Reason, str]:
+        """The same for a call that goes on without a hit: a fault of the cache is counted, and its user warned."""
+        from cachec.stage.warn import warn_on_miss  # on a miss only
+
+        if look.trace is not None:
+            reason, detail = Reason.REFRESH, ""
+        else:
+            reason, detail = self.explain(look)
         if look.fault is not None:
             self.note(StoreFault(look.fault, look.detail))
-        if self.mode is Mode.REQUIRE:
-            self.outcome(Reason.REQUIRED, detail=f"{reason.value}: {detail}")
-            raise CacheMissError(
-                f"stage {self.stage.options.name} would miss in mode 'require' ({reason.value}: {detail}); "
-                "run it once in mode 'on', or warm the cache"
-            )
+        warn_on_miss(self.stage.options, self.arguments, self.keyed.found)
         return reason, detail
 
     def note(self, fault: StoreFault) -> None:
@@ -109,18 +129,18 @@ class Call:
         self._fault = fault.fault
         self.engine.events.note_fault(fault.fault, fault.detail)
 
-    def hit(self, look: Look) -> tuple[Any, Outcome]:
+    def hit(self, look: Look) -> Answer:
         """The result came from the cache."""
         assert look.trace is not None
-        return look.value, self.outcome(Reason.HIT, saved=look.trace.seconds)
+        return Answer(look.value, self.outcome(Reason.HIT, saved=look.trace.seconds), look.trace)
 
-    def ran(self, finished: Finished, reason: Reason, detail: str) -> tuple[Any, Outcome]:
+    def ran(self, finished: Finished, reason: Reason, detail: str) -> Answer:
         """The stage ran to its end."""
         if finished.changed:
             reason, detail = finished.kept_out, finished.changed
         if finished.fault is not None:
             self.note(StoreFault(finished.fault, finished.detail))
-        return finished.value, self.outcome(reason, detail=detail, stored=finished.stored)
+        return Answer(finished.value, self.outcome(reason, detail=detail, stored=finished.stored), finished.trace)
 
     def outcome(self, reason: Reason, *, detail: str = "", saved: float = 0.0, stored: bool = False) -> Outcome:
         """Count and log how the call ended."""
@@ -152,8 +172,8 @@ class Call:
 class Engine:
     """Runs calls of stages against one opened cache.
 
-    The decision is written once, as a generator that yields what takes time (waiting for a lock, running the stage);
-    ``call`` performs these effects by blocking, ``call_async`` by awaiting.
+    The decision is written once, as a coroutine. What takes time in it (waiting for a lock, running the stage) blocks
+    in the call of a synchronous stage, so that its coroutine ends without ever being suspended.
     """
 
     def __init__(self, settings: Settings, tools: Tools, events: EventLog) -> None:
@@ -161,149 +181,87 @@ class Engine:
         self.tools = tools
         self.events = events
 
-    def call(self, stage: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, Outcome]:
+    def call(self, stage: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Answer:
         """Answer one call of a synchronous stage."""
         call = Call(self, stage, args, kwargs)
-        if call.mode is Mode.OFF:
-            value = call.binding.call(stage.__wrapped__, call.arguments)
-            return value, call.outcome(Reason.MODE_OFF)
-        steps = self._decide(call)
+        answering = self._answer(call)
         try:
-            effect = next(steps)
-            while True:
-                try:
-                    if isinstance(effect, _Wait):
-                        time.sleep(effect.seconds)
-                        result = None
-                    else:
-                        with _running(effect):
-                            result = call.binding.call(stage.__wrapped__, effect.run.arguments)
-                except BaseException as error:  # noqa: BLE001 - handed to the decision, which raises it again
-                    effect = steps.throw(error)
-                else:
-                    effect = steps.send(result)
+            answering.send(None)
         except StopIteration as stop:
-            answer: tuple[Any, Outcome] = stop.value
+            answer: Answer = stop.value
             return answer
+        except RuntimeError:
+            if call.stopped is None:
+                raise
+        assert call.stopped is not None, "a synchronous stage was suspended"
+        raise call.stopped  # the stage's own, which a coroutine can't raise
 
-    async def call_async(self, stage: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, Outcome]:
+    async def call_async(self, stage: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Answer:
         """Answer one call of an ``async def`` stage."""
-        import asyncio  # slow to import, and whoever awaits this has it
-
-        call = Call(self, stage, args, kwargs)
-        if call.mode is Mode.OFF:
-            value = await call.binding.call(stage.__wrapped__, call.arguments)
-            return value, call.outcome(Reason.MODE_OFF)
-        steps = self._decide(call)
-        try:
-            effect = next(steps)
-            while True:
-                try:
-                    if isinstance(effect, _Wait):
-                        await asyncio.sleep(effect.seconds)
-                        result = None
-                    else:
-                        with _running(effect):
-                            result = await call.binding.call(stage.__wrapped__, effect.run.arguments)
-                except BaseException as error:  # noqa: BLE001 - handed to the decision, which raises it again
-                    effect = steps.throw(error)
-                else:
-                    effect = steps.send(result)
-        except StopIteration as stop:
-            answer: tuple[Any, Outcome] = stop.value
-            return answer
+        return await self._answer(Call(self, stage, args, kwargs, asynchronous=True))
 
     def check(self, stage: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Outcome:
         """What a call would do, without running or counting anything."""
-        call = Call(self, stage, args, kwargs)
-        if call.mode is Mode.OFF:
-            return call.described(Reason.MODE_OFF)
-        look = call.look(counted=False)
-        if look.trace is not None:
-            return call.described(Reason.HIT, saved=look.trace.seconds)
-        reason, detail = self.tools.looker.explain(call.keyed, stage.options.name, look)
-        return call.described(reason, detail=detail)
+        return Call(self, stage, args, kwargs).check()
 
     # --- the decision
 
-    def _decide(self, call: Call) -> _Steps:
+    async def _answer(self, call: Call) -> Answer:
+        if call.mode is Mode.OFF:
+            return Answer(await _result(call, call.arguments), call.outcome(Reason.MODE_OFF))
         look = call.look()
-        if look.trace is not None and call.mode not in {Mode.REFRESH, Mode.VERIFY}:
-            return call.hit(look)
         if look.trace is not None and call.mode is Mode.VERIFY:
-            return (yield from self._verify(call, look))
-        if look.trace is not None:
-            reason, detail = Reason.REFRESH, ""
-        else:
-            reason, detail = call.explain(look)
-        from cachec.stage.warn import warn_on_miss  # on a miss only
-
-        warn_on_miss(call.stage.options, call.arguments, call.keyed.found)
+            return await self._verify(call, look)
+        if look.trace is not None and call.mode is not Mode.REFRESH:
+            return call.hit(look)
+        if call.mode is Mode.REQUIRE:
+            raise _required(call, look)
         if call.mode is Mode.READ_ONLY:
-            return (yield from self._run(call, reason, detail, store=False))
-        lock = yield from self._lock(call)
+            return await self._run(call, look, store=False)
+        lock = await self._lock(call)
         try:
             if lock is not None and call.mode is not Mode.REFRESH:
                 # Also where there was no wait: another may have published and let go between the look and the lock.
                 again = self.tools.looker.look(call.keyed)
                 if again.trace is not None:
                     return call.hit(again)
-            return (yield from self._run(call, reason, detail, store=True))
+                if look.fault is None:
+                    look = again
+            return await self._run(call, look, store=True)
         finally:
             if lock is not None:
                 lock.release()
             self.tools.store.settle()
 
-    def _run(self, call: Call, reason: Reason, detail: str, *, store: bool) -> _Steps:
+    async def _run(self, call: Call, look: Look, *, store: bool) -> Answer:
+        reason, detail = call.missed(look)
         run = call.run()
-        result = yield from self._result(call, run)
-        try:
-            finished = run.finish(result, store=store)
-        except UnstorableResult as error:
-            call.outcome(Reason.USAGE, detail=str(error))
-            raise
-        except BaseException as error:  # a weight that the stage derives is made only when it is stored
-            _raised(call, run, error)
-            raise
+        finished = await _executed(call, run, lambda result: run.finish(result, store=store))
         return call.ran(finished, reason, detail)
 
-    def _result(self, call: Call, run: Run, audit: Audit | None = None) -> Generator[_Execute, Any, Any]:
-        """What the stage itself returns. What it raises is counted and raised."""
-        try:
-            return (yield _Execute(run, call.keyed.digest, audit))
-        except BaseException as error:
-            _raised(call, run, error)
-            raise
-
-    def _verify(self, call: Call, look: Look) -> _Steps:
+    async def _verify(self, call: Call, look: Look) -> Answer:
         """Run although there is a hit, and hold the two results against each other; the fresh one is returned."""
-        assert look.trace is not None
         from cachec.stage.verify import Audit, difference  # in this mode only
 
         run = call.run()
         audit = Audit(call.stage.options.name)
-        result = yield from self._result(call, run, audit)
-        try:
+
+        def compared(result: Any) -> tuple[str | None, str, Finished]:
             differs = difference(run, self.tools, call.stage.options, result, look)
             undeclared = audit.undeclared(run.recorder.reads()) if call.stage.audited else ""
-            finished = run.finish(result, store=False)
-        except UnstorableResult as error:
-            run.abandon()
-            call.outcome(Reason.USAGE, detail=str(error))
-            raise
-        except BaseException as error:
-            _raised(call, run, error)
-            raise
+            return differs, undeclared, run.finish(result, store=False)
+
+        differs, undeclared, finished = await _executed(call, run, compared, audit)
         if differs is None:
-            return finished.value, call.outcome(Reason.VERIFIED, detail=undeclared)
+            return Answer(finished.value, call.outcome(Reason.VERIFIED, detail=undeclared))
         try:
             self.tools.store.quarantine(call.keyed.digest, differs)
         except StoreFault as fault:
             call.note(fault)
         detail = f"{differs}; {undeclared}" if undeclared else differs
-        return finished.value, call.outcome(Reason.VERIFY_DIFFERS, detail=detail)
+        return Answer(finished.value, call.outcome(Reason.VERIFY_DIFFERS, detail=detail))
 
-    def _lock(self, call: Call) -> Generator[_Wait, None, KeyLock | None]:
+    async def _lock(self, call: Call) -> KeyLock | None:
         """The lock of the key; None where there is none to be had, and the stage then runs without."""
         key = call.keyed.digest
         if key in _computing.get():
@@ -319,12 +277,65 @@ class Engine:
                 if waited >= tell_at:
                     self.events.note_waiting(lock.holder(), waited)
                     tell_at = max(2 * waited, _TELL_SECONDS)
-                yield _Wait(min(pause, max(timeout - waited, 0.0)))
+                await _pause(call, min(pause, max(timeout - waited, 0.0)))
                 pause = min(pause * 2, _POLL_SECONDS[1])
         except StoreFault as fault:
             call.note(fault)
             return None
         return lock
+
+
+async def _pause(call: Call, seconds: float) -> None:
+    if call.asynchronous:
+        import asyncio  # slow to import, and whoever awaits this has it
+
+        await asyncio.sleep(seconds)
+    else:
+        time.sleep(seconds)
+
+
+async def _result(call: Call, arguments: Mapping[str, Any]) -> Any:
+    """What the stage itself returns."""
+    try:
+        result = call.binding.call(call.stage.__wrapped__, arguments)
+    except StopIteration as error:
+        call.stopped = error  # Python makes a RuntimeError of it on its way out of a coroutine
+        raise
+    return await result if call.asynchronous else result
+
+
+async def _executed(call: Call, run: Run, then: Callable[[Any], T], audit: Audit | None = None) -> T:
+    """Run the stage, and give what ``then`` makes of its result. What either raises is counted and raised."""
+    token = _computing.set(_computing.get() | {call.keyed.digest})
+    try:
+        with recording(run.recorder), audit or nullcontext():
+            result = await _result(call, run.arguments)
+    except BaseException as error:
+        _raised(call, run, call.stopped or error)
+        raise
+    finally:
+        _computing.reset(token)
+    try:
+        return then(result)
+    except UnstorableResult as error:
+        run.abandon()
+        call.outcome(Reason.USAGE, detail=str(error))
+        raise
+    except BaseException as error:  # a weight that the stage derives is made only when it is stored
+        _raised(call, run, error)
+        raise
+
+
+def _required(call: Call, look: Look) -> CacheMissError:
+    """What is raised in place of a run in mode ``require``; it is counted."""
+    reason, detail = call.explain(look)
+    if look.fault is not None:
+        call.note(StoreFault(look.fault, look.detail))
+    call.outcome(Reason.REQUIRED, detail=f"{reason.value}: {detail}")
+    return CacheMissError(
+        f"stage {call.stage.options.name} would miss in mode 'require' ({reason.value}: {detail}); "
+        "run it once in mode 'on', or warm the cache"
+    )
 
 
 def _raised(call: Call, run: Run, error: BaseException) -> None:
@@ -348,14 +359,3 @@ def _leave_reproducer(call: Call, run: Run, error: Exception) -> None:
         events.note_reproducer(f"no reproducer of the failure could be written: {problem}")
     else:
         events.note_reproducer(f"a reproducer of the failure is in {path}")
-
-
-@contextmanager
-def _running(effect: _Execute) -> Iterator[None]:
-    """The context that a stage runs in: its recorder, its key among those being computed, the audit in mode verify."""
-    token = _computing.set(_computing.get() | {effect.key})
-    try:
-        with recording(effect.run.recorder), effect.audit or nullcontext():
-            yield
-    finally:
-        _computing.reset(token)

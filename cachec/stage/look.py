@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cachec import codecs, recording
 from cachec.errors import StoreFault
 from cachec.key.dependencies import Dependencies
 from cachec.key.request import Request
-from cachec.model import Digest, Entry, Fault, Part, Read, Reason, Trace
+from cachec.model import Digest, Entry, Fault, Part, Read, Reason, Trace, artifacts
 from cachec.programs.registry import Plugins
 from cachec.stage.observing import Observing
 from cachec.store.store import Store
 from cachec.weights import WeightSet
 
-#: How many of a stage's newest entries a miss is held against: each costs a look-up.
-_CANDIDATES = 20
+if TYPE_CHECKING:
+    from cachec.store.recent import Recent
 
 #: What a fault of the store makes of the call that met it.
 _MISS_OF_FAULT = {
@@ -40,12 +40,11 @@ _CHANGED = {
 
 @dataclass(slots=True)
 class Look:
-    """What was found. ``trace`` and ``value`` are set on a hit; ``entry`` also where its traces no longer hold."""
+    """What was found. ``trace`` is set where it is a hit, ``value`` where that was decoded."""
 
     reason: Reason
     value: Any = None
     trace: Trace | None = None
-    entry: Entry | None = None
     detail: str = ""
     fault: Fault | None = None
 
@@ -67,21 +66,19 @@ class Looker:
         self._digest_of = digest_of
         self._observing = observing
 
-    def look(self, request: Request) -> Look:
-        """A hit with its decoded value, or the reason of the miss as far as the entry alone tells it."""
+    def look(self, request: Request, *, decode: bool = True) -> Look:
+        """A hit with its value, or the reason of the miss as far as the entry alone tells it.
+
+        decode: where False, the value is not made: it is only seen to that its artifacts are there and whole.
+        """
         try:
             entry = self._store.lookup(request.digest)
-            if entry is None:
-                self._store.index.refresh()  # the database may have been deleted or repaired beside us
-                entry = self._store.lookup(request.digest)
-            if entry is None:
-                return Look(Reason.FIRST_RUN)
-            return self._match(request, entry)
+            return Look(Reason.FIRST_RUN) if entry is None else self._match(request, entry, decode=decode)
         except StoreFault as fault:
             reason = _MISS_OF_FAULT.get(fault.fault, Reason.STORE_UNAVAILABLE)
             return Look(reason, detail=fault.detail, fault=fault.fault)
 
-    def _match(self, request: Request, entry: Entry) -> Look:
+    def _match(self, request: Request, entry: Entry, *, decode: bool) -> Look:
         weights = request.found.weights
         seen: dict[tuple[str, str, str], Digest | None] = {}
         changed: Read | None = None
@@ -94,20 +91,29 @@ class Looker:
                     changed = changed or read
                     break
             else:
-                value = codecs.decode(
-                    trace.value,
-                    self._store.objects,
-                    self._plugins.named,
-                    weights.__getitem__,
-                    trace.manifest,
-                    names=request.found.callers,
-                )
+                look = Look(Reason.HIT, trace=trace)
+                if decode:
+                    look.value = self.decode(request, trace)
+                else:
+                    for ref in artifacts(trace.value):
+                        self._store.objects.check(ref)
                 self._tell_outer(trace, request)
-                return Look(Reason.HIT, value, trace, entry)
+                return look
         if changed is None:
-            return Look(Reason.ENTRY_GONE, entry=entry, detail="the entry holds no trace")
+            return Look(Reason.ENTRY_GONE, detail="the entry holds no trace")
         reason = _CHANGED.get(changed.kind, Reason.DEPENDENCY_CHANGED)
-        return Look(reason, entry=entry, detail=_read_in_words(changed))
+        return Look(reason, detail=_read_in_words(changed))
+
+    def decode(self, request: Request, trace: Trace) -> Any:
+        """The result of a run, as this call gets it. Raises StoreFault."""
+        return codecs.decode(
+            trace.value,
+            self._store.objects,
+            self._plugins.named,
+            request.found.weights.__getitem__,
+            trace.manifest,
+            names=request.found.callers,
+        )
 
     def present(self, read: Read, weights: dict[str, WeightSet]) -> Digest | None:
         """The digest of what a trace read, as it is now; None where it is no longer there."""
@@ -139,26 +145,39 @@ class Looker:
         """Why ``look`` missed: for a key never seen, the first part that differs from the nearest entry's."""
         if look.reason is not Reason.FIRST_RUN:
             return look.reason, look.detail
-        from cachec.key.compare import first_difference, nearest  # on a miss only
+        from cachec.key.compare import first_difference  # on a miss only
 
-        candidates: list[tuple[str, tuple[Part, ...]]] = []
+        mine = request.parts()
         try:
             recent = self._store.recent(stage)
-            if request.digest in recent:
+            if request.digest in recent.keys:
                 return Reason.ENTRY_GONE, "the entry was invalidated or evicted"
-            for key in recent[:_CANDIDATES]:
-                entry = self._store.lookup(key)
-                if entry is not None:
-                    candidates.append((key, self._store.parts(entry)))
+            found = self._nearest(recent, mine)
         except StoreFault as fault:
-            if not candidates:
-                return Reason.FIRST_RUN, f"no earlier entry can be read ({fault.detail})"
-        mine = request.parts()
-        found = nearest(candidates, mine)
+            return Reason.FIRST_RUN, f"no earlier entry can be read ({fault.detail})"
         if found is None:
             return Reason.FIRST_RUN, "no entry of this stage yet"
         difference = first_difference(found[1], mine, lambda digest: self._fetch(digest, request))
         return difference.reason, difference.detail
+
+    def nearest(self, stage: str, parts: Sequence[Part]) -> tuple[Digest, tuple[Part, ...]] | None:
+        """Key and parts of the entry of a stage that is nearest to ``parts``; None where there is none. Reads one row.
+
+        Raises StoreFault where there are some, and no parts of any can be read.
+        """
+        return self._nearest(self._store.recent(stage), parts)
+
+    def _nearest(self, recent: Recent, parts: Sequence[Part]) -> tuple[Digest, tuple[Part, ...]] | None:
+        unreadable: StoreFault | None = None
+        for near in recent.nearest(parts):
+            try:
+                return near.key, self._store.parts(near)
+            except StoreFault as fault:
+                if fault.fault is not Fault.ARTIFACT_MISSING:  # that one was evicted
+                    unreadable = fault
+        if unreadable is not None:
+            raise unreadable
+        return None
 
     def _fetch(self, digest: Digest, request: Request) -> bytes | None:
         """Stripped IR or a manifest by digest: of the arguments, which may not be stored yet, else from the store."""

@@ -142,14 +142,7 @@ class Run:
             said = self._request.parts()
             parts = objects.add_bytes(msgspec.json.encode(Described(said, msgspec.Raw(recipe))))
             self._tools.store.publish(self._request.digest, options.name, options.tags, parts, trace, said=said)
-            finished.value = codecs.decode(
-                trace.value,
-                objects,
-                self._tools.plugins.named,
-                self._request.found.weights.__getitem__,
-                trace.manifest,
-                names=self._request.found.callers,
-            )
+            finished.value = self._tools.looker.decode(self._request, trace)
         except StoreFault as fault:
             finished.fault, finished.detail = fault.fault, fault.detail
             return

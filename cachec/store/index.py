@@ -18,6 +18,8 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Collection, Iterator
+from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -57,6 +59,20 @@ _SETTINGS: dict[str, object] = {
 }
 
 
+#: Whether this context may not leave anything in an index.
+_only_looking: ContextVar[bool] = ContextVar("cachec_only_looking", default=False)
+
+
+@contextmanager
+def only_looking() -> Iterator[None]:
+    """What this context learns of files while the body runs is not remembered: a question writes nothing."""
+    token = _only_looking.set(True)
+    try:
+        yield
+    finally:
+        _only_looking.reset(token)
+
+
 class Index(Protocol):
     """Byte strings by name. Every method raises StoreFault and nothing else where the index itself fails."""
 
@@ -81,8 +97,8 @@ class Index(Protocol):
     def atomically(self, change: Callable[[], T]) -> T:
         """Run ``change``, which reads, writes and deletes rows, as one transaction; it may be run twice."""
 
-    def refresh(self) -> None:
-        """Look whether the index on disk is still the one that is open."""
+    def version(self) -> object:
+        """Another value after each change, whoever's it was; None where that can't be told."""
 
     def recall(self, name: str) -> bytes | None:
         """``hashing.Memory``: the bytes under ``name``, or None; a fault is counted, not raised."""
@@ -128,6 +144,8 @@ class DiskcacheIndex:
     def read(self, key: str) -> bytes | None:
         """The value under ``key``, or None where there is no such row or no index yet."""
         rows = self._reader.select(_SELECT, (key,))
+        if not rows and self._reader.refresh():  # deleted or repaired beside us since it was opened
+            rows = self._reader.select(_SELECT, (key,))
         if not rows:
             return None
         mode, filename, value = rows[0]
@@ -163,9 +181,9 @@ class DiskcacheIndex:
                 plain = mode == _MODE_RAW and filename is None and type(value) is bytes
                 yield last.decode(errors="replace"), value if plain else None
 
-    def refresh(self) -> None:
-        """Close the connection if the file that it reads was deleted or replaced; the next read opens the new one."""
-        self._reader.refresh()
+    def version(self) -> tuple[int, int] | None:
+        """Another value after each transaction of any process; None where that can't be told."""
+        return self._reader.version()
 
     # --- writing
 
@@ -205,7 +223,7 @@ class DiskcacheIndex:
                 elif error.fault is not Fault.STORE_MISSING:
                     raise
             self._table = None
-            self.refresh()
+            self._reader.refresh()
             return self._transaction(change)
 
     def _transaction(self, change: Callable[[], T]) -> T:
@@ -216,7 +234,11 @@ class DiskcacheIndex:
         try:
             table = self._open_table()
             self._writing = True
-            with table.transact():
+            with ExitStack() as stack:
+                try:
+                    stack.enter_context(table.transact())
+                except AttributeError as error:  # a setting without a name, which diskcache takes for text
+                    raise StoreFault(Fault.INDEX_CORRUPT, f"{what} {self._file}: {error}") from error
                 result = change()
                 for name, value in pending.items():
                     self._set(name, value, _DIGEST_TAG)
@@ -236,7 +258,7 @@ class DiskcacheIndex:
     def _open_table(self) -> Any:
         """The diskcache.Cache of the file that is there now, made with mode 0600 where there is none."""
         self._reader.check_mount()
-        self.refresh()
+        self._reader.refresh()
         place = self._tried = self._reader.place()
         if self._table is not None and place is not None and place == self._table_of:
             if self._fsync:
@@ -350,8 +372,11 @@ class DiskcacheIndex:
     def remember(self, name: str, value: bytes) -> None:
         """Keep ``value`` under ``name``.
 
-        It is written with the next transaction, by ``close``, or when many have gathered: a hit writes nothing.
+        It is written with the next transaction, by ``close``, or when many have gathered: a hit writes nothing. In
+        ``only_looking`` it is forgotten.
         """
+        if _only_looking.get():
+            return
         self._pending[name] = value
         if len(self._pending) >= _PENDING_MAX:
             self._flush()

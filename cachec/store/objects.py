@@ -199,6 +199,18 @@ class Objects:
             pass  # cut while it was read: corrupt, as below
         return self._refuse(ref)
 
+    def check(self, ref: ArtifactRef) -> None:
+        """Raise as ``path`` does where an artifact is not there or not whole. Nothing is leased, removed or healed."""
+        text = self._path(ref.digest)
+        try:
+            if self._is_whole(text, ref, os.lstat(text)):
+                return
+        except FileNotFoundError as error:
+            raise StoreFault(Fault.ARTIFACT_MISSING, f"object {ref.digest} ({ref.size} bytes) is gone") from error
+        except OSError as error:
+            raise fsio.fault(error, f"reading object {ref.digest}") from error
+        raise StoreFault(Fault.ARTIFACT_CORRUPT, f"object {ref.digest} does not hold {ref.size} bytes of that digest")
+
     def read(self, ref: ArtifactRef) -> bytes:
         """The content of an artifact, checked against its digest; raises as ``path`` does."""
         data = self.content(ref.digest)

@@ -55,6 +55,7 @@ class Reader:
         self.lock = threading.RLock()
         self._connection: sqlite3.Connection | None = None
         self._connected_to: tuple[int, int] | None = None  # device and inode
+        self._connections = 0
         self._frozen: Identity | None = None  # of the file, where it is read with immutable=1
         self._pid = os.getpid()
         self._inherited: list[sqlite3.Connection] = []
@@ -70,11 +71,22 @@ class Reader:
             except OSError as error:
                 raise fsio.fault(error, "reading the index") from error
 
-    def refresh(self) -> None:
-        """Close the connection if the file that it reads was deleted or replaced; the next read opens the new one."""
+    def version(self) -> tuple[int, int] | None:
+        """Another value after each transaction, whoever's it was; None where that can't be told. Raises StoreFault."""
         with self.lock:
-            if self._connection is not None and self.place() != self._connected_to:
-                self.disconnect()
+            rows = self.select("PRAGMA data_version", ())
+            return None if self._frozen is not None else (self._connections, rows[0][0] if rows else -1)
+
+    def refresh(self) -> bool:
+        """Close the connection if the file that it reads was deleted or replaced; the next read opens the new one.
+
+        Returns whether it was.
+        """
+        with self.lock:
+            if self._connection is None or self.place() == self._connected_to:
+                return False
+            self.disconnect()
+            return True
 
     def _select(self, statement: str, values: tuple[str | bytes, ...]) -> list[Any]:
         """All rows, with the read lock held."""
@@ -157,6 +169,7 @@ class Reader:
             connection.close()
             raise self.fault(error, "opening the index") from error
         self._connection, self._connected_to, self._frozen = connection, place, frozen
+        self._connections += 1
         return connection
 
     def disconnect(self) -> None:

@@ -5,7 +5,7 @@
 Rows of the index, all with the stage as their tag:
 
     entry:<namespace>:<key>         an Entry
-    recent:<namespace>:<stage>      a Recent
+    recent:<namespace>:<stage>      a Recent: see recent.py
     summary:<namespace>:<key>       a Summary, and with it facts:<digest>: see summaries.py
     quarantine:<namespace>:<key>    a Quarantined: out of reach of every lookup
 
@@ -25,6 +25,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import msgspec
 
@@ -40,7 +41,6 @@ from cachec.model import (
     Entry,
     Fault,
     Part,
-    Recent,
     Trace,
     artifacts,
 )
@@ -53,10 +53,12 @@ from cachec.store.packing import pack, unpack
 from cachec.store.summaries import Told, told
 from cachec.store.usage import Usage
 
-#: Keys kept in the recent row of a stage.
-RECENT_KEYS = 64
+if TYPE_CHECKING:
+    from cachec.store.recent import Near, Recent
 
 FOLDERS = ("index", "objects", "trees", "leases", "locks", "tmp", "log", "weights")
+
+T = TypeVar("T")
 
 #: Decoded entries, and decoded lists of parts, kept in memory.
 _DECODED_MAX = 1024
@@ -72,6 +74,14 @@ class Quarantined(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
     time: float
     row: bytes
+
+
+class _Known(NamedTuple):
+    """A row of an entry as it was read. version: of the index before that."""
+
+    version: object
+    row: bytes | None
+    entry: Entry | None
 
 
 class Store:
@@ -112,56 +122,64 @@ class Store:
         self._quarantine = f"quarantine:{self.quoted}"
         self._bound: Callable[[Store, Usage | None], object] | None = None
         self._published: tuple[Usage | None, ...] = ()  # the size of the store, as the last publication left it
-        self._decoded: OrderedDict[str, tuple[bytes, Entry]] = OrderedDict()
+        self._decoded: OrderedDict[str, _Known] = OrderedDict()
         self._decoded_lock = threading.Lock()
         self._parts: OrderedDict[str, tuple[Part, ...]] = OrderedDict()
 
     # --- looking up
 
     def lookup(self, key: str) -> Entry | None:
-        """The entry under ``key``, or None. The index is read each time; an equal row is not decoded again.
+        """The entry under ``key``, or None.
 
+        Its row is read unless nobody has changed the index since the last time; an equal row is not decoded again.
         Raises StoreFault ROW_REFUSED, ROW_CORRUPT, ROW_VERSION or ROW_FOREIGN for a row that can't be used.
         """
-        row = self.index.read(self._entry + key)
-        if row is None:
-            self.index.refresh()  # the file may have been deleted or replaced since it was opened
-            row = self.index.read(self._entry + key)
-            if row is None:
-                return None
-        return self._decode(key, row)
-
-    def _decode(self, key: str, row: bytes) -> Entry:
+        version = self.index.version()
         with self._decoded_lock:
             known = self._decoded.get(key)
-            if known is not None and known[0] == row:
-                self._decoded.move_to_end(key)
-                return known[1]
-        entry = unpack(row, Entry, key)
-        if entry.key != key:
-            raise StoreFault(Fault.ROW_FOREIGN, f"the row of {key} holds the entry of {entry.key}")
+        if known is not None and version is not None and known.version == version:
+            return known.entry
+        row = self.index.read(self._entry + key)
+        if row is not None:
+            return self._decode(key, row, version)
+        self._keep(key, _Known(version, None, None))
+        return None
+
+    def _decode(self, key: str, row: bytes, version: object = None) -> Entry:
         with self._decoded_lock:
-            self._decoded[key] = row, entry
+            known = self._decoded.get(key)
+        entry = known.entry if known is not None and known.row == row else None
+        if entry is None:
+            entry = unpack(row, Entry, key)
+            if entry.key != key:
+                raise StoreFault(Fault.ROW_FOREIGN, f"the row of {key} holds the entry of {entry.key}")
+        self._keep(key, _Known(version, row, entry))
+        return entry
+
+    def _keep(self, key: str, known: _Known) -> None:
+        with self._decoded_lock:
+            self._decoded[key] = known
+            self._decoded.move_to_end(key)
             if len(self._decoded) > _DECODED_MAX:
                 self._decoded.popitem(last=False)
-        return entry
 
     def entry_row(self, key: str) -> str:
         """The name of the row that holds the entry of ``key``."""
         return self._entry + key
 
-    def recent(self, stage: str) -> tuple[Digest, ...]:
-        """The newest keys of a stage, newest first, 64 at most."""
-        row = self.index.read(self._recent + stage)
-        return () if row is None else self._recent_of(stage, row)
+    def recent(self, stage: str) -> Recent:
+        """The newest keys of a stage, and how near each is to another. Raises StoreFault."""
+        from cachec.store.recent import Recent  # on a miss only
 
-    def _recent_of(self, stage: str, row: bytes) -> tuple[Digest, ...]:
+        row = self.index.read(self._recent + stage)
+        if row is None:
+            return Recent(version=RECORD_VERSION, stage=stage)
         found = unpack(row, Recent, stage)
         if found.stage != stage:
             raise StoreFault(Fault.ROW_FOREIGN, f"the recent row of {stage} is that of {found.stage}")
-        return found.keys
+        return found
 
-    def parts(self, entry: Entry) -> tuple[Part, ...]:
+    def parts(self, entry: Entry | Near) -> tuple[Part, ...]:
         """The named parts of an entry's key. Raises StoreFault where their artifact is gone or is no list of parts."""
         known = self._parts.get(entry.parts.digest)
         if known is not None:
@@ -252,17 +270,20 @@ class Store:
         A present row that can't be used is counted and replaced.
         """
 
+        from cachec.store.recent import Recent
+
         def change() -> Usage | None:
-            older = [old for old in self._present_traces(key) if old.reads != trace.reads]
+            entry = self._readable(lambda: self.lookup(key))
+            older = [old for old in (entry.traces if entry is not None else ()) if old.reads != trace.reads]
             traces = (trace, *older)[:MAX_TRACES]
             entry = Entry(version=RECORD_VERSION, key=key, stage=stage, tags=tuple(tags), parts=parts, traces=traces)
             self.index.write(self._entry + key, pack(entry), stage)
-            if summary is not None:
-                self.summarise(self.quoted + key, summary, stage)
-            keys = (key, *(old for old in self._present_keys(stage) if old != key))[:RECENT_KEYS]
-            recent = Recent(version=RECORD_VERSION, stage=stage, keys=keys)
+            if said is not None:
+                self.summarise(self.quoted + key, told(key, said), stage)
+            recent = self._readable(lambda: self.recent(stage)) or Recent(version=RECORD_VERSION, stage=stage)
+            recent = recent.with_newest(key, parts, said or ())
             self.index.write(self._recent + stage, pack(recent), stage)
-            known = self._known_usage()
+            known = self._readable(self.usage)
             if known is None:
                 return None
             grown = known.grown(added)
@@ -270,7 +291,11 @@ class Store:
             return grown
 
         self.prepare()
-        summary = self._told(key, parts, said)
+        if said is None:
+            try:
+                said = self.parts_of(parts)
+            except StoreFault as fault:
+                self._on_fault(fault.fault, fault.detail)  # a search reads the parts then, and finds the same fault
         added = self.objects.written()
         try:
             found = self.index.atomically(change)
@@ -278,13 +303,6 @@ class Store:
             self.objects.count(added)  # they are there: the next publication tells
             raise
         self._published = (found,)
-
-    def _told(self, key: Digest, parts: ArtifactRef, said: Sequence[Part] | None) -> Told | None:
-        try:
-            return told(key, self.parts_of(parts) if said is None else said)
-        except StoreFault as fault:
-            self._on_fault(fault.fault, fault.detail)  # a search reads the parts then, and finds the same fault
-            return None
 
     def summarise(self, name: str, summary: Told, stage: str) -> None:
         """Write the rows of a summary. name: namespace and key, as in the name of the entry's row."""
@@ -303,13 +321,6 @@ class Store:
         """How large the store is; None where nobody has measured it yet."""
         row = self.index.read(usage.ROW)
         return None if row is None else unpack(row, Usage, usage.ROW)
-
-    def _known_usage(self) -> Usage | None:
-        try:
-            return self.usage()
-        except StoreFault as fault:
-            self._get_over(fault)
-            return None
 
     def keep_bound(self, bound: Callable[[Store, Usage | None], object]) -> None:
         """Let ``bound`` be called by ``settle``, with this store and its size (None where that is not known)."""
@@ -374,25 +385,15 @@ class Store:
         """Write what is still to be remembered, and let go of the files."""
         self.index.close()
 
-    def _present_traces(self, key: Digest) -> tuple[Trace, ...]:
+    def _readable(self, read: Callable[[], T]) -> T | None:
+        """What ``read`` gives; None for a damaged row, which is counted and overwritten. Any other fault is raised."""
         try:
-            row = self.index.read(self._entry + key)
-            return () if row is None else self._decode(key, row).traces
+            return read()
         except StoreFault as fault:
-            return self._get_over(fault)
-
-    def _present_keys(self, stage: str) -> tuple[Digest, ...]:
-        try:
-            return self.recent(stage)
-        except StoreFault as fault:
-            return self._get_over(fault)
-
-    def _get_over(self, fault: StoreFault) -> tuple[()]:
-        """A damaged row is counted and overwritten; any other fault ends the publication."""
-        if fault.fault not in {Fault.ROW_CORRUPT, Fault.ROW_VERSION, Fault.ROW_FOREIGN, Fault.ROW_REFUSED}:
-            raise fault
-        self._on_fault(fault.fault, fault.detail)
-        return ()
+            if fault.fault not in {Fault.ROW_CORRUPT, Fault.ROW_VERSION, Fault.ROW_FOREIGN, Fault.ROW_REFUSED}:
+                raise
+            self._on_fault(fault.fault, fault.detail)
+            return None
 
 
 def references(entry: Entry) -> Iterator[ArtifactRef]:

@@ -12,8 +12,9 @@ import pytest
 
 import cachec
 from cachec.errors import StoreFault
-from cachec.maintain import Maintainer, bound
+from cachec.maintain import Maintainer
 from cachec.model import Fault
+from cachec.store import bound
 from cachec.store.usage import Usage
 
 from .conftest import Yard, key_of
@@ -144,7 +145,7 @@ def test_a_publication_within_the_limit_looks_at_nothing(cache: cachec.Cache, mo
     monkeypatch.setattr("cachec.maintain.collect.Collector.run", refuse)
     build(2)
     assert cache.store.usage() is not None
-    monkeypatch.setattr("cachec.maintain.bound.limit", refuse)
+    monkeypatch.setattr("cachec.store.bound.limit", refuse)
     build(2)  # a hit does not even ask
 
 

@@ -32,7 +32,8 @@ from cachec.model import (
     Weights,
     WeightSpec,
 )
-from cachec.store.store import FOLDERS, RECENT_KEYS, Store, references
+from cachec.store.recent import MAX_KEYS
+from cachec.store.store import FOLDERS, Store, references
 
 K = "0123456789abcdef" * 4
 OTHER = "f" * 64
@@ -60,14 +61,14 @@ def test_an_entry_comes_back_here_and_in_a_new_process(store: Store, tmp_path: P
     publisher.assert_right(store, K)
     publisher.assert_right(Store(tmp_path), K)
     assert store.lookup(OTHER) is None
-    assert store.recent(publisher.stage) == (K,)
-    assert store.recent("another") == ()
+    assert store.recent(publisher.stage).keys == (K,)
+    assert store.recent("another").keys == ()
 
 
 def test_opening_and_looking_up_make_nothing(tmp_path: Path) -> None:
     store = Store(tmp_path / "store")
     assert store.lookup(K) is None
-    assert store.recent("s") == ()
+    assert store.recent("s").keys == ()
     assert list(store.entries()) == []
     assert store.content(K) is None
     store.close()
@@ -118,13 +119,13 @@ def test_traces_are_newest_first_and_equal_reads_give_way(store: Store, publishe
 def test_recent_keys_are_newest_first_without_repeats(
     store: Store, inline: Callable[[str], Trace], no_parts: ArtifactRef, key: Callable[[int], str]
 ) -> None:
-    for number in [*range(RECENT_KEYS + 6), 10, 11]:
+    for number in [*range(MAX_KEYS + 6), 10, 11]:
         store.publish(key(number), "s", (), no_parts, inline("x"))
     store.publish(key(1000), "t", (), no_parts, inline("x"))
-    recent = store.recent("s")
-    assert recent[:3] == (key(11), key(10), key(RECENT_KEYS + 5))
-    assert len(recent) == len(set(recent)) == RECENT_KEYS
-    assert store.recent("t") == (key(1000),)
+    recent = store.recent("s").keys
+    assert recent[:3] == (key(11), key(10), key(MAX_KEYS + 5))
+    assert len(recent) == len(set(recent)) == MAX_KEYS
+    assert store.recent("t").keys == (key(1000),)
 
 
 def test_namespaces_do_not_meet(tmp_path: Path, publisher: Any, inline: Any, no_parts: ArtifactRef) -> None:
@@ -132,8 +133,8 @@ def test_namespaces_do_not_meet(tmp_path: Path, publisher: Any, inline: Any, no_
     publisher.publish(stores[0], K)
     assert [store.lookup(K) is not None for store in stores] == [True, False, False, False]
     stores[0].publish(OTHER, "b:s", (), no_parts, inline("x"))
-    assert stores[0].recent("b:s") == (OTHER,)
-    assert stores[1].recent("s") == ()
+    assert stores[0].recent("b:s").keys == (OTHER,)
+    assert stores[1].recent("s").keys == ()
     publisher.publish(stores[1], K)
     assert stores[0].invalidate(K)
     publisher.assert_right(stores[1], K)
@@ -310,7 +311,7 @@ def test_a_row_that_diskcache_would_run_or_follow_is_refused_counted_and_replace
     publisher.publish(store, K)
     assert faults == [Fault.ROW_REFUSED] * 3  # entries(), and both rows of publish()
     publisher.assert_right(store, K)
-    assert store.recent(publisher.stage) == (K,)
+    assert store.recent(publisher.stage).keys == (K,)
 
 
 def test_a_bad_row_can_be_put_away(store: Store, publisher: Any, rows: Any) -> None:
@@ -331,7 +332,7 @@ def test_a_bad_recent_row_is_replaced(store: Store, faults: list[Fault], publish
     store.index.write(f"recent:default:{publisher.stage}", b"garbage", "s")
     assert fault_of(lambda: store.recent(publisher.stage)) is Fault.ROW_CORRUPT
     publisher.publish(store, OTHER)
-    assert store.recent(publisher.stage) == (OTHER,)
+    assert store.recent(publisher.stage).keys == (OTHER,)
     assert faults == [Fault.ROW_CORRUPT]
     row = store.index.read(f"recent:default:{publisher.stage}")
     assert row is not None

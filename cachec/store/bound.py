@@ -33,3 +33,9 @@ def limit(max_size: int, folder: Path, nbytes: int) -> int | None:
 def is_due(found: Usage, limit: int) -> bool:
     """Whether a ``gc`` may help: over the limit, and by a tenth of it over what the last one could not go below."""
     return found.nbytes > max(limit, found.rest + int(limit * (1 - LOW_WATER)) if found.rest else limit)
+
+
+def is_over(found: Usage, max_size: int, folder: Path) -> bool:
+    """Whether a store of this size is to come down. Raises StoreFault as ``limit``."""
+    allowed = limit(max_size, folder, found.nbytes)
+    return allowed is not None and is_due(found, allowed)

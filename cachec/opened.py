@@ -1,0 +1,58 @@
+"""The composition root: one opened cache, for the stages of a ``Cache`` and for the commands of the launcher."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from cachec.config import Settings
+from cachec.events import EventLog
+from cachec.key.dependencies import Dependencies
+from cachec.model import Digest, Fault
+from cachec.programs.registry import Plugins
+from cachec.stage.engine import Engine
+from cachec.stage.look import Looker
+from cachec.stage.observing import Observing
+from cachec.stage.run import Tools
+from cachec.store.store import Store
+from cachec.store.usage import Usage
+from cachec.weights import WeightSet
+
+
+class OpenedCache:
+    """The store and the log of one cache. Nothing is read or made before something is asked of them."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.events = EventLog(settings.dir, log=settings.log, stats_file=settings.stats_file)
+        self.store = Store(settings.dir, settings.namespace, fsync=settings.fsync, on_fault=self.events.note_fault)
+        self.store.keep_bound(_bound(settings.max_size, self.events.note_fault))
+
+    def engine(
+        self,
+        requests: Any,
+        plugins: Plugins,
+        dependencies: Dependencies,
+        digest_of: Callable[[WeightSet, str], Digest | None],
+        observing: Observing | None = None,
+    ) -> Engine:
+        """The engine. requests: a ``key.request.Requests``, or what stands for one. digest_of: of a weight, by name.
+        observing: what becomes of observations and paths; None where commands are run, which tell what they read."""
+        looker = Looker(self.store, plugins, dependencies, digest_of, observing)
+        tools = Tools(self.store, self.store.digests, requests, plugins, looker, observing)
+        return Engine(self.settings, tools, self.events)
+
+
+def _bound(max_size: int, on_fault: Callable[[Fault, str], None]) -> Callable[[Store, Usage | None], None]:
+    """What a publication calls, so that the store stays within its size. It holds no store: that would be a cycle."""
+
+    def keep(store: Store, found: Usage | None) -> None:
+        from cachec.store.bound import is_over  # after a miss only
+
+        if found is not None and not is_over(found, max_size, store.folder):
+            return
+        from cachec.maintain.maintainer import Maintainer  # takes milliseconds to import
+
+        Maintainer(store, max_size=max_size, on_fault=on_fault).keep_bound(found)
+
+    return keep

@@ -1,0 +1,241 @@
+"""What a look costs: rows read, keys made, results decoded, leases written; and that a question changes nothing."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import cachec
+from cachec import Reason
+from cachec.key.request import Requests
+from cachec.stage.look import Looker
+from cachec.store.index import DiskcacheIndex
+from cachec.store.leases import Leases
+
+
+class Counts:
+    """How often the real ones were used: rows by their names, calls by theirs."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.rows: Counter[str] = Counter()
+        self.calls: Counter[str] = Counter()
+        read = DiskcacheIndex.read
+
+        def counted(index: DiskcacheIndex, key: str) -> bytes | None:
+            self.rows[key] += 1
+            return read(index, key)
+
+        monkeypatch.setattr(DiskcacheIndex, "read", counted)
+        for owner, name in (
+            (Requests, "request"),
+            (Looker, "decode"),
+            (Looker, "explain"),
+            (Leases, "take"),
+            (DiskcacheIndex, "atomically"),
+        ):
+            monkeypatch.setattr(owner, name, self._counting(name, getattr(owner, name)))
+
+    def _counting(self, name: str, real: Callable[..., Any]) -> Callable[..., Any]:
+        def counted(*args: Any, **kwargs: Any) -> Any:
+            self.calls[name] += 1
+            return real(*args, **kwargs)
+
+        return counted
+
+    def clear(self) -> None:
+        self.rows.clear()
+        self.calls.clear()
+
+
+@pytest.fixture
+def counts(monkeypatch: pytest.MonkeyPatch) -> Counts:
+    return Counts(monkeypatch)
+
+
+@pytest.fixture
+def stage(cache: cachec.Cache) -> Any:
+    @cache.stage(name="stage")
+    def stage(n: int, option: str = "") -> bytes:
+        return b"%d " % n + os.urandom(100_000)
+
+    return stage
+
+
+def files(folder: Path) -> dict[str, tuple[int, int]]:
+    """Everything in a store, but for what SQLite makes and removes while somebody reads."""
+    found = {path: path.stat() for path in folder.rglob("*") if not path.name.endswith(("-wal", "-shm"))}
+    return {str(path): (stat.st_size, stat.st_mtime_ns) for path, stat in found.items() if path.is_file()}
+
+
+@pytest.mark.parametrize("reopen", [False, True])
+def test_a_miss_reads_six_rows_at_most_and_none_more_than_twice(
+    cache: cachec.Cache, stage: Any, counts: Counts, reopen: bool
+) -> None:
+    for number in range(30):
+        counts.clear()
+        _, outcome = cache.call(stage, number)
+        assert outcome.stored
+        assert counts.rows.total() <= 6, counts.rows
+        assert max(counts.rows.values()) <= 2, counts.rows
+        assert counts.calls["explain"] == counts.calls["decode"] == 1
+        if reopen:
+            cache.close()
+
+
+def test_a_publication_reads_each_row_once_though_others_wrote_meanwhile(cache: cachec.Cache, counts: Counts) -> None:
+    other = cachec.Cache(cache.dir, log="off")
+
+    @other.stage(name="beside")
+    def beside(n: int) -> int:
+        return n
+
+    @cache.stage(name="slow", ignore=["counts"])
+    def slow(n: int, counts: Any) -> int:
+        beside(n)
+        counts.clear()
+        return n
+
+    for number in range(3):
+        _, outcome = cache.call(slow, number, counts)
+        assert counts.rows[f"entry:default:{outcome.key}"] == 1  # what others invalidated is not put back
+        assert counts.rows.total() <= 4, counts.rows
+        assert max(counts.rows.values()) == 1, counts.rows
+
+
+def test_a_hit_reads_one_row_and_none_where_nothing_was_written(
+    cache: cachec.Cache, stage: Any, counts: Counts
+) -> None:
+    stage(1)
+    cache.close()
+    counts.clear()
+    stage(1)
+    assert [name for name in counts.rows if not name.startswith("digest:")] == [f"entry:default:{stage.key(1)}"]
+    counts.clear()
+    assert cache.call(stage, 1)[1].hit
+    assert counts.rows.total() == 0
+    assert counts.calls == {"request": 1, "decode": 1}
+
+
+def test_who_waits_and_then_hits_explains_nothing(cache: cachec.Cache, counts: Counts) -> None:
+    begun = threading.Event()
+
+    @cache.stage(name="slow", version="1")
+    def slow(n: int) -> int:
+        begun.set()
+        while waiting.is_alive() and not has_looked.wait(0.01):
+            pass
+        return n
+
+    has_looked = threading.Event()
+    look = Looker.look
+
+    def looked(looker: Looker, *args: Any, **kwargs: Any) -> Any:
+        found = look(looker, *args, **kwargs)
+        if threading.current_thread() is waiting:
+            has_looked.set()
+        return found
+
+    outcomes = []
+    waiting = threading.Thread(target=lambda: outcomes.append(cache.call(slow, 1)[1]))
+    running = threading.Thread(target=lambda: outcomes.append(cache.call(slow, 1)[1]))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Looker, "look", looked)
+        running.start()
+        begun.wait()
+        waiting.start()
+        running.join()
+        waiting.join()
+    assert sorted(outcome.reason.kind for outcome in outcomes) == ["hit", "miss"]
+    assert counts.calls["explain"] == 1
+
+
+@pytest.mark.parametrize("mode", ["on", "require", "read-only", "refresh", "verify"])
+def test_a_question_decodes_leases_and_writes_nothing_and_never_raises(
+    cache: cachec.Cache, counts: Counts, mode: str, tmp_path: Path
+) -> None:
+    source = tmp_path / "source"
+    source.write_bytes(b"x" * 100)
+    os.utime(source, (1, 1))
+
+    def make(mode: str | None, of: cachec.Cache = cache) -> Any:
+        @of.stage(name="stage", mode=mode, version="1")
+        def stage(path: Path, n: object) -> tuple[bytes, cachec.Dir]:
+            out = tmp_path / f"out{n}"
+            out.mkdir()
+            (out / "x").write_bytes(os.urandom(5000))
+            return os.urandom(100_000), cachec.Dir(out)
+
+        return stage
+
+    make(None)(source, 1)
+    cache.close()
+    before = files(cache.dir)
+    fresh = cachec.Cache(cache.dir, log="off")
+    asked = make(mode, fresh)
+    counts.clear()
+    assert asked.check(source, 1).reason is Reason.HIT
+    assert asked.check(source, 2).reason is Reason.OPTION_CHANGED
+    assert asked.why(source, 2).startswith("miss:option-changed: n: 1 -> 2")
+    unkeyable = asked.check(source, object())
+    assert (unkeyable.reason, unkeyable.key) == (Reason.USAGE, "")
+    assert asked.why(source, object()).startswith("error:usage: ")
+    fresh.close()
+    assert files(cache.dir) == before
+    assert counts.calls.keys() == {"request", "explain"}
+
+
+def test_a_question_sees_a_damaged_artifact_and_leaves_it(cache: cachec.Cache, stage: Any) -> None:
+    value = stage(1)
+    [path] = [path for path in (cache.dir / "objects").rglob("*") if path.is_file() and path.read_bytes() == value]
+    path.chmod(0o600)
+    path.write_bytes(b"x" * len(value))
+    assert stage.check(1).reason is Reason.ARTIFACT_CORRUPT
+    assert path.exists()
+    path.unlink()
+    assert stage.check(1).reason is Reason.ARTIFACT_MISSING
+
+
+def test_an_invalidation_during_a_run_is_not_undone(cache: cachec.Cache, tmp_path: Path) -> None:
+    """What the look saw is not what a publication keeps: traces that were forgotten meanwhile stay forgotten."""
+    read = tmp_path / "read"
+
+    @cache.stage(name="stage", version="1")
+    def stage(n: int) -> bytes:
+        cachec.depends(read)
+        other = cachec.Cache(cache.dir, log="off")
+        if read.read_text() == "two":
+            [entry] = other.store.entries()
+            assert other.store.invalidate(entry.key)
+        return os.urandom(8)
+
+    read.write_text("one")
+    stage(1)
+    read.write_text("two")
+    stage(1)
+    [entry] = cache.store.entries()
+    assert len(entry.traces) == 1
+
+
+def test_the_stages_own_stop_iteration_passes_through(cache: cachec.Cache) -> None:
+    own = StopIteration("own")
+
+    @cache.stage(name="stage", version="1", mode="off")
+    def off(n: int) -> int:
+        raise own
+
+    @cache.stage(name="stage", version="1")
+    def on(n: int) -> int:
+        raise own
+
+    for stage in (off, on):
+        with pytest.raises(StopIteration) as caught:
+            stage(1)
+        assert caught.value is own
+        assert own.__context__ is None
+    assert cache.events.counts[Reason.STAGE_RAISED] == 1
