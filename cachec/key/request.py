@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from operator import is_
@@ -14,10 +14,10 @@ from cachec.base.hashing import FileDigests, Hasher, digest_bytes, frame
 from cachec.errors import UsageError
 from cachec.key.arguments import ArgumentKeys, Found, Payload, dir_digest
 from cachec.key.code.fingerprint import CodeKey, CodeKeys, Coverage
-from cachec.key.tools.environment import environment_parts
+from cachec.key.tools.environment import environment_parts, variable_digest
 from cachec.key.tools.platform import platform_part
 from cachec.key.tools.tools import ToolKeys
-from cachec.model import Part
+from cachec.model import Part, Read
 from cachec.programs.registry import Plugins
 
 #: Bump it when the meaning of a key changes: every older entry is then a miss.
@@ -125,12 +125,30 @@ class Requests:
         pending: list[Any] = [request.stage, *request.found.stages]
         for each in pending:
             code = self.code_of(each)
+            coverage.stages.append(each)
             coverage.add(code)
             coverage.distributions.update(tool for tool in each.options.tools if isinstance(tool, str))
             pending += [stage for stage in code.stages if not any(stage is one for one in pending)]
         for code in request.found.callables:
             coverage.add(code)
         return coverage
+
+    def stage_reads(self, stage: StageLike) -> Iterator[Read]:
+        """What the key of a stage holds beside its code, as reads of another that called it."""
+        options = stage.options
+        for name in sorted(self.code_of(stage).distributions):
+            yield Read("distribution", name, "", self._tools.metadata(name))
+        for tool in options.tools:
+            if isinstance(tool, str) and self._distributions.find(tool) is not None:
+                yield Read("distribution", tool, "", self._tools.metadata(tool))
+            else:
+                yield Read("tool", os.fspath(tool), "", self._tools.executable(tool).digest)
+        for name in options.env:
+            yield Read("env", name, "", variable_digest(name, os.environ))
+        for item in options.depends:
+            if isinstance(item, str | os.PathLike):
+                for path in _files_in(os.path.abspath(item)):
+                    yield Read("file", path, "", self._digests.of_path(path))
 
     def code_of(self, stage: StageLike) -> CodeKey:
         """The code that a stage reaches."""
@@ -201,6 +219,13 @@ class Requests:
         for name in sorted(speaking):
             for setting, value in sorted(speaking[name].ambient().items()):
                 yield _text_part(f"ambient/{name}/{setting}", value, value)
+
+
+def _files_in(place: str) -> Iterator[str]:
+    if not os.path.isdir(place):
+        yield place
+    for folder, _, names in os.walk(place):
+        yield from (os.path.join(folder, name) for name in names)
 
 
 def _same(old: Sequence[Part], new: Sequence[Part]) -> bool:

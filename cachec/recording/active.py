@@ -31,8 +31,10 @@ class Active:
         return self._outermost > 1
 
     def here(self) -> tuple[Observed, ...]:
-        """Who observes what happens in this thread now."""
-        return _here.get() or self._all
+        """Who observes what happens in this thread now. A task may outlive the run that made its context: what it does
+        later could be anybody's."""
+        every = self._all
+        return tuple(each for each in _here.get() if any(each is one for one in every)) or every
 
     def enter(self, observed: Observed, arm: Callable[[bool], None]) -> Callable[[], None]:
         """Begin to observe; returns what ends it. ``arm`` is told whether there is anything to be observed by then."""

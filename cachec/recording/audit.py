@@ -14,12 +14,11 @@ from typing import Any
 
 from cachec.base.distributions import OWN_FOLDER
 from cachec.recording.active import Active, active
-from cachec.recording.observed import Observed
+from cachec.recording.frames import asker
+from cachec.recording.observed import Observed, opening
 
-#: Opens a file for writing alone.
-_WRITES = os.O_WRONLY
-#: Makes or empties a file whatever else it is opened for.
-_MAKES = os.O_TRUNC | os.O_EXCL
+#: Empties a file, or makes one that must not be there.
+_EMPTIES = os.O_TRUNC | os.O_EXCL
 #: Modules whose frames read a module's own code: that counts as an import, not as a file.
 _IMPORTERS = ("<frozen importlib._bootstrap_external>", "<frozen importlib._bootstrap>", "<frozen zipimport>")
 #: What can't be read again alike: named, never refused.
@@ -28,6 +27,9 @@ _SOCKETS = frozenset({"socket.connect", "socket.getaddrinfo", "urllib.Request"})
 #: Events whose first argument is a path that comes to be: written, made, or moved there.
 _MADE = {"os.mkdir": 0, "tempfile.mkdtemp": 0, "tempfile.mkstemp": 0, "os.rename": 1, "os.link": 1, "os.symlink": 1}
 _LISTED = frozenset({"os.listdir", "os.scandir"})
+#: What these read and run is not observed.
+_PROGRAMS = frozenset({"subprocess.Popen", "os.posix_spawn", "os.exec", "os.system"})
+_PROCESSES = frozenset({"os.fork", "os.forkpty"})
 
 
 class AuditObserver:
@@ -47,41 +49,63 @@ class AuditObserver:
         if not self._on:
             return
         if event == "open":
-            self._opened(args)
+            self._opened(args, sys._getframe(1))
         elif event == "import":
-            self._imported(str(args[0]))
-        elif event in _LISTED and not _by_importer(sys._getframe(1)):
-            self._each(lambda observed, path: observed.listed.setdefault(path), args[0] or os.curdir)
+            self._imported(str(args[0]), sys._getframe(1))
+        elif event in _LISTED:
+            frame = sys._getframe(1)
+            if not _by_importer(frame) and not _by_cachec(frame):
+                self._each(_listed, args[0] or os.curdir)
         elif event in _MADE:
-            self._each(lambda observed, path: observed.made.setdefault(path), args[_MADE[event]])
+            self._each(_made, args[_MADE[event]])
         elif event in _SOCKETS:
-            for observed in self._runs.here():
-                observed.unrepeatable.setdefault(f"a connection ({event})")
+            self._unrepeatable(f"a connection ({event})", sys._getframe(1))
+        elif event in _PROGRAMS or event in _PROCESSES:
+            self._started(event, args, sys._getframe(1))
 
-    def _opened(self, args: tuple[Any, ...]) -> None:
-        flags = args[2] if len(args) > 2 and isinstance(args[2], int) else 0
-        if flags & _MAKES or flags & _WRITES:
-            self._each(lambda observed, path: observed.made.setdefault(path), args[0])
-        elif _by_importer(sys._getframe(2)):
-            self._each(lambda observed, path: observed.sources.setdefault(path), args[0])
-        elif not _for_messages(sys._getframe(2)) and not _by_cachec(sys._getframe(2)):
-            self._each(_opened, args[0])
+    def _opened(self, args: tuple[Any, ...], frame: FrameType) -> None:
+        path, flags = args[0], args[2] if len(args) > 2 and isinstance(args[2], int) else 0
+        if isinstance(path, int) or path is None:
+            return  # a descriptor was opened by a path before
+        if flags & _EMPTIES or (flags & os.O_CREAT and not os.path.lexists(path)):
+            self._each(_made, path)
+        elif flags & os.O_WRONLY:
+            return  # what is there is not looked at
+        elif _by_importer(frame):
+            self._each(lambda observed, place: observed.sources.setdefault(place), path)
+        elif not _for_messages(frame) and not _by_cachec(frame):
+            if os.fsdecode(path).startswith(_UNREPEATABLE):
+                if path != os.devnull:
+                    self._unrepeatable(os.fsdecode(path), frame)
+            else:
+                self._each(_read, path)
 
-    def _each(self, note: Callable[[Observed, str], Any], path: object) -> None:
-        """``note`` an absolute path with every run that is active here; a descriptor was opened by a path before."""
+    def _each(self, note: Callable[[Observed, str], object], path: object) -> None:
+        """``note`` an absolute path with every run that is active here."""
         if isinstance(path, int) or path is None:
             return
         try:
-            text = os.fsdecode(path)  # type: ignore[arg-type]
-            place = text if text.startswith("/") else os.path.join(os.getcwd(), text)
+            place = os.path.normpath(os.path.join(os.getcwd(), os.fsdecode(path)))  # type: ignore[arg-type]
         except (TypeError, OSError):
             return  # no path, or the current folder is gone: the call fails by itself
         for observed in self._runs.here():
-            note(observed, os.path.normpath(place))
+            note(observed, place)
 
-    def _imported(self, name: str) -> None:
+    def _unrepeatable(self, what: str, frame: FrameType) -> None:
+        """What a library looks at for itself, such as the number of processors, is its own business."""
+        if asker(frame, self._is_project) is not None:
+            for observed in self._runs.here():
+                observed.unrepeatable.setdefault(what)
+
+    def _started(self, event: str, args: tuple[Any, ...], frame: FrameType) -> None:
+        if not _by_cachec(frame):
+            program = args[0] if args and event in _PROGRAMS else None
+            told = os.fsdecode(program) if isinstance(program, str | bytes | os.PathLike) else f"a process ({event})"
+            for observed in self._runs.here():
+                observed.started.setdefault(told)
+
+    def _imported(self, name: str, frame: FrameType | None) -> None:
         """A module is looked for that is not in ``sys.modules``; it counts where project code asks for it."""
-        frame: FrameType | None = sys._getframe(2)
         while frame is not None and frame.f_code.co_filename.startswith(("<frozen importlib", "<frozen zipimport")):
             frame = frame.f_back
         while frame is not None and frame.f_globals.get("__name__") in {"importlib", "pkgutil", "runpy"}:
@@ -89,6 +113,27 @@ class AuditObserver:
         if frame is not None and self._is_project(frame.f_code.co_filename):
             for observed in self._runs.here():
                 observed.imported.setdefault(name)
+
+
+def _made(observed: Observed, path: str) -> None:
+    observed.made.setdefault(path)
+
+
+def _read(observed: Observed, path: str) -> None:
+    if not observed.own(path):
+        found = opening(path)
+        if found is None:
+            observed.absent.setdefault(path)
+        else:
+            observed.opened.setdefault(path, found)
+
+
+def _listed(observed: Observed, path: str) -> None:
+    if path not in observed.listed and not observed.own(path):
+        try:
+            observed.listed[path] = tuple(os.listdir(path))
+        except OSError:
+            return  # the call itself fails too
 
 
 def _by_importer(frame: FrameType | None) -> bool:
@@ -108,20 +153,13 @@ def _for_messages(frame: FrameType | None) -> bool:
 
 
 def _by_cachec(frame: FrameType | None) -> bool:
-    """Whether cachec itself opens: what that means for a run its handles record."""
+    """Whether cachec itself looks: what that means for a run its handles record."""
     library = os.path.dirname(os.__file__)
     while frame is not None and frame.f_code.co_filename.startswith(("<frozen", library + "/")):
         if "-packages/" in frame.f_code.co_filename:
             return False
         frame = frame.f_back
     return frame is not None and frame.f_code.co_filename.startswith(OWN_FOLDER)
-
-
-def _opened(observed: Observed, path: str) -> None:
-    if path.startswith(_UNREPEATABLE):
-        observed.unrepeatable.setdefault(path)
-    elif not observed.own(path):
-        (observed.opened if os.path.lexists(path) else observed.absent).setdefault(path)
 
 
 @lru_cache(maxsize=1)

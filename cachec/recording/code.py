@@ -15,6 +15,8 @@ from types import CodeType, FrameType
 from typing import Any
 
 from cachec.recording.active import Active, active
+from cachec.recording.frames import asker
+from cachec.recording.looks import look_of
 from cachec.recording.observed import Ran
 
 #: Tool ids of PEP 669 that no kind of tool has by convention (0 debugger, 1 coverage, 2 profiler, 5 optimiser).
@@ -33,6 +35,7 @@ class CodeObserver:
         self._is_project: Callable[[str], bool] = lambda _name: True
         self._tool: int | None = None
         self._profiled: dict[int, Any] = {}
+        self._for_threads: Any = None
 
     def arm(self, is_project: Callable[[str], bool], on: bool) -> None:
         """A run begins (``on``), or the last one has ended."""
@@ -43,6 +46,11 @@ class CodeObserver:
             self._profile()
         else:
             self._unprofile()
+
+    def blind(self) -> str:
+        """Why code runs unseen in this thread while there are runs; empty where it is seen."""
+        seen = self._tool is not None or sys.getprofile() == self._called
+        return "" if seen else "a profiler has the one place that there is for what tells which code runs"
 
     # --- PEP 669
 
@@ -70,9 +78,11 @@ class CodeObserver:
             _MONITORING.restart_events()
 
     def _started(self, code: CodeType, _offset: int) -> Any:
+        frame = sys._getframe(1)
         if not self._project(code):
-            return _MONITORING.DISABLE
-        self._note(code, sys._getframe(1))
+            # What is looked at is another thing with each call.
+            return None if self._looked(code, frame) else _MONITORING.DISABLE
+        self._note(code, frame)
         # What two runs do at once must be told to each: it may not be disabled for the second by the first.
         return None if self._runs.several else _MONITORING.DISABLE
 
@@ -81,10 +91,12 @@ class CodeObserver:
     def _profile(self) -> None:
         """Observe this thread and those that it starts, until no run is left; another's profile function goes on."""
         earlier = sys.getprofile()
-        if getattr(earlier, "__self__", None) is self:
-            return
+        if earlier == self._called or not (earlier is None or callable(earlier)):
+            return  # cProfile's can't be called, and this run is not to be left out of its figures
         self._profiled[threading.get_ident()] = earlier
-        threading.setprofile(self._called)
+        if threading.getprofile() != self._called:
+            self._for_threads = threading.getprofile()
+            threading.setprofile(self._called)
         sys.setprofile(self._called)
 
     def _called(self, frame: FrameType, event: str, argument: Any) -> None:
@@ -92,17 +104,20 @@ class CodeObserver:
         earlier = self._profiled.get(threading.get_ident())
         if not runs:
             self._unprofile()
-        elif event == "call" and self._project(frame.f_code):
-            self._note(frame.f_code, frame)
+        elif event == "call":
+            if self._project(frame.f_code):
+                self._note(frame.f_code, frame)
+            else:
+                self._looked(frame.f_code, frame)
         if earlier is not None:
             earlier(frame, event, argument)
 
     def _unprofile(self) -> None:
-        """Give this thread its own profile function back, and new threads none."""
+        """Give this thread and new ones their own profile functions back."""
         if sys.getprofile() == self._called:
             sys.setprofile(self._profiled.pop(threading.get_ident(), None))
         if threading.getprofile() == self._called:
-            threading.setprofile(None)
+            threading.setprofile(self._for_threads)
 
     # --- both
 
@@ -112,6 +127,14 @@ class CodeObserver:
         if found is None:
             found = self._kinds[name] = self._is_project(name)
         return found
+
+    def _looked(self, code: CodeType, frame: FrameType) -> bool:
+        """Whether this is code of Python's library that looks at something; it is noted if the project asks."""
+        look = look_of(code, frame)
+        if look is not None and asker(frame.f_back, self._is_project) is not None:
+            for observed in self._runs.here():
+                look(observed, frame)
+        return look is not None
 
     def _note(self, code: CodeType, frame: FrameType) -> None:
         for observed in self._runs.here():

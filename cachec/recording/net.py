@@ -45,6 +45,7 @@ class Net:
         try:
             yield self.observed
         finally:
+            self.observed.blind = self.observed.blind or code_observer().blind()
             leave()
 
     def _arm(self, on: bool) -> None:

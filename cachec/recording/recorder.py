@@ -7,11 +7,13 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cachec.base.hashing import EMPTY, FileDigests
 from cachec.model import Read, Reason
-from cachec.recording.net import Net
+
+if TYPE_CHECKING:
+    from cachec.recording.net import Net  # on a miss only
 
 _current: ContextVar[Recorder | None] = ContextVar("cachec_recorder", default=None)
 
@@ -117,6 +119,13 @@ class Recorder:
     def seen(self, read: Read) -> None:
         """This was looked at: by the run itself, or by the one whose stored result it took."""
         self._pass_on(read)
+
+    def nested(self, stage: Any) -> None:
+        """The run called another stage: whatever is in the key of that counts, whether it ran or not."""
+        if self.net is not None:
+            self.net.observed.stages.setdefault(id(stage), stage)
+        if self._parent is not None:
+            self._parent.nested(stage)
 
     def keep_out(self, reason: Reason, detail: str) -> None:
         """What this run made must not be stored; the first reason counts."""

@@ -3,7 +3,7 @@
 ``os.environ`` is given a class that tells, and its own back when the last run ends. A look counts where the nearest
 code that is not Python's own library is a project's: what a library looks up for itself is its plugin's to declare.
 The whole environment taken at once (``dict(os.environ)``, ``{**os.environ}``, as one does to start a program) is no
-look at each variable.
+look at each variable: that is named in mode ``verify``.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from cachec.recording.active import Active, active
+from cachec.recording.frames import asker
 
 if TYPE_CHECKING:
     _Environ = os._Environ[str]
@@ -27,16 +28,21 @@ class _Telling(_Environ):
     """The environment while a run is active; instances are made by changing the class of ``os.environ``."""
 
     def __getitem__(self, key: str) -> str:
-        variables().looked_up(key, sys._getframe(1))
-        return super().__getitem__(key)
+        try:
+            value = super().__getitem__(key)
+        except KeyError:
+            variables().looked_up(key, None, sys._getframe(1))
+            raise
+        variables().looked_up(key, value, sys._getframe(1))
+        return value
 
     def __setitem__(self, key: str, value: str) -> None:
         variables().set(key)
         super().__setitem__(key, value)
 
-    def __contains__(self, key: object) -> bool:
-        variables().looked_up(key, sys._getframe(1))
-        return super().__contains__(key)
+    def __delitem__(self, key: str) -> None:
+        variables().set(key)
+        super().__delitem__(key)
 
     def __iter__(self) -> Iterator[str]:
         variables().taken_whole(sys._getframe(1))
@@ -59,14 +65,14 @@ class Variables:
         if type(os.environ) in {_Environ, _Telling} and type(os.environ) is not wanted:
             os.environ.__class__ = wanted
 
-    def looked_up(self, name: object, frame: FrameType) -> None:
-        """``frame`` asks for a variable."""
-        asking = self._asking(frame)
-        if asking is None or not isinstance(name, str) or (id(asking), asking.f_lasti) == self._whole:
+    def looked_up(self, name: str, value: str | None, frame: FrameType) -> None:
+        """``frame`` asks for a variable, and gets this value."""
+        asking = asker(frame, self._is_project)
+        if asking is None or (id(asking), asking.f_lasti) == self._whole:
             return
         for observed in self._runs.here():
             if name not in observed.fixed:
-                observed.variables.setdefault(name)
+                observed.variables.setdefault(name, value)
 
     def set(self, name: str) -> None:
         """The run itself says what a variable is from here on."""
@@ -75,28 +81,11 @@ class Variables:
 
     def taken_whole(self, frame: FrameType) -> None:
         """``frame`` goes through all names."""
-        asking = self._asking(frame)
+        asking = asker(frame, self._is_project)
         self._whole = None if asking is None else (id(asking), asking.f_lasti)
-
-    def _asking(self, frame: FrameType | None) -> FrameType | None:
-        """The nearest frame outside of Python's own library where it is a project's, else None."""
-        library = _library()
-        while frame is not None:
-            name = frame.f_code.co_filename
-            if not name.startswith(library):
-                return frame if self._is_project(name) else None
-            frame = frame.f_back
-        return None
-
-
-@lru_cache(maxsize=1)
-def _library() -> tuple[str, ...]:
-    folder = os.path.dirname(os.__file__)
-    return ("<frozen", os.path.join(folder, "os.py"), *(os.path.join(folder, each) for each in _HELPERS))
-
-
-#: Modules of the standard library that look a variable up for who calls them: ``expandvars``, ``Path.home``.
-_HELPERS = ("posixpath.py", "genericpath.py", "pathlib", "_collections_abc.py", "collections", "configparser.py")
+        if asking is not None:
+            for observed in self._runs.here():
+                observed.copied = True
 
 
 @lru_cache(maxsize=1)

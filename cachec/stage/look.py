@@ -137,6 +137,7 @@ class Looker:
     def _tell_outer(self, trace: Trace, request: Request) -> None:
         outer = recording.current()
         if outer is not None:
+            outer.nested(request.stage)
             for read in trace.reads:
                 if read.kind != "weight":  # the handles of the outer stage have recorded those themselves
                     outer.seen(self.resolved(read, request))
@@ -206,6 +207,7 @@ def _read_in_words(read: Read) -> str:
     verb = {
         "file": "has other content",
         "absent": "is there now",
+        "there": "is gone, or something else",
         "listing": "lists other names",
         "tool": "is another build",
         "env": "has another value",

@@ -13,7 +13,7 @@ from cachec import codecs, recording
 from cachec.base.hashing import FileDigests
 from cachec.errors import LinkError, StoreFault, UnkeyableArgument, UsageError
 from cachec.key.request import Request, Requests, StageLike
-from cachec.model import ArtifactRef, Described, Fault, Reason, Trace
+from cachec.model import ArtifactRef, Described, Fault, Read, Reason, Trace
 from cachec.programs.registry import Plugins
 from cachec.recording import Recorder
 from cachec.stage.guard import callers_weights, renamed, replace_weights
@@ -54,14 +54,26 @@ class Run:
     """The run of one stage for one request. Use ``arguments`` inside ``recording.recording(run.recorder)``, then
     ``finish`` or ``abandon``."""
 
-    def __init__(self, tools: Tools, stage: StageLike, request: Request, arguments: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        tools: Tools,
+        stage: StageLike,
+        request: Request,
+        arguments: Mapping[str, Any],
+        *,
+        watched: bool = False,
+    ) -> None:
+        """watched: observe the run even where nothing of it is recorded."""
         self._tools = tools
         self._stage = stage
         self._request = request
         self._given = arguments
         self._guarded: dict[str, WeightSet] = {}
-        net = tools.observing.net(request) if tools.observing is not None else None
-        self.recorder = Recorder(stage.options.name, recording.current(), tools.digests, net)
+        outer = recording.current()
+        if outer is not None:
+            outer.nested(stage)
+        net = tools.observing.net(request, always=watched) if tools.observing is not None else None
+        self.recorder = Recorder(stage.options.name, outer, tools.digests, net)
         ignored = stage.options.ignore
         self.arguments = {
             name: value if name in ignored else replace_weights(value, name, self._guard)
@@ -72,6 +84,7 @@ class Run:
         unguarded = request.found.weights.keys() ^ self._guarded.keys()
         if unguarded:
             raise _unguardable(min(unguarded))
+        self._seen: frozenset[Read] = frozenset()
         self._started = time.perf_counter()
 
     def _guard(self, weights: WeightSet, path: str) -> WeightSet:
@@ -97,7 +110,7 @@ class Run:
             # Encoded first: weights that the stage derived are made now, and what they read counts too.
             node = self._encoded(finished) if store else None
             if store and self._tools.observing is not None:
-                self._tools.observing.collect(self._request, self.recorder)
+                self._seen = self._tools.observing.collect(self._request, self.recorder)
             kept_out = self.recorder.kept_out()
             if kept_out is not None:
                 finished.kept_out, finished.changed = kept_out
@@ -189,7 +202,7 @@ class Run:
             if replaced is not None:
                 return f"{where}: {replaced} was replaced or written to"
         for read in self.recorder.reads():
-            if self._tools.looker.present(read, weights) != read.digest:
+            if read not in self._seen and self._tools.looker.present(read, weights) != read.digest:
                 return f"{read.kind} {read.name or read.where} has other content now"
         try:
             again = self._tools.requests.request(self._stage, self._given, fresh=True)

@@ -72,12 +72,17 @@ class CodeKey:
 class Coverage:
     """What a key holds of code, so that what ran beyond it can be told. Grows by the code keys of one request."""
 
-    __slots__ = ("_codes", "_lines", "distributions")
+    __slots__ = ("_codes", "_lines", "distributions", "stages")
 
     def __init__(self) -> None:
         self._lines: dict[str, set[tuple[int, int]]] = {}
         self._codes: set[tuple[str, CodeType]] = set()
         self.distributions: set[str] = set()
+        self.stages: list[object] = []
+
+    def holds_stage(self, stage: object) -> bool:
+        """Whether a stage is there, with all that it is declared to depend on."""
+        return any(each is stage for each in self.stages)
 
     def add(self, key: CodeKey) -> None:
         """All that a code key holds."""
@@ -93,6 +98,10 @@ class Coverage:
     def holds_line(self, path: str, line: int) -> bool:
         """Whether the statement at a line of the file, as it is now, is there with what it names."""
         return any(first <= line <= last for first, last in self._lines.get(path, ()))
+
+    def holds_whole(self, path: str) -> bool:
+        """Whether all of this module is there."""
+        return any(last == sys.maxsize for _, last in self._lines.get(path, ()))
 
     def holds_some(self, path: str) -> bool:
         """Whether names of this module were followed: what importing it does is there then."""
@@ -224,14 +233,15 @@ class CodeKeys:
         return _Known(_key(graph), graph.watch, tuple(altered.names))
 
     def in_process(self, module: str, name: str) -> CodeKey | None:
-        """The key of what a module of this process holds under a name; None where there is none."""
+        """The key of what a module of this process holds under a name, of the whole module where that is empty; None
+        where there is none."""
         found = sys.modules.get(module)
         main = sys.modules.get("__main__")
         if main is not None and module_name(vars(main)) == module:
             found = main
-        if found is None or name not in vars(found):
+        if found is None or (name and name not in vars(found)):
             return None
-        return self.of(vars(found)[name], has_version=True)
+        return self.of(vars(found)[name] if name else found, has_version=True)  # type: ignore[arg-type]
 
 
 class _Altered:

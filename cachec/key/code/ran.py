@@ -17,8 +17,10 @@ from typing import NamedTuple
 
 from cachec.base.anchors import Anchors
 from cachec.base.hashing import Hasher
+from cachec.key.code.codeobjects import code_uses
 from cachec.key.code.fingerprint import CodeKeys, Coverage
 from cachec.key.code.graph import module_name
+from cachec.key.code.modules import absolute
 from cachec.model import Read, Reason
 from cachec.recording.observed import Observed, Ran
 
@@ -40,7 +42,8 @@ class Seen(NamedTuple):
 class RanKeys:
     """Turns observations into reads, and tells what such a read would be now. One an opened cache.
 
-    tool: the digest of a distribution by name. own: folders whose files are the cache's.
+    tool: the digest of a distribution by name, of all that are installed for ``*``; raises UsageError for one whose
+    files are not listed. own: folders whose files are the cache's.
     """
 
     def __init__(self, code: CodeKeys, tool: Callable[[str], str], own: tuple[str, ...]) -> None:
@@ -59,23 +62,16 @@ class RanKeys:
                 reads.update(dict.fromkeys(self._ran(ran, coverage, anchors, loaded)))
             for name in list(observed.imported):
                 reads.update(dict.fromkeys(self._imported(name, coverage)))
+            for name in list(observed.named):
+                reads.update(dict.fromkeys(self._named(name, coverage, anchors, loaded)))
         except Lost as lost:
             return Seen((), (Reason.UNNAMED_CODE, str(lost)))
+        for name in observed.installed.keys() - coverage.distributions:
+            reads[Read("distribution", name, "", self._tool(name))] = None
         return Seen(tuple(reads))
 
-    def files(self, observed: Observed) -> Iterator[str]:
-        """The files and absent files that a run looked at, and that are no tool's, the cache's or the run's own."""
-        for path in (*observed.opened, *observed.absent):
-            if not self._is_elsewhere(path) and not observed.own(path):
-                yield path
-
-    def folders(self, observed: Observed) -> Iterator[str]:
-        """The folders that a run listed, likewise."""
-        for path in list(observed.listed):
-            if not self._is_elsewhere(os.path.join(path, "")) and not observed.own(path):
-                yield path
-
-    def _is_elsewhere(self, path: str) -> bool:
+    def is_elsewhere(self, path: str) -> bool:
+        """Whether a path is a tool's or the cache's own, which other parts of a key stand for, or no file's."""
         return path.startswith(_library_folders()) or path.startswith(self._own)
 
     def _ran(self, ran: Ran, coverage: Coverage, anchors: Anchors, loaded: set[str]) -> Iterator[Read]:
@@ -83,33 +79,45 @@ class RanKeys:
         if coverage.holds_code(path, code):
             return
         source = self._code.source(path)
-        if source is None and path.startswith("<") and not path.startswith("<ipython"):
-            return  # made by code that ran or that the key holds
         module = module_name(ran.namespace)
+        if source is None and path.startswith("<") and not path.startswith("<ipython"):
+            # Made by code that ran or that the key holds; modules that it imports may have been imported before.
+            for use in code_uses(code).imports if code.co_names else ():
+                name = absolute(use, str(ran.namespace.get("__package__") or module.rpartition(".")[0]))
+                yield from self._named(name or "", coverage, anchors, loaded)
+            return
         line = source.line_of(code) if source is not None else None
         is_body = code.co_name == "<module>"
         if is_body and source is not None:
-            if coverage.holds_some(path):
-                return
-            names: tuple[str, ...] = ("",)
+            if not coverage.holds_some(path):
+                yield from self._read(path, module, "", coverage, anchors, loaded)
         elif source is None or line is None:
             yield self._live(module, code.co_qualname.partition(".")[0], code.co_qualname)
+        elif not coverage.holds_line(path, line):
+            for name in source.names_at(line) or ("",):
+                yield from self._read(path, module, name, coverage, anchors, loaded, code.co_qualname)
+
+    def _read(
+        self,
+        path: str,
+        module: str,
+        name: str,
+        coverage: Coverage,
+        anchors: Anchors,
+        loaded: set[str],
+        qualname: str = "<module>",
+    ) -> Iterator[Read]:
+        """A read of a module-level name, or of a whole module, by its source if that tells what is there."""
+        tools = frozenset(coverage.distributions)
+        found = self._code.in_text(path, module, name) if os.path.isabs(path) and os.path.isfile(path) else None
+        if found is None or (found[1] and path not in loaded):
+            yield self._live(module, name, qualname)
             return
-        elif coverage.holds_line(path, line):
-            return
-        else:
-            names = source.names_at(line) or ("",)
-        for name in names:
-            tools = frozenset(coverage.distributions)
-            found = self._code.in_text(path, module, name) if os.path.isabs(path) and os.path.isfile(path) else None
-            if found is None or (found[1] and path not in loaded):
-                yield self._live(module, name, code.co_qualname)
-                continue
-            key, _ = found
-            coverage.add(key)  # what this one leads to is in its digest, and needs no read of its own
-            yield Read("code", anchors.keep(path), f"{module}:{name}", key.digest)
-            for distribution in sorted(key.distributions - tools):
-                yield Read("distribution", distribution, "", self._tool(distribution))
+        key, _ = found
+        coverage.add(key)  # what this one leads to is in its digest, and needs no read of its own
+        yield Read("code", anchors.keep(path), f"{module}:{name}", key.digest)
+        for distribution in sorted(key.distributions - tools):
+            yield Read("distribution", distribution, "", self._tool(distribution))
 
     def _live(self, module: str, name: str, qualname: str) -> Read:
         key = self._code.in_process(module, name)
@@ -123,6 +131,13 @@ class RanKeys:
             yield Read("module", name, "", _found(False))
         elif origin.kind == "distribution" and origin.distribution not in coverage.distributions:
             yield Read("distribution", origin.distribution, "", self._tool(origin.distribution))
+
+    def _named(self, name: str, coverage: Coverage, anchors: Anchors, loaded: set[str]) -> Iterator[Read]:
+        """A module that was asked for by a computed name: which of its values the run took is not known."""
+        yield from self._imported(name, coverage)
+        origin = self._code.origin(name)
+        if origin.kind == "project" and origin.source and not coverage.holds_whole(origin.path):
+            yield from self._read(origin.path, name, "", coverage, anchors, loaded)
 
     # --- what it is now
 
