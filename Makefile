@@ -4,13 +4,20 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 
-.PHONY: demo test lint format bench clean
+# On all processors; `make test ARGS='tests/store -n 0 -x'` runs some tests in one process.
+PYTEST := $(BIN)/python -m pytest -n auto --maxprocesses 8 --dist worksteal
+
+.PHONY: demo test test-long lint format bench clean
 
 demo: $(VENV)/.demo-ready
 	$(BIN)/python examples/minilm/demo.py
 
 test: $(VENV)/.dev-ready $(VENV)/.tools-ready
-	$(BIN)/python -m pytest $(ARGS)
+	$(PYTEST) -m 'not long' $(ARGS)
+
+# Killing and faults at length, whole builds and jobs, and all the inputs of which `make test` tries a sample.
+test-long: $(VENV)/.dev-ready $(VENV)/.tools-ready
+	TESTS_LONG=1 $(PYTEST) -m 'long or fuzz' $(ARGS)
 
 lint: $(VENV)/.dev-ready
 	$(BIN)/ruff check .

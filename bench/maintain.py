@@ -23,11 +23,11 @@ from cachec.base.hashing import digest_bytes
 from cachec.events import read_log
 from cachec.maintain import Maintainer, Selector
 from cachec.maintain.worth import worth
-from cachec.model import RECORD_VERSION, ArtifactRef, Entry, Leaf, Part, Read, Trace
+from cachec.model import RECORD_VERSION, ArtifactRef, Entry, Leaf, Part, PartKind, Read, Trace
 from cachec.store.leases import Leases
 from cachec.store.packing import pack
 from cachec.store.store import Store
-from cachec.store.summaries import Told, told
+from cachec.store.summaries import SearchTerms, search_terms
 
 #: A Unix time that the made-up entries are older than.
 NOW = 1_900_000_000.0
@@ -73,15 +73,19 @@ class _Made:
 
     def parts(self) -> tuple[Part, ...]:
         """The parts of the key: 20 functions, a tool, four arguments and a weight set."""
-        code = [(f"code/project.module{n}.function{n}", f"module{n}.py:{n}") for n in range(20)]
-        own = [
-            ("arg/batch", str(self.number)),
-            ("arg/target", repr(("cpu", "cuda", "rocm", "vulkan")[self.number % 4])),
-            ("arg/level", str(self.number % 3)),
-            ("weights/weights", f"200 weights, manifest {digest_bytes(_MANIFEST)}"),
-        ]
-        tool = ("tool/jaxlib", f"jaxlib 0.{self.number % 5}.0")
-        return tuple(Part(name, digest_bytes((name + text).encode()), text) for name, text in (*code, tool, *own))
+        version = f"0.{self.number % 5}.0"
+        given = (
+            ("batch", str(self.number)),
+            ("target", repr(("cpu", "cuda", "rocm", "vulkan")[self.number % 4])),
+            ("level", str(self.number % 3)),
+        )
+        manifest = digest_bytes(_MANIFEST)
+        return (
+            *(_part(PartKind.CODE, f"project.module{n}.function{n}", f"module{n}.py:{n}") for n in range(20)),
+            msgspec.structs.replace(_part(PartKind.DISTRIBUTION, "jaxlib", f"jaxlib {version}"), version=version),
+            *(msgspec.structs.replace(_part(PartKind.ARGUMENT, name, text), value=text) for name, text in given),
+            msgspec.structs.replace(_part(PartKind.WEIGHTS, "weights", "200 weights"), refs=(manifest,)),
+        )
 
     def entry(self, parts: ArtifactRef) -> Entry:
         """The entry, with one trace of two reads."""
@@ -98,6 +102,10 @@ class _Made:
         )
         tags = ("nightly",) if self.number % 7 == 0 else ()
         return Entry(version=RECORD_VERSION, key=self.key, stage=self.stage, tags=tags, parts=parts, traces=(trace,))
+
+
+def _part(kind: PartKind, name: str, text: str) -> Part:
+    return Part(kind, name, digest_bytes((name + text).encode()), text)
 
 
 def fill(store: Store, numbers: range, *, files: bool) -> None:
@@ -118,13 +126,16 @@ def fill(store: Store, numbers: range, *, files: bool) -> None:
 def _rows(
     store: Store, numbers: range, facts: set[str], *, files: bool
 ) -> Iterator[tuple[str, float, float, str, bytes]]:
-    said: dict[int, Told] = {}
+    known: dict[int, SearchTerms] = {}
     for number in numbers:
         made = _Made(number)
         key = made.key
-        told_once = said.get(number % 60) or said.setdefault(number % 60, told(key, made.parts()))
-        own = tuple((name, str(number) if name == "arg/batch" else detail) for name, detail in told_once.summary.own)
-        summary = msgspec.structs.replace(told_once.summary, key=key, own=own)
+        terms = known.get(number % 60) or known.setdefault(number % 60, search_terms(key, made.parts()))
+        given = tuple(
+            msgspec.structs.replace(each, value=str(number)) if each.name == "batch" else each
+            for each in terms.summary.given
+        )
+        summary = msgspec.structs.replace(terms.summary, key=key, given=given)
         parts = msgspec.json.encode(made.parts()) if files else b""
         entry = made.entry(ArtifactRef(digest_bytes(parts), len(parts)))
         if files:
@@ -134,7 +145,7 @@ def _rows(
         name = f"facts:{summary.facts}"
         if name not in facts:
             facts.add(name)
-            rows.append((name, pack(told_once.facts)))
+            rows.append((name, pack(terms.facts)))
         for row_name, row in rows:
             yield row_name, NOW, NOW, entry.stage, row
 

@@ -109,8 +109,8 @@ def _rows(folder: Path, scale: float, mlp: ModuleType) -> list[Row]:
 
 
 def _cost(module: Path) -> Cost:
-    """The three tools on a module, as ``cachec_mlir.native`` calls them."""
-    from cachec_mlir import native
+    """The three tools on a module, as ``cachec_native.pipeline`` calls them."""
+    import cachec_native as native
 
     lowered, ir, library = (str(module.with_suffix(suffix)) for suffix in (".llvm.mlir", ".ll", ".so"))
     commands = [

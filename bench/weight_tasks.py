@@ -64,10 +64,11 @@ def overlay(base: str, adapter: str) -> Work:
 
 
 def add(source: str, store: str) -> Work:
+    from cachec.store.store import Store
     from cachec.weights import open_weights
     from cachec.weights.library.owned import WeightStore
 
-    return lambda: {"count": WeightStore(store).add(open_weights(source), "m").count}
+    return lambda: {"count": WeightStore(Store(store)).add(open_weights(source), "m").count}
 
 
 def save(source: str, target: str, kind: str) -> Work:

@@ -86,6 +86,7 @@ def _opening(folder: Path, scale: float, rounds: int) -> list[Row]:
 def _copying(folder: Path, scale: float, rounds: int) -> list[Row]:
     import numpy as np
 
+    from cachec.store.store import Store
     from cachec.weights import from_arrays, open_weights
     from cachec.weights.library.owned import WeightStore
 
@@ -99,7 +100,7 @@ def _copying(folder: Path, scale: float, rounds: int) -> list[Row]:
     made = {"cp": copy, "import": store, "safetensors": folder / "out.safetensors", "irpa": folder / "out.irpa"}
     work: dict[str, Callable[[], object]] = {
         "cp": lambda: subprocess.run(["cp", source, copy], check=True),
-        "import": lambda: WeightStore(store).add(open_weights(source), "m"),
+        "import": lambda: WeightStore(Store(store)).add(open_weights(source), "m"),
         "safetensors": lambda: open_weights(source).save(made["safetensors"]),
         "irpa": lambda: open_weights(source).save(made["irpa"], format="irpa"),
     }
@@ -119,7 +120,7 @@ def _copying(folder: Path, scale: float, rounds: int) -> list[Row]:
         rows.append(Row(title, rate, "GiB/s", ">= 0.8x of cp", ratio >= 0.8, peer, ratio))
         peak = peaks[name]
         rows.append(Row(f"peak private memory of that ({name})", peak / MIB, "MiB", "< 64", peak < 64 * MIB))
-    with WeightStore(store).open("m") as owned:
+    with WeightStore(Store(store)).open("m") as owned:
         assert np.array_equal(owned["layers.7.weight"].read(), _noise(small, 8))
     return rows
 
@@ -146,6 +147,7 @@ def _in_turn(work: Mapping[str, Callable[[], object]], made: Mapping[str, Path],
 
 def _tiny(folder: Path, scale: float, rounds: int) -> list[Row]:
     """Many small tensors: what each of them costs beyond its bytes."""
+    from cachec.store.store import Store
     from cachec.weights import from_arrays, open_weights
     from cachec.weights.library.owned import WeightStore
 
@@ -154,7 +156,7 @@ def _tiny(folder: Path, scale: float, rounds: int) -> list[Row]:
     made = {"cp": folder / "copy", "import": folder / "store"}
     work: dict[str, Callable[[], object]] = {
         "cp": lambda: subprocess.run(["cp", source, made["cp"]], check=True),
-        "import": lambda: WeightStore(made["import"]).add(open_weights(source), "m"),
+        "import": lambda: WeightStore(Store(made["import"])).add(open_weights(source), "m"),
     }
     took = _in_turn(work, made, max(2, rounds // 2))
     title = f"import {count:,} tensors of 64 KiB, a file each"
@@ -271,6 +273,7 @@ def _one_rank(folder: Path, scale: float, rounds: int) -> list[Row]:
 
 
 def _second_fine_tune(folder: Path, scale: float, rounds: int) -> list[Row]:
+    from cachec.store.store import Store
     from cachec.weights import from_arrays, open_weights
     from cachec.weights.library.owned import WeightStore
 
@@ -279,7 +282,7 @@ def _second_fine_tune(folder: Path, scale: float, rounds: int) -> list[Row]:
     files = [folder / "base.safetensors", folder / "tuned.safetensors"]
     from_arrays(arrays).save(files[0])
     from_arrays(arrays | {f"layers.{i}.weight": _noise(each, i + 1000) for i in range(count // 100)}).save(files[1])
-    store = WeightStore(folder / "store")
+    store = WeightStore(Store(folder / "store"))
     store.add(open_weights(files[0]), "base")
     before = _disk(store.folder)
     store.add(open_weights(files[1]), "tuned")

@@ -15,7 +15,7 @@ from cachec.key.arguments import GlobalKeys
 from cachec.key.code.fingerprint import CodeKeys
 from cachec.key.code.ran import RanKeys
 from cachec.key.dependencies import Dependencies
-from cachec.key.request import Options, Requests
+from cachec.key.request import Requests, StageOptions
 from cachec.key.tools.tools import ToolKeys
 from cachec.model import Mode, Outcome
 from cachec.opened import OpenedCache
@@ -145,7 +145,7 @@ class Cache:
             ):
                 if isinstance(value, str):
                     raise UsageError(f"{option}={value!r} is a str; give a list: {option}=[{value!r}]")
-            options = Options(
+            options = StageOptions(
                 name=name or f"{wrapped.__module__}.{wrapped.__qualname__}",
                 version=version,
                 ignore=frozenset(ignore),

@@ -16,7 +16,7 @@ import msgspec
 Digest = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
 
 #: Version of every record below. A row of another version is a miss, never an error.
-RECORD_VERSION = 1
+RECORD_VERSION = 2
 
 #: Traces kept under one key, newest first.
 MAX_TRACES = 32
@@ -138,16 +138,56 @@ class ArtifactRef(msgspec.Struct, frozen=True):
     size: Annotated[int, msgspec.Meta(ge=0)]
 
 
-class Part(msgspec.Struct, frozen=True):
-    """One named part of a key.
+class PartKind(enum.StrEnum):
+    """What a part of a key is about: the first piece of its label."""
 
-    name: a path such as ``code/pkg.mod.fn``, ``tool/jaxlib``, ``arg/batch``. detail: what a person is shown when two
-    keys differ here; never hashed (``digest`` is), so it may be shortened.
+    STAGE = "stage"
+    #: A function, class, module or value that the stage reaches.
+    CODE = "code"
+    DISTRIBUTION = "distribution"
+    EXECUTABLE = "executable"
+    #: A setting of a library.
+    AMBIENT = "ambient"
+    ENVIRONMENT = "env"
+    PLATFORM = "platform"
+    ARGUMENT = "arg"
+    PROGRAM = "program"
+    WEIGHTS = "weights"
+    FILE = "file"
+    #: In which order a command was given its arguments.
+    ORDER = "order"
+
+
+class Part(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One part of a key.
+
+    Hashed into the key are ``label``, which tells kind and name apart (no kind has a slash), and ``digest``, each
+    framed. All else follows from what the digest is of, or is said beside it:
+
+    refs: stored content that the part names, kept by ``gc`` while the entry is there: of a program its IR, then its
+    manifest; of a weight set its manifest. version: of a distribution, of an executable the first digits of its
+    content, of a program its format. value: whole or empty, of an argument as it is written; of code that is a value
+    (a global, a default, the content of a closure) as it is written, shortened; of a file, or a program in one, its
+    base name. detail: for people alone, so it may be shortened and worded anew; nothing is read out of it.
     """
 
+    kind: PartKind
     name: str
     digest: Digest
     detail: str = ""
+    refs: tuple[Digest, ...] = ()
+    version: str = ""
+    value: str = ""
+
+    @property
+    def label(self) -> str:
+        """Kind and name in one: ``code/pkg.mod.fn``, ``distribution/jaxlib``, ``arg/batch``, ``platform``."""
+        return part_label(self.kind, self.name)
+
+
+def part_label(kind: PartKind, name: str) -> str:
+    """The label of the part of this kind and name; the kind alone where that has but one part, without a name."""
+    return kind + "/" + name if name else str(kind)
 
 
 class Read(msgspec.Struct, frozen=True):
@@ -276,7 +316,7 @@ class Trace(msgspec.Struct, frozen=True, kw_only=True):
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
     """All that is known under one key: one row of the index. The row repeats its key; another key there is a miss.
 
-    parts: the artifact that holds the named parts and the recipe of the newest run as JSON (``Described``), for ``why``
+    parts: the artifact that holds the parts and the recipe of the newest run as JSON (``KeyDescription``), for ``why``
     and reproducers; it is not needed for a hit.
     """
 
@@ -288,8 +328,8 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     traces: tuple[Trace, ...]
 
 
-class Described(msgspec.Struct, frozen=True):
-    """What is told of an entry. recipe: how the stage was called, see ``reproduce.recipe``; null where nobody said."""
+class KeyDescription(msgspec.Struct, frozen=True):
+    """What an entry's key was made of. recipe: how the stage was called, see ``reproduce.recipe``; null without one."""
 
     parts: tuple[Part, ...]
     recipe: msgspec.Raw = msgspec.Raw(b"null")

@@ -93,7 +93,7 @@ def entry_details(entry: Entry, parts: Sequence[Part] | None) -> dict[str, Any]:
     return {
         "kind": "entry",
         **entry_summary(entry),
-        "parts": None if parts is None else [_fields(part) for part in parts],
+        "parts": None if parts is None else [{"part": part.label, **_fields(part)} for part in parts],
         "runs": [_run(trace) for trace in entry.traces],
     }
 
@@ -127,7 +127,13 @@ def why_details(entry: Entry, other: Entry, how: str, found: Sequence[PartDiffer
 
 def difference_details(found: PartDifference) -> dict[str, Any]:
     """One part that two keys disagree on."""
-    return {"part": found.name, "reason": found.reason.value, "old": found.old, "new": found.new, "words": found.words}
+    return {
+        "part": found.part.label,
+        "reason": found.reason.value,
+        "old": None if found.old is None else found.old.detail,
+        "new": None if found.new is None else found.new.detail,
+        "words": found.words,
+    }
 
 
 def _fields(record: Any) -> dict[str, Any]:

@@ -2,13 +2,43 @@
 
 from __future__ import annotations
 
+import compileall
 import os
+import sys
 import time
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 import cachec
+from tests.effort import WHOLE, rounds
+
+ROOT = Path(__file__).parents[1]
+
+settings.register_profile("sample", max_examples=rounds(settings.default.max_examples))
+settings.load_profile("default" if WHOLE else "sample")
+
+# Pytest may keep the test modules that it has rewritten, also where the environment forbids bytecode: rewriting them
+# is half of collecting them. What tests write and import later is left as the environment wants it.
+_dont_write_bytecode, sys.dont_write_bytecode = sys.dont_write_bytecode, False
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Compile cachec once. The tests start Python by the hundred, and where PYTHONDONTWRITEBYTECODE is set each of
+    those processes would compile all of it: three quarters of what a worker of `cachec warm` does."""
+    if not hasattr(config, "workerinput"):
+        for folder in ("cachec", "plugins"):
+            compileall.compile_dir(ROOT / folder, quiet=2)
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    if getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
+        item.add_marker("fuzz")
+
+
+def pytest_collection_finish() -> None:
+    sys.dont_write_bytecode = _dont_write_bytecode
 
 
 @pytest.fixture(autouse=True)

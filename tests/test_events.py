@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 
 from cachec.events import MAX_LINE, EventLog, describe, read_log
 from cachec.model import Fault, Outcome, Reason
+from tests.effort import rounds
 
 DAY = 86400.0
 NOON = 20_000 * DAY + DAY / 2  # 2024-10-04 12:00 UTC
@@ -197,7 +198,7 @@ def test_a_torn_last_line_does_not_swallow_the_next_record(tmp_path: Path) -> No
     assert ([each.detail for each in reader], reader.damaged) == (["whole", "next"], 1)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=rounds(100), deadline=None)
 @given(data=st.binary(max_size=400))
 def test_no_bytes_stop_the_reader(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
     store = tmp_path_factory.mktemp("store")

@@ -18,9 +18,7 @@ from cachec.launcher.places import leaked
 from cachec.launcher.stage import Opened
 from cachec.launcher.stripping import Stripped, strip_inputs
 from cachec.model import Reason
-
-#: Files that hold nothing but weights.
-_WEIGHT_FILES = (".safetensors", ".irpa", ".gguf", ".npz")
+from cachec.weights.formats import WEIGHT_SUFFIXES
 
 
 def audit(args: Sequence[str], overrides: Mapping[str, object] | None = None) -> Audit:
@@ -151,7 +149,7 @@ class _Look:
         elif covered.has_interpreter() and is_shared_object(path):
             self._note("read", path, "is a library of the system that an extension module needs; it is in no key")
         else:
-            option = "--weights" if path.endswith(_WEIGHT_FILES) else "--input"
+            option = "--weights" if os.path.splitext(path)[1] in WEIGHT_SUFFIXES else "--input"
             self._problem("read", path, "is read, and the key does not cover it", f"{option} {self._shown(path)}")
 
     def _distribution(self, name: str, count: int) -> None:

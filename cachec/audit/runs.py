@@ -173,23 +173,17 @@ class Runner:
         return found
 
     def _run(self, argv: Sequence[str], program: str) -> Ended:
-        source = os.open(self._stdin or os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         try:
             return run_process(
                 list(argv),
                 program,
                 environ=self.environ,
                 cwd=self._command.cwd,
-                stdin=source,
-                pass_fds=(),
-                timeout=None,
-                supervised=False,
+                stdin=self._stdin,
                 ends_with_us=True,
             )
         except OSError as error:
             raise UsageError(f"{argv[0]!r} can't be started: {error.strerror}") from error
-        finally:
-            os.close(source)
 
 
 def _linked(weights: str, place: str) -> None:
@@ -201,10 +195,7 @@ def _synthetic(weights: str, place: str) -> None:
     """Weights of the same names, shapes and types, with other bytes. Raises CheckpointError, UsageError."""
     with open_weights(weights) as held:
         specs = {name: weight.spec for name, weight in held.items()}
-    ending = os.path.splitext(weights)[1]
-    if ending not in {".safetensors", ".irpa"}:
-        raise UsageError(f"files of kind {ending!r} can be read but not written")
-    synthetic_weights(specs).save(place, format="irpa" if ending == ".irpa" else "safetensors")
+    synthetic_weights(specs).save(place)
 
 
 _WORDS = {_linked: "the weights under another path", _synthetic: "synthetic weights"}

@@ -124,19 +124,15 @@ class FileDigests:
             os.close(fd)
 
     def of_installed(self, path: str | os.PathLike[str]) -> str:
-        """The digest of a file of an installed tool: ``of_path``, also remembered where it is somebody else's.
-
-        A plain user gets no lease on root's libraries. Where this process may not write a file and another owner
-        holds it, only that owner could have it mapped for writing: an installer replaces files, it does not do that.
-        """
+        """The digest of a file of an installed tool: ``of_path``, also remembered where it is foreign."""
         found = fsio.identity(path)
         known = self._known.get((found, 0, found.size))
         if known is not None:
             return known
         fd = fsio.open_read(path)
         try:
-            is_foreign = os.fstat(fd).st_uid != os.geteuid() and not os.access(path, os.W_OK, effective_ids=True)
-            return self._of_extent(fd, 0, os.fstat(fd).st_size, lambda opened: fsio.no_writer(opened) or is_foreign)
+            calm = is_foreign(fd, path)
+            return self._of_extent(fd, 0, os.fstat(fd).st_size, lambda opened: fsio.no_writer(opened) or calm)
         finally:
             os.close(fd)
 
@@ -197,6 +193,15 @@ class FileDigests:
         if self._memory is not None:
             row = msgspec.json.encode(_Remembered((*found,), digest))
             self._memory.remember(row_name(found, offset, nbytes), row)
+
+
+def is_foreign(fd: int, path: str | os.PathLike[str]) -> bool:
+    """Whether the file of an installed tool is somebody else's, and not to be written here.
+
+    A plain user gets no lease on root's libraries. Where this process may not write a file and another owner holds it,
+    only that owner could have it mapped for writing: an installer replaces files, it does not do that.
+    """
+    return os.fstat(fd).st_uid != os.geteuid() and not os.access(path, os.W_OK, effective_ids=True)
 
 
 def row_name(found: Identity, offset: int, nbytes: int) -> str:

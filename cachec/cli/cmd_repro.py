@@ -118,7 +118,7 @@ def show(file: str, as_json: bool) -> None:
 
     \b
     JSON: {"key", "stage", "mode", "entry", "commands": [shell text], "expected": [{"codec", "digest", "nbytes"}],
-           "failure": {"error", "text"} or null, "parts": [{"name", "digest", "detail"}], "weights": count,
+           "failure": {"error", "text"} or null, "parts": [{"part", "digest", "detail"}], "weights": count,
            "weight_bytes", "seed", "missing": []}
     """
     from cachec.reproduce.loaded import load
@@ -224,15 +224,15 @@ def weights(file: str, output: str, as_json: bool) -> None:
     JSON: {"path", "weights": count, "nbytes"}
     """
     from cachec.reproduce.loaded import load
-    from cachec.reproduce.replay import FORMATS, weights_of
+    from cachec.reproduce.replay import weights_of
+    from cachec.weights.formats import WRITTEN_SUFFIXES
 
+    if Path(output).suffix not in WRITTEN_SUFFIXES:
+        raise UsageError(f"{output}: a name that ends with {' or '.join(WRITTEN_SUFFIXES)} expected")
     found = load(file)
-    format = FORMATS.get(Path(output).suffix)
-    if format is None:
-        raise UsageError(f"{output}: a name that ends with {' or '.join(FORMATS)} expected")
     with tempfile.TemporaryDirectory(prefix="cachec-repro-") as folder:
         made = weights_of(found, found.specs, Path(folder))
-        made.save(output, format=format)
+        made.save(output)
         nbytes = made.nbytes
     if as_json:
         print_json({"path": output, "weights": len(found.specs), "nbytes": nbytes})
@@ -286,7 +286,7 @@ def _details(found: Any) -> dict[str, Any]:
         "commands": [command_line(each) for each in found.recipe.commands],
         "expected": [{"codec": each.codec, "digest": each.digest, "nbytes": each.nbytes} for each in about.expected],
         "failure": None if failure is None else {"error": failure.error, "text": failure.text},
-        "parts": [{"name": part.name, "digest": part.digest, "detail": part.detail} for part in about.parts],
+        "parts": [{"part": part.label, "digest": part.digest, "detail": part.detail} for part in about.parts],
         "weights": len(found.specs),
         "weight_bytes": sum(spec.nbytes for spec in found.specs.values()),
         "seed": about.seed,

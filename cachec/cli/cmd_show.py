@@ -30,7 +30,8 @@ def command(session: Session, what: str, as_json: bool) -> None:
 
     \b
     JSON of a key: {"kind": "entry", "key", "stage", "tags", "created", "traces", "size", "seconds",
-                    "parts": [{"name", "digest", "detail"}] or null,
+                    "parts": [{"part", "kind", "name", "digest", "detail", "refs", "version", "value"}]
+                    or null,
                     "runs": [{"created", "seconds", "reads": [{"kind", "where", "name", "digest"}],
                               "artifacts": [{"digest", "size"}]}], "pinned"}
     JSON of a file: {"kind": "file", "path", "digest", "size", "origins": [{"key", "stage"}]}
@@ -72,7 +73,7 @@ def _show_entry(session: Session, prefix: str, as_json: bool) -> None:
         click.echo(f"tags    {clean(', '.join(details['tags']))}")
     click.echo(f"size    {report.size(details['size'])}{', pinned' if pinned else ''}\n")
     if details["parts"] is not None:
-        rows = [(part["name"], part["digest"][: report.SHOWN_KEY], part["detail"]) for part in details["parts"]]
+        rows = [(part["part"], part["digest"][: report.SHOWN_KEY], part["detail"]) for part in details["parts"]]
         print_table(("part of the key", "digest", "detail"), rows)
     for number, run in enumerate(details["runs"], 1):
         click.echo(f"\nrun {number}: {report.age(run['created'], now)}, took {report.period(run['seconds'])}")

@@ -34,7 +34,7 @@ def command(
 ) -> None:
     """Watch the files of the declared targets, and say what a change makes stale and why. Ctrl-C ends it.
 
-    The files are what a look at the targets opens: sources of stages, models, tools, side files, and files that were
+    The files are what a look at the targets opens: sources of stages, models, tools, owned weights, and files that were
     looked for and absent. An event is only a reason to look again: what is told comes from the keys.
 
     \b

@@ -269,10 +269,10 @@ def verify(session: Session, what: str, as_json: bool) -> None:
 @json_option
 @pass_session
 def rm(session: Session, name: str, as_json: bool) -> None:
-    """Forget a name, and remove what nothing needs any more.
+    """Forget a name, and remove what nothing needs any more, as `cachec gc` does without a limit.
 
-    Tensors that other weights in the store use stay, and so does all that an open process uses: that goes with the next
-    rm. Files of weights in place are the user's, and stay.
+    Tensors that other weights or results of stages use stay, and so does all that an open process uses: that goes with
+    a later rm or gc. Files of weights in place are the user's, and stay.
 
     \b
     Examples:
@@ -281,30 +281,31 @@ def rm(session: Session, name: str, as_json: bool) -> None:
 
     \b
     JSON: {"name", "revision", "freed", "files", "in_use": [revision], "postponed"}
-    freed is bytes, files the tensors removed. in_use: revisions without a name that open processes keep. postponed:
-    another process is adding weights, so nothing was removed now. Exit code 1: no such name.
+    freed is bytes on disk, files the artifacts removed. in_use: revisions without a name that open processes keep.
+    postponed: another process is cleaning the store, so nothing was removed now. Exit code 1: no such name.
     """
     store = sources.weight_store(session)
     revision = sources.named(session, store, name)
     if revision.name != name:
         raise UsageError(f"{name!r} is a revision; rm takes its name, {revision.name!r}")
-    removed = store.remove(name)
+    store.remove(name)
+    done = session.maintainer.collect(limit=0)
     if as_json:
         print_json(
             {
                 "name": name,
                 "revision": revision.id,
-                "freed": removed.nbytes,
-                "files": removed.tensors,
-                "in_use": removed.in_use,
-                "postponed": removed.postponed,
+                "freed": done.freed,
+                "files": done.artifacts,
+                "in_use": done.weights_in_use,
+                "postponed": bool(done.postponed_by),
             }
         )
         return
-    say(f"removed {name}: freed {report.size(removed.nbytes)} in {removed.tensors} files")
+    say(f"removed {name}: freed {report.size(done.freed)} in {done.artifacts} files")
     if not revision.owned:
         say("its files were in place, and are untouched")
-    if revision.id in removed.in_use:
-        say("an open process uses it; its bytes go with the next rm")
-    if removed.postponed:
-        say("somebody is adding weights; what nothing needs goes with the next rm")
+    if revision.id in done.weights_in_use:
+        say("an open process uses it; its bytes go with a later rm or gc")
+    if done.postponed_by:
+        say(f"process {done.postponed_by} is cleaning the store; what nothing needs goes with a later rm or gc")

@@ -22,7 +22,7 @@ from cachec.errors import UsageError
     "--format",
     "kind",
     type=click.Choice(["safetensors", "irpa"]),
-    help="By default irpa for OUT.irpa, else safetensors.",
+    help="By default what the suffix of OUT says; safetensors where there is none.",
 )
 @click.option("--shard-size", metavar="SIZE", help="Write several files of at most so many bytes, and an index: 5GB.")
 @json_option
@@ -50,18 +50,20 @@ def export(
     JSON: {"path", "format", "weights", "size", "seconds"}
     size is bytes of the weights. Exit code 1: no such weights.
     """
+    from cachec.weights.formats import format_to_write
+
     limit = None
     if shard_size is not None:
         try:
             limit = config.parse_size(shard_size)
         except ValueError:
             raise UsageError(f"--shard-size: expected a size such as 5GB or 500MiB, found {shard_size!r}") from None
-    chosen: Literal["safetensors", "irpa"] = kind or ("irpa" if out.endswith(".irpa") else "safetensors")
+    chosen = format_to_write(out, kind).name
     store = sources.weight_store(session)
     found = sources.located(session, store, what)
     started = time.monotonic()
     with found.open(store) as weights, Meter(f"export {what}") as meter:
-        weights.save(out, format=chosen, shard_size=limit, progress=meter)
+        weights.save(out, format=kind, shard_size=limit, progress=meter)
         count, nbytes = len(weights), weights.nbytes
     seconds = time.monotonic() - started
     if as_json:
@@ -102,7 +104,7 @@ def shard(
     size is bytes of all files' weights. A worker opens its own: open_weights(FOLDER, rank=0, world_size=8).
     Exit code 1: no such weights.
     """
-    from cachec.weights.sharding import matching_axes
+    from cachec.weights.shards import matching_axes
 
     store = sources.weight_store(session)
     found = sources.located(session, store, what)

@@ -22,7 +22,7 @@ from cachec.model import WeightSpec
 if TYPE_CHECKING:
     from cachec.cli.meter import Meter
     from cachec.weights import WeightSet
-    from cachec.weights.checksums import Verified
+    from cachec.weights.library.checksums import Verified
     from cachec.weights.library.owned import Revision, WeightStore
 
 #: Digits of a revision in a table; an argument takes as few as ``_MIN_DIGITS``.
@@ -31,18 +31,6 @@ _MIN_DIGITS = 4
 
 _DIGITS = re.compile(rf"[0-9a-f]{{{_MIN_DIGITS},64}}")
 _EXPECTED = re.compile(r"(?:(?P<algorithm>sha256|blake3):)?(?P<digest>[0-9a-fA-F]{64})")
-_SUFFIXES = (
-    ".safetensors.index.json",
-    ".safetensors",
-    ".irpa",
-    ".onnx",
-    ".gguf",
-    ".npy",
-    ".npz",
-    ".json",
-    ".pt",
-    ".pth",
-)
 #: Stems that every checkpoint has, so that its folder says more.
 _COMMON = frozenset({"model", "tensor-cache", "ndarray-cache", "pytorch_model", "adapter_model", "weights"})
 
@@ -70,7 +58,7 @@ def weight_store(session: Session) -> WeightStore:
     """The store of weights under the cache's folder; one that is not there is an empty one, and is not made."""
     from cachec.weights.library.owned import WeightStore
 
-    return WeightStore(session.settings.dir / "weights", fsync=session.settings.fsync)
+    return WeightStore(session.store)
 
 
 def named(session: Session, store: WeightStore, text: str) -> Revision:
@@ -127,8 +115,10 @@ def default_name(source: str) -> str:
 
     Raises UsageError where nothing of that can be a name.
     """
+    from cachec.weights.formats import CHECKPOINT_SUFFIXES
+
     path = PurePosixPath(source.partition("#")[0].partition("?")[0] if is_url(source) else os.path.abspath(source))
-    for suffix in _SUFFIXES:
+    for suffix in CHECKPOINT_SUFFIXES:
         if path.name.endswith(suffix):
             stem = path.name.removesuffix(suffix)
             break
@@ -233,7 +223,7 @@ def summary(revision: Revision) -> dict[str, Any]:
 
 def verified(found: Located, store: WeightStore, meter: Meter) -> Verified:
     """What ``verify`` finds out. Raises CachecError, OSError."""
-    from cachec.weights.checksums import Verified, verify
+    from cachec.weights.library.checksums import Verified, verify
 
     revision = found.revision
     if revision is not None:

@@ -40,13 +40,13 @@ def run_process(
     *,
     environ: Mapping[str, str],
     cwd: str | None,
-    stdin: int | bytes,
-    pass_fds: Sequence[int],
-    timeout: float | None,
-    supervised: bool,
+    stdin: bytes | str | None = None,
+    pass_fds: Sequence[int] = (),
+    timeout: float | None = None,
+    supervised: bool = False,
     ends_with_us: bool = False,
 ) -> Ended:
-    """Run ``program`` with ``args`` and exactly ``environ``; stdin is an open descriptor or the bytes to feed.
+    """Run ``program`` with ``args`` and exactly ``environ``. stdin: the bytes to feed, or a file to read; None: empty.
 
     supervised: tell whether a descendant outlived it, by a small Python process between (about 20 ms). Raises OSError
     where the program can't be started, subprocess.TimeoutExpired after its group was killed. SIGTERM and SIGHUP that
@@ -54,8 +54,12 @@ def run_process(
     it SIGTERM where this process, whose main thread has to be the caller, is killed.
     """
     supervised = supervised and bool(sys.executable)
+    data = stdin if isinstance(stdin, bytes) else None
+    source = -1
     report_read, report_write = os.pipe() if supervised else (-1, -1)
     try:
+        if not isinstance(stdin, bytes):
+            source = os.open(stdin or os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         if supervised:
             script = str(Path(__file__).with_name("supervise.py"))
             command = [sys.executable, "-I", "-S", script, str(report_write), program, *args]
@@ -69,7 +73,7 @@ def run_process(
                 executable=executable,
                 env=dict(environ),
                 cwd=cwd,
-                stdin=subprocess.PIPE if isinstance(stdin, bytes) else stdin,
+                stdin=subprocess.PIPE if data is not None else source,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 pass_fds=handed,
@@ -80,12 +84,12 @@ def run_process(
                 os.close(report_write)
                 report_write = -1
             with process:
-                stdout, stderr = _communicate(process, forward, stdin if isinstance(stdin, bytes) else None, timeout)
+                stdout, stderr = _communicate(process, forward, data, timeout)
         if not supervised:
             return Ended(process.returncode, stdout, stderr, True if _group_lives(process) else None)
         return _reported(report_read, process.returncode, stdout, stderr, program)
     finally:
-        for fd in (report_read, report_write):
+        for fd in (source, report_read, report_write):
             if fd >= 0:
                 os.close(fd)
 

@@ -14,38 +14,28 @@ from __future__ import annotations
 import errno
 import os
 import stat
-import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from cachec import recording
-from cachec.base import fsio
 from cachec.base.distributions import Distributions
-from cachec.base.fsio import Identity
-from cachec.base.hashing import EMPTY
-from cachec.commands.witness import Witness
-from cachec.errors import CachecWarning, UsageError
-from cachec.key.dependencies import ABSENT, Dependencies, search_environ, search_text
-from cachec.key.tools.environment import environment_parts, variable_digest
+from cachec.commands.environment import command_environment
+from cachec.errors import UsageError
+from cachec.key.dependencies import ABSENT, search_environ, search_text
+from cachec.key.tools.environment import LOCALE_NAME, environment_parts, variable_digest
 from cachec.key.tools.executables import which
 from cachec.key.tools.platform import processor_digest
 from cachec.key.tools.tools import ToolKeys
 from cachec.recording import Recorder
 
-#: Passed on to a command without being recorded: where it runs and how it speaks, not what it makes. (PATH chooses
-#: executables, which are recorded by content; what a command starts by itself is named in ``tools=``.)
-PASSED_ON = ("PATH", "HOME", "TMPDIR", "TMP", "TEMP", "USER", "LOGNAME", "TERM", "LANG", "LANGUAGE")
-PASSED_ON_PREFIX = "LC_"
+if TYPE_CHECKING:
+    from cachec.commands.process import Ended
+    from cachec.commands.watched import Reads, WeightRule
 
-WeightRule = Literal["content", "opened", "withheld"]
 AnyPath = str | os.PathLike[str]
-
-#: File systems where every open on this machine passes the inode that inotify watches. A network file system or FUSE
-#: serves others too, so there a weight counts as read.
-WATCHED_FILESYSTEMS = fsio.TRACKED_FILESYSTEMS | {"tmpfs", "overlay"}
 
 _scratch: ContextVar[tuple[str, ...]] = ContextVar("cachec_scratch", default=())
 
@@ -120,8 +110,8 @@ def run(
     standard input or descriptor was given, a descendant outlived the command, the file is on a network or FUSE file
     system, its events were lost, or it was replaced.
 
-    Everything is looked at again afterwards: what changed meanwhile keeps the stage's result out of the store. Outside
-    a stage the command just runs.
+    What an input or an output did meanwhile, and a process that goes on, may keep the stage's result out of the store:
+    see ``watched``. Outside a stage the command just runs.
 
     Raises FileNotFoundError where the program, an input or (afterwards) an output is missing, CalledProcessError where
     it fails and ``check`` is set, TimeoutExpired after ``timeout`` seconds: as subprocess does.
@@ -143,10 +133,9 @@ def run(
             raise UsageError(f"{option}={paths!r} is one path; give a list: {option}=[...]")
         return tuple(os.path.join(base, path) for path in paths)
 
-    data: int | bytes | None = stdin if isinstance(stdin, bytes) else None
-    stdin_path = None if stdin is None or isinstance(stdin, bytes) else os.path.join(base, stdin)
+    place = stdin if stdin is None or isinstance(stdin, bytes) else os.path.join(base, stdin)
     declared = _Declared(
-        inputs=(*places(inputs, "inputs"), *((stdin_path,) if stdin_path is not None else ()), *_behind(pass_fds)),
+        inputs=(*places(inputs, "inputs"), *((place,) if isinstance(place, str) else ()), *_behind(pass_fds)),
         candidates=places(candidates, "candidates"),
         search=places(search, "search"),
         outputs=places(outputs, "outputs"),
@@ -154,41 +143,8 @@ def run(
         tools=tuple(_tool_place(os.fspath(tool), base) for tool in (args[0], *tools)),
     )
     _check_withheld(declared, args, environ)
-    with ExitStack() as stack:
-        watch = WeightWatch(declared.weights, stack) if recorder is not None else None
-        facts = _Facts(recorder, declared, fixed, keyed, environ) if recorder is not None else None
-        if facts is not None:
-            facts.record()
-        witness = _witness(recorder, args, program, base, environ, keyed, fixed, declared, stdin_path or stdin)
-        if data is None:
-            source = os.open(stdin_path or os.devnull, os.O_RDONLY | os.O_CLOEXEC)
-            stack.callback(os.close, source)
-            data = source
-        from cachec.commands.process import run_process
-
-        if watch is not None:
-            watch.arm()
-        is_certain = False
-        try:
-            ended = run_process(
-                args,
-                program,
-                environ=environ,
-                cwd=base,
-                stdin=data,
-                pass_fds=pass_fds,
-                timeout=timeout,
-                supervised=watch is not None and watch.is_armed,
-            )
-            is_certain = ended.survivors is False and stdin is None and not pass_fds
-        finally:
-            # In any case: a stage may catch a time-out and go on. Drained before files are looked at, which opens them.
-            if watch is not None and facts is not None:
-                facts.weights_read(watch.read(is_certain=is_certain))
-        if facts is not None:
-            facts.record(again=True)
-        if witness is not None:
-            witness.ended(ended.returncode, ended.stderr)
+    command_run = _CommandRun(args, program, base, environ, place, tuple(pass_fds), timeout)
+    ended = command_run.plainly() if recorder is None else command_run.recorded(recorder, declared, keyed, fixed)
     if check and ended.returncode:
         import subprocess
 
@@ -210,185 +166,89 @@ class _Declared(NamedTuple):
     tools: tuple[str, ...]
 
 
-class _Facts:
-    """Puts what a command depends on into the trace, before it ran and again after it."""
+class _CommandRun(NamedTuple):
+    """What a process is started with."""
 
-    def __init__(
-        self,
-        recorder: Recorder,
-        declared: _Declared,
-        fixed: Mapping[str, str],
-        keyed: Sequence[str],
-        environ: Mapping[str, str],
-    ) -> None:
-        self._recorder = recorder
-        self._declared = declared
-        self._keyed = keyed
-        self._environ = environ
-        self._search = search_text(fixed)
-        self._digests = recorder.digests
-        self._tools = ToolKeys(recorder.digests, Distributions())
-        self._dependencies = Dependencies(self._tools, recorder.digests)
+    args: tuple[str, ...]
+    program: str
+    cwd: str
+    environ: Mapping[str, str]
+    stdin: bytes | str | None
+    pass_fds: tuple[int, ...]
+    timeout: float | None
 
-    def record(self, *, again: bool = False) -> None:
-        """Record everything that was declared. ``again``: what differs from the first time contradicts it."""
-        for name in self._keyed:
-            self._recorder.environment(name, variable_digest(name, os.environ))
-        self._record_tools(fresh=again)
-        for path in self._declared.inputs:
-            if again and not os.path.lexists(path):
-                self._file(path, lambda _: ABSENT)
-            else:
-                self._tree(path, set())
-        for path in self._declared.candidates:
-            if os.path.lexists(path):
-                self._file(path, self._dependencies.file)
-            elif (place := _recorded_as(path)) is not None:
-                self._recorder.absent(place)
-        for path in self._declared.search:
-            # A folder that the command writes into is as it left it.
-            if again or not any(os.path.dirname(output) == path for output in self._declared.outputs):
-                self._listing(path)
-        for path, rule in self._declared.weights.items():
-            if rule == "content":
-                self._file(path, self._dependencies.file if again else self._digests.of_path)
+    def plainly(self) -> Ended:
+        """Run it, outside every stage."""
+        from cachec.commands.process import run_process
 
-    def weights_read(self, read: Mapping[str, bool]) -> None:
-        """Record the content of weights that were read, or may have been. The value: whether it is still the same."""
-        for path, is_same in read.items():
-            if self._declared.weights[path] == "withheld":
-                warnings.warn(
-                    f"weight file {path!r} was to be withheld from {self._declared.tools[0]!r} and may have been read; "
-                    'its content counts now (say "opened" where the command may open it)',
-                    CachecWarning,
-                    stacklevel=3,
-                )
-            self._file(path, self._dependencies.file)
-            if not is_same:
-                # What the command saw is gone: two different contents keep the result out of the store.
-                self._file(path, lambda _: EMPTY)
-                self._file(path, lambda _: ABSENT)
+        return run_process(**self._asdict())
 
-    def _record_tools(self, *, fresh: bool) -> None:
-        environ = search_environ(self._search, self._environ)
-        for tool in self._declared.tools:
+    def recorded(
+        self, recorder: Recorder, declared: _Declared, keyed: Sequence[str], fixed: Mapping[str, str]
+    ) -> Ended:
+        """Run it, and put what it depends on into the trace. keyed, fixed: variables, see ``_environment``."""
+        from cachec.commands.watched import Reads, Watched
+        from cachec.commands.witness import Witness
+
+        reads = Reads(recorder, _recorded_as)
+        for name in keyed:
+            recorder.environment(name, variable_digest(name, os.environ))
+        tools = ToolKeys(recorder.digests, Distributions())
+        search = search_text(fixed)
+        found = search_environ(search, self.environ)
+        for tool in declared.tools:
             place = tool if "/" not in tool else _recorded_as(tool)
-            if place is None:
-                continue
-            if fresh:
-                digest = self._dependencies.tool(place, environ, fresh=True)
-            else:
-                digest = self._tools.executable(place, environ).digest
-            self._recorder.tool(place, digest, self._search)
-
-    def _tree(self, path: str, above: set[tuple[int, int]]) -> None:
-        try:
-            found = os.stat(path)
-        except FileNotFoundError:
-            if (place := _recorded_as(path)) is not None:
-                self._recorder.absent(place)
-            raise
-        if stat.S_ISREG(found.st_mode):
-            self._file(path, self._digests.of_path)
-        elif not stat.S_ISDIR(found.st_mode):
-            raise UsageError(f"input {path!r} is neither a file nor a folder, so its content can't be recorded")
-        elif (found.st_dev, found.st_ino) not in above:  # a symbolic link may lead back up
-            self._listing(path)
-            for name in sorted(os.listdir(path)):
-                inner = os.path.join(path, name)
-                if os.path.isfile(inner) or os.path.isdir(inner):
-                    self._tree(inner, above | {(found.st_dev, found.st_ino)})
-
-    def _file(self, path: str, digest: Callable[[str], str]) -> None:
-        place = _recorded_as(path)
-        if place is not None:
-            self._recorder.file(place, digest(place))
-
-    def _listing(self, path: str) -> None:
-        place = _recorded_as(path)
-        if place is not None:
-            self._recorder.listing(place, self._dependencies.listing(place))
+            if place is not None:
+                recorder.tool(place, tools.executable(place, found).digest, search)
+        given = [file for path in declared.inputs for file in _tree(reads, path, set())]
+        for path in declared.candidates:
+            reads.candidate(path)
+        written = {os.path.dirname(path) for path in declared.outputs}
+        for path in declared.search:
+            if path not in written:
+                reads.listing(path)
+        watched = Watched(
+            reads, given=[*given, *declared.candidates], outputs=declared.outputs, weights=declared.weights
+        )
+        for path, rule in declared.weights.items():
+            if rule == "content":
+                reads.file(path, required=True)
+        witness = Witness(
+            recorder,
+            self.args,
+            self.program,
+            self.cwd,
+            {name: self.environ.get(name) for name in (*keyed, *fixed) if name != LOCALE_NAME},
+            inputs=[path for path in (*declared.inputs, *declared.candidates) if os.path.exists(path)],
+            outputs=declared.outputs,
+            weights=declared.weights,
+            stdin=self.stdin,
+        )
+        ended = watched.run(**self._asdict())
+        for path in written.intersection(declared.search):
+            reads.listing(path)  # one that the command writes into counts as it left it
+        witness.ended(ended.returncode, ended.stderr)
+        return ended
 
 
-class WeightWatch:
-    """Watches the weight files that the command is not to read."""
-
-    def __init__(self, weights: Mapping[str, WeightRule], stack: ExitStack) -> None:
-        """weights: absolute path -> rule. stack: what ends the watch."""
-        self._paths = tuple(path for path, rule in weights.items() if rule != "content")
-        self._stack = stack
-        self._before: dict[str, Identity] = {path: fsio.identity(path) for path in self._paths}
-        self._unwatched: frozenset[str] = frozenset()
-        self._touched: Callable[[], frozenset[str]] | None = None
-
-    @property
-    def is_armed(self) -> bool:
-        return self._touched is not None
-
-    def arm(self) -> None:
-        """Start watching, just before the command starts."""
-        if not self._paths:
-            return
-        mounts = fsio.Mounts()
-        self._unwatched = frozenset(path for path in self._paths if mounts.kind(path) not in WATCHED_FILESYSTEMS)
-        if len(self._unwatched) == len(self._paths):
-            return
-        from cachec.commands.opens import OpenWatch
-
-        try:
-            watch = OpenWatch(path for path in self._paths if path not in self._unwatched)
-        except OSError as error:
-            if error.errno not in (errno.ENOSPC, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EACCES):
-                raise
-            warnings.warn(
-                f"the kernel gives no watch ({error.strerror}), so weight files count by content; "
-                "see fs.inotify.max_user_watches and max_user_instances",
-                CachecWarning,
-                stacklevel=4,
-            )
-            return
-        self._stack.enter_context(watch)
-        self._touched = watch.touched
-
-    def read(self, *, is_certain: bool) -> dict[str, bool]:
-        """The weights that were read or may have been, and whether each is still the file that it was before."""
-        touched = self._touched() if self._touched is not None else frozenset(self._paths)
-        found: dict[str, bool] = {}
-        for path in self._paths:
-            try:
-                is_same = fsio.identity(path) == self._before[path]
-            except OSError:
-                is_same = False
-            if not is_certain or path in touched or path in self._unwatched or not is_same:
-                found[path] = is_same
-        return found
-
-
-def _witness(
-    recorder: Recorder | None,
-    args: Sequence[str],
-    program: str,
-    base: str,
-    environ: Mapping[str, str],
-    keyed: Sequence[str],
-    fixed: Mapping[str, str],
-    declared: _Declared,
-    stdin: bytes | AnyPath | None,
-) -> Witness | None:
-    """For a reproducer; it looks at files before the watch on weights is armed, and after it was drained."""
-    if recorder is None:
-        return None
-    return Witness(
-        recorder,
-        args,
-        program,
-        base,
-        {name: environ.get(name) for name in (*keyed, *fixed)},
-        inputs=[path for path in (*declared.inputs, *declared.candidates) if os.path.exists(path)],
-        outputs=declared.outputs,
-        weights=declared.weights,
-        stdin=stdin if stdin is None or isinstance(stdin, bytes) else os.fspath(stdin),
-    )
+def _tree(reads: Reads, path: str, above: set[tuple[int, int]]) -> Iterator[str]:
+    """Record an input, with all below it where it is a folder; yields the files."""
+    try:
+        found = os.stat(path)
+    except FileNotFoundError:
+        reads.absent(path)
+        raise
+    if stat.S_ISREG(found.st_mode):
+        reads.file(path, required=True)
+        yield path
+    elif not stat.S_ISDIR(found.st_mode):
+        raise UsageError(f"input {path!r} is neither a file nor a folder, so its content can't be recorded")
+    elif (found.st_dev, found.st_ino) not in above:  # a symbolic link may lead back up
+        reads.listing(path)
+        for name in sorted(os.listdir(path)):
+            inner = os.path.join(path, name)
+            if os.path.isfile(inner) or os.path.isdir(inner):
+                yield from _tree(reads, inner, above | {(found.st_dev, found.st_ino)})
 
 
 def _recorded_as(path: str) -> str | None:
@@ -449,15 +309,10 @@ def _environment(
     environment_parts(given, {})  # raises for a name that no variable can have
     fixed = {name: value for name, value in given.items() if value is not None}
     keyed = sorted({name for name, value in given.items() if value is None} | ({"LD_LIBRARY_PATH"} - set(fixed)))
-    environ = {
-        name: value
-        for name, value in os.environ.items()
-        if name in PASSED_ON or name.startswith(PASSED_ON_PREFIX) or name in keyed
-    }
-    environ.update(fixed)
+    environ = {**command_environment(os.environ, keyed), **fixed}
     # LD_PRELOAD is looked up with its value of now; that the value is the same later is a read of its own.
     pinned = {"LD_PRELOAD": environ["LD_PRELOAD"]} if "LD_PRELOAD" in environ else {}
-    return environ, tuple(keyed), {**pinned, **fixed}
+    return environ, (*keyed, LOCALE_NAME), {**pinned, **fixed}
 
 
 def _check_withheld(declared: _Declared, args: Sequence[str], environ: Mapping[str, str]) -> None:

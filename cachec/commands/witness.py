@@ -15,6 +15,7 @@ from cachec.base import fsio
 from cachec.base.fsio import Identity
 from cachec.base.hashing import digest_bytes
 from cachec.recording import CommandRun, FileSeen, Recorder
+from cachec.weights.formats import WEIGHT_SUFFIXES
 
 #: Bytes of a file that a reproducer keeps by itself; a larger one is looked for in its place when one is made.
 KEPT_FILE = 4 << 20
@@ -25,8 +26,6 @@ _MAX_FILES = 1024
 KEPT_FILES = 64
 #: A larger file that nobody declared is not hashed for this.
 _MAX_HASHED = 64 << 20
-#: Files that are weights although nobody said so: a reproducer holds their specs alone.
-WEIGHT_SUFFIXES = frozenset({".safetensors", ".gguf", ".irpa", ".npy", ".npz", ".pt", ".pth"})
 #: Bytes of the end of what the command wrote to stderr.
 _STDERR = 8192
 
@@ -55,6 +54,7 @@ class Witness:
         self._kept, self._files = sum(map(len, before)), len(before)
         self._before = {path: _identity(path) for path in (*outputs, *_named(args[1:], cwd))}
         found = [*_files(inputs), *(path for path, state in self._before.items() if state is not None)]
+        # Nobody said so, and yet a reproducer holds their specs alone.
         unsaid = (path for path in found if os.path.splitext(path)[1] in WEIGHT_SUFFIXES)
         weights = {**dict.fromkeys(unsaid, "content"), **weights}
         self._withheld = {place for path in weights if (place := _place(path)) is not None}

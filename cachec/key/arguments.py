@@ -15,7 +15,8 @@ from cachec.base.hashing import FileDigests, Hasher, digest_bytes, frame
 from cachec.errors import UnkeyableArgument
 from cachec.key import canonical
 from cachec.key.code.fingerprint import CodeKey, CodeKeys
-from cachec.model import Part
+from cachec.key.words import spelled
+from cachec.model import Part, PartKind, part_label
 from cachec.programs.artifact import Dir, File
 from cachec.programs.program import Program
 from cachec.programs.registry import Plugins
@@ -26,16 +27,30 @@ from cachec.weights.manifest import Manifest
 LARGE_ARRAY = 1 << 20
 
 
-class Payload(NamedTuple):
-    """One part of a key before it is hashed. ``detail`` is only called when a person is to be told."""
+class Annotation(NamedTuple):
+    """What a part says beside its digest; see ``Part``."""
 
+    detail: str
+    refs: tuple[str, ...] = ()
+    version: str = ""
+    value: str = ""
+
+
+class Payload(NamedTuple):
+    """One part of a key before it is hashed. ``annotate`` is only called when the part is to be kept."""
+
+    kind: PartKind
     name: str
     data: bytes
-    detail: Callable[[], str]
+    annotate: Callable[[], Annotation]
+
+    def framed(self) -> bytes:
+        """What is hashed into the key."""
+        return frame(part_label(self.kind, self.name), self.data)
 
     def part(self) -> Part:
         """The part as it is kept."""
-        return Part(self.name, digest_bytes(self.data), self.detail())
+        return Part(self.kind, self.name, digest_bytes(self.data), *self.annotate())
 
 
 class Found:
@@ -88,12 +103,13 @@ class ArgumentKeys:
         payloads: list[Payload] = []
         for name, value in arguments.items():
             if type(value) in _SCALARS:
-                payloads.append(Payload(f"arg/{name}", canonical.encode(value, _ask_nobody, name), _describer(value)))
+                data = canonical.encode(value, _ask_nobody, name)
+                payloads.append(Payload(PartKind.ARGUMENT, name, data, _annotator(value)))
                 continue
             collector = _Collector(self._digests, self._code, self._plugins, per_rank, found)
             data = canonical.encode(value, collector.special, name)
             if not (len(collector.payloads) == 1 and collector.paths == [name]):
-                payloads.append(Payload(f"arg/{name}", data, _describer(value)))
+                payloads.append(Payload(PartKind.ARGUMENT, name, data, _annotator(value)))
             payloads += collector.payloads
         found.check_callers()
         return payloads
@@ -107,8 +123,8 @@ def _ask_nobody(_value: object, _path: str) -> None:
     return None
 
 
-def _describer(value: object) -> Callable[[], str]:
-    return lambda: canonical.describe(value)
+def _annotator(value: object) -> Callable[[], Annotation]:
+    return lambda: Annotation(canonical.describe(value), value=spelled(value))
 
 
 class _Collector:
@@ -140,8 +156,7 @@ class _Collector:
         if isinstance(value, Program):
             self._found.programs[path] = value
             self._called(value.manifest, path)
-            ir_digest, form = value.ir_digest, value.format
-            return Payload(f"program/{path}", value.topology.encode(), lambda: f"{form}, ir {ir_digest}")
+            return Payload(PartKind.PROGRAM, path, value.topology.encode(), lambda: _of_program(value))
         if isinstance(value, File | Dir | PurePath):
             return self._file(value, path)
         if isinstance(value, Weight):
@@ -160,7 +175,7 @@ class _Collector:
             return None
         self._found.plugins.add(plugin.name)
         digest, detail = plugin.fingerprint(value)
-        return Payload(f"arg/{path}", digest.encode(), lambda: detail)
+        return Payload(PartKind.ARGUMENT, path, digest.encode(), lambda: Annotation(detail, value=detail))
 
     def _weights(self, value: WeightSet, path: str) -> Payload:
         self._found.weights[path] = value
@@ -168,22 +183,28 @@ class _Collector:
         if self._per_rank:
             data += b" rank %d" % (-1 if value.rank is None else value.rank)
         rank = f", rank {value.rank}" if self._per_rank else ""
-        return Payload(f"weights/{path}", data, lambda: f"{len(value)} weights{rank}, manifest {value.manifest.digest}")
+
+        def annotate() -> Annotation:
+            return Annotation(f"{len(value)} weights{rank}", (value.manifest.digest,))
+
+        return Payload(PartKind.WEIGHTS, path, data, annotate)
 
     def _file(self, value: File | Dir | PurePath, path: str) -> Payload:
         place = os.fspath(value)
         self._found.paths.append(place)
         try:
-            digest = dir_digest(place, self._digests) if os.path.isdir(place) else self._digests.of_path(place)
+            digest = path_digest(place, self._digests)
         except OSError as error:
             raise UnkeyableArgument(
                 f"argument {path} is a path and keyed by the content of {place!r}, which can't be read: "
                 f"{error.strerror}. Pass a str to key a path by its text, or leave it out with ignore=[...]"
             ) from error
-        told, said = _told(value, place)
+        aspects, words = _beside_content(value, place)
+        base = os.path.basename(place)
         if isinstance(value, File | Dir) and value.manifest is not None:
             self._called(value.manifest, path)
-        return Payload(f"file/{path}", digest.encode() + told, lambda: f"{os.path.basename(place)} {digest[:12]}{said}")
+        annotation = Annotation(f"{base} {digest[:12]}{words}", value=base)
+        return Payload(PartKind.FILE, path, digest.encode() + aspects, lambda: annotation)
 
     def _called(self, manifest: Manifest, path: str) -> None:
         self._found.manifests[path] = manifest
@@ -197,19 +218,29 @@ class _Collector:
         self._found.code += code.parts
         self._found.callables.append(code)
         name = f"{getattr(value, '__module__', '')}.{getattr(value, '__qualname__', type(value).__qualname__)}"
-        return Payload(f"arg/{path}", code.digest.encode(), lambda: f"{name} {code.digest[:12]}")
+        annotation = Annotation(f"{name} {code.digest[:12]}", value=name)
+        return Payload(PartKind.ARGUMENT, path, code.digest.encode(), lambda: annotation)
 
     def _array(self, value: Any, path: str) -> Payload:
         _refuse_objects(value, path)
         if value.nbytes > LARGE_ARRAY:
             self._found.large[path] = value.nbytes
         digest, shape, dtype = array_digest(value), value.shape, str(value.dtype)
-        return Payload(f"arg/{path}", digest.encode(), lambda: f"array {dtype}{list(shape)} {digest[:12]}")
+
+        def annotate() -> Annotation:
+            words = f"array {dtype}{list(shape)} {digest[:12]}"
+            return Annotation(words, value=words)
+
+        return Payload(PartKind.ARGUMENT, path, digest.encode(), annotate)
 
 
-def _told(value: File | Dir | PurePath, place: str) -> tuple[bytes, str]:
-    """What a path tells beside content, for the key and in words: the suffix, by which compilers choose a language, and
-    of a File or Dir its kind and manifest. Neither folder nor name: a project that was moved still hits.
+def _of_program(program: Program) -> Annotation:
+    return Annotation(program.format, (program.ir_digest, program.manifest.digest), version=program.format)
+
+
+def _beside_content(value: File | Dir | PurePath, place: str) -> tuple[bytes, str]:
+    """What counts of a path beside content, for the key and in words: the suffix, by which compilers choose a language,
+    and of a File or Dir its kind and manifest. Neither folder nor name: a project that was moved still hits.
     """
     parts = {"suffix": os.path.splitext(place)[1]}
     if isinstance(value, File | Dir):
@@ -263,8 +294,8 @@ class GlobalKeys:
     def _special(self, value: object, path: str) -> bytes | None:
         if isinstance(value, File | Dir):
             place = os.fspath(value)
-            digest = dir_digest(place, self._digests) if os.path.isdir(place) else self._digests.of_path(place)
-            return digest.encode() + _told(value, place)[0]
+            digest = path_digest(place, self._digests)
+            return digest.encode() + _beside_content(value, place)[0]
         if isinstance(value, PurePath):
             return b"path " + os.fsencode(value)
         if isinstance(value, Program):
@@ -276,6 +307,11 @@ class GlobalKeys:
             return None
         plugin = self._plugins.for_type(type(value))
         return plugin.fingerprint(value).digest.encode() if plugin is not None else None
+
+
+def path_digest(path: str, digests: FileDigests) -> str:
+    """The content of a file, or of a folder as in ``dir_digest``. Raises OSError where it can't be read."""
+    return dir_digest(path, digests) if os.path.isdir(path) else digests.of_path(path)
 
 
 def dir_digest(root: str | os.PathLike[str], digests: FileDigests) -> str:

@@ -2,55 +2,60 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import NamedTuple
 
 import msgspec
 
-from cachec.errors import StoreFault
-from cachec.key.operations import shown_pair, topology_difference
-from cachec.model import Part, Reason, WeightSpec
+from cachec.base.excerpts import shown_pair
+from cachec.errors import PluginError, StoreFault
+from cachec.model import Part, PartKind, Reason, WeightSpec
+from cachec.programs import ir
 
-__all__ = ["Difference", "PartDifference", "differences", "first_difference", "nearest", "spec_difference"]
+__all__ = ["KeyDifference", "PartDifference", "differences", "first_difference", "nearest", "spec_difference"]
 
-#: What a part is about, by the first piece of its name, in the order in which differences are told: what a user did on
-#: purpose (the stage, its code) before what follows from it, the program and the weights last.
-_KINDS: Mapping[str, tuple[Reason, str]] = {
-    "stage": (Reason.STAGE_CHANGED, "stage "),
-    "code": (Reason.CODE_CHANGED, "helper "),
-    "tool": (Reason.TOOL_CHANGED, "tool "),
-    "ambient": (Reason.AMBIENT_CHANGED, "ambient "),
-    "env": (Reason.ENVIRONMENT_CHANGED, "environment "),
-    "platform": (Reason.PLATFORM_CHANGED, ""),
-    "arg": (Reason.OPTION_CHANGED, ""),
-    "program": (Reason.TOPOLOGY_CHANGED, "program "),
-    "weights": (Reason.WEIGHT_SPEC_CHANGED, "weights "),
-    "file": (Reason.FILE_CHANGED, "file "),
+#: The reason that a part's kind gives and the word before its name, in the order in which differences are told: what a
+#: user did on purpose (the stage, its code) before what follows from it, the program and the weights last.
+_KINDS: Mapping[PartKind, tuple[Reason, str]] = {
+    PartKind.STAGE: (Reason.STAGE_CHANGED, "stage "),
+    PartKind.CODE: (Reason.CODE_CHANGED, "helper "),
+    PartKind.DISTRIBUTION: (Reason.TOOL_CHANGED, "tool "),
+    PartKind.EXECUTABLE: (Reason.TOOL_CHANGED, "tool "),
+    PartKind.AMBIENT: (Reason.AMBIENT_CHANGED, "ambient "),
+    PartKind.ENVIRONMENT: (Reason.ENVIRONMENT_CHANGED, "environment "),
+    PartKind.PLATFORM: (Reason.PLATFORM_CHANGED, ""),
+    PartKind.ARGUMENT: (Reason.OPTION_CHANGED, ""),
+    PartKind.PROGRAM: (Reason.TOPOLOGY_CHANGED, "program "),
+    PartKind.WEIGHTS: (Reason.WEIGHT_SPEC_CHANGED, "weights "),
+    PartKind.FILE: (Reason.FILE_CHANGED, "file "),
+    PartKind.ORDER: (Reason.OPTION_CHANGED, ""),
 }
 _RANKS = {kind: rank for rank, kind in enumerate(_KINDS)}
 
 #: How many weights one difference of specs spells out.
 _SHOWN_SPECS = 6
 
-#: The detail of a part that is code, not a value that code reads: a place in a file, a digest, or nothing.
-_CODE = re.compile(r"|[0-9a-f]{8,64}|no source.*|[^\s'\"]+\.\w+(:\d+|, .*)?")
+#: What an argument may hold, and be told of in its place.
+_CONTENT = frozenset({PartKind.PROGRAM, PartKind.WEIGHTS, PartKind.FILE})
 
 #: Fetches an artifact (stripped IR, a manifest) by digest; None where it is not there.
 Fetch = Callable[[str], bytes | None]
 
 
 class PartDifference(msgspec.Struct, frozen=True):
-    """One part that two keys disagree on. old, new: its detail in each, None where absent. words: for a person."""
+    """One part that two keys disagree on. old, new: as each has it, None where absent. words: for a person."""
 
-    name: str
+    old: Part | None
+    new: Part | None
     reason: Reason
-    old: str | None
-    new: str | None
     words: str
 
+    @property
+    def part(self) -> Part:
+        """The newer of both, for what they have in common."""
+        return _either(self.old, self.new)
 
-class Difference(msgspec.Struct, frozen=True):
+
+class KeyDifference(msgspec.Struct, frozen=True):
     """How a key differs from an older one: the first difference, and every part that differs."""
 
     reason: Reason
@@ -58,24 +63,28 @@ class Difference(msgspec.Struct, frozen=True):
     parts: tuple[PartDifference, ...]
 
 
-class _Pair(NamedTuple):
-    name: str
-    old: Part | None
-    new: Part | None
+#: A part of an older key and its like in a newer one.
+_Pair = tuple[Part | None, Part | None]
+
+
+def _either(old: Part | None, new: Part | None) -> Part:
+    part = new or old
+    assert part is not None, "a part that neither key has"
+    return part
 
 
 def nearest(candidates: Iterable[tuple[str, Sequence[Part]]], new: Sequence[Part]) -> tuple[str, Sequence[Part]] | None:
     """The candidate (key, parts) that shares most parts with ``new``; of equals the first, so give the newest first."""
-    wanted = {(part.name, part.digest) for part in new}
+    wanted = {(part.label, part.digest) for part in new}
     best, most = None, -1
     for key, parts in candidates:
-        shared = len(wanted.intersection((part.name, part.digest) for part in parts))
+        shared = len(wanted.intersection((part.label, part.digest) for part in parts))
         if shared > most:
             best, most = (key, parts), shared
     return best
 
 
-def first_difference(old: Sequence[Part], new: Sequence[Part], fetch: Fetch | None = None) -> Difference:
+def first_difference(old: Sequence[Part], new: Sequence[Part], fetch: Fetch | None = None) -> KeyDifference:
     """The reason of a miss against an older key. ``fetch`` lets programs and specs be told by content.
 
     ``parts`` names every differing part; only the first one is looked into. Where none differs, the reason is
@@ -83,16 +92,16 @@ def first_difference(old: Sequence[Part], new: Sequence[Part], fetch: Fetch | No
     """
     pairs = _differing(old, new)
     if not pairs:
-        return Difference(Reason.ENTRY_GONE, "no part of the key differs", ())
+        return KeyDifference(Reason.ENTRY_GONE, "no part of the key differs", ())
     functions = _stage_functions(new)
-    parts = tuple(_told(pair, functions, None if at else fetch) for at, pair in enumerate(pairs))
-    return Difference(parts[0].reason, parts[0].words, parts)
+    parts = tuple(_difference(*pair, functions, None if at else fetch) for at, pair in enumerate(pairs))
+    return KeyDifference(parts[0].reason, parts[0].words, parts)
 
 
 def differences(old: Sequence[Part], new: Sequence[Part], fetch: Fetch | None = None) -> tuple[PartDifference, ...]:
     """Every differing part, each one looked into."""
     functions = _stage_functions(new)
-    return tuple(_told(pair, functions, fetch) for pair in _differing(old, new))
+    return tuple(_difference(*pair, functions, fetch) for pair in _differing(old, new))
 
 
 def spec_difference(old: Mapping[str, WeightSpec], new: Mapping[str, WeightSpec]) -> str:
@@ -123,40 +132,33 @@ def _fields(old: WeightSpec, new: WeightSpec) -> str:
 
 def _differing(old: Sequence[Part], new: Sequence[Part]) -> list[_Pair]:
     """The parts that differ, in the order in which they are told."""
-    before, after = _by_name(old), _by_name(new)
-    pairs = [_Pair(place[0], before.get(place), part) for place, part in after.items()]
-    pairs += [_Pair(place[0], part, None) for place, part in before.items() if place not in after]
-    pairs = [p for p in pairs if p.old is None or p.new is None or p.old.digest != p.new.digest]
-    inner = [_subject(pair.name) for pair in pairs if _kind(pair.name) in {"program", "weights", "file"}]
+    before, after = _by_label(old), _by_label(new)
+    pairs: list[_Pair] = [(before.get(place), part) for place, part in after.items()]
+    pairs += [(part, None) for place, part in before.items() if place not in after]
+    pairs = [(old, new) for old, new in pairs if old is None or new is None or old.digest != new.digest]
+    inner = [part.name for part in (_either(*pair) for pair in pairs) if part.kind in _CONTENT]
 
     def order(pair: _Pair) -> tuple[bool, int, bool, bool]:
         # An argument that holds a program changes with it; the program says more.
-        container = _kind(pair.name) == "arg" and any(_is_inside(path, _subject(pair.name)) for path in inner)
-        return container, _RANKS.get(_kind(pair.name), len(_RANKS)), pair.new is None, pair.old is None
+        part = _either(*pair)
+        container = part.kind is PartKind.ARGUMENT and any(_is_inside(path, part.name) for path in inner)
+        return container, _RANKS[part.kind], pair[1] is None, pair[0] is None
 
     return sorted(pairs, key=order)
 
 
-def _by_name(parts: Sequence[Part]) -> dict[tuple[str, int], Part]:
-    """Parts by name and, as two stages may bring a part of one name, by how often the name came before."""
-    found: dict[tuple[str, int], Part] = {}
+def _by_label(parts: Sequence[Part]) -> dict[tuple[str, int], Part]:
+    """Parts by label and, as two stages may bring a part of one label, by how often the label came before."""
+    labelled: dict[tuple[str, int], Part] = {}
     times: dict[str, int] = {}
     for part in parts:
-        nth = times[part.name] = times.get(part.name, -1) + 1
-        found[part.name, nth] = part
-    return found
+        nth = times[part.label] = times.get(part.label, -1) + 1
+        labelled[part.label, nth] = part
+    return labelled
 
 
 def _is_inside(path: str, container: str) -> bool:
     return path.startswith(container) and path[len(container) : len(container) + 1] in {".", "["}
-
-
-def _kind(name: str) -> str:
-    return name.partition("/")[0]
-
-
-def _subject(name: str) -> str:
-    return name.partition("/")[2] or name
 
 
 def _stage_functions(parts: Sequence[Part]) -> frozenset[str]:
@@ -164,66 +166,67 @@ def _stage_functions(parts: Sequence[Part]) -> frozenset[str]:
 
     A script's stage is named after ``__main__``, its code after the file.
     """
-    return frozenset(_subject(part.name).removeprefix("__main__.") for part in parts if _kind(part.name) == "stage")
+    return frozenset(part.name.removeprefix("__main__.") for part in parts if part.kind is PartKind.STAGE)
 
 
-def _told(pair: _Pair, functions: frozenset[str], fetch: Fetch | None) -> PartDifference:
-    kind, subject = _kind(pair.name), _subject(pair.name)
-    reason, label = _KINDS.get(kind, (Reason.OPTION_CHANGED, ""))
-    old = pair.old.detail if pair.old is not None else None
-    new = pair.new.detail if pair.new is not None else None
-    if kind == "code":
-        label = _code_label(subject, functions, old, new)
-    words = label + subject
+def _difference(old: Part | None, new: Part | None, functions: frozenset[str], fetch: Fetch | None) -> PartDifference:
+    part = _either(old, new)
+    reason, word = _KINDS[part.kind]
+    is_code = part.kind is PartKind.CODE
+    is_value = is_code and any(each is not None and each.value for each in (old, new))
+    if is_code:
+        word = "value " if is_value else _code_word(part.name, functions)
+    words = word + (part.name or part.kind)
     if old is None:
-        words += f" added: {shown_pair('', new)[1]}" if new and kind != "code" else " added"
+        words += " added" if is_code or not part.detail else f" added: {shown_pair('', part.detail)[1]}"
     elif new is None:
-        words += f" removed, was {shown_pair(old, '')[0]}" if old and kind != "code" else " removed"
-    elif kind == "program":
+        words += " removed" if is_code or not part.detail else f" removed, was {shown_pair(part.detail, '')[0]}"
+    elif part.kind is PartKind.PROGRAM:
         words += f": {_program(old, new, fetch)}"
-    elif kind == "weights":
+    elif part.kind is PartKind.WEIGHTS:
         words += f": {_weights(old, new, fetch)}"
-    elif kind == "code" and not label.startswith("value"):
-        words += f" changed ({new})" if ":" in new else " changed"
-    elif old == new:
-        words += f" changed (both are shown as {shown_pair(old, old)[0]})" if old else " changed"
+    elif is_code and not is_value:
+        words += f" changed ({new.detail})" if new.detail else " changed"
+    elif old.detail == new.detail:
+        words += f" changed (both are shown as {shown_pair(old.detail, old.detail)[0]})" if old.detail else " changed"
     else:
-        before, after = shown_pair(old or "''", new or "''")
+        before, after = shown_pair(old.detail or "''", new.detail or "''")
         words += f": {before} -> {after}"
-    return PartDifference(pair.name, reason, old, new, words)
+    return PartDifference(old, new, reason, words)
 
 
-def _code_label(subject: str, functions: frozenset[str], old: str | None, new: str | None) -> str:
-    if not all(detail is None or _CODE.fullmatch(detail) for detail in (old, new)):
-        return "value "  # a global, a default, a closure
-    if any(subject == name or subject.endswith("." + name) for name in functions):
+def _code_word(name: str, functions: frozenset[str]) -> str:
+    if any(name == function or name.endswith("." + function) for function in functions):
         return "stage function "
     return "helper "
 
 
-def _program(old: str, new: str, fetch: Fetch | None) -> str:
-    before, after = _reference("ir", old), _reference("ir", new)
+def _program(old: Part, new: Part, fetch: Fetch | None) -> str:
+    before, after = _reference(old), _reference(new)
+    if before and after and old.version != new.version:
+        return f"{old.version} -> {new.version}"
     if before and before == after:
-        if old.partition(",")[0] != new.partition(",")[0]:
-            return f"{old.partition(',')[0]} -> {new.partition(',')[0]}"
         return "the same operations, but they are linked with other weights"
-    texts = (_text(before, fetch), _text(after, fetch))
-    if texts[0] is not None and texts[1] is not None:
-        return topology_difference(texts[0], texts[1])
-    return _digests_only("IR", before, after, texts)
+    held = (_bytes(before, fetch), _bytes(after, fetch))
+    if held[0] is None or held[1] is None:
+        return _digests_only("IR", before, after, held)
+    try:
+        return ir.difference(new.version, held[0], held[1])
+    except PluginError as error:
+        return f"IR {before[:12]} -> {after[:12]} ({error})"
 
 
-def _weights(old: str, new: str, fetch: Fetch | None) -> str:
-    before, after = _reference("manifest", old), _reference("manifest", new)
+def _weights(old: Part, new: Part, fetch: Fetch | None) -> str:
+    before, after = _reference(old), _reference(new)
+    details = f"{old.detail} -> {new.detail}"
     if before and before == after:
-        # what else the detail says: the rank
-        return f"{_without_digest(old)} -> {_without_digest(new)}"
+        return details  # they say what else counts: the rank
     specs = (_specs(before, fetch), _specs(after, fetch))
     if specs[0] is not None and specs[1] is not None:
         words = spec_difference(specs[0], specs[1])
         if words:
             return words
-    return f"{_without_digest(old)} -> {_without_digest(new)}; " + _digests_only("manifest", before, after, specs)
+    return f"{details}; " + _digests_only("manifest", before, after, specs)
 
 
 def _digests_only(what: str, before: str, after: str, fetched: tuple[object, object]) -> str:
@@ -232,14 +235,9 @@ def _digests_only(what: str, before: str, after: str, fetched: tuple[object, obj
     return f"{what} {digests} (only digests are known of the {' and the '.join(missing)} one)"
 
 
-def _reference(what: str, detail: str) -> str:
-    """The digest in ``..., ir <64 hex>`` or ``..., manifest <64 hex>``; empty where there is none."""
-    match = re.search(rf"\b{what} ([0-9a-f]{{64}})\b", detail)
-    return match[1] if match else ""
-
-
-def _without_digest(detail: str) -> str:
-    return re.sub(r",? ?\bmanifest [0-9a-f]{64}\b", "", detail)
+def _reference(part: Part) -> str:
+    """The IR of a program, the manifest of a weight set; empty where the part names none."""
+    return part.refs[0] if part.refs else ""
 
 
 def _bytes(digest: str, fetch: Fetch | None) -> bytes | None:
@@ -248,14 +246,6 @@ def _bytes(digest: str, fetch: Fetch | None) -> bytes | None:
     try:
         return fetch(digest)
     except StoreFault:  # counted where it was met; here it only makes the words poorer, and they say so
-        return None
-
-
-def _text(digest: str, fetch: Fetch | None) -> str | None:
-    data = _bytes(digest, fetch)
-    try:
-        return None if data is None else data.decode()
-    except UnicodeDecodeError:  # a binary format
         return None
 
 

@@ -12,12 +12,12 @@ from typing import Any, NamedTuple, Protocol
 from cachec.base.distributions import Distributions
 from cachec.base.hashing import FileDigests, Hasher, digest_bytes, frame
 from cachec.errors import UsageError
-from cachec.key.arguments import ArgumentKeys, Found, Payload, dir_digest
+from cachec.key.arguments import ArgumentKeys, Found, Payload, path_digest
 from cachec.key.code.fingerprint import CodeKey, CodeKeys, Coverage
 from cachec.key.tools.environment import environment_parts, variable_digest
 from cachec.key.tools.platform import platform_part
 from cachec.key.tools.tools import ToolKeys
-from cachec.model import Part, Read
+from cachec.model import Part, PartKind, Read, part_label
 from cachec.programs.registry import Plugins
 
 #: Bump it when the meaning of a key changes: every older entry is then a miss.
@@ -27,7 +27,7 @@ _DOMAIN = frame("domain", b"key")
 
 
 @dataclass(frozen=True)
-class Options:
+class StageOptions:
     """What ``cache.stage(...)`` was told; see there."""
 
     name: str
@@ -44,13 +44,13 @@ class Options:
     @cached_property
     def part(self) -> Part:
         """The stage itself: its name and version, and the version of keys."""
-        return _text_part(f"stage/{self.name}", f"{KEY_VERSION} {self.version}", self.version)
+        return _text_part(PartKind.STAGE, self.name, f"{KEY_VERSION} {self.version}", self.version)
 
 
 class StageLike(Protocol):
     """What a stage shows to the key layer; ``cachec.stage.Stage`` is one."""
 
-    options: Options
+    options: StageOptions
 
     @property
     def __wrapped__(self) -> Any: ...
@@ -64,7 +64,7 @@ class _Parts(NamedTuple):
 
     @classmethod
     def of(cls, parts: tuple[Part, ...]) -> _Parts:
-        return cls(parts, b"".join(frame(part.name, part.digest.encode()) for part in parts))
+        return cls(parts, b"".join(frame(part.label, part.digest.encode()) for part in parts))
 
 
 class Request:
@@ -74,8 +74,7 @@ class Request:
 
     def __init__(self, stage: StageLike, parts: _Parts, payloads: Sequence[Payload], found: Found) -> None:
         self.stage = stage
-        framed = [frame(name, data) for name, data, _ in payloads]
-        self.digest = digest_bytes(b"".join((_DOMAIN, parts.prefix, *framed)))
+        self.digest = digest_bytes(b"".join((_DOMAIN, parts.prefix, *(payload.framed() for payload in payloads))))
         self.found = found
         self._parts = parts
         self._payloads = payloads
@@ -188,7 +187,9 @@ class Requests:
         parts.append(platform_part(portable=not platform))
         return parts
 
-    def _own_parts(self, options: Options, code: CodeKey, distributions: set[str], *, fresh: bool) -> Iterable[Part]:
+    def _own_parts(
+        self, options: StageOptions, code: CodeKey, distributions: set[str], *, fresh: bool
+    ) -> Iterable[Part]:
         yield options.part
         yield from code.parts
         for tool in options.tools:
@@ -206,10 +207,11 @@ class Requests:
     def _depends(self, path: str | os.PathLike[str]) -> Part:
         place = os.fspath(path)
         try:
-            digest = dir_digest(place, self._digests) if os.path.isdir(place) else self._digests.of_path(place)
+            digest = path_digest(place, self._digests)
         except OSError as error:
             raise UsageError(f"depends={place!r} can't be read: {error.strerror}; name an existing file") from error
-        return Part(f"file/depends/{os.path.basename(place)}", digest, digest[:12])
+        base = os.path.basename(place)
+        return Part(PartKind.FILE, f"depends/{base}", digest, digest[:12], value=base)
 
     def _ambient(self, distributions: set[str], plugins: set[str]) -> Iterable[Part]:
         if not distributions and not plugins:
@@ -218,7 +220,7 @@ class Requests:
         speaking.update((name, self._plugins.named(name)) for name in plugins)
         for name in sorted(speaking):
             for setting, value in sorted(speaking[name].ambient().items()):
-                yield _text_part(f"ambient/{name}/{setting}", value, value)
+                yield _text_part(PartKind.AMBIENT, f"{name}/{setting}", value, value)
 
 
 def _files_in(place: str) -> Iterator[str]:
@@ -239,7 +241,7 @@ def _which(name: str) -> str | None:
 
 
 @lru_cache(maxsize=1024)
-def _text_part(name: str, text: str, detail: str) -> Part:
+def _text_part(kind: PartKind, name: str, text: str, detail: str) -> Part:
     hasher = Hasher("text")
-    hasher.part(name, text.encode())
-    return Part(name, hasher.digest(), detail)
+    hasher.part(part_label(kind, name), text.encode())
+    return Part(kind, name, hasher.digest(), detail)

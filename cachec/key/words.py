@@ -11,6 +11,9 @@ from typing import Any, Final
 
 from cachec.base.instances import field_names
 
+#: Characters of a value by which entries are selected: more are not typed.
+MAX_VALUE: Final = 200
+
 #: How many levels of containers are spelled out.
 _DEPTH: Final = 4
 
@@ -29,6 +32,13 @@ def describe(value: object, limit: int = 80) -> str:
     """
     text = _describe(value, limit, _DEPTH)
     return text if len(text) <= limit else text[: max(limit - 1, 0)] + "…"
+
+
+def spelled(value: object) -> str:
+    """``value`` as it is written, whole; empty where that takes more than ``MAX_VALUE`` characters, or is not all."""
+    text = describe(value, MAX_VALUE)
+    is_whole = not text.endswith("…") if type(value) is str else "…" not in text
+    return text if is_whole else ""
 
 
 def item_path(path: str, key: object) -> str:

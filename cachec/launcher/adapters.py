@@ -29,14 +29,16 @@ from cachec.errors import ConfigError
 
 #: What a flag means.
 #:
-#: value: keyed by its text; no file is looked for. input: a file that is read. output, output-folder: what is written.
-#: depfile: an output in the syntax of Make that names the files that were read. depfile-on, depfile-short: the flag
-#: makes the command write one; a short one leaves out system headers. search: a folder where files are looked for.
-#: weights: a file of weights. path-only: its value leaves the key. side-effect: it is there for what the command
-#: prints or writes beside its result. sees-cwd: the current folder comes into the result. language: says what the input
-#: is written in. unknown: the command is not understood with it.
+#: value: keyed by its text; no file is looked for. pipeline: keyed by its text, and by the files that options in braces
+#: name. input: a file that is read. output, output-folder: what is written. depfile: an output in the syntax of Make
+#: that names the files that were read. depfile-on, depfile-short: the flag makes the command write one; a short one
+#: leaves out system headers. search: a folder where files are looked for. weights: a file of weights. path-only: its
+#: value leaves the key. side-effect: it is there for what the command prints or writes beside its result. sees-cwd: the
+#: current folder comes into the result. sees-line: the command line does, as it was written. language: says what the
+#: input is written in. unknown: the command is not understood with it.
 Meaning = Literal[
     "value",
+    "pipeline",
     "input",
     "output",
     "output-folder",
@@ -48,6 +50,7 @@ Meaning = Literal[
     "path-only",
     "side-effect",
     "sees-cwd",
+    "sees-line",
     "language",
     "unknown",
 ]
@@ -101,7 +104,8 @@ class Adapter(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     dashes: ``either`` where ``-x`` and ``--x`` are one flag. response_files: ``@FILE`` holds arguments.
 
     volatile: words in an input, or in what it includes, that make the result depend on more than the files that are
-    named, and what they mean. unless_set: word -> the variable that makes it harmless. includes: inputs (by suffix)
+    named, and what they mean. spelling: how else they may be written. unless_set: word -> the variable that makes it
+    harmless; SOURCE_DATE_EPOCH does where the command is seen to heed it. includes: inputs (by suffix)
     that include other files. Such a command has to be able to write a depfile with ``-MD -MF FILE``. builtin_search:
     folders of the system whose names count then. configured_by: patterns of files with options that it reads by
     itself; relative ones are beside its executable. With one of them there the command is not understood, unless a flag
@@ -130,6 +134,7 @@ class Adapter(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     response_files: bool = False
     volatile: dict[str, str] = {}
     unless_set: dict[str, str] = {}
+    spelling: Literal["", "c", "llvm"] = ""
     builtin_search: tuple[str, ...] = ()
     configured_by: tuple[str, ...] = ()
     unconfigured: tuple[str, ...] = ()
@@ -147,6 +152,11 @@ class Adapter(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
         hasher = Hasher("adapter")
         hasher.part("json", msgspec.json.encode(msgspec.structs.replace(self, origin="")))
         return hasher.digest()
+
+    @property
+    def is_shipped(self) -> bool:
+        """Whether it came with cachec."""
+        return Path(self.origin).parent == SHIPPED
 
     def matches(self, name: str) -> bool:
         """Whether the adapter is for an executable of this base name."""

@@ -6,13 +6,14 @@ import glob
 import os
 import re
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from cachec.errors import UsageError
 from cachec.launcher.adapters import Adapter, Flag, WeightKey
 from cachec.launcher.helpers import DETAIL, is_helper
+from cachec.launcher.wrappers import NotSeen, followed
 from cachec.model import Reason
 
 #: Response files may name others; the tools themselves stop somewhere too.
@@ -22,6 +23,9 @@ _MAX_RESPONSE_DEPTH = 8
 _MAX_NAME = 4096
 
 _PIECES = re.compile(r"[=,]")
+
+#: What separates words in the description of a pipeline, where an option's value may be a path, or several.
+_WORDS = re.compile(r"[\s=,;:@(){}<>\"']+")
 
 
 class PassThrough(Exception):
@@ -90,8 +94,9 @@ class Command:
 
     argv: with the command's name as it was given. program: the executable that this leads to. search: folders where
     files are looked for, in order. responses: files that arguments were read from. absent: files that are looked for
-    and not there. undescribed: paths that flags name, of which nothing is known. includes: an input includes other
-    files. depfile: what is written of these: ``short`` leaves system headers out, empty where nothing is.
+    and not there. undescribed: paths that flags name, of which nothing is known. runs: executables that it starts, as
+    far as that is seen. includes: an input includes other files. depfile: what is written of these: ``short`` leaves
+    system headers out, empty where nothing is.
     """
 
     argv: tuple[str, ...]
@@ -107,6 +112,7 @@ class Command:
     responses: list[str] = field(default_factory=list)
     absent: list[str] = field(default_factory=list)
     undescribed: list[str] = field(default_factory=list)
+    runs: tuple[str, ...] = ()
     stdin: bool = False
     sees_cwd: bool = False
     includes: bool = False
@@ -116,6 +122,10 @@ class Command:
     def stage(self) -> str:
         """The name of the stage in keys and reports."""
         return f"exec:{self.adapter.name if self.adapter is not None else os.path.basename(self.argv[0])}"
+
+    def starts(self) -> tuple[str, ...]:
+        """The executables that count with it: those of its adapter, of ``--tool``, and what it is seen to run."""
+        return (*(() if self.adapter is None else self.adapter.helpers), *self.options.tools, *self.runs)
 
 
 def describe(
@@ -153,7 +163,31 @@ def describe(
             ]
     _add_options(command, options)
     _check_outputs(command)
+    if adapter is not None:
+        command.runs = what_it_runs(command, adapter, environ)
     return command
+
+
+def what_it_runs(command: Command, adapter: Adapter, environ: Mapping[str, str]) -> tuple[str, ...]:
+    """The executables that a compiler starts which is a script. Raises PassThrough where that can't be seen, and nobody
+    says it: an adapter that is not ours, one with a distribution or helpers, or ``--tool``."""
+    is_described = adapter.distribution or adapter.helpers or command.options.tools or not adapter.is_shipped
+    try:
+        runs, path = followed(command.program, environ, command.cwd)
+        last = os.path.realpath(path)
+        if not is_described and not adapter.matches(os.path.basename(last)):
+            raise NotSeen(f"{command.program} leads to {last}, which is another program")
+    except FileNotFoundError:
+        return ()  # who starts it says so
+    except NotSeen as error:
+        if is_described:
+            return ()
+        raise PassThrough(
+            Reason.NOT_UNDERSTOOD,
+            f"{error} (adapter {adapter.name}); say what it starts with --tool and what it reads with --input "
+            "(cachec audit finds both), or describe it in an adapter of your own",
+        ) from error
+    return runs
 
 
 def configuration_patterns(program: str, adapter: Adapter | None) -> Iterator[str]:
@@ -204,6 +238,22 @@ def _add_named(command: Command, options: Options, arg: str) -> None:
 def _named_in(arg: str) -> list[str]:
     """The parts of an argument that may be paths: behind ``=`` or ``,``, and from its first slash on."""
     return [*_PIECES.split(arg)[1:], arg[arg.find("/") :] if "/" in arg else ""]
+
+
+def _words_in(flag: str) -> list[str]:
+    """The later words of a flag, as in ``--lib="a.mlir b.mlir"`` and ``--lib=a.mlir@main``. No folders: those that are
+    meant stand behind ``=`` or ``,``."""
+    return [word for word in _WORDS.split(flag)[1:] if not os.path.isdir(word)]
+
+
+def _options_in(pipeline: str) -> str:
+    """What stands in braces in the description of a pipeline: the options of its passes, without their names."""
+    depth = 0
+    kept = []
+    for piece in re.split(r"([{}<>])", pipeline):
+        depth += {"{": 1, "<": 1, "}": -1, ">": -1}.get(piece, 0)
+        kept.append(piece if depth > 0 else " ")
+    return "".join(kept)
 
 
 def _add_options(command: Command, options: Options) -> None:
@@ -363,6 +413,10 @@ class _Reader:
             self._on = "full"
         elif means == "depfile-short":
             self._on = "short"
+        elif means == "pipeline" and value is not None:
+            self._named(_WORDS.split(_options_in(value)), shown)
+        elif means == "sees-line":
+            command.pieces.append(Piece("command line", "\0".join((command.program, *command.argv)), "line", -1, -1))
         elif means == "sees-cwd":
             command.sees_cwd, text, name = True, "", self._written(begin, name)
         command.pieces.append(Piece(name, text, means, begin, end))
@@ -412,17 +466,21 @@ class _Reader:
 
     def _other(self, arg: str, number: int) -> None:
         """A flag that the adapter does not name: keyed by its text, and by the content of a file that it names."""
+        self._named([*_named_in(arg), *_words_in(arg)], arg)
+        name, equals, value = arg.partition("=")
+        self._command.pieces.append(Piece(name if equals else arg, value, "value", number, number + 1))
+
+    def _named(self, words: Sequence[str], where: str) -> None:
+        """Key the content of the files that words name."""
         command = self._command
-        for piece in filter(None, dict.fromkeys(_named_in(arg))):
-            path = os.path.join(command.cwd, piece)
+        for word in filter(None, dict.fromkeys(words)):
+            path = os.path.join(command.cwd, word)
             if os.path.isfile(path):
-                command.inputs.append(Input(path, piece, arg, False))
+                command.inputs.append(Input(path, word, where, False))
             elif os.path.isdir(path):
-                raise self._unknown(arg, f"and {piece!r} is a folder, so what is read there is not known")
+                raise self._unknown(where, f"and {word!r} is a folder, so what is read there is not known")
             else:
                 command.undescribed.append(path)
-        name, equals, value = arg.partition("=")
-        command.pieces.append(Piece(name if equals else arg, value, "value", number, number + 1))
 
     def _finish(self) -> None:
         command, adapter = self._command, self._adapter

@@ -9,7 +9,7 @@ Imports no module that takes a millisecond: not even ``typing``.
 
     direct/ab/<64 hex>    in the cache's default folder; the name is the BLAKE3 of arguments and current folder
 
-    bytes 0-15    ``cachec direct 2`` and a newline
+    bytes 0-15    ``cachec direct 3`` and a newline
     bytes 16-47   BLAKE3-256 of the rest
     bytes 48-55   u64 little-endian: length of the fields; then the fields, then the blobs
     fields        separated by NUL, numbers in decimal, a list as its length and its items:
@@ -36,7 +36,7 @@ from cachec.base import __version__
 from cachec.base.appending import Appender
 from cachec.launcher.restore import mode_of, restore_bytes, restore_file
 
-MAGIC = b"cachec direct 2\n"
+MAGIC = b"cachec direct 3\n"
 _HEADER = len(MAGIC) + 32 + 8
 
 #: A file that has to be read, as its identity proves nothing, is left to the whole road from this size: that

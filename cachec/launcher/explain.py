@@ -17,7 +17,7 @@ from cachec.launcher.full import describe_here
 from cachec.launcher.running import run_command
 from cachec.launcher.stage import CommandStage, Opened
 from cachec.launcher.stripping import Stripped, strip_inputs
-from cachec.model import Mode, Outcome, Reason
+from cachec.model import Mode, Outcome, PartKind, Reason
 from cachec.stage.engine import Call
 from cachec.store.index import only_looking
 
@@ -84,10 +84,10 @@ def _from_engine(opened: Opened, command: Command, stripped: Sequence[Stripped])
         found = None
     if found is None:
         return Explanation(outcome)
-    told = differences(found[1], parts, opened.store.content)
-    if any(each.name.startswith("arg/") for each in told):
-        told = tuple(each for each in told if not each.name.startswith("order/"))  # it follows
-    return Explanation(outcome, found[0], told, _fix(told))
+    differing = differences(found[1], parts, opened.store.content)
+    if any(each.part.kind is PartKind.ARGUMENT for each in differing):
+        differing = tuple(each for each in differing if each.part.kind is not PartKind.ORDER)  # it follows
+    return Explanation(outcome, found[0], differing, _fix(differing))
 
 
 def _way_in(reason: Reason) -> str:
@@ -99,16 +99,21 @@ def _way_in(reason: Reason) -> str:
     }.get(reason, "")
 
 
-def _fix(told: Sequence[PartDifference]) -> str:
+def _fix(differing: Sequence[PartDifference]) -> str:
     """What to do about the first difference that there is a remedy for; empty where there is none."""
-    for each in told:
-        kind = each.name.partition("/")[0]
-        if kind == "platform":
+    for each in differing:
+        kind = each.part.kind
+        if kind is PartKind.PLATFORM:
             return "where the result does not depend on the processor, say --portable"
-        if kind == "arg" and each.old and each.new and _differ_in_folder(each.old, each.new):
+        if (
+            kind is PartKind.ARGUMENT
+            and each.old is not None
+            and each.new is not None
+            and _differ_in_folder(each.old.value, each.new.value)
+        ):
             return "only a folder differs: set base_dir (CACHEC_BASE_DIR) to the checkout"
-        if kind == "env":
-            return f"set {each.name.removeprefix('env/')} as it was, or leave it out of the environment"
+        if kind is PartKind.ENVIRONMENT:
+            return f"set {each.part.name} as it was, or leave it out of the environment"
     return ""
 
 

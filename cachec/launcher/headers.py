@@ -41,30 +41,31 @@ def _unescaped(word: bytes) -> bytes:
     return re.sub(rb"\\([ #\t])", rb"\1", word).replace(b"$$", b"$")
 
 
-def absent_candidates(files: Sequence[str], search: Sequence[str], builtin: Sequence[str] = ()) -> Iterator[str]:
-    """The places, none of which is there, where one of the included ``files`` might have been found first.
+def candidates(files: Sequence[str], search: Sequence[str], builtin: Sequence[str] = ()) -> Iterator[str]:
+    """The places, none of which is a file, where one of the included ``files`` might have been found first.
 
     files: absolute paths, the compiled one first, as the compiler named them. search: the folders of the search.
     builtin: folders of the system that are searched too. A file in one of the former could be found in each other one
     by the same name, or beside a file that includes it; one in a folder of the compiler's own, in all of them, by any
     end of its path.
     """
-    beside = dict.fromkeys(os.path.dirname(file) for file in files if not _is_builtin(file, search))
+    beside = dict.fromkeys(os.path.dirname(file) for file in files if not is_builtin(file, search))
     seen: set[str] = set()
     for file in files[1:]:
         for place in _elsewhere(file, [*beside], search, builtin):
-            shown = _first_absent(place)
+            shown = _candidate(place)
             if shown is not None and shown not in seen:
                 seen.add(shown)
                 yield shown
 
 
-def _is_builtin(file: str, search: Sequence[str]) -> bool:
+def is_builtin(file: str, search: Sequence[str]) -> bool:
+    """Whether a header is one of the system's or the compiler's own."""
     return "include" in file.split("/") and not any(_below(file, folder) for folder in search)
 
 
 def _elsewhere(file: str, beside: Sequence[str], search: Sequence[str], builtin: Sequence[str]) -> Iterator[str]:
-    if _is_builtin(file, search):
+    if is_builtin(file, search):
         parts = file.split("/")
         first = parts.index("include") + 1
         for name in ("/".join(parts[at:]) for at in range(first, len(parts))):
@@ -81,11 +82,11 @@ def _below(file: str, folder: str) -> str:
     return file[len(prefix) :] if file.startswith(prefix) else ""
 
 
-def _first_absent(place: str) -> str | None:
-    """The topmost part of a path that is not there; None where all of it is. A link to nothing may lead somewhere
-    later."""
+def _candidate(place: str) -> str | None:
+    """The topmost part of a path that is not there, or the folder that is in its place; None where a file is. A link
+    to nothing may lead somewhere later."""
     if os.path.exists(place):
-        return None
+        return place if os.path.isdir(place) else None
     while not os.path.exists(parent := os.path.dirname(place)):
         place = parent
     return place
@@ -93,7 +94,7 @@ def _first_absent(place: str) -> str | None:
 
 def asks_by_macro(file: str, search: Sequence[str]) -> bool:
     """Whether a file, none of the system's, asks whether a file is there whose name is not in it."""
-    if _is_builtin(file, search):
+    if is_builtin(file, search):
         return False
     with open(file, "rb") as opened:
         return _HAS_INCLUDE_MACRO.search(opened.read()) is not None

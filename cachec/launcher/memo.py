@@ -15,14 +15,15 @@ import msgspec
 from blake3 import blake3
 
 from cachec.base import __version__, fsio
-from cachec.commands.run import WATCHED_FILESYSTEMS
+from cachec.base.hashing import is_foreign
+from cachec.commands.watched import WATCHED_FILESYSTEMS
 from cachec.errors import StoreFault, UsageError
-from cachec.key.tools.elf import DEFAULT_FOLDERS, ElfError, read_elf
-from cachec.key.tools.executables import Finder, Program, interpreter_name, which
+from cachec.key.tools.environment import LOCALE
+from cachec.key.tools.executables import Executable, Finder, interpreter_name, which
 from cachec.launcher import adapters, direct
 from cachec.launcher.arguments import Command, configuration_patterns
 from cachec.launcher.outputs import lock_of
-from cachec.launcher.request import LOCALE, environment, helper_path, keyed_variables
+from cachec.launcher.request import environment, helper_path, keyed_variables
 from cachec.launcher.stage import Opened
 from cachec.launcher.stripping import wants_strip
 from cachec.model import Entry, Mode, Outcome, Reason, Trace
@@ -77,6 +78,7 @@ class Draft:
         self._absent: dict[str, None] = {}
         self._folders: dict[str, dict[str, None]] = {}
         self._files: dict[str, str] = {}
+        self._installed: set[str] = set()
         self._out: list[bytes] = []
         self._collect()
         self._before = {path: direct.identity(path) for path in (*self._files, *self._folders)}
@@ -188,7 +190,7 @@ class Draft:
             self._names_in(os.path.dirname(pattern))
         programs = [finder.program(command.program, environ)]
         adapter = command.adapter
-        helpers = (adapter.helpers if adapter is not None else ()) + command.options.tools
+        helpers = command.starts()
         for path in [helper_path(name, command, environ) for name in helpers]:
             self._looked_up(path, environ)
             programs.append(finder.program(path, environ))
@@ -197,7 +199,7 @@ class Draft:
         names = set() if adapter is None or not adapter.distribution else {adapter.distribution, *adapter.also}
         for program in programs:
             names |= {name for _, name in program.distributions}
-            self._loaded(program, environ)
+            self._loaded(program)
         for name in names:
             distribution = distributions.find(name)
             record = None if distribution is None else distribution.record()
@@ -226,38 +228,28 @@ class Draft:
                 self._absent[path] = None
         if found is None:
             return
-        self._file_or_absent(found, self._digests.of_installed(found))
+        self._installed_file(found)
         with open(found, "rb") as file:
             head = file.read(_HEAD)
         name = interpreter_name(head) if head.startswith(b"#!") else ""
         if name and depth < _MAX_DEPTH:
             self._looked_up(name, environ, depth + 1)
 
-    def _loaded(self, program: Program, environ: dict[str, str]) -> None:
-        self._file_or_absent(program.path, self._digests.of_installed(program.path))
-        folders: set[str] = set()
+    def _loaded(self, program: Executable) -> None:
         for _, path in program.files:
-            self._files[path] = self._digests.of_installed(path)
-            try:
-                elf = read_elf(path)
-            except (ElfError, OSError):
-                continue
-            origin = os.path.dirname(path)
-            for folder in (*elf.rpath, *elf.runpath):
-                folders.add(folder.replace("${ORIGIN}", origin).replace("$ORIGIN", origin))
+            self._installed_file(path)
         for script, _ in program.distributions:
             if script:
-                self._files[script] = self._digests.of_installed(script)
+                self._installed_file(script)
         if program.cache is not None:
             self._files[program.cache[0]] = self._digests.of_path(program.cache[0])
         self._file_or_absent(_PRELOAD)
-        folders.update(filter(None, environ.get("LD_LIBRARY_PATH", "").replace(";", ":").split(":")))
-        folders.update(folder for folder in DEFAULT_FOLDERS if "{" not in folder)
-        folders.update(f"{folder}/{os.uname().machine}-linux-gnu" for folder in ("/lib", "/usr/lib"))
-        for folder in folders:
-            if "$" in folder:
-                raise _Unfit
+        for folder in program.searched:
             self._names_in(os.path.join(self._command.cwd, folder))
+
+    def _installed_file(self, path: str) -> None:
+        self._files[path] = self._digests.of_installed(path)
+        self._installed.add(path)
 
     def _names_in(self, folder: str) -> None:
         """Whatever appears or goes in a folder may matter."""
@@ -294,8 +286,8 @@ class Draft:
             return True
         fd = fsio.open_read(path)
         try:
-            is_foreign = os.fstat(fd).st_uid != os.geteuid() and not os.access(path, os.W_OK, effective_ids=True)
-            is_certain = (fsio.no_writer(fd) or is_foreign) and self._trusts(path, found)
+            is_calm = fsio.no_writer(fd) or (path in self._installed and is_foreign(fd, path))
+            is_certain = is_calm and self._trusts(path, found)
             if not is_certain and os.fstat(fd).st_size > direct.MAX_HASHED:
                 raise _Unfit
             return is_certain

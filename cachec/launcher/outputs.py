@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from typing import NamedTuple
 
-from cachec.base import fsio
-from cachec.base.hashing import digest_bytes
+from cachec.base.hashing import FileDigests, digest_bytes
+from cachec.commands.watched import state, states
 from cachec.errors import StoreFault
 from cachec.launcher.arguments import Output
 from cachec.model import Reason
 from cachec.recording import Recorder
 from cachec.store.locks import KeyLock
 from cachec.store.store import Store
-
-State = fsio.Identity | None
 
 
 def lock_of(store: Store, output: Output) -> KeyLock:
@@ -63,20 +63,9 @@ def _is_ancestor(pid: int) -> bool:
     return False
 
 
-class Before:
-    """The outputs as they were before the command was started."""
-
-    def __init__(self, outputs: Sequence[Output]) -> None:
-        self._states = {path: state for output in outputs for path, state in _states(output.path)}
-
-    def untouched(self, output: Output) -> str | None:
-        """A file at the place of an output, or in its folder, that was there before and was not written."""
-        return next((path for path, state in _states(output.path) if self._states.get(path) == state), None)
-
-
 def check_stored(recorder: Recorder, outputs: Sequence[Output]) -> None:
     """Have the result kept out where an output changes between now and when it is in the store."""
-    after = {path: state for output in outputs for path, state in _states(output.path)}
+    after = {path: state for output in outputs for path, state in states(output.path)}
 
     def check() -> None:
         for path, found in after.items():
@@ -86,22 +75,35 @@ def check_stored(recorder: Recorder, outputs: Sequence[Output]) -> None:
     recorder.check_before_storing(check)
 
 
-def state(path: str) -> State:
-    """The identity of what a path leads to, None where nothing is there."""
-    try:
-        return fsio.identity(path)
-    except OSError:
-        return None
+class _Before(NamedTuple):
+    size: int
+    mtime_ns: int
+    digest: str
 
 
-def _states(path: str) -> Iterator[tuple[str, State]]:
-    """Of the file, or of every file below the folder."""
-    if not os.path.isdir(path):
-        found = state(path)
-        if found is not None:
-            yield path, found
-        return
-    for where, _, names in os.walk(path):
-        for name in names:
-            place = os.path.join(where, name)
-            yield place, state(place)
+class Untouched:
+    """The output files of a command as they are before it runs. What a run leaves with the same content keeps its time
+    stamp, as on a hit: a comment in the model changed, say, and the build stops there."""
+
+    def __init__(self, outputs: Sequence[Output], digests: FileDigests) -> None:
+        self._digests = digests
+        self._before: dict[str, _Before] = {}
+        for output in outputs:
+            try:
+                found = os.stat(output.path)
+                if stat.S_ISREG(found.st_mode):
+                    digest = digests.of_path(output.path)
+                    self._before[output.path] = _Before(found.st_size, found.st_mtime_ns, digest)
+            except OSError:
+                continue  # it is not there, or not to be read: then there is nothing to keep
+
+    def put_back(self) -> None:
+        """Set the time stamp again of each file that has the content that it had. Raises OSError."""
+        for path, before in self._before.items():
+            try:
+                found = os.stat(path)
+            except FileNotFoundError:
+                continue
+            is_new = stat.S_ISREG(found.st_mode) and found.st_mtime_ns != before.mtime_ns
+            if is_new and found.st_size == before.size and self._digests.of_path(path) == before.digest:
+                os.utime(path, ns=(found.st_atime_ns, before.mtime_ns))

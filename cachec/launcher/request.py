@@ -3,42 +3,32 @@
 from __future__ import annotations
 
 import glob
-import mmap
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from cachec.base.distributions import Distributions
 from cachec.base.hashing import FileDigests, Hasher, digest_bytes, frame
+from cachec.commands.environment import command_environment
 from cachec.errors import UsageError
-from cachec.key.arguments import Found, dir_digest
-from cachec.key.tools.environment import environment_parts
+from cachec.key.arguments import Found, path_digest
+from cachec.key.tools.environment import LOCALE, environment_parts
 from cachec.key.tools.executables import which
 from cachec.key.tools.platform import CPUINFO, cpu_features
 from cachec.key.tools.tools import ToolKeys
-from cachec.launcher.arguments import Command, Input, PassThrough
+from cachec.launcher.arguments import Command, PassThrough
 from cachec.launcher.places import Places
-from cachec.model import Part, Reason
+from cachec.launcher.volatile import VolatileWords
+from cachec.model import Part, PartKind, Reason
 from cachec.programs.program import Program
 
 #: Bump it when the meaning of a command's key changes: every older entry is then a miss.
-KEY_VERSION = "1"
+KEY_VERSION = "2"
 
 _DOMAIN = frame("domain", b"command")
 
 #: Always keyed: it chooses libraries, of what the command loads by itself too.
 _ALWAYS = ("LD_LIBRARY_PATH",)
-
-#: Passed on to every command, and in no key: where it runs and for whom. (``command`` has the like for stages; it takes
-#: milliseconds to import.)
-PASSED_ON = ("PATH", "HOME", "TMPDIR", "TMP", "TEMP", "USER", "LOGNAME", "TERM")
-
-#: Keyed where they are set, for what is sorted, printed and read (``1,5``) depends on them. Others of the kind are
-#: hidden from the command.
-LOCALE = ("LANG", "LANGUAGE", *(f"LC_{name}" for name in (
-    "ALL", "COLLATE", "CTYPE", "MESSAGES", "MONETARY", "NUMERIC", "TIME", "ADDRESS", "IDENTIFICATION", "MEASUREMENT",
-    "NAME", "PAPER", "TELEPHONE",
-)))  # fmt: skip
 
 
 class CommandRequest:
@@ -46,7 +36,7 @@ class CommandRequest:
 
     def __init__(self, parts: tuple[Part, ...], programs: Mapping[str, Program]) -> None:
         self._parts = parts
-        framed = b"".join(frame(part.name, part.digest.encode()) for part in parts)
+        framed = b"".join(frame(part.label, part.digest.encode()) for part in parts)
         self.digest = digest_bytes(_DOMAIN + framed)
         self.found = Found()
         self.found.programs.update(programs)
@@ -72,6 +62,8 @@ class CommandRequests:
         command: Command = arguments["command"]
         del stage  # what it is called follows from the command
         programs = {each.path: each.program for each in arguments["stripped"]}
+        if not fresh:
+            self._refuse_volatile(command, programs)
         parts = (
             self._stage_part(command),
             *self._tool_parts(command, fresh=fresh),
@@ -102,14 +94,14 @@ class CommandRequests:
         hasher.part("version", KEY_VERSION.encode())
         hasher.part("adapter", b"" if adapter is None else adapter.digest().encode())
         shown = "no adapter" if adapter is None else f"adapter {adapter.name} {adapter.digest()[:8]}"
-        return Part(f"stage/{command.stage}", hasher.digest(), shown)
+        return Part(PartKind.STAGE, command.stage, hasher.digest(), shown)
 
     def _tool_parts(self, command: Command, *, fresh: bool) -> Iterator[Part]:
         keys = self.tool_keys(command)
         environ = environment(command, self._environ)
         yield keys.executable(command.program, environ, fresh=fresh)
         adapter = command.adapter
-        for name in (adapter.helpers if adapter is not None else ()) + command.options.tools:
+        for name in command.starts():
             yield keys.executable(helper_path(name, command, environ), environ, fresh=fresh)
         if adapter is None or not adapter.distribution:
             return
@@ -126,7 +118,6 @@ class CommandRequests:
 
     def _argument_parts(self, command: Command) -> Iterator[Part]:
         """One part a flag, over its values in order; then the order of the flags."""
-        self._refuse_volatile_text(command)
         by_label: dict[str, list[str]] = {}
         for piece in command.pieces:
             by_label.setdefault(piece.label, []).append("\0" if piece.text is None else self._places.keyed(piece.text))
@@ -134,19 +125,20 @@ class CommandRequests:
             hasher = Hasher("argument")
             for text in texts:
                 hasher.part("text", os.fsencode(text))
-            yield Part(f"arg/{label}", hasher.digest(), _shown(texts))
+            yield _argument(label, hasher.digest(), _shown(texts))
         for path, key in command.weights.items():
             text = self._places.kept(path)
-            yield Part(f"arg/weights {text}", digest_bytes(key.encode()), key)
+            yield _argument(f"weights {text}", digest_bytes(key.encode()), key)
         order = Hasher("order")
         for piece in command.pieces:
             order.part("label", piece.label.encode("utf-8", "surrogateescape"))
-        yield Part("order/order of arguments", order.digest(), _shown([piece.label for piece in command.pieces]))
+        labels = _shown([piece.label for piece in command.pieces])
+        yield Part(PartKind.ORDER, "order of arguments", order.digest(), labels)
         if command.sees_cwd:
             folder = self._places.keyed(self._places.cwd)
-            yield Part("arg/current folder", digest_bytes(os.fsencode(folder)), _shown([folder]))
+            yield _argument("current folder", digest_bytes(os.fsencode(folder)), _shown([folder]))
         kinds = " ".join(output.kind for output in command.outputs)
-        yield Part("arg/outputs", digest_bytes(kinds.encode()), kinds)
+        yield _argument("outputs", digest_bytes(kinds.encode()), kinds)
 
     def _content_parts(
         self, command: Command, programs: Mapping[str, Program], stdin: str | None, *, fresh: bool
@@ -158,63 +150,42 @@ class CommandRequests:
                 hasher = Hasher("program")
                 hasher.part("topology", program.topology.encode())
                 hasher.part("manifest", program.manifest.digest.encode())
-                yield Part(f"program/{name}", hasher.digest(), f"{program.format}, ir {program.ir_digest}")
+                yield Part(
+                    PartKind.PROGRAM,
+                    name,
+                    hasher.digest(),
+                    program.format,
+                    refs=(program.ir_digest, program.manifest.digest),
+                    version=program.format,
+                    value=os.path.basename(name),
+                )
                 continue
-            if not fresh:
-                self._refuse_volatile(command, each)
-            is_folder = os.path.isdir(each.path)
-            digest = dir_digest(each.path, self._digests) if is_folder else self._digests.of_path(each.path)
-            yield Part(f"file/{name}", digest, digest[:12])
+            yield _file(name, name, path_digest(each.path, self._digests))
         for path in command.responses:
             # Tools differ in how they take quotes and backslashes: the text counts, not only what it seems to say.
             with open(path, encoding="utf-8", errors="surrogateescape") as file:
                 text = self._places.keyed(file.read())
             digest = digest_bytes(os.fsencode(text))
-            yield Part(f"file/@{self._places.kept(path)}", digest, digest[:12])
+            yield _file(f"@{self._places.kept(path)}", path, digest)
         for path, key in command.weights.items():
             if key == "content":
                 digest = self._digests.of_path(path)
-                yield Part(f"file/weights {self._places.kept(path)}", digest, digest[:12])
+                yield _file(f"weights {self._places.kept(path)}", path, digest)
         if stdin is not None:
             digest = self._digests.of_path(stdin)
-            yield Part("file/standard input", digest, digest[:12])
+            yield Part(PartKind.FILE, "standard input", digest, digest[:12])
 
-    def _refuse_volatile_text(self, command: Command) -> None:
+    def _refuse_volatile(self, command: Command, stripped: Collection[str]) -> None:
         """A definition may hold what an input may not (``-DNOW=__TIME__``)."""
-        adapter = command.adapter
-        if adapter is None:
-            return
+        words = VolatileWords(command, environment(command, self._environ))
         for piece in command.pieces:
-            text = piece.text if piece.means == "value" and piece.text else ""
-            for word, why in _wanted(adapter.volatile, adapter.unless_set, self._environ).items():
-                if word in text:
-                    raise PassThrough(Reason.VOLATILE_INPUT, f"{piece.label} {text} says {word!r}: {why}")
-
-    def _refuse_volatile(self, command: Command, each: Input) -> None:
-        adapter = command.adapter
-        if adapter is None or not each.main:
-            return
-        why = volatile_word(each.path, adapter.volatile, adapter.unless_set, self._environ)
-        if why:
-            raise PassThrough(Reason.VOLATILE_INPUT, f"{each.text} {why}")
-
-
-def volatile_word(
-    path: str, words: Mapping[str, str], unless_set: Mapping[str, str], environ: Mapping[str, str]
-) -> str:
-    """Which of the words is in a file, and what it means; empty for none."""
-    wanted = _wanted(words, unless_set, environ)
-    if not wanted or not os.path.getsize(path):
-        return ""
-    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        for word, why in wanted.items():
-            if data.find(word.encode()) >= 0:
-                return f"says {word.strip()!r}: {why}"
-    return ""
-
-
-def _wanted(words: Mapping[str, str], unless_set: Mapping[str, str], environ: Mapping[str, str]) -> dict[str, str]:
-    return {word: why for word, why in words.items() if not environ.get(unless_set.get(word, ""))}
+            why = words.in_text(piece.text) if piece.means == "value" and piece.text else ""
+            if why:
+                raise PassThrough(Reason.VOLATILE_INPUT, f"{piece.label} {piece.text} {why}")
+        for each in command.inputs:
+            why = "" if each.path in stripped or os.path.isdir(each.path) else words.in_file(each.path)
+            if why:
+                raise PassThrough(Reason.VOLATILE_INPUT, f"{each.text} {why}")
 
 
 def keyed_variables(command: Command) -> tuple[str, ...]:
@@ -227,9 +198,7 @@ def keyed_variables(command: Command) -> tuple[str, ...]:
 def environment(command: Command, environ: Mapping[str, str]) -> dict[str, str]:
     """What the command gets: the keyed variables, those that its adapter passes on, and those that every one gets."""
     named = {*keyed_variables(command), *(() if command.adapter is None else command.adapter.environment.passed)}
-    found = {name: value for name, value in environ.items() if name in PASSED_ON or name in LOCALE or name in named}
-    found["PWD"] = command.cwd
-    return found
+    return {**command_environment(environ, named), "PWD": command.cwd}
 
 
 def _distributions_of(program: str) -> Distributions:
@@ -254,7 +223,7 @@ def host_part() -> Part:
     for name, value in (("machine", machine.machine), ("system", machine.sysname), ("cpu", " ".join(features))):
         hasher.part(name, value.encode())
     shown = f"{machine.machine} {machine.sysname}; {model or 'unknown processor'}: {' '.join(features)}"
-    return Part("platform", hasher.digest(), shown)
+    return Part(PartKind.PLATFORM, "", hasher.digest(), shown)
 
 
 def helper_path(name: str, command: Command, environ: Mapping[str, str]) -> str:
@@ -267,6 +236,14 @@ def helper_path(name: str, command: Command, environ: Mapping[str, str]) -> str:
     if found is None:
         raise UsageError(f"tool {name!r} is not an executable in PATH; install it, or give its path (--tool)")
     return found
+
+
+def _argument(name: str, digest: str, shown: str) -> Part:
+    return Part(PartKind.ARGUMENT, name, digest, shown, value="" if shown.endswith("…") else shown)
+
+
+def _file(name: str, path: str, digest: str) -> Part:
+    return Part(PartKind.FILE, name, digest, digest[:12], value=os.path.basename(path))
 
 
 def _name(text: str) -> str:

@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import os
 import time
-import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from cachec import recording
 from cachec.commands.process import Ended, run_process
-from cachec.commands.run import WeightWatch, scratch
-from cachec.errors import CachecWarning
-from cachec.key.dependencies import ABSENT, listing_digest
+from cachec.commands.run import scratch
+from cachec.commands.watched import Reads, Watched
 from cachec.launcher import headers
 from cachec.launcher.arguments import Command, is_text
-from cachec.launcher.outputs import Before, check_stored, state
+from cachec.launcher.outputs import Untouched, check_stored
 from cachec.launcher.places import Places, leaked
-from cachec.launcher.request import environment, volatile_word
+from cachec.launcher.request import environment
 from cachec.launcher.restore import EXECUTABLE, PLAIN
 from cachec.launcher.stage import CommandFailed, Environment
-from cachec.launcher.untouched import Untouched
+from cachec.launcher.volatile import VolatileWords
 from cachec.model import Read, Reason
 from cachec.programs.artifact import Dir, File
 from cachec.recording import Recorder
@@ -38,65 +35,41 @@ def run_command(where: Environment, command: Command, argv: Sequence[str], stdin
     """
     recorder = recording.current()
     assert recorder is not None
-    with scratch() as folder, ExitStack() as stack:
+    with scratch() as folder:
         depfile = os.path.join(folder, "depfile")
         if command.includes and command.depfile == "short":
             _name_dependencies(where, command, argv, depfile)
         own = ["-MD", "-MF", depfile] if command.includes and not command.depfile else []
-        rules = {path: "content" if key == "content" else "opened" for path, key in command.weights.items()}
-        watch = WeightWatch(rules, stack)  # type: ignore[arg-type]  # mypy widens the literals
-        before = {path: state(path) for path in command.undescribed}
-        given = {path: state(path) for path in _given(command) if not os.path.isdir(path)}
-        outputs = Before(command.outputs)
-        untouched = Untouched(command, where.digests)
-        source = os.open(stdin or os.devnull, os.O_RDONLY | os.O_CLOEXEC)
-        stack.callback(os.close, source)
-        watch.arm()
+        seen = _Seen(where, command, recorder)
+        watched = Watched(
+            seen,
+            given=[*(each.path for each in command.inputs if not os.path.isdir(each.path)), *command.responses],
+            outputs=[output.path for output in command.outputs],
+            weights={path: "withheld" if key == "name" else key for path, key in command.weights.items()},
+            undescribed=command.undescribed,
+        )
+        untouched = Untouched(command.outputs, where.digests)
         started = time.time()
-        ended = _run(where, command, [*argv, *own], source, supervised=watch.is_armed)
-        read = watch.read(is_certain=ended.survivors is False and stdin is None)
+        ended = watched.run(
+            [*argv, *own],
+            command.program,
+            environ=environment(command, where.variables),
+            cwd=command.cwd,
+            stdin=stdin,
+            ends_with_us=True,
+        )
         if ended.returncode:
             raise CommandFailed(ended)
         untouched.put_back()
-        if ended.survivors:
-            recorder.keep_out(Reason.UNDESCRIBED, "a process that it started went on, and may write after it")
-        seen = _Seen(where, command, recorder)
-        seen.weights(read)
-        seen.absent(command.absent)
-        for path in (path for path, found in given.items() if state(path) != found):
-            recorder.keep_out(Reason.INPUT_CHANGED, f"{path} was written to or replaced while the command ran")
-        for path in (path for path, found in before.items() if state(path) != found):
-            recorder.keep_out(Reason.UNDESCRIBED, f"{path} was written, and no argument is known to be for that")
+        for path in command.absent:
+            if os.path.lexists(path):
+                recorder.keep_out(Reason.INPUT_CHANGED, f"{path} appeared meanwhile")
+            seen.absent(path)
         if command.includes:
             named = next((each.path for each in command.outputs if each.kind == "depfile"), depfile)
             seen.headers(named if command.depfile == "full" else depfile, started)
-        for output in command.outputs:
-            old = outputs.untouched(output)
-            if old is not None:
-                words = f"{old} was there before, and the command did not write it (output by {output.where})"
-                recorder.keep_out(Reason.UNDESCRIBED, words)
         check_stored(recorder, command.outputs)
         return _result(where.places, command, ended, recorder)
-
-
-def _given(command: Command) -> set[str]:
-    """The files whose content is in the key."""
-    weights = {path for path, key in command.weights.items() if key == "content"}
-    return {each.path for each in command.inputs} | set(command.responses) | weights
-
-
-def _run(where: Environment, command: Command, argv: Sequence[str], source: int, *, supervised: bool = False) -> Ended:
-    return run_process(
-        argv,
-        command.program,
-        environ=environment(command, where.variables),
-        cwd=command.cwd,
-        stdin=source,
-        pass_fds=(),
-        timeout=None,
-        supervised=supervised,
-        ends_with_us=True,
-    )
 
 
 def _name_dependencies(where: Environment, command: Command, argv: Sequence[str], depfile: str) -> None:
@@ -111,45 +84,28 @@ def _name_dependencies(where: Environment, command: Command, argv: Sequence[str]
         for number in range(piece.begin, piece.end)
     }
     kept = [arg for number, arg in enumerate(argv[1:]) if number not in dropped and arg not in {"-c", "-S", "-MP"}]
-    null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        _run(where, command, [argv[0], *kept, "-M", "-MF", depfile], null)  # what fails here fails again, and is told
-    finally:
-        os.close(null)
+    line = [argv[0], *kept, "-M", "-MF", depfile]  # what fails here fails again, and is told
+    environ = environment(command, where.variables)
+    run_process(line, command.program, environ=environ, cwd=command.cwd, ends_with_us=True)
 
 
-class _Seen:
+class _Seen(Reads):
     """Puts what the command was seen to read into the trace."""
 
     def __init__(self, where: Environment, command: Command, recorder: Recorder) -> None:
+        super().__init__(recorder, where.places.kept)
         self._where = where
         self._command = command
-        self._recorder = recorder
+        self._outputs = {output.path for output in command.outputs}
 
-    def weights(self, read: Mapping[str, bool]) -> None:
-        """Weights that were read, or may have been. The value: whether the file is still the same."""
-        for path, is_same in read.items():
-            if self._command.weights[path] == "name":
-                warnings.warn(
-                    f"weight file {path!r} is keyed by its name, and may have been read; its content counts now "
-                    "(say =opened where the command may open it)",
-                    CachecWarning,
-                    stacklevel=2,
-                )
-            self._file(path)
-            if not is_same:
-                self._recorder.keep_out(Reason.INPUT_CHANGED, f"weight file {path} was replaced while it was read")
-
-    def absent(self, paths: Sequence[str]) -> None:
-        """Files that were looked for, and are not there."""
-        for path in paths:
-            if os.path.lexists(path):
-                self._recorder.keep_out(Reason.INPUT_CHANGED, f"{path} appeared meanwhile")
-            self._absent(path)
+    def absent(self, path: str) -> None:
+        """Looked for, and not there; an output is made by the command itself."""
+        if os.path.normpath(path) not in self._outputs:
+            super().absent(path)
 
     def headers(self, depfile: str, started: float) -> None:
         """What the depfile names: by content, and the places where each would be found first, as absent."""
-        command, recorder = self._command, self._recorder
+        command, recorder = self._command, self.recorder
         adapter = command.adapter
         assert adapter is not None
         try:
@@ -163,6 +119,7 @@ class _Seen:
             recorder.keep_out(Reason.NOT_UNDERSTOOD, f"{strange!a} is not UTF-8")
             return
         given = {each.path for each in command.inputs}
+        words = VolatileWords(command, environment(command, self._where.variables))
         for path in found:
             if os.stat(path).st_ctime > started - _CLOCK_SECONDS:
                 recorder.keep_out(Reason.INPUT_CHANGED, f"{path} was changed while it was compiled")
@@ -171,34 +128,22 @@ class _Seen:
                     Reason.VOLATILE_INPUT, f"{path} has __has_include of a macro: what it asks for is not known"
                 )
             if path not in given:
-                why = volatile_word(path, adapter.volatile, adapter.unless_set, self._where.variables)
+                why = words.in_file(path, is_system=headers.is_builtin(path, command.search))
                 if why:
                     recorder.keep_out(Reason.VOLATILE_INPUT, f"{path} {why}")
-                self._file(path)
-        for path in headers.absent_candidates(found, command.search, adapter.builtin_search):
-            self._absent(path)
+                self.file(path)
+        why = words.pasted([*map(_content, found), *(os.fsencode(arg) for arg in command.argv)])
+        if why:
+            recorder.keep_out(Reason.VOLATILE_INPUT, f"{found[0]} {why}")
+        for path in headers.candidates(found, command.search, adapter.builtin_search):
+            self.candidate(path)  # a folder counts as what is no file: one may come to be there
         for path in headers.looked_for(found, command.search):
-            if os.path.isfile(path):
-                self._file(path)
-            else:
-                self._absent(path)
+            self.candidate(path)
         for path in adapter.builtin_search:
             if os.path.isdir(path):
-                recorder.listing(self._where.places.kept(path), listing_digest(os.listdir(path)))
+                self.listing(path)
             else:
-                self._absent(path)
-
-    def _file(self, path: str) -> None:
-        try:
-            digest = self._where.digests.of_path(path)
-        except OSError:
-            digest = ABSENT
-        self._recorder.file(self._where.places.kept(path), digest)
-
-    def _absent(self, path: str) -> None:
-        outputs = {output.path for output in self._command.outputs}
-        if os.path.normpath(path) not in outputs:
-            self._recorder.absent(self._where.places.kept(path))
+                self.absent(path)
 
 
 def _result(places: Places, command: Command, ended: Ended, recorder: Recorder) -> dict[str, Any]:
@@ -246,3 +191,8 @@ def _mode(mode: int) -> str:
     os.umask(umask)
     bits = mode & 0o7777
     return PLAIN if bits == 0o666 & ~umask else EXECUTABLE if bits == 0o777 & ~umask else f"{bits:o}"
+
+
+def _content(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file.read()

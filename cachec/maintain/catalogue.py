@@ -9,20 +9,20 @@ from cachec.errors import StoreFault
 from cachec.model import Digest, Entry, Fault
 from cachec.store.packing import state, unpack
 from cachec.store.store import Store, references
-from cachec.store.summaries import Facts, Summary, Told, told
+from cachec.store.summaries import CallSummary, Facts, SearchTerms, search_terms
 
 
 class Item(NamedTuple):
     """An entry as it was read.
 
-    name: namespace (as in the names of rows) and key, joined by a colon. told: what its key says; None where its parts
+    name: namespace (as in the names of rows) and key, joined by a colon. terms: what its key says; None where its parts
     can't be read, or where it was not asked for. is_summarised: whether that came from rows, not from the artifact.
     state: tells one value of the row from another.
     """
 
     name: str
     entry: Entry
-    told: Told | None
+    terms: SearchTerms | None
     is_summarised: bool
     state: bytes
 
@@ -62,7 +62,7 @@ class Catalogue:
     def items(self, *, every: bool = False, summaries: bool = True) -> Iterator[Item | Damaged]:
         """The entries of the store's namespace, or of ``every`` one.
 
-        summaries: whether ``told`` is wanted; without, it is None, and half of the time is saved.
+        summaries: whether ``terms`` are wanted; without, it is None, and half of the time is saved.
         """
         prefix = "" if every else self._store.quoted
         ahead = _Ahead(self._index.rows(f"summary:{prefix}"), "summary:") if summaries else None
@@ -81,20 +81,20 @@ class Catalogue:
             if ahead is None:
                 yield Item(name, entry, None, True, state(row))
                 continue
-            found = self._told(key, ahead.at(name))
+            found = self._terms(key, ahead.at(name))
             yield Item(name, entry, found or self._read(entry), found is not None, state(row))
 
-    def _told(self, key: Digest, row: bytes | None) -> Told | None:
+    def _terms(self, key: Digest, row: bytes | None) -> SearchTerms | None:
         """What the summary row says; None where it, or its facts, can't be used."""
         if row is None:
             return None
         try:
-            summary = unpack(row, Summary, f"summary of {key}")
+            summary = unpack(row, CallSummary, f"summary of {key}")
         except StoreFault as fault:
             self._on_fault(fault.fault, fault.detail)
             return None
         facts = self._facts_of(summary.facts)
-        return None if facts is None or summary.key != key else Told(summary, facts)
+        return None if facts is None or summary.key != key else SearchTerms(summary, facts)
 
     def _facts_of(self, name: Digest) -> Facts | None:
         if name not in self._facts:
@@ -107,14 +107,14 @@ class Catalogue:
             self._facts[name] = found if found is not None and found.name() == name else None
         return self._facts[name]
 
-    def _read(self, entry: Entry) -> Told | None:
+    def _read(self, entry: Entry) -> SearchTerms | None:
         """From the artifact: slow, for entries without a summary. Facts that many share are kept once."""
         try:
-            read = told(entry.key, self._store.parts_of(entry.parts))
+            read = search_terms(entry.key, self._store.parts_of(entry.parts))
         except StoreFault as fault:
             self._on_fault(fault.fault, fault.detail)
             return None
-        return Told(read.summary, self._facts.get(read.summary.facts) or read.facts)
+        return SearchTerms(read.summary, self._facts.get(read.summary.facts) or read.facts)
 
 
 class _Ahead:

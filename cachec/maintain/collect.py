@@ -1,7 +1,8 @@
 """``gc``: evict what is worth least until the store is within its bound, and sweep what nothing needs.
 
 **Never taken:** an entry that is pinned, or of which a living process was handed a result (leases.py); an artifact that
-such a process was handed, or that an entry needs; what is younger than the grace period and not yet referred to.
+such a process was handed, or that an entry or owned weights need; what is younger than the grace period and not yet
+referred to. Revisions of weights that no name stands for go first, and then what they had named without a grace period.
 
 **Killed at any moment.** Rows go before their artifacts, in transactions of ``BATCH`` entries. The transaction that
 removes rows also writes ``condemned:<hex>``: which artifacts nothing needs from then on. The next ``gc`` removes
@@ -28,7 +29,7 @@ from cachec.maintain.catalogue import Item
 from cachec.maintain.orphans import GRACE_SECONDS, Sweep
 from cachec.maintain.pins import Pins
 from cachec.maintain.plans import BATCH, remove_rows
-from cachec.maintain.survey import Kept, Survey, survey
+from cachec.maintain.survey import Candidate, Survey, survey
 from cachec.maintain.workers import in_threads
 from cachec.model import RECORD_VERSION, Digest, Fault
 from cachec.store import usage
@@ -36,6 +37,7 @@ from cachec.store.leases import Held, collecting
 from cachec.store.packing import pack
 from cachec.store.store import Store
 from cachec.store.usage import Usage, occupied
+from cachec.weights.library.owned import WeightStore
 
 T = TypeVar("T")
 
@@ -58,7 +60,8 @@ class Collected:
 
     before, after: size of the store. limit: what it was to come down to, None for no limit. entries: evicted;
     seconds: of compilation that they had saved a hit each. artifacts: removed files of artifacts; freed: their bytes.
-    kept_pinned, kept_in_use: entries that would have gone. swept: other things removed, by kind. postponed_by: the
+    kept_pinned, kept_in_use: entries that would have gone. weights_in_use: revisions without a name that processes
+    hold. swept: other things removed, by kind. postponed_by: the
     process that is cleaning already (nothing was done then), 0 where none is.
     """
 
@@ -71,6 +74,7 @@ class Collected:
     freed: int = 0
     kept_pinned: int = 0
     kept_in_use: int = 0
+    weights_in_use: tuple[Digest, ...] = ()
     swept: Counter[str] = field(default_factory=Counter)
     postponed_by: int = 0
 
@@ -82,7 +86,7 @@ class Collected:
 
 @dataclass(slots=True)
 class _Plan:
-    evicted: list[Kept]
+    evicted: list[Candidate]
     orphans: set[Digest]
     after: int
 
@@ -98,6 +102,8 @@ class Collector:
         self._now = clock()
         self._dry_run = dry_run
         self._pins = Pins(store.index, store.quoted, clock)
+        self._weights = WeightStore(store)
+        self._damaged_records = 0
         self._skipped = False
 
     def run(self, limit: int | None, older_than: float | None) -> Collected:
@@ -120,8 +126,12 @@ class Collector:
         held.drop_dead(remove=not self._dry_run)
         held.look()
         started = self._usage()
-        found = survey(self._store, self._pins.read(), self._on_fault, self._now)
         sweep = Sweep(self._store, held, self._now, self._on_fault, dry_run=self._dry_run)
+        weights = sweep.revisions(self._weights)
+        done.weights_in_use = weights.in_use
+        owned = self._weights.needed(self._note_damaged)
+        found = survey(self._store, self._pins.read(), self._on_fault, self._now, owned)
+        found.condemned["weights"] = weights.loose
         plan = self._plan(found, held, limit, older_than, done)
         done.before = found.nbytes
         sweep.removed["damaged rows"] += len(found.broken) + len(found.put_away)
@@ -142,6 +152,10 @@ class Collector:
         sweep.run(names, {name for name, count in found.trees.items() if count > 0})
         done.swept = +sweep.removed
 
+    def _note_damaged(self, detail: str) -> None:
+        self._damaged_records += 1
+        self._on_fault(Fault.IO_ERROR, detail)
+
     # --- the plan
 
     def _plan(self, found: Survey, held: Held, limit: int | None, older_than: float | None, done: Collected) -> _Plan:
@@ -150,13 +164,14 @@ class Collector:
         orphans = {
             digest
             for digest, (_, mtime) in found.objects.items()
-            if not found.counts[digest]
+            if not self._damaged_records  # what these need is not known
+            and not found.counts[digest]
             and digest not in held
             and (digest in condemned or self._now - mtime > GRACE_SECONDS)
         }
         after = found.nbytes - sum(found.objects[digest][0] for digest in orphans)
         counts = Counter(found.counts)
-        evicted: list[Kept] = []
+        evicted: list[Candidate] = []
         old = None if older_than is None else self._now - older_than
         for entry in sorted(found.entries, key=lambda each: (each.worth, each.last, each.name)):
             if not (old is not None and entry.last < old) and (limit is None or after <= limit):
@@ -186,12 +201,14 @@ class Collector:
 
             def write(items: Sequence[Item] = items) -> None:
                 for item in items:
-                    if item.told is not None:
-                        self._store.summarise(item.name, item.told, item.entry.stage)
+                    if item.terms is not None:
+                        self._store.summarise(item.name, item.terms, item.entry.stage)
 
             self._store.index.atomically(write)
 
-    def _evict(self, found: Survey, evicted: list[Kept], held: Held, done: Collected) -> tuple[set[Digest], set[str]]:
+    def _evict(
+        self, found: Survey, evicted: list[Candidate], held: Held, done: Collected
+    ) -> tuple[set[Digest], set[str]]:
         """Remove the rows of these entries; which artifacts are needed by nothing from then on, and which rows went."""
         doomed = frozenset[Digest]().union(*found.condemned.values())
         doomed = frozenset(digest for digest in doomed if not found.counts[digest])
@@ -208,7 +225,7 @@ class Collector:
             freed: set[Digest] = set()
 
             def condemn(
-                gone: frozenset[str], going: dict[str, Kept] = going, row: bytes = row, freed: set[Digest] = freed
+                gone: frozenset[str], going: dict[str, Candidate] = going, row: bytes = row, freed: set[Digest] = freed
             ) -> None:
                 counts = Counter({digest: found.counts[digest] for name in gone for digest in going[name].needs})
                 freed.clear()

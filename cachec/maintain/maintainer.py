@@ -136,7 +136,9 @@ class Maintainer:
     def measured(self) -> Usage:
         """How large the store is, by looking at every file. Raises StoreFault."""
         objects = self.store.objects
-        nbytes = sum(occupied(ref.size) for ref, _ in objects.iterate()) + objects.trees.copied()
+        owned = WeightStore(self.store).needed(lambda detail: self._on_fault(Fault.IO_ERROR, detail))
+        nbytes = sum(occupied(ref.size) for ref, _ in objects.iterate() if ref.digest not in owned)
+        nbytes += objects.trees.copied()
         return Usage(version=RECORD_VERSION, nbytes=nbytes)
 
     def measure(self) -> Usage:
@@ -209,7 +211,7 @@ class _Around:
 
     def revision_digests(self, revision: str) -> frozenset[Digest]:
         """The digests of the weights of an owned revision. Raises UsageError where there is none, or it has none."""
-        known = WeightStore(self._store.folder / "weights").revisions()
+        known = WeightStore(self._store).revisions()
         found = [each for each in known if each.name == revision]
         found = found or [each for each in known if len(revision) >= 4 and each.id.startswith(revision)]
         if len({each.id for each in found}) != 1:

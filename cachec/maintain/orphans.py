@@ -1,4 +1,4 @@
-"""What nothing needs any more beside objects: the remains of killed processes, trees, side files, damaged databases."""
+"""What nothing needs any more beside objects: the remains of killed processes, trees, revisions, damaged databases."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from cachec.store.objects import REFRESH_SECONDS
 from cachec.store.store import Store
 from cachec.store.trees import discard
 from cachec.weights.library.owned import WeightStore
+from cachec.weights.library.revisions import Swept
 
 #: Seconds that what nothing refers to is left alone. Longer than an object may go without a new mtime when it is used
 #: again; processes that lease what they publish would need none.
@@ -64,7 +65,6 @@ class Sweep:
         self.locks()
         self.memos(entries)
         self.downloads()
-        self.side_files()
 
     def trees(self, needed: Collection[Digest]) -> None:
         """Trees that no entry leads to and nobody holds."""
@@ -112,22 +112,21 @@ class Sweep:
             if self._is_old(part if part.exists() else folder, LONG_SECONDS) and not _is_locked(part):
                 self._try("unfinished downloads", partial(discard, folder))
 
-    def side_files(self) -> None:
-        """Tensors of weights that no name stands for, and no open set uses."""
-        folder = self._store.folder / "weights"
-        if self._dry_run or not folder.is_dir():
-            return
+    def revisions(self, weights: WeightStore) -> Swept:
+        """Revisions of weights that no name stands for, and nobody holds: before what the others need is asked."""
+        if self._dry_run:
+            return Swept()
         try:
-            with fsio.faults(f"sweeping {folder}"):
-                swept = WeightStore(folder).sweep()
-        except WeightError as error:  # a record that can't be read: what is needed is not known, and all stays
+            with fsio.faults(f"sweeping {weights.folder}"):
+                swept = weights.sweep(self._held)
+        except WeightError as error:  # a name that can't be read: which revisions are needed is not known
             self._on_fault(Fault.IO_ERROR, str(error))
-            return
+            return Swept()
         except StoreFault as fault:
             self._on_fault(fault.fault, fault.detail)
-            return
-        self.removed["side files"] += swept.tensors
-        self.removed["revisions"] += len(swept.revisions)
+            return Swept()
+        self.removed["revisions"] += len(swept.removed)
+        return swept
 
     def _try(self, kind: str, remove: Callable[[], object]) -> None:
         if self._dry_run:

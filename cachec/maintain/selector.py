@@ -14,8 +14,8 @@ import msgspec
 from cachec.base.distributions import normalise
 from cachec.errors import UsageError
 from cachec.maintain.catalogue import Item
-from cachec.model import Digest, Trace
-from cachec.store.summaries import Facts
+from cachec.model import Digest, PartKind, Trace
+from cachec.store.summaries import Facts, Given
 
 #: Characters of a key that a prefix has at least.
 MIN_PREFIX = 6
@@ -31,9 +31,10 @@ class Selector:
 
     keys: first characters of keys, 6 or more. stages: names, or the last part of one. tags: exact. tools: ``NAME`` or
     ``NAME==VERSION`` of a distribution or executable, both with ``*`` and ``?``; commands that a run called count.
-    options: ``NAME`` or ``NAME=VALUE`` of an argument. weights: names of weights that the stage was given or has read,
-    with ``*`` and ``?``. revisions: names or first digits of revisions that the store owns: entries that depend on the
-    bytes of one of their weights. sources: files, or folders, that the code, an argument or a read comes from.
+    options: ``NAME`` or ``NAME=VALUE`` of an argument, whose value takes at most 200 characters. weights: names of
+    weights that the stage was given or has read, with ``*`` and ``?``. revisions: names or first digits of revisions
+    that the store owns: entries that depend on the bytes of one of their weights. sources: files, or folders, that the
+    code, an argument or a read comes from.
     older_than, newer_than: seconds since the entry was last made. stale: only those that can't hit any more, as far as
     their tools and the files they read tell.
 
@@ -133,14 +134,15 @@ def _key(prefixes: Iterable[str]) -> Match:
 
 def _option(text: str) -> Match:
     name, given, value = text.partition("=")
-    accepted = {value, repr(value)}
-    part = f"arg/{name}"
+    accepted = {value, repr(value)} - {""}  # a part's empty value stands for one that can't be written
+    return _of_given(
+        lambda each: each.kind is PartKind.ARGUMENT and each.name == name and (not given or each.value in accepted)
+    )
 
-    def test(item: Item) -> bool:
-        own = () if item.told is None else item.told.summary.own
-        return any(found == part and (not given or detail in accepted) for found, detail in own)
 
-    return test
+def _of_given(holds: Callable[[Given], bool]) -> Match:
+    """A test of what was given to a call: whether it holds for any of that."""
+    return lambda item: item.terms is not None and any(map(holds, item.terms.summary.given))
 
 
 def _of_facts(holds: Callable[[Facts], bool]) -> Match:
@@ -148,11 +150,11 @@ def _of_facts(holds: Callable[[Facts], bool]) -> Match:
     known: dict[Digest, bool] = {}
 
     def test(item: Item) -> bool:
-        if item.told is None:
+        if item.terms is None:
             return False
-        name = item.told.summary.facts
+        name = item.terms.summary.facts
         if name not in known:
-            known[name] = holds(item.told.facts)
+            known[name] = holds(item.terms.facts)
         return known[name]
 
     return test
@@ -164,8 +166,8 @@ def _tool(text: str) -> Match:
 
     def holds(facts: Facts) -> bool:
         return any(
-            fnmatchcase(normalise(tool), wanted) and (not version or fnmatchcase(version_of(detail), version.strip()))
-            for tool, _, detail in facts.tools
+            fnmatchcase(normalise(tool.name), wanted) and (not version or fnmatchcase(tool.version, version.strip()))
+            for tool in facts.tools
         )
 
     declared = _of_facts(holds)
@@ -180,11 +182,6 @@ def _tool(text: str) -> Match:
     return lambda item: declared(item) or called(item)
 
 
-def version_of(detail: str) -> str:
-    """The version, or of an executable the first digits of its content, in the detail of a tool part."""
-    return detail.partition(";")[0].partition(",")[0].partition(" ")[2].rpartition(" ")[2]
-
-
 def _source(text: str, around: Surroundings) -> Match:
     place = os.path.abspath(text)
     places = {place, os.path.realpath(place)}
@@ -193,13 +190,11 @@ def _source(text: str, around: Surroundings) -> Match:
     modules = tuple(module_names(place))
 
     def in_code(facts: Facts) -> bool:
-        return any(_is_of_module(label, modules) for label, _ in facts.code)
+        return any(_is_of_module(label, modules) for label in facts.code)
 
     code = _of_facts(in_code)
-
-    def given(item: Item) -> bool:
-        own = () if item.told is None else item.told.summary.own
-        return any(_is_file_named(base, part, detail, item.entry.stage) for part, detail in own)
+    # Where a file lay is not in the key.
+    given = _of_given(lambda each: each.kind in {PartKind.FILE, PartKind.PROGRAM} and each.value == base != "")
 
     def seen(item: Item) -> bool:
         return any(
@@ -210,20 +205,6 @@ def _source(text: str, around: Surroundings) -> Match:
         )
 
     return lambda item: (bool(modules) and code(item)) or given(item) or seen(item)
-
-
-#: The detail of a file whose part is named by its path: ``depends=``, and inputs of commands.
-_DIGEST_ALONE = re.compile("[0-9a-f]{12}")
-
-
-def _is_file_named(base: str, part: str, detail: str, stage: str) -> bool:
-    """Whether a part of a key is of a file of that name. Where it lay is not recorded."""
-    kind, _, name = part.partition("/")
-    if kind == "file" and _DIGEST_ALONE.fullmatch(detail) is None:  # an argument: its file's name, then the digest
-        return detail.startswith(f"{base} ") and _DIGEST_ALONE.match(detail, len(base) + 1) is not None
-    if kind != "file" and (kind != "program" or not stage.startswith("exec:")):
-        return False
-    return os.path.basename(name.removeprefix("@").removeprefix("weights ")) == base
 
 
 def module_names(path: str) -> Iterator[str]:
@@ -266,7 +247,7 @@ def _weight(pattern: str, around: Surroundings) -> Match:
 
     def test(item: Item) -> bool:
         manifests = {trace.manifest.digest for trace in item.entry.traces if trace.manifest is not None}
-        manifests.update(() if item.told is None else item.told.summary.manifests)
+        manifests.update(() if item.terms is None else item.terms.summary.manifests)
         return any(map(named, manifests)) or any(map(read, item.entry.traces))
 
     return test

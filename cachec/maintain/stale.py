@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable
 
 import msgspec
@@ -15,15 +14,11 @@ from cachec.key.dependencies import Dependencies
 from cachec.key.tools.executables import which
 from cachec.key.tools.tools import ToolKeys
 from cachec.maintain.catalogue import Item
-from cachec.maintain.selector import version_of
-from cachec.model import Digest, Read, Trace
-from cachec.store.summaries import Facts
+from cachec.model import Digest, Part, PartKind, Read, Trace
+from cachec.store.summaries import Facts, KeyedTool
 
 #: Reads that tell by themselves what they would see now. ``env`` is left out: another shell has other variables.
 _KINDS = frozenset({"file", "absent", "listing", "tool"})
-
-#: What stands for the content of an executable in the detail of its part.
-_CONTENT = re.compile(r"[0-9a-f]{12}")
 
 
 class Staleness:
@@ -45,43 +40,38 @@ class Staleness:
 
     def reason(self, item: Item) -> str:
         """Why the entry can't hit any more, in words; empty where it may."""
-        if item.told is not None:
-            name = item.told.summary.facts
+        if item.terms is not None:
+            name = item.terms.summary.facts
             if name not in self._of_facts:
-                self._of_facts[name] = self._changed_tool(item.told.facts)
+                self._of_facts[name] = self._changed_tool(item.terms.facts)
             if self._of_facts[name]:
                 return self._of_facts[name]
         reasons = [self._changed_read(trace) for trace in item.entry.traces]
         return reasons[0] if reasons and all(reasons) else ""
 
     def _changed_tool(self, facts: Facts) -> str:
-        for name, digest, detail in facts.tools:
-            changed = self._executable(name, digest)
-            if changed is not None and not _is_executable(name, detail):
-                changed = self._distribution(name, digest)  # the one may have the name of the other
+        for tool in facts.tools:
+            look = self._distribution if tool.kind is PartKind.DISTRIBUTION else self._executable
+            changed = look(tool)
             if changed:
-                return f"tool {name} {version_of(detail)}: {changed}"
+                return f"tool {tool.name} {tool.version}: {changed}"
         return ""
 
-    def _distribution(self, name: str, digest: Digest) -> str:
+    def _distribution(self, tool: KeyedTool) -> str:
         """What has become of a distribution; empty where it is as recorded."""
         try:
-            part = self._tools.distribution(name)
+            return _change(tool, self._tools.distribution(tool.name))
         except UsageError:
             return "not installed"
-        if part.digest == digest:
-            return ""
-        return f"now {version_of(part.detail)}" + (part.detail.partition(";")[2] or "")
 
-    def _executable(self, name: str, digest: Digest) -> str | None:
-        """What has become of an executable; empty where that can't be told, None where it is as recorded."""
-        if which(name, os.environ) is None:
+    def _executable(self, tool: KeyedTool) -> str:
+        """What has become of an executable; empty where it is as recorded, or that can't be told."""
+        if which(tool.name, os.environ) is None:
             return ""
         try:
-            part = self._tools.executable(name)
+            return _change(tool, self._tools.executable(tool.name))
         except (UsageError, OSError):
             return ""
-        return None if part.digest == digest else f"now {version_of(part.detail)}"
 
     def _changed_read(self, trace: Trace) -> str:
         for read in trace.reads:
@@ -99,10 +89,7 @@ class Staleness:
         return self._of_reads[named]
 
 
-def _is_executable(name: str, detail: str) -> bool:
-    """Whether a tool part is of an executable: ``label content, ...``, or the distribution of a script."""
-    return (
-        "," in detail.partition(";")[0]
-        or detail.partition(" ")[0] != name
-        or _CONTENT.fullmatch(version_of(detail)) is not None
-    )
+def _change(recorded: KeyedTool, present: Part) -> str:
+    if present.digest == recorded.digest:
+        return ""
+    return f"now {present.version}" if present.version != recorded.version else f"now {present.detail}"

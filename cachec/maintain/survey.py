@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 
 from cachec.codecs.files import tree_of
@@ -12,8 +12,8 @@ from cachec.errors import StoreFault
 from cachec.events import read_log
 from cachec.maintain.catalogue import Catalogue, Damaged, Item
 from cachec.maintain.pins import Pinned
-from cachec.maintain.worth import Levels, Use, uses, worth
-from cachec.model import Digest, Fault, Leaf, Node, Record, Sequence, artifacts
+from cachec.maintain.worth import Levels, UseCount, uses, worth
+from cachec.model import RECORD_VERSION, Digest, Fault, Leaf, Node, Record, Sequence, artifacts
 from cachec.store.leases import Held
 from cachec.store.packing import state, unpack
 from cachec.store.store import Quarantined, Store
@@ -26,7 +26,7 @@ _DIGEST = re.compile(rb"[0-9a-f]{64}")
 
 
 @dataclass(slots=True)
-class Kept:
+class Candidate:
     """An entry, as far as eviction needs it.
 
     needs: all artifacts that it refers to. groups: of each trace those that a caller is handed. trees: those that a
@@ -56,14 +56,16 @@ class Kept:
 class Survey:
     """The state of a store.
 
-    objects: digest -> (bytes on disk, mtime). counts: how many entries need an artifact. broken: (name, state) of rows
+    objects: digest -> (bytes on disk, mtime). owned: those that weights with a name, or in use, need; they are not
+    counted as the cache's. counts: how many entries, and owned weights, need an artifact. broken: (name, state) of rows
     that can never hit. put_away: names of rows of quarantined entries that are old. condemned: rows that an earlier gc
     left, by name, with the artifacts that it was about to remove. unsummarised: entries without a summary.
     """
 
     objects: dict[Digest, tuple[int, float]]
     copied: int
-    entries: list[Kept] = field(default_factory=list)
+    owned: Collection[Digest] = ()
+    entries: list[Candidate] = field(default_factory=list)
     counts: Counter[Digest] = field(default_factory=Counter)
     trees: Counter[Digest] = field(default_factory=Counter)
     broken: list[tuple[str, bytes]] = field(default_factory=list)
@@ -72,21 +74,25 @@ class Survey:
     facts: set[Digest] = field(default_factory=set)
     unsummarised: list[Item] = field(default_factory=list)
     pinned: Pinned = field(default_factory=lambda: Pinned(()))
-    levels: Levels = field(default_factory=lambda: Levels(version=1))
+    levels: Levels = field(default_factory=lambda: Levels(version=RECORD_VERSION))
 
     @property
     def nbytes(self) -> int:
-        """Bytes on disk of all artifacts, and of what trees hold beside them."""
-        return sum(size for size, _ in self.objects.values()) + self.copied
+        """Bytes on disk of all artifacts that are not owned weights, and of what trees hold beside them."""
+        owned = sum(self.objects[digest][0] for digest in self.owned if digest in self.objects)
+        return sum(size for size, _ in self.objects.values()) - owned + self.copied
 
 
-def survey(store: Store, pinned: Pinned, on_fault: Callable[[Fault, str], None], now: float) -> Survey:
-    """Look at everything. Raises StoreFault.
+def survey(
+    store: Store, pinned: Pinned, on_fault: Callable[[Fault, str], None], now: float, owned: Collection[Digest]
+) -> Survey:
+    """Look at everything. owned: what revisions of weights need. Raises StoreFault.
 
     Files first: an artifact that comes later is not in ``objects``, and nobody removes what is not there.
     """
     objects = {ref.digest: (occupied(ref.size), mtime) for ref, mtime in store.objects.iterate()}
-    found = Survey(objects, store.objects.trees.copied(), pinned=pinned, levels=levels_of(store))
+    found = Survey(objects, store.objects.trees.copied(), owned, pinned=pinned, levels=levels_of(store))
+    found.counts.update(owned)
     used = uses(read_log(store.folder))
     names = {digest: digest for digest in objects}  # one str a digest, however many entries name it
     for item in Catalogue(store, on_fault).items(every=True):
@@ -101,8 +107,8 @@ def survey(store: Store, pinned: Pinned, on_fault: Callable[[Fault, str], None],
         found.entries.append(kept)
         found.counts.update(kept.needs)
         found.trees.update(kept.trees)
-        if item.told is not None:
-            found.facts.add(item.told.summary.facts)
+        if item.terms is not None:
+            found.facts.add(item.terms.summary.facts)
             if not item.is_summarised:
                 found.unsummarised.append(item)
     for name, row in store.index.rows("quarantine:"):
@@ -119,24 +125,26 @@ def levels_of(store: Store) -> Levels:
     """The row ``gc:``; a damaged one is as none."""
     try:
         row = store.index.read("gc:")
-        return Levels(version=1) if row is None else unpack(row, Levels, "gc:")
+        return Levels(version=RECORD_VERSION) if row is None else unpack(row, Levels, "gc:")
     except StoreFault as fault:
         if fault.fault not in {Fault.ROW_CORRUPT, Fault.ROW_VERSION, Fault.ROW_REFUSED}:
             raise
-        return Levels(version=1)
+        return Levels(version=RECORD_VERSION)
 
 
-def _kept(item: Item, used: dict[Digest, Use], levels: Levels, now: float, names: dict[Digest, Digest]) -> Kept:
+def _kept(
+    item: Item, used: dict[Digest, UseCount], levels: Levels, now: float, names: dict[Digest, Digest]
+) -> Candidate:
     entry = item.entry
     sizes = item.sizes()
-    use = used.get(entry.key, Use(1, item.created))
+    use = used.get(entry.key, UseCount(1, item.created))
     last = min(max(use.last, item.created), now)
     groups = tuple(group for trace in entry.traces if (group := tuple(_interned(names, artifacts_of(trace.value)))))
     # The size is that of its own results, not of what it shares: it must not depend on which entries are still there.
     size = sum(occupied(sizes[digest]) for digest in {digest for group in groups for digest in group})
     seconds = max((trace.seconds for trace in entry.traces), default=0.0)
-    needs = {*sizes, *(() if item.told is None else item.told.summary.kept)}
-    return Kept(
+    needs = {*sizes, *(() if item.terms is None else item.terms.summary.kept)}
+    return Candidate(
         name=item.name,
         state=item.state,
         tags=entry.tags,
@@ -155,17 +163,17 @@ def _trees(item: Item) -> Iterator[Digest]:
     return (tree_of(leaf) for trace in item.entry.traces for leaf in leaves(trace.value) if leaf.codec == "dir")
 
 
-def _damaged(found: Survey, item: Damaged, used: dict[Digest, Use]) -> None:
+def _damaged(found: Survey, item: Damaged, used: dict[Digest, UseCount]) -> None:
     """A row of another version may be another cachec's: its artifacts stay as long as it does."""
     row_state = b"" if item.row is None else state(item.row)
     if item.fault.fault is not Fault.ROW_VERSION or item.row is None:
         found.broken.append((item.name, row_state))
         return
     needs = tuple({digest for digest in _named_in(item.row) if digest in found.objects})
-    use = used.get(item.name.rpartition(":")[2], Use(0, 0.0))
+    use = used.get(item.name.rpartition(":")[2], UseCount(0, 0.0))
     size = sum(found.objects[digest][0] for digest in needs)
     level = found.levels.at(use.last)
-    found.entries.append(Kept(item.name, row_state, (), needs, (), (), size, 0.0, use.last, level))
+    found.entries.append(Candidate(item.name, row_state, (), needs, (), (), size, 0.0, use.last, level))
     found.counts.update(needs)
 
 

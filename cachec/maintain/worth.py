@@ -26,7 +26,7 @@ from cachec.model import RECORD_VERSION, Digest, Outcome
 MAX_LEVELS = 1000
 
 
-class Use(NamedTuple):
+class UseCount(NamedTuple):
     """times: hits, and runs that were stored. last: Unix time."""
 
     times: int
@@ -59,16 +59,16 @@ class Levels(msgspec.Struct, frozen=True, kw_only=True):
         return Levels(version=RECORD_VERSION, times=(*self.times[kept], time), levels=(*self.levels[kept], level))
 
 
-def uses(log: Iterable[Outcome]) -> dict[Digest, Use]:
+def uses(log: Iterable[Outcome]) -> dict[Digest, UseCount]:
     """How often, and when last, each key was hit or stored."""
-    found: dict[Digest, Use] = {}
+    found: dict[Digest, UseCount] = {}
     for outcome in log:
         if outcome.hit or outcome.stored:
             before = found.get(outcome.key)
             if before is None:
-                found[outcome.key] = Use(1, outcome.time)
+                found[outcome.key] = UseCount(1, outcome.time)
             else:
-                found[outcome.key] = Use(before.times + 1, max(before.last, outcome.time))
+                found[outcome.key] = UseCount(before.times + 1, max(before.last, outcome.time))
     return found
 
 

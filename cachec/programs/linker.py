@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import Any
 
-from cachec.base.distributions import Distributions
 from cachec.errors import LinkError
 from cachec.programs.artifact import File
 from cachec.programs.program import Program
-from cachec.programs.registry import Plugins
+from cachec.programs.registry import installed
 from cachec.weights import WeightSet
 from cachec.weights.manifest import Manifest
 
@@ -36,7 +34,7 @@ def link(artifact: File | Program, weights: WeightSet) -> Any:
     # Equal digests mean equal specs: nothing is looked at name by name unless they differ.
     if manifest.digest != weights.manifest.digest:
         manifest.check(weights.specs)
-    return _installed_plugins().named(plugin).link(artifact, weights)
+    return installed().named(plugin).link(artifact, weights)
 
 
 def _called(manifest: Manifest, weights: WeightSet) -> WeightSet:
@@ -52,9 +50,3 @@ def _called(manifest: Manifest, weights: WeightSet) -> WeightSet:
             f"leave it out with weights.select(exclude=[{clash[0]!r}])"
         )
     return weights.rename(names)
-
-
-@lru_cache(maxsize=1)
-def _installed_plugins() -> Plugins:
-    """The plugins of this process. Kept, because ``link`` is a plain function and finding them takes a millisecond."""
-    return Plugins(Distributions())

@@ -26,6 +26,16 @@ class StrippedFile(NamedTuple):
     weights: WeightSet
 
 
+class Reproducer(NamedTuple):
+    """An input of a command with the options of the command inside. suffix: behind the name of the input. option: of
+    the command's tool, in front of such a file.
+    """
+
+    data: bytes
+    suffix: str
+    option: str
+
+
 class ArtifactWriter(Protocol):
     """Where ``encode`` puts bytes: each call makes one artifact, in order."""
 
@@ -89,6 +99,24 @@ class Plugin:
     def compare(self, fresh: Any, stored: Any) -> str | None:
         """None where two results of one key are equal in effect, else the difference in words (mode ``verify``)."""
         raise self._refusal("compare", fresh)
+
+    def difference(self, before: bytes, after: bytes) -> str:
+        """What differs between the IR of two programs of this plugin's formats, for ``why``: a line of words.
+
+        Asked on a miss, so linear in the IR, and without the compiler. Raises PluginError where it can't be told.
+        """
+        raise PluginError(f"plugin {self.name!r} does not tell programs apart")
+
+    def suffix(self, format: str) -> str:
+        """What the name of a file with IR of this format ends with."""
+        return ".ir"
+
+    def reproducer(self, command: Sequence[str], data: bytes) -> Reproducer | None:
+        """An input of a command in the form that the compiler has for reproducers; None where it has none.
+
+        command: the tool and those of its arguments that name no file. data: the content of the input.
+        """
+        return None
 
     def _refusal(self, verb: str, value: object) -> PluginError:
         return PluginError(

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
 import threading
 from collections.abc import Collection
+from functools import lru_cache
 
 from cachec.base.distributions import Distributions
+from cachec.base.extensions import imported
 from cachec.errors import PluginError
 from cachec.programs.plugin import Plugin
 
@@ -65,16 +65,12 @@ class Plugins:
         return found
 
 
+@lru_cache(maxsize=1)
+def installed() -> Plugins:
+    """The plugins of this process, for plain functions. Kept, because finding them takes a millisecond."""
+    return Plugins(Distributions())
+
+
 def _load(name: str, target: str) -> Plugin:
-    module_name, _, attribute = target.partition(":")
-    try:
-        module = importlib.import_module(module_name)
-        plugin = getattr(module, attribute or "plugin")
-    except (ImportError, AttributeError) as error:
-        raise PluginError(
-            f"plugin {name!r} ({target}) can't be loaded: {error}. Repair or uninstall the package that offers it; "
-            f"this Python is {sys.executable}"
-        ) from error
-    if not isinstance(plugin, Plugin):
-        raise PluginError(f"plugin {name!r} ({target}) is a {type(plugin).__name__}, not a cachec.plugin.Plugin")
+    plugin: Plugin = imported(f"plugin {name!r}", target, "plugin", Plugin)
     return plugin

@@ -128,9 +128,11 @@ class Recorder:
             self._parent.nested(stage)
 
     def keep_out(self, reason: Reason, detail: str) -> None:
-        """What this run made must not be stored; the first reason counts."""
+        """What this run made must not be stored, nor what a stage around it makes of that; the first reason counts."""
         with self._lock:
             self._kept_out = self._kept_out or (reason, detail)
+        if self._parent is not None:
+            self._parent.keep_out(reason, detail)
 
     def check_before_storing(self, check: Callable[[], None]) -> None:
         """Have ``check`` called once all files of the result are in the store; it may still keep the result out."""

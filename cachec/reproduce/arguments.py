@@ -14,7 +14,6 @@ import msgspec
 
 from cachec.base.hashing import digest_bytes
 from cachec.codecs.data import SCALARS, decode_inline, encode_scalar
-from cachec.commands.witness import WEIGHT_SUFFIXES
 from cachec.errors import ReproducerError
 from cachec.key.tools.environment import is_secret
 from cachec.key.words import describe
@@ -22,6 +21,7 @@ from cachec.model import ArtifactRef, Digest, Inline
 from cachec.programs.artifact import File
 from cachec.programs.program import Program
 from cachec.weights import WeightSet
+from cachec.weights.formats import WEIGHT_SUFFIXES
 from cachec.weights.manifest import Manifest
 
 #: Digest -> bytes.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -10,13 +11,13 @@ from typing import NamedTuple
 import msgspec
 
 from cachec.base.hashing import digest_bytes
-from cachec.errors import ReproducerError, StoreFault
-from cachec.model import Entry, Inline, Leaf, Node, Part, Record, Trace, WeightSpec, artifacts
+from cachec.errors import PluginError, ReproducerError, StoreFault
+from cachec.model import Entry, Inline, Leaf, Node, Part, PartKind, Record, Trace, WeightSpec, artifacts
 from cachec.model import Sequence as Several
+from cachec.programs import ir
 from cachec.reproduce.about import About, Expected, Failure
 from cachec.reproduce.archive import packed
 from cachec.reproduce.arguments import Items, Named, ProgramOf, Value, WeightsOf
-from cachec.reproduce.mlir import reproducer_of
 from cachec.reproduce.readme import readme
 from cachec.reproduce.recipe import VERSION, Command, FileRef, Recipe, digests_of_reads, folder_name
 from cachec.store.store import Store
@@ -98,7 +99,10 @@ def _without_values(parts: Sequence[Part]) -> tuple[Part, ...]:
     """The parts, without the words for values of the project: there may be a secret deep in one, which ``why`` shows on
     this machine alone. Arguments are in the recipe.
     """
-    return tuple(Part(part.name, part.digest) if part.name.startswith(("arg/", "code/")) else part for part in parts)
+    return tuple(
+        Part(part.kind, part.name, part.digest) if part.kind in {PartKind.ARGUMENT, PartKind.CODE} else part
+        for part in parts
+    )
 
 
 def decoded(raw: bytes, what: str) -> Recipe:
@@ -212,13 +216,13 @@ def _packed(
             put(name, digest)
     if recipe.commands and recipe.commands[-1].stderr and about.failure is not None:
         members[STDERR] = recipe.commands[-1].stderr.encode()
-    members.update(_mlir_reproducers(recipe, members))
+    usages = _add_reproducers(recipe, members, missing)
     given = _given(weights, names, specs, about.reads)
     if given is not None:
         members[WEIGHTS] = _saved(given)
     about = msgspec.structs.replace(about, missing=tuple(missing), given=() if given is None else tuple(sorted(given)))
     members[ABOUT] = msgspec.json.format(msgspec.json.encode(about, order="sorted"), indent=1)
-    members[README] = readme(about, recipe, specs).encode()
+    members[README] = readme(about, recipe, specs, usages).encode()
     return Packed(packed(members), about)
 
 
@@ -235,7 +239,7 @@ def _contents(recipe: Recipe) -> Iterator[tuple[str, str]]:
 
     def look(value: Value, path: str) -> Iterator[tuple[str, str]]:
         if isinstance(value, ProgramOf):
-            yield f"arguments/{path}.{'mlir' if 'bytecode' not in value.format else 'mlirbc'}", value.ir
+            yield f"arguments/{path}{_suffix(value.format)}", value.ir
         elif isinstance(value, Items):
             for number, item in enumerate(value.items):
                 yield from look(item, f"{path}-{number}")
@@ -249,15 +253,27 @@ def _contents(recipe: Recipe) -> Iterator[tuple[str, str]]:
         yield from look(value, name)
 
 
-def _mlir_reproducers(recipe: Recipe, members: Mapping[str, bytes]) -> dict[str, bytes]:
-    made = {}
+def _suffix(format: str) -> str:
+    try:
+        return ir.suffix(format)
+    except PluginError:  # the name is for people; the format is in the recipe
+        return ".ir"
+
+
+def _add_reproducers(recipe: Recipe, members: dict[str, bytes], missing: list[str]) -> list[str]:
+    """Put in the inputs in the forms that their compilers have for reproducers; a command line for each."""
+    usages: list[str] = []
     for command in recipe.commands:
-        for each in command.inputs:
-            name = f"{folder_name(each.folder)}/{each.path}"
-            found = reproducer_of(command, members[name]) if name in members else None
-            if found is not None:
-                made[f"{name}.reproducer.mlir"] = found
-    return made
+        words = [command.tool.name, *(arg for arg in command.args if isinstance(arg, str))]
+        for name in [f"{folder_name(each.folder)}/{each.path}" for each in command.inputs]:
+            if name not in members:
+                continue
+            forms, refused = ir.reproducers(words, members[name])
+            for form in forms:
+                members[name + form.suffix] = form.data
+                usages.append(shlex.join([command.tool.name, form.option, name + form.suffix]))
+            missing += [f"{name} with the options of {command.tool.name} inside: {each}" for each in refused]
+    return usages
 
 
 def _given(

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from cachec.base import __version__
-from cachec.model import WeightSpec
+from cachec.model import PartKind, WeightSpec
 from cachec.reproduce.about import About
 from cachec.reproduce.arguments import CodeOf, FileOf, Items, Long, Named, ProgramOf, Scalar, Value, WeightsOf
-from cachec.reproduce.mlir import pipeline_of
 from cachec.reproduce.recipe import Command, Recipe, Text, folder_name
 
 #: Parts of the key that are listed: what a person needs in order to have the same.
-_LISTED = (("tool/", "Tools"), ("ambient/", "Library settings"), ("env/", "Environment"), ("platform", "Platform"))
+_LISTED = (
+    ("Tools", {PartKind.DISTRIBUTION, PartKind.EXECUTABLE}),
+    ("Library settings", {PartKind.AMBIENT}),
+    ("Environment", {PartKind.ENVIRONMENT}),
+    ("Platform", {PartKind.PLATFORM}),
+)
 
 
-def readme(about: About, recipe: Recipe, specs: Mapping[str, WeightSpec]) -> str:
-    """The text, in Markdown."""
+def readme(about: About, recipe: Recipe, specs: Mapping[str, WeightSpec], usages: Sequence[str]) -> str:
+    """The text, in Markdown. usages: command lines for inputs that have the options of their command inside."""
     lines = [f"# Reproducer of stage {_code(about.stage)}", ""]
     if about.failure is not None:
         lines += [f"The run failed: {_code(about.failure.error)}: {_code(_cut(about.failure.text))}", ""]
@@ -29,15 +33,15 @@ def readme(about: About, recipe: Recipe, specs: Mapping[str, WeightSpec]) -> str
     lines[-2] += "."
     lines += ["## With cachec", "", "    cachec repro run THIS.zip", "", _CONSENT, ""]
     lines += ["## Without cachec", ""]
-    lines += _commands(recipe) if about.mode == "command" else _call(recipe)
+    lines += _commands(recipe, usages) if about.mode == "command" else _call(recipe)
     lines += ["", "## Arguments of the stage", "", f"`{recipe.entry}`", ""]
     lines += [f"- `{name}`: {_told(value)}" for name, value in recipe.arguments.items()]
     lines += ["", *_weights(about, specs)]
-    for prefix, title in _LISTED:
-        found = [part for part in about.parts if part.name.startswith(prefix)]
+    for title, kinds in _LISTED:
+        found = [part for part in about.parts if part.kind in kinds]
         if found:
             lines += [f"## {title}", ""]
-            lines += [f"- `{part.name}`: {part.detail or part.digest[:12]}" for part in found]
+            lines += [f"- `{part.label}`: {part.detail or part.digest[:12]}" for part in found]
             lines += [""]
     if about.missing:
         lines += ["## Not in here", ""]
@@ -63,17 +67,17 @@ def command_line(command: Command) -> str:
     return f"cd {_quoted(command.cwd)} && {' '.join([*environ, *words])}"
 
 
-def _commands(recipe: Recipe) -> Iterator[str]:
+def _commands(recipe: Recipe, usages: Sequence[str]) -> Iterator[str]:
     yield "Unpack the zip, and in its folder:"
     yield ""
     yield "    R=$PWD"
     for number, command in enumerate(recipe.commands):
         stdin = f" < $R/stdin/{number}" if command.stdin is not None else ""
         yield f"    {command_line(command)}{stdin}"
+    for usage in usages:
+        yield ""
+        yield f"Or, with the options inside: `{usage}`."
     for command in recipe.commands:
-        if pipeline_of(command) is not None:
-            yield ""
-            yield f"Or, with the pipeline inside: `{command.tool.name} --run-reproducer FILE.reproducer.mlir`."
         for weight in command.weights:
             yield ""
             yield f"The command was given the weights `{folder_name(weight.folder)}/{weight.path}` ({weight.rule})."

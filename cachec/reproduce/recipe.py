@@ -22,7 +22,7 @@ from cachec.reproduce.arguments import Contents, Value, described
 from cachec.weights.manifest import Manifest
 
 #: Another one is refused, with both numbers.
-VERSION = 1
+VERSION = 2
 
 _SEPARATOR = re.compile(r"[=:,;]")
 

@@ -33,8 +33,9 @@ from cachec.reproduce.recipe import Command, FileRef, Text, Tool, folder_name
 from cachec.reproduce.synthetic import synthetic_weights
 from cachec.store.store import Store
 from cachec.weights import WeightSet, open_weights
+from cachec.weights.formats import WRITTEN_SUFFIXES
+from cachec.weights.layout import stated_ties
 from cachec.weights.manifest import Manifest
-from cachec.weights.memory import stated_ties
 
 
 class Made(NamedTuple):
@@ -315,16 +316,12 @@ def _put_files(found: Reproducer, number: int, folder: Path, files: Mapping[str,
             os.symlink(os.path.abspath(files[name]), target)
             continue
         data = found.contents.get(weight.manifest)
-        format = FORMATS.get(target.suffix)
-        if data is None or format is None:
+        if data is None or target.suffix not in WRITTEN_SUFFIXES:
             raise ReproducerError(
                 f"{each.tool.name} wants the weights {name}, which can't be made from a seed; say --file {name}=FILE"
             )
         made = weights_of(found, Manifest(weight.manifest, lambda data=data: data).weights, folder)  # type: ignore[misc]
-        made.save(target, format=format)
-
-
-FORMATS: Mapping[str, Any] = {".safetensors": "safetensors", ".irpa": "irpa"}
+        made.save(target)
 
 
 def _put(ref: FileRef, data: bytes | None, folder: Path, files: Mapping[str, str]) -> None:

@@ -26,7 +26,7 @@ from blake3 import blake3
 from cachec.model import WeightSpec
 from cachec.weights import WeightSet
 from cachec.weights.dtypes import numpy_dtype
-from cachec.weights.memory import stated_ties
+from cachec.weights.layout import stated_ties
 
 if TYPE_CHECKING:
     import numpy as np

@@ -8,7 +8,7 @@ from types import FunctionType
 from typing import Any, Generic, ParamSpec, TypeVar, cast
 
 from cachec.errors import UnsupportedFunction, UsageError
-from cachec.key.request import Options
+from cachec.key.request import StageOptions
 from cachec.model import Mode, Outcome
 from cachec.stage.binding import Binding
 from cachec.stage.engine import Engine
@@ -32,7 +32,7 @@ class Stage(Generic[P, R]):
         self,
         engine: Engine,
         function: Callable[P, R],
-        options: Options,
+        options: StageOptions,
         *,
         mode: Mode | None = None,
         lock_timeout: float | None = None,

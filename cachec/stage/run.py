@@ -13,7 +13,7 @@ from cachec import codecs, recording
 from cachec.base.hashing import FileDigests
 from cachec.errors import LinkError, StoreFault, UnkeyableArgument, UsageError
 from cachec.key.request import Request, Requests, StageLike
-from cachec.model import ArtifactRef, Described, Fault, Read, Reason, Trace
+from cachec.model import ArtifactRef, Fault, KeyDescription, Read, Reason, Trace
 from cachec.programs.registry import Plugins
 from cachec.recording import Recorder
 from cachec.stage.guard import callers_weights, renamed, replace_weights
@@ -153,7 +153,7 @@ class Run:
                 kept=kept,
             )
             said = self._request.parts()
-            parts = objects.add_bytes(msgspec.json.encode(Described(said, msgspec.Raw(recipe))))
+            parts = objects.add_bytes(msgspec.json.encode(KeyDescription(said, msgspec.Raw(recipe))))
             self._tools.store.publish(self._request.digest, options.name, options.tags, parts, trace, said=said)
             finished.value = self._tools.looker.decode(self._request, trace)
         except StoreFault as fault:

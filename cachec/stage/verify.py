@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from cachec.errors import StoreFault
-from cachec.key.request import Options
+from cachec.key.request import StageOptions
 from cachec.model import Read
 from cachec.programs.artifact import Dir, File
 from cachec.programs.program import Program
@@ -58,7 +58,7 @@ def _covered_roots() -> tuple[str, ...]:
     return tuple(os.path.realpath(root).rstrip("/") + "/" for root in sorted(roots))
 
 
-def difference(run: Run, tools: Tools, options: Options, fresh: Any, look: Look) -> str | None:
+def difference(run: Run, tools: Tools, options: StageOptions, fresh: Any, look: Look) -> str | None:
     """None where a fresh result is what is stored, else the difference in words.
 
     Compared by stored bytes; where the stage is declared ``deterministic=False``, by the plugin's own comparison.

@@ -10,10 +10,10 @@ from typing import Any
 from cachec.base.distributions import OWN_FOLDER
 from cachec.errors import CachecWarning
 from cachec.key.arguments import Found, path_like_text
-from cachec.key.request import Options
+from cachec.key.request import StageOptions
 
 
-def warn_on_miss(options: Options, arguments: Mapping[str, Any], found: Found) -> None:
+def warn_on_miss(options: StageOptions, arguments: Mapping[str, Any], found: Found) -> None:
     """Warn of large plain arrays (hashed at every call) and of text that names a file (keyed by its text)."""
     for path, nbytes in found.large.items():
         _warn(

@@ -1,12 +1,19 @@
-"""The object store: immutable files named by their content.
+"""The object store: immutable files named by their content, each content once.
 
-    objects/ab/<64 hex>      one artifact; ``ab`` are the first two digits of its BLAKE3-256; mode 0444
+    objects/ab/<64 hex>      an artifact, or a tensor of owned weights; ``ab`` begins its BLAKE3-256; mode 0444
     trees/<64 hex>/...       folders put together from objects (see trees.py)
     tmp/stage-<pid>-<hex>    being written; becomes an object by one rename
 
 No object is ever written in place: a damaged one is removed, or replaced by a rename. ``flock`` on the folder
-``objects/ab`` orders what adds and reuses (shared) against what removes (exclusive), so that ``gc`` can't remove an
-object that somebody found in place and is about to refer to, or was handed (see leases.py).
+``objects/ab`` orders what looks and reuses (shared) against what adds and removes (exclusive), so that ``gc`` can't
+remove an object that somebody found in place and is about to refer to, or was handed (see leases.py).
+
+**Trust.** Hashing 500 GB at each use is no choice, so an object is sealed when it is published: its mtime gets the
+nanoseconds ``SEAL_NS``, which a later write through any name replaces by the clock's. A sealed file of the right size
+of ``HASHED_BELOW`` bytes or more holds what its name says; what is smaller is hashed, unless its digest is remembered
+for its state (hashing.py), and so is a larger one without a seal (of an older cachec, restored without its
+times, on a file system that keeps no nanoseconds), which is then sealed. What gets a seal was hashed as it was stored.
+``verify`` believes no seal.
 """
 
 from __future__ import annotations
@@ -21,12 +28,12 @@ import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import NamedTuple
+from typing import Protocol
 
 from blake3 import blake3
 
 from cachec.base import fsio
-from cachec.base.hashing import FileDigests, digest_bytes
+from cachec.base.hashing import FileDigests, digest_bytes, digest_extent
 from cachec.errors import StoreFault
 from cachec.model import ArtifactRef, Fault
 from cachec.store.leases import Held, Leases
@@ -36,20 +43,60 @@ from cachec.store.usage import occupied
 #: A reused object gets a new mtime when its old one is older than this; the grace period of ``gc`` must be longer.
 REFRESH_SECONDS = 300.0
 
+#: The nanoseconds of the mtime of what is sealed: on no grid of a coarser clock, so there nothing is taken for sealed.
+SEAL_NS = 618_033_989
+
+#: Bytes below which a seal is not enough: to hash fewer costs as little as to ask what is remembered.
+HASHED_BELOW = 1 << 16
+
 MODE = 0o444
 
 _DIGEST = re.compile(r"[0-9a-f]{64}\Z")
 _COPY_CHUNK = 1 << 26
-#: Places remembered in memory; all are forgotten when there are more.
-_PLACES_MAX = 8192
+_SECOND = 10**9
+#: Paths remembered in memory; all are forgotten when there are more.
+_PATHS_MAX = 8192
 #: What ``copy_file_range`` says where it can't serve these two files; they are then copied by hand.
 _NO_KERNEL_COPY = frozenset({errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM})
 
 
-class _Place(NamedTuple):
-    text: str
-    path: Path
-    size: int
+class ObjectStore(Protocol):
+    """Bytes by content. Every method raises StoreFault where the store fails, and nothing else beside what it says."""
+
+    def add_bytes(self, data: bytes | bytearray | memoryview) -> ArtifactRef:
+        """Store these bytes."""
+
+    def add_pieces(self, pieces: Iterable[memoryview]) -> ArtifactRef:
+        """Store these bytes one after another, none kept after the next was asked for."""
+
+    def add_file(self, path: str | os.PathLike[str]) -> ArtifactRef:
+        """Store the content of a regular file. Raises OSError where it can't be read, ValueError where it is none."""
+
+    def has(self, ref: ArtifactRef) -> bool:
+        """Whether the object is there, whole; it stays then."""
+
+    def path(self, ref: ArtifactRef) -> Path:
+        """A file with the content, read-only; it stays. A fault ARTIFACT_MISSING, or ARTIFACT_CORRUPT that heals."""
+
+    def read(self, ref: ArtifactRef) -> bytes:
+        """The content, checked; raises as ``path``."""
+
+    def content(self, digest: str) -> bytes | None:
+        """The content of the object of that digest, checked; None where there is none, or it is no digest."""
+
+    def tree(
+        self,
+        files: Mapping[str, tuple[ArtifactRef, bool]],
+        links: Mapping[str, str] | None = None,
+        folders: Collection[str] = (),
+    ) -> Path:
+        """The immutable folder of these files (relative path -> content, executable), links and folders."""
+
+    def iterate(self) -> Iterator[tuple[ArtifactRef, float]]:
+        """All objects in the order of their digests, unchecked, each with the Unix time since when it is there."""
+
+    def release(self) -> None:
+        """What was handed out may vanish from now on."""
 
 
 class Objects:
@@ -72,21 +119,27 @@ class Objects:
         self.tmp = Path(tmp)
         self.digests = digests
         self._root = os.fspath(root)
-        self._fsync = fsync
-        self._places: dict[str, _Place] = {}
+        self.fsync = fsync
+        self._paths: dict[str, Path] = {}
         self.leases = leases or Leases(self.root.with_name("leases"))
         self._written = 0
         self._written_lock = threading.Lock()
+
+    def leasing(self) -> Objects:
+        """The same objects for one user, whose leases are its own: they end with ``release``, or with the user."""
+        return Objects(self.root, self.tmp, self.digests, fsync=self.fsync, leases=Leases(self.leases.folder))
 
     # --- adding
 
     def add_bytes(self, data: bytes | bytearray | memoryview) -> ArtifactRef:
         """Store these bytes."""
         ref = ArtifactRef(digest_bytes(data), memoryview(data).nbytes)
-        if not self._reuse(ref):
-            with self.staging() as writer:
-                writer.write(data)
-                return writer.commit()
+        if not self.has(ref):
+            with fsio.faults(f"storing object {ref.digest}"), self.staged() as staged:
+                staged.write(memoryview(data))
+                if not isinstance(data, bytes):  # whose memory it is may have changed it: what was stored counts
+                    ref = ArtifactRef(digest_extent(staged.fd, 0, ref.size), ref.size)
+                self.publish(staged, ref)
         return ref
 
     def add_pieces(self, pieces: Iterable[memoryview]) -> ArtifactRef:
@@ -120,24 +173,46 @@ class Objects:
         """A new object to write piece by piece; leaving the ``with`` block without ``commit`` forgets it."""
         return ObjectWriter(self)
 
+    def staged(self) -> fsio.Staging:
+        """A file for the content of a new object, for who hashes it by other means. Raises OSError."""
+        try:
+            return fsio.Staging(self.tmp)
+        except FileNotFoundError:
+            fsio.make_dir(self.tmp)
+            return fsio.Staging(self.tmp)
+
     def publish(self, staged: fsio.Staging, ref: ArtifactRef) -> None:
-        """Give a staged file its final name, unless the object is there already."""
+        """Seal a staged file, whose content is known to be that of ``ref``, and give it its final name; unless the
+        object is there already, for its file may be mapped.
+        """
         with fsio.faults(f"storing object {ref.digest}"):
-            if self._reuse(ref):
-                return
-            with self._shard(ref.digest, exclusive=False, create=True):
+            fsio.make_dir(self._folder(ref.digest))
+            with self._locked(ref.digest, exclusive=True):
+                if self._reuse(ref):
+                    return
                 self.leases.take((ref.digest,), strict=True)
-                staged.commit(self._path(ref.digest), mode=MODE, fsync=self._fsync)
+                seal(staged.fd, time.time_ns())
+                staged.commit(self.place(ref.digest), mode=MODE, fsync=self.fsync)
         self.count(ref.size)
+
+    def has(self, ref: ArtifactRef) -> bool:
+        """Whether the object is there, whole. It is leased then, and recent enough for ``gc`` to leave it alone."""
+        try:
+            with self._locked(ref.digest, exclusive=False):
+                return self._reuse(ref)
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            raise fsio.fault(error, f"reusing object {ref.digest}") from error
 
     @property
     def trees(self) -> Trees:
         """The folders put together from these artifacts. Made anew: kept, it would hold what holds it."""
-        return Trees(self.root.with_name("trees"), self.tmp, self.digests, self.path, self.leases, self.count)
+        return Trees(self.root.with_name("trees"), self.tmp, self.is_whole, self.path, self.leases, self.count)
 
     def release(self) -> None:
         """Give up all leases: paths that were handed out may vanish from now on, and are leased anew when asked for."""
-        self._places.clear()
+        self._paths.clear()
         self.leases.release()
 
     def written(self) -> int:
@@ -152,58 +227,81 @@ class Objects:
             self._written += occupied(size)
 
     def _reuse(self, ref: ArtifactRef) -> bool:
-        """Whether the object is there, whole; its mtime is then recent enough for ``gc`` to leave it alone."""
-        text = self._path(ref.digest)
+        """``has``, with the folder locked."""
+        text = self.place(ref.digest)
         try:
-            with self._shard(ref.digest, exclusive=False):
-                found = os.lstat(text)
-                if not self._is_whole(text, ref, found):
-                    return False
-                self.leases.take((ref.digest,), strict=True)
-                if time.time() - found.st_mtime > REFRESH_SECONDS:
-                    os.utime(text)
+            if not self.is_whole(text, ref):
+                return False
+            self.leases.take((ref.digest,), strict=True)
+            if time.time() - os.lstat(text).st_mtime > REFRESH_SECONDS:
+                seal(text, time.time_ns())
         except FileNotFoundError:
             return False
-        except OSError as error:
-            raise fsio.fault(error, f"reusing object {ref.digest}") from error
         return True
 
-    def _is_whole(self, text: str, ref: ArtifactRef, found: os.stat_result) -> bool:
+    # --- trust
+
+    def is_whole(self, path: str | os.PathLike[str], ref: ArtifactRef, *, may_seal: bool = True) -> bool:
+        """Whether a file of the store is ``ref``, by the rule above. Raises OSError.
+
+        may_seal: False for a question, which writes nothing.
+        """
+        found = os.lstat(path)
         if not stat.S_ISREG(found.st_mode) or found.st_size != ref.size:
             return False
+        is_sealed = found.st_mtime_ns % _SECOND == SEAL_NS
+        if is_sealed and ref.size >= HASHED_BELOW:
+            return True
+        if self.digests.of_path(path) != ref.digest:
+            return False
+        if may_seal and not is_sealed and ref.size >= HASHED_BELOW:
+            try:
+                seal(path, found.st_mtime_ns)
+            except OSError as error:  # a store that is only read stays as it is
+                if not fsio.is_unwritable(error):
+                    raise
+        return True
+
+    def verify(self, ref: ArtifactRef) -> str:
+        """Hash an object, whatever is known of it: what is wrong, empty where nothing is.
+
+        A damaged one is removed, so that it heals.
+        """
         try:
-            return self.digests.of_path(text) == ref.digest
-        except EOFError:
-            return False  # cut while it was read
+            found = _hashed(self.place(ref.digest))
+        except FileNotFoundError:
+            return "it is gone"
+        except OSError as error:
+            return f"it can't be read: {error.strerror}"
+        if found == ref.digest:
+            return ""
+        self._refusal(ref)
+        return f"its bytes have the digest {found}" if found else "it is no regular file"
 
     # --- reading
 
-    def path(self, ref: ArtifactRef) -> Path:
-        """Where an artifact is. Its content was checked against its digest since its file last changed.
+    def path(self, ref: ArtifactRef, *, lease: bool = True) -> Path:
+        """Where an artifact is, by the rule above.
 
-        Raises StoreFault ARTIFACT_MISSING, or ARTIFACT_CORRUPT once the damaged file is removed so that it heals.
+        lease: False for who holds a lease on what refers to it, such as a revision of weights. Raises StoreFault
+        ARTIFACT_MISSING, or ARTIFACT_CORRUPT once the damaged file is removed so that it heals.
         """
-        place = self._places.get(ref.digest)
         try:
-            if place is None:
-                return self._first_use(ref)
-            if place.size == ref.size and self.digests.of_path(place.text) == ref.digest:
-                return place.path
+            path = self._paths.get(ref.digest) or self._first_use(ref.digest, lease)
+            if self.is_whole(path, ref):
+                return path
         except FileNotFoundError as error:
-            self._places.pop(ref.digest, None)
+            self._paths.pop(ref.digest, None)
             self.leases.forget(ref.digest)
             raise StoreFault(Fault.ARTIFACT_MISSING, f"object {ref.digest} ({ref.size} bytes) is gone") from error
         except OSError as error:
             raise fsio.fault(error, f"reading object {ref.digest}") from error
-        except EOFError:
-            pass  # cut while it was read: corrupt, as below
-        return self._refuse(ref)
+        raise self._refusal(ref)
 
     def check(self, ref: ArtifactRef) -> None:
         """Raise as ``path`` does where an artifact is not there or not whole. Nothing is leased, removed or healed."""
-        text = self._path(ref.digest)
         try:
-            if self._is_whole(text, ref, os.lstat(text)):
+            if self.is_whole(self.place(ref.digest), ref, may_seal=False):
                 return
         except FileNotFoundError as error:
             raise StoreFault(Fault.ARTIFACT_MISSING, f"object {ref.digest} ({ref.size} bytes) is gone") from error
@@ -217,7 +315,7 @@ class Objects:
         if data is None:
             raise StoreFault(Fault.ARTIFACT_MISSING, f"object {ref.digest} ({ref.size} bytes) is gone")
         if len(data) != ref.size:
-            self._refuse(ref)
+            raise self._refusal(ref)
         return data
 
     def content(self, digest: str) -> bytes | None:
@@ -225,7 +323,7 @@ class Objects:
         if not _DIGEST.match(digest):
             return None
         try:
-            fd = os.open(self._path(digest), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+            fd = os.open(self.place(digest), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
             try:
                 data = fsio.pread_exact(fd, 0, os.fstat(fd).st_size)
             finally:
@@ -237,7 +335,7 @@ class Objects:
         except EOFError:
             data = b""
         if digest_bytes(data) != digest:
-            self._refuse(ArtifactRef(digest, len(data)))
+            raise self._refusal(ArtifactRef(digest, len(data)))
         return data
 
     def tree(
@@ -249,44 +347,30 @@ class Objects:
         """The immutable folder of these files (relative path -> content, executable), links and folders; see trees."""
         return self.trees.tree(files, links, folders)
 
-    def _first_use(self, ref: ArtifactRef) -> Path:
-        text = self._path(ref.digest)
-        if self.leases.holds(ref.digest):
-            found = os.lstat(text)
-        else:
-            with self._shard(ref.digest, exclusive=False):
-                self.leases.take((ref.digest,))
-                found = os.lstat(text)
-        if not self._is_whole(text, ref, found):
-            self._refuse(ref)
-        if len(self._places) >= _PLACES_MAX:
-            self._places.clear()
-        place = self._places[ref.digest] = _Place(text, Path(text), ref.size)
-        return place.path
+    def _first_use(self, digest: str, lease: bool) -> Path:
+        if lease and not self.leases.holds(digest):
+            with self._locked(digest, exclusive=False):
+                self.leases.take((digest,))
+        if len(self._paths) >= _PATHS_MAX:
+            self._paths.clear()
+        path = self._paths[digest] = Path(self.place(digest))
+        return path
 
-    def _refuse(self, ref: ArtifactRef) -> Path:
-        """Raise ARTIFACT_CORRUPT, and remove the damaged file, if it still is one and may be removed."""
-        text = self._path(ref.digest)
-        self._places.pop(ref.digest, None)
+    def _refusal(self, ref: ArtifactRef) -> StoreFault:
+        """ARTIFACT_CORRUPT, once the damaged file is removed, if it still is one and may be removed."""
+        text = self.place(ref.digest)
+        self._paths.pop(ref.digest, None)
         detail = f"object {ref.digest} does not hold the {ref.size} bytes that its name says"
         try:
-            with self._shard(ref.digest, exclusive=True):
-                if self._digest_at(text) != ref.digest:
+            with self._locked(ref.digest, exclusive=True):
+                if _hashed(text) != ref.digest:
                     os.unlink(text)
                     detail += "; removed"
         except FileNotFoundError:
             pass  # another process removed it first
         except OSError as error:
             detail += f"; it can't be removed: {error}"
-        raise StoreFault(Fault.ARTIFACT_CORRUPT, detail)
-
-    def _digest_at(self, text: str) -> str | None:
-        try:
-            if not stat.S_ISREG(os.lstat(text).st_mode):
-                return None
-            return self.digests.of_path(text)
-        except EOFError:
-            return None
+        return StoreFault(Fault.ARTIFACT_CORRUPT, detail)
 
     # --- maintenance
 
@@ -322,41 +406,34 @@ class Objects:
             for digest in digests:
                 if digest in held:
                     continue
-                self._places.pop(digest, None)
+                self._paths.pop(digest, None)
                 with contextlib.suppress(FileNotFoundError):
-                    found = os.lstat(self._path(digest))
-                    os.unlink(self._path(digest))
+                    found = os.lstat(self.place(digest))
+                    os.unlink(self.place(digest))
                     removed.append((digest, found))
         return removed
 
-    def remove(self, digest: str, *, unused_since: float | None = None) -> bool:
-        """Remove an object; whether it was there. With ``unused_since`` (Unix time) only if its mtime is not newer."""
-        if not _DIGEST.match(digest):
-            raise ValueError(f"{digest!r} is no digest of an object; it takes 64 hexadecimal characters")
-        self._places.pop(digest, None)
-        text = self._path(digest)
-        try:
-            with self._shard(digest, exclusive=True):
-                if unused_since is not None and os.lstat(text).st_mtime > unused_since:
-                    return False
-                os.unlink(text)
-        except FileNotFoundError:
-            return False
-        except OSError as error:
-            raise fsio.fault(error, f"removing object {digest}") from error
-        return True
+    def _folder(self, digest: str) -> str:
+        return f"{self._root}/{digest[:2]}"
 
-    def _path(self, digest: str) -> str:
+    def place(self, digest: str) -> str:
+        """Where the object of that digest is, or would be."""
         return f"{self._root}/{digest[:2]}/{digest}"
 
-    @contextlib.contextmanager
-    def _shard(self, digest: str, *, exclusive: bool, create: bool = False) -> Iterator[None]:
-        """The folder of an object, locked. Raises FileNotFoundError where there is none and ``create`` is not set."""
-        folder = f"{self._root}/{digest[:2]}"
-        if create:
-            fsio.make_dir(folder)
-        with fsio.folder_locked(folder, exclusive=exclusive):
-            yield
+    def _locked(self, digest: str, *, exclusive: bool) -> contextlib.AbstractContextManager[None]:
+        """The folder of an object, locked. Raises FileNotFoundError where there is none."""
+        return fsio.folder_locked(self._folder(digest), exclusive=exclusive)
+
+
+def seal(file: int | str | os.PathLike[str], time_ns: int) -> None:
+    """Give a file the mtime of a seal: the last one that is not after ``time_ns``, a Unix time. Raises OSError."""
+    mtime = (time_ns - SEAL_NS) // _SECOND * _SECOND + SEAL_NS
+    os.utime(file, ns=(mtime, mtime))
+
+
+def _hashed(path: str) -> str:
+    """The digest of a file, read anew; empty for what is no regular file. Raises OSError."""
+    return FileDigests().of_path(path) if stat.S_ISREG(os.lstat(path).st_mode) else ""
 
 
 class ObjectWriter:
@@ -367,11 +444,7 @@ class ObjectWriter:
         self._hasher = blake3()
         self._size = 0
         with fsio.faults(f"staging in {objects.tmp}"):
-            try:
-                self._staged = fsio.Staging(objects.tmp)
-            except FileNotFoundError:
-                fsio.make_dir(objects.tmp)
-                self._staged = fsio.Staging(objects.tmp)
+            self._staged = objects.staged()
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         """Append ``data``."""

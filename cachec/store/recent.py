@@ -1,6 +1,6 @@
 """What a miss is compared with: one row a stage, which is enough to choose the nearest of its newest keys.
 
-A part of a key stands here as a print: 8 bytes, the CRC-32 of its name and the first 4 bytes of its digest. The row
+A part of a key stands here as a print: 8 bytes, the CRC-32 of its label and the first 4 bytes of its digest. The row
 holds each distinct print once, and for each key a set of bits over them, so that a key costs some 200 bytes and to
 compare two is one operation. A print chooses what is shown to a person and nothing else: where two collide, another
 entry is taken for the nearest.
@@ -16,7 +16,7 @@ from zlib import crc32
 
 import msgspec
 
-from cachec.model import ArtifactRef, Digest, Part
+from cachec.model import ArtifactRef, Digest, Part, PartKind
 
 #: Keys in one row.
 MAX_KEYS = 128
@@ -30,7 +30,7 @@ _MAX_BYTES = 1 << 16
 _WIDTH = 8
 
 #: What a call works on: an entry of the same inputs is nearer than one of the same options.
-_INPUTS = ("file/", "program/", "weights/")
+_INPUTS = frozenset({PartKind.FILE, PartKind.PROGRAM, PartKind.WEIGHTS})
 
 
 class Near(msgspec.Struct, frozen=True):
@@ -59,7 +59,7 @@ class Recent(msgspec.Struct, frozen=True, kw_only=True):
         """The keys, that nearest to ``parts`` first: of the same inputs by name, then by content, then with the fewest
         parts that differ, then the newest."""
         mine = set(_prints(parts))
-        inputs = {_print(part)[:4] for part in parts if part.name.startswith(_INPUTS)}
+        inputs = {_print(part)[:4] for part in parts if part.kind in _INPUTS}
         shared = named = 0
         for bit, each in enumerate(self._table()):
             shared |= (each in mine) << bit
@@ -103,4 +103,4 @@ def _prints(parts: Sequence[Part]) -> list[bytes]:
 
 
 def _print(part: Part) -> bytes:
-    return crc32(part.name.encode("utf-8", "surrogateescape")).to_bytes(4, "little") + bytes.fromhex(part.digest[:8])
+    return crc32(part.label.encode("utf-8", "surrogateescape")).to_bytes(4, "little") + bytes.fromhex(part.digest[:8])

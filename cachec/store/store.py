@@ -6,7 +6,7 @@ Rows of the index, all with the stage as their tag:
 
     entry:<namespace>:<key>         an Entry
     recent:<namespace>:<stage>      a Recent: see recent.py
-    summary:<namespace>:<key>       a Summary, and with it facts:<digest>: see summaries.py
+    summary:<namespace>:<key>       a CallSummary, and with it facts:<digest>: see summaries.py
     quarantine:<namespace>:<key>    a Quarantined: out of reach of every lookup
 
 ``%`` and ``:`` in a namespace are written ``%25`` and ``%3A``. The value of a row is described in packing.py. Rows of
@@ -36,10 +36,10 @@ from cachec.model import (
     MAX_TRACES,
     RECORD_VERSION,
     ArtifactRef,
-    Described,
     Digest,
     Entry,
     Fault,
+    KeyDescription,
     Part,
     Trace,
     artifacts,
@@ -50,7 +50,7 @@ from cachec.store.leases import Leases
 from cachec.store.locks import KeyLock, Locks
 from cachec.store.objects import Objects
 from cachec.store.packing import pack, unpack
-from cachec.store.summaries import Told, told
+from cachec.store.summaries import SearchTerms, search_terms
 from cachec.store.usage import Usage
 
 if TYPE_CHECKING:
@@ -200,13 +200,13 @@ class Store:
         recipe = bytes(self._described(entry.parts).recipe)
         return None if recipe == b"null" else recipe
 
-    def _described(self, ref: ArtifactRef) -> Described:
+    def _described(self, ref: ArtifactRef) -> KeyDescription:
         try:
             # A list is parts alone: of a command, or of an older entry.
-            found = msgspec.json.decode(self.objects.read(ref), type=tuple[Part, ...] | Described)
+            found = msgspec.json.decode(self.objects.read(ref), type=tuple[Part, ...] | KeyDescription)
         except msgspec.MsgspecError as error:
             raise StoreFault(Fault.ARTIFACT_CORRUPT, f"artifact {ref.digest} is no list of parts: {error}") from error
-        return found if isinstance(found, Described) else Described(found)
+        return found if isinstance(found, KeyDescription) else KeyDescription(found)
 
     def content(self, digest: Digest) -> bytes | None:
         """The content of an artifact by its digest alone; None where there is none."""
@@ -279,7 +279,7 @@ class Store:
             entry = Entry(version=RECORD_VERSION, key=key, stage=stage, tags=tuple(tags), parts=parts, traces=traces)
             self.index.write(self._entry + key, pack(entry), stage)
             if said is not None:
-                self.summarise(self.quoted + key, told(key, said), stage)
+                self.summarise(self.quoted + key, search_terms(key, said), stage)
             recent = self._readable(lambda: self.recent(stage)) or Recent(version=RECORD_VERSION, stage=stage)
             recent = recent.with_newest(key, parts, said or ())
             self.index.write(self._recent + stage, pack(recent), stage)
@@ -304,9 +304,9 @@ class Store:
             raise
         self._published = (found,)
 
-    def summarise(self, name: str, summary: Told, stage: str) -> None:
+    def summarise(self, name: str, terms: SearchTerms, stage: str) -> None:
         """Write the rows of a summary. name: namespace and key, as in the name of the entry's row."""
-        facts, row = f"facts:{summary.summary.facts}", pack(summary.facts)
+        facts, row = f"facts:{terms.summary.facts}", pack(terms.facts)
         try:
             is_there = self.index.read(facts) == row
         except StoreFault as fault:
@@ -315,7 +315,7 @@ class Store:
             is_there = False  # overwritten: nothing of a foreign row is needed
         if not is_there:
             self.index.write(facts, row, stage)
-        self.index.write(f"summary:{name}", pack(summary.summary), stage)
+        self.index.write(f"summary:{name}", pack(terms.summary), stage)
 
     def usage(self) -> Usage | None:
         """How large the store is; None where nobody has measured it yet."""

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from cachec.base import fsio
-from cachec.base.hashing import FileDigests, Hasher
+from cachec.base.hashing import Hasher
 from cachec.errors import StoreFault
 from cachec.model import ArtifactRef, Fault
 from cachec.store.leases import Held, Leases
@@ -59,17 +59,18 @@ class Trees:
         self,
         root: str | os.PathLike[str],
         tmp: str | os.PathLike[str],
-        digests: FileDigests,
+        is_whole: Callable[[str, ArtifactRef], bool],
         path_of: Callable[[ArtifactRef], Path],
         leases: Leases,
         on_copied: Callable[[int], None],
     ) -> None:
-        """root, tmp: on one file system. path_of: where an artifact is, once it is checked. leases: a tree that is
-        handed out is leased; its files are links, or copies. on_copied: told the size of each copy.
+        """root, tmp: on one file system. is_whole: whether a file holds an artifact, raises OSError. path_of: where an
+        artifact is, once it is checked. leases: a tree that is handed out is leased; its files are links, or copies.
+        on_copied: told the size of each copy.
         """
         self.root = Path(root)
         self.tmp = Path(tmp)
-        self._digests = digests
+        self._holds = is_whole
         self._path_of = path_of
         self._leases = leases
         self._on_copied = on_copied
@@ -215,8 +216,8 @@ class Trees:
         if bool(entry.stat(follow_symlinks=False).st_mode & stat.S_IXUSR) != executable:
             return False
         try:
-            return self._digests.of_path(entry.path) == ref.digest
-        except (FileNotFoundError, EOFError):
+            return self._holds(entry.path, ref)
+        except FileNotFoundError:
             return False
 
     def _move_away(self, top: Path) -> bool:

@@ -6,11 +6,15 @@ No library is imported for it but numpy: whose array it is can only be one that 
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from cachec.errors import UsageError
+from cachec.model import WeightSpec
 from cachec.weights.dtypes import SIZES
+from cachec.weights.layout import checked_name
 from cachec.weights.sources import Buffer
+from cachec.weights.tensor import Tensor, checked_tensor
 from cachec.weights.weight import Weight
 
 #: DLPack's device types (``DLDeviceType`` in dlpack.h), for messages; 1 is the CPU.
@@ -32,6 +36,23 @@ _DEVICES = {
 _CPU = 1
 #: What producers raise where they can't export an array.
 _REFUSALS = (BufferError, TypeError, ValueError, RuntimeError, NotImplementedError)
+
+
+def buffers_of(arrays: Mapping[str, Any]) -> tuple[dict[str, Tensor], dict[str, Buffer]]:
+    """Tensors and read-only bytes of arrays of any library and of ``(bytes-like, WeightSpec)`` pairs, by reference.
+
+    Raises UsageError naming the weight, what was expected and what was found.
+    """
+    tensors: dict[str, Tensor] = {}
+    buffers: dict[str, Buffer] = {}
+    for name, value in arrays.items():
+        checked_name(name, "from_arrays")
+        if isinstance(value, tuple) and len(value) == 2 and isinstance(value[1], WeightSpec):
+            tensors[name], buffers[name] = _of_bytes(name, *value)
+        else:
+            dtype, shape, buffer = describe(name, value)
+            tensors[name], buffers[name] = Tensor(dtype, shape, buffer.view.nbytes, 0), buffer
+    return tensors, buffers
 
 
 class Described(NamedTuple):
@@ -72,6 +93,18 @@ def describe(name: str, value: Any) -> Described:
             f"(bytes-like, WeightSpec), found {type(value).__name__}; use numpy.asarray"
         ) from error
     return _of_buffer(name, view)
+
+
+def _of_bytes(name: str, data: Any, spec: WeightSpec) -> tuple[Tensor, Buffer]:
+    try:
+        view = memoryview(data)
+    except TypeError as error:
+        raise UsageError(f"weight {name!r}: expected a bytes-like object, found {type(data).__name__}") from error
+    if not view.c_contiguous:
+        raise UsageError(f"weight {name!r}: expected contiguous bytes")
+    tensor = checked_tensor(name, spec, view.nbytes, f"the {type(data).__name__}")
+    flat = view.cast("B").toreadonly() if view.nbytes else memoryview(b"")
+    return tensor, Buffer(flat, type(data) is bytes)
 
 
 def _of_numpy(name: str, array: Any, *, fixed: bool = False, copy: str = "numpy.ascontiguousarray") -> Described:

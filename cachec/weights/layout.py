@@ -10,9 +10,9 @@ from typing import Any
 from cachec.base.hashing import Hasher
 from cachec.errors import UnknownWeight, UsageError, WeightError
 from cachec.model import WeightSpec
-from cachec.weights.formats.safetensors import Tensor
 from cachec.weights.kept import Kept
 from cachec.weights.manifest import Manifest, renaming_hint
+from cachec.weights.tensor import Tensor
 
 #: Derived layouts that one layout remembers. A program selects, renames and overlays in a handful of ways.
 _REMEMBERED = 16
@@ -242,6 +242,17 @@ class Layout:
             back[new] = old
         ties = tuple(tuple(names[name] for name in group) for group in self.ties)
         return Layout({new: self.tensors[old] for new, old in back.items()}, ties), back
+
+
+def stated_ties(specs: Iterable[WeightSpec]) -> Ties:
+    """The groups of tied names that the specs state by their aliases, the first member first."""
+    groups: dict[str, list[str]] = {}
+    for spec in specs:
+        if spec.alias is not None:
+            groups.setdefault(spec.alias, []).append(spec.name)
+    return tuple(
+        (alias, *sorted(name for name in names if name != alias)) for alias, names in groups.items() if alias in names
+    )
 
 
 def checked_name(name: object, where: str) -> str:

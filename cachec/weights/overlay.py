@@ -5,24 +5,21 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from cachec.base import fsio
 from cachec.base.hashing import FileDigests, Hasher, digest_bytes
 from cachec.errors import HandleClosed, UsageError, WeightError
+from cachec.weights.arrays import buffers_of
 from cachec.weights.dtypes import SIZES, size_of
-from cachec.weights.formats.safetensors import Tensor
+from cachec.weights.handles import Handles
 from cachec.weights.layout import Layout, checked_name
-from cachec.weights.memory import buffers_of
 from cachec.weights.moving.spans import slice_spans
-from cachec.weights.parts import Part, PartSource
-from cachec.weights.sharding import AxisPatterns, matching_axes
+from cachec.weights.shards import AxisPatterns, Part, PartSource, matching_axes
 from cachec.weights.sources import Buffer, MemorySource, Source
-from cachec.weights.weight import Weight
+from cachec.weights.tensor import Tensor
+from cachec.weights.weight import Callers, MadeOfWeights, Weight
 from cachec.weights.wrapping import ComposedSource
-
-if TYPE_CHECKING:
-    from cachec.weights.sets import WeightSet
 
 #: The axis that is the rank, as PEFT (``peft/tuners/lora/layer.py``) lays out its adapters.
 LORA: Final[AxisPatterns] = {"*lora_A*": 0, "*lora_B*": 1}
@@ -31,7 +28,7 @@ LORA: Final[AxisPatterns] = {"*lora_A*": 0, "*lora_B*": 1}
 class _Over(Mapping[str, Weight]):
     """The handles of two sets, the second over the first, made when asked for."""
 
-    def __init__(self, base: WeightSet, over: WeightSet) -> None:
+    def __init__(self, base: Handles, over: Handles) -> None:
         self._base = base
         self._over = over
 
@@ -49,7 +46,7 @@ class _Over(Mapping[str, Weight]):
 class OverlaySource(ComposedSource):
     """One set over another. Costs nothing a weight, unlike a composition of handles."""
 
-    def __init__(self, base: WeightSet, over: WeightSet, layout: Layout) -> None:
+    def __init__(self, base: Handles, over: Handles, layout: Layout) -> None:
         """layout: of both together."""
         super().__init__(_Over(base, over))
         self._sets = (base, over)
@@ -70,52 +67,29 @@ class OverlaySource(ComposedSource):
         return hasher.digest().encode()
 
 
-def overlay(
-    base: WeightSet, other: Mapping[str, Any], *, tied: Iterable[Iterable[str]] = (), replace: bool = False
-) -> WeightSet:
-    """``other`` over ``base``; see ``WeightSet.overlay``."""
-    from cachec.weights.sets import WeightSet
-
-    if isinstance(other, WeightSet):
-        if tied:
-            raise UsageError("overlay: tied= goes with a mapping; a weight set states its ties itself")
-        over = other
-    else:
-        over = _set_of(other, tied)
+def overlay(base: Handles, over: Handles, *, replace: bool = False) -> tuple[Layout, Source]:
+    """``over`` over ``base``; see ``WeightSet.overlay``."""
     if over.worker is not None and (base.worker is None or over.worker.rank != base.worker.rank):
         raise UsageError(
             f"overlay: weights of rank {over.worker.rank} over those of "
             f"{'no rank' if base.worker is None else f'rank {base.worker.rank}'}; expected the same rank"
         )
     layout = base.layout.overlaid(over.layout, replace=replace)
-    return WeightSet(layout, OverlaySource(base, over, layout), rank=base.worker)
-
-
-def _set_of(other: Mapping[str, Any], tied: Iterable[Iterable[str]]) -> WeightSet:
-    from cachec.weights.sets import WeightSet
-
-    if not isinstance(other, Mapping):
-        raise UsageError(f"overlay: expected a weight set or a mapping name -> weight, found {type(other).__name__}")
-    handles = {name: value for name, value in other.items() if isinstance(value, Weight)}
-    arrays = {name: value for name, value in other.items() if name not in handles}
-    if not handles:
-        return WeightSet.from_arrays(arrays, tied=tied)
-    made = WeightSet.from_arrays(arrays)
-    return WeightSet.from_weights({**handles, **made}, tied=tied)
+    return layout, OverlaySource(base, over, layout)
 
 
 class Made(NamedTuple):
-    """A weight that is computed. dtype: a name as in WeightSpec. make: the set that it is derived from -> its array."""
+    """A weight that is computed. dtype: a name as in WeightSpec. make: the WeightSet it is derived from -> an array."""
 
     dtype: str
     shape: tuple[int, ...]
-    make: Callable[[WeightSet], Any]
+    make: Callable[[Any], Any]
 
 
-class MadeSource(Source):
+class MadeSource(MadeOfWeights):
     """Weights that are computed when they are looked at, from the weights of another set. Nothing is kept."""
 
-    def __init__(self, base: WeightSet, made: Mapping[str, Made]) -> None:
+    def __init__(self, base: Handles, made: Mapping[str, Made]) -> None:
         self._base = base
         self._made: Mapping[str, Made] | None = made
         self._token = os.urandom(16)
@@ -138,7 +112,7 @@ class MadeSource(Source):
             )
         return buffers[name].view[tensor.offset : tensor.offset + tensor.nbytes]
 
-    def unguarded(self, weight: Weight, there: str, callers: Mapping[str, WeightSet]) -> Weight:
+    def unguarded(self, weight: Weight, there: str, callers: Callers) -> Weight:
         """Made now, into a file without a name: its function may use handles that close with the stage."""
         import tempfile  # slow to import, and only needed where a result is not stored
 
@@ -166,19 +140,17 @@ class MadeSource(Source):
 
 
 def derive(
-    base: WeightSet, made: Mapping[str, Made | Callable[[Weight], Any]], *, tied: Iterable[Iterable[str]] = ()
-) -> WeightSet:
+    base: Handles, made: Mapping[str, Made | Callable[[Weight], Any]], tied: Iterable[Iterable[str]]
+) -> tuple[Layout, Source]:
     """``base`` with computed weights; see ``WeightSet.derive``."""
-    from cachec.weights.sets import WeightSet
-
     stated = {checked_name(name, "derive"): _stated(base, name, value) for name, value in made.items()}
     tensors = {name: _tensor_of(base, name, value) for name, value in stated.items()}
-    over = WeightSet(Layout(tensors).tied(tied), MadeSource(base, stated), rank=base.worker)
+    over = Handles(Layout(tensors).tied(tied), MadeSource(base, stated), rank=base.worker)
     # Releasing the result releases the base, which is what it is made of, in either way.
     return overlay(base, over, replace=True)
 
 
-def _stated(base: WeightSet, name: str, value: Any) -> Made:
+def _stated(base: Handles, name: str, value: Any) -> Made:
     if isinstance(value, Made):
         return Made(value.dtype, tuple(value.shape), value.make)
     if not callable(value):
@@ -187,7 +159,7 @@ def _stated(base: WeightSet, name: str, value: Any) -> Made:
     return Made(weight.dtype, weight.shape, lambda weights: value(weights[name]))
 
 
-def _tensor_of(base: WeightSet, name: str, made: Made) -> Tensor:
+def _tensor_of(base: Handles, name: str, made: Made) -> Tensor:
     size = size_of(made.dtype)
     if not all(type(dimension) is int and dimension >= 0 for dimension in made.shape):
         raise UsageError(f"derive: {name!r} expected a shape of integers from 0, found {made.shape!r}")
@@ -198,10 +170,8 @@ def _tensor_of(base: WeightSet, name: str, made: Made) -> Tensor:
     return Tensor(made.dtype, made.shape, math.prod(made.shape) * size, 0, 0, shard, layout)
 
 
-def pad_rank(weights: WeightSet, patterns: AxisPatterns, rank: int) -> WeightSet:
-    """Adapters of one rank; see ``WeightSet.pad_rank``. patterns: name -> the axis that is the rank."""
-    from cachec.weights.sets import WeightSet
-
+def pad_rank(weights: Handles, patterns: AxisPatterns, rank: int) -> tuple[Layout, Source] | None:
+    """Adapters of one rank, None where they have it; see ``WeightSet.pad_rank``. patterns: name -> the rank's axis."""
     if type(rank) is not int or rank < 1:
         raise UsageError(f"pad_rank: expected a rank from 1, found {rank!r}")
     layout = weights.layout
@@ -221,7 +191,7 @@ def pad_rank(weights: WeightSet, patterns: AxisPatterns, rank: int) -> WeightSet
         parts[name] = Part(weights[name], spans, spans.number * spans.step)
         tensors[name] = parts[name].tensor((*whole.shape[:axis], rank, *whole.shape[axis + 1 :]), whole.shard)
     if not parts:
-        return weights
+        return None
     found_layout = Layout(tensors, layout.ties).tied(layout.ties)  # again: tied weights have to agree
-    over = WeightSet(Layout({name: tensors[name] for name in parts}), PartSource(parts), rank=weights.worker)
-    return WeightSet(found_layout, OverlaySource(weights, over, found_layout), rank=weights.worker)
+    over = Handles(Layout({name: tensors[name] for name in parts}), PartSource(parts), rank=weights.worker)
+    return found_layout, OverlaySource(weights, over, found_layout)

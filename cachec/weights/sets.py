@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, Literal
 
-from cachec.base.hashing import FileDigests, Hasher
-from cachec.errors import UsageError, WeightReadError
+from cachec.base.hashing import FileDigests
+from cachec.errors import UsageError
 from cachec.model import WeightSpec
-from cachec.weights.checkpoints import AnyPath, label_of, opened_artifact, process_checkpoints
-from cachec.weights.checkpoints import Source as Checkpoint
 from cachec.weights.formats.expected import manifest_of
-from cachec.weights.layout import Layout, Patterns, Ties, checked_name
+from cachec.weights.formats.opening import AnyPath, label_of, opened_artifact, process_checkpoints
+from cachec.weights.formats.opening import Source as Checkpoint
+from cachec.weights.formats.presharded import world
+from cachec.weights.handles import Handles, Worker
+from cachec.weights.layout import Layout, Patterns, Ties, checked_name, stated_ties
 from cachec.weights.manifest import Manifest
-from cachec.weights.presharded import Worker, world
-from cachec.weights.sources import FileSource, MemorySource, Origin, PlaceholderSource, Source
+from cachec.weights.sources import FileSource, MemorySource, PlaceholderSource
+from cachec.weights.tensor import checked_tensor
 from cachec.weights.weight import Weight
 from cachec.weights.wrapping import ComposedSource, GuardSource
 
@@ -23,38 +24,16 @@ if TYPE_CHECKING:
     from cachec.recording import Recorder
     from cachec.weights.moving.copying import Progress
     from cachec.weights.overlay import Made
-    from cachec.weights.sharding import AxisPatterns
-
-D = TypeVar("D")
+    from cachec.weights.shards import AxisPatterns
 
 
-class WeightSet(Mapping[str, Weight]):
+class WeightSet(Handles):
     """An immutable mapping name -> Weight at one revision, in the order of the names. Handles are made when asked for.
 
     Sets made from a set by ``select`` and ``rename`` share its source: releasing one releases all.
     """
 
-    __slots__ = ("__weakref__", "_guarded", "_layout", "_old", "_source", "_worker")
-
-    def __init__(
-        self,
-        layout: Layout,
-        source: Source,
-        *,
-        rank: int | Worker | None = None,
-        old: tuple[Mapping[str, str], ...] = (),
-        guarded: Layout | None = None,
-    ) -> None:
-        """Use ``open_weights`` or one of the ``from_`` methods.
-
-        old: one mapping new name -> old name for each rename since the source was opened, the latest first.
-        guarded: the layout of the guarded set that this one came from.
-        """
-        self._layout = layout
-        self._source = source
-        self._worker = Worker(rank) if isinstance(rank, int) else rank
-        self._old = old
-        self._guarded = guarded
+    __slots__ = ()
 
     # --- making one
 
@@ -65,7 +44,7 @@ class WeightSet(Mapping[str, Weight]):
 
         Raises UsageError for what is no row-major little-endian array of a known dtype on the CPU.
         """
-        from cachec.weights.memory import buffers_of
+        from cachec.weights.arrays import buffers_of
 
         tensors, buffers = buffers_of(arrays)
         return WeightSet(Layout(tensors).tied(tied), MemorySource(buffers))
@@ -90,8 +69,6 @@ class WeightSet(Mapping[str, Weight]):
         For files that nobody writes again, such as artifacts: when bound, only inode and size are checked.
         Raises UsageError where a file has another size than the spec says, OSError where it is not there.
         """
-        from cachec.weights.memory import checked_tensor, stated_ties
-
         for name in files:
             checked_name(name, "from_files")
         opened = tuple(opened_artifact(path) for path, _ in files.values())
@@ -100,94 +77,6 @@ class WeightSet(Mapping[str, Weight]):
             for number, ((name, (_, spec)), file) in enumerate(zip(files.items(), opened, strict=True))
         }
         return WeightSet(Layout(tensors, stated_ties(spec for _, spec in files.values())), FileSource(opened))
-
-    # --- the mapping
-
-    def __getitem__(self, name: str) -> Weight:
-        """The handle. Raises UnknownWeight (a KeyError) with the nearest name."""
-        if name not in self._layout.tensors:
-            raise self._layout.unknown(name)
-        return Weight(name, self._layout, self._source, self._there(name))
-
-    def get(self, name: str, default: D | None = None) -> Weight | D | None:  # type: ignore[override]
-        """The handle, or ``default``."""
-        return self[name] if name in self._layout.tensors else default
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._layout.tensors
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._layout.tensors)
-
-    def __len__(self) -> int:
-        return len(self._layout.tensors)
-
-    __eq__ = object.__eq__
-    __hash__ = object.__hash__
-
-    # --- what is known without a byte
-
-    @property
-    def specs(self) -> Mapping[str, WeightSpec]:
-        """The specs by name, read-only."""
-        return self._layout.specs
-
-    @property
-    def spec_digest(self) -> str:
-        """64 hexadecimal characters over the specs: equal for equal names, types, shapes, ties and shards."""
-        return self._layout.spec_digest
-
-    @property
-    def manifest(self) -> Manifest:
-        """What an artifact compiled for these weights is to be linked with."""
-        return self._layout.manifest
-
-    @property
-    def rank(self) -> int | None:
-        """The worker whose shards these are, from 0, or None. In no spec: workers share what was compiled.
-
-        Raises WeightReadError inside a stage without ``per_rank=True``: there it is not in the key.
-        """
-        if self._worker is None:
-            return None
-        if self._worker.hidden_from:
-            raise WeightReadError(
-                f"the rank is not in the key of stage {self._worker.hidden_from!r}, so its result must not "
-                "depend on it; declare the stage with per_rank=True"
-            )
-        return self._worker.rank
-
-    @property
-    def worker(self) -> Worker | None:
-        """The same for what composes sets, who pass it on unseen."""
-        return self._worker
-
-    @property
-    def layout(self) -> Layout:
-        """What the names mean, for what composes sets."""
-        return self._layout
-
-    @property
-    def source(self) -> Source:
-        """Where the bytes come from, for what composes sets."""
-        return self._source
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all weights together."""
-        return sum(tensor.nbytes for tensor in self._layout.tensors.values())
-
-    @property
-    def revision(self) -> str:
-        """64 hexadecimal characters that change when a file is replaced or written; no content is read for it.
-
-        Raises WeightReadError inside a stage: the revision is not in its key.
-        """
-        hasher = Hasher("weight-revision")
-        hasher.part("specs", self._layout.spec_digest.encode())
-        hasher.part("places", self._layout.place_digest.encode())
-        hasher.part("source", self._source.state())
-        return hasher.digest()
 
     # --- other sets of the same weights
 
@@ -238,9 +127,9 @@ class WeightSet(Mapping[str, Weight]):
         Raises UnknownWeight for a pattern that matches nothing, UsageError for an axis that is not there, does not
         divide, or belongs to a weight that is a shard already.
         """
-        from cachec.weights.sharding import shard
+        from cachec.weights.shards import shard
 
-        return shard(self, patterns, rank, world_size, pad=pad)
+        return WeightSet(*shard(self, patterns, rank, world_size, pad=pad), rank=rank)
 
     def save_shards(
         self,
@@ -255,7 +144,7 @@ class WeightSet(Mapping[str, Weight]):
         """Write ``folder`` for ``open_weights(folder, rank=, world_size=)``: one safetensors file a worker, with all
         that it needs, so that no file is opened by two. Arguments and errors as for ``shard`` and ``save``.
         """
-        from cachec.weights.sharding import save_shards
+        from cachec.weights.shards import save_shards
 
         save_shards(self, folder, patterns, world_size, pad=pad, progress=progress, fsync=fsync)
 
@@ -272,7 +161,13 @@ class WeightSet(Mapping[str, Weight]):
         """
         from cachec.weights.overlay import overlay
 
-        return overlay(self, other, tied=tied, replace=replace)
+        if not isinstance(other, WeightSet):
+            over = _set_of(other, tied)
+        elif tied:
+            raise UsageError("overlay: tied= goes with a mapping; a weight set states its ties itself")
+        else:
+            over = other
+        return WeightSet(*overlay(self, over, replace=replace), rank=self.worker)
 
     def derive(
         self, made: Mapping[str, Made | Callable[[Weight], Any]], *, tied: Iterable[Iterable[str]] = ()
@@ -287,7 +182,7 @@ class WeightSet(Mapping[str, Weight]):
         """
         from cachec.weights.overlay import derive
 
-        return derive(self, made, tied=tied)
+        return WeightSet(*derive(self, made, tied), rank=self.worker)
 
     def pad_rank(self, rank: int, patterns: AxisPatterns | None = None) -> WeightSet:
         """Low-rank adapters padded with zeros to one rank, so that adapters of any lower rank share one program.
@@ -298,7 +193,8 @@ class WeightSet(Mapping[str, Weight]):
         """
         from cachec.weights.overlay import LORA, pad_rank
 
-        return pad_rank(self, LORA if patterns is None else patterns, rank)
+        padded = pad_rank(self, LORA if patterns is None else patterns, rank)
+        return self if padded is None else WeightSet(*padded, rank=self.worker)
 
     def stream(self, read_ahead: int = 1) -> Iterator[Weight]:
         """The weights one after another in the order of the files, with at most two in memory: hand one over, go on.
@@ -333,24 +229,6 @@ class WeightSet(Mapping[str, Weight]):
             raise UsageError("close_guard: this weight set was not made by guarded()")
         self._source.release()
 
-    def origin(self, name: str) -> Origin | None:
-        """Which caller's weight ``name`` is: (argument path, name there); None for one that no stage was given.
-
-        Raises UnknownWeight.
-        """
-        return self[name].origin()
-
-    def whole_origin(self) -> str | None:
-        """The argument path, if this is the whole of a guarded set, under the same names; else None."""
-        if isinstance(self._source, GuardSource) and self._layout is self._guarded and not self._old:
-            return self._source.where
-        return None
-
-    def overlaid_on(self) -> tuple[str, tuple[str, ...]] | None:
-        """The argument path and the names over it, if this is the whole of a guarded set with others over it."""
-        whole = self._source.overlaid_on(self._layout)
-        return None if self._old else whole
-
     def unguarded(self, callers: Mapping[str, WeightSet]) -> WeightSet:
         """The same with each weight that came from an argument replaced by the caller's own, also within parts of it.
 
@@ -366,47 +244,34 @@ class WeightSet(Mapping[str, Weight]):
         layout = Layout({name: weight.tensor for name, weight in handles.items()}, self._layout.ties)
         return WeightSet(layout, ComposedSource(handles), rank=self._worker)
 
-    def changed(self) -> str | None:
-        """The path of a file that was bound and is not what was opened any more, or None."""
-        return self._source.changed()
-
     def save(
         self,
         path: AnyPath,
         *,
-        format: Literal["safetensors", "irpa"] = "safetensors",
+        format: Literal["safetensors", "irpa"] | None = None,
         shard_size: int | None = None,
         metadata: Mapping[str, str] | None = None,
         progress: Callable[[int, int], None] | None = None,
         fsync: bool = False,
     ) -> None:
-        """Write all weights to a file, or to shards of at most ``shard_size`` bytes; see ``writing.save``."""
+        """Write all weights to a file, or to shards of at most ``shard_size`` bytes; see ``writing.save``.
+
+        The suffix says in which format. Raises UsageError where none of that suffix can be written.
+        """
         from cachec.weights.moving.writing import save
 
         save(self, path, format=format, shard_size=shard_size, metadata=metadata, progress=progress, fsync=fsync)
 
-    def release(self) -> None:
-        """Close the files. Later reads raise HandleClosed; arrays that were handed out stay valid."""
-        self._source.release()
 
-    def __enter__(self) -> WeightSet:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        self.release()
-
-    def _there(self, name: str) -> str:
-        for old in self._old:
-            name = old[name]
-        return name
-
-    def __reduce__(self) -> NoReturn:
-        raise UsageError(
-            "a weight set holds open files and can't be pickled or copied; pass the path and open it there"
-        )
-
-    def __repr__(self) -> str:
-        return f"WeightSet({len(self)} weights, {self.nbytes} bytes)"
+def _set_of(other: Mapping[str, Any], tied: Iterable[Iterable[str]]) -> WeightSet:
+    """Weights and arrays of a mapping as one set."""
+    if not isinstance(other, Mapping):
+        raise UsageError(f"overlay: expected a weight set or a mapping name -> weight, found {type(other).__name__}")
+    handles = {name: value for name, value in other.items() if isinstance(value, Weight)}
+    arrays = {name: value for name, value in other.items() if name not in handles}
+    if not handles:
+        return WeightSet.from_arrays(arrays, tied=tied)
+    return WeightSet.from_weights({**handles, **WeightSet.from_arrays(arrays)}, tied=tied)
 
 
 def open_weights(

@@ -21,12 +21,10 @@ from cachec.base import fsio
 from cachec.base.hashing import FileDigests, digest_bytes
 from cachec.errors import HandleClosed, WeightReadError, WeightsChanged
 from cachec.weights.dtypes import SIZES
-from cachec.weights.formats.safetensors import Tensor
+from cachec.weights.tensor import Tensor
 
 if TYPE_CHECKING:
     from cachec.weights.layout import Layout
-    from cachec.weights.sets import WeightSet
-    from cachec.weights.weight import Weight
 
 Origin = tuple[str, str]
 
@@ -125,13 +123,6 @@ class Source:
         fsio.pread_into(extent.fd, extent.offset, out)
         extent.check()
 
-    def unguarded(self, weight: Weight, there: str, callers: Mapping[str, WeightSet]) -> Weight:
-        """``weight``, which is ``there`` in here, as it is to be used after the stage that made it has returned.
-
-        callers: the weight sets that the stage was given, by argument path, unguarded.
-        """
-        return weight
-
     def origin(self, name: str) -> Origin | None:
         """Which caller's weight this is: argument path and name there; None for one that no stage was given."""
         return None
@@ -162,7 +153,7 @@ class OpenedFile(NamedTuple):
     header_nbytes, header_digest: of its first bytes (both empty for a file without a header); checked again when bound.
     artifact: an immutable file of the store, whose times a publication may refresh; its inode and size must stay.
     checksum: what the checkpoint states of all its bytes, as ``sha1:<hex>`` or ``md5:<hex>``; ``crc32:members`` where
-    it is a zip archive that states them of its members; of a side file ``blake3:<hex>``; else empty.
+    it is a zip archive that states them of its members; of an object of the store ``blake3:<hex>``; else empty.
     """
 
     path: str

@@ -8,14 +8,12 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from cachec.base.hashing import FileDigests
 from cachec.errors import UsageError
 from cachec.model import WeightSpec
-from cachec.weights.formats.safetensors import Tensor
 from cachec.weights.layout import Layout
 from cachec.weights.sources import Extent, Origin, Place, Source
+from cachec.weights.tensor import Tensor
 
 if TYPE_CHECKING:
     import numpy as np
-
-    from cachec.weights.sets import WeightSet
 
 
 class Weight:
@@ -152,14 +150,15 @@ class Weight:
         """Which caller's weight this is, for one that a stage was given: argument path and name there."""
         return self._source.origin(self._there)
 
-    def unguarded(self, callers: Mapping[str, WeightSet]) -> Weight:
+    def unguarded(self, callers: Callers) -> Weight:
         """The same after the stage that it comes from has returned: the caller's own, where it is one of those.
 
         callers: the weight sets that the stage was given, by argument path.
         """
         origin = self.origin()
         if origin is None:
-            return self._source.unguarded(self, self._there, callers)
+            source = self._source
+            return source.unguarded(self, self._there, callers) if isinstance(source, MadeOfWeights) else self
         caller = callers.get(origin[0])
         return self if caller is None else caller[origin[1]]
 
@@ -176,6 +175,20 @@ class Weight:
 
     def __repr__(self) -> str:
         return f"Weight({self.name!r}, {self.dtype}, {list(self.shape)})"
+
+
+Callers = Mapping[str, Mapping[str, Weight]]
+
+
+class MadeOfWeights(Source):
+    """Base of the sources whose bytes come from other weights, which may be those that a stage was given."""
+
+    def unguarded(self, weight: Weight, there: str, callers: Callers) -> Weight:
+        """``weight``, which is ``there`` in here, as it is to be used after the stage that made it has returned.
+
+        callers: the weight sets that the stage was given, by argument path, unguarded.
+        """
+        raise NotImplementedError
 
 
 def _array(data: memoryview, tensor: Tensor) -> np.ndarray[Any, np.dtype[Any]]:

@@ -7,16 +7,63 @@ from typing import TYPE_CHECKING
 
 from cachec.base.hashing import FileDigests, Hasher
 from cachec.errors import HandleClosed, WeightReadError
-from cachec.weights.formats.safetensors import Tensor
 from cachec.weights.sources import Extent, Origin, Place, Ranges, Source
+from cachec.weights.tensor import Tensor
+from cachec.weights.weight import Callers, MadeOfWeights, Weight
 
 if TYPE_CHECKING:
     from cachec.recording import Recorder
-    from cachec.weights.sets import WeightSet
-    from cachec.weights.weight import Weight
 
 
-class GuardSource(Source):
+class RelayedSource(Source):
+    """Base of the sources that have no bytes of their own: whatever is asked is asked of the source ``within``."""
+
+    def within(self, name: str) -> tuple[Source, str]:
+        """The source that has a weight, and its name there."""
+        raise NotImplementedError
+
+    def expose(self, name: str, tensor: Tensor, digests: FileDigests | None) -> None:
+        source, there = self.within(name)
+        source.expose(there, tensor, digests)
+
+    def digest(self, name: str, tensor: Tensor, digests: FileDigests | None) -> str:
+        source, there = self.within(name)
+        return source.digest(there, tensor, digests)
+
+    def view(self, name: str, tensor: Tensor) -> memoryview:
+        source, there = self.within(name)
+        return source.view(there, tensor)
+
+    def private(self, name: str, tensor: Tensor) -> memoryview:
+        source, there = self.within(name)
+        return source.private(there, tensor)
+
+    def place(self, name: str, tensor: Tensor) -> Place | None:
+        source, there = self.within(name)
+        return source.place(there, tensor)
+
+    def extent(self, name: str, tensor: Tensor) -> Extent | None:
+        source, there = self.within(name)
+        return source.extent(there, tensor)
+
+    def copies(self, name: str, tensor: Tensor) -> bool:
+        source, there = self.within(name)
+        return source.copies(there, tensor)
+
+    def ranges(self, name: str, tensor: Tensor) -> Ranges | None:
+        source, there = self.within(name)
+        return source.ranges(there, tensor)
+
+    def fill(self, name: str, tensor: Tensor, out: memoryview) -> None:
+        source, there = self.within(name)
+        source.fill(there, tensor, out)
+
+    def origin(self, name: str) -> Origin | None:
+        source, there = self.within(name)
+        return source.origin(there)
+
+
+class GuardSource(RelayedSource):
     """The weights that a stage was given: every exposure is recorded first, and ends when the stage returns.
 
     outer: the source of the caller's set; it may be a guard itself (a stage inside a stage), which then records too.
@@ -33,6 +80,9 @@ class GuardSource(Source):
         self._digests = digests
         self._closed = False
 
+    def within(self, name: str) -> tuple[Source, str]:
+        return self._outer, self._translate(name)
+
     def expose(self, name: str, tensor: Tensor, digests: FileDigests | None) -> None:
         self.digest(name, tensor, digests)
 
@@ -45,27 +95,6 @@ class GuardSource(Source):
         digest = self._outer.digest(self._translate(name), tensor, self._digests)
         self.recorder.weight(self.where, name, digest)
         return digest
-
-    def view(self, name: str, tensor: Tensor) -> memoryview:
-        return self._outer.view(self._translate(name), tensor)
-
-    def private(self, name: str, tensor: Tensor) -> memoryview:
-        return self._outer.private(self._translate(name), tensor)
-
-    def place(self, name: str, tensor: Tensor) -> Place | None:
-        return self._outer.place(self._translate(name), tensor)
-
-    def extent(self, name: str, tensor: Tensor) -> Extent | None:
-        return self._outer.extent(self._translate(name), tensor)
-
-    def copies(self, name: str, tensor: Tensor) -> bool:
-        return self._outer.copies(self._translate(name), tensor)
-
-    def ranges(self, name: str, tensor: Tensor) -> Ranges | None:
-        return self._outer.ranges(self._translate(name), tensor)
-
-    def fill(self, name: str, tensor: Tensor, out: memoryview) -> None:
-        self._outer.fill(self._translate(name), tensor, out)
 
     def origin(self, name: str) -> Origin | None:
         return self.where, name
@@ -86,56 +115,19 @@ class GuardSource(Source):
         self._closed = True
 
 
-class ComposedSource(Source):
+class ComposedSource(RelayedSource, MadeOfWeights):
     """Handles of several sets under new names."""
 
     def __init__(self, weights: Mapping[str, Weight]) -> None:
         self.weights = weights
 
-    def expose(self, name: str, tensor: Tensor, digests: FileDigests | None) -> None:
-        source, there = self.weights[name].within()
-        source.expose(there, tensor, digests)
+    def within(self, name: str) -> tuple[Source, str]:
+        return self.weights[name].within()
 
-    def digest(self, name: str, tensor: Tensor, digests: FileDigests | None) -> str:
-        source, there = self.weights[name].within()
-        return source.digest(there, tensor, digests)
-
-    def view(self, name: str, tensor: Tensor) -> memoryview:
-        source, there = self.weights[name].within()
-        return source.view(there, tensor)
-
-    def private(self, name: str, tensor: Tensor) -> memoryview:
-        source, there = self.weights[name].within()
-        return source.private(there, tensor)
-
-    def place(self, name: str, tensor: Tensor) -> Place | None:
-        source, there = self.weights[name].within()
-        return source.place(there, tensor)
-
-    def extent(self, name: str, tensor: Tensor) -> Extent | None:
-        source, there = self.weights[name].within()
-        return source.extent(there, tensor)
-
-    def copies(self, name: str, tensor: Tensor) -> bool:
-        source, there = self.weights[name].within()
-        return source.copies(there, tensor)
-
-    def ranges(self, name: str, tensor: Tensor) -> Ranges | None:
-        source, there = self.weights[name].within()
-        return source.ranges(there, tensor)
-
-    def fill(self, name: str, tensor: Tensor, out: memoryview) -> None:
-        source, there = self.weights[name].within()
-        source.fill(there, tensor, out)
-
-    def unguarded(self, weight: Weight, there: str, callers: Mapping[str, WeightSet]) -> Weight:
+    def unguarded(self, weight: Weight, there: str, callers: Callers) -> Weight:
         inner = self.weights[there]
         found = inner.unguarded(callers)
         return weight if found is inner else found
-
-    def origin(self, name: str) -> Origin | None:
-        source, there = self.weights[name].within()
-        return source.origin(there)
 
     def arguments(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(path for source in self.sources() for path in source.arguments()))

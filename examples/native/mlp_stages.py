@@ -19,7 +19,7 @@ def describe(weights: cachec.WeightSet, batch: int, threshold: float = 0.0) -> c
 @cache.stage
 def lower(program: cachec.Program) -> cachec.Program:
     """mlir-opt: linalg to the LLVM dialect."""
-    from cachec_mlir import native  # imported on a miss only
+    import cachec_native as native  # imported on a miss only
 
     return native.to_llvm_dialect(program)
 
@@ -27,7 +27,7 @@ def lower(program: cachec.Program) -> cachec.Program:
 @cache.stage
 def translate(program: cachec.Program) -> cachec.Program:
     """mlir-translate: to LLVM IR."""
-    from cachec_mlir import native
+    import cachec_native as native
 
     return native.to_llvm_ir(program)
 
@@ -35,6 +35,6 @@ def translate(program: cachec.Program) -> cachec.Program:
 @cache.stage
 def build(program: cachec.Program, *, level: int = 2) -> cachec.File:
     """clang: a shared library whose weights are undefined symbols."""
-    from cachec_mlir import native
+    import cachec_native as native
 
     return native.to_library(program, options=[f"-O{level}"])

@@ -88,7 +88,7 @@ def compile(
     for name, value in (("options", options), ("phases", phases)):
         if isinstance(value, str):
             raise UsageError(f"{name} expected a sequence of strings, found one string {value!r}; write [{value!r}]")
-    from cachec_mlir.debugging import check_unnamed  # here and below: a hit imports nothing of cachec_mlir
+    from cachec_mlir.compilers import check_unnamed  # here and below: a hit imports nothing of cachec_mlir
 
     check_unnamed(program, _keeping(options))
     flags = (
@@ -118,8 +118,7 @@ def compile_phase(program: Program, until: str, flags: tuple[str, ...]) -> Progr
     import subprocess
 
     from cachec.commands.run import host_processor, run
-    from cachec_mlir.debugging import check_unnamed
-    from cachec_mlir.files import file_in_new_folder, named_files
+    from cachec_mlir.compilers import check_unnamed, file_in_new_folder, named_files
 
     left_out = [f"iree-compile without {flag}" for flag in _REPRODUCIBLE if until == END and flag not in flags]
     check_unnamed(program, [*_keeping(flags), *left_out])

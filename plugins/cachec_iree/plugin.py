@@ -7,14 +7,14 @@ from typing import Any
 
 from cachec.errors import PluginError
 from cachec.programs.artifact import File
-from cachec.programs.plugin import Plugin
 from cachec.programs.program import Program
 from cachec.weights import WeightSet
 from cachec_iree.compiler import KIND
 from cachec_iree.parameters import Parameters
+from cachec_mlir.plugin import MlirFormats
 
 
-class IreePlugin(Plugin):
+class IreePlugin(MlirFormats):
     """Links and compares ``iree:vmfb`` files. iree-compile runs as a command, so no live state of it is in a key."""
 
     name = "iree"
@@ -37,6 +37,6 @@ class IreePlugin(Plugin):
         """None where two modules are equal byte for byte: iree-compile is reproducible with the flags used here."""
         if not isinstance(fresh, File) or not isinstance(stored, File):
             raise self._refusal("compare", fresh)
-        from cachec_mlir.files import difference
+        from cachec_mlir.compilers import difference
 
         return difference(fresh, stored)

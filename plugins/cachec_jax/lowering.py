@@ -71,7 +71,7 @@ def strip(lowered: Any, weights: WeightSet, *, symbols: str | None = None) -> Pr
     if symbols != "alpha":
         raise UsageError(f"symbols expected 'alpha' or None, found {symbols!r}")
     from cachec_mlir.hashes import topology
-    from cachec_mlir.symbols import alpha, alpha_manifest
+    from cachec_mlir.text.symbols import alpha, alpha_manifest
 
     ir, names = alpha(text.encode(), to="parameter", scope=SCOPE, taken=weights)
     manifest = alpha_manifest(weights.manifest, names)
@@ -214,7 +214,7 @@ def _name_weights(module: Any, positions: Mapping[int, str], count: int, ir: Any
 
 def _pretty(text: str, types: Mapping[str, str]) -> str:
     """``text`` with the operations that ``_name_weights`` made in IREE's own notation. Any other line stays."""
-    from cachec_mlir.text import quoted
+    from cachec_mlir.text.scanning import quoted
 
     short = {}
     for name, kind in types.items():
@@ -234,6 +234,6 @@ def _pretty(text: str, types: Mapping[str, str]) -> str:
 
 
 def _parameter(name: str, kind: str) -> str:
-    from cachec_mlir.text import quoted
+    from cachec_mlir.text.scanning import quoted
 
     return f"#flow.parameter.named<{quoted(SCOPE)}::{quoted(name)}> : {kind}"

@@ -8,13 +8,14 @@ from typing import Any
 
 from cachec.errors import PluginError
 from cachec.programs.artifact import File
-from cachec.programs.plugin import ArtifactWriter, Fingerprint, Plugin
+from cachec.programs.plugin import ArtifactWriter, Fingerprint
 from cachec.programs.program import Program
 from cachec.weights import WeightSet
 from cachec_jax.ambient import settings
+from cachec_mlir.plugin import MlirFormats
 
 
-class JaxPlugin(Plugin):
+class JaxPlugin(MlirFormats):
     """``jax.Array`` and abstract values as arguments, arrays as results, ``jax.stages.Lowered`` to strip."""
 
     name = "jax"

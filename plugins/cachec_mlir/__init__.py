@@ -12,29 +12,29 @@ from cachec_mlir.plugin import MlirPlugin
 
 if TYPE_CHECKING:
     from cachec_mlir.blobs import ALIGNMENT, Blob, Resource, Resources
-    from cachec_mlir.bytecode import Bytecode, is_bytecode
+    from cachec_mlir.bytecode.reading import Bytecode, is_bytecode
     from cachec_mlir.forms import link, strip
     from cachec_mlir.hashes import Topologies, canonical, topology
-    from cachec_mlir.modules import load
+    from cachec_mlir.linking.referring import Referred, refer
+    from cachec_mlir.linking.relinking import Referenced, relink, relink_by_reference
+    from cachec_mlir.linking.renames import Marked, Renames, mark, recorded
+    from cachec_mlir.live.modules import load
     from cachec_mlir.programs import MlirProgram, program
-    from cachec_mlir.referring import Referred, refer
-    from cachec_mlir.relinking import Referenced, relink, relink_by_reference
-    from cachec_mlir.renames import Marked, Renames, mark, recorded
-    from cachec_mlir.rewriting import Linked, Stripped
-    from cachec_mlir.text_stripping import MINIMUM
+    from cachec_mlir.text.stripping import MINIMUM
+    from cachec_mlir.writing import Linked, Stripped
 
 _HOMES = {
     "cachec_mlir.blobs": ("ALIGNMENT", "Blob", "Resource", "Resources"),
-    "cachec_mlir.bytecode": ("Bytecode", "is_bytecode"),
+    "cachec_mlir.bytecode.reading": ("Bytecode", "is_bytecode"),
     "cachec_mlir.forms": ("link", "strip"),
     "cachec_mlir.hashes": ("Topologies", "canonical", "topology"),
-    "cachec_mlir.modules": ("load",),
+    "cachec_mlir.live.modules": ("load",),
     "cachec_mlir.programs": ("MlirProgram", "program"),
-    "cachec_mlir.referring": ("Referred", "refer"),
-    "cachec_mlir.relinking": ("Referenced", "relink", "relink_by_reference"),
-    "cachec_mlir.renames": ("Marked", "Renames", "mark", "recorded"),
-    "cachec_mlir.rewriting": ("Linked", "Stripped"),
-    "cachec_mlir.text_stripping": ("MINIMUM",),
+    "cachec_mlir.linking.referring": ("Referred", "refer"),
+    "cachec_mlir.linking.relinking": ("Referenced", "relink", "relink_by_reference"),
+    "cachec_mlir.linking.renames": ("Marked", "Renames", "mark", "recorded"),
+    "cachec_mlir.writing": ("Linked", "Stripped"),
+    "cachec_mlir.text.stripping": ("MINIMUM",),
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 

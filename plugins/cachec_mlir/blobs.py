@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import binascii
-import difflib
 import math
 import os
 import re
@@ -11,20 +10,24 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import NamedTuple
 
 from blake3 import blake3
-from msgspec.structs import replace
 
-from cachec.base import fsio
 from cachec.base.hashing import FileDigests
-from cachec.errors import CheckpointError, HandleClosed, LinkError
+from cachec.errors import CheckpointError, HandleClosed
 from cachec.model import WeightSpec
+from cachec.programs.sources import (
+    Copier,
+    Extent,
+    FileSource,
+    Identity,
+    Layout,
+    Ranges,
+    Source,
+    Tensor,
+    identity,
+    pread_exact,
+)
+from cachec.weights import WeightSet
 from cachec.weights.dtypes import SIZES
-from cachec.weights.formats.safetensors import Tensor
-from cachec.weights.layout import Layout
-from cachec.weights.manifest import Manifest
-from cachec.weights.moving.copying import Copier
-from cachec.weights.sets import WeightSet
-from cachec.weights.sources import Extent, FileSource, Ranges, Source
-from cachec.weights.weight import Weight
 
 #: Alignment of bytes that come with none: what IREE and XLA want of constants.
 ALIGNMENT = 64
@@ -74,6 +77,13 @@ class Blob:
         for piece in self._stored(offset, self.nbytes - offset if nbytes is None else nbytes):
             yield self.decoded(piece) if self.hexadecimal else piece
 
+    def digest(self, offset: int = 0, nbytes: int | None = None) -> str:
+        """BLAKE3 of the bytes (decoded) from ``offset``, 64 hexadecimal characters. Raises CheckpointError."""
+        hasher = blake3()
+        for piece in self.pieces(offset, nbytes):
+            hasher.update(piece)
+        return hasher.hexdigest()
+
     def fill(self, out: memoryview, offset: int = 0) -> None:
         """Fill ``out`` with the bytes (decoded) from ``offset`` on. Raises CheckpointError for a bad digit."""
         done = 0
@@ -94,7 +104,7 @@ class Blob:
             copier.copy(place, fd, offset, digest=False)
             return
         for piece in self.pieces():
-            offset = _write(fd, piece, offset)
+            offset = write_at(fd, piece, offset)
 
     def copy_digits(self, copier: Copier, fd: int, offset: int) -> None:
         """Write the bytes to ``fd`` as hexadecimal text; by the kernel where they are that already."""
@@ -102,7 +112,7 @@ class Blob:
             copier.copy(self.place, fd, offset, digest=False)
             return
         for piece in self._stored(0, self.nbytes):
-            offset = _write(fd, piece.hex().upper().encode(), offset)
+            offset = write_at(fd, piece.hex().upper().encode(), offset)
 
     def decoded(self, digits: bytes) -> bytes:
         """Bytes of digits. Raises CheckpointError."""
@@ -117,14 +127,14 @@ class Blob:
         for start in range(offset * scale, (offset + nbytes) * scale, _STEP):
             length = min(_STEP, (offset + nbytes) * scale - start)
             if isinstance(place, Extent):
-                yield fsio.pread_exact(place.fd, place.offset + start, length)
+                yield pread_exact(place.fd, place.offset + start, length)
             else:
                 yield bytes(place[start : start + length])
         if isinstance(place, Extent):
             place.check()
 
 
-def _write(fd: int, data: bytes, offset: int) -> int:
+def write_at(fd: int, data: bytes, offset: int) -> int:
     """Write all; the offset after it."""
     view = memoryview(data)
     while view:
@@ -153,16 +163,14 @@ class Resource(NamedTuple):
 
         Raises CheckpointError where the module states a type of another size.
         """
-        known = element_type(self.type) if self.type else None
-        dtype, shape = known or ("uint8", (self.nbytes,))
-        nbytes = math.prod(shape) * SIZES[dtype]
-        if nbytes != self.nbytes:
-            if dtype != "bool":
-                raise CheckpointError(
-                    f"resource {self.name!r}: {self.type} takes {nbytes} bytes, the module has {self.nbytes}"
-                )
-            dtype, shape, nbytes = "uint8", (self.nbytes,), self.nbytes  # packed bits
-        return WeightSpec(name=self.name, dtype=dtype, shape=shape, nbytes=nbytes)
+        known = spec_of(self.name, self.type) if self.type else None
+        if known is not None and known.nbytes == self.nbytes:
+            return known
+        if known is not None and known.dtype != "bool":  # packed bits
+            raise CheckpointError(
+                f"resource {self.name!r}: {self.type} takes {known.nbytes} bytes, the module has {self.nbytes}"
+            )
+        return WeightSpec(name=self.name, dtype="uint8", shape=(self.nbytes,), nbytes=self.nbytes)
 
 
 def element_type(text: str) -> tuple[str, tuple[int, ...]] | None:
@@ -171,6 +179,15 @@ def element_type(text: str) -> tuple[str, tuple[int, ...]] | None:
     if found is None or found[2] not in ELEMENTS:
         return None
     return ELEMENTS[found[2]], tuple(int(each) for each in found[1].split("x") if each)
+
+
+def spec_of(name: str, text: str) -> WeightSpec | None:
+    """The description of a weight of a static tensor or vector type, None for any other type."""
+    known = element_type(text)
+    if known is None:
+        return None
+    dtype, shape = known
+    return WeightSpec(name=name, dtype=dtype, shape=shape, nbytes=math.prod(shape) * SIZES[dtype])
 
 
 class Resources(Mapping[str, Resource]):
@@ -244,10 +261,7 @@ class _BlobSource(Source):
         self._blob(name)
 
     def digest(self, name: str, tensor: Tensor, digests: FileDigests | None) -> str:
-        hasher = blake3()
-        for piece in self._blob(name).pieces(tensor.offset, tensor.nbytes):
-            hasher.update(piece)
-        return hasher.hexdigest()
+        return self._blob(name).digest(tensor.offset, tensor.nbytes)
 
     def view(self, name: str, tensor: Tensor) -> memoryview:
         out = bytearray(tensor.nbytes)
@@ -286,108 +300,8 @@ class _BlobSource(Source):
         return self._blobs[name]
 
 
-def _same(path: str, identity: fsio.Identity) -> bool:
+def _same(path: str, before: Identity) -> bool:
     try:
-        return fsio.identity(path) == identity
+        return identity(path) == before
     except OSError:
         return False
-
-
-# --- what a link takes its bytes from
-
-
-class Bound(NamedTuple):
-    """Bytes for one name of a module that is linked."""
-
-    alignment: int
-    blob: Blob
-    spec: WeightSpec | None
-
-
-def offered(
-    weights: Mapping[str, Weight] | Mapping[str, Resource],
-    wanted: Collection[str],
-    names: Mapping[str, str] | None,
-    alignment: int,
-) -> dict[str, Bound]:
-    """Bytes for each wanted name, by exactly that name or by ``names`` (name in the module -> name in ``weights``).
-
-    alignment: of weights; a resource keeps its own. Raises LinkError for a name that is missing, or mapped but not
-    wanted.
-    """
-    names = names or {}
-    if ELIDED in wanted and ELIDED not in names:
-        raise LinkError("constants of the module were elided when it was printed, and are lost; print it in full")
-    strange = sorted(set(names) - set(wanted))
-    if strange:
-        raise LinkError(f"names= maps {strange[0]!r}, which the module does not declare; it declares {_few(wanted)}")
-    there = set(weights)
-    missing = sorted(name for name in wanted if names.get(name, name) not in there)
-    if missing:
-        first = names.get(missing[0], missing[0])
-        near = difflib.get_close_matches(first, list(weights), n=1)
-        hint = f"; if {near[0]!r} is meant, say names={{{missing[0]!r}: {near[0]!r}}}" if near else ""
-        mapped = f", which names= says is {first!r}" if first != missing[0] else ""
-        raise LinkError(f"no bytes for {len(missing)} resources of the module, first {missing[0]!r}{mapped}{hint}")
-    return {name: _bound(weights[names.get(name, name)], alignment) for name in wanted}
-
-
-def check_manifest(
-    manifest: Manifest,
-    bound: Mapping[str, Bound],
-    weights: Mapping[str, Weight] | Mapping[str, Resource],
-    names: Mapping[str, str] | None,
-) -> None:
-    """Raise LinkError unless what is bound, and all else that was offered, is just what the manifest says.
-
-    That includes ties: names are tied where the weights state it, or where ``names`` gives them one weight.
-
-    Resources whose type is not known (of bytecode) are compared by their size.
-    """
-    there = {name: (names or {}).get(name, name) for name in bound}
-    others = set(weights).difference(there.values())
-    clash = min(others.intersection(there), default=None)
-    if clash is not None:
-        raise LinkError(
-            f"names= binds {clash!r} to {there[clash]!r}, and a weight {clash!r} was offered too; leave that one out"
-        )
-    found = {name: (there[name], each.spec, each.blob.nbytes) for name, each in bound.items()}
-    found |= {name: (name, *_described(weights[name])) for name in others}
-    check_specs(manifest, found)
-
-
-def check_specs(manifest: Manifest, found: Mapping[str, tuple[str, WeightSpec | None, int]]) -> None:
-    """Raise LinkError unless ``found`` is just what the manifest says: name in the module -> name where it was offered,
-    its spec there (None: of the expected type, if it has its size), bytes.
-    """
-    groups: dict[str, list[str]] = {}
-    for name, (there, spec, _) in found.items():
-        groups.setdefault(there if spec is None or spec.alias is None else spec.alias, []).append(name)
-    alias = {name: min(group) for group in groups.values() if len(group) > 1 for name in group}
-    specs = {name: _stated(manifest, name, spec, nbytes, alias.get(name)) for name, (_, spec, nbytes) in found.items()}
-    manifest.check(specs)
-
-
-def _described(found: Weight | Resource) -> tuple[WeightSpec | None, int]:
-    return (None, found.nbytes) if isinstance(found, Resource) else (found.spec, found.nbytes)
-
-
-def _stated(manifest: Manifest, name: str, spec: WeightSpec | None, nbytes: int, alias: str | None) -> WeightSpec:
-    if spec is None:
-        expected = manifest.weights.get(name)
-        if expected is None or expected.nbytes != nbytes:
-            return WeightSpec(name=name, dtype="uint8", shape=(nbytes,), nbytes=nbytes)
-        spec = expected
-    return replace(spec, name=name, alias=alias)
-
-
-def _bound(found: Weight | Resource, alignment: int) -> Bound:
-    if isinstance(found, Resource):
-        return Bound(found.alignment, found.blob, None)
-    place = found.extent()
-    return Bound(alignment, Blob(found.raw() if place is None else place), found.spec)
-
-
-def _few(names: Collection[str]) -> str:
-    shown = ", ".join(repr(name) for name in sorted(names)[:4])
-    return f"{shown} and {len(names) - 4} more" if len(names) > 4 else shown or "none"

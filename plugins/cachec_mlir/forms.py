@@ -8,11 +8,13 @@ from collections.abc import Collection, Mapping
 from cachec.errors import UsageError
 from cachec.weights.manifest import Manifest
 from cachec_mlir.blobs import ALIGNMENT
-from cachec_mlir.bytecode import is_bytecode
+from cachec_mlir.bytecode.reading import is_bytecode
+from cachec_mlir.bytecode.rewriting import link_bytecode, strip_bytecode
 from cachec_mlir.inputs import Source
-from cachec_mlir.rewriting import Linked, Stripped, Weights, link_bytecode, strip_bytecode
-from cachec_mlir.text_rewriting import link_text
-from cachec_mlir.text_stripping import MINIMUM, SCOPE, Target, strip_text
+from cachec_mlir.offers import Weights
+from cachec_mlir.text.linking import link_text
+from cachec_mlir.text.stripping import MINIMUM, SCOPE, Target, strip_text
+from cachec_mlir.writing import Linked, Stripped
 
 
 def strip(

@@ -11,8 +11,10 @@ Two texts are never equal by mistake: a name is only ever replaced by another, o
   several regions (braces) and nowhere in a region around them, it means another value in each (LangRef, "Value
   scoping"), and gets a number in each.
 - A block label is replaced within the region that defines it.
-- An alias is replaced by what it stands for. (In an attribute of a dialect that its reader does not know, MLIR keeps
-  the name itself, as text; such a name means nothing to anybody else.)
+- An alias is replaced by what it stands for.
+- The body of a dialect's attribute or type, ``#dialect.attr<...>``, counts to the letter, spaces, names, comments and
+  locations in it too: MLIR keeps it as text where it does not know the dialect. What the aliases in it stand for counts
+  as well.
 - A location is left out only where it ends an operation or a block argument; one that is the value of an attribute
   counts.
 - In a dialect in whose notation a name of a value says more (ports of CIRCT's ``hw.module``) it is left out as well:
@@ -36,17 +38,15 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from typing import Any
 
-from blake3 import blake3
-
 from cachec.base.hashing import FileDigests, Hasher, digest_bytes
 from cachec.errors import UsageError
-from cachec_mlir import bytecode
-from cachec_mlir.bindings import Bindings, bindings_of, generic
-from cachec_mlir.bytecode import BLOB, BOOL, Bytecode
-from cachec_mlir.canonicalizer import Canonical
+from cachec_mlir.bytecode import reading
+from cachec_mlir.bytecode.reading import BLOB, BOOL, Bytecode
 from cachec_mlir.inputs import Input, Source, open_input
-from cachec_mlir.modules import Written, parse_stripped
-from cachec_mlir.text import Entry, Marks, Trailer, blob_of, name_of, scan, unescaped
+from cachec_mlir.live.bindings import Bindings, bindings_of, generic
+from cachec_mlir.live.modules import Written, parse_stripped
+from cachec_mlir.text.canonical import Canonical
+from cachec_mlir.text.scanning import Entry, Marks, Trailer, blob_of, name_of, scan, unescaped
 
 #: A part of a text that is looked at together.
 _WINDOW = 1 << 20
@@ -67,9 +67,9 @@ def topology(source: Source | Any, *, bindings: str | None = None, locations: bo
             raise UsageError(f"topology: a module of {live!r} can't be read through bindings={bindings!r}")
         with Written(source) as written:
             return _generic(generic(source, locations=locations), _of_bytecode(written.bytecode), locations=locations)
-    if bytecode.is_bytecode(source):
+    if reading.is_bytecode(source):
         if bindings is None:
-            return bytecode.topology(source)  # locations count anyway
+            return reading.topology(source)  # locations count anyway
         module = Bytecode(source)
         read = parse_stripped(Bindings(bindings), module)
         return _generic(generic(read, locations=locations), _of_bytecode(module), locations=locations)
@@ -156,7 +156,7 @@ class Topologies:
 
 
 #: Changes with the meaning of the hash: one that was remembered by an older release says nothing.
-_VERSION = 2
+_VERSION = 3
 
 
 def _row_name(place: tuple[str, str | None, bool]) -> str:
@@ -221,10 +221,7 @@ def _setting(module: Input, entry: Entry) -> bytes:
     if head == b'"0x' and entry.digits_only and size % 2 == 0 and size >= 12:
         blob = blob_of(module, entry._replace(section="dialect_resources"), entry.key)
         assert blob is not None
-        hasher = blake3()
-        for piece in blob.blob.pieces():
-            hasher.update(piece)
-        return _blob(blob.nbytes, blob.alignment) + b" " + hasher.hexdigest().encode()
+        return _blob(blob.nbytes, blob.alignment) + b" " + blob.blob.digest().encode()
     raw = bytes(module.view()[entry.start : entry.end])
     return b"string " + unescaped(module, raw, entry.start).encode() if head[:1] == b'"' else b"word " + raw
 
@@ -238,13 +235,10 @@ def _of_bytecode(module: Bytecode) -> Iterator[bytes]:
             if not entry.nbytes:
                 continue  # declared; the operations use it
             if entry.kind == BLOB:
-                found = bytecode.resource(module.input, key, (owner, key), entry)
+                found = reading.resource(module.input, key, (owner, key), entry)
                 value = _blob(found.nbytes, found.alignment)
                 if group.external:
-                    hasher = blake3()
-                    for piece in found.blob.pieces():
-                        hasher.update(piece)
-                    value += b" " + hasher.hexdigest().encode()
+                    value += b" " + found.blob.digest().encode()
             elif entry.kind == BOOL:
                 value = b"word true" if any(module.input.at(entry.offset, entry.nbytes, key)) else b"word false"
             else:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 from mmap import mmap
 
-from cachec.base import fsio
 from cachec.errors import CheckpointError, WeightsChanged
-from cachec.weights.sources import Extent, OpenedFile
+from cachec.programs.sources import Extent, OpenedFile, identity, map_read, open_read, pread_exact
 
 #: A module: the path of a file, or its bytes.
 Source = str | os.PathLike[str] | bytes | bytearray | memoryview
@@ -68,9 +67,9 @@ class FileInput(Input):
     """A file, open for as long as this object or a range of it is kept."""
 
     def __init__(self, path: str) -> None:
-        self.fd = fsio.open_read(path)
+        self.fd = open_read(path)
         self._map: mmap | None = None
-        self._file = OpenedFile(path, fsio.identity(self.fd), 0, "")
+        self._file = OpenedFile(path, identity(self.fd), 0, "")
         self.label = path
         self.size = self._file.identity.size
 
@@ -81,7 +80,7 @@ class FileInput(Input):
             if len(data) == nbytes:
                 return data
         try:
-            return fsio.pread_exact(self.fd, offset, nbytes)
+            return pread_exact(self.fd, offset, nbytes)
         except EOFError as error:
             raise WeightsChanged(f"{self.label}: became shorter while it was read") from error
 
@@ -89,7 +88,7 @@ class FileInput(Input):
         if self.size == 0:
             return memoryview(b"")
         if self._map is None:
-            found = fsio.map_read(self.fd, 0, self.size).obj
+            found = map_read(self.fd, 0, self.size).obj
             assert isinstance(found, mmap)
             self._map = found
         return self._map
@@ -101,7 +100,7 @@ class FileInput(Input):
         return self._file
 
     def check(self) -> None:
-        if not self._file.same(fsio.identity(self.fd)):
+        if not self._file.same(identity(self.fd)):
             raise WeightsChanged(f"{self.label}: changed after it was opened; open the module again")
 
     def __del__(self) -> None:

@@ -7,15 +7,27 @@ from pathlib import Path
 from typing import Any
 
 from cachec.errors import UsageError
-from cachec.programs.artifact import File
-from cachec.programs.plugin import ArtifactWriter, Fingerprint, Plugin, StrippedFile
+from cachec.programs.plugin import ArtifactWriter, Fingerprint, Plugin, Reproducer, StrippedFile
 from cachec.programs.program import Program
 from cachec.weights import WeightSet
-from cachec_mlir.bindings import MODULES, bindings_of
-from cachec_mlir.files import difference
+from cachec_mlir.live.bindings import MODULES, bindings_of
 
 
-class MlirPlugin(Plugin):
+class MlirFormats(Plugin):
+    """A plugin whose programs are MLIR."""
+
+    def difference(self, before: bytes, after: bytes) -> str:
+        """The first operations that differ, of two texts. Raises PluginError for bytecode."""
+        from cachec_mlir.explain.operations import difference
+
+        return difference(before, after)
+
+    def suffix(self, format: str) -> str:
+        """``.mlir``, or of bytecode ``.mlirbc``."""
+        return ".mlirbc" if "bytecode" in format else ".mlir"
+
+
+class MlirPlugin(MlirFormats):
     """Modules of any MLIR: live ones of its bindings as arguments and results, files to strip and to link."""
 
     name = "mlir"
@@ -26,7 +38,7 @@ class MlirPlugin(Plugin):
 
         Names and locations do not count; hand over ``program(module, locations=True).program`` where they must.
         """
-        from cachec_mlir import modules
+        from cachec_mlir.live import modules
 
         return modules.fingerprint(value)
 
@@ -42,20 +54,20 @@ class MlirPlugin(Plugin):
 
     def encode(self, value: Any, out: ArtifactWriter) -> dict[str, Any]:
         """A live ``ir.Module``: bytecode without resources, and an artifact for each of these."""
-        from cachec_mlir import modules
+        from cachec_mlir.live import modules
 
         return modules.encode(value, out)
 
     def decode(self, meta: Mapping[str, Any], artifacts: Sequence[Path]) -> Any:
         """The module, in a context of its own, its resources mapped. Raises PluginError, StoreFault."""
-        from cachec_mlir import modules
+        from cachec_mlir.live import modules
 
         return modules.decode(meta, artifacts)
 
     def strip_file(self, path: Path, stand_in: str) -> StrippedFile:
         """A module, text or bytecode; ``stand_in`` is one of ``strip``'s targets (``parameter``, ``resource``, ...)."""
-        from cachec_mlir import strip
-        from cachec_mlir.text_stripping import TARGETS
+        from cachec_mlir.forms import strip
+        from cachec_mlir.text.stripping import TARGETS
 
         if stand_in not in TARGETS:
             raise UsageError(f"strip expected one of {', '.join(TARGETS)}, found {stand_in!r}")
@@ -64,22 +76,16 @@ class MlirPlugin(Plugin):
         specs = {name: resource.spec() for name, resource in found.resources.items()}
         return StrippedFile(found.ir, found.resources.weights(specs))
 
-    def link(self, artifact: File | Program, weights: WeightSet) -> Any:
-        """A ``native_linking.NativeLinked`` of a library of kind ``mlir:native``. Imports numpy."""
-        if not isinstance(artifact, File) or artifact.kind != "mlir:native":
-            raise self._refusal("link", artifact)
-        from cachec_mlir.native_linking import link
-
-        return link(artifact, weights)
-
     def compare(self, fresh: Any, stored: Any) -> str | None:
-        """None where two modules are equal in operations and resources, or two files byte for byte: the tools are
-        reproducible as ``native`` calls them.
-        """
-        if bindings_of(fresh) is not None and bindings_of(stored) is not None:
-            from cachec_mlir import modules
+        """None where two live modules are equal in operations and resources."""
+        from cachec_mlir.live import modules
 
-            return modules.compare(fresh, stored)
-        if not isinstance(fresh, File) or not isinstance(stored, File):
+        if bindings_of(fresh) is None or bindings_of(stored) is None:
             raise self._refusal("compare", fresh)
-        return difference(fresh, stored)
+        return modules.compare(fresh, stored)
+
+    def reproducer(self, command: Sequence[str], data: bytes) -> Reproducer | None:
+        """A text with the pipeline of an mlir-opt in its trailer, for ``--run-reproducer``."""
+        from cachec_mlir.explain.reproducers import reproducer
+
+        return reproducer(command, data)

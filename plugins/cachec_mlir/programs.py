@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from typing import Any, Literal, NamedTuple
 
@@ -10,18 +9,17 @@ from cachec.errors import UsageError
 from cachec.model import WeightSpec
 from cachec.programs.program import Program
 from cachec.weights import WeightSet
-from cachec.weights.dtypes import SIZES
 from cachec.weights.manifest import Manifest
-from cachec_mlir.bindings import Bindings, bindings_of, generic
-from cachec_mlir.blobs import Resources, element_type
-from cachec_mlir.bytecode import Bytecode, is_bytecode
+from cachec_mlir.blobs import Resources, element_type, spec_of
+from cachec_mlir.bytecode.reading import Bytecode, is_bytecode
+from cachec_mlir.bytecode.rewriting import strip_bytecode
 from cachec_mlir.hashes import topology
 from cachec_mlir.inputs import Source, open_input
-from cachec_mlir.modules import Written, parse_stripped
-from cachec_mlir.references import references
-from cachec_mlir.rewriting import strip_bytecode
-from cachec_mlir.symbols import alpha, alpha_manifest
-from cachec_mlir.text_stripping import MINIMUM, SCOPE, Target, strip_text
+from cachec_mlir.live.bindings import Bindings, bindings_of, generic
+from cachec_mlir.live.modules import Written, parse_stripped
+from cachec_mlir.text.references import references
+from cachec_mlir.text.stripping import MINIMUM, SCOPE, Target, strip_text
+from cachec_mlir.text.symbols import alpha, alpha_manifest
 
 TEXT, BYTECODE = "mlir:text", "mlir:bytecode"
 
@@ -157,15 +155,13 @@ def _manifest(used: Iterable[tuple[str, str]], weights: WeightSet) -> Manifest:
     for name, kinds in _kinds(used).items():
         if name in specs:
             continue
-        known = element_type(next(iter(kinds))) if len(kinds) == 1 else None
-        if known is None:
+        spec = spec_of(name, next(iter(kinds))) if len(kinds) == 1 else None
+        if spec is None:
             raise UsageError(
                 f"program: weight {name!r} has no bytes in the module, and one static type expected of it, found "
                 f"{', '.join(sorted(kinds)) or 'none'}; link its bytes first, or (bytecode) say bindings="
             )
-        dtype, shape = known
-        nbytes = math.prod(shape) * SIZES[dtype]
-        specs[name] = WeightSpec(name=name, dtype=dtype, shape=shape, nbytes=nbytes)
+        specs[name] = spec
     return Manifest.of(specs)
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
+import shutil
 import socket
 import sys
 from collections.abc import Callable
@@ -338,6 +340,26 @@ def test_clang_reads_what_its_key_covers(auditor: Auditor) -> None:
     assert not found.problems
     assert found.covered[str(auditor.folder / "h.h")] == "the trace"
     assert found.deterministic is True
+
+
+def test_a_wrapper_of_a_compiler_gets_the_options_that_describe_it(auditor: Auditor) -> None:
+    need("clang-19")
+    tool = auditor.tool("clang", f'. ./settings; exec {shutil.which("clang-19")} $FLAGS "$@"')
+    Path("settings").write_text("FLAGS=-O1\n")
+    Path("a.c").write_text("int f(void) { return 1; }\n")
+    line = (tool, "-c", "a.c", "-o", "a.o")
+    found = auditor.run(*line)
+    assert found.outcome == "bypass:not-understood"
+    assert "cachec audit" in found.detail
+    pairs = set(itertools.pairwise(found.options))
+    assert ("--input", "settings") in pairs
+    assert any(option == "--tool" and "clang" in value for option, value in pairs)
+    options = [word for pair in zip(found.options[::2], found.options[1::2], strict=True) for word in pair]
+    options = [w for at, w in enumerate(options) if options[at - at % 2] == "--tool" or "settings" in options[at | 1]]
+    again = auditor.run(*line, options=options)
+    assert again.outcome == "described"
+    assert again.stage == "exec:clang"
+    assert not again.problems
 
 
 def test_a_path_in_an_output_is_named_with_its_remedy(auditor: Auditor) -> None:

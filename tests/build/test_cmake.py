@@ -17,7 +17,7 @@ from tests.needs import need
 
 from .conftest import PROJECTS, ROOT, Build
 
-GENERATORS = ("Ninja", "Unix Makefiles")
+GENERATORS = ("Ninja", pytest.param("Unix Makefiles", marks=pytest.mark.long))
 PACKAGE = ROOT / "plugins" / "cmake"
 
 #: What a build of the project comes to; ``answer`` is ``miss`` at first, ``hit`` afterwards.

@@ -25,6 +25,7 @@ def text_of(language: str, word: str) -> str:
     return next(block for block in re.findall(rf"```{language}\n(.*?)```", TEXT, re.DOTALL) if word in block)
 
 
+@pytest.mark.long
 def test_the_commands_work_in_order(build: Build) -> None:
     need("cmake", "ninja", "strace", "mlir-opt-19", "mlir-translate-19", "llc-19", "clang-19")
     build.project(ROOT / "examples" / "ninja", "examples/ninja")
@@ -56,6 +57,7 @@ def test_the_program_of_the_cmake_text(build: Build) -> None:
     assert "--iree-hal-local-target-device-backends=llvm-cpu" in rules
 
 
+@pytest.mark.long
 def test_the_make_text(build: Build) -> None:
     need("make", "mlir-opt-19")
     (build.folder / "Makefile").write_text(text_of("make", "cachec_program"))

@@ -53,6 +53,7 @@ def test_a_changed_input_is_built_to_the_end(build: Build, project: Path) -> Non
     assert (project / "out" / "size").read_text().strip() == str(len(after))
 
 
+@pytest.mark.long
 def test_a_lost_output_is_made_again(build: Build, project: Path) -> None:
     build.run("make", cwd=project)
     (project / "out" / "scale.ll").unlink()

@@ -39,6 +39,7 @@ def test_a_project_built_twice(build: Build) -> None:
         shutil.rmtree(project / "out")
 
 
+@pytest.mark.long
 def test_a_second_checkout(build: Build) -> None:
     build.run("ninja", cwd=build.project(EXAMPLE, "one"))
     project = build.project(EXAMPLE, "two")

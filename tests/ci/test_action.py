@@ -43,24 +43,7 @@ class Runner:
     def job(self, event: str = "push", before_save: str = "", code: int = 0, **inputs: str) -> dict[str, str]:
         """Run the action; returns its outputs. before_save: a Python program that runs in the job before it."""
         self.jobs += 1
-        temp = self.folder / f"job-{self.jobs}"
-        temp.mkdir(parents=True)
-        environ = {name: value for name, value in os.environ.items() if name != "CACHEC_DIR"}
-        environ |= {
-            **DEFAULTS,
-            **{"IN_" + name.upper(): value for name, value in inputs.items()},
-            "RUNNER_TEMP": str(temp),
-            "RUNNER_OS": "Linux",
-            "RUNNER_ARCH": "X64",
-            "GITHUB_EVENT_NAME": event,
-            "GITHUB_RUN_ID": str(self.jobs),
-            "GITHUB_RUN_ATTEMPT": "1",
-            "GITHUB_OUTPUT": str(temp / "output"),
-            "GITHUB_ENV": str(temp / "env"),
-            "GITHUB_STEP_SUMMARY": str(temp / "summary"),
-        }
-        self.step("plan", environ)
-        plan = pairs(temp / "output")
+        temp, environ, plan = self.plan(event, **inputs)
         environ |= pairs(temp / "env")
         archive = Path(plan["archive"])
         if inputs.get("command") != "save":
@@ -83,6 +66,27 @@ class Runner:
         self.summary = summary.read_text() if summary.exists() else ""
         shutil.rmtree(temp / "cachec")
         return outputs
+
+    def plan(self, event: str, **inputs: str) -> tuple[Path, dict[str, str], dict[str, str]]:
+        """The first step of a job: its folder, its variables, and the outputs of the step."""
+        temp = self.folder / f"job-{self.jobs}"
+        temp.mkdir(parents=True)
+        environ = {name: value for name, value in os.environ.items() if name != "CACHEC_DIR"}
+        environ |= {
+            **DEFAULTS,
+            **{"IN_" + name.upper(): value for name, value in inputs.items()},
+            "RUNNER_TEMP": str(temp),
+            "RUNNER_OS": "Linux",
+            "RUNNER_ARCH": "X64",
+            "GITHUB_EVENT_NAME": event,
+            "GITHUB_RUN_ID": str(self.jobs),
+            "GITHUB_RUN_ATTEMPT": "1",
+            "GITHUB_OUTPUT": str(temp / "output"),
+            "GITHUB_ENV": str(temp / "env"),
+            "GITHUB_STEP_SUMMARY": str(temp / "summary"),
+        }
+        self.step("plan", environ)
+        return temp, environ, pairs(temp / "output")
 
     def step(self, name: str, environ: dict[str, str], code: int = 0) -> None:
         done = subprocess.run(
@@ -134,9 +138,33 @@ def test_the_archive_holds_what_the_job_used_alone(runner: Runner) -> None:
     assert len(newest) == len(whole), "the entries that nothing used any more are gone"
 
 
-@pytest.mark.parametrize(
-    "event", ["pull_request", "pull_request_target", "pull_request_review", "workflow_run", "issue_comment"]
-)
+@pytest.mark.parametrize("event", ["push", "schedule", "workflow_dispatch", "release", "merge_group"])
+def test_events_of_the_repository_itself_may_save(runner: Runner, event: str) -> None:
+    assert runner.plan(event)[2]["saves"] == "true"
+    runner.jobs += 1
+    assert runner.plan(event, read_only="true")[2]["saves"] == "false"
+    runner.jobs += 1
+    assert runner.plan(event, command="restore")[2]["saves"] == "false"
+
+
+#: Events that somebody without rights in the repository can cause.
+FOREIGN = ["pull_request", "pull_request_target", "pull_request_review", "workflow_run", "issue_comment"]
+
+
+@pytest.mark.parametrize("event", [*FOREIGN, "an event of the future"])
+def test_no_other_event_may_save(runner: Runner, event: str) -> None:
+    for command in ("all", "restore", "save"):
+        runner.jobs += 1
+        assert runner.plan(event, command=command)[2]["saves"] == "false"
+
+
+def test_the_event_is_looked_at_by_the_plan_alone() -> None:
+    script = (ACTION / "cachec-ci.sh").read_text()
+    assert script.count("GITHUB_EVENT_NAME") == 1
+    assert script.index("GITHUB_EVENT_NAME") < script.index("run() {")
+
+
+@pytest.mark.parametrize("event", [FOREIGN[0], *(pytest.param(each, marks=pytest.mark.long) for each in FOREIGN[1:])])
 def test_a_pull_request_and_what_it_starts_read_and_never_save(runner: Runner, event: str) -> None:
     runner.job()
     runner.project.targets('[warm.targets.word]\ncall = "stages:word"\nmatrix = { text = ["x", "y"] }\n')

@@ -82,6 +82,7 @@ def repository(project: Any, on_path: Path, tmp_path: Path, monkeypatch: pytest.
     return project
 
 
+@pytest.mark.long
 def test_the_real_pre_commit(repository: Any) -> None:
     command = pre_commit()
 

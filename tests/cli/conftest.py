@@ -12,7 +12,6 @@ import msgspec
 import pytest
 from click.testing import CliRunner, Result
 
-from cachec.base.hashing import digest_bytes
 from cachec.cli import main
 from cachec.model import Leaf, Part, Read, Trace
 from cachec.store.store import Store
@@ -60,11 +59,6 @@ class Shell:
         kept = self.store.objects.add_bytes(msgspec.json.encode(parts))
         self.store.publish(key, stage, ("nightly",), kept, trace)
         return key
-
-
-def part(name: str, detail: str = "", content: str | None = None) -> Part:
-    """A part whose digest is of its content, by default of its detail."""
-    return Part(name, digest_bytes((detail if content is None else content).encode()), detail)
 
 
 @pytest.fixture

@@ -11,8 +11,9 @@ import pytest
 from cachec.base.hashing import digest_bytes
 from cachec.events import EventLog
 from cachec.model import Fault, Outcome, Part, Reason, WeightSpec
+from tests.parts import part
 
-from .conftest import Shell, part
+from .conftest import Shell
 
 # --- stats
 
@@ -93,7 +94,7 @@ def test_stats_since(calls: Shell) -> None:
 # --- ls, show
 
 
-BASE = (part("code/pkg.build", "1"), part("tool/iree", "iree 3.13"), part("arg/target", "'llvm-cpu'"))
+BASE = (part("code/pkg.build", "1"), part("distribution/iree", "iree 3.13"), part("arg/target", "'llvm-cpu'"))
 
 
 def test_ls(shell: Shell) -> None:
@@ -141,19 +142,31 @@ def test_show_key(shell: Shell) -> None:
     key = shell.publish("aaaaaa", BASE)
     found = shell.json("show", "aaaaaa")
     assert (found["kind"], found["key"], found["stage"]) == ("entry", key, "pkg.build")
-    assert found["parts"] == [msgspec.to_builtins(each) for each in BASE]
+    assert found["parts"] == [
+        {
+            "part": each.label,
+            "kind": each.kind.value,
+            "name": each.name,
+            "digest": each.digest,
+            "detail": each.detail,
+            "refs": [],
+            "version": "",
+            "value": "",
+        }
+        for each in BASE
+    ]
     (run,) = found["runs"]
     assert run["reads"] == [{"kind": "weight", "where": "weights", "name": "scale", "digest": "1" * 64}]
     assert run["artifacts"] == [{"digest": digest_bytes(b"artifact"), "size": 8}]
     assert shell.json("show", key.upper()) == found
     output = shell.run("show", "aaaaaa").output
-    for words in (key, "tool/iree", "iree 3.13", "read weight weights 'scale'", digest_bytes(b"artifact")):
+    for words in (key, "distribution/iree", "iree 3.13", "read weight weights 'scale'", digest_bytes(b"artifact")):
         assert words in output
 
 
 def test_show_a_key_whose_parts_are_gone(shell: Shell) -> None:
     shell.publish("aaaaaa", BASE)
-    assert shell.store.objects.remove(digest_bytes(msgspec.json.encode(BASE)))
+    Path(shell.store.objects.place(digest_bytes(msgspec.json.encode(BASE)))).unlink()
     result = shell.run("show", "aaaaaa")
     assert result.exit_code == 0
     assert "artifact-missing" in result.stderr
@@ -203,7 +216,7 @@ def test_show_a_file_that_nobody_made(shell: Shell, tmp_path: Path) -> None:
 
 
 def test_why_against_the_nearest(shell: Shell) -> None:
-    far = (part("code/pkg.build", "2"), part("tool/iree", "iree 3.12"), part("arg/target", "'cuda'"))
+    far = (part("code/pkg.build", "2"), part("distribution/iree", "iree 3.12"), part("arg/target", "'cuda'"))
     near = (*BASE[:2], part("arg/target", "'cuda'"))
     shell.publish("aaaaaa", far)
     nearest = shell.publish("bbbbbb", near)
@@ -228,11 +241,11 @@ def test_why_against_the_nearest(shell: Shell) -> None:
 
 
 def test_why_against_another_names_every_part(shell: Shell) -> None:
-    shell.publish("aaaaaa", (*BASE[:1], part("tool/iree", "iree 3.12"), part("arg/target", "'cuda'")))
+    shell.publish("aaaaaa", (*BASE[:1], part("distribution/iree", "iree 3.12"), part("arg/target", "'cuda'")))
     shell.publish("bbbbbb", BASE)
     found = shell.json("why", "bbbbbb", "aaaaaa")
     assert found["other"]["chosen"] == "given"
-    assert [each["part"] for each in found["differences"]] == ["tool/iree", "arg/target"]
+    assert [each["part"] for each in found["differences"]] == ["distribution/iree", "arg/target"]
     same = shell.json("why", "aaaaaa", "aaaaaa")
     assert (same["reason"], same["differences"]) == (None, [])
     assert "no part differs" in shell.run("why", "aaaaaa", "aaaaaa").output
@@ -253,8 +266,8 @@ def test_why_names_operations_and_specs_from_the_store(shell: Shell) -> None:
             shell.store.objects.add_bytes(text)
             shell.store.objects.add_bytes(specs)
         return (
-            part("program/model", f"jax:stablehlo, {len(text)} bytes, ir {digest_bytes(text)}"),
-            part("weights/weights", f"1 weights, manifest {digest_bytes(specs)}"),
+            part("program/model", "jax:stablehlo", text.decode(), refs=(digest_bytes(text),)),
+            part("weights/weights", "1 weights", specs.decode(), refs=(digest_bytes(specs),)),
         )
 
     shell.publish("aaaaaa", parts(b"%0 = stablehlo.add %1, %2 : tensor<3xf32>", (3,), keep=True))

@@ -43,6 +43,7 @@ def base(tmp_path: Path) -> dict[str, np.ndarray]:
     return tensors
 
 
+@pytest.mark.long
 def test_the_life_of_weights(run: Any, base: dict[str, np.ndarray], tmp_path: Path) -> None:
     run("add", "base.safetensors", "base", "--own")
     run("add", "tuned.safetensors", "tuned", "--own")

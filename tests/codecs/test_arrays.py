@@ -20,6 +20,7 @@ from cachec.base.hashing import digest_bytes
 from cachec.codecs import Provenance
 from cachec.errors import StoreFault, UnstorableResult
 from cachec.model import ArtifactRef, Fault, Leaf
+from tests.effort import rounds
 
 
 def same(one: Any, other: Any) -> bool:
@@ -70,7 +71,7 @@ def test_arrays_come_back_read_only(bench: Any, array: np.ndarray[Any, Any]) -> 
         back.flags.writeable = True
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=rounds(60))
 @given(
     hnp.arrays(
         st.one_of(

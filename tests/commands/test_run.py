@@ -22,6 +22,7 @@ from cachec.commands import run as command
 from cachec.commands.run import run, scratch
 from cachec.errors import CachecWarning, UsageError
 from cachec.key.dependencies import ABSENT, PRESENT, Dependencies
+from cachec.key.tools.environment import LOCALE_NAME
 from cachec.key.tools.tools import ToolKeys
 from cachec.model import Read
 from cachec.recording import Recorder
@@ -219,7 +220,24 @@ def test_a_mapping_gives_exactly_these_values(
     lines = done.stdout.decode().splitlines()
     assert {"FIXED=f=1", "TODAY=t", "EMPTY="} <= set(lines)
     assert not [line for line in lines if line.startswith(("PYTHON", "LC_CTYPE"))]
-    assert set(reads(recorder, "env")) == {"TODAY", "LD_LIBRARY_PATH"}
+    assert set(reads(recorder, "env")) == {"TODAY", "LD_LIBRARY_PATH", LOCALE_NAME}
+
+
+def test_the_locale_is_recorded_and_others_of_the_kind_are_hidden(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LC_NUMERIC", "de_DE")
+    monkeypatch.setenv("LC_TERMINAL", "one")
+    lines = run(["/usr/bin/env"]).stdout.decode().splitlines()
+    assert "LC_NUMERIC=de_DE" in lines
+    assert not [line for line in lines if line.startswith("LC_TERMINAL")]
+    assert holds(recorder)
+    monkeypatch.setenv("LC_TERMINAL", "other")
+    assert holds(recorder)
+    monkeypatch.setenv("LC_NUMERIC", "C")
+    assert not holds(recorder)
+    monkeypatch.delenv("LC_NUMERIC")
+    assert not holds(recorder)
 
 
 def test_a_keyed_variable_is_recorded_and_checked(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -314,18 +332,51 @@ def test_a_folder_is_an_input_with_all_below(recorder: Recorder, tmp_path: Path)
     assert not holds(recorder)
 
 
-def test_an_input_that_the_command_changes_is_a_contradiction(recorder: Recorder, tmp_path: Path) -> None:
+@pytest.mark.parametrize("script", ["echo 2 > one", "rm one", "echo 2 > one; echo 1 > one", "touch one"])
+def test_an_input_that_the_command_changes_keeps_the_result_out(
+    recorder: Recorder, tmp_path: Path, script: str
+) -> None:
     (tmp_path / "one").write_bytes(b"1")
-    sh("true", inputs=[tmp_path / "one"])
-    assert recorder.contradictions() == ()
-    sh("echo 2 > one", inputs=[tmp_path / "one"], cwd=tmp_path)
-    assert [read.where for read in recorder.contradictions()] == [str(tmp_path / "one")]
+    sh("cat one", inputs=["one"], cwd=tmp_path)
+    assert recorder.kept_out() is None
+    sh(script, inputs=["one"], cwd=tmp_path)
+    assert kept_out(recorder) == ("bypass:input-changed-during-run", str(tmp_path / "one"))
 
 
-def test_an_input_that_the_command_removes_is_a_contradiction(recorder: Recorder, tmp_path: Path) -> None:
+def kept_out(recorder: Recorder) -> tuple[str, str]:
+    found = recorder.kept_out()
+    assert found is not None
+    return found[0].value, next(word for word in found[1].split() if word.startswith("/"))
+
+
+def test_what_keeps_a_nested_run_out_keeps_the_outer_one_out(recorder: Recorder, tmp_path: Path) -> None:
     (tmp_path / "one").write_bytes(b"1")
-    sh("rm one", inputs=["one"], cwd=tmp_path)
-    assert [read.where for read in recorder.contradictions()] == [str(tmp_path / "one")]
+    with recording.recording(Recorder("inner", parent=recorder)):
+        sh("echo 2 > one", inputs=["one"], cwd=tmp_path)
+    assert recorder.kept_out() is not None
+
+
+def test_an_output_that_was_there_and_is_not_written_keeps_the_result_out(recorder: Recorder, tmp_path: Path) -> None:
+    (tmp_path / "out").write_bytes(b"of before")
+    sh("echo 2 > out", outputs=["out"], cwd=tmp_path)
+    assert recorder.kept_out() is None
+    sh("true", outputs=["out"], cwd=tmp_path)
+    assert kept_out(recorder) == ("bypass:undescribed-effect", str(tmp_path / "out"))
+
+
+def test_an_output_of_the_stage_itself_may_be_there_before(recorder: Recorder) -> None:
+    with scratch() as folder:
+        (folder / "out").write_bytes(b"made by the stage")
+        sh("true", inputs=[folder / "out"], outputs=[folder / "out"])
+    assert recorder.kept_out() is None
+    recorder.drop_scratch()
+
+
+def test_a_process_that_goes_on_keeps_the_result_out(recorder: Recorder) -> None:
+    sh("sleep 0.5 >/dev/null 2>&1 &")
+    found = recorder.kept_out()
+    assert found is not None
+    assert "went on" in found[1]
 
 
 def test_candidates_are_there_or_absent(recorder: Recorder, tmp_path: Path) -> None:
@@ -400,10 +451,11 @@ def test_a_fixed_path_is_looked_up_in_the_same_way_later(recorder: Recorder, tmp
     assert not holds(recorder)
 
 
-def test_a_program_that_changes_while_it_runs_is_a_contradiction(recorder: Recorder, tmp_path: Path) -> None:
+def test_a_program_that_changes_while_it_runs(recorder: Recorder, tmp_path: Path) -> None:
     tool = program(tmp_path / "tool", "echo '# more' >> \"$0\"")
     run([tool])
-    assert [read.where for read in recorder.contradictions()] == [str(tool)]
+    assert reads(recorder, "tool").keys() == {str(tool)}
+    assert not holds(recorder)
 
 
 # --- weights
@@ -536,9 +588,11 @@ def test_no_watch_to_be_had_counts_as_read(recorder: Recorder, weight: Path, mon
 
 
 @pytest.mark.parametrize("script", ["echo new > n; mv n weights.bin", "echo more >> weights.bin", "rm weights.bin"])
-def test_a_weight_that_is_replaced_meanwhile_is_a_contradiction(recorder: Recorder, weight: Path, script: str) -> None:
+def test_a_weight_that_is_replaced_meanwhile_keeps_the_result_out(
+    recorder: Recorder, weight: Path, script: str
+) -> None:
     sh(script, weights={weight: "opened"}, cwd=weight.parent)
-    assert str(weight) in {read.where for read in recorder.contradictions()}
+    assert kept_out(recorder) == ("bypass:input-changed-during-run", str(weight))
 
 
 def test_a_weight_counts_when_the_command_did_not_end_well(recorder: Recorder, weight: Path) -> None:

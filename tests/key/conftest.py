@@ -66,7 +66,7 @@ class Project:
         return self.keys.of(getattr(self.load(name), function), **options)
 
     def parts(self, **options: Any) -> dict[str, str]:
-        return {part.name: part.digest for part in self.key(**options).parts}
+        return {part.label: part.digest for part in self.key(**options).parts}
 
     def changed(self, edit: dict[str, str]) -> set[str]:
         """The names of the parts that an edit of files changes, as a new process sees it."""

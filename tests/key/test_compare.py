@@ -4,26 +4,20 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
+from cachec.base.excerpts import MAX_SHOWN
 from cachec.base.hashing import digest_bytes
 from cachec.errors import StoreFault
-from cachec.key.compare import Difference, differences, first_difference, nearest, spec_difference
-from cachec.key.operations import MAX_OPERATIONS, MAX_SHOWN, topology_difference
+from cachec.key.compare import KeyDifference, differences, first_difference, nearest, spec_difference
 from cachec.model import Fault, Part, Reason, WeightSpec
-
-
-def part(name: str, detail: str = "", content: str | None = None) -> Part:
-    return Part(name, digest_bytes((detail if content is None else content).encode()), detail)
-
+from tests.parts import part
 
 BASE = (
     part("stage/pkg.lower", ""),
     part("code/pkg.lower", "pkg.py:3"),
     part("code/pkg.scale", "pkg.py:9"),
-    part("code/pkg.FACTOR", "2"),
-    part("tool/jaxlib", "jaxlib 0.10.1"),
+    part("code/pkg.FACTOR", "2", value="2"),
+    part("distribution/jaxlib", "jaxlib 0.10.1"),
     part("ambient/jax/enable_x64", "unset"),
     part("env/XLA_FLAGS", "unset"),
     part("platform", "x86_64"),
@@ -33,8 +27,10 @@ BASE = (
 
 
 def changed(name: str, detail: str, content: str | None = None) -> tuple[Part, ...]:
-    assert any(each.name == name for each in BASE)
-    return tuple(part(name, detail, content) if each.name == name else each for each in BASE)
+    assert any(each.label == name for each in BASE)
+    return tuple(
+        part(name, detail, content, value=detail if each.value else "") if each.label == name else each for each in BASE
+    )
 
 
 @pytest.mark.parametrize(
@@ -42,9 +38,9 @@ def changed(name: str, detail: str, content: str | None = None) -> tuple[Part, .
     [
         ("stage/pkg.lower", "2", Reason.STAGE_CHANGED, "stage pkg.lower: '' -> 2"),
         ("code/pkg.lower", "pkg.py:4", Reason.CODE_CHANGED, "stage function pkg.lower changed (pkg.py:4)"),
-        ("code/pkg.scale", "pkg.py, too long", Reason.CODE_CHANGED, "helper pkg.scale changed"),
+        ("code/pkg.scale", "pkg.py, too long", Reason.CODE_CHANGED, "helper pkg.scale changed (pkg.py, too long)"),
         ("code/pkg.FACTOR", "3", Reason.CODE_CHANGED, "value pkg.FACTOR: 2 -> 3"),
-        ("tool/jaxlib", "jaxlib 0.10.2", Reason.TOOL_CHANGED, "tool jaxlib: jaxlib 0.10.1 -> jaxlib 0.10.2"),
+        ("distribution/jaxlib", "jaxlib 0.10.2", Reason.TOOL_CHANGED, "tool jaxlib: jaxlib 0.10.1 -> jaxlib 0.10.2"),
         ("ambient/jax/enable_x64", "True", Reason.AMBIENT_CHANGED, "ambient jax/enable_x64: unset -> True"),
         ("env/XLA_FLAGS", "-x", Reason.ENVIRONMENT_CHANGED, "environment XLA_FLAGS: unset -> -x"),
         ("platform", "aarch64", Reason.PLATFORM_CHANGED, "platform: x86_64 -> aarch64"),
@@ -55,11 +51,11 @@ def changed(name: str, detail: str, content: str | None = None) -> tuple[Part, .
 def test_each_kind_of_part_has_its_reason_and_words(name: str, detail: str, reason: Reason, words: str) -> None:
     found = first_difference(BASE, changed(name, detail))
     assert (found.reason, found.detail) == (reason, words)
-    assert [each.name for each in found.parts] == [name]
+    assert [each.part.label for each in found.parts] == [name]
 
 
 def test_equal_parts_have_no_difference() -> None:
-    assert first_difference(BASE, BASE) == Difference(Reason.ENTRY_GONE, "no part of the key differs", ())
+    assert first_difference(BASE, BASE) == KeyDifference(Reason.ENTRY_GONE, "no part of the key differs", ())
     assert differences(BASE, BASE) == ()
 
 
@@ -70,11 +66,22 @@ def test_the_detail_alone_is_no_difference_and_the_digest_alone_is() -> None:
     assert found.reason is Reason.OPTION_CHANGED
 
 
-def test_code_digests_are_not_shown() -> None:
-    old = (part("stage/lower"), part("code/pkg.scale", "0123456789ab"), part("code/pkg.lower", "", "1"))
-    new = (part("stage/lower"), part("code/pkg.scale", "ba9876543210"), part("code/pkg.lower", "", "2"))
+def test_a_value_is_told_from_code_by_its_field_whatever_it_looks_like() -> None:
+    old = (
+        part("stage/lower"),
+        part("code/pkg.SEED", "12345678", value="12345678"),
+        part("code/pkg.scale", "2", "1"),
+        part("code/pkg.lower", "", "1"),
+    )
+    new = (
+        part("stage/lower"),
+        part("code/pkg.SEED", "0123456789ab", value="0123456789ab"),
+        part("code/pkg.scale", "2", "2"),
+        part("code/pkg.lower", "", "2"),
+    )
     assert [each.words for each in differences(old, new)] == [
-        "helper pkg.scale changed",
+        "value pkg.SEED: 12345678 -> 0123456789ab",
+        "helper pkg.scale changed (2)",
         "stage function pkg.lower changed",
     ]
 
@@ -87,20 +94,21 @@ def test_the_stage_of_a_script_is_named_after_main() -> None:
 
 def test_added_and_removed_parts() -> None:
     found = differences(BASE, (*BASE[:-2], part("arg/sequence", "16"), part("code/pkg.more")))
+    more, sequence, seq, table = (part("code/pkg.more"), part("arg/sequence", "16"), *BASE[-2:])
     assert [(each.words, each.old, each.new) for each in found] == [
-        ("helper pkg.more added", None, ""),
-        ("sequence added: 16", None, "16"),
-        ("seq removed, was 16", "16", None),
-        ("file table removed, was t.csv 1234", "t.csv 1234", None),
+        ("helper pkg.more added", None, more),
+        ("sequence added: 16", None, sequence),
+        ("seq removed, was 16", seq, None),
+        ("file table removed, was t.csv 1234", table, None),
     ]
 
 
 def test_what_was_done_on_purpose_is_told_before_what_follows() -> None:
-    old = (part("weights/w", "1"), part("program/p", "1"), part("arg/layers", "6"), part("tool/x", "1"))
-    new = (part("weights/w", "2"), part("program/p", "2"), part("arg/layers", "5"), part("tool/x", "2"))
+    old = (part("weights/w", "1"), part("program/p", "1"), part("arg/layers", "6"), part("distribution/x", "1"))
+    new = (part("weights/w", "2"), part("program/p", "2"), part("arg/layers", "5"), part("distribution/x", "2"))
     found = first_difference(old, new)
     assert found.reason is Reason.TOOL_CHANGED
-    assert [each.name for each in found.parts] == ["tool/x", "arg/layers", "program/p", "weights/w"]
+    assert [each.part.label for each in found.parts] == ["distribution/x", "arg/layers", "program/p", "weights/w"]
 
 
 def test_a_program_inside_of_an_argument_is_told_instead_of_the_argument() -> None:
@@ -127,7 +135,7 @@ def test_long_details_are_cut_around_the_difference() -> None:
 
 
 def test_nearest_shares_most_parts_and_of_equals_is_the_first() -> None:
-    far = tuple(part(each.name, each.detail, "other") for each in BASE)
+    far = tuple(part(each.label, each.detail, "other") for each in BASE)
     one, two = changed("arg/seq", "32"), changed("platform", "z80")
     assert nearest([("far", far), ("one", one), ("two", two)], BASE) == ("one", one)
     assert nearest([("two", two), ("one", one)], BASE) == ("two", two)
@@ -145,13 +153,13 @@ def spec(name: str, shape: tuple[int, ...] = (4, 3), dtype: str = "float32") -> 
 class Artifacts(dict[str, bytes]):
     def program(self, text: bytes, topology: str, form: str = "jax:stablehlo") -> Part:
         self[digest_bytes(text)] = text
-        return part("program/model", f"{form}, {len(text)} bytes, ir {digest_bytes(text)}", topology)
+        return part("program/model", form, topology, version=form, refs=(digest_bytes(text),))
 
     def weights(self, specs: list[WeightSpec], rank: str = "") -> Part:
         data = msgspec.json.encode(specs)
         self[digest_bytes(data)] = data
-        detail = f"{len(specs)} weights{rank}, manifest {digest_bytes(data)}"
-        return part("weights/w", detail)
+        digest = digest_bytes(data)
+        return part("weights/w", f"{len(specs)} weights{rank}", digest + rank, refs=(digest,))
 
 
 def test_programs_are_told_by_their_operations() -> None:
@@ -177,7 +185,8 @@ def test_programs_without_their_text_say_so() -> None:
 
     assert "only digests are known" in first_difference((old,), (new,), broken).detail
     binary = held.program(b"\xff\xfe", "t3")
-    assert "only digests are known of the new one" in first_difference((old,), (binary,), held.get).detail
+    words = first_difference((old,), (binary,), held.get).detail
+    assert "bytecode, whose operations `cachec mlir diff` tells apart" in words
     assert "only digests" in first_difference((part("program/p", "?"),), (part("program/p", "!"),), held.get).detail
 
 
@@ -212,110 +221,3 @@ def test_spec_difference() -> None:
     assert spec_difference({}, many).startswith("20 added: 'w0', 'w1'")
     assert spec_difference({}, many).endswith("and 14 more")
     assert "and 14 more changed" in spec_difference(many, {name: spec(name, (1,)) for name in many})
-
-
-# --- operations
-
-
-PROGRAM = """module @jit {
-  func.func public @main(%arg0: tensor<3x16xi32>) -> tensor<3x384xf32> {
-    %0 = stablehlo.constant dense<"0x3F8000003F8000003F8000003F800000"> : tensor<4xf32>
-    %1 = stablehlo.add %arg0, %0 : tensor<3x384xf32>
-    %2:2 = stablehlo.multiply %1, %1 : tensor<3x384xf32>
-    %3 = stablehlo.tanh %2#1 : tensor<3x384xf32>
-    return %3 : tensor<3x384xf32>
-  }
-}
-"""
-
-
-def test_equal_texts_have_no_difference() -> None:
-    assert topology_difference(PROGRAM, PROGRAM) == ""
-
-
-def test_an_inserted_operation_is_not_hidden_by_renumbering() -> None:
-    new = PROGRAM.replace(
-        "%3 = stablehlo.tanh %2#1", "%3 = stablehlo.negate %2#0 : tensor<3x384xf32>\n %4 = stablehlo.tanh %3"
-    )
-    new = new.replace("return %3", "return %4").replace("%1 ", "%one ").replace("%1,", "%one,")
-    assert topology_difference(PROGRAM, new) == "+ stablehlo.negate % : tensor<3x384xf32>"
-    assert topology_difference(new, PROGRAM) == "- stablehlo.negate % : tensor<3x384xf32>"
-
-
-def test_a_changed_operation_is_told_with_both_sides() -> None:
-    new = PROGRAM.replace("%1, %1 : tensor<3x384xf32>", "%1, %1 : tensor<3x384xf64>")
-    assert topology_difference(PROGRAM, new) == (
-        "stablehlo.multiply %, % : tensor<3x384xf32> -> stablehlo.multiply %, % : tensor<3x384xf64>"
-    )
-
-
-def test_a_repeated_operation_is_told_once_with_its_number() -> None:
-    line = "    %9 = stablehlo.sqrt %8 : tensor<f32>\n"
-    new = PROGRAM.replace("    return", line * 3 + "    return")
-    assert topology_difference(PROGRAM, new) == "+ stablehlo.sqrt % : tensor<f32> (x3)"
-
-
-def test_a_literal_is_compared_in_full_and_shown_cut() -> None:
-    blob = "AB" * 4000
-    old = PROGRAM.replace("3F8000003F8000003F8000003F800000", blob)
-    new = old.replace(blob, blob[:-2] + "AC")
-    words = topology_difference(old, new)
-    assert words == (
-        'stablehlo.constant dense<"0xABABABABABABABAB…" (4000 bytes)> : tensor<4xf32> (its literal differs)'
-    )
-    numbers = ", ".join(["1.0"] * 100)
-    words = topology_difference(f"x.y dense<[{numbers}]>", f"x.y dense<[{numbers}, 2.0]>")
-    assert len(words) < 120
-    assert words.endswith("(its literal differs)")
-
-
-def test_other_connections_are_told_though_the_operations_are_the_same() -> None:
-    words = topology_difference(PROGRAM, PROGRAM.replace("add %arg0, %0", "add %0, %arg0"))
-    assert words.startswith("the same operations, named or connected otherwise, first at line 4: ")
-    assert "add %arg0, %0" in words
-
-
-def test_another_order_is_told() -> None:
-    lines = PROGRAM.split("\n")
-    lines[3], lines[5] = lines[5], lines[3]
-    words = topology_difference(PROGRAM, "\n".join(lines))
-    assert words == "the same operations in another order, first at line 4: stablehlo.tanh % : tensor<3x384xf32>"
-
-
-def test_brackets_only() -> None:
-    assert topology_difference("a.b\n", "a.b\n}\n") == "only empty lines or brackets differ"
-
-
-def test_few_operations_are_shown_and_the_rest_counted() -> None:
-    old = "\n".join(f"x.op{n} : tensor<{n}xf32>" for n in range(40))
-    words = topology_difference(old, old.replace("f32", "f16"))
-    assert words.count(" -> ") == MAX_OPERATIONS
-    assert words.endswith("and 34 more operations")
-    assert words.startswith("x.op0 : tensor<0xf32> -> x.op0")
-
-
-def test_a_long_line_is_shown_where_it_differs() -> None:
-    args = ", ".join(f"%arg{n}: tensor<{n}xf32>" for n in range(300))
-    old = f"func.func @main({args}) -> tensor<f32>"
-    words = topology_difference(old, old.replace("tensor<200xf32>", "tensor<200xf16>"))
-    assert "tensor<200xf32>" in words
-    assert "tensor<200xf16>" in words
-    assert len(words) < 3 * MAX_SHOWN
-
-
-def test_large_programs_are_told_apart() -> None:
-    old = "\n".join(f"    %{n} = stablehlo.add %{n - 1}, %{n - 2} : tensor<{n}x384xf32>" for n in range(60_000))
-    new = old.replace(" tensor<30000x384xf32>", " tensor<30000x385xf32>").replace("    %0 =", "    %zero =")
-    words = topology_difference(old, new)
-    assert words.startswith("stablehlo.add %, % : tensor<30000x384xf32> -> ")
-    assert words.count("->") == 1
-
-
-_LINES = st.lists(st.sampled_from(["%0 = a.b %1", "%7 = a.b %2", "c.d ^bb1", "}", "", "%x = e.f"]), max_size=8)
-
-
-@settings(max_examples=200, deadline=None)
-@given(old=_LINES, new=_LINES)
-def test_only_equal_texts_have_no_words(old: list[str], new: list[str]) -> None:
-    words = topology_difference("\n".join(old), "\n".join(new))
-    assert (words == "") == (old == new or "\n".join(old) == "\n".join(new))

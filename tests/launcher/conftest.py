@@ -13,8 +13,8 @@ import pytest
 
 from cachec.errors import CachecError
 from cachec.events import read_log
+from cachec.key.tools.environment import LOCALE
 from cachec.launcher import direct, full, running
-from cachec.launcher.request import LOCALE
 from cachec.model import Outcome
 
 #: A compiler: `fakecc IN -o OUT [-DX] ...` writes IN and its flags to OUT, and talks on both streams.

@@ -642,6 +642,7 @@ def test_a_checkout_gets_no_paths_of_another_one(
 # --- many at once
 
 
+@pytest.mark.long
 def test_hits_and_a_changing_source(launcher: Launcher) -> None:
     """While a source changes, no process ever gets an output of a state that the source never had."""
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}

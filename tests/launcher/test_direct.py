@@ -191,6 +191,7 @@ def test_artifacts_that_are_gone_or_damaged(known: Launcher) -> None:
     assert Path("a.out").read_bytes() == made
 
 
+@pytest.mark.long
 def test_a_memo_that_is_cut_or_damaged_anywhere(known: Launcher) -> None:
     path = _memo(known)
     data = path.read_bytes()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cachec.launcher.headers import DepfileError, absent_candidates, looked_for, read_depfile
+from cachec.launcher.headers import DepfileError, candidates, looked_for, read_depfile
 from tests.launcher.conftest import Launcher, need, wait_for_clock, write
 
 CLANG = next((name for name in ("clang-19", "clang") if shutil.which(name)), "clang-19")
@@ -40,7 +40,7 @@ def test_candidates(tmp_path: Path) -> None:
         write(str(tmp_path / name), "")
     place = lambda name: str(tmp_path / name)  # noqa: E731
     files = [place("src/a.c"), place("two/lib/x.h"), place("two/y.h"), place("sys/include/bits/t.h")]
-    found = set(absent_candidates(files, [place("one"), place("two")]))
+    found = set(candidates(files, [place("one"), place("two")]))
     assert found == {
         place(name)
         for name in (

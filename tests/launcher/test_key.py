@@ -25,7 +25,7 @@ def _parts(*line: str) -> dict[str, str]:
     assert program is not None
     command = full.describe_here(opened, options, argv, program)
     found = opened.requests.request(None, {"command": command, "stripped": (), "stdin": None})
-    return {part.name: part.digest for part in found.parts()}
+    return {part.label: part.digest for part in found.parts()}
 
 
 def _changed(before: dict[str, str], after: dict[str, str]) -> set[str]:
@@ -42,7 +42,7 @@ def before(launcher: Launcher) -> dict[str, str]:
 def test_the_parts(before: dict[str, str]) -> None:
     assert set(before) == {
         "stage/exec:fakecc",
-        "tool/fakecc",
+        "executable/fakecc",
         "env/FAKE_EXIT",
         "env/FAKE_OPT",
         "env/LD_LIBRARY_PATH",
@@ -126,7 +126,7 @@ def test_the_compiler(before: dict[str, str], tmp_path: Path) -> None:
     shutil.copy(tool, moved)
     assert _changed(before, _parts(str(moved), *_LINE[1:])) == set()
     tool.write_text(tool.read_text() + "\n")
-    assert _changed(before, _parts(*_LINE)) == {"tool/fakecc"}
+    assert _changed(before, _parts(*_LINE)) == {"executable/fakecc"}
 
 
 @need("cc")
@@ -148,7 +148,7 @@ def test_a_rebuilt_library_of_the_compiler_is_named(launcher: Launcher, tmp_path
     assert not launcher.last().hit
     build(2)
     assert tool.read_bytes() == executable
-    assert _changed(before, _parts(*_LINE)) == {"tool/fakecc"}
+    assert _changed(before, _parts(*_LINE)) == {"executable/fakecc"}
     assert launcher.direct(*_LINE) is None
 
 
@@ -158,9 +158,9 @@ def test_helpers_and_tools(before: dict[str, str], tmp_path: Path) -> None:
     helper.chmod(0o755)
     line = ("--tool", "helper", "--", *_LINE)
     one = _parts(*line)
-    assert _changed(before, one) == {"tool/helper"}
+    assert _changed(before, one) == {"executable/helper"}
     helper.write_text("#!/bin/sh\n# new\n")
-    assert _changed(one, _parts(*line)) == {"tool/helper"}
+    assert _changed(one, _parts(*line)) == {"executable/helper"}
 
 
 def test_the_adapter(before: dict[str, str], tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ def start(launcher: Launcher) -> _Start:
     return start
 
 
-def _wait_for(path: Path, seconds: float = 20) -> str:
+def _wait_for(path: Path, seconds: float = 60) -> str:
     end = time.monotonic() + seconds
     while not path.exists() or not path.read_text().strip():
         assert time.monotonic() < end, f"{path} did not appear"
@@ -113,7 +113,7 @@ def test_signals_reach_the_compiler_and_end_the_launcher(
     process = start("--output=out", "--", "sh", "-c", script)
     child = int(_wait_for(Path("pid")))
     process.send_signal(number)
-    process.communicate(timeout=20)
+    process.communicate(timeout=60)
     assert process.returncode == -number
     assert Path("clean").read_text() == "cleaned\n"
     assert not Path("out").exists()
@@ -125,7 +125,7 @@ def test_a_killed_launcher_takes_the_compiler_with_it(launcher: Launcher, start:
     process = start("--output=out", "--", "sh", "-c", script)
     child = int(_wait_for(Path("pid")))
     process.kill()
-    process.communicate(timeout=20)
+    process.communicate(timeout=60)
     end = time.monotonic() + 10
     while _is_alive(child) and time.monotonic() < end:
         time.sleep(0.01)

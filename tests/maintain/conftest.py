@@ -15,16 +15,12 @@ from cachec.events import EventLog
 from cachec.maintain import Maintainer
 from cachec.model import ArtifactRef, Fault, Leaf, Outcome, Part, Read, Reason, Trace
 from cachec.store.store import Store
+from tests.parts import part
 
 #: Unix time of the clock of these tests, far from that of the files they make.
 NOW = 2_000_000_000.0
 
 DAY = 86400.0
-
-
-def part(name: str, detail: str = "") -> Part:
-    """A part whose digest is of its detail."""
-    return Part(name, digest_bytes(detail.encode()), detail)
 
 
 def key_of(number: int) -> str:

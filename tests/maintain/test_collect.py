@@ -19,8 +19,9 @@ from cachec.store.leases import collecting
 from cachec.store.objects import REFRESH_SECONDS
 from cachec.store.packing import pack
 from cachec.store.store import Quarantined, references
+from tests.parts import part, tool
 
-from .conftest import DAY, Yard, key_of, part
+from .conftest import DAY, Yard, key_of
 
 KEYS = [key_of(number) for number in range(8)]
 
@@ -183,8 +184,8 @@ def test_what_why_shows_stays_with_its_entry(yard: Yard) -> None:
     """The IR and the manifests that parts name are needed, though no trace refers to them."""
     ir, manifest = (yard.store.objects.add_bytes(data) for data in (b"module {}", b"[]"))
     parts = (
-        part("program/p", f"jax:stablehlo, ir {ir.digest}"),
-        part("weights/w", f"0 weights, manifest {manifest.digest}"),
+        part("program/p", "jax:stablehlo", refs=(ir.digest,)),
+        part("weights/w", "0 weights", refs=(manifest.digest,)),
     )
     yard.publish(KEYS[0], parts=parts)
     loose = yard.store.objects.add_bytes(b"loose")
@@ -197,6 +198,26 @@ def test_what_why_shows_stays_with_its_entry(yard: Yard) -> None:
     assert yard.store.index.read("summary:default:" + KEYS[0]) is not None  # written again
     yard.maintainer.collect(limit=1)
     assert yard.objects() == set()
+
+
+def test_a_digest_in_the_words_of_a_part_keeps_nothing(yard: Yard) -> None:
+    """Only ``refs`` do, wherever the digest stands: in a detail, a value, a version, a name; of whatever kind it is."""
+    mentioned = yard.store.objects.add_bytes(b"mentioned")
+    referred = yard.store.objects.add_bytes(b"referred")
+    words = f"ir {mentioned.digest}, manifest {mentioned.digest}"
+    parts = (
+        part("program/p", words, version=words, value=words),
+        part("weights/w", words),
+        part(f"arg/{mentioned.digest}", words, value=words),
+        part("file/f", "", refs=(referred.digest,)),
+    )
+    yard.publish(KEYS[0], parts=parts)
+    yard.age()
+    for gone in ((), ("summary:default:" + KEYS[0],)):
+        yard.store.index.delete_many(gone)
+        yard.maintainer.collect(limit=0)
+        assert referred.digest in yard.objects()
+        assert mentioned.digest not in yard.objects()
 
 
 def test_entries_of_other_namespaces_count_and_go_too(yard: Yard) -> None:
@@ -260,7 +281,9 @@ def test_quarantined_entries_stay_a_week(yard: Yard) -> None:
     fill(yard, 2)
     for number, age in enumerate((QUARANTINE_SECONDS - 5, QUARANTINE_SECONDS + 5)):
         row = yard.store.index.read(f"entry:default:{KEYS[number]}") or b""
-        put_away = Quarantined(version=1, key=KEYS[number], stage="s", reason="differs", time=yard.now - age, row=row)
+        put_away = Quarantined(
+            version=RECORD_VERSION, key=KEYS[number], stage="s", reason="differs", time=yard.now - age, row=row
+        )
         yard.store.index.write(f"quarantine:default:{KEYS[number]}", pack(put_away), "s")
         yard.store.invalidate(KEYS[number])
     yard.maintainer.collect(limit=0)
@@ -311,15 +334,17 @@ def test_what_killed_processes_left_goes(yard: Yard) -> None:
     assert yard.keys() == {KEYS[0]}
 
 
-def test_unreferenced_side_files_go(yard: Yard, weights_file: Path) -> None:
+def test_weights_without_a_name_go(yard: Yard, weights_file: Path) -> None:
+    from cachec.store.store import Store
     from cachec.weights.library.owned import WeightStore
 
-    weights = WeightStore(yard.folder / "weights")
+    weights = WeightStore(Store(yard.folder))
     weights.add(cachec.open_weights(weights_file), "base")
     (yard.folder / "weights" / "names" / "base.json").unlink()  # as a process killed while it removed
     yard.store.prepare()
-    assert yard.maintainer.collect(limit=0).swept["side files"] == 3
-    assert not [path for path in (yard.folder / "weights" / "tensors").rglob("*") if path.is_file()]
+    done = yard.maintainer.collect(limit=0)
+    assert (done.swept["revisions"], done.artifacts) == (1, 3)
+    assert yard.objects() == set()
 
 
 def test_trees_go_with_their_entries(cache: cachec.Cache, tmp_path: Path) -> None:
@@ -360,8 +385,8 @@ def test_a_folder_that_is_stored_malformed_is_told_and_stops_nothing(yard: Yard)
 
 
 def test_facts_that_nothing_needs_go(yard: Yard) -> None:
-    yard.publish(KEYS[0], parts=(part("tool/a", "a 1"),))
-    yard.publish(KEYS[1], parts=(part("tool/a", "a 2"),))
+    yard.publish(KEYS[0], parts=(tool("a", "1"),))
+    yard.publish(KEYS[1], parts=(tool("a", "2"),))
     assert len(list(yard.store.index.keys(prefix="facts:"))) == 2
     yard.store.invalidate(KEYS[0])
     yard.maintainer.collect(limit=0)

@@ -10,8 +10,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from cachec.cli import main
+from tests.parts import option, tool
 
-from .conftest import Yard, key_of, part
+from .conftest import Yard, key_of
 
 ONE, TWO, THREE = map(key_of, range(3))
 
@@ -38,8 +39,14 @@ class Shell:
 def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shell:
     monkeypatch.chdir(tmp_path)
     yard = Yard(tmp_path / "store")
-    yard.publish(ONE, stage="pkg.lower", parts=(part("tool/jax", "jax 0.10.0"),), seconds=2.0, ago=10 * 86400.0)
-    yard.publish(TWO, tags=("keep",), parts=(part("arg/target", "'cuda'"),), seconds=60.0)
+    yard.publish(
+        ONE,
+        stage="pkg.lower",
+        parts=(tool("jax", "0.10.0"),),
+        seconds=2.0,
+        ago=10 * 86400.0,
+    )
+    yard.publish(TWO, tags=("keep",), parts=(option("target", "'cuda'"),), seconds=60.0)
     yard.publish(THREE, seconds=5.0)
     yard.store.release()
     return Shell(yard)

@@ -15,8 +15,9 @@ from click.testing import CliRunner
 import cachec
 from cachec.cli import main
 from cachec.maintain.selector import Selector
+from tests.parts import option, tool
 
-from .conftest import DAY, Yard, key_of, part
+from .conftest import DAY, Yard, key_of
 
 TEXT = (Path(__file__).parents[2] / "docs" / "maintenance.md").read_text()
 
@@ -43,8 +44,8 @@ def run(folder: Path, line: str) -> str:
 def store(tmp_path: Path) -> Yard:
     yard = Yard(tmp_path / "store", now=time.time())
     yard.publish(PINNED, tags=("release",))
-    yard.publish(OLD, stage="demo.lower", parts=(part("tool/jaxlib", "jaxlib 0.9.1"),), ago=40 * DAY)
-    yard.publish(CUDA, stage="demo.lower", parts=(part("arg/target", "'cuda'"),))
+    yard.publish(OLD, stage="demo.lower", parts=(tool("jaxlib", "0.9.1"),), ago=40 * DAY)
+    yard.publish(CUDA, stage="demo.lower", parts=(option("target", "'cuda'"),))
     yard.publish(NIGHTLY, tags=("nightly",))
     yard.publish(UNUSED, ago=40 * DAY)
     yard.store.release()

@@ -42,10 +42,6 @@ def artifacts(folder: Path) -> set[str]:
     return {path.name for path in (folder / "objects").rglob("*") if path.is_file()}
 
 
-def side_files(folder: Path) -> set[str]:
-    return {path.name for path in (folder / "weights" / "tensors").rglob("*") if path.is_file()}
-
-
 @contextmanager
 def process(body: Callable[[Callable[[], None]], None]) -> Iterator[Callable[[], None]]:
     """A process that runs ``body(pause)`` up to the pause. Inside, a call lets it go on to its end, which must be good;
@@ -82,7 +78,7 @@ def process(body: Callable[[Callable[[], None]], None]) -> Iterator[Callable[[],
 
 
 def test_weights_that_have_a_name_stay(tmp_path: Path, weights_file: Path) -> None:
-    weights, before = WeightStore(tmp_path / "store" / "weights"), weights_file.read_bytes()
+    weights, before = WeightStore(Store(tmp_path / "store")), weights_file.read_bytes()
     base = cachec.open_weights(weights_file)
     revision = weights.add(base, "team/base")
     weights.add(base, "placed", own=False)
@@ -94,10 +90,9 @@ def test_weights_that_have_a_name_stay(tmp_path: Path, weights_file: Path) -> No
 
     total(base)
     cache.store.release()
-    names = side_files(tmp_path / "store")
     done = collect(tmp_path / "store")
-    assert (done.entries, done.swept["side files"], done.swept["revisions"]) == (1, 0, 0)
-    assert side_files(tmp_path / "store") == names == set(revision.digests.values())
+    assert (done.entries, done.after, done.swept["revisions"]) == (1, 0, 0)
+    assert artifacts(tmp_path / "store") == set(revision.digests.values())
     assert [each.name for each in weights.revisions()] == ["placed", "team/base"]
     assert weights_file.read_bytes() == before
     for name in ("team/base", "placed"):
@@ -105,51 +100,52 @@ def test_weights_that_have_a_name_stay(tmp_path: Path, weights_file: Path) -> No
             np.testing.assert_array_equal(weight.read(), base[weight.name].read())
 
 
-def test_side_files_of_an_open_set_stay_until_its_process_is_gone(tmp_path: Path, weights_file: Path) -> None:
-    weights = WeightStore(tmp_path / "weights")
+def test_the_tensors_of_an_open_set_stay_until_its_process_is_gone(tmp_path: Path, weights_file: Path) -> None:
+    weights = WeightStore(Store(tmp_path))
     expected = {name: weight.read().copy() for name, weight in cachec.open_weights(weights_file).items()}
     weights.add(cachec.open_weights(weights_file), "base")
-    names = side_files(tmp_path)
+    names = artifacts(tmp_path)
 
     def use(pause: Callable[[], None]) -> None:
-        opened = WeightStore(tmp_path / "weights").open("base")
+        opened = WeightStore(Store(tmp_path)).open("base")
         pause()  # no file of weights was opened yet
         for name, array in expected.items():
             np.testing.assert_array_equal(opened[name].read(), array)
 
     with process(use) as finish:
         (tmp_path / "weights" / "names" / "base.json").unlink()
-        assert collect(tmp_path).swept["side files"] == 0
-        assert side_files(tmp_path) == names
+        done = collect(tmp_path)
+        assert (done.artifacts, len(done.weights_in_use)) == (0, 1)
+        assert artifacts(tmp_path) == names
         finish()
-    assert collect(tmp_path).swept["side files"] == 3
+    assert collect(tmp_path).artifacts == 3
     weights.add(cachec.open_weights(weights_file), "base")
     with process(use):
         (tmp_path / "weights" / "names" / "base.json").unlink()
-    assert collect(tmp_path).swept["side files"] == 3  # it was killed
-    assert side_files(tmp_path) == set()
+    assert collect(tmp_path).artifacts == 3  # it was killed
+    assert artifacts(tmp_path) == set()
 
 
-def test_side_files_of_weights_that_are_being_added_stay(tmp_path: Path, weights_file: Path) -> None:
+def test_tensors_that_are_being_added_stay(tmp_path: Path, weights_file: Path) -> None:
     def add(pause: Callable[[], None]) -> None:
         seen: list[int] = []
 
         def progress(done: int, _total: int) -> None:
             seen.append(done)
-            if len(side_files(tmp_path)) == 2 and len(seen) < 1000:
+            if len(artifacts(tmp_path)) == 2 and len(seen) < 1000:
                 seen.extend(range(1000))
                 pause()  # two tensors are there, the third and the revision are not
 
-        WeightStore(tmp_path / "weights").add(cachec.open_weights(weights_file), "base", progress=progress)
+        WeightStore(Store(tmp_path)).add(cachec.open_weights(weights_file), "base", progress=progress)
         assert len(seen) >= 1000
 
     with process(add) as finish:
-        assert collect(tmp_path).swept["side files"] == 0
-        assert len(side_files(tmp_path)) == 2
+        assert collect(tmp_path).artifacts == 0
+        assert len(artifacts(tmp_path)) == 2
         finish()
-    opened = WeightStore(tmp_path / "weights").open("base")
+    opened = WeightStore(Store(tmp_path)).open("base")
     assert all(weight.read().nbytes == weight.nbytes for weight in opened.values())
-    assert collect(tmp_path).swept["side files"] == 0
+    assert collect(tmp_path).artifacts == 0
 
 
 def derived(folder: Path, weights_file: Path) -> cachec.WeightSet:

@@ -6,8 +6,9 @@ import pytest
 
 from cachec.maintain import Selector
 from cachec.model import Fault
+from tests.parts import part
 
-from .conftest import DAY, Yard, key_of, part
+from .conftest import DAY, Yard, key_of
 
 ONE, TWO, THREE = map(key_of, range(3))
 

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -15,9 +16,11 @@ from cachec.errors import UsageError
 from cachec.maintain import Maintainer, Selector
 from cachec.maintain.selector import module_names
 from cachec.model import Fault, Read
+from cachec.store.store import Store
 from cachec.weights.library.owned import WeightStore
+from tests.parts import option, part, tool
 
-from .conftest import DAY, Yard, key_of, part
+from .conftest import DAY, Yard, key_of
 
 MANIFEST = json.dumps([{"name": "decoder.0.weight"}, {"name": "decoder.1.bias"}]).encode()
 
@@ -41,27 +44,40 @@ def named(yard: Yard) -> dict[str, str]:
     )
     keys = {name: key_of(number) for number, name in enumerate(names)}
     manifest = digest_bytes(MANIFEST)
-    jaxlib = part("tool/jaxlib", "jaxlib 0.10.0")
+    jaxlib = tool("jaxlib", "0.10.0")
+    clang = part("executable/clang", "clang 6ed9cd818fda, libc.so.6 0e0c431afddf", version="6ed9cd818fda")
     publish = yard.publish
-    publish(keys["plain"], parts=(part("arg/target", "'cpu'"),))
-    publish(keys["stage"], stage="other.lower", parts=(part("arg/target", "'gpu'"),), ago=10 * DAY)
+    publish(keys["plain"], parts=(option("target", "'cpu'"),))
+    publish(keys["stage"], stage="other.lower", parts=(option("target", "'gpu'"),), ago=10 * DAY)
     publish(keys["tag"], tags=("nightly", "big"))
-    publish(keys["tool"], parts=(jaxlib, part("arg/n", "1"), part("program/program", f"mlir:text, ir {'0' * 64}")))
-    publish(keys["tool-version"], parts=(part("tool/jaxlib", "jaxlib 0.9.1; not as installed: a.py is 1"),))
-    publish(keys["executable"], parts=(part("tool/clang", "clang 6ed9cd818fda, clang/libc.so.6 0e0c431afddf"),))
-    publish(keys["option"], parts=(part("arg/target", "'cuda'"), part("arg/n", "3")))
-    publish(keys["weight"], parts=(part("weights/w", f"2 weights, manifest {manifest}"),), manifest=MANIFEST)
+    publish(
+        keys["tool"],
+        parts=(jaxlib, option("n", "1"), part("program/program", "mlir:text", version="mlir:text")),
+    )
+    publish(
+        keys["tool-version"],
+        parts=(tool("jaxlib", "0.9.1", "; not as installed: a.py is 1"),),
+    )
+    publish(
+        keys["executable"],
+        parts=(clang,),
+    )
+    publish(keys["option"], parts=(option("target", "'cuda'"), option("n", "3")))
+    publish(keys["weight"], parts=(part("weights/w", "2 weights", refs=(manifest,)),), manifest=MANIFEST)
     publish(keys["read"], reads=(Read("weight", "w", "scale", "a" * 64), Read("file", "/src/x.h", "", "b" * 64)))
     publish(keys["code"], parts=(part("code/pkg.mod.helper#2", "mod.py:3"), part("code/pkg.model.f", "model.py:1")))
     publish(
         keys["file"],
         parts=(
-            part("file/depends/flags.txt", "0123456789ab"),
-            part("file/model", "my model.onnx 0123456789ab"),
+            part("file/depends/flags.txt", "0123456789ab", value="flags.txt"),
+            part("file/model", "my model.onnx 0123456789ab", value="my model.onnx"),
         ),
     )
-    files = (part("file/src/a.c", "0123456789ab"), part("file/@flags.rsp", "0123456789ab"))
-    program = part("program/model.mlir", f"mlir:text, ir {'0' * 64}")
+    files = (
+        part("file/src/a.c", "0123456789ab", value="a.c"),
+        part("file/@flags.rsp", "0123456789ab", value="flags.rsp"),
+    )
+    program = part("program/model.mlir", "mlir:text", value="model.mlir")
     publish(keys["command"], stage="exec:cc", parts=(*files, program))
     return keys
 
@@ -126,6 +142,81 @@ def test_a_selector(yard: Yard, named: dict[str, str], given: Any, expected: set
     assert yard.faults == []
 
 
+#: Details that, read as data, would say something else than their parts.
+_MISLEADING = (
+    "",
+    "x" * 5000,
+    "jaxlib 0.9.1",
+    "cuda",
+    "'cuda'",
+    "3",
+    "clang 6ed9cd818fda, a b",
+    "a.c 0123456789ab",
+    "0" * 64,
+)
+
+
+@pytest.mark.parametrize("detail", _MISLEADING)
+def test_no_selector_reads_words_for_people(yard: Yard, named: dict[str, str], detail: str) -> None:
+    """Entries are the same to every selector, to gc and to --stale, whatever the details of their parts say."""
+    given: list[Any] = [
+        {"tools": (text,)} for text in ("jaxlib", "jax*==0.9*", "clang==6ed9cd*", "a", "x" * 9, "jaxlib==0.10.0")
+    ]
+    given += [{"options": (text,)} for text in ("target=cuda", "n=3", "n=cuda", "target")]
+    given += [{"weights": ("decoder.*",)}, {"stale": True}]
+    given += [{"sources": (f"/x/{name}",)} for name in ("a.c", "my model.onnx", "pkg/mod.py", "model.mlir", "x.h")]
+    before = [found(yard, named, **each) for each in given]
+    terms = {item.entry.key: item.terms for item in yard.maintainer.find(Selector(tools=("*",)))}
+    assert sum(map(bool, before)) > 10
+    for item in list(yard.store.entries()):
+        parts = [msgspec.structs.replace(each, detail=detail) for each in yard.store.parts(item)]
+        ref = yard.store.objects.add_bytes(msgspec.json.encode(parts))
+        yard.store.publish(item.key, item.stage, item.tags, ref, item.traces[0])
+    assert [found(yard, named, **each) for each in given] == before
+    assert {item.entry.key: item.terms for item in yard.maintainer.find(Selector(tools=("*",)))} == terms
+
+
+def test_an_option_is_matched_whole_or_not_at_all(cache: cachec.Cache) -> None:
+    @cache.stage()
+    def lower(text: str, n: int = 0) -> int:
+        return len(text) + n
+
+    maintainer = Maintainer(cache.store, on_fault=lambda *_: None)
+    short, long = "a" * 150 + "…", "b" * 250
+    for text in (short, short + "!", long, long + "!"):
+        lower(text)
+
+    def matching(text: str) -> int:
+        return len(list(maintainer.find(Selector(options=(f"text={text}",)))))
+
+    assert [matching(text) for text in (short, repr(short), short[:80], long, long + "!", "")] == [1, 1, 0, 0, 0, 0]
+    assert len(list(maintainer.find(Selector(options=("n=0",))))) == 4
+
+
+def test_tools_by_version_of_what_a_stage_used(cache: cachec.Cache) -> None:
+    @cache.stage(tools=["msgspec", "/bin/sh"])
+    def lower(n: int) -> int:
+        return n
+
+    lower(1)
+    maintainer = Maintainer(cache.store, on_fault=lambda *_: None)
+    content = digest_bytes(Path("/bin/sh").read_bytes())[:12]
+
+    def matching(text: str) -> int:
+        return len(list(maintainer.find(Selector(tools=(text,)))))
+
+    version = msgspec.__version__
+    wanted = (
+        f"msgspec=={version}",
+        f"msgspec=={version[:2]}*",
+        "msgspec==0.0.1",
+        f"sh=={content}",
+        "sh==0",
+        f"sh=={version}",
+    )
+    assert [matching(text) for text in wanted] == [1, 1, 0, 1, 0, 0]
+
+
 def test_keys(yard: Yard, named: dict[str, str]) -> None:
     assert found(yard, named, keys=(named["tag"][:8], named["tool"].upper())) == {"tag", "tool"}
     assert found(yard, named, keys=("0" * 64,)) == set()
@@ -165,10 +256,10 @@ def test_damaged_summaries_and_facts_are_told_and_done_without(
 
 def test_an_entry_whose_parts_are_gone_too_is_found_by_what_its_row_says(yard: Yard) -> None:
     key = key_of(1)
-    yard.publish(key, tags=("a",), parts=(part("tool/x", "x 1"),))
+    yard.publish(key, tags=("a",), parts=(tool("x", "1"),))
     yard.store.index.delete(f"summary:default:{key}")
     (entry,) = yard.store.entries()
-    yard.store.objects.remove(entry.parts.digest)
+    yard.store.objects.path(entry.parts).unlink()
     assert [item.entry.key for item in yard.maintainer.find(Selector(tags=("a",)))] == [key]
     assert list(yard.maintainer.find(Selector(tools=("x",)))) == []
     assert {*yard.faults} == {Fault.ARTIFACT_MISSING}
@@ -244,7 +335,7 @@ def test_a_revision_means_what_depends_on_its_bytes(cache: cachec.Cache, weights
     def lower(weights: cachec.WeightSet) -> bytes:
         return str(len(weights)).encode()
 
-    store = WeightStore(cache.dir / "weights")
+    store = WeightStore(Store(cache.dir))
     first = store.add(cachec.open_weights(weights_file), "base")
     from safetensors.numpy import save_file
 

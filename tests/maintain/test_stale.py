@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import msgspec
 import pytest
 
 import cachec
 from cachec.base.hashing import EMPTY, digest_bytes
 from cachec.maintain import Maintainer, Selector
-from cachec.model import Part, Read
+from cachec.model import Read
+from tests.parts import tool
 
-from .conftest import Yard, key_of, part
+from .conftest import Yard, key_of
 
 
 def stale(maintainer: Maintainer) -> dict[str, str]:
@@ -24,14 +26,14 @@ def test_distributions(yard: Yard) -> None:
     from cachec.key.tools.tools import ToolKeys
 
     now = ToolKeys(yard.store.digests).distribution("msgspec")
-    other = Part(now.name, digest_bytes(b"other"), "msgspec 0.1.0")
+    other = msgspec.structs.replace(now, digest=digest_bytes(b"other"), version="0.1.0")
     keys = [key_of(number) for number in range(3)]
     yard.publish(keys[0], parts=(now,))
     yard.publish(keys[1], parts=(other,))
-    yard.publish(keys[2], parts=(part("tool/no-such-distribution", "no-such-distribution 1.0"),))
+    yard.publish(keys[2], parts=(tool("no-such-distribution", "1.0"),))
     found = stale(yard.maintainer)
     assert set(found) == set(keys[1:])
-    assert found[keys[1]] == f"tool msgspec 0.1.0: now {now.detail.split()[1]}"
+    assert found[keys[1]] == f"tool msgspec 0.1.0: now {now.version}"
     assert found[keys[2]] == "tool no-such-distribution 1.0: not installed"
 
 

@@ -258,7 +258,8 @@ def test_a_recipe_that_leads_elsewhere(bug: Path, change, says: str) -> None:
 
 def test_about_and_manifests_that_lie(bug: Path) -> None:
     for change, says in [
-        (lambda a: a.update(version=2), "of version 2"),
+        (lambda a: a.update(version=9), "of version 9"),
+        (lambda a: a.update(version=1, parts=[{"name": "arg/x"}]), "of version 1"),  # its parts had no kind
         (lambda a: a.update(generator=2), "generator 2"),
         (lambda a: a.update(recipe="0" * 64), "is not the one"),
         (lambda a: a.update(expected=[{"codec": "file", "digest": "x", "nbytes": 1}]), "malformed"),

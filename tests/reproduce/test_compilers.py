@@ -140,6 +140,7 @@ def test_the_pipeline_is_inside_where_the_tool_reads_one(
     assert json.loads(repro(cache, "run", str(bug), "--json"))["same"]
 
 
+@pytest.mark.long
 def test_minilm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """90 MB of weights: a reproducer under 1 MB, whose replay gives the same artifact digest."""
     store = tmp_path / "store"

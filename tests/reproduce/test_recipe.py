@@ -13,7 +13,6 @@ import cachec
 from cachec.errors import ReproducerError
 from cachec.recording import CommandRun, FileSeen
 from cachec.reproduce.arguments import Maker, Value, Words, described
-from cachec.reproduce.mlir import pipeline_of, reproducer_of
 from cachec.reproduce.pack import decoded
 from cachec.reproduce.readme import command_line
 from cachec.reproduce.recipe import Command, Tool, _Folders
@@ -143,25 +142,6 @@ def test_a_command_line_is_quoted_for_a_shell() -> None:
         tool=Tool("a tool"), args=("it's", ("--x=", 1, "/b c"), "$(x)"), cwd=(0,), environ={"A": "1 2", "B": None}
     )
     assert command_line(command) == """cd "$R"/work && A='1 2' 'a tool' 'it'"'"'s' --x="$R"/work-1'/b c' '$(x)'"""
-
-
-@pytest.mark.parametrize(
-    ("name", "args", "expected"),
-    [
-        ("mlir-opt-19", ("--pass-pipeline=builtin.module(cse)", "x"), "builtin.module(cse)"),
-        ("iree-opt", ("-pass-pipeline=builtin.module(cse)",), "builtin.module(cse)"),
-        ("mlir-opt", ("--cse",), None),
-        ("iree-compile", ("--pass-pipeline=builtin.module(cse)",), None),
-        ("clang", ("--pass-pipeline=builtin.module(cse)",), None),
-    ],
-)
-def test_pipelines(name: str, args: tuple[str, ...], expected: str | None) -> None:
-    command = Command(tool=Tool(name), args=args, cwd=(0,))
-    assert pipeline_of(command) == expected
-    found = reproducer_of(command, b"module {\n}\n")
-    assert (found is not None) == (expected is not None)
-    assert reproducer_of(command, b"ML\xefR bytecode") is None
-    assert found is None or reproducer_of(command, found) is None, "it has one already"
 
 
 # --- synthetic weights

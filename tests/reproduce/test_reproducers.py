@@ -18,6 +18,7 @@ import cachec
 from cachec.reproduce.about import About
 from cachec.reproduce.loaded import load
 from cachec.store.store import Store
+from tests.parts import part
 
 from .conftest import Project
 
@@ -58,7 +59,7 @@ def test_what_is_in_it(project: Project, program: cachec.Program) -> None:
     assert found["work/in.mlir"] == program.ir
     assert found["manifests/0.json"] == program.manifest.encoded()
     about = msgspec.json.decode(found["reproducer.json"], type=About)
-    names = {part.name for part in about.parts}
+    names = {part.label for part in about.parts}
     assert {"env/PROJECT_FLAG", "platform", "arg/flag", "program/program"} <= names
     assert about.stage == "repro_project.upper"
     readme = found["README.md"].decode()
@@ -407,14 +408,12 @@ def test_the_setting_is_a_variable() -> None:
 
 
 def test_an_entry_without_a_recipe(project: Project) -> None:
-    from cachec.model import Part
-
     store = Store(project.folder / "store")
     outcome = call(project.from_stdin, b"abc")
     entry = store.lookup(outcome.key)
     assert entry is not None
     assert store.recipe(entry) is not None
-    parts = store.objects.add_bytes(msgspec.json.encode([Part("x", "0" * 64)]))
+    parts = store.objects.add_bytes(msgspec.json.encode([part("arg/x")]))
     store.publish(outcome.key, entry.stage, (), parts, entry.traces[0])
     result = project.run(outcome.key, "-o", "no.zip", code=2)
     assert "stored without saying how it was called" in result.stderr

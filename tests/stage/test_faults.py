@@ -15,6 +15,7 @@ import pytest
 import cachec
 from cachec import Reason
 from cachec.model import Fault
+from tests.effort import sample
 
 
 @pytest.fixture
@@ -230,9 +231,10 @@ assert value == stage.uncached(1)
 """
 
 
+@pytest.mark.fuzz
 def test_killed_at_every_step_of_publication_leaves_only_right_entries(tmp_path):
     survived = 0
-    for step in range(1, 400):
+    for step in sample(range(1, 400)):
         done = child(tmp_path, _KILLER, step)
         if done.returncode == 0:
             survived = step

@@ -45,7 +45,7 @@ class Publisher:
         return f"artifact of {key}\n".encode() * 300
 
     def parts(self, key: str) -> bytes:
-        return b'[{"name":"arg/key","digest":"%s","detail":"it"}]' % key.encode()
+        return b'[{"kind":"arg","name":"key","digest":"%s","detail":"it"}]' % key.encode()
 
     def trace(self, store: Store, key: str, read: str = "") -> Trace:
         ref = store.objects.add_bytes(self.content(key))

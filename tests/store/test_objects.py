@@ -18,7 +18,8 @@ from cachec.base import fsio
 from cachec.base.hashing import FileDigests, digest_bytes
 from cachec.errors import StoreFault
 from cachec.model import ArtifactRef, Fault
-from cachec.store.objects import REFRESH_SECONDS, Objects
+from cachec.store.leases import collecting
+from cachec.store.objects import HASHED_BELOW, REFRESH_SECONDS, SEAL_NS, Objects
 
 CONTENT = b"some content\n" * 1000
 
@@ -315,43 +316,167 @@ def test_iterate_lists_objects_alone(objects: Objects, tmp_path: Path) -> None:
     assert all(abs(mtime - time.time()) < 60 for _, mtime in objects.iterate())
 
 
-def test_remove_leaves_what_was_used_since(objects: Objects) -> None:
-    ref = objects.add_bytes(CONTENT)
-    assert not objects.remove(ref.digest, unused_since=time.time() - 100)
-    assert objects.path(ref).exists()
-    assert objects.remove(ref.digest, unused_since=time.time() + 1)
-    assert not objects.remove(ref.digest)
-    with pytest.raises(ValueError, match="no digest"):
-        objects.remove("../../victim")
-
-
 def test_an_object_is_never_lost_between_a_reuse_and_a_removal(objects: Objects, tmp_path: Path) -> None:
-    """What ``gc`` may do at any moment: remove what has an old mtime. What was reused has a new one."""
+    """What ``gc`` may do at any moment: remove what nobody holds. What was reused is held, however old its file is."""
     ref = objects.add_bytes(CONTENT)
     path = objects.path(ref)
     collector = Objects(tmp_path / "objects", tmp_path / "tmp", FileDigests())
     stop = threading.Event()
+    removed: list[str] = []
     errors: list[BaseException] = []
 
     def collect() -> None:
         try:
             while not stop.is_set():
-                collector.remove(ref.digest, unused_since=time.time() - 2 * REFRESH_SECONDS)
+                with collecting(tmp_path / "leases") as held:
+                    held.drop_dead()
+                    removed.extend(digest for digest, _ in collector.remove_unheld([ref.digest], held))
         except BaseException as error:
             errors.append(error)
 
     thread = threading.Thread(target=collect)
     thread.start()
     try:
-        for _ in range(300):
-            objects.add_bytes(CONTENT)
-            assert path.exists()  # nobody may remove it for the next minutes
-            old = time.time() - 3 * REFRESH_SECONDS
-            try:
-                os.utime(path, (old, old))
-            except FileNotFoundError:
-                pytest.fail("a reused object was removed")
+        for _ in range(100):
+            user = objects.leasing()
+            assert user.add_bytes(CONTENT) == ref
+            assert user.has(ref)
+            assert path.read_bytes() == CONTENT  # nobody may remove it until the lease is given up
+            user.release()
+            objects.release()
     finally:
         stop.set()
         thread.join()
     assert errors == []
+    assert removed != [], "it never was removed in between: this says nothing"
+
+
+# --- the seal
+
+LARGE = b"x" * HASHED_BELOW
+
+
+def is_sealed(path: Path) -> bool:
+    return path.stat().st_mtime_ns % 10**9 == SEAL_NS
+
+
+def fresh(objects: Objects) -> Objects:
+    """As a new process sees them that remembers no digest."""
+    return Objects(objects.root, objects.tmp, FileDigests())
+
+
+@pytest.fixture
+def no_hashing(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    return lambda: monkeypatch.setattr(FileDigests, "_of_extent", lambda *_args: pytest.fail("hashed"))
+
+
+@pytest.mark.parametrize("content", [b"", CONTENT, LARGE, bytearray(LARGE)], ids=["empty", "small", "large", "mutable"])
+def test_what_is_published_is_sealed_within_the_last_second(objects: Objects, content: bytes) -> None:
+    path = objects.path(objects.add_bytes(content))
+    assert is_sealed(path)
+    assert -1.5 < path.stat().st_mtime - time.time() <= 0
+
+
+def test_large_sealed_objects_are_not_hashed_and_small_ones_are(objects: Objects, no_hashing: Any) -> None:
+    small, large = objects.add_bytes(CONTENT), objects.add_bytes(LARGE)
+    files = {"a": (large, False), "b": (large, True)}
+    tree = objects.tree(files)
+    assert objects.tree(files) == tree
+    no_hashing()
+    assert fresh(objects).path(large).read_bytes() == LARGE
+    assert fresh(objects).has(large)
+    assert fresh(objects).tree(files) == tree
+    with pytest.raises(pytest.fail.Exception, match="hashed"):
+        fresh(objects).path(small)
+
+
+@pytest.mark.parametrize("damage", ["in place", "anew", "through a link", "cut"])
+def test_a_large_object_that_was_written_is_noticed_by_a_new_process(
+    objects: Objects, tmp_path: Path, damage: str
+) -> None:
+    ref = objects.add_bytes(LARGE)
+    path = objects.path(ref)
+    if damage == "anew":
+        path.unlink()
+        path.write_bytes(b"y" + LARGE[1:])
+    elif damage == "cut":
+        os.truncate(path, HASHED_BELOW - 1)
+    else:
+        os.link(path, tmp_path / "other name")
+        path.chmod(0o644)
+        with open(path if damage == "in place" else tmp_path / "other name", "r+b") as file:
+            file.write(b"y")
+    assert fault_of(lambda: fresh(objects).path(ref)) is Fault.ARTIFACT_CORRUPT
+    assert not path.exists()
+    assert objects.add_bytes(LARGE) == ref
+    assert objects.read(ref) == LARGE
+
+
+def test_a_large_object_without_a_seal_is_hashed_once_and_keeps_its_age(objects: Objects, no_hashing: Any) -> None:
+    ref = objects.add_bytes(LARGE)
+    path = objects.path(ref)
+    os.utime(path, (5000.0, 5000.0))  # restored by what keeps whole seconds
+    fresh(objects).check(ref)
+    assert path.stat().st_mtime == 5000.0, "a question writes nothing"
+    assert fresh(objects).path(ref) == path
+    assert is_sealed(path)
+    assert 4999 <= path.stat().st_mtime <= 5000
+    no_hashing()
+    assert fresh(objects).path(ref) == path
+
+
+def test_a_store_that_is_only_read_hashes_what_has_no_seal(objects: Objects, monkeypatch: pytest.MonkeyPatch) -> None:
+    ref = objects.add_bytes(LARGE)
+    os.utime(objects.path(ref), (5000.0, 5000.0))
+
+    def refuse(*_args: object, **_how: object) -> None:
+        raise PermissionError(errno.EPERM, "not yours")
+
+    monkeypatch.setattr(os, "utime", refuse)
+    for _ in range(2):
+        assert fresh(objects).path(ref).read_bytes() == LARGE
+    assert objects.path(ref).stat().st_mtime == 5000.0
+
+
+def test_verify_believes_no_seal_and_nothing_that_is_remembered(
+    objects: Objects, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fsio, "SETTLE_SECONDS", 0.05)
+    good, bad = objects.add_bytes(LARGE), objects.add_bytes(LARGE + b"z")
+    assert (objects.verify(good), objects.verify(bad)) == ("", "")
+    alter_in_place(objects.path(bad))
+    assert objects.path(bad)  # its times were set back: no look tells
+    identity = fsio.identity(objects.path(bad))
+    objects.digests._known[identity, 0, bad.size] = bad.digest  # as a disk that lost a bit leaves it
+    assert "its bytes have the digest" in objects.verify(bad)
+    assert objects.verify(bad) == "it is gone"
+    assert fault_of(lambda: objects.path(bad)) is Fault.ARTIFACT_MISSING
+    assert objects.verify(good) == ""
+
+
+def test_memory_that_changes_while_it_is_stored_is_never_sealed_under_another_name(
+    objects: Objects, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = bytearray(LARGE)
+    write = fsio.Staging.write
+
+    def meanwhile(staged: fsio.Staging, view: Any) -> None:
+        data[7] = 0
+        write(staged, view)
+
+    monkeypatch.setattr(fsio.Staging, "write", meanwhile)
+    ref = objects.add_bytes(data)
+    assert ref.digest == digest_bytes(bytes(data)) != digest_bytes(LARGE)
+    assert objects.verify(ref) == ""
+
+
+def test_a_new_object_replaces_no_file_that_is_there(objects: Objects) -> None:
+    """A set that is open compares inodes: the second of two publishers leaves the first one's file."""
+    with objects.staging() as one, objects.staging() as two:
+        one.write(LARGE)
+        two.write(LARGE)
+        path = objects.path(one.commit())
+        inode = path.stat().st_ino
+        two.commit()
+    assert path.stat().st_ino == inode
+    assert list(objects.tmp.iterdir()) == []

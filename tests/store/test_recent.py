@@ -7,17 +7,17 @@ import random
 import msgspec
 import pytest
 
-from cachec.base.hashing import digest_bytes
 from cachec.model import RECORD_VERSION, ArtifactRef, Part
 from cachec.store.packing import pack, unpack
 from cachec.store.recent import MAX_KEYS, Recent
+from tests.parts import part
 
 EMPTY = Recent(version=RECORD_VERSION, stage="s")
 
 
 def parts(**values: object) -> tuple[Part, ...]:
     """Parts by name, ``__`` for a slash."""
-    return tuple(Part(name.replace("__", "/"), digest_bytes(str(value).encode())) for name, value in values.items())
+    return tuple(part(name.replace("__", "/"), str(value)) for name, value in values.items())
 
 
 def key(number: int) -> str:
@@ -35,18 +35,18 @@ def of(*calls: tuple[Part, ...]) -> Recent:
     return row
 
 
-BASE = {"stage__s": 1, "code__a": 1, "code__b": 1, "tool__t": 1, "arg__o": 1}
+BASE = {"stage__s": 1, "code__a": 1, "code__b": 1, "distribution__t": 1, "arg__o": 1}
 
 
 @pytest.mark.parametrize(
     ("calls", "new", "nearest"),
     [
-        ([{"arg__o": 2}, {"arg__o": 3, "tool__t": 2}], {"arg__o": 4}, 0),
-        ([{"arg__o": 2, "tool__t": 2}, {"arg__o": 3}], {"arg__o": 4}, 1),
+        ([{"arg__o": 2}, {"arg__o": 3, "distribution__t": 2}], {"arg__o": 4}, 0),
+        ([{"arg__o": 2, "distribution__t": 2}, {"arg__o": 3}], {"arg__o": 4}, 1),
         ([{}, {}], {"arg__o": 4}, 1),
         ([{"file__a": 1}, {"file__b": 1}], {"file__a": 2}, 0),
-        ([{"file__a": 1, "arg__o": 5, "tool__t": 5}, {"file__b": 1}], {"file__a": 2}, 0),
-        ([{"program__p": 1, "arg__o": 5, "tool__t": 5}, {"program__p": 2}], {"program__p": 1}, 0),
+        ([{"file__a": 1, "arg__o": 5, "distribution__t": 5}, {"file__b": 1}], {"file__a": 2}, 0),
+        ([{"program__p": 1, "arg__o": 5, "distribution__t": 5}, {"program__p": 2}], {"program__p": 1}, 0),
         (
             [{"file__a": 1}, {"file__b": 1}, {"file__a": 1, "arg__new": 1, "arg__more": 1}],
             {"file__a": 1, "arg__o": 3},
@@ -96,7 +96,7 @@ def test_a_key_that_comes_again_is_there_once_and_what_nobody_has_is_forgotten()
 def test_the_row_is_bounded(count: int) -> None:
     row = EMPTY
     for number in range(MAX_KEYS if count < 1000 else 12):
-        code = tuple(Part(f"code/{at}", digest_bytes(b"%d" % (at if at % 9 else at + number))) for at in range(count))
+        code = tuple(part(f"code/{at}", str(at if at % 9 else at + number)) for at in range(count))
         row = row.with_newest(key(number), ref(number), code)
     assert len(msgspec.json.encode(row)) < 150_000
     assert row.keys[0] == key(number)

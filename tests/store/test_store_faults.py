@@ -19,6 +19,7 @@ import pytest
 from cachec.errors import StoreFault
 from cachec.model import Fault
 from cachec.store.store import Store
+from tests.effort import WHOLE, sample
 
 K = "0123456789abcdef" * 4
 OLD = "e" * 64
@@ -54,6 +55,7 @@ class KillAt:
                 os.kill(os.getpid(), signal.SIGKILL)
 
 
+@pytest.mark.fuzz
 @pytest.mark.parametrize("start", ["an empty store", "another entry", "the same entry"])
 def test_a_process_killed_at_every_step_of_publication(
     tmp_path: Path, publisher: Any, in_child: InChild, start: str
@@ -79,7 +81,7 @@ def test_a_process_killed_at_every_step_of_publication(
     publish(prepared("count"), count)
     assert count.steps > 80
     seen = set()
-    for number in range(1, count.steps + 1, 1 if start == "another entry" else 2):
+    for number in sample(range(1, count.steps + 1, 1 if start == "another entry" else 2)):
         folder = prepared(str(number))
         assert in_child(lambda: publish(folder, KillAt(number))) == -signal.SIGKILL
         store = Store(folder)
@@ -323,6 +325,7 @@ def test_processes_that_find_the_index_corrupt_repair_it_once(tmp_path: Path, pu
 # --- damaged pages
 
 
+@pytest.mark.fuzz
 def test_altered_pages_never_give_a_wrong_entry(tmp_path: Path, publisher: Any) -> None:
     writer = Store(tmp_path / "whole")
     keys = [f"{number:064x}" for number in range(24)]
@@ -333,7 +336,7 @@ def test_altered_pages_never_give_a_wrong_entry(tmp_path: Path, publisher: Any) 
     whole = (tmp_path / "whole" / "index" / "cache.db").read_bytes()
     random_ = random.Random(12)
     wrong = 0
-    for number in range(120):
+    for number in sample(range(120)):
         damaged = bytearray(whole)
         for _ in range(random_.choice([1, 20, 400])):
             damaged[random_.randrange(len(whole))] ^= 1 << random_.randrange(8)
@@ -354,7 +357,7 @@ def test_altered_pages_never_give_a_wrong_entry(tmp_path: Path, publisher: Any) 
         store.close()
         shutil.rmtree(tmp_path / "whole" / "index")
         (tmp_path / "whole" / "index").mkdir()
-    assert wrong > 100  # the damage did reach entries
+    assert wrong > (100 if WHOLE else 10)  # the damage did reach entries
 
 
 def test_an_index_cut_in_mid_use_loses_entries_and_nothing_else(tmp_path: Path, publisher: Any, rows: Any) -> None:

@@ -8,8 +8,10 @@ import textwrap
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from cachec import config, warm
+from cachec.cli import main
 from cachec.events import read_log
 from cachec.model import Outcome
 
@@ -87,6 +89,15 @@ class Project:
         return warm.warm(rows, settings=config.load(), source=declared.path, **options)  # type: ignore[arg-type]
 
     def command(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """Run ``cachec`` in this process, whose folder and variables are the project's; an exception fails the test."""
+        assert Path.cwd() == self.folder
+        done = CliRunner().invoke(main, words, prog_name="cachec")
+        if done.exception is not None and not isinstance(done.exception, SystemExit):
+            raise done.exception
+        return subprocess.CompletedProcess(words, done.exit_code, done.stdout, done.stderr)
+
+    def process(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """The same in a process of its own."""
         return subprocess.run([*CLI, *words], cwd=self.folder, capture_output=True, text=True, check=False)
 
 

@@ -73,6 +73,7 @@ def test_what_is_declared(documented: Project) -> None:
     }
 
 
+@pytest.mark.long
 def test_every_command(documented: Project) -> None:
     commands = [line[2:].split("#")[0].strip() for line in blocks("warm", "console")[0].splitlines()]
     assert len(commands) == 5
@@ -150,6 +151,7 @@ def test_pre_commit_and_the_action() -> None:
         assert f"`{event}`" in TEXT["ci"]
 
 
+@pytest.mark.long
 def test_pytest(tmp_path: Path) -> None:
     tests = """
 model, weights = 1, 2

@@ -44,7 +44,9 @@ def test_from_cold_to_warm(project: Project) -> None:
     text = (project.folder / "out.md").read_text()
     assert text.count("### cachec warm") == 2, "appended"
     assert "| doubled\\[n=1\\] | compiled |" in text
-    assert project.command("warm", "--check").returncode == 0
+    assert project.process("warm", "--check").returncode == 0, "in a process of its own"
+    (project.folder / "stages.py").write_text((project.folder / "stages.py").read_text().replace("2 * n", "3 * n"))
+    assert project.process("warm", "--check").returncode == 1
 
 
 def test_lists_and_shards(project: Project) -> None:

@@ -27,7 +27,7 @@ SLOW = """
 """
 
 
-def until(what: object, seconds: float = 20.0) -> None:
+def until(what: object, seconds: float = 60.0) -> None:
     end = time.monotonic() + seconds
     while not what():  # type: ignore[operator]
         assert time.monotonic() < end, "did not happen"
@@ -41,29 +41,30 @@ def alive(pid: int) -> bool:
         return False
 
 
-@pytest.mark.parametrize(
-    ("fields", "words"),
-    [
-        ('call = "absent:f"', "no module 'absent' for absent:f; the folders of `path` are: none"),
-        ('call = "stages.deeper:f"', "no module 'stages.deeper' for stages.deeper:f"),
-        ('call = "stages:absent"', "stages.py) has no 'absent'"),
-        ('call = "stages:LOG"', "stages:LOG is a str, which can't be called"),
-        ('call = "syntax:f"', "SyntaxError: "),
-        ('call = "raises:f"', "RuntimeError: at import"),
-        ('call = "needs:f"', "ModuleNotFoundError: No module named 'nowhere_to_be_found'"),
-        ('call = "stages:nothing"', "stages:nothing called no stage; a target is a stage, or calls stages"),
-        ('call = "stages:double"', "does not take the arguments of t: missing a required argument: 'n'"),
-        ('call = "stages:double"\nmatrix = { m = [1] }', "the row gives m"),
-        ('call = "leaves:f"', "its worker ended with status 3"),
-        ('call = "dies:f"', "its worker was ended by SIGKILL"),
-        ('call = "exits:f"', "SystemExit: 4"),
-        ('call = "words:no_text"', "ValueError: a\\udcff"),
-        ('call = "words:no_words"', "Mute: (its text can't be had: ZeroDivisionError)"),
-        ('call = "words:many"', "ValueError: xxx"),
-        ('call = "loops:f"\ntimeout = 4', "it did not end in 4 s and was killed; raise `timeout`"),
-    ],
-)
-def test_a_target_that_can_not_be_run(project: Project, fields: str, words: str) -> None:
+#: What is declared, and what is told of it; ``{t}`` is the name of the target.
+IMPOSSIBLE = [
+    ('call = "absent:f"', "no module 'absent' for absent:f; the folders of `path` are: none"),
+    ('call = "stages.deeper:f"', "no module 'stages.deeper' for stages.deeper:f"),
+    ('call = "stages:absent"', "stages.py) has no 'absent'"),
+    ('call = "stages:LOG"', "stages:LOG is a str, which can't be called"),
+    ('call = "syntax:f"', "SyntaxError: "),
+    ('call = "raises:f"', "RuntimeError: at import"),
+    ('call = "needs:f"', "ModuleNotFoundError: No module named 'nowhere_to_be_found'"),
+    ('call = "stages:nothing"', "stages:nothing called no stage; a target is a stage, or calls stages"),
+    ('call = "stages:double"', "does not take the arguments of {t}: missing a required argument: 'n'"),
+    ('call = "stages:double"\nmatrix = { m = [1] }', "the row gives m"),
+    ('call = "leaves:f"', "its worker ended with status 3"),
+    ('call = "dies:f"', "its worker was ended by SIGKILL"),
+    ('call = "exits:f"', "SystemExit: 4"),
+    ('call = "words:no_text"', "ValueError: a\\udcff"),
+    ('call = "words:no_words"', "Mute: (its text can't be had: ZeroDivisionError)"),
+    ('call = "words:many"', "ValueError: xxx"),
+    ('call = "loops:f"\ntimeout = 4', "it did not end in 4 s and was killed; raise `timeout`"),
+]
+
+
+def test_targets_that_can_not_be_run(project: Project) -> None:
+    """All in one warming, each between targets that can be run."""
     project.write("syntax.py", "def f(:\n")
     project.write("raises.py", "raise RuntimeError('at import')\n")
     project.write("needs.py", "import nowhere_to_be_found\n")
@@ -81,19 +82,34 @@ def test_a_target_that_can_not_be_run(project: Project, fields: str, words: str)
         """,
     )
     project.write("loops.py", "def f():\n    print('going')\n    while True:\n        pass\n")
-    fine = '[warm.targets.fine]\ncall = "stages:doubled"\nmatrix = { n = [1, 2] }\n'
-    project.targets(f"[warm.targets.t]\n{fields}\n{fine}")
+    named = {
+        f"bad{at}": (fields.replace("{{", "{").replace("}}", "}"), words)
+        for at, (fields, words) in enumerate(IMPOSSIBLE)
+    }
+    project.targets(
+        "".join(
+            f"[warm.targets.{t}]\n{fields}\n"
+            f'[warm.targets.fine-{t}]\ncall = "stages:doubled"\narguments = {{ n = {at} }}\n'
+            for at, (t, (fields, _)) in enumerate(named.items())
+        )
+    )
     summary = project.warm(jobs=1)
-    found = statuses(summary)
-    assert [found.pop(name) for name in list(found) if name.startswith("t")] == ["failed"]
-    assert set(found.values()) == {"compiled"}, "the others went on"
-    assert words in summary.results[0].error + summary.results[0].output
-    assert len(summary.results[0].error) < 3000
-    if "leaves" in fields:
-        assert "bye" in summary.results[0].output
-    if "loops" in fields:
-        assert "going" in summary.results[0].output
-    assert project.warm(check=True, jobs=1).exit_code == 2
+    results = {result.id.partition("[")[0]: result for result in summary.results}
+    assert len(results) == 2 * len(IMPOSSIBLE)
+    for t, (fields, words) in named.items():
+        result = results[t]
+        assert result.status.value == "failed", fields
+        assert results[f"fine-{t}"].status.value == "compiled", "the others went on"
+        assert words.format(t=t) in result.error + result.output
+        assert len(result.error) < 3000
+        if "leaves" in fields:
+            assert "bye" in result.output
+        if "loops" in fields:
+            assert "going" in result.output
+    assert sorted(project.runs) == sorted(f"double {n}" for n in range(len(IMPOSSIBLE)))
+    checked = project.warm(check=True, jobs=1)
+    assert checked.exit_code == 2
+    assert [result.id.partition("[")[0] for result in checked.results if result.status.value == "failed"] == list(named)
 
 
 def test_the_folder_of_a_row_is_gone(project: Project) -> None:
@@ -134,7 +150,7 @@ def test_compilers_that_a_killed_row_had_started_end_too(project: Project) -> No
         "    open('pid', 'w').write(str(child.pid))\n"
         "    child.wait()\n",
     )
-    project.targets('[warm.targets.t]\ncall = "child:f"\ntimeout = 1\n')
+    project.targets('[warm.targets.t]\ncall = "child:f"\ntimeout = 4\n')
     assert project.warm().exit_code == 2
     pid = int((project.folder / "pid").read_text())
     until(lambda: not alive(pid))
@@ -151,7 +167,7 @@ def test_ctrl_c_stops_cleanly_and_keeps_what_is_done(project: Project) -> None:
     )
     until(lambda: len(project.runs) == 2)
     os.killpg(process.pid, signal.SIGINT)
-    stdout, stderr = process.communicate(timeout=20)
+    stdout, stderr = process.communicate(timeout=60)
     assert process.returncode == 130, stderr
     told = json.loads(stdout)
     assert (told["compiled"], told["cancelled"]) == (1, 3)
@@ -160,7 +176,9 @@ def test_ctrl_c_stops_cleanly_and_keeps_what_is_done(project: Project) -> None:
     assert Counter(statuses(again).values()) == {"hit": 1, "compiled": 3}
 
 
-@pytest.mark.parametrize("wait_for", [0, 1, 3])
+@pytest.mark.parametrize(
+    "wait_for", [pytest.param(0, marks=pytest.mark.long), 1, pytest.param(3, marks=pytest.mark.long)]
+)
 def test_a_warming_that_is_killed_leaves_no_worker_and_the_next_ends_where_it_would(
     project: Project, wait_for: int
 ) -> None:

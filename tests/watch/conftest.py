@@ -54,7 +54,7 @@ class Watching:
         self.next("watching")
         return self
 
-    def next(self, kind: str, target: str = "", seconds: float = 20.0) -> Event:
+    def next(self, kind: str, target: str = "", seconds: float = 60.0) -> Event:
         """The next event of this kind (and target); those before it are passed over."""
         end = time.monotonic() + seconds
         with self._condition:
@@ -76,7 +76,7 @@ class Watching:
 
     def stop(self) -> None:
         self.watcher.stop()
-        self._thread.join(20)
+        self._thread.join(60)
         assert not self._thread.is_alive()
 
 

@@ -8,11 +8,14 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from .conftest import Watching
 
 Watch = Callable[..., Watching]
 
 
+@pytest.mark.long
 def test_models_and_tools_that_were_read_long_ago(project: Any, watch: Watch) -> None:
     tool = project.folder / "bin" / "tool"
     tool.parent.mkdir()

@@ -187,6 +187,7 @@ def helpers_until(what: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
+@pytest.mark.long
 def test_a_folder_that_is_removed_and_made_again_and_moved(warmed: Any, watch: Watch) -> None:
     package = warmed.folder / "package"
     warmed.write("package/__init__.py", "")
@@ -217,6 +218,7 @@ def test_editors_temporary_files_are_no_change(warmed: Any, watch: Watch) -> Non
     assert watching.quiet(1.0) == []
 
 
+@pytest.mark.long
 def test_five_thousand_files_at_once(warmed: Any, watch: Watch) -> None:
     watching = watch()
     for number in range(5000):
@@ -281,6 +283,7 @@ def test_a_first_configuration_that_can_not_be_read(warmed: Any) -> None:
         Watching().watcher.run()
 
 
+@pytest.mark.long
 def test_idle_costs_next_to_nothing(warmed: Any, watch: Watch) -> None:
     watching = watch()
     watching.quiet(0.5)
@@ -303,7 +306,7 @@ def test_on_the_command_line(warmed: Any) -> None:
     assert process.stdout.readline() == "changed: stages.py\n"
     assert process.stdout.readline().startswith("stale    doubled[n=1] (")
     process.send_signal(signal.SIGINT)
-    rest, _ = process.communicate(timeout=20)
+    rest, _ = process.communicate(timeout=60)
     assert (process.returncode, rest) == (0, "")
 
 
@@ -349,6 +352,7 @@ def test_a_configuration_file_that_takes_over(warmed: Any, watch: Watch) -> None
     watching.next("stale", "doubled[n=2]")
 
 
+@pytest.mark.long
 def test_edits_within_a_second_that_keep_the_size(warmed: Any, watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
     """Python would take the compiled module of the edit before for that of this one."""
     monkeypatch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cachec.weights import checkpoints
+from cachec.weights.formats import opening as checkpoints
 
 CODES = {"float32": "F32", "float64": "F64", "int64": "I64", "uint8": "U8", "bfloat16": "BF16", "bool": "BOOL"}
 

@@ -332,6 +332,7 @@ for spec in (jax.sharding.PartitionSpec("x"), jax.sharding.PartitionSpec()):
 """
 
 
+@pytest.mark.long
 def test_a_jax_array_on_several_devices_is_refused() -> None:
     found = subprocess.run(
         [sys.executable, "-c", _DEVICES],

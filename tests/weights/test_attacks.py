@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 
 from cachec.errors import CheckpointError, HandleClosed, LinkError, UnknownWeight, UsageError
+from cachec.maintain import Maintainer
+from cachec.store.store import Store
 from cachec.weights import WeightSet, from_arrays, open_weights
 from cachec.weights.library.owned import WeightStore
 from cachec.weights.overlay import Made
@@ -41,7 +43,7 @@ def test_what_is_no_name(tmp_path: Path, make: Any, name: Any) -> None:
 @pytest.mark.parametrize("name", ["größe", "a b", "a\0b", "a/b", "..", "\n", "名", "😀", "w" * 5000])
 def test_any_text_is_a_name(tmp_path: Path, make: Any, name: str) -> None:
     weights = from_arrays({name: make.ramp(2)})
-    store = WeightStore(tmp_path / "store")
+    store = WeightStore(Store(tmp_path / "store"))
     store.add(weights, "m")
     weights.save(tmp_path / "o.safetensors")
     weights.save(tmp_path / "o.irpa", format="irpa")
@@ -247,7 +249,7 @@ def test_what_is_saved_after_a_release_leaves_no_file(tmp_path: Path, model: Pat
     for act in (
         lambda: weights.save(tmp_path / "o.safetensors"),
         lambda: weights.save_shards(tmp_path / "cut", {"w": 0}, 2),
-        lambda: WeightStore(tmp_path / "store").add(weights, "m"),
+        lambda: WeightStore(Store(tmp_path / "store")).add(weights, "m"),
         lambda: weights.shard({"w": 1}, 0, 2)["w"].read(),
         lambda: weights.rename({"w": "x"})["x"].place(),
     ):
@@ -255,18 +257,21 @@ def test_what_is_saved_after_a_release_leaves_no_file(tmp_path: Path, model: Pat
             act()
     assert not (tmp_path / "o.safetensors").exists()
     assert list((tmp_path / "cut").iterdir()) == []
-    assert WeightStore(tmp_path / "store").revisions() == []
+    assert WeightStore(Store(tmp_path / "store")).revisions() == []
 
 
 def test_views_and_handles_of_what_was_removed(tmp_path: Path, make: Any) -> None:
-    store = WeightStore(tmp_path / "store")
+    store = WeightStore(Store(tmp_path / "store"))
     store.add(from_arrays({"a": make.ramp(2000)}), "m")
     weights = store.open("m")
     handle, view = weights["a"], weights["a"].read()
     revision = store.show("m").id
     del weights  # the handle keeps the revision, as a set does
-    assert store.remove("m").in_use == (revision,)
+    store.remove("m")
+    maintainer = Maintainer(Store(tmp_path / "store"))
+    assert maintainer.collect(limit=0).weights_in_use == (revision,)
     np.testing.assert_array_equal(handle.read(), make.ramp(2000))
     del handle
-    assert store.sweep().revisions == (revision,)
+    found = maintainer.collect(limit=0)
+    assert (found.weights_in_use, found.swept["revisions"], found.artifacts) == ((), 1, 1)
     np.testing.assert_array_equal(view, make.ramp(2000))  # the file has no name any more, but the map has it

@@ -13,7 +13,7 @@ from typing import Any
 from cachec.base.hashing import Hasher, digest_bytes
 from cachec.errors import CachecError, UnresolvedCode
 from cachec.key.code.watch import Watch
-from cachec.model import Part
+from cachec.model import Part, PartKind
 
 #: What code may ask of other code, and the words, in normalised syntax, by which it does so under whatever object.
 _ASKED = {
@@ -82,12 +82,11 @@ class Graph:
         """The label of a thing that was reached already."""
         return self._labels.get(identity)
 
-    def part(self, label: str, hasher: Hasher, detail: str) -> None:
-        """Add the part of a label. Each label has one."""
-        name = f"code/{label}"
-        if name in self._parts:
-            raise AssertionError(f"two parts named {name}")
-        self._parts[name] = Part(name, hasher.digest(), detail)
+    def part(self, label: str, hasher: Hasher, detail: str, value: str = "") -> None:
+        """Add the part of a label. Each label has one. value: as it is written, where it is no code."""
+        if label in self._parts:
+            raise AssertionError(f"two parts named {label}")
+        self._parts[label] = Part(PartKind.CODE, label, hasher.digest(), detail, value=value)
 
     def covers(self, path: str, node: ast.AST) -> None:
         """Note that a statement, lambda or module of this file is in the key with all that it says."""

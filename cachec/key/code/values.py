@@ -86,7 +86,8 @@ class Values:
         label, _ = graph.label(("value", name, id(value)), name, value)
         hasher = Hasher("value")
         hasher.part("value", data)
-        graph.part(label, hasher, describe(value))
+        shown = describe(value)
+        graph.part(label, hasher, shown, shown)
         if not self._by_identity(value):
             graph.watch.value(functools.partial(self._again, value, name, lenient), digest_bytes(data).encode())
         return f"value {label}"

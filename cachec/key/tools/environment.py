@@ -6,7 +6,16 @@ from collections.abc import Iterable, Mapping
 
 from cachec.base.hashing import EMPTY, Hasher
 from cachec.errors import UsageError
-from cachec.model import Part
+from cachec.model import Part, PartKind
+
+#: What is sorted, printed and read (``1,5``) depends on them.
+LOCALE = ("LANG", "LANGUAGE", *(f"LC_{name}" for name in (
+    "ALL", "COLLATE", "CTYPE", "MESSAGES", "MONETARY", "NUMERIC", "TIME", "ADDRESS", "IDENTIFICATION", "MEASUREMENT",
+    "NAME", "PAPER", "TELEPHONE",
+)))  # fmt: skip
+
+#: Stands for all of LOCALE together where a variable is named.
+LOCALE_NAME = "LC_*"
 
 #: A variable with one of these in its name counts, and is never shown.
 _SECRET_WORDS = ("TOKEN", "SECRET", "PASSWORD", "PASSWD", "CREDENTIAL", "KEY")
@@ -16,8 +25,13 @@ _SHOWN = 120
 
 
 def variable_digest(name: str, environ: Mapping[str, str]) -> str:
-    """The digest of one variable; ``EMPTY`` where it is not set, which is not the digest of an empty value."""
+    """The digest of one variable; ``EMPTY`` where it is not set, which is not the digest of an empty value.
+
+    Of ``LOCALE_NAME``: of all that are set.
+    """
     value = environ.get(name)
+    if name == LOCALE_NAME:
+        value = "\0".join(f"{each}={environ[each]}" for each in LOCALE if each in environ) or None
     if value is None:
         return EMPTY
     hasher = Hasher("environment")
@@ -37,7 +51,7 @@ def environment_parts(names: Iterable[str], environ: Mapping[str, str]) -> tuple
     for name in sorted(set(names)):
         if not name or "=" in name or "\0" in name:
             raise UsageError(f"env={name!r} is not the name of a variable: it must not be empty nor hold '=' or NUL")
-        parts.append(Part(f"env/{name}", variable_digest(name, environ), _shown(name, environ.get(name))))
+        parts.append(Part(PartKind.ENVIRONMENT, name, variable_digest(name, environ), _shown(name, environ.get(name))))
     return tuple(parts)
 
 

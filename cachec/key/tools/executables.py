@@ -9,9 +9,10 @@ from typing import NamedTuple
 
 from cachec.base import fsio
 from cachec.base.distributions import Distribution, Distributions
+from cachec.base.elf import ElfError, is_elf
 from cachec.base.fsio import Identity
 from cachec.errors import UsageError
-from cachec.key.tools.elf import ElfError, Loader, is_elf
+from cachec.key.tools.loader import Loader
 
 #: The kernel follows this many interpreters of interpreters (fs/exec.c).
 _MAX_DEPTH = 4
@@ -20,11 +21,12 @@ _MAX_DEPTH = 4
 _HEAD = 4096
 
 
-class Program(NamedTuple):
+class Executable(NamedTuple):
     """Everything that starting a command loads.
 
     files: (label without folders, path), in order of label. distributions: (console script or empty, name). notes:
-    what could not be resolved. cache: the loader's library cache as it was.
+    what could not be resolved. cache: the loader's library cache as it was. searched: folders where libraries were
+    looked for.
     """
 
     name: str
@@ -33,6 +35,7 @@ class Program(NamedTuple):
     distributions: tuple[tuple[str, str], ...]
     notes: tuple[str, ...]
     cache: tuple[str, Identity] | None
+    searched: tuple[str, ...]
 
 
 def which(command: str, environ: Mapping[str, str], cwd: str | None = None) -> str | None:
@@ -60,7 +63,7 @@ class Finder:
         self._distributions = distributions
         self._loader = loader or Loader()
 
-    def program(self, command: str, environ: Mapping[str, str]) -> Program:
+    def program(self, command: str, environ: Mapping[str, str]) -> Executable:
         """What ``command`` runs. Raises UsageError where it is no executable file."""
         path = which(command, environ)
         if path is None:
@@ -69,13 +72,14 @@ class Finder:
         found = _Collected()
         self._add(found, os.path.basename(path), path, environ, 0)
         cache = self._loader.cache
-        return Program(
+        return Executable(
             name=os.path.basename(path),
             path=path,
             files=tuple(sorted(found.files.items())),
             distributions=tuple((script, name) for name, script in sorted(found.distributions.items())),
             notes=tuple(dict.fromkeys(found.notes)),
             cache=(cache, fsio.identity(cache)) if os.path.exists(cache) else None,
+            searched=tuple(sorted(found.searched)),
         )
 
     def _add(self, found: _Collected, label: str, path: str, environ: Mapping[str, str], depth: int) -> None:
@@ -102,6 +106,7 @@ class Finder:
             reason = str(error).removeprefix(f"{real}: ")
             found.notes.append(f"the libraries of {label} are not resolved ({reason}): only its content counts")
             return
+        found.searched.update(closure.searched)
         for library in closure.libraries:
             lib_owner = self._owner(library.path) if owner is not None else None
             if lib_owner is not None and label.startswith("helper/") and lib_owner.name in found.distributions:
@@ -137,6 +142,7 @@ class _Collected:
         self.files: dict[str, str] = {}
         self.distributions: dict[str, str] = {}
         self.notes: list[str] = []
+        self.searched: set[str] = set()
 
 
 def _same_named(owner: Distribution, name: str) -> list[str]:

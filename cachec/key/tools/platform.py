@@ -8,7 +8,7 @@ import sys
 from importlib.machinery import EXTENSION_SUFFIXES
 
 from cachec.base.hashing import Hasher
-from cachec.model import Part
+from cachec.model import Part, PartKind
 
 #: x86 flags of /proc/cpuinfo that name instructions (Linux: arch/x86/include/asm/cpufeatures.h), by prefix. The rest
 #: are facts about the kernel, mitigations, virtualisation and power, which come and go on one machine.
@@ -71,7 +71,7 @@ def describe(features: tuple[str, ...], model: str) -> Part:
     for name, value in facts.items():
         hasher.part(name, value.encode())
     shown = " ".join((facts["machine"], facts["system"], facts["libc"], facts["python"], facts["abi"]))
-    return Part("platform", hasher.digest(), f"{shown}; {model or 'unknown processor'}: {facts['cpu']}")
+    return Part(PartKind.PLATFORM, "", hasher.digest(), f"{shown}; {model or 'unknown processor'}: {facts['cpu']}")
 
 
 def platform_part(*, portable: bool = False) -> Part:
@@ -94,7 +94,7 @@ def _portable_part() -> Part:
     hasher = Hasher("platform-portable")
     python = _python()["python"]
     hasher.part("python", python.encode())
-    return Part("platform", hasher.digest(), f"portable; {python}")
+    return Part(PartKind.PLATFORM, "", hasher.digest(), f"portable; {python}")
 
 
 @functools.lru_cache(maxsize=1)

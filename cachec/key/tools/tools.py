@@ -18,8 +18,8 @@ from cachec.base.distributions import Distribution, Distributions, Record, Row, 
 from cachec.base.fsio import Identity
 from cachec.base.hashing import FileDigests, Hasher
 from cachec.errors import UsageError
-from cachec.key.tools.executables import Finder, Program
-from cachec.model import Part
+from cachec.key.tools.executables import Executable, Finder
+from cachec.model import Part, PartKind
 
 #: In one process the files of a distribution are looked at again at most this often (1,246 ``stat`` calls for jax).
 RECHECK_SECONDS = 1.0
@@ -57,7 +57,7 @@ class _Known(NamedTuple):
 class _Seen(NamedTuple):
     """An executable as it was last looked at. settled: a write since then would show in the identities."""
 
-    program: Program
+    program: Executable
     watched: tuple[tuple[str, Identity], ...]
     settled: bool
     distributions: tuple[tuple[str, str], ...]
@@ -105,7 +105,8 @@ class ToolKeys:
         return hasher.digest()
 
     def distribution(self, name: str, *, fresh: bool = False) -> Part:
-        """The part ``tool/<name>``: name, version, RECORD's rows, and the content of files that are not as RECORD says.
+        """The part ``distribution/<name>``: name, version, RECORD's rows, and the content of files that are not as
+        RECORD says.
 
         A file whose size or times give no reason for doubt is not read. Left out is what the installer generated:
         ``*.pyc``, console scripts, ``direct_url.json`` and its like. Raises UsageError where no such distribution is
@@ -144,7 +145,7 @@ class ToolKeys:
     def executable(
         self, command: str | os.PathLike[str], environ: Mapping[str, str] | None = None, *, fresh: bool = False
     ) -> Part:
-        """The part ``tool/<basename>``: the content of everything that starting the command loads.
+        """The part ``executable/<basename>``: the content of everything that starting the command loads.
 
         command: a path, or a name that is looked up in PATH. environ: where PATH, LD_LIBRARY_PATH and LD_PRELOAD are
         taken from; ``os.environ`` by default. A script counts with its interpreter; a pip console script by the
@@ -227,7 +228,7 @@ class ToolKeys:
         detail = f"{found.name} {found.version}"
         if notes:
             detail += "; not as installed: " + ", ".join(notes)
-        return Part(f"tool/{found.name}", hasher.digest(), detail)
+        return Part(PartKind.DISTRIBUTION, found.name, hasher.digest(), detail, version=found.version)
 
     def _is_as_recorded(self, path: str, digest: str, row: Row) -> bool:
         """Whether the content, whose BLAKE3 is ``digest``, has the SHA-256 of its row.
@@ -272,17 +273,20 @@ class ToolKeys:
 
     # --- executables
 
-    def _look(self, program: Program, *, fresh: bool) -> _Seen:
+    def _look(self, program: Executable, *, fresh: bool) -> _Seen:
         started = time.time()
         hasher = Hasher("tool-executable")
         hasher.part("name", program.name.encode())
         notes = []
+        version = ""
         watched: dict[str, Identity] = {}
         for label, path in program.files:
             watched[path] = fsio.identity(path)
             digest = self._digests.of_installed(path)
             hasher.part(f"file:{label}", digest.encode())
             notes.append(f"{label} {digest[:12]}")
+            if label == program.name:
+                version = digest[:12]
         distributions: list[tuple[str, str]] = []
         for script, name in program.distributions:
             part = self.distribution(name, fresh=fresh)
@@ -290,13 +294,15 @@ class ToolKeys:
             notes.append(part.detail)
             distributions.append((name, part.digest))
             if script:
+                version = version or part.version
                 content = self._changed_script(script, name)
                 watched[script] = fsio.identity(script)
                 hasher.part("script", content.encode())
                 notes += [f"script {content[:12]}"] if content else []
         if program.cache is not None:
             watched[program.cache[0]] = program.cache[1]
-        part = Part(f"tool/{program.name}", hasher.digest(), ", ".join((*notes, *program.notes)))
+        detail = ", ".join((*notes, *program.notes))
+        part = Part(PartKind.EXECUTABLE, program.name, hasher.digest(), detail, version=version)
         settled = all(fsio.settled(found, started) for found in watched.values())
         return _Seen(program, tuple(watched.items()), settled, tuple(distributions), self._clock(), part)
 

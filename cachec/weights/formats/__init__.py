@@ -1,90 +1,165 @@
-"""Formats of checkpoints besides safetensors: which one a file is, and the reader of it.
+"""Formats of checkpoints: the one table of how a file of each is told, and which module reads or writes it.
 
-A reader looks at structure only, validates it in full, and returns where each tensor lies. Readers are imported when a
-file of their format turns up.
+A package offers further formats through the entry-point group ``cachec.formats``, each under what a file of it ends
+with or begins with::
+
+    [project.entry-points."cachec.formats"]
+    ".toy" = "toy_checkpoints:format"
+    "0x544f5921" = "toy_checkpoints:format"
+
+The object is a ``Format`` (see ``base.py``); a module with a function ``read`` is one. It is imported when a file asks
+for it that none of the formats here claims. ``cachec.testing.formats`` has the tests that every format inherits.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from functools import cache
+from typing import TYPE_CHECKING, NamedTuple
 
-from cachec.errors import CheckpointError
-from cachec.weights.formats.base import Contents, Opener
+from cachec.errors import UsageError
 
-Reader = Callable[[str, Opener], Contents]
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
-#: What the user says a format is called -> how it is told by name where its first bytes do not tell.
-_SUFFIXES = {
-    ".safetensors": "safetensors",
-    ".gguf": "gguf",
-    ".irpa": "irpa",
-    ".npy": "npy",
-    ".npz": "npz",
-    ".onnx": "onnx",
-    ".pt": "torch",
-    ".pth": "torch",
-    ".ckpt": "torch",
-    ".json": "tvm",
-}
-_MAGIC = {b"GGUF": "gguf", b"FUGG": "gguf", b"IRPA": "irpa"}
-#: A zip archive, or an empty one.
-_ZIP = (b"PK\x03\x04", b"PK\x05\x06")
-#: The file names of a TVM tensor cache, newest first.
-TVM_NAMES = ("tensor-cache.json", "ndarray-cache.json")
+    from cachec.base.distributions import Distributions
+    from cachec.weights.formats.base import Format, WritableFormat
+
+#: The entry-point group under which a package offers a format.
+GROUP = "cachec.formats"
 
 
-def format_of(path: str, start: bytes) -> str:
-    """The format of a file by its first 8 bytes, then by its suffix; safetensors, which has no magic, otherwise.
+class Known(NamedTuple):
+    """A format by what it is told by. target: ``module`` or ``module:object``. writes: whether ``save`` can write it.
 
-    A zip archive is ``npz`` or ``torch`` by its suffix, ``zip`` where the suffix does not tell (its members do). As a
-    header of 64 MiB begins like a zip archive does, the suffix ``.safetensors`` decides against that one.
+    says_weights: whether a file with such a suffix can be nothing but weights (an ``.onnx`` is a program too).
     """
-    suffix = _SUFFIXES.get(os.path.splitext(path)[1].lower(), "")
-    magic = start[:4]
-    if magic in _MAGIC:
-        return _MAGIC[magic]
-    if start[:6] == b"\x93NUMPY":
-        return "npy"
-    if magic in _ZIP and suffix not in {"safetensors", "onnx"}:
-        return suffix if suffix in {"npz", "torch"} else "zip"
-    return suffix or "safetensors"
+
+    name: str
+    target: str
+    suffixes: tuple[str, ...]
+    magics: tuple[bytes, ...] = ()
+    writes: bool = False
+    says_weights: bool = True
 
 
-def reader(kind: str) -> Reader:
-    """The reader of a format that ``format_of`` names."""
-    match kind:
-        case "gguf":
-            from cachec.weights.formats.gguf import read
-        case "irpa":
-            from cachec.weights.formats.irpa import read
-        case "npy":
-            from cachec.weights.formats.npy import read
-        case "npz":
-            from cachec.weights.formats.npy import read_npz as read
-        case "onnx":
-            from cachec.weights.formats.onnx import read
-        case "torch":
-            from cachec.weights.formats.torch_pt import read
-        case "tvm":
-            from cachec.weights.formats.tvm import read
-        case "zip":
-            return _read_zip
-        case _:
-            raise AssertionError(f"no reader of {kind!r}")
-    return read
+#: First bytes of a file that are looked at.
+MAGIC = 32
+
+_HERE = "cachec.weights.formats"
+_ZIP = (b"PK\x03\x04", b"PK\x05\x06")
+
+#: What has no magic, and so is every file that nothing else claims.
+SAFETENSORS = Known("safetensors", f"{_HERE}.safetensors", (".safetensors",), writes=True)
+#: A zip archive whose name does not say what it is.
+_ARCHIVE = Known("zip", f"{_HERE}.archive", (), _ZIP)
+
+FORMATS = (
+    SAFETENSORS,
+    Known("gguf", f"{_HERE}.gguf", (".gguf",), (b"GGUF", b"FUGG")),
+    Known("irpa", f"{_HERE}.irpa", (".irpa",), (b"IRPA",), writes=True),
+    Known("npy", f"{_HERE}.npy", (".npy",), (b"\x93NUMPY",)),
+    Known("npz", f"{_HERE}.npz", (".npz",)),
+    Known("onnx", f"{_HERE}.onnx", (".onnx",), says_weights=False),
+    Known("torch", f"{_HERE}.torch_pt", (".pt", ".pth", ".ckpt")),
+    Known("tvm", f"{_HERE}.tvm", (".json",), says_weights=False),
+)
+_BY_SUFFIX = {suffix: known for known in FORMATS for suffix in known.suffixes}
+_MAGICS = {magic: known for known in FORMATS for magic in known.magics}
+
+#: What files end with that hold nothing but weights; those of other packages are not among them.
+WEIGHT_SUFFIXES = frozenset(suffix for suffix, known in _BY_SUFFIX.items() if known.says_weights)
+#: What the names of checkpoints end with, the longest first.
+CHECKPOINT_SUFFIXES = (".safetensors.index.json", *sorted(_BY_SUFFIX, key=len, reverse=True))
+#: What the names of files end with that ``WeightSet.save`` writes.
+WRITTEN_SUFFIXES = tuple(suffix for suffix, known in _BY_SUFFIX.items() if known.writes)
 
 
-def _read_zip(path: str, opener: Opener) -> Contents:
-    """A zip archive whose name does not say what it is: torch's holds ``<folder>/data.pkl``, numpy's only ``*.npy``."""
-    from cachec.weights.formats.zipped import members
+def format_of(path: str, start: bytes) -> Known:
+    """The format of a file by its first bytes (``MAGIC``, where it has so many), then by its suffix.
 
-    names = list(members(opener.main))
-    if any(name.count("/") == 1 and name.endswith("/data.pkl") for name in names):
-        return reader("torch")(path, opener)
-    if all(name.endswith(".npy") for name in names):
-        return reader("npz")(path, opener)
-    raise CheckpointError(
-        f"{path}: a zip archive; expected numpy's (only .npy members) or PyTorch's (a data.pkl), found "
-        f"{', '.join(map(repr, names[:3]))}"
-    )
+    safetensors, which has no magic, where nothing tells. As a header of 64 MiB begins like a zip archive does, the
+    suffixes of what is no archive decide against that one.
+    """
+    for magic, known in _MAGICS.items():
+        if start.startswith(magic):
+            return known
+    suffix = _suffix(path)
+    by_name = _BY_SUFFIX.get(suffix)
+    zipped = start.startswith(_ZIP)
+    if by_name is not None and not (zipped and by_name.magics):
+        return by_name
+    if by_name is None and (suffix or not _begins_like_safetensors(start)):
+        offered = _offered_for(suffix, start)
+        if offered is not None:
+            return offered
+    return _ARCHIVE if zipped else SAFETENSORS
+
+
+def format_to_write(path: str, name: str | None = None) -> Known:
+    """The format in which a file of this name is written: what its suffix says, safetensors where it has none.
+
+    name: of the format, where the caller says so, whatever the suffix. Raises UsageError for what can't be written.
+    """
+    expected = f"expected {' or '.join(WRITTEN_SUFFIXES)}"
+    if name is not None:
+        chosen = next((known for known in FORMATS if known.name == name and known.writes), None)
+        if chosen is None:
+            names = " or ".join(repr(known.name) for known in FORMATS if known.writes)
+            raise UsageError(f"save: format expected {names}, found {name!r}")
+        return chosen
+    suffix = _suffix(path)
+    if not suffix:
+        return SAFETENSORS
+    by_name = _BY_SUFFIX.get(suffix) or _offered_for(suffix, b"")
+    if by_name is None:
+        raise UsageError(f"save: {path}: no format is known by {suffix}; {expected}, or say which: format=")
+    if not by_name.writes:
+        raise UsageError(f"save: {path}: {by_name.name} can be read and not written; {expected}")
+    return by_name
+
+
+def loaded(known: Known) -> Format:
+    """What reads files of a format. Raises PluginError where another package's can't be imported."""
+    from cachec.base.extensions import imported
+    from cachec.weights.formats.base import Format
+
+    found: Format = imported(f"the format {known.name!r}", known.target, "format", Format)
+    return found
+
+
+def writer(known: Known) -> WritableFormat:
+    """What writes files of a format. Raises UsageError where it can't, PluginError as ``loaded``."""
+    from cachec.base.extensions import imported
+    from cachec.weights.formats.base import WritableFormat
+
+    found = imported(f"the format {known.name!r}", known.target, "format", object)
+    if not isinstance(found, WritableFormat):
+        raise UsageError(f"save: the format {known.name} ({known.target}) can be read and not written")
+    return found
+
+
+def _suffix(path: str) -> str:
+    return os.path.splitext(path)[1].lower()
+
+
+def _begins_like_safetensors(start: bytes) -> bool:
+    return start[8:9] == b"{" and start[4:8] == bytes(4)
+
+
+@cache
+def _distributions() -> Distributions:
+    """One a process, because ``open_weights`` is a plain function; it looks at the folders again each time."""
+    from cachec.base.distributions import Distributions
+
+    return Distributions()
+
+
+def _offered_for(suffix: str, start: bytes) -> Known | None:
+    """The format of another package for such a file: by its first bytes, the longest magic first, then by suffix."""
+    offered: Mapping[str, str] = _distributions().plugin_entry_points(GROUP)
+    for name in sorted(offered, key=len, reverse=True):
+        if name.startswith("0x") and start[: len(name) // 2 - 1].hex() == name[2:].lower():
+            return Known(name, offered[name], ())
+    target = offered.get(suffix) if suffix else None
+    return None if target is None else Known(suffix, target, (suffix,), writes=True)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 import os
 import stat
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import msgspec
 from blake3 import blake3
@@ -16,8 +16,9 @@ from cachec.base import fsio
 from cachec.base.hashing import digest_bytes
 from cachec.errors import CheckpointError, WeightsChanged
 from cachec.weights.dtypes import SIZES
-from cachec.weights.formats.safetensors import Tensor
 from cachec.weights.sources import OpenedFile
+from cachec.weights.tensor import Tensor
+from cachec.weights.weight import Weight
 
 #: numpy's limit of dimensions.
 MAX_DIMENSIONS = 64
@@ -51,6 +52,38 @@ class Contents(msgspec.Struct, frozen=True, eq=False):
     values: tuple[Value, ...] = ()
     typed: bool = True
     checksums: Mapping[int, str] = {}
+
+
+class Plan(NamedTuple):
+    """One file to be written: its first bytes, where each weight goes (by offset, none over another), its size."""
+
+    path: str
+    head: bytes
+    places: tuple[tuple[Weight, int], ...]
+    size: int
+
+
+@runtime_checkable
+class Format(Protocol):
+    """What reads a format of checkpoints; a module with this function is one, and so is every module beside this."""
+
+    def read(self, path: str, opener: Opener) -> Contents:
+        """Where each tensor of the file ``opener.main`` lies, by looks at its structure only, validated in full.
+
+        path: absolute, as the user named it. Other files are opened by ``opener.beside``. Raises CheckpointError, which
+        ``opener.main.error`` and ``bad`` make, for whatever is malformed; no byte of a file may make it raise another.
+        """
+
+
+@runtime_checkable
+class WritableFormat(Protocol):
+    """What writes a format."""
+
+    def plan(self, path: str, weights: Sequence[Weight], metadata: Mapping[str, str]) -> Plan:
+        """What a file with these weights looks like; equal weights and metadata give equal plans.
+
+        weights: sorted by name. metadata: text to keep beside them. Raises UsageError for what the format can't hold.
+        """
 
 
 class File:

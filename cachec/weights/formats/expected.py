@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping
 from cachec.errors import CheckpointError, UsageError
 from cachec.model import WeightSpec
 from cachec.weights.dtypes import size_of
-from cachec.weights.formats.safetensors import Tensor
+from cachec.weights.formats.presharded import World
 from cachec.weights.manifest import Manifest
-from cachec.weights.presharded import World
+from cachec.weights.tensor import Tensor
 
 
 def manifest_of(specs: Mapping[str, WeightSpec] | Manifest) -> Manifest:

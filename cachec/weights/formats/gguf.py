@@ -21,7 +21,7 @@ import struct
 
 from cachec.errors import CheckpointError
 from cachec.weights.formats.base import Contents, File, Opener, refuse_overlaps, size_in_bytes, text_of
-from cachec.weights.formats.safetensors import Tensor
+from cachec.weights.tensor import Tensor
 
 _HEADER = struct.Struct("<4sIQQ")
 _U32 = struct.Struct("<I")

@@ -17,17 +17,24 @@ IREE's own parser refuses external entries; here their file is looked for in the
 from __future__ import annotations
 
 import struct
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from cachec.weights.formats.base import Contents, File, Opener, Value, size_in_bytes, text_of
-from cachec.weights.formats.safetensors import Tensor
+from cachec.errors import UsageError
+from cachec.weights.formats.base import Contents, File, Opener, Plan, Value, size_in_bytes, text_of
+from cachec.weights.tensor import Tensor
+from cachec.weights.weight import Weight
 
 _HEADER = struct.Struct("<4sHHQQQQ6Q")
 _ENTRY = struct.Struct("<QIQQQQQQ")
 _SPLAT = struct.Struct("<Q16sB")
 _DATA = struct.Struct("<QQ")
+_DATA_ENTRY = struct.Struct("<QIQQQQQQQQ")
 _EXTERNAL = struct.Struct("<QQQQ")
 _SKIP_TYPE, _SPLAT_TYPE, _DATA_TYPE, _EXTERNAL_TYPE = range(4)
+_ENTRY_ALIGNMENT = 16
+_DATA_ALIGNMENT = 64
+_FILE_ALIGNMENT = 4096
 _MAX_NAME = 1 << 16
 _MAX_ARCHIVES = 4096
 
@@ -160,3 +167,40 @@ def _splat(file: File, name: str, body: bytes, values: list[Value]) -> Tensor:
 
 def _vector(file: File, name: str, nbytes: int, offset: int, number: int = 0) -> Tensor:
     return Tensor("uint8", (nbytes,), size_in_bytes(file, name, "uint8", (nbytes,)), offset, number)
+
+
+def plan(path: str, weights: Sequence[Weight], metadata: Mapping[str, str]) -> Plan:
+    """An archive with the bytes that IREE's own writer makes: header at 0, entries at 96, each aligned to 16, names
+    without gaps, storage and every tensor aligned to 64, the file filled up to a multiple of 4096.
+
+    Raises UsageError for metadata, which the format has no place for.
+    """
+    if metadata:
+        raise UsageError("save: an IRPA archive keeps no metadata; leave it out, or use safetensors")
+    names = [weight.name.encode() for weight in weights]
+    size = _DATA_ENTRY.size
+    step = _up(size, _ENTRY_ALIGNMENT)
+    entries_at = _up(_HEADER.size, _ENTRY_ALIGNMENT)
+    # The table ends with its last entry, the names begin right there.
+    entries_size = step * (len(weights) - 1) + size if weights else 0
+    names_at = entries_at + entries_size
+    names_size = sum(map(len, names))
+    storage_at = _up(names_at + names_size, _DATA_ALIGNMENT)
+    table = bytearray()
+    places: list[tuple[Weight, int]] = []
+    name_at = end = 0
+    for weight, name in zip(weights, names, strict=True):
+        begin = _up(end, _DATA_ALIGNMENT)
+        end = begin + weight.nbytes
+        entry = (size, _DATA_TYPE, 0, name_at, len(name), 0, 0, _DATA_ALIGNMENT, begin, weight.nbytes)
+        table += bytes(-len(table) % _ENTRY_ALIGNMENT) + _DATA_ENTRY.pack(*entry)
+        name_at += len(name)
+        places.append((weight, storage_at + begin))
+    segments = (entries_at, entries_size, names_at, names_size, storage_at, end)
+    header = _HEADER.pack(b"IRPA", 0, 0, _HEADER.size, 0, 0, len(weights), *segments)
+    head = header.ljust(entries_at, b"\0") + bytes(table) + b"".join(names)
+    return Plan(path, head, tuple(places), _up(storage_at + end, _FILE_ALIGNMENT))
+
+
+def _up(offset: int, alignment: int) -> int:
+    return offset + -offset % alignment

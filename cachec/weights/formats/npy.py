@@ -1,8 +1,7 @@
-"""numpy's .npy and .npz (numpy/lib/_format_impl.py), mapped in place.
+"""numpy's .npy (numpy/lib/_format_impl.py), mapped in place.
 
     .npy    "\\x93NUMPY", u8 major, u8 minor, header length (u16 in version 1, u32 in 2 and 3), header, data
             header: a Python literal {'descr': '<f4', 'fortran_order': False, 'shape': (2, 3)}
-    .npz    a zip archive of .npy members; only stored ones (``numpy.savez``) are read, whatever their size
 
 The weight of a .npy is named like the file without its suffix. Refused, each with its way out: pickled objects,
 structured and untyped elements, big-endian values, column-major order in two or more dimensions, extra bytes.
@@ -14,8 +13,7 @@ import os
 
 from cachec.weights.dtypes import SIZES
 from cachec.weights.formats.base import Contents, File, Opener, size_in_bytes
-from cachec.weights.formats.safetensors import Tensor
-from cachec.weights.formats.zipped import members, stated_checksums
+from cachec.weights.tensor import Tensor
 
 _MAGIC = b"\x93NUMPY"
 #: numpy refuses to evaluate more (``max_header_size``).
@@ -35,22 +33,10 @@ _DESCR = {"b1": "bool"} | {
 def read(path: str, opener: Opener) -> Contents:
     """The array of a .npy file. Raises CheckpointError."""
     name = os.path.basename(path).removesuffix(".npy")
-    return Contents({name: _array(opener.main, name, 0, opener.main.size)})
+    return Contents({name: array_at(opener.main, name, 0, opener.main.size)})
 
 
-def read_npz(path: str, opener: Opener) -> Contents:
-    """The arrays of a .npz archive. Raises CheckpointError."""
-    tensors: dict[str, Tensor] = {}
-    stored = members(opener.main)
-    for member in stored.values():
-        name = member.name.removesuffix(".npy")
-        if not name or name == member.name:
-            raise opener.main.error(f"member {member.name!r}: expected only .npy members in an .npz")
-        tensors[name] = _array(opener.main, name, member.offset, member.nbytes)
-    return Contents(tensors, checksums=stated_checksums(opener.main, stored))
-
-
-def _array(file: File, name: str, start: int, available: int) -> Tensor:
+def array_at(file: File, name: str, start: int, available: int) -> Tensor:
     """The array that takes exactly ``available`` bytes from offset ``start``."""
     if available < 10:
         raise file.bad(name, "at least 10 bytes", f"{available}: truncated")

@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 from cachec.weights.dtypes import SIZES
 from cachec.weights.formats.base import Contents, File, Opener, Value, size_in_bytes, text_of
-from cachec.weights.formats.safetensors import Tensor
+from cachec.weights.tensor import Tensor
 
 #: TensorProto.DataType -> dtype.
 DTYPES = {

@@ -27,11 +27,14 @@ from typing import Annotated, Any
 import msgspec
 
 from cachec.base import fsio
-from cachec.errors import CheckpointError, WeightsChanged
-from cachec.model import ROW_MAJOR
-from cachec.weights.dtypes import PACKED, SAFETENSORS
+from cachec.errors import CheckpointError, UsageError, WeightsChanged
+from cachec.weights.dtypes import PACKED, SAFETENSORS, SIZES
+from cachec.weights.formats.base import Plan
+from cachec.weights.tensor import Tensor
+from cachec.weights.weight import Weight
 
-MAX_HEADER = 100_000_000
+_CODES = {dtype: code for code, (dtype, _) in SAFETENSORS.items()}
+_MAX_HEADER = 100_000_000
 _LENGTH = struct.Struct("<Q")
 _METADATA = "__metadata__"
 #: numpy's limit; more is refused here rather than when the weight is read.
@@ -43,22 +46,6 @@ START = 1 << 14
 #: The number -0. In JSON a number follows one of these characters, so the -0 of a name is none of them.
 _MINUS_ZERO = re.compile(rb"-0(?<=[\[:,\s]-0)")
 _KIND = operator.attrgetter("dtype", "shape")
-
-
-class Tensor(msgspec.Struct, frozen=True, gc=False):
-    """One tensor of a checkpoint: its type and where its bytes are.
-
-    file: the number of its file within the opened source; below 0 for bytes that no file holds (see
-    ``formats/base.py``). offset: from the start of that file, in bytes. layout: as in ``WeightSpec``.
-    """
-
-    dtype: str
-    shape: tuple[int, ...]
-    nbytes: int
-    offset: int
-    file: int = 0
-    shard: tuple[int, int] | None = None
-    layout: str = ROW_MAJOR
 
 
 class HeaderTensors(Mapping[str, Tensor]):
@@ -118,8 +105,8 @@ def header_bytes(path: str, fd: int, found: fsio.Identity, start: bytes) -> byte
     if len(start) < min(found.size, START):
         raise WeightsChanged(f"{path}: became shorter while it was opened")
     (length,) = _LENGTH.unpack_from(start)
-    if length > MAX_HEADER:
-        raise CheckpointError(f"{path}: header length expected at most {MAX_HEADER}, found {length}")
+    if length > _MAX_HEADER:
+        raise CheckpointError(f"{path}: header length expected at most {_MAX_HEADER}, found {length}")
     end = _LENGTH.size + length
     if end > found.size:
         raise CheckpointError(
@@ -334,3 +321,36 @@ def _check_cover(path: str, spans: list[tuple[int, int, str]], available: int) -
 
 def _bad(path: str, name: str, expected: str, found: str) -> CheckpointError:
     return CheckpointError(f"{path}: tensor {name!r}: expected {expected}, found {found}")
+
+
+def plan(path: str, weights: Sequence[Weight], metadata: Mapping[str, str]) -> Plan:
+    """A file with the tensors by item size, the largest first, then by name, as the official writer orders them; so
+    each offset is a multiple of its item size without holes. JSON without spaces, padded with spaces to 8.
+
+    Raises UsageError for types, names and sizes that the format has no place for.
+    """
+    for weight in weights:
+        if weight.dtype not in _CODES:
+            raise UsageError(f"save: weight {weight.name!r}: safetensors has no {weight.dtype}; use format='irpa'")
+        if weight.tensor.layout != "row-major":
+            raise UsageError(
+                f"save: weight {weight.name!r}: safetensors has no {weight.tensor.layout} blocks; use format='irpa', "
+                "which has no types, or values that are no blocks"
+            )
+        if weight.name == "__metadata__":
+            raise UsageError("save: safetensors reserves the name '__metadata__'; rename that weight")
+    header: dict[str, object] = {"__metadata__": dict(sorted(metadata.items()))} if metadata else {}
+    places: list[tuple[Weight, int]] = []
+    end = 0
+    for weight in sorted(weights, key=lambda weight: (-SIZES[weight.dtype], weight.name)):
+        begin, end = end, end + weight.nbytes
+        shape = list(weight.shape)
+        header[weight.name] = {"dtype": _CODES[weight.dtype], "shape": shape, "data_offsets": [begin, end]}
+        places.append((weight, begin))
+    text = msgspec.json.encode(header)
+    text += b" " * (-len(text) % 8)
+    if len(text) > _MAX_HEADER:
+        raise UsageError(f"save: {path}: the header may have {_MAX_HEADER} bytes, found {len(text)}; use shard_size=")
+    head = _LENGTH.pack(len(text)) + text
+    start = len(head)
+    return Plan(path, head, tuple((weight, start + begin) for weight, begin in places), start + end)

@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 from cachec.errors import CheckpointError
 from cachec.weights.dtypes import SIZES
 from cachec.weights.formats.base import Contents, File, Opener, size_in_bytes
-from cachec.weights.formats.safetensors import Tensor
 from cachec.weights.formats.zipped import Member, members, stated_checksums
+from cachec.weights.tensor import Tensor
 
 _MAX_PICKLE = 1 << 27
 _MAX_NODES = 1_000_000

@@ -17,7 +17,8 @@ import msgspec
 
 from cachec.weights.dtypes import SIZES
 from cachec.weights.formats.base import Contents, File, Opener, refuse_overlaps, size_in_bytes
-from cachec.weights.formats.safetensors import Tensor, decode_object, refuse_duplicates
+from cachec.weights.formats.safetensors import decode_object, refuse_duplicates
+from cachec.weights.tensor import Tensor
 
 _MAX_JSON = 100_000_000
 #: Names that older versions gave to types of today.

@@ -8,8 +8,8 @@ from cachec.base.hashing import FileDigests
 from cachec.errors import WeightError
 from cachec.weights.dtypes import SIZES
 from cachec.weights.formats.base import Value
-from cachec.weights.formats.safetensors import Tensor
 from cachec.weights.sources import Extent, FileSource, OpenedFile, Place, Ranges
+from cachec.weights.tensor import Tensor
 
 _BLOCK = 1 << 20
 

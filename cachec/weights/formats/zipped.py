@@ -27,6 +27,8 @@ _ZIP64, _ZIP64_COUNT = 0xFFFFFFFF, 0xFFFF
 #: A checksum that is stated for each member by itself.
 MEMBERS = "crc32:members"
 
+#: The attribute of MS-DOS.
+_FOLDER = 0x10
 _ENCRYPTED = 0x1 | 0x40 | 0x2000
 
 
@@ -55,7 +57,7 @@ def members(file: File) -> dict[str, Member]:
         if at + _CENTRAL.size > limit:
             raise file.error(f"{count} members expected in the directory, found {number}")
         fields = _CENTRAL.unpack(file.at(at, _CENTRAL.size, "the directory"))
-        signature, _, _, flags, method, _, _, crc, packed, size, names, extras, comments, disk, _, _, local = fields
+        signature, _, _, flags, method, _, _, crc, packed, size, names, extras, comments, disk, _, mode, local = fields
         what = f"member {number}"
         if signature != b"PK\1\2":
             raise file.error(f"{what}: expected b'PK\\x01\\x02' at offset {at}, found {signature!r}")
@@ -71,6 +73,8 @@ def members(file: File) -> dict[str, Member]:
                 f"{what}: expected stored bytes, found compressed ones, which can't be mapped; save it uncompressed "
                 "(numpy.savez instead of numpy.savez_compressed)"
             )
+        if mode & _FOLDER and size:
+            raise file.error(f"{what}: expected a file, found a folder with {size} bytes")  # some readers skip them
         if name in found:
             raise file.error(f"{what} twice")
         member = _local(file, name, text[:names], local, size, crc)

@@ -1,1 +1,1 @@
-"""Weights that the cache owns or fetches: revisions, side files, resolvers."""
+"""Weights that the cache owns or fetches: revisions, their intake into the store, resolvers."""

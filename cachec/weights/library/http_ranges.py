@@ -16,16 +16,14 @@ import re
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from cachec.base import fsio
 from cachec.errors import WeightError
+from cachec.weights.library.identifier import Identifier
 from cachec.weights.moving.copying import Progress
-
-if TYPE_CHECKING:
-    from cachec.weights.library.resolver import Identifier
 
 _CHUNK = 1 << 20
 _RANGE = re.compile(r"bytes (\d{1,18})-(\d{1,18})/(\d{1,18}|\*)")
@@ -66,7 +64,7 @@ class HttpResolver:
         self._sleep = sleep
 
     def fetch(self, identifier: Identifier, fd: int, state: Path, progress: Progress | None) -> None:
-        """See ``resolver.Resolver``. Raises WeightError where the server refuses, or nothing comes any more."""
+        """See ``identifier.Resolver``. Raises WeightError where the server refuses, or nothing comes any more."""
         barren, pause, last, reached = 0, 0.5, "", os.fstat(fd).st_size
         while barren < _ATTEMPTS:
             try:

@@ -1,34 +1,32 @@
-"""The store's own weights: one side file a tensor, addressed by content, and named revisions that say which belong.
+"""The store's own weights: each tensor an object of the store, and named revisions that say which belong together.
 
-    $CACHEC_DIR/weights/tensors/ab/<64 hex>    the bytes of one tensor; see ``sidefiles.py``
-                        revisions/, names/     see ``revisions.py``
-                        tmp/stage-<pid>-<hex>  a side file that is being written
+    $CACHEC_DIR/objects/ab/<64 hex>             the bytes of one tensor, as of any artifact; see ``store/objects.py``
+                weights/revisions/, names/      see ``revisions.py``
 
-Weights that share a tensor share its file. Owned means copied (or cloned by the file system); a hard link would let
-whoever has the other name write into it.
+What is equal is there once, whether weights or results of stages have it. Owned means copied (or cloned by the file
+system); a hard link would let whoever has the other name write into it.
 
-**Locks.** ``flock`` on the folder: shared while weights are added, exclusive while unused files are swept; so a sweep
-never sees a tensor without its revision. An open set holds a shared lock on its record, and what it names stays. The
-kernel drops the locks of who is killed.
+**What stays.** ``gc`` keeps what a record names. An addition leases what it finds and stores, until its record names
+it; an open set leases its revision. The kernel drops the leases of who is killed.
 
 **After a kill**, what an ``add`` had published is there and is not copied again; its one partial file, and tensors that
-no revision names, go with the next sweep.
+no revision names, go with a later ``gc``.
 """
 
 from __future__ import annotations
 
-import contextlib
-import os
 import time
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 from typing import NamedTuple
 
 from cachec.base import fsio
 from cachec.errors import CheckpointError, UsageError, WeightError, WeightsChanged
-from cachec.model import WeightSpec
-from cachec.weights.checksums import Damage, Placed, verify_files
-from cachec.weights.library.intake import Intake, side_files
+from cachec.model import Digest, WeightSpec
+from cachec.store.leases import Held
+from cachec.store.objects import Objects
+from cachec.store.store import Store
+from cachec.weights.library.checksums import Damage, Placed, verify_files
+from cachec.weights.library.intake import Intake
 from cachec.weights.library.revisions import (
     VERSION,
     Contents,
@@ -38,15 +36,13 @@ from cachec.weights.library.revisions import (
     Pointer,
     Record,
     Revisions,
+    Swept,
     check_name,
 )
-from cachec.weights.library.sidefiles import OwnedSource, digest_of, stamp
+from cachec.weights.library.source import OwnedSource
 from cachec.weights.moving.copying import Copier, Progress, room_for
 from cachec.weights.sets import WeightSet
 from cachec.weights.sources import FileSource, OpenedFile
-
-#: How long who adds waits for a sweep, in seconds.
-_PATIENCE = 60.0
 
 
 class Revision:
@@ -90,16 +86,6 @@ class Revision:
         return f"Revision({self.name!r}, {self.id[:16]}, {self.count} weights, {self.nbytes} bytes)"
 
 
-class Removed(NamedTuple):
-    """What a sweep removed. in_use: revisions that open sets keep. postponed: somebody is adding; sweep again later."""
-
-    revisions: tuple[str, ...] = ()
-    tensors: int = 0
-    nbytes: int = 0
-    in_use: tuple[str, ...] = ()
-    postponed: bool = False
-
-
 class Difference(NamedTuple):
     """How two revisions differ, by names. by: ``digest``, or ``specification`` where one of them is in place."""
 
@@ -129,22 +115,14 @@ class _Only(NamedTuple):
 
 
 class WeightStore:
-    """The weights in a folder. Objects of this class share nothing but the folder; any number may be used at once."""
+    """The weights of a store. Objects of this class share nothing but its folder; any number may be used at once."""
 
-    def __init__(
-        self,
-        folder: str | os.PathLike[str],
-        *,
-        fsync: bool = False,
-        clock: Callable[[], float] = time.time,
-    ) -> None:
-        """folder: ``$CACHEC_DIR/weights``; made when first written. fsync: flush each file and its name."""
-        self.folder = Path(folder)
-        self.tensors = self.folder / "tensors"
-        self._tmp = self.folder / "tmp"
-        self._fsync = fsync
+    def __init__(self, store: Store, *, clock: Callable[[], float] = time.time) -> None:
+        """store: has the bytes; names and records are in its folder ``weights``, which is made when first written."""
+        self.folder = store.folder / "weights"
+        self.objects = store.objects
         self._clock = clock
-        self._revisions = Revisions(self.folder, fsync=fsync)
+        self._revisions = Revisions(self.folder, self.objects.tmp, fsync=self.objects.fsync)
 
     # --- adding
 
@@ -165,29 +143,31 @@ class WeightStore:
         from now on. progress: called with bytes done and bytes in all; what is there already counts as done.
 
         Can be repeated after a kill or a full disk: tensors that were published are not copied again. Raises UsageError
-        (name taken or malformed; weights in memory with own=False), OSError (disk full), WeightsChanged.
+        (name taken or malformed; weights in memory with own=False), OSError or StoreFault (disk full), WeightsChanged.
         """
         check_name(name)
-        with self._adding():
+        objects = self.objects.leasing()
+        try:
             before = self._revisions.pointer(name)
             only = None if before is None or replace else _Only(name, self._revisions.contents(before.revision))
             if only is not None:
                 only.check(weights.spec_digest == only.contents.layout.spec_digest)
-            record = self._copied(weights, progress, only) if own else self._in_place(weights)
-            revision = self._revisions.add(record)
+            record = self._copied(objects, weights, progress, only) if own else self._in_place(weights)
+            revision = self._revisions.add(record, objects.leases)
             if before is not None and before.revision == revision:
                 return self._revision(before)
             if only is not None:
                 only.check(False)
             pointer = Pointer(VERSION, name, revision, self._clock(), source, own, len(weights), weights.nbytes)
             self._revisions.point(pointer)
+        finally:
+            objects.release()  # from here on the record keeps them
         return self._revision(pointer)
 
-    def _copied(self, weights: WeightSet, progress: Progress | None, only: _Only | None) -> Record:
-        check = only.check_digest if only is not None else None
+    def _copied(self, objects: Objects, weights: WeightSet, progress: Progress | None, only: _Only | None) -> Record:
         with Copier(progress, weights.nbytes) as copier:
-            intake = Intake(self.tensors, self._tmp, copier, fsync=self._fsync, check=check)
-            with room_for(self.folder, "what is copied so far stays: make room, and add the same again"):
+            intake = Intake(objects, copier, only.check_digest if only is not None else None)
+            with room_for(self.folder.parent, "what is copied so far stays: make room, and add the same again"):
                 owned = tuple(OwnedTensor(weight.spec, intake.own(weight)) for weight in weights.values())
         return Record(VERSION, owned=owned)
 
@@ -214,13 +194,12 @@ class WeightStore:
         damaged), WeightsChanged (a file in place is not what was added).
         """
         revision = self._revisions.resolve(name)
-        use = self._revisions.use(revision)
+        objects = self.objects.leasing()
+        self._revisions.lease(revision, objects.leases)
         contents = self._revisions.contents(revision)
-        if contents.record.files:
-            use.close()  # there is nothing of ours to keep
-            files = tuple(_reopened(file) for file in contents.record.files)
-            return WeightSet(contents.layout, FileSource(files))
-        return WeightSet(contents.layout, OwnedSource(self.tensors, revision, contents.digests, use))
+        if contents.record.files:  # there is nothing of ours to keep
+            return WeightSet(contents.layout, FileSource(tuple(map(_reopened, contents.record.files))))
+        return WeightSet(contents.layout, OwnedSource(objects, revision, contents.refs))
 
     def show(self, name: str) -> Revision:
         """What a name stands for. Raises WeightError where there is none."""
@@ -252,97 +231,53 @@ class WeightStore:
         )
 
     def verify(self, name: str, progress: Progress | None = None) -> tuple[Damage, ...]:
-        """Hash every side file of a revision. Of weights in place: look whether the files are as they were added, and
+        """Hash every object of a revision. Of weights in place: look whether the files are as they were added, and
         hash those of which the checkpoint states a checksum.
 
-        What is damaged loses its seal, so that it is refused when used and written anew by the next ``add``.
+        What is damaged is removed, so that it is refused when used and written anew by the next ``add``.
         """
         revision = self._revisions.resolve(name)
-        use = self._revisions.use(revision)
+        objects = self.objects.leasing()
+        self._revisions.lease(revision, objects.leases)
         try:
             contents = self._revisions.contents(revision)
             if contents.record.files:
                 return _changed_files(contents, progress)
             return tuple(self._damages(contents, progress))
         finally:
-            use.close()
+            objects.release()
 
     def _damages(self, contents: Contents, progress: Progress | None) -> Iterator[Damage]:
-        total, done = sum(nbytes for _, nbytes in contents.digests), 0
-        for digest, nbytes in contents.digests:
-            path = self._path(digest)
-            try:
-                found = digest_of(path)
-                detail = "" if found == digest else f"its bytes have the digest {found}"
-                if detail:
-                    stamp(path, time.time_ns())
-            except FileNotFoundError:
-                detail = "it is gone"
-            except OSError as error:
-                detail = f"it can't be read: {error.strerror}"
+        total, done = sum(ref.size for ref in contents.refs), 0
+        for ref in contents.refs:
+            detail = self.objects.verify(ref)
             if detail:
-                yield Damage(str(path), _users(contents, digest), detail)
-            done += nbytes
+                yield Damage(self.objects.place(ref.digest), _users(contents, ref.digest), detail)
+            done += ref.size
             if progress is not None:
                 progress(done, total)
 
     # --- removing
 
-    def remove(self, name: str) -> Removed:
-        """Forget a name, and remove what nothing needs any more. Raises WeightError where there is none of it."""
+    def remove(self, name: str) -> None:
+        """Forget a name; what nothing needs then goes with the next ``gc``. Raises WeightError where there is none."""
         check_name(name)
         self._revisions.unpoint(name)
-        return self.sweep()
 
-    def sweep(self) -> Removed:
-        """Remove what no name stands for and no open set uses: revisions, tensors, partial files.
+    def sweep(self, held: Held) -> Swept:
+        """For ``gc``: remove revisions that no name stands for and no process holds. Raises WeightError, OSError."""
+        return self._revisions.sweep(held)
 
-        Raises WeightError where a record can't be read: nothing is removed while it is unknown what is needed.
+    def needed(self, on_damaged: Callable[[str], None]) -> frozenset[Digest]:
+        """For ``gc``: everything that revisions may name. on_damaged: told of a record that may have named more.
+
+        Raises StoreFault.
         """
-        try:
-            with fsio.folder_locked(self.folder, exclusive=True, seconds=0):
-                return self._sweep()
-        except FileNotFoundError:
-            return Removed()
-        except BlockingIOError:
-            return Removed(postponed=True)
-
-    def _sweep(self) -> Removed:
-        self._clean()
-        named = {pointer.revision for pointer in self._revisions.pointers()}
-        loose = [revision for revision in self._revisions.ids() if revision not in named]
-        # All that stays is read before anything goes.
-        needed = {revision: self._revisions.contents(revision).digests for revision in self._revisions.ids()}
-        gone = tuple(revision for revision in loose if self._revisions.sweep(revision))
-        used = {digest for revision, digests in needed.items() if revision not in gone for digest, _ in digests}
-        tensors = nbytes = 0
-        for path, digest, found in side_files(self.tensors):
-            if digest not in used:
-                os.unlink(path)
-                tensors += 1
-                nbytes += found.st_size
-        return Removed(gone, tensors, nbytes, tuple(revision for revision in loose if revision not in gone))
-
-    def _clean(self) -> None:
-        """Remove what killed processes left; only while nobody adds."""
-        if self._tmp.is_dir():
-            for path in self._tmp.iterdir():
-                path.unlink()
-
-    @contextlib.contextmanager
-    def _adding(self) -> Iterator[None]:
-        fsio.make_dir(self._tmp)
-        fsio.make_dir(self.tensors)
-        with contextlib.suppress(BlockingIOError), fsio.folder_locked(self.folder, exclusive=True, seconds=0):
-            self._clean()
-        with fsio.folder_locked(self.folder, exclusive=False, seconds=_PATIENCE):
-            yield
+        with fsio.faults(f"reading {self._revisions.records}"):
+            return self._revisions.needed(on_damaged)
 
     def _revision(self, pointer: Pointer) -> Revision:
         return Revision(pointer, lambda: self._revisions.contents(pointer.revision))
-
-    def _path(self, digest: str) -> Path:
-        return self.tensors / digest[:2] / digest
 
 
 def _users(contents: Contents, digest: str) -> tuple[str, ...]:
@@ -400,4 +335,4 @@ def _changed_files(contents: Contents, progress: Progress | None) -> tuple[Damag
     return (*damages, *verify_files(same, placed, progress).damages)
 
 
-__all__ = ["Damage", "Difference", "Removed", "Revision", "WeightError", "WeightStore"]
+__all__ = ["Damage", "Difference", "Revision", "WeightError", "WeightStore"]

@@ -1,12 +1,5 @@
 """Weights from elsewhere: an identifier is fetched once by the resolver of its scheme, checked, and then owned.
 
-An identifier is a URL whose fragment states what must come out, as ``key=value`` pairs joined by ``&``:
-
-    https://example.org/model.safetensors#sha256=<64 hex>&size=268435456
-
-``blake3`` or ``sha256`` is required, for a URL says nothing about content; ``size``, in bytes, ends a wrong download
-early. A package offers further schemes through the entry-point group ``cachec.resolvers``: ``scheme = module:object``.
-
 A download goes to ``$CACHEC_DIR/weights/fetched/<32 hex>/``, named by the identifier:
 
     part          what has arrived; locked by who fetches, continued by the next
@@ -20,21 +13,20 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import hashlib
-import importlib
 import os
-import re
 import shutil
-import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple, Protocol, runtime_checkable
 
 from blake3 import blake3
 
 from cachec.base import fsio
+from cachec.base.extensions import imported
 from cachec.base.hashing import digest_bytes
-from cachec.errors import CheckpointError, PluginError, UsageError, WeightError
+from cachec.errors import CheckpointError, UsageError, WeightError
+from cachec.weights.library.http_ranges import HttpResolver
+from cachec.weights.library.identifier import Identifier, Resolver
 from cachec.weights.library.owned import Revision, WeightStore
 from cachec.weights.moving.copying import Progress
 from cachec.weights.sets import open_weights
@@ -45,101 +37,35 @@ GROUP = "cachec.resolvers"
 #: Seconds without a new byte after which a download is given up.
 _ABANDONED = 7 * 86400.0
 
-_HEX = re.compile(r"[0-9a-f]{64}")
-_URL = re.compile(r"(?P<scheme>[a-z][a-z0-9+.-]*)://[^#\s]+/(?P<file>[^/#?\s]+)(\?[^#\s]*)?")
-_SAFE_FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,199}")
-
-
-class Identifier(NamedTuple):
-    """What is to be fetched. algorithm: ``blake3`` or ``sha256``. digest: of all bytes. size: in bytes, if known."""
-
-    text: str
-    scheme: str
-    url: str
-    file: str
-    algorithm: str
-    digest: str
-    size: int | None
-
-    @staticmethod
-    def parse(text: str) -> Identifier:
-        """Raises UsageError saying what an identifier looks like."""
-        url, _, fragment = text.partition("#")
-        match = _URL.fullmatch(url)
-        stated = dict(pair.partition("=")[::2] for pair in fragment.split("&"))
-        algorithm = next((known for known in ("blake3", "sha256") if known in stated), "")
-        digest, size = stated.pop(algorithm, ""), stated.pop("size", "")
-        fine = match and _SAFE_FILE.fullmatch(match["file"]) and _HEX.fullmatch(digest) and not stated
-        if match is None or not fine or (size and not (size.isascii() and size.isdigit())):
-            raise UsageError(
-                "an identifier of weights expected as <scheme>://<host>/<path>/<file>#sha256=<64 hex digits>, or "
-                f"#blake3=..., with &size=<bytes> where it is known; found {text!r}"
-            )
-        return Identifier(text, match["scheme"], url, match["file"], algorithm, digest, int(size) if size else None)
-
-
-@runtime_checkable
-class Resolver(Protocol):
-    """Brings the bytes of an identifier here."""
-
-    def fetch(self, identifier: Identifier, fd: int, state: Path, progress: Progress | None) -> None:
-        """Make the open file ``fd`` hold all bytes.
-
-        It may hold the beginning already; ``state`` is a file for whatever tells whether that is of the same version.
-        No more than ``identifier.size`` bytes are written, if that is known. The content is checked by the caller.
-        Raises OSError or WeightError; what has arrived stays for the next call.
-        """
-
 
 class Resolvers:
     """Resolvers by scheme."""
 
-    def __init__(self, resolvers: Mapping[str, Resolver]) -> None:
+    def __init__(self, resolvers: Mapping[str, Resolver], offered: Mapping[str, str] | None = None) -> None:
+        """offered: as for ``discovered``."""
         self._resolvers = dict(resolvers)
+        self._offered = dict(offered or {})
 
     @classmethod
     def discovered(cls, entry_points: Mapping[str, str]) -> Resolvers:
         """The shipped ones (``http``, ``https``) and those of other packages, which win a scheme.
 
-        entry_points: scheme -> ``module:object`` of the group ``cachec.resolvers``. An object is imported when it is
-        first needed; one that can't be is a PluginError then.
+        entry_points: scheme -> ``module:object`` of the group ``cachec.resolvers``. An object is imported when its
+        scheme is first asked for; one that can't be is a PluginError then.
         """
-        from cachec.weights.library.http_ranges import HttpResolver
-
         shipped = HttpResolver()
-        found: dict[str, Resolver] = {"http": shipped, "https": shipped}
-        return cls(found | {scheme: _Deferred(scheme, target) for scheme, target in entry_points.items()})
+        return cls({"http": shipped, "https": shipped}, entry_points)
 
     def of(self, scheme: str) -> Resolver:
-        """The resolver of a scheme. Raises UsageError where there is none."""
+        """The resolver of a scheme. Raises UsageError where there is none, PluginError where it can't be imported."""
+        target = self._offered.get(scheme)
+        if target is not None:
+            self._resolvers[scheme] = imported(f"the resolver of {scheme!r}", target, "resolver", Resolver)
+            del self._offered[scheme]
         found = self._resolvers.get(scheme)
         if found is None:
-            known = ", ".join(sorted(self._resolvers)) or "none"
+            known = ", ".join(sorted(self._resolvers | self._offered)) or "none"
             raise UsageError(f"no resolver for {scheme!r} (there are: {known}); install the package that offers it")
-        return found
-
-
-class _Deferred:
-    """A resolver of another package, imported when used."""
-
-    def __init__(self, scheme: str, target: str) -> None:
-        self._scheme = scheme
-        self._target = target
-
-    def fetch(self, identifier: Identifier, fd: int, state: Path, progress: Progress | None) -> None:
-        self._load().fetch(identifier, fd, state, progress)
-
-    def _load(self) -> Resolver:
-        module, _, attribute = self._target.partition(":")
-        try:
-            found = getattr(importlib.import_module(module), attribute or "resolver")
-        except (ImportError, AttributeError) as error:
-            raise PluginError(
-                f"the resolver of {self._scheme!r} ({self._target}) can't be loaded: {error}. Repair or uninstall the "
-                f"package that offers it; this Python is {sys.executable}"
-            ) from error
-        if not isinstance(found, Resolver):
-            raise PluginError(f"the resolver of {self._scheme!r} ({self._target}) has no method fetch")
         return found
 
 

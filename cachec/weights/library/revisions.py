@@ -3,18 +3,20 @@
     names/<name>.json           a pointer: replaced or removed as a whole; ``/`` in a name is written ``%2F``
     revisions/<64 hex>.json     a record, immutable, named by the BLAKE3 of its bytes; so equal weights are one revision
 
-A record says which tensors there are, by name: either as digests of side files (``owned``), or as places in files that
-are the user's (``files``) with the state in which these were. All JSON; what is malformed, or of another version, is an
-error, and then nothing is swept.
+A record says which tensors there are, by name: either as digests of objects of the store (``owned``), or as places in
+files that are the user's (``files``) with the state in which these were. All JSON; what is malformed, or of another
+version, is an error, and then nothing is swept.
+
+``flock`` on ``revisions`` orders what uses a record (shared) against what removes records (exclusive), as in the store:
+who opens or adds one leases it first, as ``gc`` looks at the leases before it removes one.
 """
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, NamedTuple, TypeVar
@@ -24,16 +26,18 @@ import msgspec
 from cachec.base import fsio
 from cachec.base.hashing import digest_bytes
 from cachec.errors import UsageError, WeightError
-from cachec.model import Digest, WeightSpec
-from cachec.weights.formats.safetensors import Tensor
-from cachec.weights.layout import Layout
-from cachec.weights.memory import checked_tensor, stated_ties
+from cachec.model import ArtifactRef, Digest, WeightSpec
+from cachec.store.leases import Held, Leases
+from cachec.weights.layout import Layout, stated_ties
+from cachec.weights.tensor import Tensor, checked_tensor
 
 VERSION = 1
 MAX_NAME = 120
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+@=-]*(/[A-Za-z0-9][A-Za-z0-9._+@=-]*)*")
 _PREFIX = re.compile(r"[0-9a-f]{4,64}")
+_DIGEST = re.compile(rb"[0-9a-f]{64}")
 _SUFFIX = ".json"
+_DAMAGED = "damaged: its bytes are not those that its name says; add the weights again"
 
 T = TypeVar("T", bound="Pointer | Record")
 
@@ -45,7 +49,7 @@ class _Versioned(msgspec.Struct):
 
 
 class OwnedTensor(msgspec.Struct, frozen=True, gc=False):
-    """A weight whose bytes are the side file of that digest."""
+    """A weight whose bytes are the object of that digest."""
 
     spec: WeightSpec
     digest: Digest
@@ -100,12 +104,12 @@ class Pointer(msgspec.Struct, frozen=True):
 class Contents(NamedTuple):
     """A record that was checked.
 
-    layout: ``Tensor.file`` is a number in ``digests`` (owned) or in ``record.files``. digests: (digest, bytes), sorted.
+    layout: ``Tensor.file`` is a number in ``refs`` (owned) or in ``record.files``. refs: sorted.
     """
 
     record: Record
     layout: Layout
-    digests: tuple[tuple[str, int], ...]
+    refs: tuple[ArtifactRef, ...]
 
     @property
     def by_name(self) -> Mapping[str, str]:
@@ -113,29 +117,26 @@ class Contents(NamedTuple):
         return MappingProxyType({tensor.spec.name: tensor.digest for tensor in self.record.owned})
 
 
-class Use:
-    """A shared lock on a record: nobody sweeps what it names while this is open."""
+class Swept(NamedTuple):
+    """What a sweep of the records did.
 
-    def __init__(self, fd: int) -> None:
-        self._fd = fd
+    removed, in_use: revisions without a name that are gone, and that processes hold. loose: objects that the removed
+    ones had named.
+    """
 
-    def close(self) -> None:
-        """Let go. May be called twice."""
-        fd, self._fd = self._fd, -1
-        if fd >= 0:
-            os.close(fd)
-
-    def __del__(self) -> None:
-        self.close()
+    removed: tuple[str, ...] = ()
+    in_use: tuple[str, ...] = ()
+    loose: frozenset[Digest] = frozenset()
 
 
 class Revisions:
-    """Names and records in a folder. Takes no lock of the store; who changes something holds it."""
+    """Names and records in a folder."""
 
-    def __init__(self, folder: str | os.PathLike[str], *, fsync: bool) -> None:
-        self.names = Path(folder) / "names"
-        self.records = Path(folder) / "revisions"
-        self._tmp = Path(folder) / "tmp"
+    def __init__(self, folder: Path, tmp: Path, *, fsync: bool) -> None:
+        """tmp: where files are written first, on the same file system."""
+        self.names = folder / "names"
+        self.records = folder / "revisions"
+        self._tmp = tmp
         self._fsync = fsync
         self._known: dict[str, Contents] = {}
 
@@ -206,53 +207,78 @@ class Revisions:
         except FileNotFoundError:
             raise WeightError(f"revision {revision[:16]} is gone: {path} is not there") from None
         if digest_bytes(data) != revision:
-            raise WeightError(f"{path}: damaged: its bytes are not those that its name says; add the weights again")
+            raise WeightError(f"{path}: {_DAMAGED}")
         contents = self._known[revision] = _checked(path, _decoded(path, data, Record))
         return contents
 
-    def add(self, record: Record) -> str:
-        """Store a record; its revision."""
+    def add(self, record: Record, leases: Leases) -> str:
+        """Store a record, and lease it; its revision. Raises OSError, StoreFault."""
         data = msgspec.json.encode(record)
         revision = digest_bytes(data)
         path = self._record_path(revision)
-        try:
-            if path.read_bytes() == data:
-                return revision
-        except FileNotFoundError:
-            pass  # the usual case: it is new
-        self._write(path, data)
+        fsio.make_dir(self.records)
+        with fsio.folder_locked(self.records, exclusive=False):
+            leases.take((revision,), strict=True)
+            try:
+                if path.read_bytes() == data:
+                    return revision
+            except FileNotFoundError:
+                pass  # the usual case: it is new
+            self._write(path, data)
         return revision
 
-    def use(self, revision: str) -> Use:
-        """Keep a revision from being swept. Raises WeightError where it is gone."""
-        path = self._record_path(revision)
-        while True:
-            try:
-                fd = fsio.open_read(path)
-            except FileNotFoundError:
-                raise WeightError(f"revision {revision[:16]} is gone; it was removed meanwhile") from None
-            use = Use(fd)
-            fcntl.flock(fd, fcntl.LOCK_SH)
-            if _leads_to(path, fd):  # else it was swept, or written anew, between the open and the lock
-                return use
-            use.close()
-
-    def sweep(self, revision: str) -> bool:
-        """Remove a record that no name stands for, unless somebody uses it; whether it is gone."""
-        path = self._record_path(revision)
-        fd = fsio.open_read(path)
+    def lease(self, revision: str, leases: Leases) -> None:
+        """Keep a revision, and what it names, from ``gc``. Raises WeightError where it is gone."""
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            os.unlink(path)
-        except BlockingIOError:
-            return False
-        finally:
-            os.close(fd)
-        self._known.pop(revision, None)
-        return True
+            with fsio.folder_locked(self.records, exclusive=False):
+                leases.take((revision,))
+                self._record_path(revision).lstat()
+        except FileNotFoundError:
+            raise WeightError(f"revision {revision[:16]} is gone; it was removed meanwhile") from None
+
+    def needed(self, on_damaged: Callable[[str], None]) -> frozenset[Digest]:
+        """Everything that the records may name, also those of another version. on_damaged: told of one that is not
+        what it was: what that needs is not all known.
+        """
+        found: set[Digest] = set()
+        for revision in self.ids():
+            path = self._record_path(revision)
+            with contextlib.suppress(FileNotFoundError):
+                data = path.read_bytes()
+                found.update(_named_in(data))
+                if digest_bytes(data) != revision:
+                    on_damaged(f"{path}: {_DAMAGED}")
+        return frozenset(found)
+
+    def sweep(self, held: Held) -> Swept:
+        """Remove the records that no name stands for and no process holds. Raises WeightError where a name can't be
+        read, OSError.
+        """
+        removed: list[str] = []
+        in_use: list[str] = []
+        loose: set[Digest] = set()
+        try:
+            with fsio.folder_locked(self.records, exclusive=True):
+                held.look()
+                named = {pointer.revision for pointer in self.pointers()}
+                for revision in self.ids():
+                    if revision in named:
+                        continue
+                    if revision in held:
+                        in_use.append(revision)
+                        continue
+                    path = self._record_path(revision)
+                    loose.update(_named_in(path.read_bytes()))
+                    os.unlink(path)
+                    self._known.pop(revision, None)
+                    removed.append(revision)
+        except FileNotFoundError:
+            return Swept()  # there was never any
+        return Swept(tuple(removed), tuple(in_use), frozenset(loose))
 
     def _write(self, path: Path, data: bytes) -> None:
         fsio.make_dir(path.parent)
+        fsio.make_dir(self._tmp)
         with fsio.Staging(self._tmp) as staged:
             staged.write(data)
             staged.commit(path, mode=0o444, fsync=self._fsync)
@@ -284,11 +310,9 @@ def _listed(folder: Path) -> list[str]:
         return []
 
 
-def _leads_to(path: Path, fd: int) -> bool:
-    try:
-        return fsio.identity(path)[:2] == fsio.identity(fd)[:2]
-    except FileNotFoundError:
-        return False
+def _named_in(data: bytes) -> Iterator[Digest]:
+    """Everything in a record that may be the digest of an object, whatever its version is."""
+    return map(bytes.decode, _DIGEST.findall(data))
 
 
 def _decoded(path: Path, data: bytes, kind: type[T]) -> T:
@@ -314,14 +338,14 @@ def _checked(path: Path, record: Record) -> Contents:
     try:
         for tensor in record.owned:
             tensors[tensor.spec.name] = checked_tensor(
-                tensor.spec.name, tensor.spec, sizes[tensor.digest], "its side file", numbers[tensor.digest]
+                tensor.spec.name, tensor.spec, sizes[tensor.digest], "its object", numbers[tensor.digest]
             )
         for placed in record.placed:
             tensors[placed.spec.name] = _placed(placed, record.files)
         layout = Layout(tensors).tied(stated_ties(entry.spec for entry in entries))
     except UsageError as error:
         raise WeightError(f"{path}: {error}") from error
-    return Contents(record, layout, tuple((digest, sizes[digest]) for digest in numbers))
+    return Contents(record, layout, tuple(ArtifactRef(digest, sizes[digest]) for digest in numbers))
 
 
 def _placed(placed: PlacedTensor, files: tuple[PlacedFile, ...]) -> Tensor:

@@ -30,6 +30,7 @@ from typing import NamedTuple
 from cachec.base import fsio
 from cachec.base.hashing import FileDigests, Hasher
 from cachec.errors import WeightsChanged
+from cachec.weights.formats.base import Plan
 from cachec.weights.moving.copying import Copied, Copier, room_for, source_of
 from cachec.weights.sources import Extent, OpenedFile
 from cachec.weights.weight import Weight
@@ -42,15 +43,6 @@ _SUFFIX = re.compile(r"\d+-[0-9a-f]{16}")
 _BOOT = "/proc/sys/kernel/random/boot_id"
 #: Where slots behind the end of a file cost no zeros in between.
 _SPARSE = fsio.TRACKED_FILESYSTEMS | {"tmpfs", "overlay", "nfs", "nfs4"}
-
-
-class Plan(NamedTuple):
-    """One file: its first bytes, where each weight goes (by offset, none over another), and how long it is."""
-
-    path: str
-    head: bytes
-    places: tuple[tuple[Weight, int], ...]
-    size: int
 
 
 class Staged:

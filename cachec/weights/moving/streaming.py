@@ -13,28 +13,26 @@ import queue
 import threading
 import weakref
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cachec.base import fsio
 from cachec.base.hashing import FileDigests
 from cachec.errors import CachecError, UsageError
-from cachec.weights.formats.safetensors import Tensor
-from cachec.weights.sources import Extent, Origin, Place, Source
+from cachec.weights.handles import Handles
+from cachec.weights.sources import Ranges, Source
+from cachec.weights.tensor import Tensor
 from cachec.weights.weight import Weight
-from cachec.weights.wrapping import ComposedSource
-
-if TYPE_CHECKING:
-    from cachec.weights.sets import WeightSet
+from cachec.weights.wrapping import ComposedSource, RelayedSource
 
 
-def stream(weights: WeightSet, read_ahead: int = 1) -> Iterator[Weight]:
+def stream(weights: Handles, read_ahead: int = 1) -> Iterator[Weight]:
     """The weights in the order of their files; see ``WeightSet.stream``."""
     if read_ahead not in {0, 1}:
         raise UsageError(f"stream: read_ahead expected 0 or 1, found {read_ahead!r}: two tensors are in memory at most")
     return _hand_over(weights, _in_file_order(weights), is_ahead=read_ahead == 1)
 
 
-def _hand_over(weights: WeightSet, order: list[Weight], *, is_ahead: bool) -> Iterator[Weight]:
+def _hand_over(weights: Handles, order: list[Weight], *, is_ahead: bool) -> Iterator[Weight]:
     reader = _Reader(max((each.nbytes for each in order if _is_buffered(each)), default=0))
     try:
         for number, weight in enumerate(order):
@@ -48,7 +46,7 @@ def _hand_over(weights: WeightSet, order: list[Weight], *, is_ahead: bool) -> It
                 _drop_pages(weight)
             else:
                 yield Weight(weight.name, weights.layout, buffered, weight.name)
-                buffered.finish()
+                buffered.release()  # its turn is over: let the memory go
     finally:
         reader.close()
 
@@ -58,7 +56,7 @@ def _is_buffered(weight: Weight) -> bool:
     return weight.nbytes > 0 and source.copies(there, weight.tensor)
 
 
-def _in_file_order(weights: WeightSet) -> list[Weight]:
+def _in_file_order(weights: Handles) -> list[Weight]:
     """The handles by source, file and offset: the order with the fewest seeks."""
     numbers: dict[int, int] = {}
 
@@ -83,46 +81,34 @@ def _drop_pages(weight: Weight) -> None:
         mapped.madvise(mmap.MADV_DONTNEED, start, extent.offset + extent.nbytes - start)
 
 
-class _BufferedSource(Source):
+class _BufferedSource(RelayedSource):
     """A weight whose bytes were read into memory; once they are given away or its turn is over, the weight as it was"""
 
     def __init__(self, weight: Weight, data: memoryview) -> None:
         self._weight = weight
         self._data: memoryview | None = data
 
+    def within(self, name: str) -> tuple[Source, str]:
+        return self._weight.within()
+
     def expose(self, name: str, tensor: Tensor, digests: FileDigests | None) -> None:
         if self._data is None:
-            source, there = self._weight.within()
-            source.expose(there, self._weight.tensor, digests)
-
-    def digest(self, name: str, tensor: Tensor, digests: FileDigests | None) -> str:
-        source, there = self._weight.within()
-        return source.digest(there, tensor, digests)
+            super().expose(name, self._weight.tensor, digests)
 
     def view(self, name: str, tensor: Tensor) -> memoryview:
         data = self._data
-        if data is None:
-            source, there = self._weight.within()
-            return source.view(there, tensor)
-        return self._part(data, tensor).toreadonly()
+        return super().view(name, tensor) if data is None else self._part(data, tensor).toreadonly()
 
     def private(self, name: str, tensor: Tensor) -> memoryview:
         data, self._data = self._data, None
-        if data is None:
-            source, there = self._weight.within()
-            return source.private(there, tensor)
-        return self._part(data, tensor)  # given away: who writes into it changes what nobody else has
+        # Given away: who writes into it changes what nobody else has.
+        return super().private(name, tensor) if data is None else self._part(data, tensor)
 
-    def place(self, name: str, tensor: Tensor) -> Place | None:
-        source, there = self._weight.within()
-        return source.place(there, tensor)
+    def copies(self, name: str, tensor: Tensor) -> bool:
+        return self._data is None and super().copies(name, tensor)
 
-    def extent(self, name: str, tensor: Tensor) -> Extent | None:
-        source, there = self._weight.within()
-        return source.extent(there, tensor)
-
-    def origin(self, name: str) -> Origin | None:
-        return self._weight.origin()
+    def ranges(self, name: str, tensor: Tensor) -> Ranges | None:
+        return super().ranges(name, tensor) if self._data is None else None
 
     def changed(self) -> str | None:
         return self._weight.within()[0].changed()
@@ -131,10 +117,6 @@ class _BufferedSource(Source):
         return self._weight.within()[0].state()
 
     def release(self) -> None:
-        self._data = None
-
-    def finish(self) -> None:
-        """Its turn is over: let the memory go."""
         self._data = None
 
     def _part(self, data: memoryview, tensor: Tensor) -> memoryview:

@@ -53,14 +53,14 @@ def base(project: Any) -> Any:
 
 def test_parts_name_what_was_reached(base: Any) -> None:
     key = base.key()
-    assert [part.name for part in key.parts] == [
+    assert [part.label for part in key.parts] == [
         "code/deep.offset",
         "code/helpers.scale",
         "code/helpers.scale.<default>/by",
         "code/main.SIZE",
         "code/main.stage",
     ]
-    details = {part.name: part.detail for part in key.parts}
+    details = {part.label: part.detail for part in key.parts}
     assert details["code/helpers.scale"] == "helpers.py:4"
     assert details["code/main.SIZE"] == "4"
     assert key.distributions == frozenset()
@@ -239,7 +239,7 @@ def test_closure_values_and_functions(project: Any) -> None:
     digest = {name: project.keys.of(getattr(main, name)).digest for name in "abcd"}
     assert len({digest["a"], digest["b"], digest["c"]}) == 3
     assert digest["a"] == digest["d"]
-    assert "code/main.make.<locals>.stage.<closure>/k" in {part.name for part in project.keys.of(main.a).parts}
+    assert "code/main.make.<locals>.stage.<closure>/k" in {part.label for part in project.keys.of(main.a).parts}
     main.a.__closure__[1].cell_contents = 9
     assert project.keys.of(main.a).digest != digest["a"]
 
@@ -593,7 +593,7 @@ def test_weights_in_a_module_that_registers_are_not_refused(project: Any, weight
     )
     main = project.load()
     main.weights = weights()
-    assert "code/main" in {part.name for part in project.keys.of(main.stage).parts}
+    assert "code/main" in {part.label for part in project.keys.of(main.stage).parts}
 
 
 def test_a_registry_follows_what_it_holds(project: Any) -> None:
@@ -679,7 +679,7 @@ def test_the_standard_library_adds_nothing(project: Any) -> None:
     )
     key = project.key()
     assert key.distributions == frozenset()
-    assert {part.name for part in key.parts} == {
+    assert {part.label for part in key.parts} == {
         "code/main.LOCK",
         "code/main.MISSING",
         "code/main.RE",
@@ -703,7 +703,7 @@ def test_an_extension_module_of_the_project_counts_by_content(project: Any) -> N
     try:
         main = project.load()
         before = project.keys.of(main.stage)
-        assert "code/ext" in {part.name for part in before.parts}
+        assert "code/ext" in {part.label for part in before.parts}
         library.write_bytes(b"two")
         assert project.keys.of(main.stage).digest != before.digest
         library.unlink()
@@ -734,7 +734,7 @@ def test_unresolved_code_is_reported_with_the_ways_out(project: Any, text: str) 
     with pytest.raises(UnresolvedCode, match=r"main\.(stage|STATE).*depends=.*version="):
         project.key()
     versioned = project.key(has_version=True)
-    assert "code/main.stage" in {part.name for part in versioned.parts}
+    assert "code/main.stage" in {part.label for part in versioned.parts}
     assert project.key(depends=[3]).digest != versioned.digest
     project.write({"main.py": text + "\ndef unrelated(): return 1\n"})
     assert project.key(has_version=True).digest == versioned.digest
@@ -901,7 +901,7 @@ def test_a_file_edited_after_the_import_never_gives_the_key_of_the_new_source(ba
     base.keys = base.new_keys()
     base.write({"helpers.py": HELPERS.replace("x * by", "x / by")})
     stale = base.keys.of(main.stage)
-    details = {part.name: part.detail for part in stale.parts}
+    details = {part.label: part.detail for part in stale.parts}
     assert details["code/helpers.scale"] == "helpers.py, source changed since import"
     edited = base.key().digest
     assert len({original, stale.digest, edited}) == 3
@@ -931,7 +931,7 @@ def test_code_without_a_file(project: Any) -> None:
 
     one = make("def helper(x): return x + K\ndef stage(x): return helper(x)\n")
     key = project.keys.of(one)
-    assert {part.name for part in key.parts} == {"code/typed.K", "code/typed.helper", "code/typed.stage"}
+    assert {part.label for part in key.parts} == {"code/typed.K", "code/typed.helper", "code/typed.stage"}
     same = make("def helper(x):  return x + K  # said\n\ndef stage(x): return helper(x)\n")
     assert project.keys.of(same).digest == key.digest
     assert project.keys.of(make("def helper(x): return x - K\ndef stage(x): return helper(x)\n")).digest != key.digest
@@ -945,7 +945,7 @@ def test_code_without_a_file_sees_attributes_and_imports(project: Any) -> None:
     namespace: dict[str, Any] = {"__name__": "typed", "helpers": helpers}
     exec("def stage(x):\n    from lazy import f\n    return f(helpers.g(x))\n", namespace)
     stage = namespace["stage"]
-    names = {part.name for part in project.keys.of(stage).parts}
+    names = {part.label for part in project.keys.of(stage).parts}
     assert {"code/helpers.g", "code/lazy.f"} <= names
     assert "code/helpers.h" not in names
 

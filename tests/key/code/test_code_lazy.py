@@ -117,7 +117,7 @@ def test_an_edit_after_the_import_never_gives_the_key_of_the_new_source(lazy: An
     stage(1)
     lazy.write({"pkg/helper.py": FILES["pkg/helper.py"].replace("return 1", "return 7")})
     stale = lazy.keys.of(stage)
-    assert "code/pkg.helper.inner (as imported)" in {part.name for part in stale.parts}
+    assert "code/pkg.helper.inner (as imported)" in {part.label for part in stale.parts}
     assert len({before, stale.digest, lazy.key().digest}) == 3
 
 
@@ -396,7 +396,7 @@ def test_an_extension_module_counts_by_content(project: Any) -> None:
     library.write_bytes(b"one")
     stage = project.load().stage
     before = project.keys.of(stage)
-    assert "code/native" in {part.name for part in before.parts}
+    assert "code/native" in {part.label for part in before.parts}
     library.write_bytes(b"other")
     assert project.keys.of(stage).digest != before.digest
 

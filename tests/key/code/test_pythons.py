@@ -25,6 +25,7 @@ def keys(python: str, folder: Path) -> dict[str, dict[str, str]]:
     return found
 
 
+@pytest.mark.long
 def test_code_keys_are_equal_on_every_supported_python(tmp_path: Path) -> None:
     others = other_pythons()
     if not others:

@@ -131,6 +131,7 @@ def test_the_corpus_holds_every_kind_of_node() -> None:
     assert {cls.__name__ for cls in every - found} - deprecated == set()
 
 
+@pytest.mark.long
 def test_other_pythons_give_the_same_bytes() -> None:
     interpreters = other_pythons()
     if not interpreters:

@@ -25,7 +25,7 @@ def test_order_and_repetition_do_not_count() -> None:
     environ = {"A": "1", "B": "2"}
     parts = environment_parts(["B", "A", "B"], environ)
     assert parts == environment_parts(["A", "B"], environ)
-    assert [part.name for part in parts] == ["env/A", "env/B"]
+    assert [part.label for part in parts] == ["env/A", "env/B"]
 
 
 @pytest.mark.parametrize("name", ["HF_TOKEN", "MY_SECRET", "db_password", "API_KEY"])

@@ -116,7 +116,7 @@ def test_the_minor_version_changes_both_and_the_patch_neither(monkeypatch: pytes
 
 def test_portable_knows_nothing_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     host, portable = platform_part(), platform_part(portable=True)
-    assert host.name == portable.name == "platform"
+    assert host.label == portable.label == "platform"
     assert host.digest != portable.digest
     platform._portable_part.cache_clear()
     monkeypatch.setattr(os, "uname", lambda: os.uname_result(("other",) * 5))

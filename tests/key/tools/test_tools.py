@@ -16,10 +16,11 @@ from pathlib import Path
 import pytest
 
 from cachec.base.distributions import Distributions
+from cachec.base.elf import ElfError, read_dynamic
 from cachec.base.hashing import FileDigests
 from cachec.errors import UsageError
-from cachec.key.tools.elf import DEFAULT_CACHE, ElfError, Loader, read_cache, read_elf
 from cachec.key.tools.executables import Finder, which
+from cachec.key.tools.loader import DEFAULT_CACHE, Loader, read_cache
 from cachec.key.tools.tools import ToolKeys
 from cachec.model import Part
 
@@ -96,7 +97,7 @@ def part(site: Path) -> Part:
 def test_the_same_wheel_in_two_places_is_the_same_tool(tmp_path: Path) -> None:
     one, two = wheel(tmp_path / "a/site", script="comp-run"), wheel(tmp_path / "b/c/site", script="comp-run")
     assert part(one) == part(two)
-    assert part(one).name == "tool/comp"
+    assert part(one).label == "distribution/comp"
     assert part(one).detail == "comp 1.0"
 
 
@@ -297,7 +298,7 @@ def test_the_sha256_of_a_doubtful_file_is_remembered_by_content(tmp_path: Path) 
 def test_a_real_distribution() -> None:
     tools = ToolKeys(FileDigests(), Distributions())
     found = tools.distribution("msgspec")
-    assert found.name == "tool/msgspec"
+    assert found.label == "distribution/msgspec"
     assert found.detail.startswith("msgspec 0.")
     assert tools.distribution("msgspec", fresh=True) == found
 
@@ -440,7 +441,7 @@ def test_an_rpath_is_searched_before_the_library_path_and_for_what_libraries_nee
     build(other, "libdeep.so", "int deep(void) { return 2; }")
     flags = ("-Llibs", "-lwork", "-Wl,-rpath-link,libs", "-Wl,--disable-new-dtags")
     build(main, "stub", "int work(void); int main(void) { return 0; }", *flags, rpath="-Wl,-rpath,$ORIGIN/libs")
-    elf = read_elf(main / "stub")
+    elf = read_dynamic(main / "stub")
     assert elf.rpath == ("$ORIGIN/libs",)
     closure = Loader().closure(str(main / "stub"), {"LD_LIBRARY_PATH": str(other)})
     assert {lib.name: lib.path for lib in closure.libraries}["libdeep.so"] == str(libs / "libdeep.so")
@@ -504,15 +505,33 @@ def test_a_32_bit_executable_counts_by_content_and_says_so(built: Path) -> None:
 
 
 @needs_gcc
+def test_an_interpreter_that_is_missing_and_comes(tmp_path: Path) -> None:
+    interpreter = tmp_path / "ld.so"
+    build(tmp_path, "stub", "int main(void) { return 0; }", f"-Wl,--dynamic-linker={interpreter}")
+    assert read_dynamic(tmp_path / "stub").interpreter == str(interpreter)
+    closure = Loader().closure(str(tmp_path / "stub"), {})
+    assert "ld.so" in closure.missing
+    assert str(tmp_path) in closure.searched
+    before = executable(tmp_path / "stub")
+    assert "needs ld.so, which was not found" in before.detail
+    for content in (b"one", b"two"):
+        interpreter.write_bytes(content)
+        after = executable(tmp_path / "stub")
+        assert after.digest != before.digest
+        assert "not found" not in after.detail
+        before = after
+
+
+@needs_gcc
 def test_a_damaged_elf_is_an_elf_error_at_every_cut(built: Path) -> None:
     data = (built / "libdeep.so").read_bytes()
-    whole = read_elf(built / "libdeep.so")
+    whole = read_dynamic(built / "libdeep.so")
     cut = built / "cut"
     refused = read = 0
     for length in range(0, len(data), 97):
         cut.write_bytes(data[:length])
         try:
-            found = read_elf(cut)
+            found = read_dynamic(cut)
         except ElfError as error:
             refused += str(cut) in str(error)
         else:

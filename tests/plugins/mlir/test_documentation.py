@@ -24,7 +24,7 @@ x = np.ones((8, 16), "f4")
 assert np.array_equal(run(x), x + found.weights["w0"].read())
 assert cache.call(build, found.program)[1].reason.value == "hit"
 assert len(sent.program.ir) < 2000
-assert b"dense_resource<w0>" in cachec_mlir.bindings.generic(there)
+assert b"dense_resource<w0>" in cachec_mlir.live.bindings.generic(there)
 """
 
 

@@ -12,7 +12,7 @@ import pytest
 
 import cachec
 from cachec_mlir import load, program
-from cachec_mlir.bindings import Bindings
+from cachec_mlir.live.bindings import Bindings
 from tests.needs import MLIR_TOOLS, need
 
 #: Each form that a constant can stay in a stripped module in.
@@ -161,7 +161,7 @@ func.func @main(%x: memref<4xf32>, %out: memref<4xf32>) attributes {{llvm.emit_c
 def test_native(cache, name):
     """mlir-opt, mlir-translate and clang, each a stage; the constant is in what each of them makes."""
     need(*MLIR_TOOLS)
-    from cachec_mlir import native
+    import cachec_native as native
 
     @cache.stage
     def lower(module: cachec.Program) -> cachec.Program:

@@ -13,7 +13,7 @@ import pytest
 
 from cachec.errors import CheckpointError
 from cachec_mlir import strip, topology
-from cachec_mlir.bindings import Bindings, generic
+from cachec_mlir.live.bindings import Bindings, generic
 from tests.plugins.mlir import test_topology as by_text
 from tests.plugins.mlir.conftest import IREE_OPT, program
 

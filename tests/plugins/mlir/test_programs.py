@@ -12,8 +12,8 @@ import cachec
 from cachec.errors import CheckpointError, LinkError, UsageError
 from cachec.weights import WeightSet
 from cachec_mlir import link, program
-from cachec_mlir.bindings import Bindings, write_bytecode
-from cachec_mlir.symbols import alpha, alpha_manifest
+from cachec_mlir.live.bindings import Bindings, write_bytecode
+from cachec_mlir.text.symbols import alpha, alpha_manifest
 from tests.plugins.mlir.conftest import arrays, inline_program
 from tests.plugins.mlir.conftest import program as text_program
 

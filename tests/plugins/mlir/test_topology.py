@@ -74,10 +74,17 @@ def texts(minilm, iree_opt, tmp_path_factory) -> Texts:
     return Texts(STATIC | {"minilm": minilm[0], "flow": done.stdout.decode(), "generic": generic.decode()})
 
 
+#: A dialect's attribute or type with its body, brackets in brackets.
+BODY = r"\w"
+for _ in range(6):
+    BODY = rf"(?:[^<>(){{}}\[\]\"-]|->|-(?!>)|\"[^\"]*\"|[<({{\[](?:{BODY})*[>)}}\]])"
+BODY = rf"[#!][A-Za-z_][\w$-]*(?:\.[\w$.-]+|\s*)<(?:{BODY})*>"
+
+
 def outside_strings(text: str, pattern: str, change) -> str:
-    """``change(match)`` for each match of ``pattern`` that is in no string, comment or trailer."""
+    """``change(match)`` for each match of ``pattern`` that is in no string, comment, trailer or dialect's attribute."""
     head, mark, tail = text.partition("{-#")
-    found = re.compile(rf'"(?:[^"\\]|\\.)*"|//.*|({pattern})')
+    found = re.compile(rf'"(?:[^"\\]|\\.)*"|//.*|{BODY}|({pattern})')
     return found.sub(lambda m: m[0] if m[1] is None else change(m), head) + mark + tail
 
 

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import cachec
+import cachec_native as native
 from cachec.weights import WeightSet
-from cachec_mlir import native
 from tests.needs import MLIR_TOOLS, need
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "native"

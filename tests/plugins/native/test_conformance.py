@@ -13,13 +13,13 @@ from safetensors.numpy import save_file
 
 import cachec
 from cachec.testing.conformance import PluginConformance
-from cachec_mlir import plugin
+from cachec_native import plugin
 from tests.plugins.native.conftest import X, arrays, stages
 
 
 class TestNative(PluginConformance):
     plugin = plugin
-    compilers = ("ctypes", "cachec_mlir.native_linking", "iree.compiler", "jaxlib")
+    compilers = ("ctypes", "cachec_native.linking", "iree.compiler", "jaxlib")
 
     @pytest.fixture(autouse=True)
     def _example(self, mlp: ModuleType) -> None:

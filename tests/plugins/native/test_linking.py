@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 import cachec
+import cachec_native as native
 from cachec.errors import LinkError, PluginError, UsageError
 from cachec.weights import WeightSet
-from cachec_mlir import native
 from tests.plugins.native.conftest import BATCH, X, arrays, call, compiled, expected
 
 
@@ -104,9 +104,9 @@ def test_sets_that_do_not_fit_are_refused(library):
 
 MEMORY = """
 import json, sys, numpy as np, cachec
-import cachec_mlir.native_linking
+import cachec_native.linking
 weights = cachec.open_weights(sys.argv[1])
-file = cachec.File(sys.argv[2], kind="mlir:native", manifest=weights.manifest)
+file = cachec.File(sys.argv[2], kind="native:library", manifest=weights.manifest)
 shape = (1, weights["w1"].shape[0])
 def private():
     fields = dict(line.split(":") for line in open("/proc/self/smaps_rollup") if line.endswith("kB\\n"))
@@ -314,7 +314,7 @@ def test_calls_are_checked(library):
 
 
 def test_only_such_files_are_linked(library):
-    from cachec_mlir import plugin
+    from cachec_native import plugin
 
     with pytest.raises(PluginError, match="does not link"):
         plugin.link(cachec.File(library.path, kind="mlir:other"), WeightSet.from_arrays({}))
@@ -340,15 +340,15 @@ def test_a_damaged_library_is_a_link_error(library, tmp_path):
     for keep in [*range(0, 200, 7), *range(200, len(data), 997), len(data) - 1]:
         path.write_bytes(data[:keep])
         with pytest.raises(LinkError, match="no library that can be linked"):
-            cachec.link(cachec.File(path, kind="mlir:native", manifest=library.manifest), weights)
+            cachec.link(cachec.File(path, kind="native:library", manifest=library.manifest), weights)
     path.write_bytes(b"\x7fELF\1" + data[5:])
-    with pytest.raises(LinkError, match="expected a 64-bit"):
-        cachec.link(cachec.File(path, kind="mlir:native", manifest=library.manifest), weights)
+    with pytest.raises(LinkError, match="only 64-bit"):
+        cachec.link(cachec.File(path, kind="native:library", manifest=library.manifest), weights)
 
 
 def test_mutated_headers_are_read_or_refused(library):
     """Nothing but a LinkError, whatever stands where sizes, offsets and names do."""
-    from cachec_mlir.native_elf import Library
+    from cachec_native.elf import Library
 
     data = library.read_bytes()
     r = np.random.default_rng(0)
@@ -362,7 +362,7 @@ def test_mutated_headers_are_read_or_refused(library):
         for at in r.choice(places, size=r.integers(1, 4)):
             mutated[at] = r.integers(256)
         try:
-            Library(bytes(mutated), "it").section(".cachec.weights")
+            Library(bytes(mutated), "it")
         except LinkError:
             refused += 1
     assert 0 < refused < 3000
@@ -370,17 +370,17 @@ def test_mutated_headers_are_read_or_refused(library):
 
 @pytest.mark.parametrize("said", [b"48", b"0", b"-1", b"8192", b'"4"', b"4,"])
 def test_a_damaged_section_is_a_link_error(library, tmp_path, said):
-    from cachec_mlir.native_elf import SECTION, Library
+    from cachec_native.elf import SECTION, Library
 
     data = library.read_bytes()
-    section = Library(data, "x").section(SECTION)
+    section = Library(data, "x").needs
     needs = {"alignment": 4, "constant": True}
     assert json.loads(section) == {"b1": needs, "w1": needs, "w2": needs}
     changed = b'{"w1":{"alignment":%s,"constant":true}}' % said
     (tmp_path / "bad.so").write_bytes(data.replace(section, changed.ljust(len(section))))
     with pytest.raises(LinkError, match=SECTION):
         cachec.link(
-            cachec.File(tmp_path / "bad.so", kind="mlir:native", manifest=library.manifest),
+            cachec.File(tmp_path / "bad.so", kind="native:library", manifest=library.manifest),
             WeightSet.from_arrays(arrays(0)),
         )
 
@@ -389,7 +389,7 @@ def test_a_library_without_needs_gets_64(library, tmp_path, save):
     """One that was made by another build: nothing says what its code counts on."""
     (tmp_path / "other.so").write_bytes(library.read_bytes().replace(b".cachec.weights", b".cachec.nothing"))
     linked = cachec.link(
-        cachec.File(tmp_path / "other.so", kind="mlir:native", manifest=library.manifest), save(arrays(0))
+        cachec.File(tmp_path / "other.so", kind="native:library", manifest=library.manifest), save(arrays(0))
     )
     assert sorted(linked.copied) == ["b1", "w1", "w2"]
     np.testing.assert_allclose(call(linked), expected(arrays(0), X), rtol=1e-4, atol=1e-4)

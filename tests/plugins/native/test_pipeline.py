@@ -14,11 +14,11 @@ import pytest
 
 import cachec
 import cachec_mlir
+import cachec_native as native
 from cachec.errors import PluginError, UsageError
 from cachec.model import Reason
 from cachec.weights import WeightSet
-from cachec_mlir import native
-from cachec_mlir.files import named_files
+from cachec_mlir.compilers import named_files
 from tests.plugins.native.conftest import BATCH, EXAMPLE, X, arrays, call, compiled, expected
 
 
@@ -113,7 +113,7 @@ def test_two_compiles_in_different_folders_are_equal_byte_for_byte(library, mlp,
 def test_the_file_says_what_it_is_and_goes_with_the_object(mlp):
     weights = WeightSet.from_arrays(arrays(0))
     file = compiled(mlp.mlp(weights.specs, BATCH), weights)
-    assert (file.kind, file.name, file.manifest) == ("mlir:native", "program.so", weights.manifest)
+    assert (file.kind, file.name, file.manifest) == ("native:library", "program.so", weights.manifest)
     folder = file.path.parent
     assert folder.is_dir()
     del file
@@ -261,7 +261,7 @@ def test_the_tools_own_errors_come_through(mlp):
 def test_misuse_is_refused(mlp):
     weights = WeightSet.from_arrays(arrays(0))
     program = cachec.Program(mlp.mlp(weights.specs, BATCH), format="mlir:text", manifest=weights.manifest)
-    with pytest.raises(PluginError, match="clang takes mlir:llvm-ir; this program is 'mlir:text'"):
+    with pytest.raises(PluginError, match="clang takes native:llvm-ir; this program is 'mlir:text'"):
         native.to_library(program)
     with pytest.raises(PluginError, match="mlir-opt takes mlir:text or mlir:bytecode"):
         native.to_llvm_dialect(cachec.Program("", format="jax:stablehlo", manifest=weights.manifest))

@@ -11,7 +11,7 @@ import pytest
 
 from cachec.errors import CheckpointError
 from cachec.weights import open_weights
-from tests.weights.test_hostile import refuse_maps
+from tests.weights.formats.test_hostile import refuse_maps
 
 HOSTILE = Path(__file__).parent.parent.parent / "hostile"
 FOLDER = HOSTILE / "formats"

@@ -18,6 +18,7 @@ from tvm.contrib import tvmjs
 from cachec.errors import CheckpointError, WeightsChanged
 from cachec.model import WeightSpec
 from cachec.weights import open_weights
+from tests.weights.formats.suite import ShippedFormat
 
 NAME = "tensor-cache.json"
 
@@ -43,6 +44,14 @@ def arrays() -> dict[str, np.ndarray]:
 def dump(folder: Path, params: dict[str, Any], **how: Any) -> Path:
     tvmjs.dump_tensor_cache(params, str(folder), show_progress=False, **({"encode_format": "raw"} | how))
     return folder / NAME
+
+
+class TestTvm(ShippedFormat):
+    suffix = ".json"
+    official = staticmethod(official)
+
+    def write(self, path: Path, arrays: Any) -> Path:
+        return dump(path.parent, arrays)
 
 
 @pytest.mark.parametrize("shard_mb", [1, 32])
@@ -168,6 +177,7 @@ def test_cut_at_every_byte(tmp_path: Path, check: Any) -> None:
             open_weights(path)
 
 
+@pytest.mark.fuzz
 def test_mutations_of_the_json(check: Any) -> None:
     params = {"a": np.arange(4, dtype="f4").reshape(2, 2), "b": np.arange(5, dtype="i2")}
     with tempfile.TemporaryDirectory() as folder:

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from cachec.base.hashing import digest_bytes
+from cachec.store.store import Store
 from cachec.weights import from_arrays, open_weights
 from cachec.weights.library.owned import WeightStore
 from cachec.weights.moving.spans import Spans, copy_spans, within_spans
@@ -92,7 +93,7 @@ def splat(path: Path, pattern: bytes, nbytes: int) -> Path:
 def test_a_pattern_is_owned_and_written_as_its_bytes(tmp_path: Path, pattern: bytes, nbytes: int) -> None:
     path = splat(tmp_path / "s.irpa", pattern, nbytes)
     data = pattern * (nbytes // len(pattern))
-    store = WeightStore(tmp_path / "store")
+    store = WeightStore(Store(tmp_path / "store"))
     with open_weights(path) as weights:
         assert weights["s"].digest() == digest_bytes(data)
         assert store.add(weights, "s").digests["s"] == digest_bytes(data)
@@ -114,8 +115,9 @@ import numpy as np
 from pathlib import Path
 from cachec.weights import from_arrays, open_weights
 from cachec.weights.compare import value_difference
+from cachec.store.store import Store
 from cachec.weights.library.owned import WeightStore
-import cachec.weights.moving.writing, cachec.weights.sharding
+import cachec.weights.moving.writing, cachec.weights.shards
 folder, kind = Path(sys.argv[1]), sys.argv[2]
 def limit():
     used = next(int(line.split()[1]) << 10 for line in open("/proc/self/status") if line.startswith("VmData"))
@@ -139,7 +141,7 @@ elif kind != "splat":
     weights = weights.shard({"w": 1}, 1, 2)
 [weight] = weights.values()
 digest = weight.digest()
-assert WeightStore(folder / "store").add(weights, "m").digests[weight.name] == digest
+assert WeightStore(Store(folder / "store")).add(weights, "m").digests[weight.name] == digest
 weights.save(folder / "o.safetensors")
 with open_weights(folder / "o.safetensors") as again:
     assert again[weight.name].digest() == digest

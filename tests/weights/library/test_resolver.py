@@ -20,10 +20,12 @@ import pytest
 
 from cachec.base.hashing import digest_bytes
 from cachec.errors import CheckpointError, PluginError, UsageError, WeightError
+from cachec.store.store import Store
 from cachec.weights import from_arrays
 from cachec.weights.library.http_ranges import HttpResolver
+from cachec.weights.library.identifier import Identifier
 from cachec.weights.library.owned import WeightStore
-from cachec.weights.library.resolver import Identifier, Resolvers, fetched, resolve
+from cachec.weights.library.resolver import Resolvers, fetched, resolve
 from tests.weights.server import Site, serving
 
 MIB = 1 << 20
@@ -46,7 +48,7 @@ def weights_file(tmp_path: Path, site: Site) -> bytes:
 
 @pytest.fixture
 def store(tmp_path: Path) -> WeightStore:
-    return WeightStore(tmp_path / "weights")
+    return WeightStore(Store(tmp_path))
 
 
 @pytest.fixture
@@ -406,17 +408,18 @@ def test_a_name_of_other_weights(site: Site, weights_file: bytes, store: WeightS
 
 KILLED = """
 import os, signal, sys
+from cachec.store.store import Store
 from cachec.weights.library.owned import WeightStore
 from cachec.weights.library.resolver import Resolvers, resolve
 def die(done, total):
     if done > 1 << 20:
         os.kill(os.getpid(), signal.SIGKILL)
-resolve(WeightStore(sys.argv[1]), sys.argv[2], "m", Resolvers.discovered({}), progress=die)
+resolve(WeightStore(Store(sys.argv[1])), sys.argv[2], "m", Resolvers.discovered({}), progress=die)
 """
 
 
 def test_after_a_kill_it_goes_on(site: Site, weights_file: bytes, store: WeightStore, resolvers: Resolvers) -> None:
-    command = [sys.executable, "-c", KILLED, str(store.folder), site.identifier]
+    command = [sys.executable, "-c", KILLED, str(store.folder.parent), site.identifier]
     assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
     assert resolve(store, site.identifier, "m", resolvers).count == 2
     first, second = site.asked
@@ -431,7 +434,7 @@ def test_two_that_want_the_same_fetch_it_once(
     found: list[str] = []
 
     def want() -> None:
-        found.append(resolve(WeightStore(store.folder), site.identifier, "m", resolvers).id)
+        found.append(resolve(WeightStore(Store(store.folder.parent)), site.identifier, "m", resolvers).id)
 
     threads = [threading.Thread(target=want) for _ in range(4)]
     for thread in threads:
@@ -462,7 +465,7 @@ def test_discovered_resolvers(tmp_path: Path, store: WeightStore, monkeypatch: p
     data = b"hub://h/m.safetensors"
     with fetched(store.folder, Identifier.parse(f"hub://h/m.safetensors#blake3={digest_bytes(data)}"), found) as path:
         assert path.read_bytes() == data
-    for scheme, message in (("bad", "can't be loaded"), ("odd", "has no method fetch")):
+    for scheme, message in (("bad", "can't be loaded"), ("odd", "is a int, expected a .*Resolver")):
         with pytest.raises(PluginError, match=message):
             fetch(Site(b"", base=f"{scheme}://h"), store, found)
     with pytest.raises(UsageError, match=r"no resolver for 'ftp' \(there are: bad, http, https, hub, odd\)"):

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from cachec.errors import CheckpointError, UsageError, WeightsChanged
+from cachec.store.store import Store
 from cachec.weights import WeightSet, from_arrays, open_weights
 from cachec.weights.library.owned import WeightStore
 from cachec.weights.moving.writing import save
@@ -214,8 +215,28 @@ def test_irpa_is_read_back_and_aligned(tmp_path: Path, weights: WeightSet) -> No
 )
 def test_refused_options(tmp_path: Path, weights: WeightSet, how: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        save(weights, tmp_path / "out.safetensors", **how)
+        save(weights, tmp_path / "out", **how)
     assert os.listdir(tmp_path) == []
+
+
+def test_the_suffix_decides_or_is_refused(tmp_path: Path, weights: WeightSet) -> None:
+    for name, start in (("o.irpa", b"IRPA"), ("o.IRPA", b"IRPA")):
+        weights.save(tmp_path / name)
+        assert (tmp_path / name).read_bytes()[:4] == start
+    for name in ("o.safetensors", "o"):
+        weights.save(tmp_path / name)
+        assert (tmp_path / name).read_bytes()[8:9] == b"{"
+    written = sorted(os.listdir(tmp_path))
+    for name, message in (
+        ("o.gguf", r"o\.gguf: gguf can be read and not written; expected \.safetensors or \.irpa"),
+        ("o.bin", r"o\.bin: no format is known by \.bin; .* or say which: format="),
+    ):
+        with pytest.raises(UsageError, match=message):
+            weights.save(tmp_path / name)
+    assert sorted(os.listdir(tmp_path)) == written
+    for name in ("o.bin", "o.gguf", "o2.safetensors"):  # who says which format is heard
+        weights.save(tmp_path / name, format="irpa")
+        assert (tmp_path / name).read_bytes()[:4] == b"IRPA"
 
 
 def test_refused_weights_and_places(tmp_path: Path, weights: WeightSet) -> None:
@@ -228,7 +249,7 @@ def test_refused_weights_and_places(tmp_path: Path, weights: WeightSet) -> None:
     with pytest.raises(UsageError, match="expected to be a file or nothing"):
         weights.save("/dev/null")
     with pytest.raises(UsageError, match="named after a file that ends in"):
-        weights.save(tmp_path / "model.bin", shard_size=10)
+        weights.save(tmp_path / "model.bin", format="safetensors", shard_size=10)
     with pytest.raises(FileNotFoundError):
         weights.save(tmp_path / "no" / "such" / "folder.safetensors")
     from_arrays({"c": np.zeros(2, np.complex128)}).save(tmp_path / "c.irpa", format="irpa")
@@ -353,14 +374,14 @@ def test_a_source_that_changes_is_not_saved(tmp_path: Path, model: Path) -> None
 
 
 def test_a_damaged_owned_weight_is_not_saved(tmp_path: Path) -> None:
-    store = WeightStore(tmp_path / "store")
-    store.add(from_arrays({"a": np.arange(1000.0)}), "a")
-    (side,) = (tmp_path / "store" / "tensors").glob("*/*")
-    times = side.stat().st_mtime_ns
-    side.chmod(0o644)
-    with side.open("r+b") as file:
+    store = WeightStore(Store(tmp_path / "store"))
+    store.add(from_arrays({"a": np.arange(1e6)}), "a")
+    (path,) = (tmp_path / "store" / "objects").glob("*/*")
+    times = path.stat().st_mtime_ns
+    path.chmod(0o644)
+    with path.open("r+b") as file:
         file.write(b"rot")
-    os.utime(side, ns=(times, times))
+    os.utime(path, ns=(times, times))  # it is sealed as before: no look tells
     with store.open("a") as weights, pytest.raises(WeightsChanged, match=r"'a'.*expected the digest"):
         weights.save(tmp_path / "out.safetensors")
     assert not (tmp_path / "out.safetensors").exists()

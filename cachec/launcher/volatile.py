@@ -1,0 +1,210 @@
+"""Words in a source that make a result depend on more than the files that are named, however they are spelt.
+
+``__TIME__`` can be written over two lines, with a trigraph, or be pasted by ``##``; a string that the assembler gets
+may hold ``\\x2eincbin``, be put together of several, or of macros. Where a spelling can't be followed, the pieces that
+it would take are looked for: a text that has them is refused, though it may mean something else.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+
+from cachec.launcher.arguments import Command
+
+#: A line that goes on in the next one; ``??/`` is a trigraph for the backslash.
+_SPLICE = re.compile(rb"(?:\\|\?\?/)[ \t\v\f]*\r?\n")
+
+#: Escapes of C strings, and those of LLVM's and MLIR's (two digits).
+_C_ESCAPE = re.compile(
+    rb"\\(?:x([0-9A-Fa-f]+)|([0-7]{1,3})|u([0-9A-Fa-f]{4})|U([0-9A-Fa-f]{8})|[uxo]\{([0-9A-Fa-f]+)\})"
+)
+_LLVM_ESCAPE = re.compile(rb"\\([0-9A-Fa-f]{2})")
+
+#: Between two string literals that are one, or two tokens that are pasted (``%:%:`` and ``??=??=`` are ``##`` too).
+_JOINT = re.compile(rb"\"\s*(?:L|u8|u|U)?\"|\s*(?:##|%:%:|\?\?=\?\?=)\s*")
+_PASTE = re.compile(rb"##|%:%:|\?\?=\?\?=")
+
+#: Comments and literals, in which no token is; and tokens.
+_NO_TOKENS = re.compile(
+    rb"//[^\n]*|/\*.*?\*/|R\"([^\s()\\]{0,16})\(.*?\)\1\"|\"(?:[^\"\\\n]|\\.)*\"|'(?:[^'\\\n]|\\.)*'", re.DOTALL
+)
+_TOKEN = re.compile(rb"[A-Za-z_$][\w$]*")
+
+#: A directive of the preprocessor, with what may stand in it.
+_HASH = rb"(?:#|%:|\?\?=)[ \t\v\f]*"
+
+#: The template of an ``asm`` that is not of strings alone.
+_ASM_OF_MACROS = re.compile(
+    rb"\b(?:asm|__asm|__asm__)\b\s*(?:(?:volatile|__volatile__|__volatile|goto|inline|__inline__|__inline)\b\s*)*"
+    rb"\(\s*(?:(?:L|u8|u|U)?\"(?:[^\"\\]|\\.)*\"\s*)*(?!(?:L|u8|u|U)?\")[A-Za-z_]"
+)
+
+
+#: What a compiler prints that takes the time from SOURCE_DATE_EPOCH=0. (clang 14 does not, and clang 16 does.)
+_AT_ZERO = {
+    "__TIME__": b'"00:00:00"',
+    "__DATE__": b'"Jan  1 1970"',
+    "__TIMESTAMP__": b'"Thu Jan  1 00:00:00 1970"',
+}
+_EPOCH = "SOURCE_DATE_EPOCH"
+
+
+class VolatileWords:
+    """The words of an adapter, for one command. environ: of the command."""
+
+    def __init__(self, command: Command, environ: Mapping[str, str]) -> None:
+        self._command = command
+        self._environ = environ
+        adapter = command.adapter
+        self._words = {} if adapter is None else adapter.volatile
+        self._unless_set = {} if adapter is None else adapter.unless_set
+        self._spelling = "" if adapter is None else adapter.spelling
+
+    def in_file(self, path: str, *, is_system: bool = False) -> str:
+        """What a file says, and what that means; empty for nothing. is_system: it is not written to hide a word."""
+        spelling = "" if is_system else "llvm" if self._spelling and path.endswith(".ll") else self._spelling
+        return self._first(lambda words: volatile_word(path, words, spelling))
+
+    def in_text(self, text: str) -> str:
+        """The same for a definition on the command line."""
+        return self._first(lambda words: _said(text.encode(), words))
+
+    def pasted(self, texts: Sequence[bytes]) -> str:
+        """The same for what all texts of one compilation can be made into."""
+        return self._first(lambda words: pasted_word(texts, words)) if self._spelling == "c" else ""
+
+    def _first(self, find: Callable[[Mapping[str, str]], tuple[str, str] | None]) -> str:
+        words = dict(self._words)
+        while (found := find(words)) is not None:
+            word, why = found
+            if not self._is_fixed(word):
+                return why
+            del words[word]
+        return ""
+
+    def _is_fixed(self, word: str) -> bool:
+        """Whether a variable makes the word harmless."""
+        variable = self._unless_set.get(word, "")
+        return bool(self._environ.get(variable)) and (variable != _EPOCH or self._honours_epoch(word))
+
+    def _honours_epoch(self, word: str) -> bool:
+        """Ask the compiler: what it prints for the word with SOURCE_DATE_EPOCH=0."""
+        import tempfile
+
+        from cachec.commands.process import run_process
+
+        command = self._command
+        with tempfile.NamedTemporaryFile(suffix=".c") as file:
+            file.write(word.encode() + b"\n")
+            file.flush()
+            line = [command.argv[0], "-E", "-P", "-x", "c", file.name]
+            environ = {**self._environ, _EPOCH: "0"}
+            ended = run_process(line, command.program, environ=environ, cwd=command.cwd, timeout=60)
+        return ended.returncode == 0 and ended.stdout.strip() == _AT_ZERO.get(word)
+
+
+Said = tuple[str, str] | None
+
+
+def volatile_word(path: str, words: Mapping[str, str], spelling: str = "") -> Said:
+    """Which of the words (word -> what it means) is in a file, or may be, and how to say so; None for none.
+
+    spelling: ``c`` or ``llvm``, how else a word may be written there; empty: not at all. Raises OSError.
+    """
+    if not words or not os.path.getsize(path):
+        return None
+    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        for word, why in words.items():
+            if data.find(word.encode()) >= 0:
+                return word, f"says {word.strip()!r}: {why}"
+        return _spelt(bytes(data), words, spelling) if spelling else None
+
+
+def pasted_word(texts: Iterable[bytes], words: Mapping[str, str]) -> Said:
+    """Which word can be pasted of the tokens in all that is compiled together; None for none."""
+    spliced = [_spliced(text) for text in texts]
+    if not any(_PASTE.search(text) for text in spliced):
+        return None
+    names = {word.encode(): why for word, why in words.items() if word.isidentifier()}
+    # First with what comments and strings hold: to leave them out takes longer than all the rest.
+    if any(_are_made_of(names, map(_TOKEN.findall, spliced))):
+        for name in _are_made_of(names, (_TOKEN.findall(_NO_TOKENS.sub(b" ", text)) for text in spliced)):
+            return name.decode(), f"can paste {name.decode()!r} of pieces: {names[name]}"
+    return None
+
+
+def _are_made_of(names: Collection[bytes], tokens: Iterable[Sequence[bytes]]) -> Iterator[bytes]:
+    """The names that can be tokens one behind the other, more than one."""
+    parts = {name[i:j] for name in names for i in range(len(name)) for j in range(i + 1, len(name) + 1)} - {*names}
+    pieces = {piece for some in tokens for piece in parts.intersection(some)}
+    for name in names:
+        ends = {0}
+        for end in range(1, len(name) + 1):
+            if any(name[start:end] in pieces for start in ends):
+                ends.add(end)
+        if len(name) in ends:
+            yield name
+
+
+def _spliced(data: bytes) -> bytes:
+    if any(odd in data for odd in (b"\\ ", b"\\\t", b"\\\r", b"\\\v", b"\\\f", b"??/")):
+        return _SPLICE.sub(b"", data)
+    return data.replace(b"\\\n", b"")
+
+
+def _spelt(data: bytes, words: Mapping[str, str], spelling: str) -> Said:
+    """See ``volatile_word``: what is not there as it stands."""
+    if spelling == "llvm":
+        if b"\\" not in data:
+            return None
+        text = _LLVM_ESCAPE.sub(lambda match: bytes.fromhex(match[1].decode()), data)
+        return _said(text, words) or _of_assembler_macros(text, words)
+    text = _spliced(data)
+    said = _said(text, words) if len(text) != len(data) else None
+    for word, why in words.items():
+        name = re.escape(word[1:].encode())
+        if word.startswith("#") and name in text and re.search(_HASH + name + rb"\b", text):
+            said = said or (word, f"says {word!r}: {why}")
+    if said or (b"asm" not in text and b".macro" not in text):
+        return said
+    plain = _JOINT.sub(b"", _C_ESCAPE.sub(_decoded, text))
+    return _said(plain, words) or _of_assembler_macros(plain, words) or _of_c_macros(text, words)
+
+
+def _said(text: bytes, words: Mapping[str, str]) -> Said:
+    for word, why in words.items():
+        if word.encode() in text:
+            return word, f"says {word.strip()!r}: {why}"
+    return None
+
+
+def _of_assembler_macros(text: bytes, words: Mapping[str, str]) -> Said:
+    """``.\\a\\b`` in a ``.macro``."""
+    for word, why in words.items():
+        if word.startswith(".") and b".macro" in text and re.search(rb"\.(?:%b)?\\+[A-Za-z_(]" % _begins(word), text):
+            return word, f"may put {word!r} together by a macro: {why}"
+    return None
+
+
+def _of_c_macros(text: bytes, words: Mapping[str, str]) -> Said:
+    """``asm(A B)``, with pieces of a directive somewhere."""
+    if not _ASM_OF_MACROS.search(text):
+        return None
+    for word, why in words.items():
+        if word.startswith(".") and re.search(rb"\.(?:\"|(?:%b)(?:\"|[\s,)]))" % _begins(word), text):
+            return word, f"may put {word!r} together for asm: {why}"
+    return None
+
+
+def _begins(word: str) -> bytes:
+    """The beginnings of a directive behind its dot, the longest first."""
+    return b"|".join(re.escape(word[1:length].encode()) for length in range(len(word) - 1, 1, -1))
+
+
+def _decoded(match: re.Match[bytes]) -> bytes:
+    digits = next(group for group in match.groups() if group is not None)
+    number = int(digits, 8 if match[2] is not None else 16)
+    return bytes([number]) if number < 128 else b"?"

@@ -1,0 +1,56 @@
+"""What the plugins say of IR, for a person. Whatever is wrong with a plugin is a PluginError here, for whoever asks has
+something to say without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from cachec.errors import PluginError
+from cachec.programs.plugin import Reproducer
+from cachec.programs.registry import installed
+
+
+def difference(format: str, before: bytes, after: bytes) -> str:
+    """What differs between the IR of two programs of this format, in words. Raises PluginError."""
+    name = format.partition(":")[0]
+    with _asked(name):
+        return installed().named(name).difference(before, after)
+
+
+def suffix(format: str) -> str:
+    """What the name of a file with IR of this format ends with. Raises PluginError."""
+    name = format.partition(":")[0]
+    with _asked(name):
+        return installed().named(name).suffix(format)
+
+
+def reproducers(command: Sequence[str], data: bytes) -> tuple[list[Reproducer], list[str]]:
+    """The forms that the plugins know for an input of a command with its options inside, and why a plugin says none."""
+    forms: list[Reproducer] = []
+    refused: list[str] = []
+    try:
+        plugins = installed().all()
+    except PluginError as error:
+        return [], [str(error)]
+    for plugin in plugins:
+        try:
+            with _asked(plugin.name):
+                form = plugin.reproducer(command, data)
+        except PluginError as error:
+            refused.append(str(error))
+            continue
+        if form is not None:
+            forms.append(form)
+    return forms, refused
+
+
+@contextmanager
+def _asked(name: str) -> Iterator[None]:
+    try:
+        yield
+    except PluginError:
+        raise
+    except Exception as error:
+        raise PluginError(f"plugin {name!r} fails: {type(error).__name__}: {error}") from error

@@ -1,0 +1,33 @@
+"""For plugins whose formats hold weights: sets over bytes that stay where they are, and files written as a whole.
+
+A set is ``WeightSet(Layout(tensors), source)``: ``FileSource`` for ranges of a file, a ``Source`` of the plugin's own
+for anything else. With ``cachec.weights`` this is all that plugins see of weights and files.
+"""
+
+from __future__ import annotations
+
+from cachec.base.fsio import Identity, Staging, identity, map_read, map_untracked, open_read, pread_exact
+from cachec.weights.formats import WRITTEN_SUFFIXES
+from cachec.weights.layout import Layout
+from cachec.weights.moving.copying import Copier
+from cachec.weights.sources import Extent, FileSource, OpenedFile, Ranges, Source
+from cachec.weights.tensor import Tensor
+
+__all__ = [
+    "WRITTEN_SUFFIXES",
+    "Copier",
+    "Extent",
+    "FileSource",
+    "Identity",
+    "Layout",
+    "OpenedFile",
+    "Ranges",
+    "Source",
+    "Staging",
+    "Tensor",
+    "identity",
+    "map_read",
+    "map_untracked",
+    "open_read",
+    "pread_exact",
+]

@@ -1,0 +1,440 @@
+"""Opens checkpoints: resolves what the user named, reads headers, and remembers parsed layouts while that is safe."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from operator import attrgetter
+from typing import NamedTuple
+
+import msgspec
+
+from cachec.base import fsio
+from cachec.base.hashing import digest_bytes
+from cachec.errors import CheckpointError, UsageError, WeightsChanged
+from cachec.weights.formats import MAGIC, SAFETENSORS, Known, format_of, loaded
+from cachec.weights.formats.base import Contents, Opener, Value
+from cachec.weights.formats.expected import given_axes, with_specs
+from cachec.weights.formats.presharded import World, check_whole, own_file, own_tensors, shard_axes, whole_names
+from cachec.weights.formats.safetensors import (
+    START,
+    HeaderTensors,
+    decode_object,
+    header_bytes,
+    parse_header,
+    refuse_duplicates,
+)
+from cachec.weights.formats.values import ValueSource
+from cachec.weights.kept import Kept
+from cachec.weights.layout import Layout, Ties, stated_ties
+from cachec.weights.manifest import Manifest
+from cachec.weights.sources import FileSource, OpenedFile
+from cachec.weights.tensor import Tensor
+
+AnyPath = str | os.PathLike[str]
+Source = AnyPath | Sequence[AnyPath]
+
+SINGLE = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+#: The file names of a TVM tensor cache, newest first.
+_TVM_NAMES = ("tensor-cache.json", "ndarray-cache.json")
+_INDEX_SUFFIX = ".index.json"
+_MAX_INDEX = 100_000_000
+
+#: Parsed headers and opened checkpoints that one process remembers.
+_HEADERS = 256
+_CHECKPOINTS = 64
+
+# The fields of fsio.Identity in one call: an open of 100 files is 100 of these.
+_state = attrgetter("st_dev", "st_ino", "st_size", "st_mtime_ns", "st_ctime_ns")
+
+
+class Checkpoint(NamedTuple):
+    """An opened checkpoint: what its names mean, and the files in the state in which they were read.
+
+    paths, states: every file whose state the layout depends on (shards and index); absent: paths that must not exist.
+    values: bytes that no file holds as they are.
+    """
+
+    layout: Layout
+    files: tuple[OpenedFile, ...]
+    paths: tuple[str, ...]
+    states: tuple[tuple[int, ...], ...]
+    absent: tuple[str, ...]
+    values: tuple[Value, ...] = ()
+
+    def source(self, *, read_access: bool) -> FileSource:
+        """Where the bytes come from. read_access: copy them into memory instead of mapping the files."""
+        if self.values:
+            return ValueSource(self.files, self.values, read_access=read_access)
+        return FileSource(self.files, read_access=read_access)
+
+    def current(self) -> bool:
+        """Whether every file is still in the state that was read."""
+        try:
+            if tuple(map(_state, map(os.stat, self.paths))) != self.states:
+                return False
+        except OSError:
+            return False
+        return not any(map(os.path.lexists, self.absent))
+
+
+class _Index(msgspec.Struct):
+    weight_map: dict[str, str]
+    metadata: msgspec.Raw = msgspec.Raw()
+
+
+class Checkpoints:
+    """Opens checkpoints and remembers what it parsed.
+
+    A whole checkpoint is remembered by the states of its files, where a later write to any of them would show: settled,
+    on a file system that marks every write, no writer or writable map (as for ``hashing.FileDigests``). A header is
+    remembered by its bytes, which are read anew wherever that trust does not hold.
+    """
+
+    def __init__(self, mounts: fsio.Mounts | None = None) -> None:
+        self._mounts = mounts or fsio.Mounts()
+        self._headers: Kept[Contents] = Kept(_HEADERS)
+        self._merged: Kept[Layout] = Kept(_CHECKPOINTS)
+        self._opened: Kept[Checkpoint] = Kept(_CHECKPOINTS)
+
+    def open(
+        self, source: Source, *, ties: Ties = (), world: World | None = None, specs: Manifest | None = None
+    ) -> Checkpoint:
+        """The checkpoint. specs: what its weights are expected to be.
+
+        Raises CheckpointError (malformed, or not as expected), OSError (not there), UsageError (not a source).
+        """
+        key = (_absolute(source), ties, world, specs)
+        known = self._opened.get(key)
+        if known is not None and known.current():
+            return known
+        checkpoint, trusted = self._read(key[0], _Wanted(ties, world, specs))
+        if trusted:
+            self._opened.put(key, checkpoint)
+        return checkpoint
+
+    def _read(self, source: str | tuple[str, ...], wanted: _Wanted) -> tuple[Checkpoint, bool]:
+        absent: tuple[str, ...] = ()
+        if isinstance(source, str) and stat.S_ISDIR(os.stat(source).st_mode):
+            single, index = os.path.join(source, SINGLE), os.path.join(source, INDEX)
+            if os.path.lexists(single):
+                source = single
+            elif os.path.lexists(index):
+                source, absent = index, (single,)
+            elif (own := own_file(source, wanted.world)) is not None:
+                source, absent = own, (single, index)
+            else:
+                earlier = [single, index]
+                for name in _TVM_NAMES:
+                    earlier.append(os.path.join(source, name))
+                    if os.path.lexists(earlier[-1]):
+                        break
+                else:
+                    raise CheckpointError(
+                        f"{source}: expected {SINGLE}, {INDEX} or {_TVM_NAMES[0]} in the folder; "
+                        "name the files as a list"
+                    )
+                source, absent = earlier[-1], tuple(earlier[:-1])
+        if isinstance(source, tuple):
+            return self._read_files(source, wanted)
+        if source.endswith(_INDEX_SUFFIX):
+            return self._read_index(source, absent, wanted)
+        return self._read_files((source,), wanted, absent=absent)
+
+    def _read_index(self, path: str, absent: tuple[str, ...], wanted: _Wanted) -> tuple[Checkpoint, bool]:
+        fd = fsio.open_read(path)
+        try:
+            if not stat.S_ISREG(os.fstat(fd).st_mode):
+                raise CheckpointError(f"{path}: expected a regular file, found another kind")
+            found = fsio.identity(fd)
+            if found.size > _MAX_INDEX:
+                raise CheckpointError(f"{path}: index expected at most {_MAX_INDEX} bytes, found {found.size}")
+            try:
+                text = fsio.pread_exact(fd, 0, found.size)
+            except EOFError as error:
+                raise WeightsChanged(f"{path}: became shorter while it was opened") from error
+            trusted = self._trusts(fd, path, found)
+        finally:
+            os.close(fd)
+        index = _Opened(path, found, digest_bytes(text), _weight_map(path, text), trusted)
+        folder = os.path.dirname(path)
+        shards = tuple(os.path.join(folder, name) for name in index.shards())
+        return self._read_files(shards, wanted, index=index, absent=absent)
+
+    def _read_files(
+        self,
+        paths: tuple[str, ...],
+        wanted: _Wanted,
+        *,
+        index: _Opened | None = None,
+        absent: tuple[str, ...] = (),
+    ) -> tuple[Checkpoint, bool]:
+        label = index.path if index else ", ".join(paths)
+        files: list[OpenedFile] = []
+        contents: list[Contents] = []
+        starts: list[int] = []
+        trusted = index is None or index.trusted
+        _refuse_what_is_no_file(paths, index)
+        for path in paths:
+            opened_files, found, trust = self._read_file(path)
+            starts.append(len(files))
+            files += opened_files
+            contents.append(found)
+            trusted = trusted and trust
+        # The contents are kept alive by the key, so equal ids mean equal contents.
+        parts = (label, tuple(contents), tuple(starts), index.digest if index else "", wanted)
+        layout = self._merged.get(parts)
+        if layout is None:
+            layout = _merge(label, paths, contents, starts, index, wanted).tied(wanted.stated_ties())
+            self._merged.put(parts, layout)
+        values = tuple(
+            Value(value.pattern, value.nbytes, start + value.file)
+            for start, found in zip(starts, contents, strict=True)
+            for value in found.values
+        )
+        opened = tuple(file.path for file in files) + ((index.path,) if index else ())
+        states = tuple(tuple(file.identity) for file in files) + ((tuple(index.identity),) if index else ())
+        return Checkpoint(layout, tuple(files), opened, states, absent, values), trusted
+
+    def _read_file(self, path: str) -> tuple[tuple[OpenedFile, ...], Contents, bool]:
+        fd = fsio.open_read(path)
+        try:
+            found = fsio.identity(fd)
+            may_trust = self._may_trust(path, found)
+            calm = may_trust and fsio.no_writer(fd)
+            start = os.pread(fd, START, 0)
+            known = format_of(path, start[:MAGIC])
+            if known is not SAFETENSORS:
+                return self._read_format(path, known)
+            data = header_bytes(path, fd, found, start)
+            trusted = calm and fsio.no_writer(fd)
+        finally:
+            os.close(fd)
+        key = (digest_bytes(data), found.size)
+        contents = self._headers.get(key)
+        if contents is None:
+            header = parse_header(path, data, found.size)
+            contents = Contents(header.tensors, header.metadata)
+            self._headers.put(key, contents)
+        return (OpenedFile(path, found, len(data), key[0]),), contents, trusted
+
+    def _read_format(self, path: str, format: Known) -> tuple[tuple[OpenedFile, ...], Contents, bool]:
+        with Opener(path, self._trusts) as opener:
+            contents = loaded(format).read(path, opener)
+            finished = opener.finish(contents)
+        # Read anew, as what was looked at is known only then; but equal contents are one, and so is their layout.
+        key = (format.target, finished.key)
+        known = self._headers.get(key)
+        if known is None:
+            known = contents
+            self._headers.put(key, known)
+        return finished.files, known, finished.trusted
+
+    def _trusts(self, fd: int, path: str, found: fsio.Identity) -> bool:
+        return self._may_trust(path, found) and fsio.no_writer(fd)
+
+    def _may_trust(self, path: str, found: fsio.Identity) -> bool:
+        return fsio.settled(found) and self._mounts.kind_of_device(found.dev, path) in fsio.TRACKED_FILESYSTEMS
+
+
+class _Wanted(NamedTuple):
+    """How a checkpoint is to be opened, beyond its source."""
+
+    ties: Ties
+    world: World | None
+    specs: Manifest | None
+
+    def stated_ties(self) -> Ties:
+        """The groups of tied names: as given, else as the specs say."""
+        if self.ties or self.specs is None:
+            return self.ties
+        return stated_ties(self.specs.weights.values())
+
+
+class _Opened(NamedTuple):
+    """An index file as it was read."""
+
+    path: str
+    identity: fsio.Identity
+    digest: str
+    weight_map: dict[str, str]
+    trusted: bool
+
+    def shards(self) -> list[str]:
+        """The files that it names, each once, sorted."""
+        return sorted(set(self.weight_map.values()))
+
+
+@cache
+def process_checkpoints() -> Checkpoints:
+    """What this process has opened. One a process, because ``open_weights`` is a plain function and a repeated open of
+    an unchanged checkpoint has to cost its ``stat`` calls and no more; every answer is checked against the files."""
+    return Checkpoints()
+
+
+def label_of(source: Source) -> str:
+    """A source as errors name it, without going through it, for it may be an iterator."""
+    if isinstance(source, str | os.PathLike):
+        return os.fspath(source)
+    return ", ".join(map(str, source)) if isinstance(source, list | tuple) else "open_weights"
+
+
+def opened_artifact(path: AnyPath) -> OpenedFile:
+    """An immutable file of raw bytes without a header. Raises OSError where it is not there."""
+    absolute = _absolute_path(path)
+    return OpenedFile(absolute, fsio.identity(absolute), 0, "", artifact=True)
+
+
+def _merge(
+    label: str,
+    paths: Sequence[str],
+    contents: Sequence[Contents],
+    starts: Sequence[int],
+    index: _Opened | None,
+    wanted: _Wanted,
+) -> Layout:
+    """starts: for each path the number of its first file among all."""
+    world, specs = wanted.world, wanted.specs
+    merged: dict[str, Tensor] = {}
+    axes: dict[str, int] = {}
+    untyped: set[int] = set()
+    values = 0
+    for path, header, start in zip(paths, contents, starts, strict=True):
+        tensors = _moved(header.tensors, start, values)
+        known = len(merged)
+        merged |= tensors
+        if len(merged) < known + len(tensors):
+            raise _twice(label, paths, contents)
+        if not header.typed:
+            untyped.update(tensor.file for tensor in tensors.values())
+        values += len(header.values)
+        if world is not None:
+            for name, axis in shard_axes(path, header.metadata).items():
+                if axes.setdefault(name, axis) != axis:
+                    raise CheckpointError(f"{path}: shard axis of {name!r} expected {axes[name]}, found {axis}")
+            stated = whole_names(path, header.metadata)
+            if stated is not None:
+                check_whole(path, header.tensors, stated)
+    if index is not None:
+        _check_index(index, paths, contents)
+
+    def is_untyped(tensor: Tensor) -> bool:
+        return tensor.file in untyped
+
+    def file_of(name: str) -> str:
+        return next((path for path, header in zip(paths, contents, strict=True) if name in header.tensors), label)
+
+    if world is not None:
+        if specs is not None:
+            axes = given_axes(specs, merged, is_untyped, world) | axes
+        merged = own_tensors(label, merged, axes, world, file_of)
+    return Layout(merged if specs is None else with_specs(label, merged, is_untyped, specs))
+
+
+def _moved(tensors: Mapping[str, Tensor], files: int, values: int) -> dict[str, Tensor]:
+    """The same where ``files`` files and ``values`` values of other paths come first."""
+    if isinstance(tensors, HeaderTensors):
+        return tensors.in_file(files)
+    return {
+        name: Tensor(
+            tensor.dtype,
+            tensor.shape,
+            tensor.nbytes,
+            tensor.offset,
+            tensor.file + files if tensor.file >= 0 else tensor.file - values,
+            tensor.shard,
+            tensor.layout,
+        )
+        for name, tensor in tensors.items()
+    }
+
+
+def _twice(label: str, paths: Sequence[str], contents: Sequence[Contents]) -> CheckpointError:
+    """The error for a name that is in two files."""
+    owners: dict[str, str] = {}
+    for path, header in zip(paths, contents, strict=True):
+        for name in header.tensors:
+            if name in owners:
+                return CheckpointError(f"{label}: tensor {name!r} is both in {owners[name]} and in {path}")
+        owners.update(dict.fromkeys(header.tensors, path))
+    raise AssertionError(f"{label}: no tensor is in two files")
+
+
+def _check_index(index: _Opened, paths: Sequence[str], contents: Sequence[Contents]) -> None:
+    """Every tensor is in the shard that the index says, and in the index. paths: those of ``index.shards()``."""
+    weight_map = index.weight_map
+    shards = index.shards()
+    found = 0
+    for shard, header in zip(shards, contents, strict=True):
+        if set(map(weight_map.get, header.tensors)) != {shard}:
+            break
+        found += len(header.tensors)
+    else:
+        if found == len(weight_map):
+            return
+    owners = {name: shard for shard, header in zip(shards, contents, strict=True) for name in header.tensors}
+    for name, shard in weight_map.items():
+        owner = owners.get(name)
+        if owner is None:
+            raise CheckpointError(f"{index.path}: tensor {name!r} expected in {shard!r}, found in no shard")
+        if owner != shard:
+            raise CheckpointError(f"{index.path}: tensor {name!r} expected in {shard!r}, found in {owner!r}")
+    for path, header in zip(paths, contents, strict=True):
+        for name in header.tensors:
+            if name not in weight_map:
+                raise CheckpointError(f"{index.path}: extra tensor {name!r} in {path}, not in the index")
+
+
+def _refuse_what_is_no_file(paths: Iterable[str], index: _Opened | None) -> None:
+    """Called before any is opened, as that may do something to a device. Raises CheckpointError, OSError."""
+    for path in paths:
+        try:
+            mode = os.stat(path).st_mode
+        except OSError as error:
+            if index is None:
+                raise
+            name = os.path.relpath(path, os.path.dirname(index.path))
+            raise CheckpointError(f"{index.path}: missing shard {name!r}, expected beside the index") from error
+        if not stat.S_ISREG(mode):
+            raise CheckpointError(f"{path}: expected a regular file, found another kind")
+
+
+def _weight_map(path: str, text: bytes) -> dict[str, str]:
+    try:
+        index = msgspec.json.decode(text, type=_Index)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        decode_object(path, "index", text)  # says so where it is no JSON at all
+        raise CheckpointError(f"{path}: the index expected weight_map: name -> file name: {error}") from error
+    metadata = bytes(index.metadata)
+    # Strings: the key weight_map with its names and files, the key metadata with what it holds.
+    strings = 1 + 2 * len(index.weight_map) + (1 + metadata.count(b'"') // 2 if metadata else 0)
+    # Repeated keys within metadata would be counted with it, so it takes the exact check where it has any string value.
+    refuse_duplicates(path, "index", text, strings if metadata.count(b":") <= 1 else -1)
+    for shard in set(index.weight_map.values()):
+        if not shard or shard.startswith("/") or ".." in shard.split("/") or "\0" in shard:
+            name = next(name for name, found in index.weight_map.items() if found == shard)
+            raise CheckpointError(f"{path}: tensor {name!r}: expected a file within the folder, found {shard!r}")
+    if not index.weight_map:
+        raise CheckpointError(f"{path}: weight_map is empty")
+    return index.weight_map
+
+
+def _absolute(source: Source) -> str | tuple[str, ...]:
+    if isinstance(source, str | os.PathLike):
+        return _absolute_path(source)
+    if isinstance(source, bytes) or not isinstance(source, Iterable):
+        raise UsageError(f"open_weights: expected a path or a list of paths, found {type(source).__name__}")
+    paths = tuple(_absolute_path(path) for path in source)
+    if not paths:
+        raise UsageError("open_weights: the list of files is empty")
+    return paths
+
+
+def _absolute_path(path: AnyPath) -> str:
+    text = os.fspath(path)
+    if not isinstance(text, str):
+        raise UsageError(f"open_weights: expected a path as text, found {text!r}")
+    return text if text.startswith("/") else os.path.abspath(text)

@@ -1,0 +1,62 @@
+"""Where the bytes of an owned revision are: objects of the store, opened when they are used."""
+
+from __future__ import annotations
+
+from cachec.base import fsio
+from cachec.base.hashing import FileDigests
+from cachec.errors import StoreFault, WeightsChanged
+from cachec.model import ArtifactRef
+from cachec.store.objects import Objects
+from cachec.weights.sources import Extent, FileSource, OpenedFile
+from cachec.weights.tensor import Tensor
+
+
+class OwnedSource(FileSource):
+    """The objects of one revision, opened when used, a bounded number of them at a time.
+
+    The digest of a whole weight is the name of its object; a part of one is hashed.
+    """
+
+    def __init__(self, objects: Objects, revision: str, refs: tuple[ArtifactRef, ...]) -> None:
+        """objects: with a lease on the revision, and on nothing else; it is given up by ``release``, or with this.
+
+        refs: what ``Tensor.file`` counts.
+        """
+        super().__init__(())
+        self._many = True
+        self._objects = objects
+        self._revision = revision
+        self._refs = refs
+        self._checked: dict[int, fsio.Identity] = {}
+
+    def digest(self, name: str, tensor: Tensor, digests: FileDigests | None) -> str:
+        self._bind(name, tensor)
+        return self._stated(tensor) or super().digest(name, tensor, digests)
+
+    def extent(self, name: str, tensor: Tensor) -> Extent | None:
+        bound = self._bind(name, tensor)
+        return Extent(bound.fd, tensor.offset, tensor.nbytes, bound.file, bound.check, self._stated(tensor))
+
+    def state(self) -> bytes:
+        return f"owned:{self._revision}".encode()
+
+    def release(self) -> None:
+        super().release()
+        self._objects.release()
+
+    def _stated(self, tensor: Tensor) -> str:
+        ref = self._refs[tensor.file]
+        return ref.digest if (tensor.offset, tensor.nbytes) == (0, ref.size) else ""
+
+    def _file(self, name: str, number: int) -> OpenedFile:
+        ref = self._refs[number]
+        path = self._objects.place(ref.digest)
+        try:
+            # Binding again what had to be hashed, and can't be sealed by this user, must not hash it again.
+            if self._checked.get(number) != fsio.identity(path):
+                self._objects.path(ref, lease=False)
+            found = self._checked[number] = fsio.identity(path)
+        except (FileNotFoundError, StoreFault) as error:
+            detail = error.detail if isinstance(error, StoreFault) else f"object {ref.digest} is gone"
+            raise WeightsChanged(f"weight {name!r}: {detail}; add the weights again") from error
+        return OpenedFile(path, found, 0, "", artifact=True, checksum=f"blake3:{ref.digest}")

@@ -1,0 +1,1 @@
+"""MLIR bytecode, without MLIR: its sections and resources, stripped and linked."""

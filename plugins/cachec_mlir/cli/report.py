@@ -1,0 +1,97 @@
+"""What ``cachec mlir`` prints for people: a stripped module as a bug report, and a difference in lines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from importlib.metadata import PackageNotFoundError, version
+
+from cachec_mlir.blobs import Resource
+from cachec_mlir.explain.diff import Change, Difference
+from cachec_mlir.explain.readable import Readable
+
+#: Packages whose version a bug report says, where they are installed.
+_TOOLS = ("iree-base-compiler", "jaxlib", "torch-mlir", "apache-tvm")
+_LISTED = 40
+#: Characters up to which a constant is printed whole: what stays inline as no weight, so that the report parses.
+WHOLE = 1024
+
+
+def bug_report(name: str, size: int, weights: Sequence[Resource], seen: Readable) -> str:
+    """The stripped module as text under a comment: versions, sizes, the weights by name. It parses as it is, unless
+    the comment says that constants were cut.
+    """
+    total = sum(each.nbytes for each in weights)
+    tools = [f"{each} {number}" for each in _TOOLS if (number := _version(each)) is not None]
+    lines = [
+        f"{_line(name)}: {size:,} bytes, {len(seen.text.encode()):,} without weights",
+        f"stripped by cachec {_version('cachec')}; installed: {', '.join(tools) or 'no compiler that it knows'}",
+        f"{len(weights)} weights, {total:,} bytes, left out",
+        *_weights(weights),
+    ]
+    if seen.notation != "text":
+        lines.append(f"bytecode, printed in generic notation by the MLIR of {seen.notation}")
+    if seen.cut:
+        lines.append(
+            f"{seen.cut} constants that stay inline are cut here; `cachec mlir strip -o FILE` writes them whole"
+        )
+    return "".join(f"// {line}\n" for line in lines) + "\n" + seen.text.rstrip() + "\n"
+
+
+def difference_lines(found: Difference, most: int) -> Iterator[str]:
+    """A difference in lines, ``most`` operations and weights at most."""
+    if found.same:
+        yield "the same program; only names, places or weight bytes may differ"
+        return
+    function = None
+    after = ""
+    for each in found.operations[:most]:
+        if each.function != function:
+            function = each.function
+            yield f"in @{function}:" if function else "at the top:"
+        if each.after and each.after != after:
+            yield f"      {each.after}"
+        after = each.after
+        yield from _change(each)
+    if len(found.operations) > most:
+        yield f"and {len(found.operations) - most:,} more operations (--json has all)"
+    for weight in found.weights[:most]:
+        if weight.kind in {"changed", "values"}:
+            yield f"weight {weight.name}: {weight.old} -> {weight.new}"
+        else:
+            sign = "+" if weight.kind == "added" else "-"
+            yield f"{sign} weight {weight.name}: {weight.old or weight.new}"
+    if len(found.weights) > most:
+        yield f"and {len(found.weights) - most:,} more weights (--json has all)"
+
+
+def _change(each: Change) -> Iterator[str]:
+    if each.kind == "connected":
+        yield "  the same operations, connected or ordered otherwise, first where"
+        yield f"  - … {each.old} …"
+        yield f"  + … {each.new} …"
+        return
+    if each.old is not None:
+        yield f"  - {each.old_line}: {each.old}"
+    if each.new is not None:
+        yield f"  + {each.new_line}: {each.new}"
+
+
+def _weights(weights: Sequence[Resource]) -> Iterator[str]:
+    for each in weights[:_LISTED]:
+        spec = each.spec()
+        kind = each.type or f"{spec.dtype} {list(spec.shape)}"
+        yield _line(f"  {each.name}: {kind}, {each.nbytes:,} bytes, alignment {each.alignment}")
+    if len(weights) > _LISTED:
+        yield f"  and {len(weights) - _LISTED:,} more"
+
+
+def _line(text: str) -> str:
+    """On one line, whatever it is made of: a comment must not end early."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text)
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None

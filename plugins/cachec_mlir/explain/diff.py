@@ -1,0 +1,270 @@
+"""What is different between two modules: operations by their place, weights by their specs; never lines of digits.
+
+Lines are aligned by what they say without names of values, labels and aliases, so that renumbering is no difference:
+equal beginnings and ends first, then lines that are in both exactly once (Bram Cohen's patience diff), then Python's
+difflib in what is left between.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from cachec.errors import UsageError
+from cachec.model import WeightSpec
+from cachec_mlir.blobs import Resource
+from cachec_mlir.bytecode.reading import Bytecode, is_bytecode
+from cachec_mlir.explain.readable import Operation, Readable, operations, readable, typed_resources
+from cachec_mlir.forms import strip
+from cachec_mlir.hashes import canonical, topology
+from cachec_mlir.inputs import Source
+
+#: Lines times lines that difflib is given; larger blocks are told as removed and added.
+_MAX_CELLS = 4_000_000
+#: Characters of an operation that are shown, and how many of what is equal stay in front.
+_MAX_SHOWN = 200
+_KEPT = 60
+#: Tokens around the place where two modules are connected otherwise.
+_NEAR = 6
+
+_NAMES = re.compile(
+    r"%(?:\d+|[A-Za-z_$.\-][\w$.\-]*)(?:[:#]\d+)?|\^(?:\d+|[A-Za-z_$.\-][\w$.\-]*)|[#!][A-Za-z_]\w*(?![\w.<])"
+)
+
+
+class Change(msgspec.Struct, frozen=True):
+    """An operation that differs. kind: ``added``, ``removed``, ``changed``, or ``connected`` where all operations are
+    alike, and their order or operands are not. function: that it is in. old, new: line number and text in each, null
+    where it is absent. after: the operation before it.
+    """
+
+    kind: str
+    function: str
+    old_line: int | None
+    new_line: int | None
+    old: str | None
+    new: str | None
+    after: str = ""
+
+
+class WeightChange(msgspec.Struct, frozen=True):
+    """A weight that differs. kind: ``added``, ``removed``, ``changed``, or ``values`` where only its bytes do."""
+
+    kind: str
+    name: str
+    old: str | None
+    new: str | None
+
+
+class Difference(msgspec.Struct, frozen=True):
+    """Two modules against each other. same: one program, and weights of the same specs (and values, if they were asked
+    for). notation: see ``Readable``. old, new: topology hashes.
+    """
+
+    same: bool
+    old: str
+    new: str
+    notation: str
+    operations: tuple[Change, ...]
+    weights: tuple[WeightChange, ...]
+
+
+def difference(old: Source, new: Source, *, values: bool = False, bindings: str | None = None) -> Difference:
+    """Compare two modules. values: look at the bytes of weights too. bindings: whose MLIR reads both.
+
+    Raises CheckpointError, OSError, PluginError (bytecode that no installed MLIR reads), UsageError.
+    """
+    if bindings is None and is_bytecode(old) != is_bytecode(new):
+        raise UsageError("one module is text, the other bytecode; say --bindings iree or jax to read both alike")
+    hashes = topology(old, bindings=bindings), topology(new, bindings=bindings)
+    weights = tuple(_weights(_specs(old, bindings), _specs(new, bindings), values=values))
+    if hashes[0] == hashes[1]:
+        return Difference(not weights, *hashes, "", (), weights)
+    texts = readable(old, bindings), readable(new, bindings)
+    if texts[0].notation != texts[1].notation:
+        raise UsageError(
+            f"the modules are read by different MLIRs ({texts[0].notation} and {texts[1].notation}); say --bindings"
+        )
+    changes = tuple(_changes(operations(texts[0].text), operations(texts[1].text)))
+    if not changes and not weights:
+        changes = (_connected(old, new, texts),)
+    return Difference(False, *hashes, texts[0].notation, changes, weights)
+
+
+# --- operations
+
+
+def _changes(old: Sequence[Operation], new: Sequence[Operation]) -> Iterator[Change]:
+    before, after = [_neutral(each) for each in old], [_neutral(each) for each in new]
+    for i1, i2, j1, j2 in _blocks(before, after, 0, len(before), 0, len(after)):
+        pairs = _paired([each for each in old[i1:i2] if _told(each)], [each for each in new[j1:j2] if _told(each)])
+        previous = _previous(new, j1) or _previous(old, i1)
+        for one, other in pairs:
+            yield _change(one, other, previous)
+
+
+def _told(operation: Operation) -> bool:
+    """Whether a line says something by itself: a brace does not."""
+    return any(map(str.isalnum, operation.text))
+
+
+def _previous(found: Sequence[Operation], index: int) -> str:
+    for each in reversed(found[max(0, index - 20) : index]):
+        if each.name:
+            return _window(each.text.strip(), 0)
+    return ""
+
+
+def _change(old: Operation | None, new: Operation | None, previous: str) -> Change:
+    start = 0
+    if old is not None and new is not None:
+        one, other = old.text.strip(), new.text.strip()
+        shorter = min(len(one), len(other))
+        common = next((at for at in range(shorter) if one[at] != other[at]), shorter)
+        start = common - _KEPT if max(len(one), len(other)) > _MAX_SHOWN else 0
+    kind = "added" if old is None else "removed" if new is None else "changed"
+    function = (new or old or Operation(0, "", "", "")).function
+    return Change(
+        kind,
+        function,
+        None if old is None else old.number,
+        None if new is None else new.number,
+        None if old is None else _window(old.text.strip(), start),
+        None if new is None else _window(new.text.strip(), start),
+        previous,
+    )
+
+
+def _window(text: str, start: int) -> str:
+    start = max(start, 0)
+    end = start + _MAX_SHOWN
+    return ("…" if start else "") + text[start:end] + ("…" if end < len(text) else "")
+
+
+def _paired(
+    removed: Sequence[Operation], added: Sequence[Operation]
+) -> list[tuple[Operation | None, Operation | None]]:
+    """A removed and an added operation of one name, in order, are taken for a changed one."""
+    waiting: dict[str, list[Operation]] = {}
+    for each in reversed(added):
+        waiting.setdefault(each.name, []).append(each)
+    pairs: list[tuple[Operation | None, Operation | None]] = []
+    taken: set[int] = set()
+    for each in removed:
+        partners = waiting.get(each.name)
+        partner = partners.pop() if partners else None
+        if partner is not None:
+            taken.add(partner.number)
+        pairs.append((each, partner))
+    pairs += [(None, each) for each in added if each.number not in taken]
+    return pairs
+
+
+def _neutral(operation: Operation) -> str:
+    return _NAMES.sub(lambda found: found[0][0], operation.text).strip()
+
+
+def _blocks(
+    a: Sequence[str], b: Sequence[str], alo: int, ahi: int, blo: int, bhi: int
+) -> Iterator[tuple[int, int, int, int]]:
+    """The blocks ``a[i1:i2]``, ``b[j1:j2]`` that differ, in order."""
+    while alo < ahi and blo < bhi and a[alo] == b[blo]:
+        alo, blo = alo + 1, blo + 1
+    while alo < ahi and blo < bhi and a[ahi - 1] == b[bhi - 1]:
+        ahi, bhi = ahi - 1, bhi - 1
+    if alo == ahi or blo == bhi:
+        if alo != ahi or blo != bhi:
+            yield alo, ahi, blo, bhi
+        return
+    anchors = _anchors(a, b, alo, ahi, blo, bhi)
+    if anchors:
+        for i, j in [*anchors, (ahi, bhi)]:
+            yield from _blocks(a, b, alo, i, blo, j)
+            alo, blo = i + 1, j + 1
+    elif (ahi - alo) * (bhi - blo) > _MAX_CELLS:
+        yield alo, ahi, blo, bhi
+    else:
+        matcher = difflib.SequenceMatcher(None, a[alo:ahi], b[blo:bhi], autojunk=False)
+        for tag, i1, i2, j1, j2 in matcher.get_opcodes():
+            if tag != "equal":
+                yield alo + i1, alo + i2, blo + j1, blo + j2
+
+
+def _anchors(a: Sequence[str], b: Sequence[str], alo: int, ahi: int, blo: int, bhi: int) -> list[tuple[int, int]]:
+    """Lines that are in both blocks exactly once, the longest run of them that is in order in both."""
+    ours, theirs = Counter(a[alo:ahi]), Counter(b[blo:bhi])
+    places = {b[j]: j for j in range(blo, bhi) if theirs[b[j]] == 1}
+    pairs = [(i, places[a[i]]) for i in range(alo, ahi) if ours[a[i]] == 1 and a[i] in places]
+    tails: list[int] = []
+    ends: list[int] = []
+    back: list[int] = []
+    for number, (_, j) in enumerate(pairs):
+        at = bisect_left(tails, j)
+        back.append(ends[at - 1] if at else -1)
+        if at == len(tails):
+            tails.append(j)
+            ends.append(number)
+        else:
+            tails[at], ends[at] = j, number
+    run: list[tuple[int, int]] = []
+    number = ends[-1] if ends else -1
+    while number >= 0:
+        run.append(pairs[number])
+        number = back[number]
+    return run[::-1]
+
+
+def _connected(old: Source, new: Source, texts: tuple[Readable, Readable]) -> Change:
+    """The first place where two modules of the same operations differ."""
+    if texts[0].notation == "text":
+        one, other = canonical(old).split("\n"), canonical(new).split("\n")
+    else:
+        one, other = texts[0].text.split(), texts[1].text.split()
+    at = next((i for i, (x, y) in enumerate(zip(one, other, strict=False)) if x != y), min(len(one), len(other)))
+    around = slice(max(0, at - _NEAR), at + _NEAR)
+    return Change("connected", "", None, None, _window(" ".join(one[around]), 0), _window(" ".join(other[around]), 0))
+
+
+# --- weights
+
+
+class _Described(NamedTuple):
+    words: str
+    resource: Resource | None
+
+
+def _weights(
+    before: Mapping[str, _Described], after: Mapping[str, _Described], *, values: bool
+) -> Iterator[WeightChange]:
+    for name in [*before, *(name for name in after if name not in before)]:
+        one, other = before.get(name), after.get(name)
+        words = (None if one is None else one.words, None if other is None else other.words)
+        if one is None or other is None:
+            yield WeightChange("added" if one is None else "removed", name, *words)
+        elif one.words != other.words:
+            yield WeightChange("changed", name, *words)
+        elif values and one.resource is not None and other.resource is not None:
+            digests = one.resource.blob.digest(), other.resource.blob.digest()
+            if digests[0] != digests[1]:
+                yield WeightChange("values", name, *(f"{one.words}, BLAKE3 {each[:12]}" for each in digests))
+
+
+def _specs(source: Source, bindings: str | None) -> Mapping[str, _Described]:
+    stripped = strip(source)
+    seen = readable(source, bindings) if bindings is not None else None
+    found = {each.name: _Described(_words(each), each) for each in typed_resources(stripped, seen)}
+    if is_bytecode(source):
+        found |= {name: _Described("declared, without bytes", None) for name in Bytecode(source).declared}
+    return found
+
+
+def _words(resource: Resource) -> str:
+    spec: WeightSpec = resource.spec()
+    kind = resource.type or f"{spec.dtype} {list(spec.shape)}"
+    return f"{kind}, {resource.nbytes} bytes, alignment {resource.alignment}"

@@ -1,0 +1,75 @@
+"""What a module is, in figures: its operations by name, its weights by spec. No byte of a weight is looked at."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from cachec.errors import CachecError
+from cachec_mlir.bytecode.reading import Bytecode, is_bytecode
+from cachec_mlir.explain.readable import literals, operations, readable, typed_resources
+from cachec_mlir.forms import strip
+from cachec_mlir.inputs import Source, open_input
+from cachec_mlir.text.scanning import unescaped, uses
+
+#: Constants in the IR that are listed, the largest first.
+_LARGEST = 10
+
+
+def declared(source: Source) -> list[str]:
+    """The resources that a module names and has no bytes of, in the order of the module."""
+    if is_bytecode(source):
+        return list(Bytecode(source).declared)
+    module = open_input(source)
+    there = strip(source).resources
+    names = (unescaped(module, key, start) for start, _, key, _ in uses(strip(source).ir))
+    return [name for name in dict.fromkeys(names) if name not in there]
+
+
+def inspected(source: Source, *, bindings: str | None = None) -> dict[str, Any]:
+    """Plain data, as ``cachec mlir inspect --json`` prints it; see there.
+
+    operations, dialects: null where bytecode can't be printed here, and ``unread`` then says why. Raises
+    CheckpointError, OSError.
+    """
+    module = open_input(source)
+    found: dict[str, Any] = {"path": module.label, "kind": "text", "size": module.size}
+    found |= {"version": None, "producer": None}
+    stripped = strip(source)
+    constants: list[dict[str, Any]] = []
+    if is_bytecode(source):
+        opened = Bytecode(source)
+        found |= {"kind": "bytecode", "version": opened.version, "producer": opened.producer.decode(errors="replace")}
+    else:
+        constants = [{"line": line, "type": kind, "characters": size} for line, kind, size in literals(stripped.ir)]
+        constants.sort(key=lambda each: -each["characters"])
+    names: Counter[str] | None = None
+    unread, seen = None, None
+    try:
+        seen = readable(stripped.ir, bindings)
+        names = Counter(each.name for each in operations(seen.text) if each.name)
+    except CachecError as error:
+        unread = str(error)
+    dialects: Counter[str] = Counter()
+    for name, count in (names or {}).items():
+        dialects[name.partition(".")[0]] += count
+    return found | {
+        "stripped_size": len(stripped.ir),
+        "operations": None if names is None else names.total(),
+        "dialects": None if names is None else dict(dialects.most_common()),
+        "operation_names": None if names is None else dict(names.most_common()),
+        "unread": unread,
+        "resources": [
+            {
+                "name": each.name,
+                "type": each.type,
+                "nbytes": each.nbytes,
+                "alignment": each.alignment,
+                "lifted": each.name in stripped.lifted,
+            }
+            for each in typed_resources(stripped, seen)
+        ],
+        "resource_bytes": sum(each.nbytes for each in stripped.resources.values()),
+        "declared": [name for name in declared(stripped.ir) if name not in stripped.resources],
+        "constants": constants[:_LARGEST],
+    }

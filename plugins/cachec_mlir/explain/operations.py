@@ -1,0 +1,155 @@
+"""The first differing operations of two programs printed as MLIR.
+
+Linear in the size of the texts: lines are compared as a bag, not aligned, so that a program of 100,000 operations
+is told apart in well under a second, and an operation that only moved is not taken for another.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from cachec.base.excerpts import MAX_SHOWN, shown_pair
+from cachec.errors import PluginError
+
+#: Operations that one difference spells out.
+MAX_OPERATIONS = 6
+
+#: Characters of each text that are looked at, after what both begin and end with.
+MAX_LOOKED_AT = 1 << 24
+
+# MLIR language reference, "Identifiers and keywords": value-id, with the count or the index of results, and block-id.
+_SSA_NAME = re.compile(r"%(?:\d+|[A-Za-z_$.-][\w$.-]*)(?:[:#]\d+)?|\^(?:\d+|[A-Za-z_$.-][\w$.-]*)")
+_RESULTS = re.compile(r"^\s*[%, ]+ = ")
+_OPERATION = re.compile(r'^\s*"?([A-Za-z_][\w$]*(?:\.[\w$.]+)?)')
+_HEX_BLOB = re.compile(r'"0x([0-9A-Fa-f]{16})([0-9A-Fa-f]+)"')
+_DENSE_LIST = re.compile(r"dense<(\[[^>]{32})[^>]{32,}>")
+
+
+class _Operation(NamedTuple):
+    at: int
+    text: str
+    times: int
+
+
+def difference(before: bytes, after: bytes) -> str:
+    """The first operations that differ, at most ``MAX_OPERATIONS``, joined by ``"; "``. Empty for equal texts.
+
+    SSA names are left out, so that renumbering is no difference; where nothing else differs, the operations are the
+    same and connected in another way, and that is said. Long literals are compared in full and shown cut. Raises
+    PluginError for what is no text.
+    """
+    try:
+        return _difference(before.decode(), after.decode())
+    except UnicodeDecodeError as error:
+        raise PluginError("bytecode, whose operations `cachec mlir diff` tells apart") from error
+
+
+def _difference(old_text: str, new_text: str) -> str:
+    if old_text == new_text:
+        return ""
+    old, new, offset, cut = _middles(old_text.split("\n"), new_text.split("\n"))
+    before, after = [_neutral(line) for line in old], [_neutral(line) for line in new]
+    counts = Counter(before)
+    counts.subtract(after)
+    words = _changes(_excess(before, counts, 1), _excess(after, counts, -1))
+    if not words:
+        words = [_rearranged(old, new, before, after, offset)]
+    shown = words[:MAX_OPERATIONS]
+    if len(words) > MAX_OPERATIONS:
+        shown.append(f"and {len(words) - MAX_OPERATIONS} more operations")
+    if cut:
+        shown.append(f"only the first {MAX_LOOKED_AT >> 20} MiB that differ were compared")
+    return "; ".join(shown)
+
+
+def _middles(old: list[str], new: list[str]) -> tuple[list[str], list[str], int, bool]:
+    """Both without the lines that they begin and end with alike, the number of the former, and whether cut short."""
+    shorter = min(len(old), len(new))
+    head = 0
+    while head < shorter and old[head] == new[head]:
+        head += 1
+    tail = 0
+    while tail < shorter - head and old[-1 - tail] == new[-1 - tail]:
+        tail += 1
+    before, after = _bounded(old[head : len(old) - tail]), _bounded(new[head : len(new) - tail])
+    cut = len(before) + len(after) < len(old) + len(new) - 2 * (head + tail)
+    return before, after, head, cut
+
+
+def _bounded(lines: list[str]) -> list[str]:
+    room = MAX_LOOKED_AT
+    for at, line in enumerate(lines):
+        room -= len(line)
+        if room < 0:
+            return lines[: at + 1]
+    return lines
+
+
+def _neutral(line: str) -> str:
+    return _SSA_NAME.sub("%", line).strip()
+
+
+def _excess(lines: Sequence[str], counts: Counter[str], sign: int) -> list[_Operation]:
+    """The lines of which this side has more, at their first place. Braces and empty lines are no operations."""
+    found: dict[str, _Operation] = {}
+    for at, line in enumerate(lines):
+        times = counts[line] * sign
+        if times > 0 and line not in found and any(map(str.isalnum, line)):
+            found[line] = _Operation(at, line, times)
+    return list(found.values())
+
+
+def _changes(removed: list[_Operation], added: list[_Operation]) -> list[str]:
+    """Differences in words, by place. A removed and an added operation of one name are taken for a changed one."""
+    partners: dict[str, list[_Operation]] = {}
+    for operation in reversed(added):
+        partners.setdefault(_name(operation.text), []).append(operation)
+    told: list[tuple[int, str]] = []
+    for operation in removed:
+        same_name = partners.get(_name(operation.text))
+        if same_name:
+            told.append((operation.at, _changed(operation, same_name.pop())))
+        else:
+            told.append((operation.at, f"- {_alone(operation)}"))
+    told += [(operation.at, f"+ {_alone(operation)}") for rest in partners.values() for operation in rest]
+    return [words for _, words in sorted(told, key=lambda pair: pair[0])]
+
+
+def _changed(old: _Operation, new: _Operation) -> str:
+    before, after = shown_pair(_short(old.text), _short(new.text))
+    if before == after:
+        return f"{before} (its literal differs)"
+    return f"{before} -> {after}"
+
+
+def _alone(operation: _Operation) -> str:
+    times = f" (x{operation.times})" if operation.times > 1 else ""
+    return shown_pair(_short(operation.text), "")[0] + times
+
+
+def _short(line: str) -> str:
+    """A line without the names of its results, and with long literals cut."""
+    line = _HEX_BLOB.sub(lambda m: f'"0x{m[1]}…" ({(len(m[2]) + 16) // 2} bytes)', line)
+    return _RESULTS.sub("", _DENSE_LIST.sub(r"dense<\1…>", line))
+
+
+def _name(line: str) -> str:
+    match = _OPERATION.match(_RESULTS.sub("", line))
+    return match[1] if match else ""
+
+
+def _rearranged(old: list[str], new: list[str], before: list[str], after: list[str], offset: int) -> str:
+    """The words for two texts with the same operations."""
+    for at, (one, other) in enumerate(zip(before, after, strict=False)):
+        if one != other:
+            return f"the same operations in another order, first at line {offset + at + 1}: {_short(other)[:MAX_SHOWN]}"
+    for at, (one, other) in enumerate(zip(old, new, strict=False)):
+        if one != other:
+            left, right = shown_pair(one.strip(), other.strip())
+            return (
+                f"the same operations, named or connected otherwise, first at line {offset + at + 1}: {left} -> {right}"
+            )
+    return "only empty lines or brackets differ"

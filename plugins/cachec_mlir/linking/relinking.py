@@ -1,0 +1,157 @@
+"""New IR with the resources of an older file: what came of a module in another dialect, phase or program.
+
+Bytes go from file to file by the kernel, or stay where they are and are referred to. Names are matched by a record of
+what the compiler called them (see ``renames``), or are the same and can't be another's.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Container, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from cachec.errors import LinkError
+from cachec.programs.sources import Extent
+from cachec.weights import WeightSet
+from cachec_mlir.blobs import ALIGNMENT, Resources, spec_of
+from cachec_mlir.bytecode.reading import Bytecode, is_bytecode
+from cachec_mlir.bytecode.rewriting import link_bytecode
+from cachec_mlir.inputs import Source, open_input
+from cachec_mlir.linking.archives import write_references
+from cachec_mlir.linking.renames import Renames
+from cachec_mlir.offers import offered
+from cachec_mlir.text.linking import check_type, link_text
+from cachec_mlir.text.references import references
+from cachec_mlir.text.scanning import name_of, scan
+from cachec_mlir.text.skeleton import Skeleton
+from cachec_mlir.text.stripping import strip_text
+from cachec_mlir.writing import Linked, write
+
+_SUFFIX = re.compile(r"_[0-9]+\Z")
+
+
+@dataclass(frozen=True)
+class Referenced:
+    """What ``relink_by_reference`` wrote. nbytes: of the IR. archive: where in the old file the bytes of each name of
+    the module are, for ``cachec.open_weights``. unused: names of the old module that the new one does not ask for.
+    resources: of the old module. wanted: name in the new one -> name there and type (empty, if not known).
+    """
+
+    nbytes: int
+    archive: Path
+    unused: tuple[str, ...]
+    resources: Resources = field(repr=False)
+    wanted: Mapping[str, tuple[str, str]] = field(repr=False)
+
+    def weights(self) -> WeightSet:
+        """The weights over the old file, by their names in the module; of the types that its text states."""
+        specs = {other: spec_of(other, kind) for other, kind in self.wanted.values()}
+        typed = {name: spec for name, spec in specs.items() if spec is not None and spec.dtype != "bool"}
+        found = self.resources.weights(typed, only={other for other, _ in self.wanted.values()})
+        return WeightSet.from_weights({name: found[other] for name, (other, _) in self.wanted.items()})
+
+
+def relink(
+    ir: Source,
+    old: Source,
+    target: str | os.PathLike[str],
+    *,
+    renames: Renames | Mapping[str, str] | None = None,
+    fsync: bool = False,
+) -> Linked:
+    """Write ``target``: the module ``ir``, which has no bytes of its resources, with those of the module ``old``.
+
+    renames: what ``mark(...).recorded`` or ``recorded`` gave, or name in ``ir`` -> name in ``old``. Without it every
+    name is taken to be what it was, and one that a suffix may have made of another of ``old`` (``w0_2`` where there is
+    a ``w0``) is refused. Resources keep their alignment. All of the file is written, or nothing.
+
+    Raises LinkError (names that are missing, or may be another's; sizes that differ), CheckpointError, WeightsChanged,
+    OSError.
+    """
+    module = Bytecode(ir) if is_bytecode(ir) else ir
+    resources, names = _matched(_wanted(module), old, renames)
+    if isinstance(module, Bytecode):
+        return link_bytecode(module, resources, target, names=names, fsync=fsync)
+    return link_text(module, resources, target, names=names, fsync=fsync)
+
+
+def relink_by_reference(
+    ir: Source,
+    old: str | os.PathLike[str],
+    target: str | os.PathLike[str],
+    *,
+    renames: Renames | Mapping[str, str] | None = None,
+    fsync: bool = False,
+) -> Referenced:
+    """The same without a copy: ``target`` is the module as it is, ``TARGET.irpa`` says where in ``old`` its bytes are.
+
+    ``old`` has to be bytecode in the folder of ``target`` or below it, and stay as it is. Weights have the types that
+    the text ``ir`` states; they are uint8 vectors if it is bytecode, whose types nothing but MLIR can read, and always
+    in the archive: ``open_weights(archive, specs=manifest)`` gives them theirs.
+    Raises as ``relink``.
+    """
+    if not is_bytecode(old):
+        raise LinkError(f"{os.fspath(old)} is a text: its bytes are digits, which nothing can refer to; use relink")
+    wanted = _wanted(Bytecode(ir) if is_bytecode(ir) else ir)
+    resources, names = _matched(wanted, old, renames)
+    bound = offered(resources, list(wanted), names, ALIGNMENT)
+    for name, kind in wanted.items():
+        check_type(name, kind, bound[name])
+    places = {name: each.blob.place for name, each in bound.items()}
+    extents = {name: place for name, place in places.items() if isinstance(place, Extent)}
+    module = open_input(ir)
+    whole = module.range(0, module.size)
+    path = os.path.abspath(os.fspath(target))
+    nbytes = write(path, [bytes(whole) if isinstance(whole, memoryview) else module.at(0, module.size, "the module")])
+    archive = f"{path}.irpa"
+    try:
+        write_references(archive, extents, fsync=fsync)
+    except BaseException:
+        os.unlink(path)
+        raise
+    there = {name: (names.get(name, name), kind) for name, kind in wanted.items()}
+    taken = {other for other, _ in there.values()}
+    return Referenced(nbytes, Path(archive), tuple(sorted(set(resources) - taken)), resources, there)
+
+
+def shortened(name: str, there: Container[str]) -> str | None:
+    """A name of ``there`` that a compiler may have made ``name`` of by a suffix of digits, None where there is none."""
+    while (found := _SUFFIX.search(name)) is not None:
+        name = name[: found.start()]
+        if name in there:
+            return name
+    return None
+
+
+def _matched(
+    wanted: Mapping[str, str], old: Source, renames: Renames | Mapping[str, str] | None
+) -> tuple[Resources, dict[str, str]]:
+    """The old resources, and name in the new module -> name there. Raises LinkError for what is not certain."""
+    resources = Bytecode(old).resources if is_bytecode(old) else strip_text(old).resources
+    if renames is None:
+        for name in wanted:
+            shorter = shortened(name, resources)
+            if shorter is not None and name in resources:
+                raise LinkError(
+                    f"resource {name!r} may be {name!r} of the old module, or {shorter!r} under a name that a "
+                    "compiler gave it; say which by renames="
+                )
+        return resources, {}
+    names = dict(renames.names if isinstance(renames, Renames) else renames)
+    unknown = sorted(name for name in wanted if name not in names)
+    if unknown:
+        raise LinkError(f"renames= says nothing of {len(unknown)} resources of the module, first {unknown[0]!r}")
+    return resources, {name: names[name] for name in wanted}
+
+
+def _wanted(ir: Source | Bytecode) -> dict[str, str]:
+    """Names and types (empty, if not known) of resources that a module has no bytes of."""
+    if isinstance(ir, Bytecode):
+        return dict.fromkeys(ir.declared, "")
+    module = open_input(ir)
+    marks = scan(module)
+    there = {name_of(entry) for entry in marks.resources()}
+    used = references(module, Skeleton(module, marks).text, "resource", "")
+    return {each.name: each.type for each in used if each.name not in there}

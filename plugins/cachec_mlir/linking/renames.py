@@ -1,0 +1,166 @@
+"""What a compiler calls the resources that it was given: recorded, so that its output can be bound again.
+
+A compiler renames resources: a key that its context knows already gets a suffix (``w0`` becomes ``w0_2``), later phases
+make keys of their own. A name of its output therefore says nothing by itself: ``w0_2`` may be what was ``w0``, or what
+was ``w0_2`` all along. Two ways to know, and no third:
+
+- ``mark`` a module *before* it is compiled: every key becomes one that no other module has, and from which no other key
+  can be made by a suffix. A key of the output that is such a one, or one with a suffix of digits, is that resource: the
+  compiler had no bytes that it could have made another one from.
+- ``recorded`` compares the bytes of resources before and after. A blob that occurs once before is the same resource
+  wherever it comes out. Weights that are equal can't be told apart so: mark those.
+
+What neither tells is an error, never a guess.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import msgspec
+
+from cachec.base.hashing import Hasher
+from cachec.errors import LinkError, UsageError
+from cachec_mlir.blobs import ELIDED, Resource
+from cachec_mlir.bytecode.reading import Bytecode, is_bytecode
+from cachec_mlir.inputs import Source, open_input
+from cachec_mlir.text.references import references
+from cachec_mlir.text.scanning import key_literal, name_of, scan
+from cachec_mlir.text.skeleton import Skeleton
+from cachec_mlir.text.stripping import strip_text
+
+#: Marked keys: this, a digest, ``_``, a number, and an end that is no digit, so that a suffix can't make another one.
+_MARK = "cachec_"
+_END = "_w"
+_SUFFIX = re.compile(r"(?:_[0-9]+)+")
+_VERSION = 1
+
+
+class Renames(NamedTuple):
+    """A record. names: key that came out -> name that went in. dropped: names that did not come out."""
+
+    names: Mapping[str, str]
+    dropped: tuple[str, ...]
+
+    def encoded(self) -> bytes:
+        """As JSON: ``{"version": 1, "names": {...}, "dropped": [...]}``, sorted."""
+        names = {new: self.names[new] for new in sorted(self.names)}
+        return msgspec.json.encode({"version": _VERSION, "names": names, "dropped": sorted(self.dropped)})
+
+    @classmethod
+    def decoded(cls, data: bytes) -> Renames:
+        """Raises LinkError for what is no such record."""
+        try:
+            found = msgspec.json.decode(data, type=_Record)
+        except msgspec.MsgspecError as error:
+            raise LinkError(f"the record of renames is malformed: {error}") from error
+        if found.version != _VERSION:
+            raise LinkError(f"the record of renames expected version {_VERSION}, found {found.version}")
+        return cls(found.names, tuple(found.dropped))
+
+
+class _Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    version: int
+    names: dict[str, str]
+    dropped: list[str]
+
+
+class Marked(NamedTuple):
+    """A stripped text with keys of its own. names: key -> name before."""
+
+    ir: bytes
+    names: Mapping[str, str]
+
+    def recorded(self, after: Source) -> Renames:
+        """What became of the keys in ``after``, the compiler's output, text or bytecode.
+
+        Raises LinkError for a resource that is none of those that were marked.
+        """
+        found: dict[str, str] = {}
+        for key in sorted(_keys(after)):
+            name = self._name(key)
+            if name is None:
+                raise LinkError(
+                    f"resource {key!r} of the output was made by the compiler, it is none of the {len(self.names)} "
+                    "that went in; it has to be compiled with these weights, and keyed by their content"
+                )
+            found[key] = name
+        return Renames(found, tuple(sorted(set(self.names.values()) - set(found.values()))))
+
+    def _name(self, key: str) -> str | None:
+        end = key.rfind(_END)
+        stem, suffix = key[: end + len(_END)], key[end + len(_END) :]
+        if end < 0 or (suffix and _SUFFIX.fullmatch(suffix) is None):
+            return None
+        return self.names.get(stem)
+
+
+def mark(ir: Source, salt: str = "") -> Marked:
+    """A stripped text whose resources have keys that can't be confused. The same text has the same keys each time.
+
+    salt: what tells it from another module of the same text that will be in the same module as it one day.
+    Raises UsageError for bytecode, LinkError for a text that has bytes of its own (the compiler could make others from
+    them; strip it), CheckpointError, OSError.
+    """
+    if is_bytecode(ir):
+        raise UsageError("mark: expected a text; print the bytecode with its own MLIR first")
+    stripped = strip_text(ir)
+    if stripped.resources:
+        raise LinkError(f"mark: the module has bytes of {next(iter(stripped.resources))!r}; strip it first")
+    text = stripped.ir
+    used = references(open_input(text), text, "resource", "")
+    if any(each.name == ELIDED for each in used):
+        raise LinkError("mark: constants of the module were elided when it was printed, and are lost; print it in full")
+    hasher = Hasher("mlir-marks")
+    hasher.part("text", text)
+    hasher.part("salt", salt.encode())
+    stem = f"{_MARK}{hasher.digest()[:32]}"
+    if stem.encode() in text:
+        raise LinkError("mark: the text holds its own digest")
+    numbers: dict[str, int] = {}
+    out: list[bytes] = []
+    at = 0
+    for each in used:
+        number = numbers.setdefault(each.name, len(numbers))
+        end = text.index(b">", each.start + len(key_literal(each.name))) + 1
+        out += [text[at : each.start], f"dense_resource<{stem}_{number}{_END}>".encode()]
+        at = end
+    marked = b"".join([*out, text[at:]])
+    return Marked(marked, {f"{stem}_{number}{_END}": name for name, number in numbers.items()})
+
+
+def recorded(before: Mapping[str, Resource], after: Mapping[str, Resource]) -> Renames:
+    """Which resource of ``before`` each of ``after`` is, by their bytes; both as ``strip(module).resources``.
+
+    Reads all of them. Raises LinkError where one of ``after`` is none of ``before``, or is two of them.
+    """
+    by_digest: dict[str, list[str]] = {}
+    for name, resource in before.items():
+        by_digest.setdefault(resource.blob.digest(), []).append(name)
+    found: dict[str, str] = {}
+    for name, resource in after.items():
+        candidates = by_digest.get(resource.blob.digest(), [])
+        if len(candidates) > 1:
+            raise LinkError(
+                f"resource {name!r} of the output has the bytes of {candidates[0]!r} and of {candidates[1]!r}, which "
+                "are equal; mark() the module before it is compiled"
+            )
+        if not candidates:
+            raise LinkError(
+                f"resource {name!r} of the output has the bytes of none that went in: the compiler made it from them, "
+                "so the result depends on their content"
+            )
+        found[name] = candidates[0]
+    return Renames(found, tuple(sorted(set(before) - set(found.values()))))
+
+
+def _keys(source: Source) -> set[str]:
+    """Names of all resources that a module uses or declares."""
+    if is_bytecode(source):
+        return set(Bytecode(source).entries())
+    module = open_input(source)
+    marks = scan(module)
+    names = {name_of(entry) for entry in marks.resources() if entry.group == "builtin"}
+    return names | {each.name for each in references(module, Skeleton(module, marks).text, "resource", "")}

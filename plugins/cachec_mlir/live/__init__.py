@@ -1,0 +1,1 @@
+"""Modules of MLIR's Python bindings, where these are installed."""

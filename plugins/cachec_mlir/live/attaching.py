@@ -1,0 +1,89 @@
+"""Resources of a live module by reference: it uses the bytes where a file has them, mapped, and nothing is copied.
+
+MLIR's bindings make a resource over a buffer of Python's (``DenseResourceElementsAttr.get_from_buffer``), and hold the
+buffer for as long as the module's context lives. A context gives a resource the name that is asked for only where
+nothing was parsed with it, so the module is read with other names, and each use of one is replaced.
+"""
+
+from __future__ import annotations
+
+import mmap
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from cachec.programs.sources import Extent, OpenedFile, map_untracked
+from cachec_mlir.live.bindings import generic
+from cachec_mlir.offers import Bound
+
+_USE = re.compile(r'dense_resource<"?([^">]*)"?>')
+
+
+def placeholders(names: Mapping[str, Bound]) -> dict[str, str]:
+    """Name -> one that no other resource has, and that is in no string of an attribute by chance."""
+    prefix = "cachec-resource-"
+    while any(name.startswith(prefix) for name in names):
+        prefix += "-"
+    return {name: f"{prefix}{number}" for number, name in enumerate(names)}
+
+
+def views_in_place(bound: Mapping[str, Bound]) -> dict[str, memoryview] | None:
+    """The bytes where they lie, read-only; None unless all are in files, as they are and aligned."""
+    maps: dict[OpenedFile, memoryview] = {}
+    views: dict[str, memoryview] = {}
+    for name, each in bound.items():
+        place = each.blob.place
+        if not isinstance(place, Extent) or each.blob.hexadecimal or each.alignment > mmap.PAGESIZE:
+            return None
+        if place.offset % each.alignment:
+            return None
+        mapped = maps.get(place.file)
+        if mapped is None:
+            mapped = maps[place.file] = map_untracked(place.fd, 0, place.file.identity.size)
+        place.check()
+        views[name] = mapped[place.offset : place.offset + place.nbytes]
+    return views
+
+
+def attached(
+    resource_type: Any,
+    module: Any,
+    names: Mapping[str, str],
+    bound: Mapping[str, Bound],
+    views: Mapping[str, memoryview],
+) -> bool:
+    """Give a live module, whose resources have placeholders for names, its resources. names: name -> placeholder.
+
+    resource_type: the class of a resource in its bindings. False where a use stands within another attribute, or a
+    resource is of two types: the module is of no use then.
+    """
+    from_placeholder = {placeholder: name for name, placeholder in names.items()}
+    made: dict[str, Any] = {}
+    for operation, key, attribute in _resources(module.operation):
+        found = _USE.match(str(attribute))
+        name = None if found is None else from_placeholder.get(found[1])
+        if name is None:
+            continue
+        resource = made.get(name)
+        if resource is None:
+            resource = made[name] = resource_type.get_from_buffer(
+                views[name], name, attribute.type, alignment=bound[name].alignment, context=module.context
+            )
+        if resource.type != attribute.type:
+            return False
+        operation.attributes[key] = resource
+    left = generic(module, locations=True)
+    return not any(placeholder.encode() in left for placeholder in names.values())
+
+
+def _resources(operation: Any) -> Iterator[tuple[Any, str, Any]]:
+    """Operation, name and value of each attribute that the bindings have no class for; resources are among these."""
+    stack = [operation]
+    while stack:
+        here = stack.pop()
+        for each in list(here.attributes):
+            key = each if isinstance(each, str) else each.name
+            attribute = here.attributes[key]
+            if type(attribute).__name__ == "Attribute":
+                yield here, key, attribute
+        stack += [inner.operation for region in here.regions for block in region for inner in block.operations]

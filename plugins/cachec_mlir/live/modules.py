@@ -1,0 +1,280 @@
+"""Live modules of MLIR's bindings: written to where their resources can be used in place, stored, and read back.
+
+MLIR writes bytecode to a file and maps what it reads from one, so no byte of a resource passes through Python.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+
+from cachec.base.hashing import Hasher
+from cachec.errors import CachecError, CheckpointError, LinkError, PluginError, StoreFault, UsageError
+from cachec.model import Fault
+from cachec.programs.plugin import ArtifactWriter, Fingerprint
+from cachec.programs.program import Program
+from cachec.weights import Weight, WeightSet
+from cachec_mlir.blobs import ALIGNMENT, Blob, Resource
+from cachec_mlir.bytecode.reading import RESOURCES, Bytecode, is_bytecode
+from cachec_mlir.bytecode.rewriting import link_bytecode, renamed_bytecode, strip_bytecode
+from cachec_mlir.inputs import open_input
+from cachec_mlir.live.attaching import attached, placeholders, views_in_place
+from cachec_mlir.live.bindings import Bindings, bindings_of, generic, write_bytecode
+from cachec_mlir.offers import check_specs, offered
+from cachec_mlir.writing import write
+
+_NAME = "module.mlirbc"
+#: MLIR's own limit is far below (``llvm::Align`` of a blob is a u32).
+_MAX_ALIGNMENT = 1 << 31
+_MAPPED = max(4 * 4096, mmap.PAGESIZE)
+_UNMAPPED = 16
+
+
+class Written:
+    """A live module as bytecode in a file that is gone when this is closed; what is open of it stays readable."""
+
+    def __init__(self, module: Any) -> None:
+        """The file is made in the system's temporary folder and has the size of the resources. Raises OSError,
+        PluginError."""
+        import tempfile  # slow to import, and not needed to strip
+
+        self._folder = tempfile.TemporaryDirectory(prefix="cachec-mlir-")
+        self.path = os.path.join(self._folder.name, _NAME)
+        try:
+            write_bytecode(module, self.path)
+            self.bytecode = Bytecode(self.path)
+        except BaseException:
+            self._folder.cleanup()
+            raise
+
+    def __enter__(self) -> Written:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._folder.cleanup()
+
+    def keep_for(self, weights: WeightSet) -> None:
+        """Keep the file for as long as a set over the bytes of ``weights`` is used, instead of closing this."""
+        weakref.finalize(weights.source, self._folder.cleanup)
+
+
+def load(
+    program: Program,
+    weights: Mapping[str, Weight] | None = None,
+    *,
+    bindings: str,
+    names: Mapping[str, str] | None = None,
+    alignment: int = ALIGNMENT,
+) -> Any:
+    """The live module of a program of format ``mlir:text`` or ``mlir:bytecode``, in a context of its own.
+
+    bindings: whose: ``iree`` or ``jax``. Text goes between LLVM versions, bytecode stays within one. weights:
+    bytes for its resources, which then must not change for as long as the module lives; without, they stay without
+    bytes. Those in files are mapped where they lie, if all are aligned; else the kernel copies all to a temporary file.
+    names: name in the program -> name in ``weights``, for those that differ; by default what the program says.
+
+    Raises UsageError for another format, LinkError where the weights do not fit the manifest, CheckpointError where
+    these bindings can't read it, PluginError where they are not installed.
+    """
+    if program.format not in {"mlir:text", "mlir:bytecode"}:
+        raise UsageError(f"load takes a program of format 'mlir:text' or 'mlir:bytecode', found {program.format!r}")
+    with_bindings = Bindings(bindings)
+    module = with_bindings.parse(program.ir, repr(program))
+    if weights is None or not program.manifest.weights:
+        return module
+    names = {**program.manifest.callers, **(names or {})}
+    _check(program, weights, names)
+    ir = program.ir
+    if not is_bytecode(ir):
+        with Written(module) as written:
+            ir = written.bytecode.input.at(0, written.bytecode.input.size, "the module")
+    wanted = set(Bytecode(ir).declared)
+    return _linked(
+        with_bindings, ir, weights, {name: there for name, there in names.items() if name in wanted}, alignment
+    )
+
+
+def _check(program: Program, weights: Mapping[str, Weight], names: Mapping[str, str]) -> None:
+    wanted = program.manifest.weights
+    missing = sorted(name for name in wanted if names.get(name, name) not in weights)
+    if missing:
+        raise LinkError(f"{program!r} has no bytes for {missing[0]!r} ({len(missing)} missing)")
+    found = {name: weights[names.get(name, name)] for name in wanted}
+    check_specs(
+        program.manifest, {name: (names.get(name, name), each.spec, each.nbytes) for name, each in found.items()}
+    )
+
+
+def parse_stripped(bindings: Bindings, module: Bytecode) -> Any:
+    """A live module without the bytes of the resources that ``module`` has. Raises CheckpointError."""
+    stripped = Bytecode(strip_bytecode(module).ir)
+    if all(section.alignment <= _UNMAPPED for section in stripped.sections):
+        return bindings.parse(stripped.input.at(0, stripped.input.size, "the module"), module.input.label)
+    return _mapped(bindings, stripped, lambda path: write(path, [strip_bytecode(stripped).ir]))
+
+
+def _linked(
+    bindings: Bindings,
+    ir: bytes,
+    weights: Mapping[str, Weight] | Mapping[str, Resource],
+    names: Mapping[str, str],
+    alignment: int = ALIGNMENT,
+) -> Any:
+    """Bytecode with these bytes: where they lie, or in a copy that the kernel makes and MLIR maps."""
+    module = Bytecode(ir)
+    bound = offered(weights, module.declared, names, alignment)
+    views = views_in_place(bound) if _all_of_builtin(module) else None
+    if views is not None:
+        other = placeholders(bound)
+        live = parse_stripped(bindings, Bytecode(renamed_bytecode(module, other)))
+        if attached(bindings.resource, live, other, bound, views):
+            return live
+
+    def link(path: str) -> int:
+        return link_bytecode(module, weights, path, names=names, alignment=alignment).nbytes
+
+    return _mapped(bindings, module, link)
+
+
+def _all_of_builtin(module: Bytecode) -> bool:
+    """Whether ``module`` has no bytes yet, and its resources are of the dialect that the bindings can make them of."""
+    groups = (module.named_entry(number)[1] for number in range(len(module.entries())))
+    return not module.resources and all(module.strings[group.key] == "builtin" for group in groups)
+
+
+def _mapped(bindings: Bindings, module: Bytecode, write_to: Callable[[str], int]) -> Any:
+    """What ``write_to`` makes of ``module``, mapped: the file is gone when this returns, its pages are not.
+
+    LLVM maps a file of four pages or more, unless a page ends with it (``MemoryBuffer.cpp``, ``shouldUseMmap``); any
+    other it reads to where alignment is 16. So the producer, which nobody looks at, is as long as is needed, and where
+    a page ends with the file its resources stand elsewhere. ``module`` is changed for it.
+    """
+    import tempfile  # slow to import, and not needed to strip
+
+    with tempfile.TemporaryDirectory(prefix="cachec-mlir-") as folder:
+        path = os.path.join(folder, _NAME)
+        nbytes = write_to(path)
+        while nbytes < _MAPPED:  # padding that becomes unnecessary takes a part of what is added
+            module.producer += b" " * (_MAPPED - nbytes)
+            nbytes = write_to(path)
+        rest = tuple(section for section in module.sections if section.id != RESOURCES)
+        resources = tuple(section for section in module.sections if section.id == RESOURCES)
+        for number in range(len(rest)):
+            if nbytes % mmap.PAGESIZE:
+                break
+            module.sections = (*rest[:number], *resources, *rest[number:])
+            nbytes = write_to(path)
+        return bindings.parse_file(path)
+
+
+# --- as argument and result of a stage
+
+
+def fingerprint(module: Any) -> Fingerprint:
+    """A live module by its operations in generic notation, without locations, and by the bytes of its resources.
+
+    Never by identity: ``PassManager.run`` changes a module in place. The bytes count because the stage can read them;
+    ``program(module)`` is what is keyed without.
+    """
+    text = generic(module)
+    hasher = Hasher("mlir-module")
+    hasher.part("bindings", str(bindings_of(module)).encode())
+    hasher.part("operations", text)
+    count = nbytes = 0
+    with Written(module) as written:
+        for name, resource in sorted(written.bytecode.resources.items()):
+            hasher.part(f"resource {name}", f"{resource.alignment} {resource.blob.digest()}".encode())
+            count, nbytes = count + 1, nbytes + resource.nbytes
+        for name in sorted(written.bytecode.declared):
+            hasher.part(f"declared {name}", b"")
+    return Fingerprint(hasher.digest(), f"ir.Module, {len(text)} characters, {count} resources of {nbytes} bytes")
+
+
+class _Lifted(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    name: str
+    alignment: Annotated[int, msgspec.Meta(ge=1, le=_MAX_ALIGNMENT)]
+
+
+class _Meta(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a stored module is: whose, and its resources in the order of the artifacts behind the IR."""
+
+    bindings: str
+    resources: list[_Lifted]
+
+
+def encode(module: Any, out: ArtifactWriter) -> dict[str, Any]:
+    """A live module as stripped bytecode, and an artifact for each resource: equal ones of other modules are shared."""
+    name = bindings_of(module)
+    if name is None:
+        raise PluginError(f"a {type(module).__qualname__} is no ir.Module of known bindings")
+    with Written(module) as written:
+        stripped = strip_bytecode(written.bytecode)
+        out.write(stripped.ir)
+        weights = stripped.resources.weights()
+        for key in stripped.resources:
+            out.write(weights[key].raw())
+        resources = [_Lifted(key, resource.alignment) for key, resource in stripped.resources.items()]
+        found: dict[str, Any] = msgspec.to_builtins(_Meta(name, resources))
+        return found
+
+
+def decode(meta: Mapping[str, Any], artifacts: Sequence[Path]) -> Any:
+    """The module back, in a context of its own, over mapped bytes. Raises PluginError, StoreFault."""
+    found = msgspec.convert(meta, _Meta)
+    if len(artifacts) != 1 + len(found.resources):
+        raise PluginError(f"a stored ir.Module of {len(found.resources)} resources has {len(artifacts)} artifacts")
+    with _faults():
+        ir = artifacts[0].read_bytes()
+        resources = {
+            each.name: _resource(each, path) for each, path in zip(found.resources, artifacts[1:], strict=True)
+        }
+        if len(resources) != len(found.resources):
+            raise PluginError("a stored ir.Module names a resource twice")
+        bindings = Bindings(found.bindings)
+        return _linked(bindings, ir, resources, {}) if resources else bindings.parse(ir, "a stored ir.Module")
+
+
+@contextmanager
+def _faults() -> Iterator[None]:
+    try:
+        yield
+    except (CheckpointError, LinkError, UsageError) as error:
+        raise PluginError(f"a stored ir.Module can't be read: {error}") from error
+    except CachecError:
+        raise
+    except OSError as error:  # no room for the linked file, or an artifact that went: the stage runs instead
+        raise StoreFault(Fault.IO_ERROR, f"a stored ir.Module: {error}") from error
+
+
+def _resource(lifted: _Lifted, path: Path) -> Resource:
+    if lifted.alignment & (lifted.alignment - 1):
+        raise PluginError(f"resource {lifted.name!r}: an alignment expected that is a power of two, found another")
+    opened = open_input(path)
+    return Resource(
+        lifted.name, "builtin", lifted.name, lifted.alignment, Blob(opened.range(0, opened.size), where=str(path))
+    )
+
+
+def compare(fresh: Any, stored: Any) -> str | None:
+    """None where two live modules have the same fingerprint, else the first line that differs, or the resources."""
+    if fingerprint(fresh).digest == fingerprint(stored).digest:
+        return None
+    one, other = generic(fresh).splitlines(), generic(stored).splitlines()
+    for number, (old, new) in enumerate(zip(other, one, strict=False), 1):
+        if old != new:
+            return f"operation {number}: {_shown(old)} -> {_shown(new)}"
+    if len(one) != len(other):
+        return f"{len(other)} against {len(one)} lines of operations"
+    return "the bytes of a resource differ"
+
+
+def _shown(line: bytes) -> str:
+    text = line.strip().decode("utf-8", "backslashreplace")
+    return text if len(text) <= 120 else text[:117] + "..."

@@ -1,0 +1,131 @@
+"""What a module is linked with: bytes for each of its names, checked against its manifest."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection, Mapping, Set
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from cachec.errors import LinkError, UsageError
+from cachec.model import WeightSpec
+from cachec.weights import Weight
+from cachec.weights.manifest import Manifest
+from cachec_mlir.blobs import ELIDED, Blob, Resource
+
+#: What a module is linked with: a weight set, or the resources of another module.
+Weights = Mapping[str, Weight] | Mapping[str, Resource]
+
+
+class Bound(NamedTuple):
+    """Bytes for one name of a module that is linked."""
+
+    alignment: int
+    blob: Blob
+    spec: WeightSpec | None
+
+
+def check_link(there: Set[str], weights: Weights, names: Mapping[str, str] | None, alignment: int) -> None:
+    """Raise UsageError for an alignment that is none, LinkError for names of which the module has bytes (``there``)."""
+    if alignment < 1 or alignment & (alignment - 1):
+        raise UsageError(f"link: alignment expected a power of two, found {alignment}")
+    double = there & {*weights, *(names or ())}
+    if double:
+        raise LinkError(
+            f"the module has bytes of {min(double)!r}, and so has what it is linked to; strip one, or select others"
+        )
+
+
+def unused(weights: Weights, bound: Mapping[str, Bound], names: Mapping[str, str] | None) -> tuple[str, ...]:
+    """The names that were offered and not taken, sorted."""
+    return tuple(sorted(set(weights) - {(names or {}).get(name, name) for name in bound}))
+
+
+def offered(
+    weights: Weights,
+    wanted: Collection[str],
+    names: Mapping[str, str] | None,
+    alignment: int,
+) -> dict[str, Bound]:
+    """Bytes for each wanted name, by exactly that name or by ``names`` (name in the module -> name in ``weights``).
+
+    alignment: of weights; a resource keeps its own. Raises LinkError for a name that is missing, or mapped but not
+    wanted.
+    """
+    names = names or {}
+    if ELIDED in wanted and ELIDED not in names:
+        raise LinkError("constants of the module were elided when it was printed, and are lost; print it in full")
+    strange = sorted(set(names) - set(wanted))
+    if strange:
+        raise LinkError(f"names= maps {strange[0]!r}, which the module does not declare; it declares {_few(wanted)}")
+    there = set(weights)
+    missing = sorted(name for name in wanted if names.get(name, name) not in there)
+    if missing:
+        first = names.get(missing[0], missing[0])
+        near = difflib.get_close_matches(first, list(weights), n=1)
+        hint = f"; if {near[0]!r} is meant, say names={{{missing[0]!r}: {near[0]!r}}}" if near else ""
+        mapped = f", which names= says is {first!r}" if first != missing[0] else ""
+        raise LinkError(f"no bytes for {len(missing)} resources of the module, first {missing[0]!r}{mapped}{hint}")
+    return {name: _bound(weights[names.get(name, name)], alignment) for name in wanted}
+
+
+def check_manifest(
+    manifest: Manifest,
+    bound: Mapping[str, Bound],
+    weights: Weights,
+    names: Mapping[str, str] | None,
+) -> None:
+    """Raise LinkError unless what is bound, and all else that was offered, is just what the manifest says.
+
+    That includes ties: names are tied where the weights state it, or where ``names`` gives them one weight.
+
+    Resources whose type is not known (of bytecode) are compared by their size.
+    """
+    there = {name: (names or {}).get(name, name) for name in bound}
+    others = set(weights).difference(there.values())
+    clash = min(others.intersection(there), default=None)
+    if clash is not None:
+        raise LinkError(
+            f"names= binds {clash!r} to {there[clash]!r}, and a weight {clash!r} was offered too; leave that one out"
+        )
+    found = {name: (there[name], each.spec, each.blob.nbytes) for name, each in bound.items()}
+    found |= {name: (name, *_described(weights[name])) for name in others}
+    check_specs(manifest, found)
+
+
+def check_specs(manifest: Manifest, found: Mapping[str, tuple[str, WeightSpec | None, int]]) -> None:
+    """Raise LinkError unless ``found`` is just what the manifest says: name in the module -> name where it was offered,
+    its spec there (None: of the expected type, if it has its size), bytes.
+    """
+    groups: dict[str, list[str]] = {}
+    for name, (there, spec, _) in found.items():
+        groups.setdefault(there if spec is None or spec.alias is None else spec.alias, []).append(name)
+    alias = {name: min(group) for group in groups.values() if len(group) > 1 for name in group}
+    specs = {name: _stated(manifest, name, spec, nbytes, alias.get(name)) for name, (_, spec, nbytes) in found.items()}
+    manifest.check(specs)
+
+
+def _described(found: Weight | Resource) -> tuple[WeightSpec | None, int]:
+    return (None, found.nbytes) if isinstance(found, Resource) else (found.spec, found.nbytes)
+
+
+def _stated(manifest: Manifest, name: str, spec: WeightSpec | None, nbytes: int, alias: str | None) -> WeightSpec:
+    if spec is None:
+        expected = manifest.weights.get(name)
+        if expected is None or expected.nbytes != nbytes:
+            return WeightSpec(name=name, dtype="uint8", shape=(nbytes,), nbytes=nbytes)
+        spec = expected
+    return replace(spec, name=name, alias=alias)
+
+
+def _bound(found: Weight | Resource, alignment: int) -> Bound:
+    if isinstance(found, Resource):
+        return Bound(found.alignment, found.blob, None)
+    place = found.extent()
+    return Bound(alignment, Blob(found.raw() if place is None else place), found.spec)
+
+
+def _few(names: Collection[str]) -> str:
+    shown = ", ".join(repr(name) for name in sorted(names)[:4])
+    return f"{shown} and {len(names) - 4} more" if len(names) > 4 else shown or "none"

@@ -1,0 +1,142 @@
+"""What stands for a weight in a stripped text: finding the references of each kind, with name and type."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from cachec_mlir.inputs import Input
+from cachec_mlir.text.scanning import unescaped, uses
+
+_STRING = rb'"(?:[^"\\\n]++|\\[^\n])*+"'
+_NAME = rb"(?:[A-Za-z_][A-Za-z0-9_$.\-]*+|" + _STRING + rb")"
+_TYPE = rb"(?:tensor|memref)\s*+<[^<>\"{}]*+(?:<[^<>\"{}]*+>[^<>\"{}]*+)*+>"
+_EDGE = rb"(?<![A-Za-z0-9_$.%@^#!-])"
+_PASSED = rb"//[^\n]*+"
+
+_PARAMETER = re.compile(
+    _PASSED
+    + rb"|#flow\.parameter\.named<\s*+(?:(?P<scope>"
+    + _STRING
+    + rb")\s*+::\s*+)?+(?P<name>"
+    + _STRING
+    + rb")\s*+>(?:\s*+:\s*+(?P<type>"
+    + _TYPE
+    + rb"))?+|"
+    + _STRING
+)
+_EXTERN = rb"#ml_program\.extern\s*+:\s*+(?P<type{0}>" + _TYPE + rb")|(?P<alias{0}>#[A-Za-z_][A-Za-z0-9_$.\-]*+)"
+_EXTERNAL = re.compile(
+    _PASSED
+    + rb"|"
+    + _EDGE
+    + rb"ml_program\.global\s++(?:[a-z]++\s++)*+@(?P<name>"
+    + _NAME
+    + rb")\s*+\(\s*+(?P<value1>"
+    + _EXTERN.replace(b"{0}", b"1")
+    + rb")\s*+\)"
+    + rb"|\"ml_program\.global\"\s*+\(\s*+\)\s*+<?+\{(?P<inside>(?:[^{}\"]++|"
+    + _STRING
+    + rb")*+)\}|"
+    + _STRING
+)
+_EXTERN_INSIDE = re.compile(rb"\bvalue\s*+=\s*+(?P<value1>" + _EXTERN.replace(b"{0}", b"1") + rb")")
+_EXTERN_ALIAS = re.compile(
+    rb"^(#[A-Za-z_][A-Za-z0-9_$.\-]*+)\s*+=\s*+#ml_program\.extern\s*+:\s*+(" + _TYPE + rb")", re.MULTILINE
+)
+_UNDEFINED = re.compile(
+    _PASSED
+    + rb"|"
+    + _EDGE
+    + rb"memref\.global\s++(?:\"[a-z]++\"\s++)?+(?:constant\s++)?+@(?P<name>"
+    + _NAME
+    + rb")\s*+:\s*+(?P<type>"
+    + _TYPE
+    + rb")(?!\s*+=)"
+    + rb"|\"memref\.global\"\s*+\(\s*+\)\s*+<?+\{(?P<inside>(?:[^{}\"]++|"
+    + _STRING
+    + rb")*+)\}|"
+    + _STRING
+)
+_SYMBOL_NAME = re.compile(rb"\bsym_name\s*+=\s*+(" + _STRING + rb")")
+_MEMREF = re.compile(rb"\btype\s*+=\s*+(" + _TYPE + rb")")
+_INITIAL = re.compile(rb"\binitial_value\b")
+
+
+class Reference(NamedTuple):
+    """A reference. ``[start, end)`` of the text is replaced by ``before``, a value, and ``after``. type: empty if not
+    written.
+    """
+
+    start: int
+    end: int
+    name: str
+    type: str
+    before: bytes = b""
+    after: bytes = b""
+
+
+def references(module: Input, text: bytes, kind: str, scope: str) -> list[Reference]:
+    """All references of a kind (see ``strip_text``), in order; of ``parameter`` those of ``scope``."""
+    if kind == "resource":
+        found: Iterator[tuple[int, int, bytes, str]] = uses(text)
+        return [Reference(start, end, unescaped(module, key, start), kind_) for start, end, key, kind_ in found]
+    return list(_FINDERS[kind](module, text, scope))
+
+
+def _parameters(module: Input, text: bytes, scope: str) -> Iterator[Reference]:
+    for found in _PARAMETER.finditer(text):
+        if found["name"] is None:
+            continue
+        of = unescaped(module, found["scope"], found.start()) if found["scope"] is not None else ""
+        if of == scope:
+            end = text.index(b">", found.end("name")) + 1
+            yield Reference(found.start(), end, unescaped(module, found["name"], found.start()), _text(found["type"]))
+
+
+def _externals(module: Input, text: bytes, scope: str) -> Iterator[Reference]:
+    aliases: dict[bytes, bytes] = dict(_EXTERN_ALIAS.findall(text))
+    for outer in _EXTERNAL.finditer(text):
+        name, found, at = outer["name"], outer, 0
+        if outer["inside"] is not None:
+            inside, symbol = _EXTERN_INSIDE.search(outer["inside"]), _SYMBOL_NAME.search(outer["inside"])
+            if inside is None or symbol is None:
+                continue
+            name, found, at = symbol[1], inside, outer.start("inside")
+        if name is None:
+            continue
+        kind = found["type1"] or aliases.get(found["alias1"])
+        if kind is not None:
+            start, end = (at + place for place in found.span("value1"))
+            yield Reference(start, end, unescaped(module, name, start), _text(kind), b"", b" : " + kind)
+
+
+def _undefined(module: Input, text: bytes, scope: str) -> Iterator[Reference]:
+    for found in _UNDEFINED.finditer(text):
+        if found["name"] is not None:
+            end = found.end()
+            yield Reference(end, end, unescaped(module, found["name"], end), _tensor(found["type"]), b" = ")
+        elif found["inside"] is not None and not _INITIAL.search(found["inside"]):
+            symbol, kind = _SYMBOL_NAME.search(found["inside"]), _MEMREF.search(found["inside"])
+            if symbol is not None and kind is not None:
+                at, tensor = found.start("inside"), _tensor(kind[1])
+                after = f" : {tensor}, ".encode()
+                yield Reference(at, at, unescaped(module, symbol[1], at), tensor, b"initial_value = ", after)
+
+
+_FINDERS: dict[str, Callable[[Input, bytes, str], Iterator[Reference]]] = {
+    "parameter": _parameters,
+    "external": _externals,
+    "undefined": _undefined,
+}
+
+
+def _text(raw: bytes | None) -> str:
+    return (raw or b"").decode("utf-8", "replace")
+
+
+def _tensor(raw: bytes) -> str:
+    """The tensor of a memref's initial value: without its layout and memory space."""
+    text = raw.decode("utf-8", "replace").removeprefix("memref").strip()
+    return "tensor" + text.partition(",")[0].rstrip(">") + ">" if "," in text else "tensor" + text

@@ -1,0 +1,82 @@
+"""Files that are written from bytes and blobs, and what strip and link give."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from cachec.errors import UsageError
+from cachec.programs.sources import Copier, Extent, Staging, pread_exact
+from cachec_mlir.blobs import Blob, Resources, write_at
+
+
+class Stripped(NamedTuple):
+    """A module without bytes, and the bytes where they were. lifted: names of those that were constants, in order."""
+
+    ir: bytes
+    resources: Resources
+    lifted: tuple[str, ...] = ()
+
+
+class Linked(NamedTuple):
+    """What a link wrote. unused: names that were offered and not asked for."""
+
+    nbytes: int
+    unused: tuple[str, ...]
+
+
+#: Part of a file to be written: bytes, or a blob.
+Piece = bytes | Blob
+
+
+def write(target: str | os.PathLike[str], pieces: Iterable[Piece], *, digits: bool = False, fsync: bool = False) -> int:
+    """Write a file under a temporary name and rename it; returns its bytes. digits: blobs as hexadecimal text."""
+    path = os.path.abspath(os.fspath(target))
+    if os.path.lexists(path) and not stat.S_ISREG(os.lstat(path).st_mode):
+        raise UsageError(f"{path} expected to be a file or nothing, found something else")
+    folder, name = os.path.split(path)
+    with Staging(folder, f".{name}.partial-") as file, Copier() as copier:
+        at = 0
+        for piece in pieces if digits else _merged(pieces):
+            if isinstance(piece, bytes):
+                at = write_at(file.fd, piece, at)
+            elif digits:
+                piece.copy_digits(copier, file.fd, at)
+                at += 2 * piece.nbytes
+            else:
+                piece.copy(copier, file.fd, at)
+                at += piece.nbytes
+        file.commit(path, mode=0o644, fsync=fsync)
+    return at
+
+
+def _merged(pieces: Iterable[Piece]) -> Iterator[Piece]:
+    """The same with what lies in one file as it is to be written as one blob: a copy of 1 GiB beats 2,000 copies."""
+    run: Extent | None = None
+    gap = b""
+    for piece in pieces:
+        if isinstance(piece, bytes):
+            gap += piece
+            continue
+        place = None if piece.hexadecimal else piece.place
+        if isinstance(place, Extent) and run is not None and _follows(run, gap, place):
+            run = run._replace(nbytes=place.offset + place.nbytes - run.offset)
+        else:
+            if run is not None:
+                yield Blob(run)
+            yield gap
+            run = place if isinstance(place, Extent) else None
+            if run is None:
+                yield piece
+        gap = b""
+    if run is not None:
+        yield Blob(run)
+    yield gap
+
+
+def _follows(run: Extent, gap: bytes, place: Extent) -> bool:
+    """Whether ``place`` lies behind ``run`` with exactly ``gap`` between."""
+    end = run.offset + run.nbytes
+    return (run.fd, end + len(gap)) == (place.fd, place.offset) and pread_exact(run.fd, end, len(gap)) == gap

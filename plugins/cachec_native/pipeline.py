@@ -1,0 +1,228 @@
+"""MLIR to native code by ``mlir-opt``, ``mlir-translate`` and ``clang``: a function a tool, each for its own stage.
+
+    @cache.stage
+    def lowered(program: cachec.Program) -> cachec.Program:
+        return native.to_llvm_dialect(program)
+
+    @cache.stage
+    def translated(program: cachec.Program) -> cachec.Program:
+        return native.to_llvm_ir(program)
+
+    @cache.stage
+    def library(program: cachec.Program, *, level: int = 2) -> cachec.File:
+        return native.to_library(program, options=[f"-O{level}"])
+
+A weight is a ``memref.global`` of its name without initialiser (``strip(..., to="undefined")``), and with that an
+undefined symbol of the library. ``cachec.link`` gives it its address; see ``cachec_native.linking``.
+
+The programs are given to the tools by their content, under one file name. The tools are recorded with all that they
+load, and so are files that an option names by an absolute path. Tools that differ by version are named with it
+(Debian's ``mlir-opt-19``).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+from cachec.commands.run import host_processor, run, scratch
+from cachec.errors import LinkError, PluginError, UsageError
+from cachec.programs.artifact import File
+from cachec.programs.program import Program
+from cachec_mlir.compilers import check_unnamed, file_in_new_folder, named_files
+from cachec_native.globals import External, external_weights, section_of_needs
+
+#: The kind of the files made here.
+KIND = "native:library"
+
+#: What ``to_llvm_ir`` makes.
+LLVM_IR = "native:llvm-ir"
+
+#: What ``to_llvm_dialect`` takes and makes.
+FORMATS = ("mlir:text", "mlir:bytecode")
+
+#: From linalg on buffers down to the LLVM dialect, with plain loops.
+PASSES = (
+    "--convert-linalg-to-loops",
+    "--lower-affine",
+    "--convert-scf-to-cf",
+    "--expand-strided-metadata",
+    "--convert-math-to-llvm",
+    "--convert-math-to-libm",
+    "--finalize-memref-to-llvm",
+    "--convert-func-to-llvm",
+    "--convert-arith-to-llvm",
+    "--convert-index-to-llvm",
+    "--convert-cf-to-llvm",
+    "--reconcile-unrealized-casts",
+)
+
+#: Libraries that the code may call: those that each process has anyway.
+_RUNTIME = ("libm.so.6", "libc.so.6")
+
+#: -Bsymbolic: calls within the library are bound in it, not to what the process has under that name (``main``!).
+#: Without --build-id and -s there would be digests and symbols of no use in the file.
+_LINKING = ("-shared", "-nostdlib", "-Wl,-Bsymbolic", "-Wl,-z,now", "-Wl,--build-id=none", "-Wl,-s")
+
+#: Passes and options of mlir-opt that keep locations or names, or read comments.
+_DEBUG_INFO = re.compile("debug-?info|emit-bytecode|nameloc|snapshot-op-locations|split-input-file|verify-diagnostics")
+
+#: An attribute, in text and in bytecode: with one, mlir-translate keeps the locations of a function.
+_SUBPROGRAM = b"di_subprogram"
+
+#: Flags by which clang asks the machine that it runs on.
+_HOST = frozenset({"-march=native", "-mcpu=native", "-mtune=native"})
+
+#: Bytes of the end of what a tool wrote that an error shows.
+_SHOWN = 8192
+
+_INPUT = "program.mlir"
+_OUTPUT = "program.out"
+
+
+def to_llvm_dialect(program: Program, *, passes: Sequence[str] = PASSES, tool: str = "mlir-opt-19") -> Program:
+    """Lower a program of format ``mlir:text`` or ``mlir:bytecode`` with mlir-opt; the result is ``mlir:text``.
+
+    passes: its options, in order. Raises subprocess.CalledProcessError, with what the tool wrote as a note, where it
+    fails; FileNotFoundError where it is not installed; PluginError for a program of another format.
+    """
+    _check_format(program, FORMATS, "mlir-opt")
+    _check_list("passes", passes)
+    check_unnamed(program, filter(_DEBUG_INFO.search, passes))
+    return Program(_ran(tool, program.ir, [*passes]), format="mlir:text", manifest=program.manifest)
+
+
+def to_llvm_ir(program: Program, *, tool: str = "mlir-translate-19") -> Program:
+    """Translate a program in the LLVM dialect to LLVM IR (text), of format ``native:llvm-ir``.
+
+    Raises as above, and UsageError for debug information in a program that is keyed without locations.
+    """
+    _check_format(program, FORMATS, "mlir-translate")
+    check_unnamed(program, ["debug information (#llvm.di_subprogram)"] if _SUBPROGRAM in program.ir else [])
+    return Program(_ran(tool, program.ir, ["--mlir-to-llvmir"]), format=LLVM_IR, manifest=program.manifest)
+
+
+def to_library(
+    program: Program,
+    *,
+    cpu: str = "host",
+    options: Sequence[str] = ("-O2",),
+    libraries: Sequence[str | os.PathLike[str]] = (),
+    tool: str = "clang-19",
+    linker: str = "ld",
+) -> File:
+    """Compile LLVM IR to a shared library of kind ``native:library``, whose weights are undefined symbols.
+
+    cpu: what to generate code for; ``host`` is this machine's processor, which the result then depends on in stages
+    with ``portable=True`` too. options: further flags of clang. libraries: what the code calls beside the C and the
+    mathematical library, as files. linker: a program that takes GNU ld's options.
+
+    The file is in a temporary folder that goes when the returned object does.
+
+    Raises subprocess.CalledProcessError as above; PluginError where the program has a weight's bytes or another type
+    than the manifest says for it, or where the code needs a symbol that is nowhere.
+    """
+    _check_format(program, (LLVM_IR,), "clang")
+    _check_list("options", options)
+    check_unnamed(program, (option for option in options if option.startswith("-g")))
+    weights = external_weights(program.text, program.manifest.weights)
+    linker_path = _linker(linker)
+    with scratch() as folder:
+        (folder / _INPUT).write_bytes(program.ir + section_of_needs(weights))
+        inputs = [*_runtime(tool), *map(Path, libraries)]
+        flags = [_cpu_flag(cpu), "-fPIC", *options]
+        if _HOST.intersection(flags):
+            host_processor()
+        command: list[str | os.PathLike[str]] = [
+            tool,
+            "--no-default-config",
+            *flags,
+            "-Wno-override-module",
+            f"--ld-path={linker_path}",
+            *_LINKING,
+            *("-x", "ir", _INPUT, "-x", "none"),
+            *inputs,
+            *("-o", _OUTPUT),
+        ]
+        _run(command, folder, tools=[linker_path], inputs=inputs, options=options)
+        _check_library(folder / _OUTPUT, weights)
+        library = file_in_new_folder("program.so", kind=KIND, manifest=program.manifest)
+        library.path.write_bytes((folder / _OUTPUT).read_bytes())  # kilobytes
+        return library
+
+
+def _ran(tool: str, data: bytes, options: Sequence[str]) -> bytes:
+    """What a tool makes of a module. In a folder of its own, so that no path can come into the result."""
+    with scratch() as folder:
+        (folder / _INPUT).write_bytes(data)
+        _run([tool, _INPUT, "-o", _OUTPUT, *options], folder, options=options)
+        return (folder / _OUTPUT).read_bytes()
+
+
+def _run(
+    command: Sequence[str | os.PathLike[str]],
+    folder: Path,
+    *,
+    tools: Sequence[str | os.PathLike[str]] = (),
+    inputs: Sequence[str | os.PathLike[str]] = (),
+    options: Sequence[str] = (),
+) -> None:
+    named = named_files(options)
+    inputs = [*inputs, *named.there]
+    try:
+        run(command, tools=tools, inputs=inputs, candidates=named.absent, outputs=[_OUTPUT], cwd=folder)
+    except subprocess.CalledProcessError as error:
+        error.add_note(error.stderr[-_SHOWN:].decode(errors="replace"))
+        raise
+
+
+def _linker(name: str) -> str:
+    from shutil import which
+
+    found = which(name)
+    if found is None:
+        raise PluginError(f"linker {name!r} is not in PATH; install binutils, or name another with linker=")
+    return found
+
+
+def _runtime(tool: str) -> list[Path]:
+    """The runtime libraries as clang finds them, and its builtins (half precision, where the processor has none)."""
+    found = []
+    for name in _RUNTIME:
+        path = Path(os.fsdecode(run([tool, "--no-default-config", f"--print-file-name={name}"]).stdout.strip()))
+        if not path.is_file():
+            raise PluginError(f"{tool} finds no {name}; install the C library")
+        found.append(path)
+    builtins = Path(os.fsdecode(run([tool, "--no-default-config", "--print-libgcc-file-name"]).stdout.strip()))
+    return [*found, builtins] if builtins.is_file() else found
+
+
+def _cpu_flag(cpu: str) -> str:
+    """x86 calls it ``-march``, with the instructions in it; the others ``-mcpu`` (clang's reference manual)."""
+    name = "native" if cpu == "host" else cpu
+    return f"-march={name}" if os.uname().machine in {"x86_64", "i686"} else f"-mcpu={name}"
+
+
+def _check_library(path: Path, weights: Sequence[External]) -> None:
+    """What linking would refuse, said where it can still be repaired."""
+    from cachec_native.elf import Library
+    from cachec_native.linking import check
+
+    library = Library(path.read_bytes(), "the library")
+    try:
+        check(library, {weight.name: weight for weight in weights}, "the library")
+    except LinkError as error:
+        raise PluginError(str(error)) from error
+
+
+def _check_format(program: Program, wanted: Sequence[str], tool: str) -> None:
+    if program.format not in wanted:
+        raise PluginError(f"{tool} takes {' or '.join(wanted)}; this program is {program.format!r}")
+
+
+def _check_list(option: str, value: object) -> None:
+    if isinstance(value, str):
+        raise UsageError(f"{option} expected a sequence of flags, found one string {value!r}; write [{value!r}]")

@@ -1,0 +1,96 @@
+"""No module of cachec or its plugins reaches itself by imports, those in functions and for type checkers counted."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+
+def modules() -> dict[str, Path]:
+    """The file of every module, by its dotted name."""
+    found = {}
+    for base in (ROOT / "cachec", *(ROOT / "plugins").glob("cachec_*")):
+        for file in base.rglob("*.py"):
+            parts = (base.name, *file.relative_to(base).with_suffix("").parts)
+            found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = file
+    return found
+
+
+def imported(name: str, file: Path, known: Mapping[str, Path]) -> Iterator[str]:
+    """The modules among ``known`` that a module names in any import statement."""
+    package = name if file.name == "__init__.py" else name.rpartition(".")[0]
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Import):
+            targets = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            up = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
+            base = ".".join([*up, *([node.module] if node.module else [])])
+            targets = [f"{base}.{alias.name}" for alias in node.names]
+        else:
+            continue
+        for target in targets:
+            while target and target not in known:
+                target = target.rpartition(".")[0]
+            if target and target != name:
+                yield target
+
+
+def circles(edges: Mapping[str, set[str]]) -> list[list[str]]:
+    """The strongly connected components of more than one module, sorted (Tarjan's algorithm)."""
+    index: dict[str, int] = {}
+    low: dict[str, int] = {}
+    stack: list[str] = []
+    found: list[list[str]] = []
+
+    def visit(name: str) -> None:
+        index[name] = low[name] = len(index)
+        stack.append(name)
+        for other in edges[name]:
+            if other not in index:
+                visit(other)
+            if other in stack:
+                low[name] = min(low[name], low[other])
+        if low[name] == index[name]:
+            at = stack.index(name)
+            component = stack[at:]
+            del stack[at:]
+            if len(component) > 1:
+                found.append(sorted(component))
+
+    for name in sorted(edges):
+        if name not in index:
+            visit(name)
+    return sorted(found)
+
+
+@pytest.fixture(scope="module")
+def edges() -> dict[str, set[str]]:
+    known = modules()
+    assert {"cachec", "cachec.weights.sets", "cachec_mlir"} <= set(known)
+    return {name: set(imported(name, file, known)) for name, file in known.items()}
+
+
+def test_no_module_reaches_itself(edges: dict[str, set[str]]) -> None:
+    found = circles(edges)
+    assert not found, "\n".join(" <-> ".join(circle) for circle in found)
+
+
+def test_circles_are_found() -> None:
+    assert circles({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}}) == [["a", "b", "c"]]
+    assert circles({"a": {"b", "c"}, "b": {"d"}, "c": {"d"}, "d": set()}) == []
+    assert circles({"a": {"b"}, "b": {"a"}, "c": {"a", "d"}, "d": {"c"}}) == [["a", "b"], ["c", "d"]]
+
+
+def test_every_kind_of_import_counts(tmp_path: Path) -> None:
+    known = dict.fromkeys(("p", "p.a", "p.b", "p.c", "p.d"), tmp_path)
+    file = tmp_path / "a.py"
+    file.write_text(
+        "from typing import TYPE_CHECKING\nimport p.b\nif TYPE_CHECKING:\n    from p import c\n"
+        "def f():\n    from .d import thing\n"
+    )
+    assert set(imported("p.a", file, known)) == {"p.b", "p.c", "p.d"}
