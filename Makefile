@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 # On all processors; `make test ARGS='tests/store -n 0 -x'` runs some tests in one process.
 PYTEST := $(BIN)/python -m pytest -n auto --maxprocesses 8 --dist worksteal
 
-.PHONY: demo test test-long lint format bench clean
+.PHONY: demo test test-long lint format bench soundness clean
 
 demo: $(VENV)/.demo-ready
 	$(BIN)/python examples/minilm/demo.py
@@ -31,6 +31,10 @@ format: $(VENV)/.dev-ready
 
 bench: $(VENV)/.dev-ready $(VENV)/.tools-ready
 	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m bench $(ARGS)
+
+# Generated projects, edits and processes against stages without a cache: 0 wrong hits. COUNT=20000 SEED=7
+soundness: $(VENV)/.dev-ready
+	$(BIN)/python -m tests.soundness $(or $(COUNT),1500) --seed $(or $(SEED),0)
 
 clean:
 	rm -rf $(VENV) .demo bench/out .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -194,7 +194,7 @@ def _texts(record: Outcome | FaultRecord) -> dict[str, str]:
 
 def _is_news(reason: Reason) -> bool:
     """Whether a user who asked for misses is to hear of it. An error speaks for itself, ``mode off`` was asked for."""
-    return reason.kind == "miss" or reason in {Reason.INPUT_CHANGED, Reason.UNDESCRIBED}
+    return reason.kind == "miss" or reason in {Reason.INPUT_CHANGED, Reason.STALE_MEMO, Reason.UNDESCRIBED}
 
 
 def describe(outcome: Outcome) -> str:

@@ -365,7 +365,8 @@ def test_a_miss_is_one_line_and_a_hit_is_silent(tmp_path: Path, capsys: pytest.C
         ("off", set()),
         (
             "miss",
-            {reason for reason in Reason if reason.kind == "miss"} | {Reason.INPUT_CHANGED, Reason.UNDESCRIBED},
+            {reason for reason in Reason if reason.kind == "miss"}
+            | {Reason.INPUT_CHANGED, Reason.STALE_MEMO, Reason.UNDESCRIBED},
         ),
         ("all", set(Reason)),
     ],

@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 from cachec.base.hashing import FileDigests, Hasher, digest_bytes, frame
 from cachec.errors import UnkeyableArgument
 from cachec.key import canonical
-from cachec.key.code.fingerprint import CodeKey, CodeKeys
+from cachec.key.code.fingerprint import CodeKeys
+from cachec.key.code.memos import Memo
 from cachec.key.words import spelled
 from cachec.model import Part, PartKind, part_label
 from cachec.programs.artifact import Dir, File
@@ -55,12 +56,21 @@ class Payload(NamedTuple):
 
 class Found:
     """What turned up in the arguments of one call: weight sets, programs and large arrays (bytes) by argument path; the
-    plugins whose types did; the code, stages and installed distributions that callables reach; paths that count by
-    content; manifests, and what the caller calls the weights that programs renamed (``Manifest.callers``)."""
+    plugins whose types did; the code, stages and installed distributions that callables reach; functions with memos,
+    which the stage may reach too; manifests, and what the caller calls the weights that programs renamed
+    (``Manifest.callers``)."""
 
     __slots__ = (
-        *("callables", "callers", "code", "distributions", "large", "manifests", "paths", "plugins", "programs"),
-        *("stages", "weights"),
+        "callers",
+        "code",
+        "distributions",
+        "large",
+        "manifests",
+        "memos",
+        "plugins",
+        "programs",
+        "stages",
+        "weights",
     )
 
     def __init__(self) -> None:
@@ -75,6 +85,7 @@ class Found:
         self.distributions: set[str] = set()
         self.large: dict[str, int] = {}
         self.manifests: dict[str, Manifest] = {}
+        self.memos: list[Memo] = []
 
     def check_callers(self) -> None:
         """Raise UnkeyableArgument where two arguments mean different weights by one name."""
@@ -150,7 +161,7 @@ class _Collector:
         self.payloads.append(payload)
         return payload.data
 
-    def _payload(self, value: object, path: str) -> Payload | None:
+    def _payload(self, value: Any, path: str) -> Payload | None:
         if isinstance(value, WeightSet):
             return self._weights(value, path)
         if isinstance(value, Program):
@@ -168,6 +179,10 @@ class _Collector:
             return self._callable(value, path)
         if _is_array(value):
             return self._array(value, path)
+        if _is_tensor(value):
+            digest, said = tensor_digest(value, path), f"tensor {value.dtype}{list(value.shape)}"
+            annotation = Annotation(f"{said} {digest[:12]}")
+            return Payload(PartKind.ARGUMENT, path, digest.encode(), lambda: annotation)
         if type(value).__module__ == "builtins" or canonical.plain(value):
             return None
         plugin = self._plugins.for_type(type(value))
@@ -214,6 +229,7 @@ class _Collector:
     def _callable(self, value: Any, path: str) -> Payload:
         code = self._code.of(value)
         self._found.stages += code.stages
+        self._found.memos += code.memos
         self._found.distributions |= code.distributions
         self._found.code += code.parts
         self._found.callables.append(code)
@@ -267,6 +283,32 @@ def _refuse_objects(value: Any, path: str) -> None:
         raise UnkeyableArgument(f"argument {path} is an array of Python objects, which have no stable bytes")
 
 
+def _is_tensor(value: Any) -> bool:
+    kind = type(value)
+    return kind.__module__ in {"torch", "torch.nn.parameter"} and kind.__qualname__ in {"Tensor", "Parameter"}
+
+
+def tensor_digest(value: Any, path: str) -> str:
+    """The digest of a torch tensor: class, dtype, shape, strides, device, whether it takes part in gradients, and its
+    elements in row-major order. Raises UnkeyableArgument for what is not strided, or has no data.
+    """
+    import torch  # it is imported where such a value is
+
+    if value.layout is not torch.strided or value.is_meta or value.is_quantized:
+        raise UnkeyableArgument(
+            f"argument {path} is a torch tensor of layout {value.layout} on {value.device}, whose bytes can't be read; "
+            "pass a dense one, or leave it out with ignore=[...]"
+        )
+    plain = value.detach().resolve_conj().resolve_neg().cpu().contiguous()
+    hasher = Hasher("tensor")
+    told = (type(value).__qualname__, str(value.dtype), tuple(value.shape), value.stride(), str(value.device))
+    hasher.part("told", repr((*told, value.requires_grad)).encode())
+    hasher.part("data", memoryview(plain.reshape(-1).view(torch.uint8).numpy()))
+    if value.is_leaf and value.grad is not None:
+        hasher.part("gradient", tensor_digest(value.grad, path).encode())
+    return hasher.digest()
+
+
 def array_digest(value: Any) -> str:
     """The digest of a numpy array: dtype, shape, and its elements in row-major order."""
     hasher = Hasher("array")
@@ -303,6 +345,8 @@ class GlobalKeys:
         if _is_array(value):
             _refuse_objects(value, path)
             return array_digest(value).encode()
+        if _is_tensor(value):
+            return tensor_digest(value, path).encode()
         if isinstance(value, type) or canonical.plain(value):
             return None
         plugin = self._plugins.for_type(type(value))

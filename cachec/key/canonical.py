@@ -407,11 +407,15 @@ def _form(value: object) -> _Form | None:
     names = field_names(cls)
     if base is None and names is not None:
         return lambda walk, value, path: walk.instance(value, names, path)
-    if base in _SCALARS and not state(value) and names is None:
+    if base is not None and base in _SCALARS and not state(value) and names is None:
         return lambda walk, value, path: b"x" + walk.cls(cls, path) + _SCALARS[base](value)
     if base is tuple and hasattr(cls, "_fields") and not state(value) and names is None:
         return _named_tuple
-    if base in (None, dict, list, tuple, set, frozenset) and holds_only_attributes(cls, base or object):
+    if (
+        cls is not object
+        and base in (None, dict, list, tuple, set, frozenset)
+        and holds_only_attributes(cls, base or object)
+    ):
         # What such a class means by its attributes and items is in its code.
         return lambda walk, value, path: walk.whole(value, base, path)
     return None

@@ -149,6 +149,10 @@ class Requests:
                 for path in _files_in(os.path.abspath(item)):
                     yield Read("file", path, "", self._digests.of_path(path))
 
+    def stale_memos(self, request: Request) -> list[str]:
+        """The names of functions with a memo that may answer for code which has changed since it was filled."""
+        return self._code.stale(request.found.memos)
+
     def code_of(self, stage: StageLike) -> CodeKey:
         """The code that a stage reaches."""
         code = tuple(item for item in stage.options.depends if not isinstance(item, str | os.PathLike))
@@ -179,6 +183,7 @@ class Requests:
             seen.add(id(each))
             code = self.code_of(each)
             pending += code.stages
+            found.memos += code.memos
             distributions |= code.distributions
             parts += self._own_parts(each.options, code, distributions, fresh=fresh)
             platform = platform or not each.options.portable

@@ -84,7 +84,7 @@ class Run:
         unguarded = request.found.weights.keys() ^ self._guarded.keys()
         if unguarded:
             raise _unguardable(min(unguarded))
-        self._seen: frozenset[Read] = frozenset()
+        self._stale = tools.requests.stale_memos(request)
         self._started = time.perf_counter()
 
     def _guard(self, weights: WeightSet, path: str) -> WeightSet:
@@ -112,7 +112,9 @@ class Run:
             if store and self._tools.observing is not None:
                 self._seen = self._tools.observing.collect(self._request, self.recorder)
             kept_out = self.recorder.kept_out()
-            if kept_out is not None:
+            if self._stale:
+                finished.kept_out, finished.changed = Reason.STALE_MEMO, _stale(self._stale)
+            elif kept_out is not None:
                 finished.kept_out, finished.changed = kept_out
             else:
                 finished.changed = self._changed()
@@ -219,6 +221,13 @@ class Run:
             guarded.close_guard()
         if self.recorder.net is not None and self.recorder.net.beside is not None:
             self.recorder.net.beside.close()
+
+
+def _stale(names: list[str]) -> str:
+    return (
+        f"{', '.join(names)} may keep results of code or values that have changed since; empty it with cache_clear(), "
+        "or start a new process"
+    )
 
 
 def _unguardable(path: str) -> UsageError:

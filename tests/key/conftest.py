@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import textwrap
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
@@ -17,6 +18,7 @@ from typing import Any
 import pytest
 
 from cachec.key import canonical
+from cachec.key.code.executed import executed
 from cachec.key.code.fingerprint import CodeKey, CodeKeys
 
 
@@ -55,6 +57,8 @@ class Project:
             if file.startswith(str(self.root)) or not file:
                 del sys.modules[name]
         importlib.invalidate_caches()
+        executed.cache_clear()
+        executed()._started = time.time()
         self.keys = self.new_keys()
 
     def load(self, name: str = "main") -> ModuleType:

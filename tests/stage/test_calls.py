@@ -57,7 +57,8 @@ def test_defaults_and_keywords_bind_like_positionals(cache):
     assert stage(a=1, b=2, c=3) == first
     assert stage(1, 2) == first
     assert stage(1, 2, 9) != first
-    assert stage(1, x=5, y=6) == stage(1, y=6, x=5)
+    assert stage(1, x=5, y=6) == stage(1, x=5, y=6)
+    assert stage(1, x=5, y=6) != stage(1, y=6, x=5)  # the function sees the order of its ``more``
     with pytest.raises(TypeError, match="stage"):
         stage()
     with pytest.raises(TypeError, match="b"):
@@ -74,7 +75,8 @@ def test_options_of_different_types_differ(cache):
     assert len(set(results)) == len(values)
     assert [stage(value) for value in values] == results
     assert stage(float("nan")) == stage(float("nan"))
-    assert stage({"a": 1, "b": 2}) == stage({"b": 2, "a": 1})
+    assert stage({"a": 1, "b": 2}) == stage({"a": 1, "b": 2})
+    assert stage({"a": 1, "b": 2}) != stage({"b": 2, "a": 1})  # as ``list(value)`` shows
 
 
 def test_an_argument_that_cannot_be_keyed_is_refused_by_name(cache):
@@ -212,13 +214,18 @@ def test_methods_count_self(tmp_path, cache):
     assert Pipeline(1).build(2) != Pipeline(2).build(2)
     assert Pipeline(1).build.check(2).hit
 
-    class Opaque:
+    class Plain:
+        def __init__(self, held: object) -> None:
+            self.held = held
+
         @cache.stage
         def build(self, n: int) -> bytes:
-            return b""
+            return os.urandom(8)
 
+    assert Plain(1).build(2) == Plain(1).build(2)
+    assert Plain(1).build(2) != Plain(2).build(2)
     with pytest.raises(cachec.UnkeyableArgument, match="self"):
-        Opaque().build(1)
+        Plain(iter([])).build(1)
 
 
 def test_async_stages(cache):

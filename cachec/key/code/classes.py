@@ -87,7 +87,7 @@ def is_own(cls: type, name: str, node: ast.ClassDef | None) -> bool:
     ``node`` binds them: others are the interpreter's (some appear late: ``__slotnames__``). Enumerations keep lists and
     caches of their members."""
     if name.startswith("__") and name.endswith("__"):
-        return name != "__slots__" and node is not None and name in _bound(node)
+        return node is not None and name in _bound(node)
     if isinstance(cls, enum.EnumType):
         return name not in cls.__members__ and not (name.startswith("_") and name.endswith("_"))
     return True

@@ -11,15 +11,15 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from types import CodeType, FunctionType, MethodType
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from types import FunctionType, MappingProxyType, MethodType
 from typing import Any, NamedTuple
 
 from cachec.base.hashing import Hasher
 from cachec.key.code.graph import Graph, module_name
 from cachec.key.code.live import Walk
-from cachec.key.code.modules import Locator, Origin, Source, Sources
-from cachec.key.code.static import Static
+from cachec.key.code.memos import Memo, Memos
+from cachec.key.code.modules import Locator, Sources
 from cachec.key.code.syntax import FORMAT
 from cachec.key.code.units import Units
 from cachec.key.code.watch import Watch
@@ -32,30 +32,42 @@ _KEPT = 1024
 class CodeKey:
     """What stands for the code of a stage. Immutable; two are equal where their parts and distributions are.
 
-    parts: by name. distributions: installed ones that are reached. stages: other stages that are reached. digest: 64
-    hexadecimal characters over all parts. lines: file -> first and last lines of the statements that are in there;
-    codes: file and code where the source says another thing by now, or there is none.
+    parts: by name. distributions: installed ones that are reached. stages: other stages that are reached. memos:
+    functions that keep results and are reached. digest: 64 hexadecimal characters over all parts.
     """
 
-    __slots__ = ("codes", "digest", "distributions", "lines", "parts", "stages")
+    __slots__ = ("_covered", "digest", "distributions", "memos", "parts", "stages")
 
     def __init__(
         self,
         parts: tuple[Part, ...],
         distributions: frozenset[str],
         stages: tuple[object, ...],
-        lines: Mapping[str, Sequence[tuple[int, int]]],
-        codes: frozenset[tuple[str, CodeType]],
+        memos: tuple[Memo, ...] = (),
+        covered: Mapping[str, Set[str]] = MappingProxyType({}),
     ) -> None:
         self.parts = parts
         self.lines = lines
         self.codes = codes
         self.distributions = distributions
         self.stages = stages
+        self.memos = memos
+        self._covered = covered
         hasher = Hasher("code key")
         for part in parts:
             hasher.part(part.name, part.digest.encode())
         self.digest = hasher.digest()
+
+    def covers(self, path: str, qualname: str) -> bool:
+        """Whether the code of this qualified name (``co_qualname``) in this source file is in the key: by itself, in a
+        function or class around it, or with its whole module. The body of a module, ``<module>``, is there as soon as
+        the module is reached: with what it does to others, and with the statements whose names are used."""
+        names = self._covered.get(path, frozenset())
+        while qualname:
+            if qualname in names:
+                return True
+            qualname = qualname.rpartition(".")[0]
+        return "" in names
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, CodeKey):
@@ -135,6 +147,8 @@ class CodeKeys:
         self._sources = Sources()
         self._units = Units(self._sources, self._locator)
         self._known: dict[tuple[object, ...], _Known] = {}
+        self._memos = Memos()
+        self._asking: set[int] = set()
         self._lock = threading.RLock()
 
     def of(self, fn: Callable[..., Any], *, depends: Sequence[object] = (), has_version: bool = False) -> CodeKey:
@@ -179,88 +193,23 @@ class CodeKeys:
         if not (isinstance(fn, FunctionType) and bound is None and not depends):
             graph.part(graph.label(object(), f"{_name(fn)}.<root>")[0], root, "")
         graph.watch.seal()
-        return _Known(_key(graph), graph.watch, held)
+        memos = tuple(self._memo(each) for each in graph.memos.values() if id(each) not in self._asking)
+        key = CodeKey(graph.parts(), frozenset(graph.distributions), tuple(graph.stages), memos, graph.covered)
+        return _Known(key, graph.watch, held)
 
-    # --- what was seen to run
-
-    def is_project(self, path: str) -> bool:
-        """Whether a file, by the name that its code has, is the project's; also where that can't be told."""
+    def _memo(self, function: Any) -> Memo:
+        """What a memo that is reached is keyed by on its own; memos inside of it are looked at by themselves."""
+        self._asking.add(id(function))
         try:
-            return self._locator.of_file(path)[0] == "project"
-        except OSError:  # a relative name, and the current folder is gone
-            return True
+            memo = Memo(function, self.of(function.__wrapped__, has_version=True).digest)
+        finally:
+            self._asking.discard(id(function))
+        self._memos.met(memo)
+        return memo
 
-    def source(self, path: str) -> Source | None:
-        """The source of a file as it is now, also of one that was typed in; None where there is none."""
-        return self._sources.load(path)
-
-    def origin(self, name: str) -> Origin:
-        """Where ``import name`` would find the module now."""
-        return self._locator.look(name)
-
-    def in_text(self, path: str, module: str, name: str) -> tuple[CodeKey, bool] | None:
-        """The key of a module-level name (the whole module where empty) by its source alone, nothing imported.
-
-        Also whether the module is imported already, and what it holds there is not what its text says. None where the
-        file has no source, or no such name.
-        """
-        asked = ("text", path, module, name)
-        known = self._known.get(asked)
-        if known is None or not known.watch.holds():
-            with self._lock:
-                made = self._compute_text(path, module, name)
-                if made is None:
-                    return None
-                known = self._known[asked] = made
-        return known.key, bool(known.held)
-
-    def _compute_text(self, path: str, module: str, name: str) -> _Known | None:
-        graph = Graph(tolerant=True)
-        self._locator.refresh()
-        package = module if os.path.basename(path) == "__init__.py" else module.rpartition(".")[0]
-        unit = self._units.at(module, path, package)
-        if unit is None or (name and name not in unit.source.bindings):
-            return None
-        altered = _Altered()
-        static = Static(graph, self._locator, self._sources, self._units, altered)
-        if name:
-            static.name(unit, name, None)
-        else:
-            static.whole(unit)
-        graph.run()
-        graph.watch.file(path)
-        graph.watch.seal()
-        return _Known(_key(graph), graph.watch, tuple(altered.names))
-
-    def in_process(self, module: str, name: str) -> CodeKey | None:
-        """The key of what a module of this process holds under a name, of the whole module where that is empty; None
-        where there is none."""
-        found = sys.modules.get(module)
-        main = sys.modules.get("__main__")
-        if main is not None and module_name(vars(main)) == module:
-            found = main
-        if found is None or (name and name not in vars(found)):
-            return None
-        return self.of(vars(found)[name] if name else found, has_version=True)  # type: ignore[arg-type]
-
-
-class _Altered:
-    """Hears of what is not as its source says, in place of a walk over live objects."""
-
-    def __init__(self) -> None:
-        self.names: list[str] = []
-
-    def as_imported(self, value: object, name: str) -> None:
-        """A value that its source does not tell."""
-        self.names.append(name)
-
-    def refuse_weights(self, value: object, name: str) -> None:
-        """A weight set here is no argument of anything, and its handles record for themselves."""
-
-
-def _key(graph: Graph) -> CodeKey:
-    stages = tuple(graph.stages)
-    return CodeKey(graph.parts(), frozenset(graph.distributions), stages, graph.lines, frozenset(graph.codes))
+    def stale(self, memos: Iterable[Memo]) -> list[str]:
+        """The names of functions that may keep results of code, or with values, that have changed since."""
+        return self._memos.stale(memos)
 
 
 def _name(fn: object) -> str:

@@ -51,12 +51,16 @@ class Graph:
         self.watch = Watch()
         self.distributions: set[str] = set()
         self.stages: list[object] = []
+        self.memos: dict[int, Any] = {}
+        #: By source file, the qualified names of what is in the key; empty for the whole file.
+        self.covered: dict[str, set[str]] = {}
         self._tolerant = tolerant
         self._recorded = recorded
         self._parts: dict[str, Part] = {}
         self._labels: dict[object, str] = {}
         self._held: list[object] = []
         self._counts: dict[str, int] = {}
+        self._used: set[str] = set()
         self._asked: dict[str, bool] = {}
         self._looked: set[str] = set()
         self._mentioned: set[str] = set()
@@ -74,8 +78,12 @@ class Graph:
         if known is not None:
             return known, False
         self._held.append(held)
-        count = self._counts[wanted] = self._counts.get(wanted, 0) + 1
-        label = self._labels[identity] = wanted if count == 1 else f"{wanted}#{count}"
+        label = wanted
+        while label in self._used:
+            count = self._counts[wanted] = self._counts.get(wanted, 1) + 1
+            label = f"{wanted}#{count}"
+        self._used.add(label)
+        self._labels[identity] = label
         return label, True
 
     def known(self, identity: object) -> str | None:
@@ -118,6 +126,10 @@ class Graph:
                     work(lenient)
 
             self.later(once, lenient=lenient)
+
+    def cover(self, path: str, qualname: str) -> None:
+        """Note that the key has this function or class of a source file, and all inside of it."""
+        self.covered.setdefault(path, set()).add(qualname)
 
     def mentions(self, syntax: bytes) -> None:
         """Note what code with this normalised syntax, reached just now, asks of other code (``when``)."""

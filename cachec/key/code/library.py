@@ -33,9 +33,10 @@ def name_in_library(value: object, is_library: Callable[[str], bool]) -> tuple[s
     names = [attribute(value, "__qualname__"), attribute(value, "__name__")]
     for module in modules:
         for name in names:
-            if isinstance(module, str) and isinstance(name, str) and is_library(module):
-                if _named(sys.modules.get(module), name) is value:
-                    return (module, name)
+            if not (isinstance(module, str) and isinstance(name, str) and is_library(module)):
+                continue
+            if _named(sys.modules.get(module), name) is value:
+                return (module, name)
     tops = {each.partition(".")[0] for each in modules if isinstance(each, str)} - {"builtins", "__main__"}
     found = [
         (module.count("."), module, name)
@@ -54,14 +55,14 @@ def _named(module: object, qualname: str) -> object:
     return found
 
 
-def told(value: object, follow: Callable[[Any], Any]) -> Any:
+def told(value: object, follow: Callable[[Any], Any], *, strict: bool) -> Any:
     """What an object that wraps callables was told, as plain values: options, rules, and the code that it holds.
 
     follow: what stands for a value, raising UnkeyableArgument for one without a stable form. Of such a one only the
-    type counts: callers add the statements that made the object.
+    type counts, for callers add the statements that made the object; strict: it is raised.
     """
     where = {os.path.basename(code.co_filename) for code in _codes(value)}
-    return _Told(follow, where).inside(value, 0)
+    return _Told(follow, where, strict).inside(value, 0)
 
 
 def _codes(value: object) -> Iterator[types.CodeType]:
@@ -72,8 +73,9 @@ def _codes(value: object) -> Iterator[types.CodeType]:
 
 
 class _Told:
-    def __init__(self, follow: Callable[[Any], Any], where: set[str]) -> None:
+    def __init__(self, follow: Callable[[Any], Any], where: set[str], strict: bool) -> None:
         self._follow = follow
+        self._strict = strict
         self._where = where
         self._seen: set[int] = set()
 
@@ -111,10 +113,11 @@ class _Told:
         try:
             return self._follow(value)
         except UnkeyableArgument:
-            # A weak dictionary, a lock: what it holds comes and goes with every call.
-            return (
-                [name, self.inside(value, depth + 1)] if callable(value) and not isinstance(value, MethodType) else name
-            )
+            if callable(value) and not isinstance(value, MethodType):
+                return [name, self.inside(value, depth + 1)]
+            if self._strict:
+                raise
+            return name  # a weak dictionary, a lock: what it holds comes and goes with every call
 
 
 def attribute(value: object, name: str) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import collections
 import functools
 import os
 import sys
@@ -13,7 +14,8 @@ from typing import Any
 
 from cachec.base.hashing import Hasher
 from cachec.key.code import classes
-from cachec.key.code.codeobjects import code_digest, code_uses, code_words, nested
+from cachec.key.code.codeobjects import code_digest, code_uses, code_words
+from cachec.key.code.executed import executed
 from cachec.key.code.graph import Graph, file_part, module_name, package_name
 from cachec.key.code.modules import Locator, Sources
 from cachec.key.code.scopes import Chain, ImportUse
@@ -26,12 +28,13 @@ from cachec.key.code.watch import MISSING
 _SKIPPED_ATTRIBUTES = frozenset(
     {
         *("__dict__", "__weakref__", "__doc__", "__module__", "__annotations__", "__qualname__", "__name__"),
-        *("__firstlineno__", "__slots__", "__hash__", "__static_attributes__", "__dataclass_fields__"),
+        *("__firstlineno__", "__hash__", "__static_attributes__", "__dataclass_fields__"),
         *("__dataclass_params__", "__match_args__", "__abstractmethods__", "_abc_impl", "__parameters__"),
         *("__orig_bases__", "__type_params__", "__annotate__", "__annotate_func__", "__annotations_cache__"),
     }
 )
-_SLOTS = (types.MemberDescriptorType, types.GetSetDescriptorType)
+#: Where an instance holds a field: the class says which there are.
+_SLOTS = (types.MemberDescriptorType, types.GetSetDescriptorType, type(collections.namedtuple("_", "x").x))  # type: ignore[attr-defined]
 #: What every module has: its name counts as in labels, and its place on this machine not at all.
 _MODULE_NAMES = frozenset(
     {
@@ -62,12 +65,16 @@ class Walk:
 
     # --- what the other modules ask for
 
-    def as_imported(self, value: object, name: str) -> None:
-        """Take a value as it is at run time, because its source does not tell (see ``static``)."""
+    def as_imported(self, value: object, name: str, made: bytes = b"") -> None:
+        """Take a value as it is at run time, because its source does not tell (see ``static``). made: what made it, for
+        one of which not all shows."""
         label, first = self._graph.label(("as imported", name, id(value)), f"{name} (as imported)", value)
         if first:
             hasher = Hasher("as imported")
-            hasher.part("value", self.reference(value, label, lenient=True).encode())
+            said = self.reference(value, label, lenient=True)
+            hasher.part("value", said.encode())
+            if said == "by source" or self._shows_not_all(value, label):
+                hasher.part("made", made)
             self._graph.part(label, hasher, "differs from its source file")
 
     def refuse_weights(self, value: object, name: str) -> None:
@@ -171,10 +178,10 @@ class Walk:
         node = source.match(code) if source is not None else None
         package = package_name(namespace)
         unit = self._units.at(module_name(namespace), code.co_filename, package) if source is not None else None
+        graph.cover(code.co_filename, code.co_qualname)
         if source is not None and node is not None:
             hasher.part("syntax", source.syntax(node))
             graph.mentions(source.syntax(node))
-            graph.covers(source.path, node)
             uses = source.function_uses(node)
             detail = f"{os.path.basename(code.co_filename)}:{node.lineno}"
             if "<locals>" not in function.__qualname__:
@@ -183,7 +190,6 @@ class Walk:
                     hasher.part(f"decorator {'.'.join(chain)}", said.encode())
         else:
             hasher.part("code", code_digest(code).encode())
-            graph.codes.update((code.co_filename, each) for each in nested(code))
             graph.mentions(" ".join(f"s{len(each)}:{each}" for each in code_words(code)).encode())
             uses = code_uses(code)
             detail = f"{os.path.basename(code.co_filename)}, " + (
@@ -266,7 +272,7 @@ class Walk:
         if unit is None or not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             return "unknown"
         hasher = Hasher("maker")
-        hasher.part("syntax", unit.source.syntax(node))
+        hasher.part("syntax", unit.source.syntax(node) + unit.unsure)
         self._names(namespace, [each for each in unit.source.uses(node).refs if each[0] in namespace], hasher)
         return hasher.digest()
 
@@ -275,7 +281,18 @@ class Walk:
         file = namespace.get("__file__")
         if not isinstance(file, str) or not file.endswith(".py") or self._locator.of_file(file)[0] != "project":
             return None
-        return self._units.at(module_name(namespace), file, package_name(namespace))
+        unit = self._units.at(module_name(namespace), file, package_name(namespace))
+        module = sys.modules.get(str(namespace.get("__name__")))
+        if unit is None or module is None or vars(module) is not namespace:
+            return unit
+        self._graph.watch.name(namespace, "__spec__")  # a reload makes another
+        ran = executed().source(module, module.__name__, unit.source)
+        if ran is unit.source:
+            return unit
+        # Its file was edited since: what made the values of this process stands in the text of then, if in any.
+        then = Unit(unit.name, unit.package, ran or unit.source)
+        then.unsure = b"" if ran is not None else executed().token(module.__name__)
+        return then
 
     def _statements(self, namespace: dict[str, Any], variable: str, depth: int) -> str:
         """The digest of the statements that bind a global, which are followed; through the modules that hand it on."""
@@ -283,6 +300,7 @@ class Walk:
         if unit is None:
             return "unknown"
         hasher = Hasher("statements")
+        hasher.part("unsure", unit.unsure)
         for statement in unit.source.bindings.get(variable, ()):
             hasher.part("syntax", unit.source.syntax(statement))
             for chain in unit.source.uses(statement).refs:
@@ -371,7 +389,9 @@ class Walk:
             return
         _, first = self._graph.label(("reached live", id(namespace)), f"reached {unit.name}", namespace)
         if first:
-            if unit.whole:
+            if unit.whole and namespace.get("__name__") == "__main__":
+                self._script(namespace, unit)
+            elif unit.whole:
                 self._whole(namespace, unit.source.path, dynamic=False)
             self._static.effects(unit)
             self._static.idle(unit)
@@ -399,15 +419,13 @@ class Walk:
         source = unit.source
         hasher.part("syntax", source.syntax(source.tree))
         graph.mentions(source.syntax(source.tree))
-        graph.covers(source.path, source.tree)
+        graph.cover(source.path, "")
         graph.aside("documentation", label, lambda: _text(docstrings(source.tree)))
         uses = source.uses(source.tree)
 
         def reach() -> None:
             chains = [chain for chain in uses.refs if chain[0] in namespace]
             chains += [(root,) for root in source.bindings if root in namespace]
-            if namespace.get("__name__") == "__main__" and not dynamic:
-                chains = [chain for chain in chains if not self._in_flux(unit, namespace[chain[0]], chain[0])]
             self._names(namespace, chains, hasher)
             self._static.follow(uses, unit.package, name, lenient=True)
             graph.part(label, hasher, f"{os.path.basename(file)}, {unit.whole or 'used as a whole'}")
@@ -416,6 +434,21 @@ class Walk:
         if "*" in source.imports:
             self._all_names(namespace, modules=False)
         return label
+
+    def _script(self, namespace: dict[str, Any], unit: Unit) -> None:
+        """Of the script that is running, what its statements hand over; the rest counts where the stage reaches it."""
+        hasher, source = Hasher("script"), unit.source
+        for statement in unit.handing:
+            hasher.part("syntax", source.syntax(statement))
+            self._graph.mentions(source.syntax(statement))
+            chains = [each for each in source.uses(statement).refs if each[0] in namespace]
+            if isinstance(statement, ast.ClassDef) and statement.name in namespace:
+                chains.append((statement.name,))
+            chains = [each for each in chains if not self._in_flux(unit, namespace[each[0]], each[0])]
+            self._graph.later(functools.partial(self._names, namespace, chains, Hasher("names")), lenient=True)
+        if unit.handing:
+            label, _ = self._graph.label(("script", id(namespace)), f"{unit.name}.<script>", namespace)
+            self._graph.part(label, hasher, f"{os.path.basename(source.path)}, what it hands over")
 
     def _in_flux(self, unit: Unit, value: object, name: str) -> bool:
         """Whether a name of the script that is running now is plain data of its own: the script may be in a loop that
@@ -486,6 +519,7 @@ class Walk:
         found = unit.source.definition(cls.__qualname__) if unit is not None else None
         node = found if isinstance(found, ast.ClassDef) else None
         said = node is not None or classes.tells(cls)
+        opaque = False
         detail = "no source"
         if unit is not None and node is not None:
             apart = {
@@ -493,9 +527,9 @@ class Walk:
                 for name, value in vars(cls).items()
                 if isinstance(value, FunctionType) and value.__code__.co_qualname == f"{cls.__qualname__}.{name}"
             }
-            graph.covers(unit.source.path, node)
             body = unit.source.class_syntax(node, apart)
             hasher.part("syntax", body)
+            graph.cover(unit.source.path, cls.__qualname__)
             graph.mentions(body)
             # All that the body runs: fields, tables, wrappers, of which not everything shows in what they made.
             for chain in unit.source.class_uses(node).refs:
@@ -513,9 +547,14 @@ class Walk:
                     continue  # from what the class says, by a decorator or base
                 stands = self.reference(held, f"{label}.{name}", lenient=lenient or not isinstance(held, FunctionType))
                 hasher.part(f"{kind} {name}", stands.encode())
+                opaque = opaque or stands == "by source" or self._shows_not_all(held, f"{label}.{name}")
             if not _held(value) and classes.is_own(cls, name, node):
                 stands = self.reference(value, f"{label}.{name}", lenient=True)
                 hasher.part(f"attribute {name}", stands.encode())
+                opaque = opaque or stands == "by source" or self._shows_not_all(value, f"{label}.{name}")
+        if opaque and unit is not None and namespace:
+            replaced = classes.is_made_elsewhere(cls)  # by a reload: which text made this one is not known
+            hasher.part("unsure", executed().token(cls.__module__) + b" earlier" if replaced else unit.unsure)
         for name, content in classes.contents(cls, graph.watch):
             hasher.part(f"content {name}", self.reference(content, f"{label}.{name}", lenient=True).encode())
         graph.part(label, hasher, detail)
@@ -539,6 +578,7 @@ def _held(value: object) -> list[tuple[str, object]]:
     """What a method, or another descriptor that Python has for methods, holds, each with its part in it."""
     if isinstance(value, FunctionType):
         return [("method", value)]
+    found: list[tuple[str, object]]
     if isinstance(value, property):
         found = [("get", value.fget), ("set", value.fset), ("delete", value.fdel)]
     elif isinstance(value, staticmethod | classmethod):

@@ -17,10 +17,13 @@ from types import CodeType, FunctionType, ModuleType
 from typing import Any, NamedTuple, Protocol
 
 from cachec.base.hashing import Hasher
+from cachec.key.code.executed import executed
 from cachec.key.code.graph import Graph, file_part
+from cachec.key.code.memos import is_memo
 from cachec.key.code.modules import Locator, Origin, Sources, absolute
-from cachec.key.code.scopes import Chain, ImportUse, Uses
+from cachec.key.code.scopes import Chain, ImportUse, Uses, dotted
 from cachec.key.code.syntax import docstrings
+from cachec.key.code.tables import MODULE
 from cachec.key.code.units import Unit, Units
 from cachec.key.code.watch import MISSING
 
@@ -30,8 +33,9 @@ _LITERALS = frozenset({bool, int, float, complex, str, bytes, list, tuple, dict,
 class Live(Protocol):
     """What this module needs of the walk over live objects."""
 
-    def as_imported(self, value: object, name: str) -> None:
-        """Take a value as it is at run time, because its source does not tell."""
+    def as_imported(self, value: object, name: str, made: bytes = b"") -> None:
+        """Take a value as it is at run time, because its source does not tell. made: what made it, for one of which not
+        all shows."""
 
     def refuse_weights(self, value: object, name: str) -> None:
         """Raise CapturedWeights for a weight set."""
@@ -56,6 +60,7 @@ class Static:
         self._live = live
         self._taken: set[tuple[str, str, Chain | None, bool]] = set()
         self._located: dict[str, Origin] = {}
+        self._wholes: list[Unit] = []
 
     def follow(self, uses: Uses, package: str, who: str, *, lenient: bool) -> None:
         """Follow the imports that some code makes while it runs. ``who`` names the code in messages."""
@@ -108,7 +113,8 @@ class Static:
                 self._watch_search(origin, before)
             if origin.path:
                 graph.watch.file(origin.path)
-            graph.watch.name(sys.modules, name)
+            if graph.watch.name(sys.modules, name) is MISSING and origin.source:
+                executed().awaited(name, origin.path)
         return origin
 
     def _watch_search(self, origin: Origin, folders: list[str]) -> None:
@@ -206,7 +212,7 @@ class Static:
         for statement in statements:
             hasher.part("syntax", unit.source.syntax(statement))
             self._graph.mentions(unit.source.syntax(statement))
-            self._graph.covers(unit.source.path, statement)
+            self._graph.cover(unit.source.path, name)
             for use in unit.source.imports_of(statement):
                 self.imported(use, unit.package, who, lenient=True)
             if isinstance(statement, ast.ClassDef):
@@ -233,9 +239,12 @@ class Static:
         """The documentation and the text of a module, which count where they are asked for."""
         _, first = self._graph.label(("asides", unit.name), f"asides {unit.name}")
         if first:
-            tree, text = unit.source.tree, unit.source.text
+            self._graph.cover(unit.source.path, MODULE)
+            tree, path = unit.source.tree, unit.source.path
             self._graph.aside("documentation", f"{unit.name}.<module>", lambda: repr(ast.get_docstring(tree)).encode())
-            self._graph.aside("source", f"{unit.name}.<module>", lambda: text)
+            self._graph.aside("source", f"{unit.name}.<module>", lambda: _text(path))
+            for asked in ("documentation", "source"):
+                self._graph.when(asked, partial(self._compare_run, unit, exact=True))
 
     def _subclasses(self, unit: Unit, name: str) -> None:
         """Subclasses that this process has, by whoever made them, of a class that is read from source."""
@@ -246,7 +255,8 @@ class Static:
             self._graph.at_end(partial(self._compare_subclasses, cls))
 
     def _compare_subclasses(self, cls: type) -> None:
-        for each in type.__subclasses__(cls):
+        subclasses: list[type] = type.__subclasses__(cls)
+        for each in subclasses:
             static = ("static", each.__module__, each.__qualname__)
             if not self._accounted(each) and self._graph.known(static) is None:
                 self._live.as_imported(each, f"{each.__module__}.{each.__qualname__}")
@@ -263,9 +273,9 @@ class Static:
         for statement in unit.effects:
             hasher.part("syntax", unit.source.syntax(statement))
             self._graph.mentions(unit.source.syntax(statement))
-            self._graph.covers(unit.source.path, statement)
             self._graph.later(partial(self._uses, unit, unit.source.uses(statement), who), lenient=True)
         self._graph.part(label, hasher, f"{os.path.basename(unit.source.path)}, what its import does")
+        self._compare_run(unit)
 
     def idle(self, unit: Unit) -> None:
         """Follow imports of a module whose names nothing loads, where they lead to modules that register."""
@@ -302,11 +312,12 @@ class Static:
         label, first = self._graph.label(("whole", unit.name), unit.name)
         if not first:
             return
+        self._wholes.append(unit)
         source = unit.source
         hasher = Hasher("module")
         hasher.part("syntax", source.syntax(source.tree))
         self._graph.mentions(source.syntax(source.tree))
-        self._graph.covers(source.path, source.tree)
+        self._graph.cover(source.path, "")
         self._graph.aside("documentation", label, lambda: _documentation([source.tree]))
         self._graph.part(label, hasher, os.path.basename(source.path))
         self.idle(unit)
@@ -323,6 +334,25 @@ class Static:
         self._graph.later(reach, lenient=True)
         for name, statements in source.bindings.items():
             self._compare(unit, name, statements)
+        self._compare_run(unit)
+
+    def _compare_run(self, unit: Unit, *, exact: bool = False) -> None:
+        """A part for what a module did when it was imported, where its file has other statements by now; ``exact``:
+        another text.
+        """
+        module = sys.modules.get(unit.name)
+        if not isinstance(module, ModuleType) or getattr(module, "__file__", None) != unit.source.path:
+            return
+        self._graph.watch.name(vars(module), "__spec__")  # a reload makes another
+        ran = executed().source(module, unit.name, unit.source)
+        said = executed().token(unit.name) if ran is None else ran.text if exact else ran.syntax(ran.tree)
+        if ran is unit.source or said == (unit.source.text if exact else unit.source.syntax(unit.source.tree)):
+            return
+        label, first = self._graph.label(("as executed", unit.name, exact), f"{unit.name} (as imported)")
+        if first:
+            hasher = Hasher("as executed")
+            hasher.part("syntax", said)
+            self._graph.part(label, hasher, "differs from its source file")
 
     def _all_names(self, unit: Unit) -> None:
         """Follow everything that a module imports: any of it may be looked up by a name that is not known."""
@@ -348,8 +378,29 @@ class Static:
             return
         where = f"{unit.name}.{name}"
         self._live.refuse_weights(value, where)
+        if self._imports_otherwise(unit, statements):
+            self._live.as_imported(value, where, b"other imports")
+        self._graph.watch.name(vars(module), "__spec__")
+        ran = executed().source(module, unit.name, unit.source)
+        if ran is not unit.source:
+            old = [ran.syntax(each) for each in ran.bindings.get(name, ())] if ran is not None else []
+            if ran is None or old != [unit.source.syntax(each) for each in statements]:
+                self._live.as_imported(value, where, b"".join(old) if ran is not None else executed().token(unit.name))
         # At the end: only then is it known which modules are in the key as a whole, with what they register here.
         self._graph.at_end(partial(self._compare_value, unit, name, statements, value, where))
+
+    def _imports_otherwise(self, unit: Unit, statements: Sequence[ast.stmt]) -> bool:
+        """Whether optional imports among statements that ran would end in another way now."""
+        for use in (each for statement in statements for each in unit.source.imports_of(statement)):
+            name = absolute(use, unit.package) if use.guarded else None
+            if name is not None:
+                is_absent = self._locator.find(name).kind == "absent"
+                self._graph.watch.name(sys.modules, name)
+                if is_absent == (name in sys.modules):
+                    return True
+                if is_absent:
+                    return False  # what comes after it did not run
+        return False
 
     def _compare_value(
         self, unit: Unit, name: str, statements: list[ast.stmt] | tuple[ast.stmt, ...], value: Any, where: str
@@ -357,7 +408,9 @@ class Static:
         only = statements[0] if len(statements) == 1 else None
         plain = isinstance(only, ast.FunctionDef | ast.AsyncFunctionDef) and not only.decorator_list
         if isinstance(only, ast.ClassDef) and isinstance(value, type) and not only.decorator_list:
-            self._compare_methods(only, value, where)
+            self._compare_methods(unit, only, value, where)
+        if is_memo(value):
+            self._graph.memos[id(value)] = value
         for function in _functions(value):
             self._graph.watch.function(function)
             code = function.__code__
@@ -376,7 +429,7 @@ class Static:
         elif plain and not isinstance(value, FunctionType):
             self._live.as_imported(value, where)
 
-    def _compare_methods(self, node: ast.ClassDef, cls: type, where: str) -> None:
+    def _compare_methods(self, unit: Unit, node: ast.ClassDef, cls: type, where: str) -> None:
         """Methods that the class statement defines without a decorator are what the class has, or it was changed."""
         attributes = self._graph.watch.attributes(cls)
         for method in node.body:
@@ -385,6 +438,7 @@ class Static:
                 if not isinstance(found, FunctionType | staticmethod | classmethod) or (
                     isinstance(found, FunctionType)
                     and found.__code__.co_qualname != f"{cls.__qualname__}.{method.name}"
+                    and not (_stores(unit, (node.name, method.name)) and self._accounted(found))
                 ):
                     self._live.as_imported(found, f"{where}.{method.name}")
         for name, written in _class_values(node).items():
@@ -420,8 +474,57 @@ class Static:
             value = {key: each for key, each in value.items() if not self._registered(each, registry)}
         elif type(value) is list:
             value = [each for each in value if not self._registered(each, registry)]
-        if type(literal) is not type(value) or repr(literal) != repr(value):
+        if (type(literal) is not type(value) or repr(literal) != repr(value)) and not self._set_elsewhere(where, value):
             self._live.as_imported(value, where)
+
+    def _set_elsewhere(self, where: str, value: object) -> bool:
+        """Whether a module that is in the key as a whole says, as a literal, that it sets this to the value it has."""
+        module, _, name = where.rpartition(".")
+        for unit in self._wholes:
+            for statement in unit.source.tree.body:
+                if not isinstance(statement, ast.Assign) or len(statement.targets) != 1:
+                    continue
+                *holder, attribute = dotted(statement.targets[0]) or ("",)
+                if attribute == name and holder and module in self._meant(unit, tuple(holder)):
+                    try:
+                        literal = ast.literal_eval(statement.value)
+                    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+                        continue
+                    if type(literal) is type(value) and repr(literal) == repr(value):
+                        return True
+        return False
+
+    def _meant(self, unit: Unit, holder: Chain) -> set[str]:
+        """The modules that a dotted name in a module may mean."""
+        found = set()
+        for use in unit.source.imports.get(holder[0], ()):
+            name = absolute(use, unit.package)
+            if name is not None:
+                found.add(".".join(filter(None, (name, use.name, *holder[1:]))))
+        return found
+
+
+def _text(path: str) -> bytes:
+    """A file as whoever asks for source reads it: as it is now."""
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError:
+        return b""
+
+
+def _documentation(nodes: Sequence[ast.AST]) -> bytes:
+    return repr([docstrings(each) for each in nodes]).encode("utf-8", "surrogatepass")
+
+
+def _stores(unit: Unit, chain: Chain) -> bool:
+    """Whether a statement of a module, when it is imported, stores to this dotted name."""
+    return any(
+        dotted(target) == chain
+        for statement in unit.source.tree.body
+        if isinstance(statement, ast.Assign)
+        for target in statement.targets
+    )
 
 
 def _documentation(nodes: Sequence[ast.AST]) -> bytes:

@@ -27,8 +27,12 @@ class Unit:
         self.source = source
         self.whole = ""
         self.registers = False
+        #: Of a module that was executed from a text that is not known: what stands for that.
+        self.unsure = b""
         #: Statements that change something outside of the project when the module is imported, and register nothing.
         self.effects: tuple[ast.stmt, ...] = ()
+        #: Of a script, instead of the whole: statements that hand code of the project to where no name leads back.
+        self.handing: tuple[ast.stmt, ...] = ()
 
     def loads(self, name: str) -> bool:
         """Whether anything in the module loads a name; what it imports and never loads counts for the import itself."""
@@ -60,6 +64,7 @@ class Units:
         unit.registers = registering or bool(subclass)
         unit.effects = tuple(node for node, registers in acting if not registers)
         unit.whole = self._reason(unit, registering, subclass)
+        unit.handing = tuple(self._handing(unit))
         return unit
 
     def of_origin(self, origin: Origin) -> Unit | None:
@@ -131,14 +136,16 @@ class Units:
     def _subclass(self, unit: Unit) -> str:
         """The first class with a base, or a metaclass, that is not Python's own."""
         for node in module_level(unit.source.tree):
-            if isinstance(node, ast.ClassDef):
-                for base in (*node.bases, *(keyword.value for keyword in node.keywords)):
-                    chain = scopes.dotted(base.value if isinstance(base, ast.Subscript) else base)
-                    if isinstance(base, ast.Constant):
-                        continue
-                    if not chain or self._kinds(unit, chain[0]) != {"library"}:
-                        return node.name
+            if isinstance(node, ast.ClassDef) and self._is_subclass(unit, node):
+                return node.name
         return ""
+
+    def _is_subclass(self, unit: Unit, node: ast.ClassDef) -> bool:
+        for base in (*node.bases, *(keyword.value for keyword in node.keywords)):
+            chain = scopes.dotted(base.value if isinstance(base, ast.Subscript) else base)
+            if not isinstance(base, ast.Constant) and (not chain or self._kinds(unit, chain[0]) != {"library"}):
+                return True
+        return False
 
     def _acting(self, unit: Unit) -> Iterator[tuple[ast.stmt, bool]]:
         """Module-level statements that do something beside binding names, and whether that may put something of the
@@ -177,6 +184,47 @@ class Units:
                         yield node, registers(node, _rooted(target.value))
                     elif isinstance(target, ast.Name) and target.id == "_" and isinstance(node.value, ast.Call):
                         yield node, True
+
+    def _handing(self, unit: Unit) -> Iterator[ast.stmt]:
+        """Statements of a script that count though the stage does not reach them. What they put into values of the
+        project shows in those; so calls that print, run stages or drive them are passed over, and functions that do no
+        more than that."""
+        source = unit.source
+        definitions = [node for node in module_level(source.tree) if isinstance(node, _DEFINITIONS)]
+        stages = {n.name for n in definitions if any(id(d) in source.stage_decorators for d in n.decorator_list)}
+        own = {node.name: node for node in definitions if node.name not in stages}
+        seen: set[str] = set()
+
+        def hands_over(node: ast.AST) -> bool:
+            for each in ast.walk(node):
+                if isinstance(each, ast.Assign | ast.AugAssign):
+                    targets = each.targets if isinstance(each, ast.Assign) else [each.target]
+                    roots = {_rooted(t.value)[:1] for t in targets if isinstance(t, ast.Attribute | ast.Subscript)}
+                    if any(root and root[0] in source.imports for root in roots):
+                        return True
+                if not isinstance(each, ast.Call):
+                    continue
+                root = (_rooted(each.func) or ("",))[0]
+                if root in own and isinstance(own[root], ast.FunctionDef | ast.AsyncFunctionDef):
+                    if root not in seen:
+                        seen.add(root)
+                        if hands_over(own[root]):
+                            return True
+                elif root in source.imports and not self._outside(unit, (root,)):
+                    return True
+                elif root in stages or self._is_cache(source, unit.package, root, 4) or self._tells_only(unit, (root,)):
+                    continue
+                given = [*each.args, *(keyword.value for keyword in each.keywords)]
+                if any(isinstance(n, ast.Name) and n.id in own for one in given for n in ast.walk(one)):
+                    return True
+            return False
+
+        for node, registers in self._acting(unit):
+            if registers and (isinstance(node, _DEFINITIONS) or hands_over(node)):
+                yield node
+        for node in definitions:
+            if isinstance(node, ast.ClassDef) and self._is_subclass(unit, node):
+                yield node
 
     def _tells_only(self, unit: Unit, chain: Chain) -> bool:
         """Whether a call goes to a module that decides only what is told, not what is computed."""

@@ -16,6 +16,7 @@ from cachec.errors import CapturedWeights, UnkeyableArgument
 from cachec.key.code.classes import HEAPTYPE
 from cachec.key.code.graph import Graph
 from cachec.key.code.library import attribute, name_in_library, told
+from cachec.key.code.memos import is_memo
 from cachec.key.words import describe
 
 _PLAIN = frozenset({type(None), bool, int, float, complex, str, bytes, type(Ellipsis)})
@@ -102,7 +103,8 @@ class Values:
         def follow(each: Any) -> str:
             return digest_bytes(self._encode_value(self._plain(each, name, lenient, within), name))
 
-        return told(value, follow)
+        # What wraps a function was made by a statement that says the rest; anything else may have been changed since.
+        return told(value, follow, strict=not lenient and attribute(value, "__wrapped__") is None)
 
     def _by_identity(self, value: object) -> bool:
         """Whether a change of a value shows in the identity of what it holds, which is then watched.
@@ -261,6 +263,8 @@ class Values:
                 return (_MARK + "items", label, again(_CONTAINERS[base](value)), again(attribute(value, "__dict__")))
         holding = callable(value) and origin != "project" and kind.__flags__ & HEAPTYPE
         if attribute(value, "__wrapped__") is not None or name == "functools.KeyWrapper" or holding:
+            if is_memo(value):
+                self._graph.memos[id(value)] = value
             # What a compiled decorator made (functools.lru_cache, jax.jit, jax.custom_vjp): all that it wraps, whose
             # decorators are in its syntax, and what it was told as far as that shows.
             return (_MARK + "wrapper", name, self._told(value, **{**again.keywords, "lenient": lenient}))

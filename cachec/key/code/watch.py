@@ -67,7 +67,7 @@ class Watch:
 
     def subclasses(self, cls: type) -> list[type]:
         """The subclasses that a class has, in the order in which they were made."""
-        found = type.__subclasses__(cls)
+        found: list[type] = type.__subclasses__(cls)
         self._held.append(found)
         self.value(lambda: repr(list(map(id, type.__subclasses__(cls)))).encode(), repr(list(map(id, found))).encode())
         return found

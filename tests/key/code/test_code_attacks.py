@@ -227,3 +227,51 @@ def test_class_attributes_that_are_made_into_something_else_are_no_difference(pr
     before = project.key()
     sys.modules["main"].stage()
     assert project.keys.of(sys.modules["main"].stage) == before
+
+
+SCRIPT = """
+import collections, sys, cachec
+from cachec.key import canonical
+from cachec.key.code.fingerprint import CodeKeys
+import other
+
+cache = cachec.Cache({store!r}, log="off")
+REGISTRY, COUNT = {{}}, 0
+class Base: ...
+class Child(Base):
+    size = {child}
+def keep(f): REGISTRY[f.__name__] = f; return f
+def key(x): return {kept}
+keep(key)
+collections.UserDict.extra = key
+def helper(x): return {helper}
+@cache.stage
+def stage(x): return REGISTRY["key"](helper(x))
+def drive(times):
+    global COUNT
+    for number in range(times):
+        COUNT += 1
+        print(stage(number), {driven})
+drive(3)
+for number in range(2): stage(number)
+cache.close() if {driven} else None
+print(CodeKeys(lambda path: None, lambda v, p: canonical.encode(v, lambda v, p: None, p)).of(stage.__wrapped__).digest)
+print("the end", {driven})
+"""
+
+
+def test_of_a_script_counts_what_is_reached_and_what_it_hands_over(tmp_path: Path) -> None:
+    (tmp_path / "other.py").write_text("")
+
+    def digest(**numbers: int) -> str:
+        given = {"child": 1, "kept": 1, "helper": 1, "driven": 0, **numbers}
+        (tmp_path / "demo.py").write_text(SCRIPT.format(store=str(tmp_path / "store"), **given))
+        words = [sys.executable, "demo.py"]
+        environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
+        done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, env=environment, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.splitlines()[-2]
+
+    first = digest()
+    assert digest(driven=1) == first
+    assert len({first, digest(child=2), digest(kept=2), digest(helper=2)}) == 4

@@ -12,6 +12,7 @@ import inspect
 import json
 import sys
 import textwrap
+import time
 import types
 import warnings
 from pathlib import Path
@@ -63,6 +64,7 @@ def main(repository: str, folder: Path) -> None:
     from programs import HELPERS, PROGRAMS
 
     from cachec.key import canonical
+    from cachec.key.code.executed import executed
     from cachec.key.code.fingerprint import CodeKeys
 
     files = {**HELPERS, **{f"program_{name}.py": text for name, text in PROGRAMS.items()}}
@@ -70,6 +72,7 @@ def main(repository: str, folder: Path) -> None:
         path = folder / name
         path.parent.mkdir(exist_ok=True)
         path.write_text(textwrap.dedent(text), encoding="utf-8")
+    executed()._started = time.time()  # as if the files had been there before the process
     keys = CodeKeys(
         lambda path: "wheel" if "-packages/" in path else None,
         lambda value, path: canonical.encode(value, lambda _value, _path: None, path),

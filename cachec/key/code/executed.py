@@ -1,0 +1,87 @@
+"""Which text a module was executed from: its file may have been edited since, and values do not tell."""
+
+from __future__ import annotations
+
+import os
+import time
+from functools import cache
+from types import ModuleType
+from typing import NamedTuple
+
+from cachec.base import fsio
+from cachec.base.fsio import Identity
+from cachec.key.code.modules import Source
+
+
+class _Run(NamedTuple):
+    """One execution of a module: the spec that it ran with (a reload makes another), and its source; None where that
+    can't be told. token: text that no other execution has."""
+
+    spec: object
+    source: Source | None
+    token: str
+
+
+class Executed:
+    """What is known of the modules of this process. Safe to be asked by several threads: each answer is worked out from
+    what is there."""
+
+    def __init__(self) -> None:
+        self._started = _process_start()
+        self._awaited: dict[tuple[str, str], Identity | None] = {}
+        self._runs: dict[str, _Run] = {}
+        self._count = 0
+
+    def awaited(self, name: str, path: str) -> None:
+        """Note that this file is not executed yet as it is now: the module is not imported, or is to be again."""
+        self._awaited[name, path] = _identity(path)
+
+    def source(self, module: ModuleType, name: str, present: Source) -> Source | None:
+        """What an imported module was executed from; ``present`` itself where its file is the same since."""
+        spec = getattr(module, "__spec__", None)
+        run = self._runs.get(name)
+        if run is None or run.spec is not spec:
+            self._count += 1
+            token = f"{os.getpid()} {self._started} {self._count}"
+            run = _Run(spec, present if self._is_unedited(name, present.path) else None, token)
+            self._runs[name] = run
+        if run.source is not present:
+            if run.source is not None and run.source.text == present.text:
+                run = self._runs[name] = run._replace(source=present)
+            else:
+                self.awaited(name, present.path)
+        return run.source
+
+    def token(self, name: str) -> bytes:
+        """Text that stands for the present execution of a module, and for no other; after ``source`` was asked."""
+        return self._runs[name].token.encode()
+
+    def _is_unedited(self, name: str, path: str) -> bool:
+        """Whether a file is as it was when its module was executed, which happened after the last look at it."""
+        now = _identity(path)
+        if now is None:
+            return False
+        if self._awaited.get((name, path)) == now:
+            return True
+        # Never seen before it was imported: then it is known for what was changed last before this process began.
+        return os.stat(path).st_ctime < self._started
+
+
+@cache
+def executed() -> Executed:
+    """The one of this process: what one cache saw before an import, another may need after it."""
+    return Executed()
+
+
+def _identity(path: str) -> Identity | None:
+    try:
+        return fsio.identity(path)
+    except OSError:
+        return None
+
+
+def _process_start() -> float:
+    """When this process was started, Unix time; of a forked one the time of its first ancestor that asked."""
+    with open("/proc/self/stat", "rb") as file:
+        ticks = int(file.read().rpartition(b")")[2].split()[19])
+    return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + ticks / os.sysconf("SC_CLK_TCK")

@@ -1,0 +1,70 @@
+"""Results that ``functools.lru_cache`` keeps for a function of the project: are they of the code that is there now?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from cachec.key.code.library import attribute
+
+
+class Memo(NamedTuple):
+    """A function with a memo that a stage reaches, and the digest of the code key of what it wraps."""
+
+    function: Any
+    digest: str
+
+    @property
+    def name(self) -> str:
+        """The function in words."""
+        return f"{attribute(self.function, '__module__')}.{attribute(self.function, '__qualname__')}"
+
+
+class _Filled:
+    """With what code a memo may have been filled, as far as looks at it tell."""
+
+    def __init__(self, memo: Memo) -> None:
+        self.function = memo.function
+        self.digests: set[str] = set()
+        self.last = memo.digest
+        self.misses = 0
+
+
+def is_memo(value: object) -> bool:
+    """Whether ``functools.lru_cache`` or ``functools.cache`` made this."""
+    kind = type(value)
+    return kind.__module__ == "functools" and kind.__qualname__ == "_lru_cache_wrapper"
+
+
+class Memos:
+    """The memos that were met in this process. What filled one before it was first met is taken to be the code of then.
+
+    A memo answers in place of code that changed meanwhile, so a result that it may have had a part in is not stored.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[int, _Filled] = {}
+
+    def met(self, memo: Memo) -> None:
+        """Note the state of a memo now that its function has this digest."""
+        filled = self._now(memo)
+        if memo.function.cache_info().currsize and not filled.digests:
+            filled.digests.add(filled.last)
+        filled.last = memo.digest
+
+    def stale(self, memos: Iterable[Memo]) -> list[str]:
+        """The names of those that may hold results of other code than that of their digest."""
+        return [memo.name for memo in memos if self._now(memo).digests - {memo.digest}]
+
+    def _now(self, memo: Memo) -> _Filled:
+        filled = self._known.get(id(memo.function))
+        info = memo.function.cache_info()
+        if filled is None:
+            filled = self._known[id(memo.function)] = _Filled(memo)
+        elif not info.currsize or info.misses < filled.misses:
+            filled.digests.clear()  # it was emptied
+            filled.last = memo.digest
+        elif info.misses > filled.misses:
+            filled.digests.add(filled.last)
+        filled.misses = info.misses
+        return filled

@@ -1,0 +1,297 @@
+"""The rules of soundness, one by one: an edit that must change the key, and its neighbour that must not."""
+
+# Programs are easier to read as they are.
+# ruff: noqa: E501
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import pytest
+
+import cachec
+from cachec.errors import UnresolvedCode
+
+#: A module, an edit of it that must miss, and one beside it that must hit. The stage is in the module.
+RULES = {
+    "default_factory": (
+        "import dataclasses\ndef make(): return [1]\ndef other(): return [2]\n@dataclasses.dataclass\nclass A:\n    x: list = dataclasses.field(default_factory=make)\ndef stage(): return A().x\n",
+        ("[1]", "[3]"),
+        ("[2]", "[3]"),
+    ),
+    "property of a cache": (
+        "import functools\ndef f(self): return 1\ndef g(self): return 2\nclass A:\n    p = property(functools.lru_cache(f))\ndef stage(): return A().p\n",
+        ("return 1", "return 3"),
+        ("return 2", "return 3"),
+    ),
+    "staticmethod of a cache": (
+        "import functools\ndef f(): return 1\ndef g(): return 2\nclass A:\n    p = staticmethod(functools.lru_cache(f))\ndef stage(): return A.p()\n",
+        ("return 1", "return 3"),
+        ("return 2", "return 3"),
+    ),
+    "classmethod of a cache": (
+        "import functools\ndef f(cls): return 1\ndef g(cls): return 2\nclass A:\n    p = classmethod(functools.lru_cache(f))\ndef stage(): return A.p()\n",
+        ("return 1", "return 3"),
+        ("return 2", "return 3"),
+    ),
+    "partialmethod of a cache": (
+        "import functools\ndef f(self, n): return 1\ndef g(self): return 2\nclass A:\n    p = functools.partialmethod(functools.lru_cache(f), 5)\ndef stage(): return A().p()\n",
+        ("return 1", "return 3"),
+        ("return 2", "return 3"),
+    ),
+    "what a partialmethod is given": (
+        "import functools\nN, M = 5, 6\ndef f(self, n): return n\nclass A:\n    p = functools.partialmethod(f, N)\ndef stage(): return A().p()\n",
+        ("5, 6", "7, 6"),
+        ("5, 6", "5, 7"),
+    ),
+    "cached_property of a cache": (
+        "import functools\ndef f(self): return 1\ndef g(self): return 2\nclass A:\n    p = functools.cached_property(functools.lru_cache(f))\n    p.__set_name__(None, 'p')\ndef stage(): return A().p\n",
+        ("return 1", "return 3"),
+        ("return 2", "return 3"),
+    ),
+    "a class value without a form": (
+        "import threading\ndef make(): return Local(1)\ndef other(): return 2\nclass Local(threading.local):\n    def __init__(self, n): self.n = n\nclass A:\n    x = make()\ndef stage(): return A.x.n\n",
+        ("Local(1)", "Local(3)"),
+        ("# none", "# none"),
+    ),
+    "a dunder table": (
+        "K, M = 1, 2\nclass A:\n    __table__ = {'k': K}\ndef stage(): return A.__table__\n",
+        ("1, 2", "3, 2"),
+        ("1, 2", "1, 3"),
+    ),
+    "slots": (
+        "NAMES, M = ('a', 'b'), 2\nclass A:\n    __slots__ = NAMES\ndef stage(): return A.__slots__\n",
+        ("'b'", "'c'"),
+        (", 2", ", 3"),
+    ),
+    "order of a dict": (
+        "T, U = {'a': 1, 'b': 2}, {'a': 1, 'b': 2}\ndef stage(): return list(T)\n",
+        ("T, U = {'a': 1, 'b': 2}", "T, U = {'b': 2, 'a': 1}"),
+        (", {'a': 1, 'b': 2}", ", {'b': 2, 'a': 1}"),
+    ),
+    "order of a Counter": (
+        "import collections\nC, S = collections.Counter('ab'), set('ab')\ndef stage(): return list(C), S\n",
+        ("Counter('ab')", "Counter('ba')"),
+        ("set('ab')", "set('ba')"),
+    ),
+    "docstring through self": (
+        "class A:\n    'one'\n    def m(self): return self.__doc__  # said\ndef stage(): return A().m()\n",
+        ("one", "two"),
+        ("said", "done"),
+    ),
+    "docstring through a parameter": (
+        "def f():\n    'one'  # said\ndef d(g): return g.__doc__\ndef stage(): return d(f)\n",
+        ("one", "two"),
+        ("said", "done"),
+    ),
+    "docstring of a module": (
+        "'one'\nimport inspect, sys  # said\ndef stage(): return inspect.getdoc(sys.modules['main'])\n",
+        ("one", "two"),
+        ("said", "done"),
+    ),
+    "docstring that nobody reads": (
+        "def f():\n    'one'\n    return 1\ndef stage(): return f()\n",
+        ("return 1", "return 2"),
+        ("one", "two"),
+    ),
+    "source": (
+        "import inspect\ndef f(): return 1  # said\ndef stage(): return inspect.getsource(f)\n",
+        ("said", "done"),
+        ("# none", "# none"),
+    ),
+    "cmp_to_key": (
+        "import functools\ndef c(a, b): return a - b\ndef d(): return 1\nK = functools.cmp_to_key(c)\ndef stage(): return sorted([2, 1], key=K)\n",
+        ("a - b", "b - a"),
+        ("return 1", "return 2"),
+    ),
+    "a metaclass that only its class leads to": (
+        "class M(type):\n    def size(cls): return 1\ndef other(): return 2\nA = M('A', (), {})\ndef stage(): return A.size()\n",
+        ("return 1", "return 3"),
+        ("return 2", "return 3"),
+    ),
+    "a wrapper in a closure": (
+        "import functools\ndef other(): return 2\ndef make():\n    f = functools.lru_cache(maxsize=4)(lambda x: x)\n    return lambda x: f(x)\nstage = make()\n",
+        ("maxsize=4", "maxsize=5"),
+        ("return 2", "return 3"),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_an_edit_misses_and_its_neighbour_hits(project: Any, rule: str) -> None:
+    text, (old, new), (neighbour, instead) = RULES[rule]
+    assert old in text
+    project.write({"main.py": text})
+    before = project.key().digest
+    assert project.key().digest == before
+    project.write({"main.py": text.replace(neighbour, instead, 1)})
+    assert project.key().digest == before
+    project.write({"main.py": text.replace(old, new, 1)})
+    assert project.key().digest != before
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import types\nX = types.SimpleNamespace(a=1, f=len)\n",
+        "import types\nX = types.MappingProxyType({'a': 1, 'f': len})\n",
+        "import collections\nX = collections.defaultdict(lambda: 1, a=1)\n",
+        "import collections\nX = collections.deque([1], maxlen=1)\n",
+        "class D(dict):\n    def __missing__(self, k): return 1\nX = D(a=1)\n",
+        "class L(list): ...\nX = L([1])\n",
+        "import random\nX = random.Random(1)\n",
+        "import numpy\nX = numpy.random.default_rng(1)\n",
+        "import torch\nX = torch.ones(2) * 1\n",
+        "import numpy, functools\nX = {'add': numpy.add, 'double': functools.partial(numpy.multiply, 1.0)}\n",
+    ],
+    ids=["namespace", "proxy", "defaultdict", "deque", "dict", "list", "random", "generator", "tensor", "ufunc"],
+)
+def test_values_that_have_a_stable_form(project: Any, cache: cachec.Cache, text: str) -> None:
+    if "torch" in text:
+        pytest.importorskip("torch")
+
+    def key(text: str) -> str:
+        project.write({"main.py": f"{text}def stage(): return X\n"})
+        project.forget()
+        return cache.stage(project.load().stage).key()
+
+    before = key(text)
+    assert key(text + "# said\n") == before
+    assert key(text.replace("1", "2")) != before
+
+
+def test_a_library_object_in_a_table_counts_by_its_name(project: Any) -> None:
+    project.wheels = {"wheel"}
+    wheel = "class Op:\n    __slots__ = ('state',)\n    def __call__(self, x): return x\nadd, multiply = Op(), Op()\nadd.state = multiply.state = iter([])\n"
+    text = "import wheel\nT = {'a': wheel.add}\ndef stage(x): return T['a'](x)\n"
+    project.write({"wheel/__init__.py": wheel, "main.py": text})
+    assert project.key().distributions == {"wheel"}
+    assert project.changed({"main.py": text.replace("wheel.add", "wheel.multiply")}) == {"code/main.T"}
+    main = project.load()
+    main.T["a"] = main.wheel.Op()
+    main.T["a"].state = iter([])
+    with pytest.raises(UnresolvedCode, match=r"main\.T"):
+        project.keys.of(main.stage)
+
+
+def test_subclasses_that_the_program_alone_imports(project: Any) -> None:
+    sub = "from base import Base\nclass Sub(Base):\n    k = 1\n"
+    project.write(
+        {
+            "base.py": "class Base: ...\n",
+            "sub.py": sub,
+            "main.py": "from base import Base\ndef stage(): return [each.k for each in Base.__subclasses__()]\n",
+            "other.py": "from base import Base\ndef stage(): return Base()\n",
+        }
+    )
+
+    def key(text: str, of: str) -> str:
+        project.write({"sub.py": text})
+        project.forget()
+        stage = project.load(of).stage
+        without = project.keys.of(stage).digest
+        project.load("sub")
+        found = project.keys.of(stage).digest
+        assert (found == without) == (of == "other")
+        return found
+
+    assert key(sub, "main") == key(sub + "# said\n", "main") != key(sub.replace("1", "2"), "main")
+    assert key(sub, "other") == key(sub.replace("1", "2"), "other")
+
+
+def test_an_optional_import_of_a_module_that_the_stage_imports(project: Any) -> None:
+    helper = "try:\n    import fast\n    HAVE = True\nexcept ImportError:\n    HAVE = False\n"
+    project.write({"main.py": "def stage():\n    import helper\n    return helper.HAVE\n", "helper.py": helper})
+    before = project.key()
+    stage = sys.modules["main"].stage
+    assert stage() is False
+    assert project.keys.of(stage) == before
+    project.write({"slow.py": ""})
+    assert project.keys.of(stage) == before
+    project.write({"fast.py": ""})
+    running = project.keys.of(stage)
+    assert running != before  # it looked for the module in vain
+    assert project.key() not in (before, running)  # a new process finds it
+
+
+def test_an_edit_of_what_a_value_was_computed_by_is_not_that_of_this_process(project: Any) -> None:
+    """Else the old value would be stored under the key of the new text, for every later process."""
+    helper = "def double(n): return n * 2\nK = double(1)\nM = double(5)\n"
+    project.write({"main.py": "def stage():\n    import helper\n    return helper.K\n", "helper.py": helper})
+    before = project.key()
+    stage = sys.modules["main"].stage
+    stage()
+    assert project.keys.of(stage) == before
+    project.write({"helper.py": helper.replace("double(5)", "double(6)")})
+    assert project.keys.of(stage) == before
+    project.write({"helper.py": helper.replace("double(1)", "double(2)")})
+    running = project.keys.of(stage)
+    assert running not in (before, project.key())
+
+
+def test_a_value_that_another_module_sets_when_it_is_imported(project: Any) -> None:
+    setter = "import cfg\ncfg.X = 5\n"
+    project.write({"main.py": "def stage():\n    import cfg, setter\n    return cfg.X\n", "cfg.py": "X = 0\n", "setter.py": setter})  # fmt: skip
+    before = project.key()
+    stage = sys.modules["main"].stage
+    assert stage() == 5
+    assert project.keys.of(stage) == before
+    sys.modules["cfg"].X = 6
+    assert project.keys.of(stage) != before
+    assert project.changed({"setter.py": setter.replace("5", "7")})
+    assert project.changed({"setter.py": setter.replace("5", "7") + "# said\n"}) == set()
+
+
+# --- memos
+
+
+MEMO = "import functools\nK, M = 2, 3\n@functools.cache\ndef scaled(x): return x * K\ndef stage(x): return scaled(x)\n"
+
+
+def test_a_result_of_a_memo_of_earlier_code_is_not_stored(project: Any, cache: cachec.Cache) -> None:
+    project.write({"main.py": MEMO})
+    project.forget()
+    main = project.load()
+    stage = cache.stage(main.stage)
+    assert stage.call(1)[1].stored
+    main.M = 4
+    assert stage(1) == 2
+    main.K = 7
+    value, outcome = stage.call(1)
+    assert (value, outcome.reason.value, outcome.stored) == (2, "bypass:stale-memo", False)
+    assert "main.scaled" in outcome.detail
+    main.scaled.cache_clear()
+    value, outcome = stage.call(1)
+    assert (value, outcome.stored) == (7, True)
+    main.K = 2
+    assert stage.call(1)[1].hit  # by the key of then, whatever the memo holds
+    assert stage.call(5)[1].reason.value == "bypass:stale-memo"
+
+
+def test_a_memo_that_the_program_filled_with_the_same_code_is_no_reason(project: Any, cache: cachec.Cache) -> None:
+    project.write({"main.py": MEMO})
+    project.forget()
+    main = project.load()
+    main.scaled(1)
+    assert cache.stage(main.stage).call(1)[1].stored
+
+
+# --- methods
+
+
+def test_a_stage_that_is_a_method_of_a_plain_class(project: Any, cache: cachec.Cache) -> None:
+    text = "class Scale:\n    unit = 1\n    def __init__(self, by): self.by = by\n    def more(self): return {}\n    def other(self): return 3\n    def times(self, x): return x * self.by + self.more()\n"
+
+    def call(more: int, by: int) -> tuple[Any, Any]:
+        project.write({"main.py": text.format(more)})
+        project.forget()
+        main = project.load()
+        main.Scale.times = cache.stage(main.Scale.times)
+        return main.Scale(by).times.call(2)
+
+    assert call(1, 3)[0] == 7
+    assert call(1, 3)[1].hit
+    assert not call(1, 4)[1].hit
+    value, outcome = call(2, 3)
+    assert (value, outcome.hit) == (8, False)
