@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from cachec.base.hashing import FileDigests, Hasher, digest_bytes, frame
 from cachec.errors import UnkeyableArgument
 from cachec.key import canonical
-from cachec.key.code.fingerprint import CodeKeys
+from cachec.key.code.fingerprint import CodeKey, CodeKeys
 from cachec.key.code.memos import Memo
 from cachec.key.words import spelled
 from cachec.model import Part, PartKind, part_label
@@ -57,20 +57,12 @@ class Payload(NamedTuple):
 class Found:
     """What turned up in the arguments of one call: weight sets, programs and large arrays (bytes) by argument path; the
     plugins whose types did; the code, stages and installed distributions that callables reach; functions with memos,
-    which the stage may reach too; manifests, and what the caller calls the weights that programs renamed
-    (``Manifest.callers``)."""
+    which the stage may reach too; paths that count by content; manifests, and what the
+    caller calls the weights that programs renamed (``Manifest.callers``)."""
 
     __slots__ = (
-        "callers",
-        "code",
-        "distributions",
-        "large",
-        "manifests",
-        "memos",
-        "plugins",
-        "programs",
-        "stages",
-        "weights",
+        *("callables", "callers", "code", "distributions", "large", "manifests", "memos", "paths", "plugins"),
+        *("programs", "stages", "weights"),
     )
 
     def __init__(self) -> None:

@@ -13,7 +13,8 @@ from cachec.base.distributions import Distributions
 from cachec.base.hashing import FileDigests, Hasher, digest_bytes, frame
 from cachec.errors import UsageError
 from cachec.key.arguments import ArgumentKeys, Found, Payload, path_digest
-from cachec.key.code.fingerprint import CodeKey, CodeKeys, Coverage
+from cachec.key.code.coverage import Coverage
+from cachec.key.code.fingerprint import CodeKey, CodeKeys
 from cachec.key.tools.environment import environment_parts, variable_digest
 from cachec.key.tools.platform import platform_part
 from cachec.key.tools.tools import ToolKeys

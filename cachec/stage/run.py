@@ -84,6 +84,7 @@ class Run:
         unguarded = request.found.weights.keys() ^ self._guarded.keys()
         if unguarded:
             raise _unguardable(min(unguarded))
+        self._seen: frozenset[Read] = frozenset()
         self._stale = tools.requests.stale_memos(request)
         self._started = time.perf_counter()
 

@@ -12,14 +12,15 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
-from types import FunctionType, MappingProxyType, MethodType
+from types import CodeType, FunctionType, MappingProxyType, MethodType
 from typing import Any, NamedTuple
 
 from cachec.base.hashing import Hasher
 from cachec.key.code.graph import Graph, module_name
 from cachec.key.code.live import Walk
 from cachec.key.code.memos import Memo, Memos
-from cachec.key.code.modules import Locator, Sources
+from cachec.key.code.modules import Locator, Origin, Source, Sources
+from cachec.key.code.static import Static
 from cachec.key.code.syntax import FORMAT
 from cachec.key.code.units import Units
 from cachec.key.code.watch import Watch
@@ -36,7 +37,7 @@ class CodeKey:
     functions that keep results and are reached. digest: 64 hexadecimal characters over all parts.
     """
 
-    __slots__ = ("_covered", "digest", "distributions", "memos", "parts", "stages")
+    __slots__ = ("codes", "digest", "distributions", "lines", "memos", "parts", "stages")
 
     def __init__(
         self,
@@ -44,7 +45,8 @@ class CodeKey:
         distributions: frozenset[str],
         stages: tuple[object, ...],
         memos: tuple[Memo, ...] = (),
-        covered: Mapping[str, Set[str]] = MappingProxyType({}),
+        lines: Mapping[str, Sequence[tuple[int, int]]] = MappingProxyType({}),
+        codes: Set[tuple[str, CodeType]] = frozenset(),
     ) -> None:
         self.parts = parts
         self.lines = lines
@@ -52,22 +54,10 @@ class CodeKey:
         self.distributions = distributions
         self.stages = stages
         self.memos = memos
-        self._covered = covered
         hasher = Hasher("code key")
         for part in parts:
             hasher.part(part.name, part.digest.encode())
         self.digest = hasher.digest()
-
-    def covers(self, path: str, qualname: str) -> bool:
-        """Whether the code of this qualified name (``co_qualname``) in this source file is in the key: by itself, in a
-        function or class around it, or with its whole module. The body of a module, ``<module>``, is there as soon as
-        the module is reached: with what it does to others, and with the statements whose names are used."""
-        names = self._covered.get(path, frozenset())
-        while qualname:
-            if qualname in names:
-                return True
-            qualname = qualname.rpartition(".")[0]
-        return "" in names
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, CodeKey):
@@ -79,45 +69,6 @@ class CodeKey:
 
     def __repr__(self) -> str:
         return f"CodeKey({self.digest[:12]}, {len(self.parts)} parts, distributions={sorted(self.distributions)})"
-
-
-class Coverage:
-    """What a key holds of code, so that what ran beyond it can be told. Grows by the code keys of one request."""
-
-    __slots__ = ("_codes", "_lines", "distributions", "stages")
-
-    def __init__(self) -> None:
-        self._lines: dict[str, set[tuple[int, int]]] = {}
-        self._codes: set[tuple[str, CodeType]] = set()
-        self.distributions: set[str] = set()
-        self.stages: list[object] = []
-
-    def holds_stage(self, stage: object) -> bool:
-        """Whether a stage is there, with all that it is declared to depend on."""
-        return any(each is stage for each in self.stages)
-
-    def add(self, key: CodeKey) -> None:
-        """All that a code key holds."""
-        for path, lines in key.lines.items():
-            self._lines.setdefault(path, set()).update(lines)
-        self._codes |= key.codes
-        self.distributions |= key.distributions
-
-    def holds_code(self, path: str, code: CodeType) -> bool:
-        """Whether code that its source no longer says is there as it runs."""
-        return (path, code) in self._codes
-
-    def holds_line(self, path: str, line: int) -> bool:
-        """Whether the statement at a line of the file, as it is now, is there with what it names."""
-        return any(first <= line <= last for first, last in self._lines.get(path, ()))
-
-    def holds_whole(self, path: str) -> bool:
-        """Whether all of this module is there."""
-        return any(last == sys.maxsize for _, last in self._lines.get(path, ()))
-
-    def holds_some(self, path: str) -> bool:
-        """Whether names of this module were followed: what importing it does is there then."""
-        return path in self._lines
 
 
 class _Known(NamedTuple):
@@ -194,8 +145,7 @@ class CodeKeys:
             graph.part(graph.label(object(), f"{_name(fn)}.<root>")[0], root, "")
         graph.watch.seal()
         memos = tuple(self._memo(each) for each in graph.memos.values() if id(each) not in self._asking)
-        key = CodeKey(graph.parts(), frozenset(graph.distributions), tuple(graph.stages), memos, graph.covered)
-        return _Known(key, graph.watch, held)
+        return _Known(_key(graph, memos), graph.watch, held)
 
     def _memo(self, function: Any) -> Memo:
         """What a memo that is reached is keyed by on its own; memos inside of it are looked at by themselves."""
@@ -210,6 +160,87 @@ class CodeKeys:
     def stale(self, memos: Iterable[Memo]) -> list[str]:
         """The names of functions that may keep results of code, or with values, that have changed since."""
         return self._memos.stale(memos)
+
+    # --- what was seen to run
+
+    def is_project(self, path: str) -> bool:
+        """Whether a file, by the name that its code has, is the project's; also where that can't be told."""
+        try:
+            return self._locator.of_file(path)[0] == "project"
+        except OSError:  # a relative name, and the current folder is gone
+            return True
+
+    def source(self, path: str) -> Source | None:
+        """The source of a file as it is now, also of one that was typed in; None where there is none."""
+        return self._sources.load(path)
+
+    def origin(self, name: str) -> Origin:
+        """Where ``import name`` would find the module now."""
+        return self._locator.look(name)
+
+    def in_text(self, path: str, module: str, name: str) -> tuple[CodeKey, bool] | None:
+        """The key of a module-level name (the whole module where empty) by its source alone, nothing imported.
+
+        Also whether the module is imported already, and what it holds there is not what its text says. None where the
+        file has no source, or no such name.
+        """
+        asked = ("text", path, module, name)
+        known = self._known.get(asked)
+        if known is None or not known.watch.holds():
+            with self._lock:
+                made = self._compute_text(path, module, name)
+                if made is None:
+                    return None
+                known = self._known[asked] = made
+        return known.key, bool(known.held)
+
+    def _compute_text(self, path: str, module: str, name: str) -> _Known | None:
+        graph = Graph(tolerant=True)
+        self._locator.refresh()
+        package = module if os.path.basename(path) == "__init__.py" else module.rpartition(".")[0]
+        unit = self._units.at(module, path, package)
+        if unit is None or (name and name not in unit.source.bindings):
+            return None
+        altered = _Altered()
+        static = Static(graph, self._locator, self._sources, self._units, altered)
+        if name:
+            static.name(unit, name, None)
+        else:
+            static.whole(unit)
+        graph.run()
+        graph.watch.file(path)
+        graph.watch.seal()
+        return _Known(_key(graph), graph.watch, tuple(altered.names))
+
+    def in_process(self, module: str, name: str) -> CodeKey | None:
+        """The key of what a module of this process holds under a name, of the whole module where that is empty; None
+        where there is none."""
+        found = sys.modules.get(module)
+        main = sys.modules.get("__main__")
+        if main is not None and module_name(vars(main)) == module:
+            found = main
+        if found is None or (name and name not in vars(found)):
+            return None
+        return self.of(vars(found)[name] if name else found, has_version=True)  # type: ignore[arg-type]
+
+
+class _Altered:
+    """Hears of what is not as its source says, in place of a walk over live objects."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+
+    def as_imported(self, value: object, name: str, made: bytes = b"") -> None:
+        """A value that its source does not tell."""
+        self.names.append(name)
+
+    def refuse_weights(self, value: object, name: str) -> None:
+        """A weight set here is no argument of anything, and its handles record for themselves."""
+
+
+def _key(graph: Graph, memos: tuple[Memo, ...] = ()) -> CodeKey:
+    stages, distributions = tuple(graph.stages), frozenset(graph.distributions)
+    return CodeKey(graph.parts(), distributions, stages, memos, graph.lines, frozenset(graph.codes))
 
 
 def _name(fn: object) -> str:

@@ -52,8 +52,6 @@ class Graph:
         self.distributions: set[str] = set()
         self.stages: list[object] = []
         self.memos: dict[int, Any] = {}
-        #: By source file, the qualified names of what is in the key; empty for the whole file.
-        self.covered: dict[str, set[str]] = {}
         self._tolerant = tolerant
         self._recorded = recorded
         self._parts: dict[str, Part] = {}
@@ -96,15 +94,14 @@ class Graph:
             raise AssertionError(f"two parts named {label}")
         self._parts[label] = Part(PartKind.CODE, label, hasher.digest(), detail, value=value)
 
-    def covers(self, path: str, node: ast.AST) -> None:
-        """Note that a statement, lambda or module of this file is in the key with all that it says."""
+    def covers(self, path: str, node: ast.AST | None = None) -> None:
+        """Note that a statement, lambda or module of this file is in the key with all that it says; None for what
+        importing the module does to others."""
+        spans = self.lines.setdefault(path, [])
         if isinstance(node, ast.Module):
-            span = (0, sys.maxsize)
-        else:
-            decorators = getattr(node, "decorator_list", [])
-            first = min([node.lineno, *(each.lineno for each in decorators)])  # type: ignore[attr-defined]
-            span = (first, node.end_lineno)  # type: ignore[attr-defined]
-        self.lines.setdefault(path, []).append(span)
+            spans.append((0, sys.maxsize))
+        elif node is not None:
+            spans.append(span(node))
 
     def later(self, work: Callable[[], None], *, lenient: bool) -> None:
         """Look at something after everything that was found before it; lenient work after all that is strict."""
@@ -126,10 +123,6 @@ class Graph:
                     work(lenient)
 
             self.later(once, lenient=lenient)
-
-    def cover(self, path: str, qualname: str) -> None:
-        """Note that the key has this function or class of a source file, and all inside of it."""
-        self.covered.setdefault(path, set()).add(qualname)
 
     def mentions(self, syntax: bytes) -> None:
         """Note what code with this normalised syntax, reached just now, asks of other code (``when``)."""
@@ -177,6 +170,12 @@ class Graph:
     def parts(self) -> tuple[Part, ...]:
         """All parts, by name."""
         return tuple(self._parts[name] for name in sorted(self._parts))
+
+
+def span(node: ast.AST) -> tuple[int, int]:
+    """The first and last line of a statement or lambda, its decorators among them."""
+    first = min([node.lineno, *(each.lineno for each in getattr(node, "decorator_list", ()))])  # type: ignore[attr-defined]
+    return first, node.end_lineno  # type: ignore[attr-defined]
 
 
 def module_name(namespace: dict[str, Any]) -> str:

@@ -18,7 +18,8 @@ from typing import NamedTuple
 from cachec.base.anchors import Anchors
 from cachec.base.hashing import Hasher
 from cachec.key.code.codeobjects import code_uses
-from cachec.key.code.fingerprint import CodeKeys, Coverage
+from cachec.key.code.coverage import Coverage
+from cachec.key.code.fingerprint import CodeKeys
 from cachec.key.code.graph import module_name
 from cachec.key.code.modules import absolute
 from cachec.model import Read, Reason

@@ -23,7 +23,6 @@ from cachec.key.code.memos import is_memo
 from cachec.key.code.modules import Locator, Origin, Sources, absolute
 from cachec.key.code.scopes import Chain, ImportUse, Uses, dotted
 from cachec.key.code.syntax import docstrings
-from cachec.key.code.tables import MODULE
 from cachec.key.code.units import Unit, Units
 from cachec.key.code.watch import MISSING
 
@@ -212,7 +211,7 @@ class Static:
         for statement in statements:
             hasher.part("syntax", unit.source.syntax(statement))
             self._graph.mentions(unit.source.syntax(statement))
-            self._graph.cover(unit.source.path, name)
+            self._graph.covers(unit.source.path, statement)
             for use in unit.source.imports_of(statement):
                 self.imported(use, unit.package, who, lenient=True)
             if isinstance(statement, ast.ClassDef):
@@ -239,7 +238,7 @@ class Static:
         """The documentation and the text of a module, which count where they are asked for."""
         _, first = self._graph.label(("asides", unit.name), f"asides {unit.name}")
         if first:
-            self._graph.cover(unit.source.path, MODULE)
+            self._graph.covers(unit.source.path)
             tree, path = unit.source.tree, unit.source.path
             self._graph.aside("documentation", f"{unit.name}.<module>", lambda: repr(ast.get_docstring(tree)).encode())
             self._graph.aside("source", f"{unit.name}.<module>", lambda: _text(path))
@@ -317,7 +316,7 @@ class Static:
         hasher = Hasher("module")
         hasher.part("syntax", source.syntax(source.tree))
         self._graph.mentions(source.syntax(source.tree))
-        self._graph.cover(source.path, "")
+        self._graph.covers(source.path, source.tree)
         self._graph.aside("documentation", label, lambda: _documentation([source.tree]))
         self._graph.part(label, hasher, os.path.basename(source.path))
         self.idle(unit)
@@ -511,10 +510,6 @@ def _text(path: str) -> bytes:
             return file.read()
     except OSError:
         return b""
-
-
-def _documentation(nodes: Sequence[ast.AST]) -> bytes:
-    return repr([docstrings(each) for each in nodes]).encode("utf-8", "surrogatepass")
 
 
 def _stores(unit: Unit, chain: Chain) -> bool:
