@@ -72,7 +72,7 @@ class AuditObserver:
         elif flags & os.O_WRONLY:
             return  # what is there is not looked at
         elif _by_importer(frame):
-            self._each(lambda observed, place: observed.sources.setdefault(place), path)
+            self._each(_source, path)
         elif not _for_messages(frame) and not _by_cachec(frame):
             if os.fsdecode(path).startswith(_UNREPEATABLE):
                 if path != os.devnull:
@@ -126,6 +126,12 @@ def _read(observed: Observed, path: str) -> None:
             observed.absent.setdefault(path)
         else:
             observed.opened.setdefault(path, found)
+
+
+def _source(observed: Observed, path: str) -> None:
+    found = opening(path)
+    if found is not None:
+        observed.sources.setdefault(path, found)
 
 
 def _listed(observed: Observed, path: str) -> None:

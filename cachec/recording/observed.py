@@ -62,7 +62,7 @@ class Observed:
     opened: dict[str, Opening] = field(default_factory=dict)
     absent: dict[str, None] = field(default_factory=dict)
     there: dict[str, bool] = field(default_factory=dict)
-    sources: dict[str, None] = field(default_factory=dict)
+    sources: dict[str, Opening] = field(default_factory=dict)
     made: dict[str, None] = field(default_factory=dict)
     listed: dict[str, tuple[str, ...]] = field(default_factory=dict)
     variables: dict[str, str | None] = field(default_factory=dict)

@@ -75,9 +75,8 @@ class Observing:
         seen = self._ran.code(observed, coverage, self.anchors(request))
         if seen.kept_out is not None:
             recorder.keep_out(*seen.kept_out)
-        for read in seen.reads:
-            recorder.seen(self.resolved(read, request))
-        looked = frozenset(self._looked(request, recorder, observed))
+        looked = frozenset(self.resolved(read, request) for read in seen.reads)
+        looked |= frozenset(self._looked(request, recorder, observed))
         for read in looked:
             recorder.seen(read)
         self._files(request, recorder, net)

@@ -181,36 +181,42 @@ class CodeKeys:
     def in_text(self, path: str, module: str, name: str) -> tuple[CodeKey, bool] | None:
         """The key of a module-level name (the whole module where empty) by its source alone, nothing imported.
 
-        Also whether the module is imported already, and what it holds there is not what its text says. None where the
-        file has no source, or no such name.
+        Also whether something of it is imported already, and not as its text says. None where the file has no source,
+        or no such name.
         """
-        asked = ("text", path, module, name)
+        key = self._in_text(path, module, name, text_only=True)
+        held = self._in_text(path, module, name, text_only=False)
+        return None if key is None or held is None else (key, key.digest != held.digest)
+
+    def _in_text(self, path: str, module: str, name: str, *, text_only: bool) -> CodeKey | None:
+        asked = ("text", path, module, name, text_only)
         known = self._known.get(asked)
         if known is None or not known.watch.holds():
             with self._lock:
-                made = self._compute_text(path, module, name)
+                made = self._compute_text(path, module, name, text_only=text_only)
                 if made is None:
                     return None
                 known = self._known[asked] = made
-        return known.key, bool(known.held)
+        return known.key
 
-    def _compute_text(self, path: str, module: str, name: str) -> _Known | None:
+    def _compute_text(self, path: str, module: str, name: str, *, text_only: bool) -> _Known | None:
         graph = Graph(tolerant=True)
         self._locator.refresh()
         package = module if os.path.basename(path) == "__init__.py" else module.rpartition(".")[0]
         unit = self._units.at(module, path, package)
         if unit is None or (name and name not in unit.source.bindings):
             return None
-        altered = _Altered()
-        static = Static(graph, self._locator, self._sources, self._units, altered)
+        static = Static(graph, self._locator, self._sources, self._units, _Altered(graph), text_only=text_only)
         if name:
             static.name(unit, name, None)
         else:
             static.whole(unit)
         graph.run()
         graph.watch.file(path)
+        if not text_only:
+            graph.watch.name(sys.modules, module)
         graph.watch.seal()
-        return _Known(_key(graph), graph.watch, tuple(altered.names))
+        return _Known(_key(graph), graph.watch, ())
 
     def in_process(self, module: str, name: str) -> CodeKey | None:
         """The key of what a module of this process holds under a name, of the whole module where that is empty; None
@@ -225,14 +231,16 @@ class CodeKeys:
 
 
 class _Altered:
-    """Hears of what is not as its source says, in place of a walk over live objects."""
+    """Hears of what is not as its source says, in place of a walk over live objects: it makes another key."""
 
-    def __init__(self) -> None:
-        self.names: list[str] = []
+    def __init__(self, graph: Graph) -> None:
+        self._graph = graph
 
     def as_imported(self, value: object, name: str, made: bytes = b"") -> None:
         """A value that its source does not tell."""
-        self.names.append(name)
+        label, first = self._graph.label(("altered", name), f"{name} (as imported)")
+        if first:
+            self._graph.part(label, Hasher("altered"), "differs from its source file")
 
     def refuse_weights(self, value: object, name: str) -> None:
         """A weight set here is no argument of anything, and its handles record for themselves."""

@@ -23,14 +23,18 @@ from cachec.key.code.fingerprint import CodeKeys
 from cachec.key.code.graph import module_name
 from cachec.key.code.modules import absolute
 from cachec.model import Read, Reason
-from cachec.recording.observed import Observed, Ran
+from cachec.recording.observed import Observed, Ran, opening
 
 #: In place of a file, for what only the process that looks can tell.
 LIVE = "live"
 
 
 class Lost(Exception):
-    """What ran can't be found again, so no later look could tell whether it is the same. The text says what it was."""
+    """What ran can't be found again, so no later look could tell whether it is the same."""
+
+    def __init__(self, reason: Reason, text: str) -> None:
+        super().__init__(text)
+        self.reason = reason
 
 
 class Seen(NamedTuple):
@@ -59,6 +63,8 @@ class RanKeys:
         loaded = {ran.code.co_filename for ran in list(observed.ran.values()) if ran.code.co_name == "<module>"}
         reads: dict[Read, None] = {}
         try:
+            for path in loaded:
+                _check_unedited(path, observed)
             for ran in list(observed.ran.values()):
                 reads.update(dict.fromkeys(self._ran(ran, coverage, anchors, loaded)))
             for name in list(observed.imported):
@@ -66,7 +72,7 @@ class RanKeys:
             for name in list(observed.named):
                 reads.update(dict.fromkeys(self._named(name, coverage, anchors, loaded)))
         except Lost as lost:
-            return Seen((), (Reason.UNNAMED_CODE, str(lost)))
+            return Seen((), (lost.reason, str(lost)))
         for name in observed.installed.keys() - coverage.distributions:
             reads[Read("distribution", name, "", self._tool(name))] = None
         return Seen(tuple(reads))
@@ -77,6 +83,8 @@ class RanKeys:
 
     def _ran(self, ran: Ran, coverage: Coverage, anchors: Anchors, loaded: set[str]) -> Iterator[Read]:
         code, path = ran.code, ran.code.co_filename
+        if not path.startswith(("<", "/")) and os.path.exists(path):
+            path = os.path.abspath(path)
         if coverage.holds_code(path, code):
             return
         source = self._code.source(path)
@@ -110,7 +118,7 @@ class RanKeys:
     ) -> Iterator[Read]:
         """A read of a module-level name, or of a whole module, by its source if that tells what is there."""
         tools = frozenset(coverage.distributions)
-        found = self._code.in_text(path, module, name) if os.path.isabs(path) and os.path.isfile(path) else None
+        found = self._code.in_text(path, module, name) if os.path.isfile(path) else None
         if found is None or (found[1] and path not in loaded):
             yield self._live(module, name, qualname)
             return
@@ -123,7 +131,8 @@ class RanKeys:
     def _live(self, module: str, name: str, qualname: str) -> Read:
         key = self._code.in_process(module, name)
         if key is None:
-            raise Lost(f"{module}.{qualname} ran, and no name of {module} leads to it: a later change would go unseen")
+            text = f"{module}.{qualname} ran, and no name of {module} leads to it: a later change would go unseen"
+            raise Lost(Reason.UNNAMED_CODE, text)
         return Read("code", LIVE, f"{module}:{name}", key.digest)
 
     def _imported(self, name: str, coverage: Coverage) -> Iterator[Read]:
@@ -157,6 +166,13 @@ class RanKeys:
         if found is None or found[1]:
             return _found(False)
         return found[0].digest
+
+
+def _check_unedited(path: str, observed: Observed) -> None:
+    """Raise Lost where a module that was imported by the run is not what its file says by now."""
+    now = opening(path)
+    if now is not None and now.changed >= observed.began and observed.sources.get(path) != now:
+        raise Lost(Reason.INPUT_CHANGED, f"file {path} was written to while the stage ran, which imported it")
 
 
 @lru_cache(maxsize=2)

@@ -51,8 +51,12 @@ class _By(NamedTuple):
 class Static:
     """The part of one computation that reads source only."""
 
-    def __init__(self, graph: Graph, locator: Locator, sources: Sources, units: Units, live: Live) -> None:
+    def __init__(
+        self, graph: Graph, locator: Locator, sources: Sources, units: Units, live: Live, *, text_only: bool = False
+    ) -> None:
+        """text_only: whatever modules this process has imported are not held against their text."""
         self._graph = graph
+        self._text_only = text_only
         self._locator = locator
         self._sources = sources
         self._units = units
@@ -247,7 +251,7 @@ class Static:
 
     def _subclasses(self, unit: Unit, name: str) -> None:
         """Subclasses that this process has, by whoever made them, of a class that is read from source."""
-        module = sys.modules.get(unit.name)
+        module = None if self._text_only else sys.modules.get(unit.name)
         cls = vars(module).get(name) if isinstance(module, ModuleType) else None
         if isinstance(cls, type):
             self._graph.watch.subclasses(cls)
@@ -339,7 +343,7 @@ class Static:
         """A part for what a module did when it was imported, where its file has other statements by now; ``exact``:
         another text.
         """
-        module = sys.modules.get(unit.name)
+        module = None if self._text_only else sys.modules.get(unit.name)
         if not isinstance(module, ModuleType) or getattr(module, "__file__", None) != unit.source.path:
             return
         self._graph.watch.name(vars(module), "__spec__")  # a reload makes another
@@ -369,7 +373,7 @@ class Static:
     # --- what runs, where the module is imported already
 
     def _compare(self, unit: Unit, name: str, statements: list[ast.stmt] | tuple[ast.stmt, ...]) -> None:
-        module = sys.modules.get(unit.name)
+        module = None if self._text_only else sys.modules.get(unit.name)
         if not isinstance(module, ModuleType) or getattr(module, "__file__", None) != unit.source.path:
             return
         value = self._graph.watch.name(vars(module), name)
