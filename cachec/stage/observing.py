@@ -36,6 +36,7 @@ class Observing:
         self._requests = requests
         self._base_dir = base_dir
         self.on = on
+        self._warned: set[str] = set()
 
     # --- a run
 
@@ -65,6 +66,12 @@ class Observing:
         observed = net.observed
         if observed.blind:
             recorder.keep_out(Reason.UNNAMED_CODE, observed.blind)
+        name = request.stage.options.name
+        if observed.unrepeatable and name not in self._warned:
+            from cachec.stage.warn import warn_unrepeatable
+
+            self._warned.add(name)
+            warn_unrepeatable(name, observed.unrepeatable)
         coverage = self._requests.coverage(request)
         for stage in observed.stages.values():
             if not coverage.holds_stage(stage):

@@ -12,6 +12,7 @@ from typing import Any
 
 from cachec.base.hashing import Hasher, digest_bytes
 from cachec.errors import CachecError, UnresolvedCode
+from cachec.key.code.scopes import Uses
 from cachec.key.code.watch import Watch
 from cachec.model import Part, PartKind
 
@@ -156,9 +157,9 @@ class Graph:
         while self._strict or self._lenient or self._last:
             (self._strict or self._lenient or self._last).popleft()()
 
-    def computed(self, what: str, why: str) -> None:
+    def computed(self, what: str, uses: Uses) -> None:
         """Report code whose name is known only when it runs: it is recorded then, or else can't be fingerprinted."""
-        if not self._recorded:
+        for why in (uses.hidden if self._recorded else uses.computed)[:1]:
             self.unresolved(what, why)
 
     def unresolved(self, what: str, why: str, cause: CachecError | None = None) -> str:

@@ -198,8 +198,8 @@ class Walk:
             )
         inner = [] if node is None else docstrings(node)
         graph.aside("documentation", label, lambda: _text([function.__doc__, inner]))
-        if uses.computed and not lenient:
-            graph.computed(label, uses.computed[0])
+        if not lenient:
+            graph.computed(label, uses)
         for chain in uses.refs:
             hasher.part(f"name {'.'.join(chain)}", self.resolve(function, chain, label, lenient=lenient).encode())
         self._static.follow(uses, package, label, lenient=lenient)

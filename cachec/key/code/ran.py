@@ -68,7 +68,7 @@ class RanKeys:
             for ran in list(observed.ran.values()):
                 reads.update(dict.fromkeys(self._ran(ran, coverage, anchors, loaded)))
             for name in list(observed.imported):
-                reads.update(dict.fromkeys(self._imported(name, coverage)))
+                reads.update(dict.fromkeys(self._imported(name, coverage, loaded)))
             for name in list(observed.named):
                 reads.update(dict.fromkeys(self._named(name, coverage, anchors, loaded)))
         except Lost as lost:
@@ -135,18 +135,24 @@ class RanKeys:
             raise Lost(Reason.UNNAMED_CODE, text)
         return Read("code", LIVE, f"{module}:{name}", key.digest)
 
-    def _imported(self, name: str, coverage: Coverage) -> Iterator[Read]:
-        origin = self._code.origin(name)
-        if origin.kind == "absent":
-            yield Read("module", name, "", _found(False))
-        elif origin.kind == "distribution" and origin.distribution not in coverage.distributions:
+    def _imported(self, name: str, coverage: Coverage, loaded: set[str]) -> Iterator[Read]:
+        origin, module = self._code.origin(name), sys.modules.get(name)
+        if origin.kind == "distribution" and origin.distribution not in coverage.distributions:
             yield Read("distribution", origin.distribution, "", self._tool(origin.distribution))
+        elif origin.kind == "absent" and module is not None:
+            yield self._live(name, "", "<module>")  # its file went since
+        elif origin.kind == "absent" or (origin.kind == "project" and module is None and origin.path not in loaded):
+            yield Read("module", name, "", _found(False))
 
     def _named(self, name: str, coverage: Coverage, anchors: Anchors, loaded: set[str]) -> Iterator[Read]:
         """A module that was asked for by a computed name: which of its values the run took is not known."""
-        yield from self._imported(name, coverage)
-        origin = self._code.origin(name)
-        if origin.kind == "project" and origin.source and not coverage.holds_whole(origin.path):
+        yield from self._imported(name, coverage, loaded)
+        origin, module = self._code.origin(name), sys.modules.get(name)
+        if origin.kind != "project" or not origin.source or module is None:
+            return
+        if getattr(module, "__file__", None) != origin.path:
+            yield self._live(name, "", "<module>")  # another one would be found now
+        elif not coverage.holds_whole(origin.path):
             yield from self._read(origin.path, name, "", coverage, anchors, loaded)
 
     # --- what it is now

@@ -300,8 +300,7 @@ class Static:
                     self.effects(found)
 
     def _uses(self, unit: Unit, uses: Uses, who: str) -> None:
-        if uses.computed:
-            self._graph.computed(who, uses.computed[0])
+        self._graph.computed(who, uses)
         self.follow(uses, unit.package, who, lenient=False)
         for chain in uses.refs:
             if self._defines(unit, chain[0]):
