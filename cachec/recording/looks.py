@@ -49,7 +49,8 @@ def _is_there(observed: Observed, frame: FrameType) -> None:
 
 def _is_such(observed: Observed, frame: FrameType) -> None:
     """More is asked than whether the path is there: its content counts; ``Path.exists`` asks no more, though."""
-    if frame.f_back is not None and frame.f_back.f_code.co_filename == frame.f_code.co_filename:
+    back = frame.f_back
+    if back is not None and str(back.f_globals.get("__name__")).partition(".")[0] == "pathlib":
         _is_there(observed, frame)
         return
     place = _place(_first(frame))
