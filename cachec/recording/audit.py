@@ -54,7 +54,7 @@ class AuditObserver:
             self._imported(str(args[0]), sys._getframe(1))
         elif event in _LISTED:
             frame = sys._getframe(1)
-            if not _by_importer(frame) and not _by_cachec(frame):
+            if not _by_importer(frame) and not _by_cachec(frame) and not _for_metadata(frame):
                 self._each(_listed, args[0] or os.curdir)
         elif event in _MADE:
             self._each(_made, args[_MADE[event]])
@@ -73,7 +73,7 @@ class AuditObserver:
             return  # what is there is not looked at
         elif _by_importer(frame):
             self._each(_source, path)
-        elif not _for_messages(frame) and not _by_cachec(frame):
+        elif not _for_messages(frame) and not _by_cachec(frame) and not _for_metadata(frame):
             if os.fsdecode(path).startswith(_UNREPEATABLE):
                 if path != os.devnull:
                     self._unrepeatable(os.fsdecode(path), frame)
@@ -156,6 +156,16 @@ def _for_messages(frame: FrameType | None) -> bool:
         asked = asked or frame.f_globals["__name__"] in {"warnings", "traceback"}
         frame = frame.f_back
     return asked
+
+
+def _for_metadata(frame: FrameType | None) -> bool:
+    """Whether it is asked which distributions are installed, and what they say: ``looks`` tells of that."""
+    library = os.path.join(os.path.dirname(os.__file__), "")
+    while frame is not None and frame.f_code.co_filename.startswith(("<frozen", library)):
+        if str(frame.f_globals.get("__name__")).startswith("importlib.metadata"):
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _by_cachec(frame: FrameType | None) -> bool:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from cachec.base.anchors import Anchors, anchors_of
+from cachec.base.anchors import PROJECT_MARKS, Anchors, anchors_of
 from cachec.base.hashing import EMPTY
 from cachec.key.code.ran import LIVE, RanKeys
 from cachec.key.dependencies import FOLDER, PRESENT, Dependencies, listing_digest
@@ -162,5 +162,10 @@ def _beside(net: Net) -> Iterator[str]:
     observed = net.observed
     opened, written = net.beside.drained() if net.beside is not None else (frozenset(), frozenset())
     for path in sorted(opened - written - observed.sources.keys() - observed.opened.keys() - observed.made.keys()):
-        if os.path.isfile(path) and not path.endswith((".py", ".pyc")):
+        if os.path.isfile(path) and not path.endswith((".py", ".pyc")) and not _is_tools(os.path.basename(path)):
             yield path
+
+
+def _is_tools(name: str) -> bool:
+    """Whether a file is one that editors and tools open in every project, all the time: a watch tells not who did."""
+    return name.startswith(".") or name in PROJECT_MARKS

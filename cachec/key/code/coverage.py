@@ -6,15 +6,16 @@ import sys
 from types import CodeType
 
 from cachec.key.code.fingerprint import CodeKey
+from cachec.key.code.modules import Source, TextVersion
 
 
 class Coverage:
-    """What a key holds of code, by lines of files as they are now. Grows by the code keys of one request."""
+    """What a key holds of code, by lines of texts. Grows by the code keys of one request."""
 
     __slots__ = ("_codes", "_lines", "distributions", "stages")
 
     def __init__(self) -> None:
-        self._lines: dict[str, set[tuple[int, int]]] = {}
+        self._lines: dict[TextVersion, set[tuple[int, int]]] = {}
         self._codes: set[tuple[str, CodeType]] = set()
         self.distributions: set[str] = set()
         self.stages: list[object] = []
@@ -25,8 +26,8 @@ class Coverage:
 
     def add(self, key: CodeKey) -> None:
         """All that a code key holds."""
-        for path, lines in key.lines.items():
-            self._lines.setdefault(path, set()).update(lines)
+        for version, lines in key.lines.items():
+            self._lines.setdefault(version, set()).update(lines)
         self._codes |= key.codes
         self.distributions |= key.distributions
 
@@ -34,14 +35,14 @@ class Coverage:
         """Whether code that its source no longer says is there as it runs."""
         return (path, code) in self._codes
 
-    def holds_line(self, path: str, line: int) -> bool:
-        """Whether the statement at a line of the file, as it is now, is there with what it names."""
-        return any(first <= line <= last for first, last in self._lines.get(path, ()))
+    def holds_line(self, source: Source, line: int) -> bool:
+        """Whether the statement at a line of this text is there with what it names."""
+        return any(first <= line <= last for first, last in self._lines.get(source.version, ()))
 
-    def holds_whole(self, path: str) -> bool:
-        """Whether all of this module is there."""
-        return any(last == sys.maxsize for _, last in self._lines.get(path, ()))
+    def holds_whole(self, source: Source) -> bool:
+        """Whether all of this text is there."""
+        return any(last == sys.maxsize for _, last in self._lines.get(source.version, ()))
 
-    def holds_some(self, path: str) -> bool:
+    def holds_some(self, source: Source) -> bool:
         """Whether names of this module were followed: what importing it does is there then."""
-        return path in self._lines
+        return source.version in self._lines

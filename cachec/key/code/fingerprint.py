@@ -19,7 +19,7 @@ from cachec.base.hashing import Hasher
 from cachec.key.code.graph import Graph, module_name
 from cachec.key.code.live import Walk
 from cachec.key.code.memos import Memo, Memos
-from cachec.key.code.modules import Locator, Origin, Source, Sources
+from cachec.key.code.modules import Locator, Origin, Source, Sources, TextVersion
 from cachec.key.code.static import Static
 from cachec.key.code.syntax import FORMAT
 from cachec.key.code.units import Units
@@ -45,7 +45,7 @@ class CodeKey:
         distributions: frozenset[str],
         stages: tuple[object, ...],
         memos: tuple[Memo, ...] = (),
-        lines: Mapping[str, Sequence[tuple[int, int]]] = MappingProxyType({}),
+        lines: Mapping[TextVersion, Sequence[tuple[int, int]]] = MappingProxyType({}),
         codes: Set[tuple[str, CodeType]] = frozenset(),
     ) -> None:
         self.parts = parts

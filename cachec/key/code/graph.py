@@ -12,6 +12,7 @@ from typing import Any
 
 from cachec.base.hashing import Hasher, digest_bytes
 from cachec.errors import CachecError, UnresolvedCode
+from cachec.key.code.modules import Source, TextVersion
 from cachec.key.code.scopes import Uses
 from cachec.key.code.watch import Watch
 from cachec.model import Part, PartKind
@@ -46,8 +47,8 @@ class Graph:
 
     def __init__(self, *, tolerant: bool, recorded: bool = False) -> None:
         """tolerant: what can't be followed is accounted for by the stage. recorded: runs record the code that ran."""
-        #: What is in the key: by file, the lines of its statements; and code whose source tells no more what runs.
-        self.lines: dict[str, list[tuple[int, int]]] = {}
+        #: What is in the key: by a file's text the lines of its statements, and code whose source is another by now.
+        self.lines: dict[TextVersion, list[tuple[int, int]]] = {}
         self.codes: set[tuple[str, CodeType]] = set()
         self.watch = Watch()
         self.distributions: set[str] = set()
@@ -95,10 +96,10 @@ class Graph:
             raise AssertionError(f"two parts named {label}")
         self._parts[label] = Part(PartKind.CODE, label, hasher.digest(), detail, value=value)
 
-    def covers(self, path: str, node: ast.AST | None = None) -> None:
-        """Note that a statement, lambda or module of this file is in the key with all that it says; None for what
+    def covers(self, source: Source, node: ast.AST | None = None) -> None:
+        """Note that a statement, lambda or module of this text is in the key with all that it says; None for what
         importing the module does to others."""
-        spans = self.lines.setdefault(path, [])
+        spans = self.lines.setdefault(source.version, [])
         if isinstance(node, ast.Module):
             spans.append((0, sys.maxsize))
         elif node is not None:

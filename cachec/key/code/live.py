@@ -181,7 +181,7 @@ class Walk:
         if source is not None and node is not None:
             hasher.part("syntax", source.syntax(node))
             graph.mentions(source.syntax(node))
-            graph.covers(source.path, node)
+            graph.covers(source, node)
             uses = source.function_uses(node)
             detail = f"{os.path.basename(code.co_filename)}:{node.lineno}"
             if "<locals>" not in function.__qualname__:
@@ -420,7 +420,7 @@ class Walk:
         source = unit.source
         hasher.part("syntax", source.syntax(source.tree))
         graph.mentions(source.syntax(source.tree))
-        graph.covers(source.path, source.tree)
+        graph.covers(source, source.tree)
         graph.aside("documentation", label, lambda: _text(docstrings(source.tree)))
         uses = source.uses(source.tree)
 
@@ -530,7 +530,7 @@ class Walk:
             }
             body = unit.source.class_syntax(node, apart)
             hasher.part("syntax", body)
-            graph.covers(unit.source.path, node)
+            graph.covers(unit.source, node)
             graph.mentions(body)
             # All that the body runs: fields, tables, wrappers, of which not everything shows in what they made.
             for chain in unit.source.class_uses(node).refs:

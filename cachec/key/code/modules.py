@@ -24,6 +24,10 @@ _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 _SOURCE_SUFFIX = ".py"
 
 
+#: A file, and its text at one time.
+TextVersion = tuple[str, str | bytes]
+
+
 class Origin(NamedTuple):
     """Where a module comes from. kind: ``library`` (Python's own, and cachec), ``distribution``, ``project`` or
     ``absent``. path: its file, empty for a namespace package. folders: where its submodules lie, for a package."""
@@ -144,6 +148,11 @@ class Source:
             pending.extend(_statements(node))
 
     # --- syntax and names
+
+    @property
+    def version(self) -> TextVersion:
+        """What tells this text of a file from an earlier one."""
+        return self.path, self._text
 
     @property
     def text(self) -> bytes:

@@ -98,11 +98,11 @@ class RanKeys:
         line = source.line_of(code) if source is not None else None
         is_body = code.co_name == "<module>"
         if is_body and source is not None:
-            if not coverage.holds_some(path):
+            if not coverage.holds_some(source):
                 yield from self._read(path, module, "", coverage, anchors, loaded)
         elif source is None or line is None:
             yield self._live(module, code.co_qualname.partition(".")[0], code.co_qualname)
-        elif not coverage.holds_line(path, line):
+        elif not coverage.holds_line(source, line):
             for name in source.names_at(line) or ("",):
                 yield from self._read(path, module, name, coverage, anchors, loaded, code.co_qualname)
 
@@ -152,7 +152,7 @@ class RanKeys:
             return
         if getattr(module, "__file__", None) != origin.path:
             yield self._live(name, "", "<module>")  # another one would be found now
-        elif not coverage.holds_whole(origin.path):
+        elif (source := self._code.source(origin.path)) is None or not coverage.holds_whole(source):
             yield from self._read(origin.path, name, "", coverage, anchors, loaded)
 
     # --- what it is now

@@ -215,7 +215,7 @@ class Static:
         for statement in statements:
             hasher.part("syntax", unit.source.syntax(statement))
             self._graph.mentions(unit.source.syntax(statement))
-            self._graph.covers(unit.source.path, statement)
+            self._graph.covers(unit.source, statement)
             for use in unit.source.imports_of(statement):
                 self.imported(use, unit.package, who, lenient=True)
             if isinstance(statement, ast.ClassDef):
@@ -242,7 +242,7 @@ class Static:
         """The documentation and the text of a module, which count where they are asked for."""
         _, first = self._graph.label(("asides", unit.name), f"asides {unit.name}")
         if first:
-            self._graph.covers(unit.source.path)
+            self._graph.covers(unit.source)
             tree, path = unit.source.tree, unit.source.path
             self._graph.aside("documentation", f"{unit.name}.<module>", lambda: repr(ast.get_docstring(tree)).encode())
             self._graph.aside("source", f"{unit.name}.<module>", lambda: _text(path))
@@ -319,7 +319,7 @@ class Static:
         hasher = Hasher("module")
         hasher.part("syntax", source.syntax(source.tree))
         self._graph.mentions(source.syntax(source.tree))
-        self._graph.covers(source.path, source.tree)
+        self._graph.covers(source, source.tree)
         self._graph.aside("documentation", label, lambda: _documentation([source.tree]))
         self._graph.part(label, hasher, os.path.basename(source.path))
         self.idle(unit)
