@@ -176,7 +176,7 @@ class Cache:
 
 def _owner(distributions: Distributions) -> Callable[[str], str | None]:
     def owner(path: str) -> str | None:
-        found = distributions.owner(path)
-        return None if found is None else found.name
+        distribution = distributions.owner(path)
+        return None if distribution is None else distribution.name
 
     return owner

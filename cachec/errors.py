@@ -109,7 +109,7 @@ class ReproducerError(CachecError):
 
 
 class StoreFault(CachecError):
-    """The cache itself failed. Internal: the stage layer catches it, counts ``fault`` and goes on without the cache."""
+    """The cache itself failed. No caller of a stage sees it: ``fault`` is counted, and the call goes on without."""
 
     def __init__(self, fault: Fault, detail: str) -> None:
         super().__init__(f"{fault.value}: {detail}")

@@ -46,13 +46,13 @@ class OpenedCache:
 def _bound(max_size: int, on_fault: Callable[[Fault, str], None]) -> Callable[[Store, Usage | None], None]:
     """What a publication calls, so that the store stays within its size. It holds no store: that would be a cycle."""
 
-    def keep(store: Store, found: Usage | None) -> None:
+    def keep(store: Store, usage: Usage | None) -> None:
         from cachec.store.bound import is_over  # after a miss only
 
-        if found is not None and not is_over(found, max_size, store.folder):
+        if usage is not None and not is_over(usage, max_size, store.folder):
             return
         from cachec.maintain.maintainer import Maintainer  # takes milliseconds to import
 
-        Maintainer(store, max_size=max_size, on_fault=on_fault).keep_bound(found)
+        Maintainer(store, max_size=max_size, on_fault=on_fault).keep_bound(usage)
 
     return keep

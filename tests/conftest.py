@@ -37,6 +37,18 @@ def pytest_itemcollected(item: pytest.Item) -> None:
         item.add_marker("fuzz")
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Of a test marked ``sampled`` the first of its parameters is for every run, the others are ``long``."""
+    seen: set[str] = set()
+    for item in items:
+        if item.get_closest_marker("sampled") is not None:
+            name = item.nodeid.partition("[")[0]
+            if name in seen:
+                item.add_marker("long")
+            seen.add(name)
+
+
 def pytest_collection_finish() -> None:
     sys.dont_write_bytecode = _dont_write_bytecode
 

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from pkgutil import resolve_name
 
 import pytest
 
@@ -60,6 +61,40 @@ def test_links_between_the_documents_lead_somewhere():
     for document in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
         for target in re.findall(r"\]\(([^)#:]+)\)", document.read_text()):
             assert (document.parent / target).exists(), f"{document.name}: {target}"
+
+
+#: Whoever reads these goes to files of this repository by the paths that they name.
+TEXTS = [
+    *(ROOT / name for name in ("README.md", "CHANGELOG.md", "Makefile", "pyproject.toml", ".pre-commit-hooks.yaml")),
+    *(path for folder in ("docs", "examples", "plugins", ".ci") for path in (ROOT / folder).rglob("*")
+      if path.is_file() and path.suffix in {".md", ".yml", ".sh", ".cmake", ".mk", ".toml", ""}),
+]  # fmt: skip
+_FOLDERS = "cachec|plugins|cachec_[a-z]+|docs|tests|examples|bench|scripts|[.]ci"
+
+
+@pytest.mark.parametrize("text", TEXTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_paths_that_texts_name_exist(text):
+    """Those with a suffix, from the root of the repository or from ``plugins``."""
+    for path in re.findall(rf"(?<![\w./$-])((?:{_FOLDERS})/[\w./*-]*\.[a-z]+)\b", text.read_text()):
+        if "NAME" not in path:
+            assert [*ROOT.glob(path), *(ROOT / "plugins").glob(path)], f"{text.name}: {path}"
+
+
+#: What looks like a module and is none: files of settings, groups of entry points, tables and keys of configuration.
+_NO_MODULES = re.compile(
+    r"cachec\.(toml|plugins|commands|formats|resolvers|warm(\.targets.*)?|cache|adopt|dir|hits|misses|outcomes|mk)\Z"
+)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [text for text in TEXTS if text.name != "CHANGELOG.md"],  # which names what is gone
+    ids=lambda path: str(path.relative_to(ROOT)),
+)
+def test_modules_and_names_that_texts_name_exist(text):
+    for name in set(re.findall(r"(?<![\w./-])(cachec(?:_[a-z]+)?(?:\.[A-Za-z_]+)+)", text.read_text())):
+        if not _NO_MODULES.match(name):
+            resolve_name(name)  # raises where there is none
 
 
 def test_the_first_stage_of_getting_started_runs_as_it_says(tmp_path):

@@ -34,7 +34,7 @@ def normalise(name: str) -> str:
     return _SEPARATORS.sub("-", name).lower()
 
 
-class Row(NamedTuple):
+class RecordedFile(NamedTuple):
     """One file of a RECORD: path relative to the site folder, ``algorithm=base64`` or empty, bytes or -1."""
 
     path: str
@@ -46,7 +46,7 @@ class Record(NamedTuple):
     """A RECORD as it was read: the file's identity then, and its rows."""
 
     identity: Identity
-    rows: tuple[Row, ...]
+    rows: tuple[RecordedFile, ...]
 
 
 class _DirInfo(msgspec.Struct, frozen=True):
@@ -133,7 +133,7 @@ def _quoted(path: str) -> str:
     return '"' + path.replace('"', '""') + '"' if any(c in path for c in ',"\n\r') else path
 
 
-def parse_record(text: str) -> tuple[Row, ...]:
+def parse_record(text: str) -> tuple[RecordedFile, ...]:
     """The rows of a RECORD. A malformed size reads as -1 (unknown), so that the file counts by content."""
     if '"' in text:
         import csv
@@ -144,7 +144,7 @@ def parse_record(text: str) -> tuple[Row, ...]:
     rows = []
     for fields in lines:
         path, digest, size = (*fields, "", "")[:3]
-        rows.append(Row(path, digest, int(size) if size.isascii() and size.isdigit() else -1))
+        rows.append(RecordedFile(path, digest, int(size) if size.isascii() and size.isdigit() else -1))
     return tuple(rows)
 
 

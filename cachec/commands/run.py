@@ -40,7 +40,7 @@ AnyPath = str | os.PathLike[str]
 _scratch: ContextVar[tuple[str, ...]] = ContextVar("cachec_scratch", default=())
 
 
-class Result(NamedTuple):
+class CompletedCommand(NamedTuple):
     """How a command ended."""
 
     args: tuple[str, ...]
@@ -96,7 +96,7 @@ def run(
     pass_fds: Sequence[int] = (),
     timeout: float | None = None,
     check: bool = True,
-) -> Result:
+) -> CompletedCommand:
     """Run a command, and record in the running stage what its result depends on.
 
     inputs: files it reads, and folders it reads all of: recorded by content. candidates: files it looks for: recorded
@@ -152,7 +152,7 @@ def run(
     for path in declared.outputs if not ended.returncode else ():
         if not os.path.lexists(path):
             raise FileNotFoundError(errno.ENOENT, f"{args[0]} ended well but did not write its output", path)
-    return Result(args, ended.returncode, ended.stdout, ended.stderr)
+    return CompletedCommand(args, ended.returncode, ended.stdout, ended.stderr)
 
 
 class _Declared(NamedTuple):

@@ -213,10 +213,10 @@ def _memoryview(walk: _Walk, value: memoryview, path: str) -> bytes:
 
 
 def _type(walk: _Walk, value: type, path: str) -> bytes:
-    found: object = sys.modules.get(value.__module__)
+    resolved: object = sys.modules.get(value.__module__)
     for name in value.__qualname__.split("."):
-        found = getattr(found, name, None)
-    if found is not value:
+        resolved = getattr(resolved, name, None)
+    if resolved is not value:
         raise _refusal(value, path, "a class that can't be found by its name")
     return _class_name(value)
 

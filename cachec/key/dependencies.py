@@ -58,9 +58,9 @@ def search_environ(text: str, environ: Mapping[str, str]) -> dict[str, str]:
 
     LD_PRELOAD of this process is never passed on to a command, so it counts only where it was fixed.
     """
-    found = {name: environ[name] for name in ("PATH", "LD_LIBRARY_PATH") if name in environ}
-    found.update(line.split("=", 1) for line in text.split("\n") if "=" in line)  # type: ignore[misc]
-    return found
+    variables = {name: environ[name] for name in ("PATH", "LD_LIBRARY_PATH") if name in environ}
+    variables.update(line.split("=", 1) for line in text.split("\n") if "=" in line)  # type: ignore[misc]
+    return variables
 
 
 class Dependencies:
@@ -103,9 +103,9 @@ class Dependencies:
     def listing(self, path: str) -> str:
         """The names in a folder; ``ABSENT`` where it is not there. Remembered while the folder is surely the same."""
         try:
-            found = fsio.identity(path)
+            identity = fsio.identity(path)
             known = self._listings.get(path)
-            if known is not None and known[0] == found:
+            if known is not None and known[0] == identity:
                 return known[1]
             fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             try:

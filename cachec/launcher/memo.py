@@ -280,7 +280,7 @@ class Draft:
             os.close(fd)
 
     def _is_certain(self, path: str, found: bytes, digest: str) -> bool:
-        if not digest:  # a file of a distribution, trusted as RECORD is (see key/tools.py)
+        if not digest:  # a file of a distribution, trusted as RECORD is (see key/tools/tools.py)
             if not fsio.settled(fsio.identity(path)):
                 raise _Unfit
             return True

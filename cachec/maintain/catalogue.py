@@ -81,8 +81,8 @@ class Catalogue:
             if ahead is None:
                 yield Item(name, entry, None, True, state(row))
                 continue
-            found = self._terms(key, ahead.at(name))
-            yield Item(name, entry, found or self._read(entry), found is not None, state(row))
+            terms = self._terms(key, ahead.at(name))
+            yield Item(name, entry, terms or self._read(entry), terms is not None, state(row))
 
     def _terms(self, key: Digest, row: bytes | None) -> SearchTerms | None:
         """What the summary row says; None where it, or its facts, can't be used."""
@@ -98,13 +98,13 @@ class Catalogue:
 
     def _facts_of(self, name: Digest) -> Facts | None:
         if name not in self._facts:
-            found: Facts | None = None
+            facts: Facts | None = None
             try:
                 row = self._index.read(f"facts:{name}")
-                found = None if row is None else unpack(row, Facts, f"facts:{name}")
+                facts = None if row is None else unpack(row, Facts, f"facts:{name}")
             except StoreFault as fault:
                 self._on_fault(fault.fault, fault.detail)
-            self._facts[name] = found if found is not None and found.name() == name else None
+            self._facts[name] = facts if facts is not None and facts.name() == name else None
         return self._facts[name]
 
     def _read(self, entry: Entry) -> SearchTerms | None:

@@ -85,7 +85,7 @@ class Collected:
 
 
 @dataclass(slots=True)
-class _Plan:
+class _Eviction:
     evicted: list[Candidate]
     orphans: set[Digest]
     after: int
@@ -130,26 +130,26 @@ class Collector:
         weights = sweep.revisions(self._weights)
         done.weights_in_use = weights.in_use
         owned = self._weights.needed(self._note_damaged)
-        found = survey(self._store, self._pins.read(), self._on_fault, self._now, owned)
-        found.condemned["weights"] = weights.loose
-        plan = self._plan(found, held, limit, older_than, done)
-        done.before = found.nbytes
-        sweep.removed["damaged rows"] += len(found.broken) + len(found.put_away)
-        names = {each.name for each in found.entries}
+        snapshot = survey(self._store, self._pins.read(), self._on_fault, self._now, owned)
+        snapshot.condemned["weights"] = weights.loose
+        plan = self._plan(snapshot, held, limit, older_than, done)
+        done.before = snapshot.nbytes
+        sweep.removed["damaged rows"] += len(snapshot.broken) + len(snapshot.put_away)
+        names = {each.name for each in snapshot.entries}
         if self._dry_run:
             names -= {each.name for each in plan.evicted}
             done.entries = len(plan.evicted)
             done.seconds = sum(each.seconds for each in plan.evicted)
-            done.freed, done.after = found.nbytes - plan.after, plan.after
+            done.freed, done.after = snapshot.nbytes - plan.after, plan.after
             done.artifacts = len(plan.orphans)
         else:
-            self._tidy_rows(found)
-            doomed, gone = self._evict(found, plan.evicted, held, done)
+            self._tidy_rows(snapshot)
+            doomed, gone = self._evict(snapshot, plan.evicted, held, done)
             names -= gone
             self._remove(doomed | plan.orphans, held, done)
-            done.after = found.nbytes - done.freed
-            self._finish(found, started, done)
-        sweep.run(names, {name for name, count in found.trees.items() if count > 0})
+            done.after = snapshot.nbytes - done.freed
+            self._finish(snapshot, started, done)
+        sweep.run(names, {name for name, count in snapshot.trees.items() if count > 0})
         done.swept = +sweep.removed
 
     def _note_damaged(self, detail: str) -> None:
@@ -158,25 +158,27 @@ class Collector:
 
     # --- the plan
 
-    def _plan(self, found: Survey, held: Held, limit: int | None, older_than: float | None, done: Collected) -> _Plan:
-        """What is to go. Leaves ``found`` as it is."""
-        condemned = frozenset[Digest]().union(*found.condemned.values())
+    def _plan(
+        self, snapshot: Survey, held: Held, limit: int | None, older_than: float | None, done: Collected
+    ) -> _Eviction:
+        """What is to go. Leaves ``snapshot`` as it is."""
+        condemned = frozenset[Digest]().union(*snapshot.condemned.values())
         orphans = {
             digest
-            for digest, (_, mtime) in found.objects.items()
+            for digest, (_, mtime) in snapshot.objects.items()
             if not self._damaged_records  # what these need is not known
-            and not found.counts[digest]
+            and not snapshot.counts[digest]
             and digest not in held
             and (digest in condemned or self._now - mtime > GRACE_SECONDS)
         }
-        after = found.nbytes - sum(found.objects[digest][0] for digest in orphans)
-        counts = Counter(found.counts)
+        after = snapshot.nbytes - sum(snapshot.objects[digest][0] for digest in orphans)
+        counts = Counter(snapshot.counts)
         evicted: list[Candidate] = []
         old = None if older_than is None else self._now - older_than
-        for entry in sorted(found.entries, key=lambda each: (each.worth, each.last, each.name)):
+        for entry in sorted(snapshot.entries, key=lambda each: (each.worth, each.last, each.name)):
             if not (old is not None and entry.last < old) and (limit is None or after <= limit):
                 continue
-            if found.pinned.holds(entry.name, entry.tags):
+            if snapshot.pinned.holds(entry.name, entry.tags):
                 done.kept_pinned += 1
                 continue
             if entry.in_use(held):
@@ -184,20 +186,20 @@ class Collector:
                 continue
             evicted.append(entry)
             freed = _released(counts, entry.needs)
-            gone = {digest for digest in freed if digest in found.objects and digest not in held}
+            gone = {digest for digest in freed if digest in snapshot.objects and digest not in held}
             orphans |= gone if self._dry_run else set()
-            after -= sum(found.objects[digest][0] for digest in gone)
-        return _Plan(evicted, orphans, after)
+            after -= sum(snapshot.objects[digest][0] for digest in gone)
+        return _Eviction(evicted, orphans, after)
 
     # --- the changes
 
-    def _tidy_rows(self, found: Survey) -> None:
+    def _tidy_rows(self, snapshot: Survey) -> None:
         """Remove rows that can never hit, and write the summaries that are missing."""
-        for batch in _batches(found.broken):
+        for batch in _batches(snapshot.broken):
             remove_rows(self._store, batch)
-        for names in _batches(found.put_away):
+        for names in _batches(snapshot.put_away):
             self._store.index.delete_many(names)
-        for items in _batches(found.unsummarised):
+        for items in _batches(snapshot.unsummarised):
 
             def write(items: Sequence[Item] = items) -> None:
                 for item in items:
@@ -207,12 +209,12 @@ class Collector:
             self._store.index.atomically(write)
 
     def _evict(
-        self, found: Survey, evicted: list[Candidate], held: Held, done: Collected
+        self, snapshot: Survey, evicted: list[Candidate], held: Held, done: Collected
     ) -> tuple[set[Digest], set[str]]:
         """Remove the rows of these entries; which artifacts are needed by nothing from then on, and which rows went."""
-        doomed = frozenset[Digest]().union(*found.condemned.values())
-        doomed = frozenset(digest for digest in doomed if not found.counts[digest])
-        levels = found.levels
+        doomed = frozenset[Digest]().union(*snapshot.condemned.values())
+        doomed = frozenset(digest for digest in doomed if not snapshot.counts[digest])
+        levels = snapshot.levels
         names: set[str] = set()
         for batch in _batches(evicted):
             held.look()
@@ -227,7 +229,7 @@ class Collector:
             def condemn(
                 gone: frozenset[str], going: dict[str, Candidate] = going, row: bytes = row, freed: set[Digest] = freed
             ) -> None:
-                counts = Counter({digest: found.counts[digest] for name in gone for digest in going[name].needs})
+                counts = Counter({digest: snapshot.counts[digest] for name in gone for digest in going[name].needs})
                 freed.clear()
                 freed.update(digest for name in gone for digest in _released(counts, going[name].needs))
                 condemned = Condemned(version=RECORD_VERSION, artifacts=tuple(sorted(freed)))
@@ -237,8 +239,8 @@ class Collector:
 
             gone = remove_rows(self._store, [(each.name, each.state) for each in going.values()], condemn)
             for name in gone:
-                _released(found.counts, going[name].needs)
-                found.trees.subtract(going[name].trees)
+                _released(snapshot.counts, going[name].needs)
+                snapshot.trees.subtract(going[name].trees)
                 done.entries += 1
                 done.seconds += going[name].seconds
             doomed |= freed
@@ -262,12 +264,12 @@ class Collector:
         turns.sort(key=lambda pair: pair[0])  # so that two threads do not want one folder
         in_threads(remove, [part for _, part in turns])
         forgotten: list[str] = []
-        for found in outcomes:
-            if isinstance(found, StoreFault):
-                self._on_fault(found.fault, found.detail)
+        for outcome in outcomes:
+            if isinstance(outcome, StoreFault):
+                self._on_fault(outcome.fault, outcome.detail)
                 self._skipped = True
                 continue
-            for _, was in found:
+            for _, was in outcome:
                 done.artifacts += 1
                 done.freed += occupied(was.st_size)
                 place = Identity(was.st_dev, was.st_ino, was.st_size, was.st_mtime_ns, was.st_ctime_ns)
@@ -275,11 +277,11 @@ class Collector:
         for names in _batches(forgotten, 1000):
             self._store.index.delete_many(names)
 
-    def _finish(self, found: Survey, started: Usage | None, done: Collected) -> None:
+    def _finish(self, snapshot: Survey, started: Usage | None, done: Collected) -> None:
         """Everything that was condemned is gone: forget it, and say how large the store is now."""
         index = self._store.index
         condemned = [] if self._skipped else list(index.keys(prefix="condemned:"))
-        unneeded = [name for name in index.keys(prefix="facts:") if name.removeprefix("facts:") not in found.facts]
+        unneeded = [name for name in index.keys(prefix="facts:") if name.removeprefix("facts:") not in snapshot.facts]
 
         def change() -> None:
             index.delete_many(condemned)

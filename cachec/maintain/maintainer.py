@@ -115,13 +115,13 @@ class Maintainer:
 
     def usage(self) -> Usage:
         """How large the store is; measured where nobody has yet, which is then remembered. Raises StoreFault."""
-        found = self._counted()
-        return self.measure() if found is None else found
+        counted = self._counted()
+        return self.measure() if counted is None else counted
 
     def estimate(self) -> Usage:
         """The same, without remembering anything: for who only looks. Raises StoreFault."""
-        found = self._counted()
-        return self.measured() if found is None else found
+        counted = self._counted()
+        return self.measured() if counted is None else counted
 
     def _counted(self) -> Usage | None:
         """What the counter says; a damaged one, which is told, says nothing."""
@@ -143,13 +143,13 @@ class Maintainer:
 
     def measure(self) -> Usage:
         """Measure how large the store is, and remember it where the store can be written."""
-        found = self.measured()
+        measured = self.measured()
         if self.store.folder.is_dir():
             try:
-                self.store.index.write(usage.ROW, pack(found), usage.TAG)
+                self.store.index.write(usage.ROW, pack(measured), usage.TAG)
             except StoreFault as fault:
                 self._on_fault(fault.fault, fault.detail)
-        return found
+        return measured
 
     def collect(self, *, limit: int | None = None, older_than: float | None = None, dry_run: bool = False) -> Collected:
         """Run ``gc``. limit: bytes to come down to, by default what the store may have; 0 for no limit.
@@ -164,12 +164,12 @@ class Maintainer:
         collector = Collector(self.store, self._on_fault, self._clock, dry_run=dry_run)
         return collector.run(down_to, older_than)
 
-    def keep_bound(self, found: Usage | None) -> Collected | None:
+    def keep_bound(self, counted: Usage | None) -> Collected | None:
         """To be called after a publication, with the size of the store: ``gc`` if it has grown beyond its limit.
 
         It then comes down to ``bound.LOW_WATER`` of the limit, so that not every publication pays for it.
         """
-        usage_ = found or self.measure()
+        usage_ = counted or self.measure()
         limit = self.limit(usage_.nbytes)
         if limit is None or not bound.is_due(usage_, limit):
             return None
@@ -212,12 +212,12 @@ class _Around:
     def revision_digests(self, revision: str) -> frozenset[Digest]:
         """The digests of the weights of an owned revision. Raises UsageError where there is none, or it has none."""
         known = WeightStore(self._store).revisions()
-        found = [each for each in known if each.name == revision]
-        found = found or [each for each in known if len(revision) >= 4 and each.id.startswith(revision)]
-        if len({each.id for each in found}) != 1:
-            what = "several revisions begin so" if found else "no weights of the store are named so"
+        matching = [each for each in known if each.name == revision]
+        matching = matching or [each for each in known if len(revision) >= 4 and each.id.startswith(revision)]
+        if len({each.id for each in matching}) != 1:
+            what = "several revisions begin so" if matching else "no weights of the store are named so"
             raise UsageError(f"{revision!r}: {what}; `cachec weights ls` lists them")
-        digests = frozenset(found[0].digests.values())
+        digests = frozenset(matching[0].digests.values())
         if not digests:
             raise UsageError(f"{revision!r} are weights in place, of which the store has no digests; add them owned")
         return digests

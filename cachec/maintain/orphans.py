@@ -143,11 +143,11 @@ class Sweep:
     def _is_old(self, path: Path, seconds: float) -> bool:
         """Whether nothing in it changed for so long; a time ahead of the clock is no age at all."""
         try:
-            found = path.lstat()
+            status = path.lstat()
         except FileNotFoundError:
             return False
-        newest = found.st_mtime
-        if stat.S_ISDIR(found.st_mode):
+        newest = status.st_mtime
+        if stat.S_ISDIR(status.st_mode):
             with contextlib.suppress(OSError):
                 newest = max([newest, *(entry.stat(follow_symlinks=False).st_mtime for entry in os.scandir(path))])
         return self._now - newest > seconds
@@ -168,8 +168,8 @@ def _lacks_entry(path: Path, here: bytes, entries: Collection[str]) -> bool:
         data = path.read_bytes()
     except OSError:
         return False  # gone meanwhile, or no file of ours
-    found = _MEMO_OF.search(data)
-    return found is not None and here in data and os.fsdecode(found[1]) not in entries
+    match = _MEMO_OF.search(data)
+    return match is not None and here in data and os.fsdecode(match[1]) not in entries
 
 
 def _is_alive(pid: int) -> bool:

@@ -91,34 +91,34 @@ def survey(
     Files first: an artifact that comes later is not in ``objects``, and nobody removes what is not there.
     """
     objects = {ref.digest: (occupied(ref.size), mtime) for ref, mtime in store.objects.iterate()}
-    found = Survey(objects, store.objects.trees.copied(), owned, pinned=pinned, levels=levels_of(store))
-    found.counts.update(owned)
+    snapshot = Survey(objects, store.objects.trees.copied(), owned, pinned=pinned, levels=levels_of(store))
+    snapshot.counts.update(owned)
     used = uses(read_log(store.folder))
     names = {digest: digest for digest in objects}  # one str a digest, however many entries name it
     for item in Catalogue(store, on_fault).items(every=True):
         if isinstance(item, Damaged):
-            _damaged(found, item, used)
+            _damaged(snapshot, item, used)
             continue
-        kept = _kept(item, used, found.levels, now, names)
+        kept = _kept(item, used, snapshot.levels, now, names)
         try:
             kept.trees = tuple(_trees(item))
         except StoreFault as fault:  # a folder that is stored malformed: it has no tree, and no call hits it
             on_fault(fault.fault, fault.detail)
-        found.entries.append(kept)
-        found.counts.update(kept.needs)
-        found.trees.update(kept.trees)
+        snapshot.entries.append(kept)
+        snapshot.counts.update(kept.needs)
+        snapshot.trees.update(kept.trees)
         if item.terms is not None:
-            found.facts.add(item.terms.summary.facts)
+            snapshot.facts.add(item.terms.summary.facts)
             if not item.is_summarised:
-                found.unsummarised.append(item)
+                snapshot.unsummarised.append(item)
     for name, row in store.index.rows("quarantine:"):
         if _is_old(name, row, now):
-            found.put_away.append(name)
+            snapshot.put_away.append(name)
         elif row is not None:
-            found.counts.update(_named_in(unpack(row, Quarantined, name).row))
+            snapshot.counts.update(_named_in(unpack(row, Quarantined, name).row))
     for name, row in store.index.rows("condemned:"):
-        found.condemned[name] = frozenset() if row is None else frozenset(_named_in(row))
-    return found
+        snapshot.condemned[name] = frozenset() if row is None else frozenset(_named_in(row))
+    return snapshot
 
 
 def levels_of(store: Store) -> Levels:
@@ -163,18 +163,18 @@ def _trees(item: Item) -> Iterator[Digest]:
     return (tree_of(leaf) for trace in item.entry.traces for leaf in leaves(trace.value) if leaf.codec == "dir")
 
 
-def _damaged(found: Survey, item: Damaged, used: dict[Digest, UseCount]) -> None:
+def _damaged(snapshot: Survey, item: Damaged, used: dict[Digest, UseCount]) -> None:
     """A row of another version may be another cachec's: its artifacts stay as long as it does."""
     row_state = b"" if item.row is None else state(item.row)
     if item.fault.fault is not Fault.ROW_VERSION or item.row is None:
-        found.broken.append((item.name, row_state))
+        snapshot.broken.append((item.name, row_state))
         return
-    needs = tuple({digest for digest in _named_in(item.row) if digest in found.objects})
+    needs = tuple({digest for digest in _named_in(item.row) if digest in snapshot.objects})
     use = used.get(item.name.rpartition(":")[2], UseCount(0, 0.0))
-    size = sum(found.objects[digest][0] for digest in needs)
-    level = found.levels.at(use.last)
-    found.entries.append(Candidate(item.name, row_state, (), needs, (), (), size, 0.0, use.last, level))
-    found.counts.update(needs)
+    size = sum(snapshot.objects[digest][0] for digest in needs)
+    level = snapshot.levels.at(use.last)
+    snapshot.entries.append(Candidate(item.name, row_state, (), needs, (), (), size, 0.0, use.last, level))
+    snapshot.counts.update(needs)
 
 
 def _is_old(name: str, row: bytes | None, now: float) -> bool:

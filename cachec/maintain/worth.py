@@ -47,8 +47,8 @@ class Levels(msgspec.Struct, frozen=True, kw_only=True):
 
     def at(self, time: float) -> float:
         """The level at a time."""
-        found = bisect_right(self.times, time)
-        return self.levels[found - 1] if found else 0.0
+        count = bisect_right(self.times, time)
+        return self.levels[count - 1] if count else 0.0
 
     def raised(self, time: float, level: float) -> Levels:
         """With a level from that time on; unchanged where it is no higher than that of now."""
@@ -61,15 +61,15 @@ class Levels(msgspec.Struct, frozen=True, kw_only=True):
 
 def uses(log: Iterable[Outcome]) -> dict[Digest, UseCount]:
     """How often, and when last, each key was hit or stored."""
-    found: dict[Digest, UseCount] = {}
+    counts: dict[Digest, UseCount] = {}
     for outcome in log:
         if outcome.hit or outcome.stored:
-            before = found.get(outcome.key)
+            before = counts.get(outcome.key)
             if before is None:
-                found[outcome.key] = UseCount(1, outcome.time)
+                counts[outcome.key] = UseCount(1, outcome.time)
             else:
-                found[outcome.key] = UseCount(before.times + 1, max(before.last, outcome.time))
-    return found
+                counts[outcome.key] = UseCount(before.times + 1, max(before.last, outcome.time))
+    return counts
 
 
 def worth(level: float, times: int, seconds: float, nbytes: int) -> float:

@@ -135,6 +135,7 @@ class DiskcacheIndex:
         self._table: Any = None  # diskcache.Cache
         self._table_of: tuple[int, int] | None = None
         self._tried: tuple[int, int] | None = None  # the file that the last transaction was about
+        self._damaged: tuple[int, int] | None = None  # the file that a read found to be corrupt
         self._writing = False
         self._pending: dict[str, bytes] = {}
         _survive_fork(self)
@@ -143,7 +144,12 @@ class DiskcacheIndex:
 
     def read(self, key: str) -> bytes | None:
         """The value under ``key``, or None where there is no such row or no index yet."""
-        rows = self._reader.select(_SELECT, (key,))
+        try:
+            rows = self._reader.select(_SELECT, (key,))
+        except StoreFault as fault:
+            if fault.fault is Fault.INDEX_CORRUPT and not self._writing:
+                self._damaged = self._reader.place()
+            raise
         if not rows and self._reader.refresh():  # deleted or repaired beside us since it was opened
             rows = self._reader.select(_SELECT, (key,))
         if not rows:
@@ -215,6 +221,10 @@ class DiskcacheIndex:
         with self._write_lock:
             if self._writing:
                 return change()
+            if self._damaged is not None:
+                # The row may lie where no write meets the damage, and would then never be read.
+                self.repair(self._damaged)
+                self._damaged = None
             try:
                 return self._transaction(change)
             except StoreFault as error:

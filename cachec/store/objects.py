@@ -9,11 +9,11 @@ No object is ever written in place: a damaged one is removed, or replaced by a r
 remove an object that somebody found in place and is about to refer to, or was handed (see leases.py).
 
 **Trust.** Hashing 500 GB at each use is no choice, so an object is sealed when it is published: its mtime gets the
-nanoseconds ``SEAL_NS``, which a later write through any name replaces by the clock's. A sealed file of the right size
-of ``HASHED_BELOW`` bytes or more holds what its name says; what is smaller is hashed, unless its digest is remembered
-for its state (hashing.py), and so is a larger one without a seal (of an older cachec, restored without its
-times, on a file system that keeps no nanoseconds), which is then sealed. What gets a seal was hashed as it was stored.
-``verify`` believes no seal.
+nanoseconds ``SEAL_NS``, which a later write through any name replaces by the clock's, and its ctime, which nobody can
+set back, stays near to it. A sealed file of the right size of ``HASHED_BELOW`` bytes or more holds what its name says;
+what is smaller is hashed, unless its digest is remembered for its state (hashing.py), and so is a larger one without a
+seal (of an older cachec, restored or copied, linked once more, on a file system that keeps no nanoseconds). What gets a
+seal was hashed as it was stored. ``verify`` believes no seal.
 """
 
 from __future__ import annotations
@@ -45,6 +45,10 @@ REFRESH_SECONDS = 300.0
 
 #: The nanoseconds of the mtime of what is sealed: on no grid of a coarser clock, so there nothing is taken for sealed.
 SEAL_NS = 618_033_989
+
+#: The ctime of what is sealed is this near to its mtime: a write whose times were set back leaves a later one, and so
+#: do a restored copy and a new hard link, which are hashed once and remembered. Long enough to sync and rename.
+SEAL_SLACK_NS = 10 * 10**9
 
 #: Bytes below which a seal is not enough: to hash fewer costs as little as to ask what is remembered.
 HASHED_BELOW = 1 << 16
@@ -249,14 +253,14 @@ class Objects:
         found = os.lstat(path)
         if not stat.S_ISREG(found.st_mode) or found.st_size != ref.size:
             return False
-        is_sealed = found.st_mtime_ns % _SECOND == SEAL_NS
-        if is_sealed and ref.size >= HASHED_BELOW:
+        is_large = ref.size >= HASHED_BELOW
+        if is_large and is_sealed(found):
             return True
         if self.digests.of_path(path) != ref.digest:
             return False
-        if may_seal and not is_sealed and ref.size >= HASHED_BELOW:
+        if is_large and may_seal and found.st_mtime_ns % _SECOND != SEAL_NS:
             try:
-                seal(path, found.st_mtime_ns)
+                seal(path, time.time_ns())
             except OSError as error:  # a store that is only read stays as it is
                 if not fsio.is_unwritable(error):
                     raise
@@ -423,6 +427,11 @@ class Objects:
     def _locked(self, digest: str, *, exclusive: bool) -> contextlib.AbstractContextManager[None]:
         """The folder of an object, locked. Raises FileNotFoundError where there is none."""
         return fsio.folder_locked(self._folder(digest), exclusive=exclusive)
+
+
+def is_sealed(found: os.stat_result) -> bool:
+    """Whether a file has the seal of its publication, and nothing but that happened to it then or since."""
+    return found.st_mtime_ns % _SECOND == SEAL_NS and abs(found.st_ctime_ns - found.st_mtime_ns) <= SEAL_SLACK_NS
 
 
 def seal(file: int | str | os.PathLike[str], time_ns: int) -> None:

@@ -236,6 +236,10 @@ class Reader:
         if isinstance(error, UnicodeDecodeError):
             return Fault.INDEX_CORRUPT  # a message of SQLite quotes a damaged schema
         code = code_of(error)
+        if code == sqlite3.SQLITE_READONLY and all(
+            os.access(each, os.W_OK, effective_ids=True) for each in (self.file, self.folder)
+        ):
+            return Fault.INDEX_CORRUPT  # it may be written, and its header says that it may not
         kind = _FAULTS.get(code) or _FAULTS.get(code & 0xFF)
         if kind is not None:
             return kind

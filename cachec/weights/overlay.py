@@ -15,7 +15,7 @@ from cachec.weights.dtypes import SIZES, size_of
 from cachec.weights.handles import Handles
 from cachec.weights.layout import Layout, checked_name
 from cachec.weights.moving.spans import slice_spans
-from cachec.weights.shards import AxisPatterns, Part, PartSource, matching_axes
+from cachec.weights.shards import AxisPatterns, Slice, SliceSource, matching_axes
 from cachec.weights.sources import Buffer, MemorySource, Source
 from cachec.weights.tensor import Tensor
 from cachec.weights.weight import Callers, MadeOfWeights, Weight
@@ -176,7 +176,7 @@ def pad_rank(weights: Handles, patterns: AxisPatterns, rank: int) -> tuple[Layou
         raise UsageError(f"pad_rank: expected a rank from 1, found {rank!r}")
     layout = weights.layout
     tensors = dict(layout.tensors)
-    parts: dict[str, Part] = {}
+    parts: dict[str, Slice] = {}
     for name, axis in matching_axes(layout.tensors, patterns, "pad_rank").items():
         whole = layout.tensors[name]
         found = whole.shape[axis]
@@ -188,10 +188,10 @@ def pad_rank(weights: Handles, patterns: AxisPatterns, rank: int) -> tuple[Layou
         if found == rank:
             continue
         spans = slice_spans(whole.shape, SIZES[whole.dtype], axis, 0, found, rank)
-        parts[name] = Part(weights[name], spans, spans.number * spans.step)
+        parts[name] = Slice(weights[name], spans, spans.number * spans.step)
         tensors[name] = parts[name].tensor((*whole.shape[:axis], rank, *whole.shape[axis + 1 :]), whole.shard)
     if not parts:
         return None
     found_layout = Layout(tensors, layout.ties).tied(layout.ties)  # again: tied weights have to agree
-    over = Handles(Layout({name: tensors[name] for name in parts}), PartSource(parts), rank=weights.worker)
+    over = Handles(Layout({name: tensors[name] for name in parts}), SliceSource(parts), rank=weights.worker)
     return found_layout, OverlaySource(weights, over, found_layout)

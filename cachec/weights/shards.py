@@ -52,7 +52,7 @@ AxisPatterns = Mapping[Any, "int | None"]
 _ZEROS = 1 << 20
 
 
-class Part(NamedTuple):
+class Slice(NamedTuple):
     """What one weight is made of: the pieces ``spans`` of ``weight``, in ``nbytes`` bytes that are zero elsewhere."""
 
     weight: Weight
@@ -71,14 +71,14 @@ class Part(NamedTuple):
         return Tensor(whole.dtype, shape, self.nbytes, *place, shard, whole.layout)
 
 
-class PartSource(ComposedSource):
+class SliceSource(ComposedSource):
     """Parts of the weights of any sets.
 
     A read of a part, in a stage that was given the whole weight, is a read of the whole: that is the weight whose
     content can be looked at again.
     """
 
-    def __init__(self, parts: Mapping[str, Part]) -> None:
+    def __init__(self, parts: Mapping[str, Slice]) -> None:
         super().__init__({name: part.weight for name, part in parts.items()})
         self._parts = parts
 
@@ -149,14 +149,14 @@ class PartSource(ComposedSource):
             return weight
         moved = part._replace(weight=whole)
         tensor = moved.tensor(weight.shape, weight.tensor.shard)
-        return Weight(there, Layout({there: tensor}), PartSource({there: moved}), there)
+        return Weight(there, Layout({there: tensor}), SliceSource({there: moved}), there)
 
-    def _put_together(self, part: Part) -> memoryview:
+    def _put_together(self, part: Slice) -> memoryview:
         out = memoryview(bytearray(part.nbytes))
         self._fill(part, out, 0, is_zero=True)
         return out
 
-    def _fill(self, part: Part, out: memoryview, begin: int, *, is_zero: bool = False) -> None:
+    def _fill(self, part: Slice, out: memoryview, begin: int, *, is_zero: bool = False) -> None:
         """Fill ``out`` with the bytes of a part from ``begin`` on. is_zero: whether it holds zeros only."""
         if part.spans.nbytes < part.nbytes and not is_zero:
             for start in range(0, len(out), _ZEROS):
@@ -220,7 +220,7 @@ def shard(
                 f"shard: {name!r} is one of {tensor.shard[1]} shards already, expected one world_size for all weights, "
                 f"found {world_size}"
             )
-    parts: dict[str, Part] = {}
+    parts: dict[str, Slice] = {}
     tensors = dict(layout.tensors)
     for name, axis in matching_axes(layout.tensors, patterns, "shard").items():
         whole = layout.tensors[name]
@@ -237,10 +237,10 @@ def shard(
         there = min(length, whole.shape[axis] - begin)
         shape = (*whole.shape[:axis], length, *whole.shape[axis + 1 :])
         spans = slice_spans(whole.shape, SIZES[whole.dtype], axis, begin, there, length)
-        parts[name] = Part(weights[name], spans, spans.number * spans.step)
+        parts[name] = Slice(weights[name], spans, spans.number * spans.step)
         tensors[name] = parts[name].tensor(shape, (axis, world_size))
     found = Layout(tensors, layout.ties).tied(layout.ties)  # again: the parts of tied weights have to agree
-    made = PartSource(parts)
+    made = SliceSource(parts)
     handles = {name: Weight(name, found, made, name) if name in parts else weights[name] for name in tensors}
     return found, ComposedSource(handles)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from cachec.base.distributions import Distributions, Row, normalise, parse_entry_points, parse_record
+from cachec.base.distributions import Distributions, RecordedFile, normalise, parse_entry_points, parse_record
 
 
 def install(site: Path, name: str, version: str, files: dict[str, str], entry_points: str = "") -> Path:
@@ -140,11 +140,11 @@ def test_entry_points_are_read_as_specified() -> None:
 def test_record_rows_with_quotes_and_without_sizes() -> None:
     text = 'a.py,sha256=xyz,12\n"b,""c"".py",sha256=q,3\nRECORD,,\n'
     assert parse_record(text) == (
-        Row("a.py", "sha256=xyz", 12),
-        Row('b,"c".py', "sha256=q", 3),
-        Row("RECORD", "", -1),
+        RecordedFile("a.py", "sha256=xyz", 12),
+        RecordedFile('b,"c".py', "sha256=q", 3),
+        RecordedFile("RECORD", "", -1),
     )
-    assert parse_record("a.py,sha256=xyz,12\r\n") == (Row("a.py", "sha256=xyz", 12),)
+    assert parse_record("a.py,sha256=xyz,12\r\n") == (RecordedFile("a.py", "sha256=xyz", 12),)
 
 
 def test_a_quoted_path_has_its_owner(tmp_path: Path) -> None:

@@ -266,7 +266,7 @@ def test_why_names_operations_and_specs_from_the_store(shell: Shell) -> None:
             shell.store.objects.add_bytes(text)
             shell.store.objects.add_bytes(specs)
         return (
-            part("program/model", "jax:stablehlo", text.decode(), refs=(digest_bytes(text),)),
+            part("program/model", "", text.decode(), refs=(digest_bytes(text),), version="jax:stablehlo"),
             part("weights/weights", "1 weights", specs.decode(), refs=(digest_bytes(specs),)),
         )
 

@@ -48,7 +48,7 @@ def test_the_life_of_weights(run: Any, base: dict[str, np.ndarray], tmp_path: Pa
     run("add", "base.safetensors", "base", "--own")
     run("add", "tuned.safetensors", "tuned", "--own")
     sides = [
-        path for path in (tmp_path / "store" / "weights").rglob("*") if path.is_file() and path.stat().st_size >= 128
+        path for path in (tmp_path / "store" / "objects").rglob("*") if path.is_file() and path.stat().st_size >= 128
     ]
     names = {entry["name"] for entry in json.loads(run("ls", "--json").stdout)["weights"]}
     assert names == {"base", "tuned"}
@@ -88,7 +88,7 @@ def test_damage_is_found_and_named(run: Any, base: dict[str, np.ndarray], tmp_pa
     target = base["l2.weight"].tobytes()
     [side] = [
         path
-        for path in (tmp_path / "store" / "weights").rglob("*")
+        for path in (tmp_path / "store" / "objects").rglob("*")
         if path.is_file() and path.read_bytes().startswith(target)
     ]
     side.chmod(0o600)

@@ -56,7 +56,7 @@ def holds(recorder: Recorder) -> bool:
     return all(present.present(read) == read.digest for read in recorder.reads())
 
 
-def sh(script: str, **options: object) -> command.Result:
+def sh(script: str, **options: object) -> command.CompletedCommand:
     return run(["sh", "-c", script], **options)  # type: ignore[arg-type]
 
 

@@ -15,73 +15,34 @@ import pytest
 from cachec.errors import PluginError, UsageError
 from cachec.testing.formats import FormatConformance
 from cachec.weights import from_arrays, open_weights
+from tests.recipes import block, entry_points, install
 
-#: "TOY!", u32 length of a JSON object name -> [dtype, shape], that object, the data.
-MODULE = """
-import json, struct
-
-from cachec.weights.dtypes import SIZES
-from cachec.weights.formats.base import Contents, Plan, size_in_bytes
-from cachec.weights.tensor import Tensor
-
-
-class Toy:
-    def read(self, path, opener):
-        file = opener.main
-        magic, length = struct.unpack("<4sI", file.at(0, 8, "the header"))
-        if magic != b"TOY!":
-            raise file.error(f"expected the magic b'TOY!', found {magic!r}")
-        try:
-            table = json.loads(file.at(8, length, "the table"))
-            entries = [(name, dtype, tuple(map(int, shape))) for name, (dtype, shape) in table.items()]
-        except (ValueError, AttributeError, TypeError, OverflowError) as error:
-            raise file.error(f"the table: expected name -> [dtype, shape]: {error}") from error
-        tensors, at = {}, 8 + length
-        for name, dtype, shape in entries:
-            if type(dtype) is not str or dtype not in SIZES:
-                raise file.bad(name, "a known dtype", repr(dtype))
-            nbytes = size_in_bytes(file, name, dtype, shape)
-            file.within(at, nbytes, f"tensor {name!r}")
-            tensors[name] = Tensor(dtype, shape, nbytes, at)
-            at += nbytes
-        if at != file.size:
-            raise file.error(f"expected {at} bytes, found {file.size}")
-        return Contents(tensors)
-
-    def plan(self, path, weights, metadata):
-        table = json.dumps({weight.name: [weight.dtype, weight.shape] for weight in weights}).encode()
-        places, at = [], 8 + len(table)
-        for weight in weights:
-            places.append((weight, at))
-            at += weight.nbytes
-        return Plan(path, struct.pack("<4sI", b"TOY!", len(table)) + table, tuple(places), at)
-
+#: The one of the recipe, and what its author might do besides.
+MODULE = (
+    block("toy_checkpoints.py")
+    + """
 
 class ReadOnly:
     read = Toy.read
 
 
-toy, read_only, nothing = Toy(), ReadOnly(), 3
+read_only, nothing = ReadOnly(), 3
 """
-POINTS = """[cachec.formats]
-.toy = toy_checkpoints:toy
-0x544f5921 = toy_checkpoints:toy
-.fixed = toy_checkpoints:read_only
-.odd = toy_checkpoints:nothing
-.gone = no_such_module:format
-.npy = toy_checkpoints:nothing
-"""
+)
+POINTS = {
+    **entry_points("toy_checkpoints")["cachec.formats"],
+    ".fixed": "toy_checkpoints:read_only",
+    ".odd": "toy_checkpoints:nothing",
+    ".gone": "no_such_module:format",
+    ".npy": "toy_checkpoints:nothing",
+}
 
 
 @pytest.fixture(autouse=True)
 def installed(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A distribution of its own on the path."""
     site = tmp_path_factory.mktemp("site")
-    (site / "toy_checkpoints.py").write_text(MODULE)
-    info = site / "toy_checkpoints-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: toy-checkpoints\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text(POINTS)
+    install(site, "toy_checkpoints", MODULE, {"cachec.formats": POINTS})
     monkeypatch.syspath_prepend(str(site))
     yield
     sys.modules.pop("toy_checkpoints", None)

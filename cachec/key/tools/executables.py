@@ -69,68 +69,68 @@ class Finder:
         if path is None:
             where = "is not an executable file" if "/" in command else f"is not in PATH={environ.get('PATH', '')!r}"
             raise UsageError(f"tool {command!r} {where}; install it, or give its path")
-        found = _Collected()
-        self._add(found, os.path.basename(path), path, environ, 0)
+        collected = _Collected()
+        self._add(collected, os.path.basename(path), path, environ, 0)
         cache = self._loader.cache
         return Executable(
             name=os.path.basename(path),
             path=path,
-            files=tuple(sorted(found.files.items())),
-            distributions=tuple((script, name) for name, script in sorted(found.distributions.items())),
-            notes=tuple(dict.fromkeys(found.notes)),
+            files=tuple(sorted(collected.files.items())),
+            distributions=tuple((script, name) for name, script in sorted(collected.distributions.items())),
+            notes=tuple(dict.fromkeys(collected.notes)),
             cache=(cache, fsio.identity(cache)) if os.path.exists(cache) else None,
-            searched=tuple(sorted(found.searched)),
+            searched=tuple(sorted(collected.searched)),
         )
 
-    def _add(self, found: _Collected, label: str, path: str, environ: Mapping[str, str], depth: int) -> None:
+    def _add(self, collected: _Collected, label: str, path: str, environ: Mapping[str, str], depth: int) -> None:
         real = os.path.realpath(path)
         with open(real, "rb") as file:
             head = file.read(_HEAD)
         if is_elf(head):
-            self._add_elf(found, label, real, environ)
+            self._add_elf(collected, label, real, environ)
         elif head[:2] == b"#!":
-            self._add_script(found, label, path, head, environ, depth=depth)
+            self._add_script(collected, label, path, head, environ, depth=depth)
         else:
-            found.files[label] = real
-            found.notes.append(f"{label} is neither ELF nor a #! script: only its content counts")
+            collected.files[label] = real
+            collected.notes.append(f"{label} is neither ELF nor a #! script: only its content counts")
 
-    def _add_elf(self, found: _Collected, label: str, real: str, environ: Mapping[str, str]) -> None:
+    def _add_elf(self, collected: _Collected, label: str, real: str, environ: Mapping[str, str]) -> None:
         owner = self._owner(real)
-        if owner is None or owner.name not in found.distributions:
-            found.files[label] = real
+        if owner is None or owner.name not in collected.distributions:
+            collected.files[label] = real
         if owner is not None:
-            found.distributions.setdefault(owner.name, "")
+            collected.distributions.setdefault(owner.name, "")
         try:
             closure = self._loader.closure(real, environ)
         except ElfError as error:
             reason = str(error).removeprefix(f"{real}: ")
-            found.notes.append(f"the libraries of {label} are not resolved ({reason}): only its content counts")
+            collected.notes.append(f"the libraries of {label} are not resolved ({reason}): only its content counts")
             return
-        found.searched.update(closure.searched)
+        collected.searched.update(closure.searched)
         for library in closure.libraries:
             lib_owner = self._owner(library.path) if owner is not None else None
-            if lib_owner is not None and label.startswith("helper/") and lib_owner.name in found.distributions:
+            if lib_owner is not None and label.startswith("helper/") and lib_owner.name in collected.distributions:
                 continue  # its distribution is in the part already, so this need not be read
-            found.files[f"{label}/{library.name}"] = os.path.realpath(library.path)
-        found.notes += [f"{label} needs {name}, which was not found" for name in closure.missing]
+            collected.files[f"{label}/{library.name}"] = os.path.realpath(library.path)
+        collected.notes += [f"{label} needs {name}, which was not found" for name in closure.missing]
 
     def _add_script(
-        self, found: _Collected, label: str, path: str, head: bytes, environ: Mapping[str, str], *, depth: int
+        self, collected: _Collected, label: str, path: str, head: bytes, environ: Mapping[str, str], *, depth: int
     ) -> None:
         owner = self._distributions.owner(path)
-        if owner is not None and owner.name not in found.distributions:
-            found.distributions[owner.name] = path
+        if owner is not None and owner.name not in collected.distributions:
+            collected.distributions[owner.name] = path
             for helper in _same_named(owner, os.path.basename(path)):
-                self._add(found, f"helper/{helper}", os.path.join(owner.root, helper), environ, depth + 1)
+                self._add(collected, f"helper/{helper}", os.path.join(owner.root, helper), environ, depth + 1)
         else:
-            found.files[label] = os.path.realpath(path)
-            found.notes.append(f"{label} is a script: what it runs besides its interpreter is not known")
+            collected.files[label] = os.path.realpath(path)
+            collected.notes.append(f"{label} is a script: what it runs besides its interpreter is not known")
         name = interpreter_name(head)
         interpreter = which(name, environ) if name else None
         if interpreter is None:
-            found.notes.append(f"the interpreter {name!r} of {label} was not found")
+            collected.notes.append(f"the interpreter {name!r} of {label} was not found")
         elif depth < _MAX_DEPTH:
-            self._add(found, f"interpreter of {label}", interpreter, environ, depth + 1)
+            self._add(collected, f"interpreter of {label}", interpreter, environ, depth + 1)
 
     def _owner(self, path: str) -> Distribution | None:
         owner = self._distributions.owner(path)
@@ -148,15 +148,15 @@ class _Collected:
 def _same_named(owner: Distribution, name: str) -> list[str]:
     """Executable ELF files inside a distribution that a console script of the same name stands for, as RECORD says."""
     record = owner.record()
-    found = []
+    executables = []
     for row in record.rows if record is not None else ():
         if row.path.rpartition("/")[2] == name and not row.path.startswith(("../", "/")):
             path = os.path.join(owner.root, row.path)
             if os.access(path, os.X_OK):
                 with open(path, "rb") as file:
                     if is_elf(file.read(4)):
-                        found.append(row.path)
-    return found
+                        executables.append(row.path)
+    return executables
 
 
 def interpreter_name(head: bytes) -> str:

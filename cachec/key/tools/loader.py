@@ -37,13 +37,13 @@ def read_cache(data: bytes) -> dict[str, tuple[str, ...]]:
     end = _CACHE_HEADER.size + count * _CACHE_ENTRY.size
     if end > len(table):
         raise ElfError(f"the library cache says {count} entries and has no room for them")
-    found: dict[str, list[str]] = {}
+    libraries: dict[str, list[str]] = {}
     for _, key, value, _, _ in _CACHE_ENTRY.iter_unpack(table[_CACHE_HEADER.size : end]):
-        found.setdefault(string_at(table, key), []).append(string_at(table, value))
-    return {name: tuple(paths) for name, paths in found.items()}
+        libraries.setdefault(string_at(table, key), []).append(string_at(table, value))
+    return {name: tuple(paths) for name, paths in libraries.items()}
 
 
-class Library(NamedTuple):
+class SharedObject(NamedTuple):
     """One loaded object: its name as the loader was asked for it (no folder), and where it was found."""
 
     name: str
@@ -57,7 +57,7 @@ class Closure(NamedTuple):
     appears in one of them, and a new library cache, may change the closure.
     """
 
-    libraries: tuple[Library, ...]
+    libraries: tuple[SharedObject, ...]
     missing: tuple[str, ...]
     searched: tuple[str, ...]
 
@@ -123,15 +123,15 @@ class _Search:
             if name in seen:
                 continue
             seen.add(name)
-            found = list(self._find(name, parent))
-            if not any(is_base for _, _, is_base in found):
+            variants = list(self._find(name, parent))
+            if not any(is_base for _, _, is_base in variants):
                 missing.add(os.path.basename(name))
-            for label, place, _ in found:
+            for label, place, _ in variants:
                 libraries.setdefault(label, place)
                 loaded = _Loaded(read_dynamic(place), os.path.dirname(os.path.abspath(place)), parent)
                 queue += [(needed, loaded) for needed in loaded.elf.needed]
         return Closure(
-            tuple(Library(name, place) for name, place in sorted(libraries.items())),
+            tuple(SharedObject(name, place) for name, place in sorted(libraries.items())),
             tuple(sorted(missing)),
             tuple(sorted(self._searched)),
         )

@@ -43,17 +43,17 @@ def cpu_features(cpuinfo: str) -> tuple[tuple[str, ...], str]:
         field, colon, value = (piece.strip() for piece in line.partition(":"))
         if not colon:
             continue
-        found: set[str] | None = None
+        features: set[str] | None = None
         if field == "flags":
-            found = {flag for flag in value.split() if flag.startswith(_X86_PREFIXES)}
+            features = {flag for flag in value.split() if flag.startswith(_X86_PREFIXES)}
         elif field == "Features":
-            found = set(value.split()) - _ARM_KERNEL
+            features = set(value.split()) - _ARM_KERNEL
         elif field in ("isa", "cpu", "features"):  # RISC-V, POWER, s390
-            found = set(value.split())
+            features = set(value.split())
         elif field in ("model name", "uarch", "CPU part") and not model:
             model = value
-        if found is not None:
-            common = found if common is None else common & found
+        if features is not None:
+            common = features if common is None else common & features
     return tuple(sorted(common or ())), model
 
 

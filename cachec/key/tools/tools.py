@@ -14,7 +14,7 @@ import msgspec
 from blake3 import blake3
 
 from cachec.base import fsio
-from cachec.base.distributions import Distribution, Distributions, Record, Row, normalise
+from cachec.base.distributions import Distribution, Distributions, Record, RecordedFile, normalise
 from cachec.base.fsio import Identity
 from cachec.base.hashing import FileDigests, Hasher
 from cachec.errors import UsageError
@@ -39,7 +39,7 @@ class _Listed(NamedTuple):
 
     name: str
     path: str
-    row: Row
+    row: RecordedFile
     is_script: bool
 
 
@@ -120,26 +120,26 @@ class ToolKeys:
                     return known.part
             except FileNotFoundError:
                 known = None
-        found = self._distributions.find(name)
-        if found is None:
+        distribution = self._distributions.find(name)
+        if distribution is None:
             raise UsageError(
                 f"tool {name!r} is not an installed distribution; "
                 "give the name that pip knows it by, or the path of an executable"
             )
-        record = found.record()
-        if record is None or found.editable:
+        record = distribution.record()
+        if record is None or distribution.editable:
             how = "is an editable install" if record is not None else "was installed without a RECORD"
             raise UsageError(
-                f"tool {name!r} ({found.version}) {how}, so its files are not listed; "
+                f"tool {name!r} ({distribution.version}) {how}, so its files are not listed; "
                 "install a wheel of it, or leave it out of tools= and name its sources with depends="
             )
-        if known is None or known.distribution is not found or known.identity != record.identity:
-            listed = self._listed(found, record)
+        if known is None or known.distribution is not distribution or known.identity != record.identity:
+            listed = self._listed(distribution, record)
             wheel = msgspec.json.encode([(one.name, one.row.hash, one.row.size) for one in listed if not one.is_script])
         else:
             listed, wheel = known.listed, known.wheel
-        part = self._distribution_part(found, record.identity, listed, wheel)
-        self._known[name] = _Known(found, record.identity, listed, wheel, now, part)
+        part = self._distribution_part(distribution, record.identity, listed, wheel)
+        self._known[name] = _Known(distribution, record.identity, listed, wheel, now, part)
         return part
 
     def executable(
@@ -177,9 +177,9 @@ class ToolKeys:
 
     # --- distributions
 
-    def _listed(self, found: Distribution, record: Record) -> tuple[_Listed, ...]:
-        generated = {*found.entry_points("console_scripts"), *found.entry_points("gui_scripts")}
-        own_folder = os.path.basename(found.folder)
+    def _listed(self, distribution: Distribution, record: Record) -> tuple[_Listed, ...]:
+        generated = {*distribution.entry_points("console_scripts"), *distribution.entry_points("gui_scripts")}
+        own_folder = os.path.basename(distribution.folder)
         listed = []
         for row in record.rows:
             folder, _, base = row.path.rpartition("/")
@@ -189,17 +189,17 @@ class ToolKeys:
             is_script = is_outside and os.path.basename(folder) in ("bin", "Scripts")
             if is_script and base.removesuffix(".exe").removesuffix("-script.py") in generated:
                 continue
-            path = os.path.normpath(os.path.join(found.root, row.path))
+            path = os.path.normpath(os.path.join(distribution.root, row.path))
             name = f"scripts/{base}" if is_script else row.path.replace("../", "") if is_outside else row.path
             listed.append(_Listed(name, path, row, is_script and _starts_with_hashbang(path)))
         return tuple(sorted(listed))
 
     def _distribution_part(
-        self, found: Distribution, record: Identity, listed: tuple[_Listed, ...], wheel: bytes
+        self, distribution: Distribution, record: Identity, listed: tuple[_Listed, ...], wheel: bytes
     ) -> Part:
         hasher = Hasher("tool-distribution")
-        hasher.part("name", found.name.encode())
-        hasher.part("version", found.version.encode())
+        hasher.part("name", distribution.name.encode())
+        hasher.part("version", distribution.version.encode())
         hasher.part("wheel", wheel)
         notes = []
         latest_mtime, latest_ctime = record.mtime_ns + INSTALL_SLACK_NS, record.ctime_ns + INSTALL_SLACK_NS
@@ -225,12 +225,12 @@ class ToolKeys:
             if not self._is_as_recorded(one.path, digest, one.row):
                 hasher.part(f"modified:{one.name}", digest.encode())
                 notes.append(f"{one.name} is {digest[:12]}")
-        detail = f"{found.name} {found.version}"
+        detail = f"{distribution.name} {distribution.version}"
         if notes:
             detail += "; not as installed: " + ", ".join(notes)
-        return Part(PartKind.DISTRIBUTION, found.name, hasher.digest(), detail, version=found.version)
+        return Part(PartKind.DISTRIBUTION, distribution.name, hasher.digest(), detail, version=distribution.version)
 
-    def _is_as_recorded(self, path: str, digest: str, row: Row) -> bool:
+    def _is_as_recorded(self, path: str, digest: str, row: RecordedFile) -> bool:
         """Whether the content, whose BLAKE3 is ``digest``, has the SHA-256 of its row.
 
         The SHA-256 is remembered by content (the BLAKE3), never by file, so it needs no trust in the file system.
@@ -303,19 +303,19 @@ class ToolKeys:
             watched[program.cache[0]] = program.cache[1]
         detail = ", ".join((*notes, *program.notes))
         part = Part(PartKind.EXECUTABLE, program.name, hasher.digest(), detail, version=version)
-        settled = all(fsio.settled(found, started) for found in watched.values())
+        settled = all(fsio.settled(identity, started) for identity in watched.values())
         return _Seen(program, tuple(watched.items()), settled, tuple(distributions), self._clock(), part)
 
     def _changed_script(self, script: str, name: str) -> str:
         """The digest of a console script that is no longer as RECORD says, or nothing: its text is the installer's."""
-        found = self._distributions.find(normalise(name))
-        record = None if found is None else found.record()
+        distribution = self._distributions.find(normalise(name))
+        record = None if distribution is None else distribution.record()
         digest = self._digests.of_installed(script)
-        if found is None or record is None:
+        if distribution is None or record is None:
             return digest
         for row in record.rows:
             if os.path.basename(row.path) == os.path.basename(script):
-                place = os.path.join(found.root, row.path)
+                place = os.path.join(distribution.root, row.path)
                 if os.path.exists(place) and os.path.samefile(place, script):
                     return "" if self._is_as_recorded(script, digest, row) else digest
         return digest
@@ -331,10 +331,14 @@ class ToolKeys:
         if not seen.settled:
             return False
         try:
-            for path, found in seen.watched:
+            for path, identity in seen.watched:
                 state = os.stat(path)
                 # Every write sets ctime; device and inode say that it is this file. Size and mtime can't add to that.
-                if state.st_ctime_ns != found.ctime_ns or state.st_ino != found.ino or state.st_dev != found.dev:
+                if (
+                    state.st_ctime_ns != identity.ctime_ns
+                    or state.st_ino != identity.ino
+                    or state.st_dev != identity.dev
+                ):
                     return False
         except OSError:
             return False

@@ -169,7 +169,7 @@ class File:
         self._hasher.update(self._buffer)
 
 
-class Finished(NamedTuple):
+class FilesRead(NamedTuple):
     """Files after reading. key: over everything that the reader looked at."""
 
     files: tuple[OpenedFile, ...]
@@ -219,14 +219,14 @@ class Opener:
         except CheckpointError as error:
             raise main.error(f"{what}: {error}") from error
 
-    def finish(self, contents: Contents) -> Finished:
+    def finish(self, contents: Contents) -> FilesRead:
         """The files as they were read. Raises WeightsChanged where one changed meanwhile."""
         first: dict[int, int] = {}
         for tensor in contents.tensors.values():
             if tensor.file >= 0 and tensor.nbytes:
                 first[tensor.file] = min(first.get(tensor.file, tensor.offset), tensor.offset)
         found = [file.finish(first.get(file.number)) for file in self._files]
-        return Finished(
+        return FilesRead(
             tuple(
                 opened._replace(checksum=contents.checksums.get(number, ""))
                 for number, (opened, _, _) in enumerate(found)

@@ -82,6 +82,7 @@ def test_the_pipeline_is_the_reference_for_one_compile_and_two_weight_sets(weigh
     assert abs(found - cold.embed(*tokens)).max() > 0.01
 
 
+@pytest.mark.long
 def test_fewer_layers_by_the_names_that_are_there(weights, tokens):
     from pipeline import compiled
 
@@ -90,6 +91,7 @@ def test_fewer_layers_by_the_names_that_are_there(weights, tokens):
     np.testing.assert_allclose(found, reference(weights, tokens, layers=4), rtol=0, atol=1e-5)
 
 
+@pytest.mark.long
 def test_folding_a_weight_gives_the_same_numbers_and_depends_on_it_alone(weights, tokens):
     from pipeline import compiled
     from stages import SEGMENT
@@ -110,6 +112,7 @@ def test_folding_a_weight_gives_the_same_numbers_and_depends_on_it_alone(weights
     np.testing.assert_allclose(hit.embed(*tokens), reference(unread, tokens), rtol=0, atol=1e-5)
 
 
+@pytest.mark.long
 def test_padding_and_batch_do_not_change_a_sentence(weights):
     from checkpoint import tokenize
     from pipeline import compiled
@@ -119,6 +122,7 @@ def test_padding_and_batch_do_not_change_a_sentence(weights):
     np.testing.assert_allclose(wide[:2], narrow[:2], rtol=0, atol=1e-5)
 
 
+@pytest.mark.long
 def test_the_demo_goes_through(tmp_path):
     """Every step has the outcome that it must have, or the program ends with status 1."""
     environ = {name: value for name, value in os.environ.items() if not name.startswith(("CACHEC_", "JAX_"))}
@@ -130,6 +134,7 @@ def test_the_demo_goes_through(tmp_path):
     assert json.loads((tmp_path / "demo" / "sentences.json").read_text())
 
 
+@pytest.mark.long
 def test_the_demo_fails_where_a_step_does(tmp_path):
     """With the cache switched off nothing hits, so step 2 is not as it should be."""
     environ = dict(os.environ) | {"CACHEC_MODE": "off"}

@@ -167,6 +167,7 @@ def printed(text: str, through: str) -> bytes | None:
 
 @pytest.mark.parametrize("through", ["iree", "jax"])
 @pytest.mark.parametrize("seed", range(2))
+@pytest.mark.sampled
 def test_against_mlir(seed: int, through: str) -> None:
     r = random.Random(f"{through} {seed}")
     equal = other = tried = 0
@@ -193,6 +194,7 @@ def test_against_mlir(seed: int, through: str) -> None:
     assert other > 15
 
 
+@pytest.mark.sampled
 def test_against_mlir_opt(tmp_path) -> None:
     """The same, in one process for all."""
     r = random.Random(19)

@@ -255,6 +255,7 @@ def test_text_cut_at_every_length(name):
 
 
 @pytest.mark.parametrize("name", TEXTS)
+@pytest.mark.sampled
 def test_text_with_every_character_changed(name):
     data = TEXTS[name].encode()
     for at in range(len(data)):
@@ -282,6 +283,7 @@ def for_every_target(data: bytes) -> None:
 
 
 @pytest.mark.parametrize("form", ["global list", "arith digits", "tosa custom list", "generic list"])
+@pytest.mark.sampled
 def test_constants_cut_and_changed(form):
     data = FORMS[form](0).encode()
     for length in range(0, len(data), 7):
@@ -325,6 +327,7 @@ BOMBS = {
 
 
 @pytest.mark.parametrize("name", BOMBS)
+@pytest.mark.sampled
 def test_time_and_memory_grow_with_the_text(name):
     """Each is looked at in far less than the seconds, and megabytes, that anything quadratic would take."""
     data = BOMBS[name]

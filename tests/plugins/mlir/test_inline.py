@@ -70,6 +70,7 @@ def as_bytecode(text: str) -> cachec.Program:
 @pytest.mark.parametrize(
     ("of", "name"), [*((as_program, name) for name in CONSTANTS), (as_bytecode, "splat"), (as_bytecode, "list")]
 )
+@pytest.mark.sampled
 def test_iree(cache, name, of):
     import cachec_iree
 
@@ -84,6 +85,7 @@ def test_iree(cache, name, of):
 
 
 @pytest.mark.parametrize("name", CONSTANTS)
+@pytest.mark.sampled
 def test_live_modules(cache, name):
     """A stage that is given the module itself, and returns one: IREE's bindings."""
 
@@ -100,6 +102,7 @@ def test_live_modules(cache, name):
 
 
 @pytest.mark.parametrize("name", CONSTANTS)
+@pytest.mark.sampled
 def test_xla(cache, name):
     """XLA gets its weights as arguments; what stays in StableHLO is a constant."""
 
@@ -123,6 +126,7 @@ def test_xla(cache, name):
 
 @pytest.mark.parametrize("name", CONSTANTS)
 @pytest.mark.parametrize("of", [as_program, None], ids=["program", "file"])
+@pytest.mark.sampled
 def test_mlir_opt(cache, name, of, mlir_opt, tmp_path):
     """mlir-opt-19 on a program, and on a file that nothing was stripped from."""
 
@@ -158,6 +162,7 @@ func.func @main(%x: memref<4xf32>, %out: memref<4xf32>) attributes {{llvm.emit_c
 
 
 @pytest.mark.parametrize("name", CONSTANTS)
+@pytest.mark.sampled
 def test_native(cache, name):
     """mlir-opt, mlir-translate and clang, each a stage; the constant is in what each of them makes."""
     need(*MLIR_TOOLS)

@@ -266,6 +266,7 @@ def read(bindings: Bindings, text: str) -> bytes | None:
 
 
 @pytest.mark.parametrize("name", READ)
+@pytest.mark.sampled
 def test_whatever_mlir_calls_another_program_has_another_hash(texts, name):
     """Any change at random. MLIR itself is the judge: what it prints in generic notation differs, or it does not.
 

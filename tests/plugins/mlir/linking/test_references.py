@@ -38,6 +38,7 @@ def expected(seed: int) -> np.ndarray:
 
 @pytest.mark.parametrize("form", ["global list", "arith digits", "tosa custom list"])
 @pytest.mark.parametrize("inline", [False, True])
+@pytest.mark.sampled
 def test_parameters_become_bytes_again(form, inline, tmp_path):
     from cachec_iree.runtime import Linked
 

@@ -58,6 +58,7 @@ def expected(seed: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("to", PHASES)
+@pytest.mark.sampled
 def test_marks_are_found_again_behind_every_phase(to):
     marked = mark(strip(program(0).encode()).ir)
     assert sorted(marked.names.values()) == ["w1", "w2"]
@@ -69,6 +70,7 @@ def test_marks_are_found_again_behind_every_phase(to):
 
 # Not (hal, bytecode): IREE 3.13 can't read its own bytecode there, linked or not ("resource data missing").
 @pytest.mark.parametrize(("to", "form"), [("flow", "text"), ("flow", "bytecode"), ("hal", "text")])
+@pytest.mark.sampled
 def test_weights_of_a_file_go_with_the_ir_of_a_later_phase(to, form, iree_opt, tmp_path):
     """Compiled once without bytes, linked with those of two files, run."""
     marked = mark(strip(program(0).encode()).ir)

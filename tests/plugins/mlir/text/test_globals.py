@@ -112,6 +112,7 @@ def test_weights_are_taken_out_of_every_form(form, to):
 
 # Of a constant in a function, digits and a list are the same text when stripped.
 @pytest.mark.parametrize("form", [form for form in FORMS if form.startswith("global") or not form.endswith("digits")])
+@pytest.mark.sampled
 def test_iree_compiles_it_once_for_all_weights(form, tmp_path):
     """With parameters of either set it computes what the module with those weights inside does, and what numpy does."""
     from cachec_iree.runtime import Linked
