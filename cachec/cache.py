@@ -13,6 +13,7 @@ from cachec.base.distributions import Distributions
 from cachec.errors import UsageError
 from cachec.key.arguments import GlobalKeys
 from cachec.key.code.fingerprint import CodeKeys
+from cachec.key.code.ran import RanKeys
 from cachec.key.dependencies import Dependencies
 from cachec.key.request import Requests, StageOptions
 from cachec.key.tools.tools import ToolKeys
@@ -20,6 +21,7 @@ from cachec.model import Mode, Outcome
 from cachec.opened import OpenedCache
 from cachec.programs.registry import Plugins
 from cachec.stage.decorator import Stage
+from cachec.stage.observing import Observing
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -42,6 +44,7 @@ class Cache:
         lock_timeout: float | None = None,
         log: str | None = None,
         fsync: bool | None = None,
+        record: str | None = None,
     ) -> None:
         given = {
             "dir": dir,
@@ -51,6 +54,7 @@ class Cache:
             "lock_timeout": lock_timeout,
             "log": log,
             "fsync": fsync,
+            "record": record,
         }
         self.settings = config.load({key: value for key, value in given.items() if value is not None})
         opened = OpenedCache(self.settings)
@@ -59,12 +63,19 @@ class Cache:
         digests = self.store.digests
         plugins = Plugins(distributions)
         tools = ToolKeys(digests, distributions)
-        code = CodeKeys(_owner(distributions), GlobalKeys(digests, plugins).encode)
+        recorded = self.settings.record == "auto"
+        code = CodeKeys(_owner(distributions), GlobalKeys(digests, plugins).encode, recorded=recorded)
         requests = Requests(digests, code, tools, distributions, plugins)
+        base_dir = None if self.settings.base_dir is None else os.fspath(self.settings.base_dir)
+        ran = RanKeys(code, tools.metadata, (os.fspath(self.settings.dir),))
         # Digests that were learned are kept when the process ends: one that only hits writes nothing before.
         weakref.finalize(self, self.store.close)
         self._engine = opened.engine(
-            requests, plugins, Dependencies(tools, digests), lambda weights, name: weights[name].digest(digests)
+            requests,
+            plugins,
+            Dependencies(tools, digests),
+            lambda weights, name: weights[name].digest(digests),
+            Observing(ran, requests, base_dir=base_dir, on=recorded),
         )
 
     @property

@@ -25,6 +25,9 @@ KNOWN_TABLES = frozenset({"warm", "adapters"})
 #: What is printed: misses, everything, or nothing.
 LOG_LEVELS = ("miss", "all", "off")
 
+#: Whether runs record what they look at.
+RECORDING = ("auto", "off")
+
 #: Names of configuration files, the first wins in one folder, each with the table that holds the settings.
 FILES: Mapping[str, tuple[str, ...]] = {"cachec.toml": (), "pyproject.toml": ("tool", "cachec")}
 _UNITS = {"": 1, "B": 1}
@@ -42,7 +45,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     keys of two never meet. base_dir: the folder below which paths of commands count from there. log: ``miss``,
     ``all`` or ``off``: what is printed. lock_timeout: seconds to wait for another process that runs the same stage on
     the same key. stats_file: gets a copy of every log record. repro_dir: where a stage that fails leaves a reproducer;
-    None for nowhere. fsync: whether files are forced to disk before the row that names them. origins: key ->
+    None for nowhere. fsync: whether files are forced to disk before the row that names them. record: ``auto`` or
+    ``off``: whether a run records the code, files and variables that it looks at. origins: key ->
     ``default``, ``file: <path>:<line>``, ``environment: CACHEC_<KEY>`` or ``argument``.
     """
 
@@ -56,6 +60,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     stats_file: Path | None
     repro_dir: Path | None
     fsync: bool
+    record: str
     origins: Mapping[str, str]
 
 
@@ -118,6 +123,12 @@ def _log(value: object, _folder: str) -> str:
     raise _BadValueError("one of " + ", ".join(LOG_LEVELS) + _suggestion(value, LOG_LEVELS))
 
 
+def _record(value: object, _folder: str) -> str:
+    if isinstance(value, str) and value in RECORDING:
+        return value
+    raise _BadValueError("one of " + ", ".join(RECORDING) + _suggestion(value, RECORDING))
+
+
 def _seconds(value: object, _folder: str) -> float:
     accepted = "a number of seconds, 0 or more"
     if isinstance(value, bool) or not isinstance(value, int | float | str):
@@ -154,6 +165,7 @@ _PARSERS: Mapping[str, Callable[[object, str], Any]] = {
     "stats_file": _path,
     "repro_dir": _path,
     "fsync": _flag,
+    "record": _record,
 }
 
 KEYS = tuple(_PARSERS)
@@ -173,6 +185,7 @@ _DEFAULTS: Mapping[str, object] = {
     "stats_file": None,
     "repro_dir": None,
     "fsync": False,
+    "record": "auto",
 }
 
 

@@ -79,6 +79,8 @@ class Reason(enum.Enum):
     SIDE_EFFECT_FLAG = "bypass:side-effect-flag"
     VOLATILE_INPUT = "bypass:volatile-input"
     UNDESCRIBED = "bypass:undescribed-effect"
+    # Code ran that no later look could find again.
+    UNNAMED_CODE = "bypass:unnamed-code"
     # Nothing was returned.
     STAGE_RAISED = "error:stage-raised"
     REQUIRED = "error:required"
@@ -192,10 +194,12 @@ def part_label(kind: PartKind, name: str) -> str:
 class Read(msgspec.Struct, frozen=True):
     """Something that one run of a stage looked at, beyond its key.
 
-    kind: ``weight`` (where = argument path, name = weight name), ``file``, ``absent``, ``listing``, ``tool`` (where =
-    path, name = the search variables that the stage fixed), ``env`` (where = variable), ``processor`` or, of a
-    command, ``folder`` (where = ``cwd`` or ``base_dir``, whose path is in what it wrote). digest: of the content seen;
-    of nothing (``EMPTY``) where a file was absent.
+    kind: ``weight`` (where = argument path, name = weight name), ``file``, ``absent``, ``there`` (a path of which no
+    more was asked), ``listing``, ``tool`` (where = path, name = the search variables that the stage fixed), ``env``
+    (where = variable), ``processor``, of a command ``folder`` (where = ``cwd`` or ``base_dir``, whose path is in what
+    it wrote), of Python ``code`` (see ``key.code.ran``), ``module`` (where = one that was looked for in vain) and
+    ``distribution`` (where = its name, ``*`` for all). Paths of a stage's reads are kept from an anchor
+    (``base.anchors``). digest: of the content seen; of nothing (``EMPTY``) where a file was absent.
     """
 
     kind: str

@@ -12,6 +12,7 @@ from cachec.model import Digest, Fault
 from cachec.programs.registry import Plugins
 from cachec.stage.engine import Engine
 from cachec.stage.look import Looker
+from cachec.stage.observing import Observing
 from cachec.stage.run import Tools
 from cachec.store.store import Store
 from cachec.store.usage import Usage
@@ -33,10 +34,13 @@ class OpenedCache:
         plugins: Plugins,
         dependencies: Dependencies,
         digest_of: Callable[[WeightSet, str], Digest | None],
+        observing: Observing | None = None,
     ) -> Engine:
-        """The engine. requests: a ``key.request.Requests``, or what stands for one. digest_of: of a weight, by name."""
-        looker = Looker(self.store, plugins, dependencies, digest_of)
-        return Engine(self.settings, Tools(self.store, self.store.digests, requests, plugins, looker), self.events)
+        """The engine. requests: a ``key.request.Requests``, or what stands for one. digest_of: of a weight, by name.
+        observing: what becomes of observations and paths; None where commands are run, which tell what they read."""
+        looker = Looker(self.store, plugins, dependencies, digest_of, observing)
+        tools = Tools(self.store, self.store.digests, requests, plugins, looker, observing)
+        return Engine(self.settings, tools, self.events)
 
 
 def _bound(max_size: int, on_fault: Callable[[Fault, str], None]) -> Callable[[Store, Usage | None], None]:

@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import NamedTuple
 
 IN_ACCESS, IN_MODIFY, IN_ATTRIB, IN_OPEN = 0x1, 0x2, 0x4, 0x20
+IN_MOVED_TO, IN_CREATE = 0x80, 0x100
 IN_DELETE_SELF, IN_MOVE_SELF, IN_Q_OVERFLOW, IN_IGNORED = 0x400, 0x800, 0x4000, 0x8000
 
 #: Opened, read or written; or replaced by a rename (which ends or unlinks the inode), so that the path means another.
@@ -26,11 +27,16 @@ _EVENT = struct.Struct("iIII")
 _READ = 1 << 16
 
 
+#: In a folder: written, or come to be.
+WRITTEN = IN_MODIFY | IN_MOVED_TO | IN_CREATE
+
+
 class Event(NamedTuple):
-    """One event: the watch (-1 for an overflow) and the bits that happened."""
+    """One event: the watch (-1 for an overflow), the bits that happened, and in a watched folder the name there."""
 
     watch: int
     mask: int
+    name: bytes = b""
 
 
 def parse_events(data: bytes) -> Iterator[Event]:
@@ -40,10 +46,11 @@ def parse_events(data: bytes) -> Iterator[Event]:
         if at + _EVENT.size > len(data):
             raise ValueError(f"inotify event cut at byte {len(data)}, {_EVENT.size} bytes expected from {at}")
         watch, mask, _, length = _EVENT.unpack_from(data, at)
+        name = data[at + _EVENT.size : at + _EVENT.size + length].rstrip(b"\0")
         at += _EVENT.size + length
         if at > len(data):
             raise ValueError(f"inotify event cut at byte {len(data)}, name ends at {at}")
-        yield Event(watch, mask)
+        yield Event(watch, mask, name)
 
 
 class OpenWatch:
@@ -95,6 +102,44 @@ class OpenWatch:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self.close()
+
+
+class FolderWatch:
+    """Watches what is opened and written directly in folders, from construction on, by whomever.
+
+    A folder that can't be watched (gone, no watch left) is passed over: what native code opens there goes unseen.
+    """
+
+    def __init__(self, folders: Iterable[str]) -> None:
+        libc = ctypes.CDLL(None, use_errno=True)
+        self._folders: dict[int, str] = {}
+        self._fd = libc.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK)
+        self._opened: set[str] = set()
+        self._written: set[str] = set()
+        for folder in folders if self._fd >= 0 else ():
+            watch = libc.inotify_add_watch(self._fd, os.fsencode(folder), ctypes.c_uint32(IN_OPEN | WRITTEN))
+            if watch >= 0:
+                self._folders[watch] = folder
+
+    def drained(self) -> tuple[frozenset[str], frozenset[str]]:
+        """The files that were opened, and those that were written or made, so far; absolute paths."""
+        while self._fd >= 0:
+            try:
+                data = os.read(self._fd, _READ)
+            except BlockingIOError:
+                break
+            for event in parse_events(data):
+                folder = self._folders.get(event.watch)
+                if folder is not None and event.name:
+                    path = os.path.join(folder, os.fsdecode(event.name))
+                    (self._written if event.mask & WRITTEN else self._opened).add(path)
+        return frozenset(self._opened), frozenset(self._written)
+
+    def close(self) -> None:
+        """Give the watches back. May be called twice."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
 
 
 def _checked(result: int, what: str) -> int:

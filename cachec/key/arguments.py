@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from cachec.base.hashing import FileDigests, Hasher, digest_bytes, frame
 from cachec.errors import UnkeyableArgument
 from cachec.key import canonical
-from cachec.key.code.fingerprint import CodeKeys
+from cachec.key.code.fingerprint import CodeKey, CodeKeys
 from cachec.key.code.memos import Memo
 from cachec.key.words import spelled
 from cachec.model import Part, PartKind, part_label
@@ -57,25 +57,19 @@ class Payload(NamedTuple):
 class Found:
     """What turned up in the arguments of one call: weight sets, programs and large arrays (bytes) by argument path; the
     plugins whose types did; the code and stages that callables reach, functions with memos and installed distributions,
-    which the stage may reach too; manifests, and what the caller calls the weights that programs renamed
-    (``Manifest.callers``)."""
+    which the stage may reach too; paths that count by content; manifests, and what the caller calls the weights that
+    programs renamed (``Manifest.callers``)."""
 
     __slots__ = (
-        "callers",
-        "code",
-        "distributions",
-        "large",
-        "manifests",
-        "memos",
-        "plugins",
-        "programs",
-        "stages",
-        "weights",
+        *("callables", "callers", "code", "distributions", "large", "manifests", "memos", "paths", "plugins"),
+        *("programs", "stages", "weights"),
     )
 
     def __init__(self) -> None:
         self.callers: dict[str, str] = {}
         self.code: list[Part] = []
+        self.callables: list[CodeKey] = []
+        self.paths: list[str] = []
         self.weights: dict[str, WeightSet] = {}
         self.programs: dict[str, Program] = {}
         self.plugins: set[str] = set()
@@ -209,6 +203,7 @@ class _Collector:
 
     def _file(self, value: File | Dir | PurePath, path: str) -> Payload:
         place = os.fspath(value)
+        self._found.paths.append(place)
         try:
             digest = path_digest(place, self._digests)
         except OSError as error:
@@ -234,6 +229,7 @@ class _Collector:
         self._found.memos += code.memos
         self._found.distributions |= code.distributions
         self._found.code += code.parts
+        self._found.callables.append(code)
         name = f"{getattr(value, '__module__', '')}.{getattr(value, '__qualname__', type(value).__qualname__)}"
         annotation = Annotation(f"{name} {code.digest[:12]}", value=name)
         return Payload(PartKind.ARGUMENT, path, code.digest.encode(), lambda: annotation)

@@ -26,16 +26,26 @@ def _sentinel(word: str) -> str:
 
 #: A file, folder or tool is not there. No content has this digest; an empty file has ``EMPTY``.
 ABSENT = _sentinel("absent")
-#: Something is there where nothing was.
+#: Something is there where nothing was; a folder is.
 PRESENT = _sentinel("present")
+FOLDER = _sentinel("folder")
 
 
 def listing_digest(names: list[str]) -> str:
-    """The digest of a folder's names, in any order."""
+    """The digest of a folder's names, in any order; but for ``__pycache__``."""
     hasher = Hasher("listing")
     for name in sorted(names):
+        if name == "__pycache__":
+            continue  # Python's own, and made by the next import
         hasher.part("name", os.fsencode(name))
     return hasher.digest()
+
+
+def there_digest(path: str) -> str:
+    """Whether a path is there, and as what; ``ABSENT`` where it is not."""
+    if os.path.isdir(path):
+        return FOLDER
+    return PRESENT if os.path.exists(path) else ABSENT
 
 
 def search_text(fixed: Mapping[str, str]) -> str:
@@ -75,6 +85,8 @@ class Dependencies:
             return PRESENT if os.path.exists(read.where) else EMPTY  # a dangling link can't be opened
         if read.kind == "listing":
             return self.listing(read.where)
+        if read.kind == "there":
+            return there_digest(read.where)
         if read.kind == "processor":
             return processor_digest()
         if read.kind == "tool":

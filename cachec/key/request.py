@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from operator import is_
@@ -13,11 +13,12 @@ from cachec.base.distributions import Distributions
 from cachec.base.hashing import FileDigests, Hasher, digest_bytes, frame
 from cachec.errors import UsageError
 from cachec.key.arguments import ArgumentKeys, Found, Payload, path_digest
+from cachec.key.code.coverage import Coverage
 from cachec.key.code.fingerprint import CodeKey, CodeKeys
-from cachec.key.tools.environment import environment_parts
+from cachec.key.tools.environment import environment_parts, variable_digest
 from cachec.key.tools.platform import platform_part
 from cachec.key.tools.tools import ToolKeys
-from cachec.model import Part, PartKind, part_label
+from cachec.model import Part, PartKind, Read, part_label
 from cachec.programs.plugin import Plugin
 from cachec.programs.registry import Plugins
 
@@ -71,9 +72,10 @@ class _Parts(NamedTuple):
 class Request:
     """The key of one call, and what was found in its arguments."""
 
-    __slots__ = ("_parts", "_payloads", "digest", "found")
+    __slots__ = ("_parts", "_payloads", "digest", "found", "stage")
 
-    def __init__(self, parts: _Parts, payloads: Sequence[Payload], found: Found) -> None:
+    def __init__(self, stage: StageLike, parts: _Parts, payloads: Sequence[Payload], found: Found) -> None:
+        self.stage = stage
         self.digest = digest_bytes(b"".join((_DOMAIN, parts.prefix, *(payload.framed() for payload in payloads))))
         self.found = found
         self._parts = parts
@@ -111,7 +113,43 @@ class Requests:
             arguments = {name: value for name, value in arguments.items() if name not in options.ignore}
         found = Found()
         payloads = self._arguments.payloads(arguments, per_rank=options.per_rank, found=found)
-        return Request(self._stage_parts(stage, found, fresh=fresh), payloads, found)
+        return Request(stage, self._stage_parts(stage, found, fresh=fresh), payloads, found)
+
+    def is_project(self, path: str) -> bool:
+        """Whether a file, by the name that its code has, is the project's."""
+        return self._code.is_project(path)
+
+    def coverage(self, request: Request) -> Coverage:
+        """What the key of a request holds of code."""
+        coverage = Coverage()
+        coverage.distributions |= request.found.distributions
+        pending: list[Any] = [request.stage, *request.found.stages]
+        for each in pending:
+            code = self.code_of(each)
+            coverage.stages.append(each)
+            coverage.add(code)
+            coverage.distributions.update(tool for tool in each.options.tools if isinstance(tool, str))
+            pending += [stage for stage in code.stages if not any(stage is one for one in pending)]
+        for code in request.found.callables:
+            coverage.add(code)
+        return coverage
+
+    def stage_reads(self, stage: StageLike) -> Iterator[Read]:
+        """What the key of a stage holds beside its code, as reads of another that called it."""
+        options = stage.options
+        for name in sorted(self.code_of(stage).distributions):
+            yield Read("distribution", name, "", self._tools.metadata(name))
+        for tool in options.tools:
+            if isinstance(tool, str) and self._distributions.find(tool) is not None:
+                yield Read("distribution", tool, "", self._tools.metadata(tool))
+            else:
+                yield Read("tool", os.fspath(tool), "", self._tools.executable(tool).digest)
+        for name in options.env:
+            yield Read("env", name, "", variable_digest(name, os.environ))
+        for item in options.depends:
+            if isinstance(item, str | os.PathLike):
+                for path in _files_in(os.path.abspath(item)):
+                    yield Read("file", path, "", self._digests.of_path(path))
 
     def stale_memos(self, request: Request) -> list[str]:
         """The names of functions with a memo that may answer for code which has changed since it was filled."""
@@ -197,6 +235,13 @@ class Requests:
         speaking = {plugin.name: plugin for plugin in self._plugins.for_distributions(found.distributions)}
         speaking.update((name, self._plugins.named(name)) for name in found.plugins)
         return tuple(speaking[name] for name in sorted(speaking))
+
+
+def _files_in(place: str) -> Iterator[str]:
+    if not os.path.isdir(place):
+        yield place
+    for folder, _, names in os.walk(place):
+        yield from (os.path.join(folder, name) for name in names)
 
 
 def _same(old: Sequence[Part], new: Sequence[Part]) -> bool:

@@ -64,7 +64,6 @@ class CommandStage:
 
     mode = None
     lock_timeout = None
-    audited = False  # what the launcher itself opens and starts says nothing
 
     def __init__(self, command: Command, body: Callable[..., Any]) -> None:
         self.options = StageOptions(name=command.stage, ignore=frozenset(_PARAMETERS))

@@ -27,8 +27,6 @@ class Stage(Generic[P, R]):
     """
 
     __cachec_stage__ = True
-    #: Whether what a run opens and starts is held against what it recorded, in mode ``verify``.
-    audited = True
 
     def __init__(
         self,

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from cachec.base import oversight
 from cachec.config import Settings
@@ -21,9 +20,6 @@ from cachec.stage.look import Look
 from cachec.stage.run import Finished, Run, Tools
 from cachec.store.index import only_looking
 from cachec.store.locks import KeyLock
-
-if TYPE_CHECKING:
-    from cachec.stage.verify import Audit
 
 T = TypeVar("T")
 
@@ -100,10 +96,10 @@ class Call:
             reason, detail = self.explain(look)
             return self.described(reason, detail=detail)
 
-    def run(self) -> Run:
+    def run(self, *, watched: bool = False) -> Run:
         """A run of the stage, not started. One that can't be guarded is counted, and raises its UsageError."""
         try:
-            return Run(self.engine.tools, self.stage, self.keyed, self.arguments)
+            return Run(self.engine.tools, self.stage, self.keyed, self.arguments, watched=watched)
         except UsageError as error:
             self.outcome(Reason.USAGE, detail=str(error))
             raise
@@ -242,24 +238,24 @@ class Engine:
 
     async def _verify(self, call: Call, look: Look) -> Answer:
         """Run although there is a hit, and hold the two results against each other; the fresh one is returned."""
-        from cachec.stage.verify import Audit, difference  # in this mode only
+        from cachec.stage.verify import difference, undeclared  # in this mode only
 
-        run = call.run()
-        audit = Audit(call.stage.options.name)
+        run = call.run(watched=True)
 
         def compared(result: Any) -> tuple[str | None, str, Finished]:
             differs = difference(run, self.tools, call.stage.options, result, look)
-            undeclared = audit.undeclared(run.recorder.reads()) if call.stage.audited else ""
-            return differs, undeclared, run.finish(result, store=False)
+            net, recorded = run.recorder.net, self.settings.record == "auto"
+            unsaid = "" if net is None else undeclared(net.observed, run.recorder.reads(), recorded=recorded)
+            return differs, unsaid, run.finish(result, store=False)
 
-        differs, undeclared, finished = await _executed(call, run, compared, audit)
+        differs, unsaid, finished = await _executed(call, run, compared)
         if differs is None:
-            return Answer(finished.value, call.outcome(Reason.VERIFIED, detail=undeclared))
+            return Answer(finished.value, call.outcome(Reason.VERIFIED, detail=unsaid))
         try:
             self.tools.store.quarantine(call.keyed.digest, differs)
         except StoreFault as fault:
             call.note(fault)
-        detail = f"{differs}; {undeclared}" if undeclared else differs
+        detail = f"{differs}; {unsaid}" if unsaid else differs
         return Answer(finished.value, call.outcome(Reason.VERIFY_DIFFERS, detail=detail))
 
     async def _lock(self, call: Call) -> KeyLock | None:
@@ -306,11 +302,11 @@ async def _result(call: Call, arguments: Mapping[str, Any], bracket: Bracket) ->
     return await bracket.steps(result) if call.asynchronous else result
 
 
-async def _executed(call: Call, run: Run, then: Callable[[Any], T], audit: Audit | None = None) -> T:
+async def _executed(call: Call, run: Run, then: Callable[[Any], T]) -> T:
     """Run the stage, and give what ``then`` makes of its result. What either raises is counted and raised."""
     token = _computing.set(_computing.get() | {call.keyed.digest})
     try:
-        with recording(run.recorder), audit or nullcontext():
+        with recording(run.recorder):
             result = await _result(call, run.arguments, run.bracket)
     except BaseException as error:
         _raised(call, run, call.stopped or error)

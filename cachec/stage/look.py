@@ -13,6 +13,7 @@ from cachec.key.request import Request
 from cachec.model import Digest, Entry, Fault, Part, Read, Reason, Trace, artifacts
 from cachec.programs.registry import Plugins
 from cachec.stage import folding
+from cachec.stage.observing import Observing
 from cachec.store.store import Store
 from cachec.weights import WeightSet
 
@@ -27,6 +28,14 @@ _MISS_OF_FAULT = {
     Fault.ROW_REFUSED: Reason.ROW_CORRUPT,
     Fault.ROW_VERSION: Reason.ROW_VERSION,
     Fault.ROW_FOREIGN: Reason.ROW_FOREIGN,
+}
+
+
+_CHANGED = {
+    "weight": Reason.WEIGHT_CONTENT_CHANGED,
+    "code": Reason.CODE_CHANGED,
+    "distribution": Reason.TOOL_CHANGED,
+    "env": Reason.ENVIRONMENT_CHANGED,
 }
 
 
@@ -50,11 +59,13 @@ class Looker:
         plugins: Plugins,
         dependencies: Dependencies,
         digest_of: Callable[[WeightSet, str], Digest | None],
+        observing: Observing | None = None,
     ) -> None:
         self._store = store
         self._plugins = plugins
         self._dependencies = dependencies
         self._digest_of = digest_of
+        self._observing = observing
 
     def look(self, request: Request, *, decode: bool = True) -> Look:
         """A hit with its value, or the reason of the miss as far as the entry alone tells it.
@@ -76,7 +87,7 @@ class Looker:
             for read in trace.reads:
                 place = (read.kind, read.where, read.name)
                 if place not in seen:
-                    seen[place] = self.present(read, weights)
+                    seen[place] = self.present(self.resolved(read, request), weights)
                 if seen[place] != read.digest:
                     changed = changed or read
                     break
@@ -87,11 +98,11 @@ class Looker:
                 else:
                     for ref in artifacts(trace.value):
                         self._store.objects.check(ref)
-                _tell_outer(trace)
+                self._tell_outer(trace, request)
                 return look
         if changed is None:
             return Look(Reason.ENTRY_GONE, detail="the entry holds no trace")
-        reason = Reason.WEIGHT_CONTENT_CHANGED if changed.kind == "weight" else Reason.DEPENDENCY_CHANGED
+        reason = _CHANGED.get(changed.kind, Reason.DEPENDENCY_CHANGED)
         return Look(reason, detail=_read_in_words(changed))
 
     def decode(self, request: Request, trace: Trace) -> Any:
@@ -109,9 +120,29 @@ class Looker:
     def present(self, read: Read, weights: dict[str, WeightSet]) -> Digest | None:
         """The digest of what a trace read, as it is now; None where it is no longer there."""
         if read.kind != "weight":
+            if self._observing is not None:
+                return self._observing.present(read, self._dependencies)
             return self._dependencies.present(read)
         held = weights.get(read.where)
         return self._digest_of(held, read.name) if held is not None and read.name in held else None
+
+    def resolved(self, read: Read, request: Request) -> Read:
+        """A read of a trace with the path that it stands for here."""
+        return read if self._observing is None else self._observing.resolved(read, request)
+
+    def kept(self, reads: tuple[Read, ...], request: Request) -> tuple[Read, ...]:
+        """Reads as a trace keeps them: paths from anchors, so that they mean the same place on another machine."""
+        if self._observing is None:
+            return reads
+        return tuple(self._observing.kept(read, request) for read in reads)
+
+    def _tell_outer(self, trace: Trace, request: Request) -> None:
+        outer = recording.current()
+        if outer is not None:
+            outer.nested(request.stage)
+            for read in trace.reads:
+                if read.kind != "weight":  # the handles of the outer stage have recorded those themselves
+                    outer.seen(self.resolved(read, request))
 
     def explain(self, request: Request, stage: str, look: Look) -> tuple[Reason, str]:
         """Why ``look`` missed: for a key never seen, the first part that differs from the nearest entry's."""
@@ -164,20 +195,21 @@ class Looker:
         return self._store.content(digest)
 
 
-def _tell_outer(trace: Trace) -> None:
-    outer = recording.current()
-    if outer is not None:
-        for read in trace.reads:
-            if read.kind != "weight":  # the handles of the outer stage have recorded those themselves
-                outer.seen(read)
-
-
 def _read_in_words(read: Read) -> str:
     if read.kind == "weight":
         return f"weight {read.name!r} of {read.where} has other bytes"
+    if read.kind == "code":
+        module, _, name = read.name.partition(":")
+        what = f"{module}.{name}" if name else f"module {module}"
+        return f"{what} changed (it ran, though no name leads to it)"
+    if read.kind == "module":
+        return f"module {read.where} is there now"
+    if read.kind == "distribution":
+        return f"distribution {read.where} changed (its code ran)"
     verb = {
         "file": "has other content",
         "absent": "is there now",
+        "there": "is gone, or something else",
         "listing": "lists other names",
         "tool": "is another build",
         "env": "has another value",

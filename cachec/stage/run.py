@@ -13,13 +13,14 @@ from cachec import codecs, recording
 from cachec.base.hashing import FileDigests
 from cachec.errors import LinkError, StoreFault, UnkeyableArgument, UsageError
 from cachec.key.request import Request, Requests, StageLike
-from cachec.model import ArtifactRef, Fault, KeyDescription, Reason, Trace
+from cachec.model import ArtifactRef, Fault, KeyDescription, Read, Reason, Trace
 from cachec.programs.registry import Plugins
 from cachec.recording import Recorder
 from cachec.stage import folding
 from cachec.stage.bracket import Bracket
 from cachec.stage.guard import bare, callers_weights, replace_weights, returned
 from cachec.stage.look import Looker
+from cachec.stage.observing import Observing
 from cachec.store.store import Store
 from cachec.weights import WeightSet
 
@@ -48,6 +49,7 @@ class Tools:
     requests: Requests
     plugins: Plugins
     looker: Looker
+    observing: Observing | None = None
 
 
 class Run:
@@ -56,13 +58,26 @@ class Run:
     Use ``arguments`` inside ``recording.recording(run.recorder)`` and ``bracket``, then ``finish`` or ``abandon``.
     """
 
-    def __init__(self, tools: Tools, stage: StageLike, request: Request, arguments: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        tools: Tools,
+        stage: StageLike,
+        request: Request,
+        arguments: Mapping[str, Any],
+        *,
+        watched: bool = False,
+    ) -> None:
+        """watched: observe the run even where nothing of it is recorded."""
         self._tools = tools
         self._stage = stage
         self._request = request
         self._given = arguments
         self._guarded: dict[str, WeightSet] = {}
-        self.recorder = Recorder(stage.options.name, recording.current(), tools.digests)
+        outer = recording.current()
+        if outer is not None:
+            outer.nested(stage)
+        net = tools.observing.net(request, always=watched) if tools.observing is not None else None
+        self.recorder = Recorder(stage.options.name, outer, tools.digests, net)
         ignored = stage.options.ignore
         self.arguments = {
             name: value if name in ignored else replace_weights(value, name, self._guard)
@@ -73,6 +88,7 @@ class Run:
         unguarded = request.found.weights.keys() ^ self._guarded.keys()
         if unguarded:
             raise _unguardable(min(unguarded))
+        self._seen: frozenset[Read] = frozenset()
         self._stale = tools.requests.stale_memos(request)
         self.bracket = Bracket([plugin.running(request.digest) for plugin in tools.requests.speaking(request)])
         self._started = time.perf_counter()
@@ -99,6 +115,8 @@ class Run:
         try:
             # Encoded first: weights that the stage derived are made now, and what they read counts too.
             node = self._encoded(finished) if store else None
+            if store and self._tools.observing is not None:
+                self._seen = self._tools.observing.collect(self._request, self.recorder)
             kept_out = self.recorder.kept_out()
             if self._stale:
                 finished.kept_out, finished.changed = Reason.STALE_MEMO, _stale(self._stale)
@@ -142,7 +160,7 @@ class Run:
         try:
             recipe, kept = self._told()
             trace = Trace(
-                reads=self.recorder.reads(),
+                reads=self._tools.looker.kept(self.recorder.reads(), self._request),
                 value=node,
                 seconds=finished.seconds,
                 created=time.time(),
@@ -199,7 +217,7 @@ class Run:
             if replaced is not None:
                 return f"{where}: {replaced} was replaced or written to"
         for read in self.recorder.reads():
-            if self._tools.looker.present(read, weights) != read.digest:
+            if read not in self._seen and self._tools.looker.present(read, weights) != read.digest:
                 return f"{read.kind} {read.name or read.where} has other content now"
         try:
             again = self._tools.requests.request(self._stage, self._given, fresh=True)
@@ -214,6 +232,8 @@ class Run:
     def _close(self) -> None:
         for guarded in self._guarded.values():
             guarded.close_guard()
+        if self.recorder.net is not None and self.recorder.net.beside is not None:
+            self.recorder.net.beside.close()
 
 
 def _stale(names: list[str]) -> str:

@@ -7,9 +7,7 @@ import sys
 import sysconfig
 import tempfile
 from collections.abc import Sequence
-from contextvars import ContextVar, Token
 from functools import lru_cache
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from cachec.errors import StoreFault
@@ -17,6 +15,7 @@ from cachec.key.request import StageOptions
 from cachec.model import Read
 from cachec.programs.artifact import Dir, File
 from cachec.programs.program import Program
+from cachec.recording.observed import Observed
 
 if TYPE_CHECKING:
     from cachec.stage.look import Look
@@ -25,47 +24,21 @@ if TYPE_CHECKING:
 #: How many undeclared things one outcome spells out.
 _SHOWN = 5
 
-_current: ContextVar[Audit | None] = ContextVar("cachec_audit", default=None)
 
+def undeclared(observed: Observed, reads: Sequence[Read], *, recorded: bool) -> str:
+    """What a run did that neither its key nor its trace covers, in words; empty where that is nothing.
 
-class Audit:
-    """What one run opened and started, as ``sys.addaudithook`` (PEP 578) tells."""
-
-    def __init__(self, stage: str) -> None:
-        self.stage = stage
-        self._opened: dict[str, None] = {}
-        self._started: dict[str, None] = {}
-        self._token: Token[Audit | None]
-
-    def __enter__(self) -> Audit:
-        """Send the audit events of this context here until the body ends."""
-        _install_hook()
-        self._token = _current.set(self)
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        _current.reset(self._token)
-
-    def note(self, event: str, args: Sequence[Any]) -> None:
-        """One audit event; called by the hook, for events of this context only."""
-        if event == "open" and isinstance(args[0], str | bytes):
-            flags = args[2] if len(args) > 2 and isinstance(args[2], int) else 0
-            if not flags & (os.O_WRONLY | os.O_RDWR):
-                self._opened[os.path.realpath(os.fsdecode(args[0]))] = None
-        elif event in {"subprocess.Popen", "os.posix_spawn", "os.exec", "os.system"}:
-            self._started[os.fsdecode(args[0]) if isinstance(args[0], str | bytes) else str(args[0])] = None
-
-    def undeclared(self, reads: Sequence[Read]) -> str:
-        """The files read and the commands run that neither the key nor the trace covers, in words; empty for none."""
-        known = {os.path.realpath(read.where) for read in reads if read.kind in {"file", "absent", "tool"}}
-        opened = [path for path in self._opened if path not in known and not _covered(path)]
-        started = [] if any(read.kind == "tool" for read in reads) else list(self._started)
-        words = []
-        if opened:
-            words.append(f"opened without cachec.depends: {_listed(opened)}")
-        if started:
-            words.append(f"started without cachec.run: {_listed(started)}")
-        return "; ".join(words)
+    recorded: whether the files that it opened are reads of its trace.
+    """
+    known = {os.path.realpath(read.where) for read in reads if read.kind in {"file", "absent", "tool"}}
+    opened = () if recorded else map(os.path.realpath, observed.opened)
+    found = {
+        "opened without cachec.depends": [path for path in opened if path not in known and not _covered(path)],
+        "started without cachec.run": [*observed.started],
+        "not to be read again alike": [*observed.unrepeatable],
+        "copied": ["the whole environment"] if observed.copied and not observed.started else [],
+    }
+    return "; ".join(f"{did}: {_listed(names)}" for did, names in found.items() if names)
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -83,18 +56,6 @@ def _covered_roots() -> tuple[str, ...]:
     roots = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
     roots |= {tempfile.gettempdir(), "/proc", "/sys", "/dev", sys.prefix, sys.base_prefix}
     return tuple(os.path.realpath(root).rstrip("/") + "/" for root in sorted(roots))
-
-
-@lru_cache(maxsize=1)
-def _install_hook() -> None:
-    """Audit hooks can't be removed, so there is one a process, installed when ``verify`` is first used."""
-
-    def hook(event: str, args: tuple[Any, ...]) -> None:
-        audit = _current.get()
-        if audit is not None:
-            audit.note(event, args)
-
-    sys.addaudithook(hook)
 
 
 def difference(run: Run, tools: Tools, options: StageOptions, fresh: Any, look: Look) -> str | None:

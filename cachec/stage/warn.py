@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from cachec.base.distributions import OWN_FOLDER
@@ -25,6 +25,14 @@ def warn_on_miss(options: StageOptions, arguments: Mapping[str, Any], found: Fou
             f"stage {options.name}: argument {name}={arguments[name]!r} names a file but is a str, so it is "
             "keyed by its text; pass pathlib.Path or cachec.File to key it by content"
         )
+
+
+def warn_unrepeatable(stage: str, seen: Collection[str]) -> None:
+    """Warn of what a run looked at and no later look can see alike."""
+    _warn(
+        f"stage {stage}: its run looked at {', '.join(sorted(seen)[:3])}, which can't be read again alike, so a hit "
+        "takes no notice of it; pass what it gives as an argument"
+    )
 
 
 def _warn(message: str) -> None:

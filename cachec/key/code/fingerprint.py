@@ -8,16 +8,19 @@ imported inside functions are read from source and never imported (``static``).
 
 from __future__ import annotations
 
+import os
+import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
-from types import FunctionType, MappingProxyType, MethodType
+from types import CodeType, FunctionType, MappingProxyType, MethodType
 from typing import Any, NamedTuple
 
 from cachec.base.hashing import Hasher
-from cachec.key.code.graph import Graph
+from cachec.key.code.graph import Graph, module_name
 from cachec.key.code.live import Walk
 from cachec.key.code.memos import Memo, Memos
-from cachec.key.code.modules import Locator, Sources
+from cachec.key.code.modules import Locator, Origin, Source, Sources, TextVersion
+from cachec.key.code.static import Static
 from cachec.key.code.syntax import FORMAT
 from cachec.key.code.units import Units
 from cachec.key.code.watch import Watch
@@ -34,7 +37,7 @@ class CodeKey:
     functions that keep results and are reached. digest: 64 hexadecimal characters over all parts.
     """
 
-    __slots__ = ("_covered", "digest", "distributions", "memos", "parts", "stages")
+    __slots__ = ("codes", "digest", "distributions", "lines", "memos", "parts", "stages")
 
     def __init__(
         self,
@@ -42,28 +45,19 @@ class CodeKey:
         distributions: frozenset[str],
         stages: tuple[object, ...],
         memos: tuple[Memo, ...] = (),
-        covered: Mapping[str, Set[str]] = MappingProxyType({}),
+        lines: Mapping[TextVersion, Sequence[tuple[int, int]]] = MappingProxyType({}),
+        codes: Set[tuple[str, CodeType]] = frozenset(),
     ) -> None:
         self.parts = parts
+        self.lines = lines
+        self.codes = codes
         self.distributions = distributions
         self.stages = stages
         self.memos = memos
-        self._covered = covered
         hasher = Hasher("code key")
         for part in parts:
             hasher.part(part.name, part.digest.encode())
         self.digest = hasher.digest()
-
-    def covers(self, path: str, qualname: str) -> bool:
-        """Whether the code of this qualified name (``co_qualname``) in this source file is in the key: by itself, in a
-        function or class around it, or with its whole module. The body of a module, ``<module>``, is there as soon as
-        the module is reached: with what it does to others, and with the statements whose names are used."""
-        names = self._covered.get(path, frozenset())
-        while qualname:
-            if qualname in names:
-                return True
-            qualname = qualname.rpartition(".")[0]
-        return "" in names
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, CodeKey):
@@ -87,11 +81,19 @@ class CodeKeys:
     """Makes code keys, and remembers each as long as what it was made from is as it was. Safe among threads.
 
     owner: the distribution that lists a file in its RECORD, None for a file of the project. encode_value: canonical
-    bytes of a plain value (value, path), raising UnkeyableArgument for what has none.
+    bytes of a plain value (value, path), raising UnkeyableArgument for what has none. recorded: whether runs record
+    the code that ran, so that code which no name leads to need not be refused.
     """
 
-    def __init__(self, owner: Callable[[str], str | None], encode_value: Callable[[object, str], bytes]) -> None:
+    def __init__(
+        self,
+        owner: Callable[[str], str | None],
+        encode_value: Callable[[object, str], bytes],
+        *,
+        recorded: bool = False,
+    ) -> None:
         self._encode_value = encode_value
+        self._recorded = recorded
         self._locator = Locator(owner)
         self._sources = Sources()
         self._units = Units(self._sources, self._locator)
@@ -127,7 +129,7 @@ class CodeKeys:
 
     def _compute(self, held: tuple[object, ...], *, has_version: bool) -> _Known:
         fn, bound, *depends = held
-        graph = Graph(tolerant=has_version or bool(depends))
+        graph = Graph(tolerant=has_version or bool(depends), recorded=self._recorded)
         self._locator.refresh()
         walk = Walk(graph, self._locator, self._sources, self._units, self._encode_value)
         if getattr(fn, "__cachec_stage__", False) is True:
@@ -143,8 +145,7 @@ class CodeKeys:
             graph.part(graph.label(object(), f"{_name(fn)}.<root>")[0], root, "")
         graph.watch.seal()
         memos = tuple(self._memo(each) for each in graph.memos.values() if id(each) not in self._asking)
-        key = CodeKey(graph.parts(), frozenset(graph.distributions), tuple(graph.stages), memos, graph.covered)
-        return _Known(key, graph.watch, held)
+        return _Known(_key(graph, memos), graph.watch, held)
 
     def _memo(self, function: Any) -> Memo:
         """What a memo that is reached is keyed by on its own; memos inside of it are looked at by themselves."""
@@ -159,6 +160,95 @@ class CodeKeys:
     def stale(self, memos: Iterable[Memo]) -> list[str]:
         """The names of functions that may keep results of code, or with values, that have changed since."""
         return self._memos.stale(memos)
+
+    # --- what was seen to run
+
+    def is_project(self, path: str) -> bool:
+        """Whether a file, by the name that its code has, is the project's; also where that can't be told."""
+        try:
+            return self._locator.of_file(path)[0] == "project"
+        except OSError:  # a relative name, and the current folder is gone
+            return True
+
+    def source(self, path: str) -> Source | None:
+        """The source of a file as it is now, also of one that was typed in; None where there is none."""
+        return self._sources.load(path)
+
+    def origin(self, name: str) -> Origin:
+        """Where ``import name`` would find the module now."""
+        return self._locator.look(name)
+
+    def in_text(self, path: str, module: str, name: str) -> tuple[CodeKey, bool] | None:
+        """The key of a module-level name (the whole module where empty) by its source alone, nothing imported.
+
+        Also whether something of it is imported already, and not as its text says. None where the file has no source,
+        or no such name.
+        """
+        key = self._in_text(path, module, name, text_only=True)
+        held = self._in_text(path, module, name, text_only=False)
+        return None if key is None or held is None else (key, key.digest != held.digest)
+
+    def _in_text(self, path: str, module: str, name: str, *, text_only: bool) -> CodeKey | None:
+        asked = ("text", path, module, name, text_only)
+        known = self._known.get(asked)
+        if known is None or not known.watch.holds():
+            with self._lock:
+                made = self._compute_text(path, module, name, text_only=text_only)
+                if made is None:
+                    return None
+                known = self._known[asked] = made
+        return known.key
+
+    def _compute_text(self, path: str, module: str, name: str, *, text_only: bool) -> _Known | None:
+        graph = Graph(tolerant=True)
+        self._locator.refresh()
+        package = module if os.path.basename(path) == "__init__.py" else module.rpartition(".")[0]
+        unit = self._units.at(module, path, package)
+        if unit is None or (name and name not in unit.source.bindings):
+            return None
+        static = Static(graph, self._locator, self._sources, self._units, _Altered(graph), text_only=text_only)
+        if name:
+            static.name(unit, name, None)
+        else:
+            static.whole(unit)
+        graph.run()
+        graph.watch.file(path)
+        if not text_only:
+            graph.watch.name(sys.modules, module)
+        graph.watch.seal()
+        return _Known(_key(graph), graph.watch, ())
+
+    def in_process(self, module: str, name: str) -> CodeKey | None:
+        """The key of what a module of this process holds under a name, of the whole module where that is empty; None
+        where there is none."""
+        found = sys.modules.get(module)
+        main = sys.modules.get("__main__")
+        if main is not None and module_name(vars(main)) == module:
+            found = main
+        if found is None or (name and name not in vars(found)):
+            return None
+        return self.of(vars(found)[name] if name else found, has_version=True)  # type: ignore[arg-type]
+
+
+class _Altered:
+    """Hears of what is not as its source says, in place of a walk over live objects: it makes another key."""
+
+    def __init__(self, graph: Graph) -> None:
+        self._graph = graph
+
+    def as_imported(self, value: object, name: str, made: bytes = b"") -> None:
+        """A value that its source does not tell."""
+        label, first = self._graph.label(("altered", name), f"{name} (as imported)")
+        if first:
+            self._graph.part(label, Hasher("altered"), "differs from its source file")
+
+    def refuse_weights(self, value: object, name: str) -> None:
+        """A weight set here is no argument of anything, and its handles record for themselves."""
+
+
+def _key(graph: Graph, memos: tuple[Memo, ...] = ()) -> CodeKey:
+    stages, distributions = tuple(graph.stages), frozenset(graph.distributions)
+    return CodeKey(graph.parts(), distributions, stages, memos, graph.lines, frozenset(graph.codes))
 
 
 def _name(fn: object) -> str:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import ast
 import os
+import sys
 from collections import deque
 from collections.abc import Callable
+from types import CodeType
 from typing import Any
 
 from cachec.base.hashing import Hasher, digest_bytes
 from cachec.errors import CachecError, UnresolvedCode
+from cachec.key.code.modules import Source, TextVersion
+from cachec.key.code.scopes import Uses
 from cachec.key.code.watch import Watch
 from cachec.model import Part, PartKind
 
@@ -40,14 +45,17 @@ class Graph:
     helper changes its own part alone, and the parts together still tell any two graphs apart.
     """
 
-    def __init__(self, *, tolerant: bool) -> None:
+    def __init__(self, *, tolerant: bool, recorded: bool = False) -> None:
+        """tolerant: what can't be followed is accounted for by the stage. recorded: runs record the code that ran."""
+        #: What is in the key: by a file's text the lines of its statements, and code whose source is another by now.
+        self.lines: dict[TextVersion, list[tuple[int, int]]] = {}
+        self.codes: set[tuple[str, CodeType]] = set()
         self.watch = Watch()
         self.distributions: set[str] = set()
         self.stages: list[object] = []
         self.memos: dict[int, Any] = {}
-        #: By source file, the qualified names of what is in the key; empty for the whole file.
-        self.covered: dict[str, set[str]] = {}
         self._tolerant = tolerant
+        self._recorded = recorded
         self._parts: dict[str, Part] = {}
         self._labels: dict[object, str] = {}
         self._held: list[object] = []
@@ -88,6 +96,15 @@ class Graph:
             raise AssertionError(f"two parts named {label}")
         self._parts[label] = Part(PartKind.CODE, label, hasher.digest(), detail, value=value)
 
+    def covers(self, source: Source, node: ast.AST | None = None) -> None:
+        """Note that a statement, lambda or module of this text is in the key with all that it says; None for what
+        importing the module does to others."""
+        spans = self.lines.setdefault(source.version, [])
+        if isinstance(node, ast.Module):
+            spans.append((0, sys.maxsize))
+        elif node is not None:
+            spans.append(span(node))
+
     def later(self, work: Callable[[], None], *, lenient: bool) -> None:
         """Look at something after everything that was found before it; lenient work after all that is strict."""
         (self._lenient if lenient else self._strict).append(work)
@@ -108,10 +125,6 @@ class Graph:
                     work(lenient)
 
             self.later(once, lenient=lenient)
-
-    def cover(self, path: str, qualname: str) -> None:
-        """Note that the key has this function or class of a source file, and all inside of it."""
-        self.covered.setdefault(path, set()).add(qualname)
 
     def mentions(self, syntax: bytes) -> None:
         """Note what code with this normalised syntax, reached just now, asks of other code (``when``)."""
@@ -145,6 +158,11 @@ class Graph:
         while self._strict or self._lenient or self._last:
             (self._strict or self._lenient or self._last).popleft()()
 
+    def computed(self, what: str, uses: Uses) -> None:
+        """Report code whose name is known only when it runs: it is recorded then, or else can't be fingerprinted."""
+        for why in (uses.hidden if self._recorded else uses.computed)[:1]:
+            self.unresolved(what, why)
+
     def unresolved(self, what: str, why: str, cause: CachecError | None = None) -> str:
         """Report code that can't be fingerprinted, unless the stage declared how it is accounted for."""
         if self._tolerant:
@@ -154,6 +172,12 @@ class Graph:
     def parts(self) -> tuple[Part, ...]:
         """All parts, by name."""
         return tuple(self._parts[name] for name in sorted(self._parts))
+
+
+def span(node: ast.AST) -> tuple[int, int]:
+    """The first and last line of a statement or lambda, its decorators among them."""
+    first = min([node.lineno, *(each.lineno for each in getattr(node, "decorator_list", ()))])  # type: ignore[attr-defined]
+    return first, node.end_lineno  # type: ignore[attr-defined]
 
 
 def module_name(namespace: dict[str, Any]) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 
 from cachec.base.hashing import Hasher
 from cachec.key.code import classes
-from cachec.key.code.codeobjects import code_digest, code_uses, code_words
+from cachec.key.code.codeobjects import code_digest, code_uses, code_words, nested
 from cachec.key.code.executed import executed
 from cachec.key.code.graph import Graph, file_part, module_name, package_name
 from cachec.key.code.modules import Locator, Sources
@@ -178,10 +178,10 @@ class Walk:
         node = source.match(code) if source is not None else None
         package = package_name(namespace)
         unit = self._units.at(module_name(namespace), code.co_filename, package) if source is not None else None
-        graph.cover(code.co_filename, code.co_qualname)
         if source is not None and node is not None:
             hasher.part("syntax", source.syntax(node))
             graph.mentions(source.syntax(node))
+            graph.covers(source, node)
             uses = source.function_uses(node)
             detail = f"{os.path.basename(code.co_filename)}:{node.lineno}"
             if "<locals>" not in function.__qualname__:
@@ -190,6 +190,7 @@ class Walk:
                     hasher.part(f"decorator {'.'.join(chain)}", said.encode())
         else:
             hasher.part("code", code_digest(code).encode())
+            graph.codes.update((code.co_filename, each) for each in nested(code))
             graph.mentions(" ".join(f"s{len(each)}:{each}" for each in code_words(code)).encode())
             uses = code_uses(code)
             detail = f"{os.path.basename(code.co_filename)}, " + (
@@ -197,8 +198,8 @@ class Walk:
             )
         inner = [] if node is None else docstrings(node)
         graph.aside("documentation", label, lambda: _text([function.__doc__, inner]))
-        if uses.computed and not lenient:
-            graph.unresolved(label, uses.computed[0])
+        if not lenient:
+            graph.computed(label, uses)
         for chain in uses.refs:
             hasher.part(f"name {'.'.join(chain)}", self.resolve(function, chain, label, lenient=lenient).encode())
         self._static.follow(uses, package, label, lenient=lenient)
@@ -419,7 +420,7 @@ class Walk:
         source = unit.source
         hasher.part("syntax", source.syntax(source.tree))
         graph.mentions(source.syntax(source.tree))
-        graph.cover(source.path, "")
+        graph.covers(source, source.tree)
         graph.aside("documentation", label, lambda: _text(docstrings(source.tree)))
         uses = source.uses(source.tree)
 
@@ -529,7 +530,7 @@ class Walk:
             }
             body = unit.source.class_syntax(node, apart)
             hasher.part("syntax", body)
-            graph.cover(unit.source.path, cls.__qualname__)
+            graph.covers(unit.source, node)
             graph.mentions(body)
             # All that the body runs: fields, tables, wrappers, of which not everything shows in what they made.
             for chain in unit.source.class_uses(node).refs:

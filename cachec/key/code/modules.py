@@ -24,6 +24,10 @@ _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 _SOURCE_SUFFIX = ".py"
 
 
+#: A file, and its text at one time.
+TextVersion = tuple[str, str | bytes]
+
+
 class Origin(NamedTuple):
     """Where a module comes from. kind: ``library`` (Python's own, and cachec), ``distribution``, ``project`` or
     ``absent``. path: its file, empty for a namespace package. folders: where its submodules lie, for a package."""
@@ -146,6 +150,11 @@ class Source:
     # --- syntax and names
 
     @property
+    def version(self) -> TextVersion:
+        """What tells this text of a file from an earlier one."""
+        return self.path, self._text
+
+    @property
     def text(self) -> bytes:
         """The whole text."""
         return self._text.encode("utf-8", "surrogatepass") if isinstance(self._text, str) else self._text
@@ -204,6 +213,15 @@ class Source:
 
         The text is compiled and the code compared, so that neither a clock nor a file's time stamp is trusted.
         """
+        equal = self._equal(code)
+        return self._node_of(equal) if equal is not None else None
+
+    def line_of(self, code: CodeType) -> int | None:
+        """The line of this text where ``code``, of whatever kind, was compiled from; None where the text is another."""
+        equal = self._equal(code)
+        return equal.co_firstlineno if equal is not None else None
+
+    def _equal(self, code: CodeType) -> CodeType | None:
         if self._code is None:
             self._code = {}
             for one in nested(compile(self._text, self.path, "exec", dont_inherit=True)):
@@ -211,7 +229,17 @@ class Source:
         equal = [one for one in self._code.get(code.co_qualname, ()) if same_code(one, code)]
         # Of equal ones (two lambdas of one form) the one at the same place; any other means the same.
         equal.sort(key=lambda one: (one.co_firstlineno != code.co_firstlineno, one.co_linetable != code.co_linetable))
-        return self._node_of(equal[0]) if equal else None
+        return equal[0] if equal else None
+
+    def names_at(self, line: int) -> tuple[str, ...]:
+        """The module-level names that the statement around a line binds; none where it binds none."""
+        names = []
+        for name, statements in self.bindings.items():
+            for each in statements:
+                first = min([each.lineno, *(one.lineno for one in getattr(each, "decorator_list", ()))])
+                if first <= line <= (each.end_lineno or first):
+                    names.append(name)
+        return tuple(sorted(set(names)))
 
     def _node_of(self, code: CodeType) -> Function | None:
         if self._nodes is None:

@@ -23,7 +23,6 @@ from cachec.key.code.memos import is_memo
 from cachec.key.code.modules import Locator, Origin, Sources, absolute
 from cachec.key.code.scopes import Chain, ImportUse, Uses, dotted
 from cachec.key.code.syntax import docstrings
-from cachec.key.code.tables import MODULE
 from cachec.key.code.units import Unit, Units
 from cachec.key.code.watch import MISSING
 
@@ -52,8 +51,12 @@ class _By(NamedTuple):
 class Static:
     """The part of one computation that reads source only."""
 
-    def __init__(self, graph: Graph, locator: Locator, sources: Sources, units: Units, live: Live) -> None:
+    def __init__(
+        self, graph: Graph, locator: Locator, sources: Sources, units: Units, live: Live, *, text_only: bool = False
+    ) -> None:
+        """text_only: whatever modules this process has imported are not held against their text."""
         self._graph = graph
+        self._text_only = text_only
         self._locator = locator
         self._sources = sources
         self._units = units
@@ -212,7 +215,7 @@ class Static:
         for statement in statements:
             hasher.part("syntax", unit.source.syntax(statement))
             self._graph.mentions(unit.source.syntax(statement))
-            self._graph.cover(unit.source.path, name)
+            self._graph.covers(unit.source, statement)
             for use in unit.source.imports_of(statement):
                 self.imported(use, unit.package, who, lenient=True)
             if isinstance(statement, ast.ClassDef):
@@ -239,7 +242,7 @@ class Static:
         """The documentation and the text of a module, which count where they are asked for."""
         _, first = self._graph.label(("asides", unit.name), f"asides {unit.name}")
         if first:
-            self._graph.cover(unit.source.path, MODULE)
+            self._graph.covers(unit.source)
             tree, path = unit.source.tree, unit.source.path
             self._graph.aside("documentation", f"{unit.name}.<module>", lambda: repr(ast.get_docstring(tree)).encode())
             self._graph.aside("source", f"{unit.name}.<module>", lambda: _text(path))
@@ -248,7 +251,7 @@ class Static:
 
     def _subclasses(self, unit: Unit, name: str) -> None:
         """Subclasses that this process has, by whoever made them, of a class that is read from source."""
-        module = sys.modules.get(unit.name)
+        module = None if self._text_only else sys.modules.get(unit.name)
         cls = vars(module).get(name) if isinstance(module, ModuleType) else None
         if isinstance(cls, type):
             self._graph.watch.subclasses(cls)
@@ -297,8 +300,7 @@ class Static:
                     self.effects(found)
 
     def _uses(self, unit: Unit, uses: Uses, who: str) -> None:
-        if uses.computed:
-            self._graph.unresolved(who, uses.computed[0])
+        self._graph.computed(who, uses)
         self.follow(uses, unit.package, who, lenient=False)
         for chain in uses.refs:
             if self._defines(unit, chain[0]):
@@ -317,7 +319,7 @@ class Static:
         hasher = Hasher("module")
         hasher.part("syntax", source.syntax(source.tree))
         self._graph.mentions(source.syntax(source.tree))
-        self._graph.cover(source.path, "")
+        self._graph.covers(source, source.tree)
         self._graph.aside("documentation", label, lambda: _documentation([source.tree]))
         self._graph.part(label, hasher, os.path.basename(source.path))
         self.idle(unit)
@@ -340,7 +342,7 @@ class Static:
         """A part for what a module did when it was imported, where its file has other statements by now; ``exact``:
         another text.
         """
-        module = sys.modules.get(unit.name)
+        module = None if self._text_only else sys.modules.get(unit.name)
         if not isinstance(module, ModuleType) or getattr(module, "__file__", None) != unit.source.path:
             return
         self._graph.watch.name(vars(module), "__spec__")  # a reload makes another
@@ -370,7 +372,7 @@ class Static:
     # --- what runs, where the module is imported already
 
     def _compare(self, unit: Unit, name: str, statements: list[ast.stmt] | tuple[ast.stmt, ...]) -> None:
-        module = sys.modules.get(unit.name)
+        module = None if self._text_only else sys.modules.get(unit.name)
         if not isinstance(module, ModuleType) or getattr(module, "__file__", None) != unit.source.path:
             return
         value = self._graph.watch.name(vars(module), name)
@@ -513,10 +515,6 @@ def _text(path: str) -> bytes:
         return b""
 
 
-def _documentation(nodes: Sequence[ast.AST]) -> bytes:
-    return repr([docstrings(each) for each in nodes]).encode("utf-8", "surrogatepass")
-
-
 def _stores(unit: Unit, chain: Chain) -> bool:
     """Whether a statement of a module, when it is imported, stores to this dotted name."""
     return any(
@@ -525,6 +523,10 @@ def _stores(unit: Unit, chain: Chain) -> bool:
         if isinstance(statement, ast.Assign)
         for target in statement.targets
     )
+
+
+def _documentation(nodes: Sequence[ast.AST]) -> bytes:
+    return repr([docstrings(each) for each in nodes]).encode("utf-8", "surrogatepass")
 
 
 def _written(statement: ast.Assign | ast.AnnAssign, name: str) -> ast.expr | None:

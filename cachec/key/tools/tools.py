@@ -89,6 +89,21 @@ class ToolKeys:
         self._seen: dict[tuple[str, ...], _Seen] = {}
         self._sha256: dict[str, str] = {}
 
+    def metadata(self, name: str) -> str:
+        """The digest of a distribution as ``distribution`` tells it; of its version alone where its files are not
+        listed, of nothing where there is none, and of the versions of all that are installed for ``*``."""
+        if name == "*":
+            found = list(self._distributions)
+        else:
+            try:
+                return self.distribution(name).digest
+            except UsageError:
+                found = [each for each in self._distributions if each.name == normalise(name)]
+        hasher = Hasher("installed")
+        for said in sorted(f"{each.name} {each.version}" for each in found):
+            hasher.part("distribution", said.encode())
+        return hasher.digest()
+
     def distribution(self, name: str, *, fresh: bool = False) -> Part:
         """The part ``distribution/<name>``: name, version, RECORD's rows, and the content of files that are not as
         RECORD says.

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cachec.base.hashing import EMPTY, FileDigests
 from cachec.model import Read, Reason
+
+if TYPE_CHECKING:
+    from cachec.recording.net import Net  # on a miss only
 
 _current: ContextVar[Recorder | None] = ContextVar("cachec_recorder", default=None)
 
@@ -51,10 +54,18 @@ class Recorder:
     that by themselves (an inner handle wraps the outer one); for everything else a recorder passes on to its parent.
     """
 
-    def __init__(self, stage: str, parent: Recorder | None = None, digests: FileDigests | None = None) -> None:
-        """digests: where the digests of files are remembered for this run (the cache's own, in a stage)."""
+    def __init__(
+        self,
+        stage: str,
+        parent: Recorder | None = None,
+        digests: FileDigests | None = None,
+        net: Net | None = None,
+    ) -> None:
+        """digests: where the digests of files are remembered for this run (the cache's own, in a stage). net: observes
+        what nothing else records, while the recorder is the current one."""
         self.stage = stage
         self.digests = digests if digests is not None else FileDigests()
+        self.net = net
         self._parent = parent
         self._lock = threading.Lock()
         self._reads: dict[tuple[str, str, str], Read] = {}
@@ -106,8 +117,15 @@ class Recorder:
         self._pass_on(Read("processor", "host", "", digest))
 
     def seen(self, read: Read) -> None:
-        """A stored result was taken that had read this: whoever takes it depends on the same."""
+        """This was looked at: by the run itself, or by the one whose stored result it took."""
         self._pass_on(read)
+
+    def nested(self, stage: Any) -> None:
+        """The run called another stage: whatever is in the key of that counts, whether it ran or not."""
+        if self.net is not None:
+            self.net.observed.stages.setdefault(id(stage), stage)
+        if self._parent is not None:
+            self._parent.nested(stage)
 
     def keep_out(self, reason: Reason, detail: str) -> None:
         """What this run made must not be stored, nor what a stage around it makes of that; the first reason counts."""
@@ -189,6 +207,7 @@ def recording(recorder: Recorder) -> Iterator[Recorder]:
     """Make ``recorder`` the current one while the body runs."""
     token = _current.set(recorder)
     try:
-        yield recorder
+        with nullcontext() if recorder.net is None else recorder.net.spread():
+            yield recorder
     finally:
         _current.reset(token)

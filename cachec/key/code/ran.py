@@ -1,0 +1,197 @@
+"""What a run was seen to run, to import, to open and to look up, as reads of its trace: all that its key does not hold.
+
+A read of code is ``code``: where is the kept path of its file, name is ``module:name`` of the module-level name around
+the code (``module:`` for the whole module), the digest is of its normalised syntax and of all that it names, by source
+alone. Code that was typed in, or that its module no longer has as its text says, is looked up in the process
+(where is ``live``).
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import sysconfig
+from collections.abc import Callable, Iterator
+from functools import lru_cache
+from typing import NamedTuple
+
+from cachec.base.anchors import Anchors
+from cachec.base.hashing import Hasher
+from cachec.key.code.codeobjects import code_uses
+from cachec.key.code.coverage import Coverage
+from cachec.key.code.fingerprint import CodeKeys
+from cachec.key.code.graph import module_name
+from cachec.key.code.modules import absolute
+from cachec.model import Read, Reason
+from cachec.recording.observed import Observed, Ran, opening
+
+#: In place of a file, for what only the process that looks can tell.
+LIVE = "live"
+
+
+class Lost(Exception):
+    """What ran can't be found again, so no later look could tell whether it is the same."""
+
+    def __init__(self, reason: Reason, text: str) -> None:
+        super().__init__(text)
+        self.reason = reason
+
+
+class Seen(NamedTuple):
+    """What was made of the observations of a run: reads, or why its result can't be stored."""
+
+    reads: tuple[Read, ...] = ()
+    kept_out: tuple[Reason, str] | None = None
+
+
+class RanKeys:
+    """Turns observations into reads, and tells what such a read would be now. One an opened cache.
+
+    tool: the digest of a distribution by name, of all that are installed for ``*``; raises UsageError for one whose
+    files are not listed. own: folders whose files are the cache's.
+    """
+
+    def __init__(self, code: CodeKeys, tool: Callable[[str], str], own: tuple[str, ...]) -> None:
+        self._code = code
+        self._tool = tool
+        self._own = tuple(os.path.join(os.path.realpath(each), "") for each in own)
+
+    # --- what a run adds
+
+    def code(self, observed: Observed, coverage: Coverage, anchors: Anchors) -> Seen:
+        """The code, modules and distributions that a run reached and its key does not hold."""
+        loaded = {ran.code.co_filename for ran in list(observed.ran.values()) if ran.code.co_name == "<module>"}
+        reads: dict[Read, None] = {}
+        try:
+            for path in loaded:
+                _check_unedited(path, observed)
+            for ran in list(observed.ran.values()):
+                reads.update(dict.fromkeys(self._ran(ran, coverage, anchors, loaded)))
+            for name in list(observed.imported):
+                reads.update(dict.fromkeys(self._imported(name, coverage, loaded)))
+            for name in list(observed.named):
+                reads.update(dict.fromkeys(self._named(name, coverage, anchors, loaded)))
+        except Lost as lost:
+            return Seen((), (lost.reason, str(lost)))
+        for name in observed.installed.keys() - coverage.distributions:
+            reads[Read("distribution", name, "", self._tool(name))] = None
+        return Seen(tuple(reads))
+
+    def is_elsewhere(self, path: str) -> bool:
+        """Whether a path is a tool's or the cache's own, which other parts of a key stand for, or no file's."""
+        return path.startswith(_library_folders()) or path.startswith(self._own)
+
+    def _ran(self, ran: Ran, coverage: Coverage, anchors: Anchors, loaded: set[str]) -> Iterator[Read]:
+        code, path = ran.code, ran.code.co_filename
+        if not path.startswith(("<", "/")) and os.path.exists(path):
+            path = os.path.abspath(path)
+        if coverage.holds_code(path, code):
+            return
+        source = self._code.source(path)
+        module = module_name(ran.namespace)
+        if source is None and path.startswith("<") and not path.startswith("<ipython"):
+            # Made by code that ran or that the key holds; modules that it imports may have been imported before.
+            for use in code_uses(code).imports if code.co_names else ():
+                name = absolute(use, str(ran.namespace.get("__package__") or module.rpartition(".")[0]))
+                yield from self._named(name or "", coverage, anchors, loaded)
+            return
+        line = source.line_of(code) if source is not None else None
+        is_body = code.co_name == "<module>"
+        if is_body and source is not None:
+            if not coverage.holds_some(source):
+                yield from self._read(path, module, "", coverage, anchors, loaded)
+        elif source is None or line is None:
+            yield self._live(module, code.co_qualname.partition(".")[0], code.co_qualname)
+        elif not coverage.holds_line(source, line):
+            for name in source.names_at(line) or ("",):
+                yield from self._read(path, module, name, coverage, anchors, loaded, code.co_qualname)
+
+    def _read(
+        self,
+        path: str,
+        module: str,
+        name: str,
+        coverage: Coverage,
+        anchors: Anchors,
+        loaded: set[str],
+        qualname: str = "<module>",
+    ) -> Iterator[Read]:
+        """A read of a module-level name, or of a whole module, by its source if that tells what is there."""
+        tools = frozenset(coverage.distributions)
+        found = self._code.in_text(path, module, name) if os.path.isfile(path) else None
+        if found is None or (found[1] and path not in loaded):
+            yield self._live(module, name, qualname)
+            return
+        key, _ = found
+        coverage.add(key)  # what this one leads to is in its digest, and needs no read of its own
+        yield Read("code", anchors.keep(path), f"{module}:{name}", key.digest)
+        for distribution in sorted(key.distributions - tools):
+            yield Read("distribution", distribution, "", self._tool(distribution))
+
+    def _live(self, module: str, name: str, qualname: str) -> Read:
+        key = self._code.in_process(module, name)
+        if key is None:
+            text = f"{module}.{qualname} ran, and no name of {module} leads to it: a later change would go unseen"
+            raise Lost(Reason.UNNAMED_CODE, text)
+        return Read("code", LIVE, f"{module}:{name}", key.digest)
+
+    def _imported(self, name: str, coverage: Coverage, loaded: set[str]) -> Iterator[Read]:
+        origin, module = self._code.origin(name), sys.modules.get(name)
+        if origin.kind == "distribution" and origin.distribution not in coverage.distributions:
+            yield Read("distribution", origin.distribution, "", self._tool(origin.distribution))
+        elif origin.kind == "absent" and module is not None:
+            yield self._live(name, "", "<module>")  # its file went since
+        elif origin.kind == "absent" or (origin.kind == "project" and module is None and origin.path not in loaded):
+            yield Read("module", name, "", _found(False))
+
+    def _named(self, name: str, coverage: Coverage, anchors: Anchors, loaded: set[str]) -> Iterator[Read]:
+        """A module that was asked for by a computed name: which of its values the run took is not known."""
+        yield from self._imported(name, coverage, loaded)
+        origin, module = self._code.origin(name), sys.modules.get(name)
+        if origin.kind != "project" or not origin.source or module is None:
+            return
+        if getattr(module, "__file__", None) != origin.path:
+            yield self._live(name, "", "<module>")  # another one would be found now
+        elif (source := self._code.source(origin.path)) is None or not coverage.holds_whole(source):
+            yield from self._read(origin.path, name, "", coverage, anchors, loaded)
+
+    # --- what it is now
+
+    def present(self, read: Read, path: str | None) -> str:
+        """The digest that a read of code, a module or a distribution has now. path: of its file, None where it has
+        none here. What is not there has a digest that nothing else has."""
+        if read.kind == "module":
+            return _found(self._code.origin(read.where).kind != "absent")
+        if read.kind == "distribution":
+            return self._tool(read.where)
+        module, _, name = read.name.partition(":")
+        if read.where == LIVE:
+            live = self._code.in_process(module, name)
+            return live.digest if live is not None else _found(False)
+        found = self._code.in_text(path, module, name) if path is not None else None
+        if found is None or found[1]:
+            return _found(False)
+        return found[0].digest
+
+
+def _check_unedited(path: str, observed: Observed) -> None:
+    """Raise Lost where a module that was imported by the run is not what its file says by now."""
+    now = opening(path)
+    if now is not None and now.changed >= observed.began and observed.sources.get(path) != now:
+        raise Lost(Reason.INPUT_CHANGED, f"file {path} was written to while the stage ran, which imported it")
+
+
+@lru_cache(maxsize=2)
+def _found(there: bool) -> str:
+    hasher = Hasher("module")
+    hasher.part("found", b"there" if there else b"absent")
+    return hasher.digest()
+
+
+@lru_cache(maxsize=1)
+def _library_folders() -> tuple[str, ...]:
+    """Places whose content a key holds otherwise (Python and its packages, as tools), or that can't be read again."""
+    roots = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+    roots |= {"/proc", "/sys", "/dev", sys.prefix, sys.base_prefix}
+    both = {each for root in roots for each in (os.path.abspath(root), os.path.realpath(root))}
+    return tuple(os.path.join(root, "") for root in sorted(both))

@@ -1,0 +1,62 @@
+"""Which runs are going on in this process: the observers, of which a process has one each, report to these."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextvars import ContextVar
+from functools import lru_cache
+
+from cachec.recording.observed import Observed
+
+#: The observed runs of this context, the innermost first; empty outside, and in threads that a stage started.
+_here: ContextVar[tuple[Observed, ...]] = ContextVar("cachec_observed", default=())
+
+
+class Active:
+    """The observed runs of this process.
+
+    What happens in the context of a run is observed by it and by the runs around it. A thread that a stage started
+    has no context of its own (Python's rule), and could be anybody's: what happens there is observed by all.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._all: tuple[Observed, ...] = ()
+        self._outermost = 0
+
+    @property
+    def several(self) -> bool:
+        """Whether runs that do not stand around each other go on at once."""
+        return self._outermost > 1
+
+    def here(self) -> tuple[Observed, ...]:
+        """Who observes what happens in this thread now. A task may outlive the run that made its context: what it does
+        later could be anybody's."""
+        every = self._all
+        return tuple(each for each in _here.get() if any(each is one for one in every)) or every
+
+    def enter(self, observed: Observed, arm: Callable[[bool], None]) -> Callable[[], None]:
+        """Begin to observe; returns what ends it. ``arm`` is told whether there is anything to be observed by then."""
+        around = _here.get()
+        with self._lock:
+            self._all = (*self._all, observed)
+            self._outermost += not around
+            arm(True)
+        token = _here.set((observed, *around))
+
+        def leave() -> None:
+            _here.reset(token)
+            with self._lock:
+                self._all = tuple(each for each in self._all if each is not observed)
+                self._outermost -= not around
+                if not self._all:
+                    arm(False)
+
+        return leave
+
+
+@lru_cache(maxsize=1)
+def active() -> Active:
+    """The one of this process: interpreters have one set of hooks."""
+    return Active()

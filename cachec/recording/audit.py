@@ -1,0 +1,184 @@
+"""Files, folders and modules that a run looks at, as audit events tell (PEP 578).
+
+An audit hook can't be removed, so a process has one; outside of runs it returns at once.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from functools import lru_cache
+from types import FrameType
+from typing import Any
+
+from cachec.base.distributions import OWN_FOLDER
+from cachec.recording.active import Active, active
+from cachec.recording.frames import asker
+from cachec.recording.observed import Observed, opening
+
+#: Empties a file, or makes one that must not be there.
+_EMPTIES = os.O_TRUNC | os.O_EXCL
+#: Modules whose frames read a module's own code: that counts as an import, not as a file.
+_IMPORTERS = ("<frozen importlib._bootstrap_external>", "<frozen importlib._bootstrap>", "<frozen zipimport>")
+#: What can't be read again alike: named, never refused.
+_UNREPEATABLE = ("/proc/", "/sys/", "/dev/")
+_SOCKETS = frozenset({"socket.connect", "socket.getaddrinfo", "urllib.Request"})
+#: Events whose first argument is a path that comes to be: written, made, or moved there.
+_MADE = {"os.mkdir": 0, "tempfile.mkdtemp": 0, "tempfile.mkstemp": 0, "os.rename": 1, "os.link": 1, "os.symlink": 1}
+_LISTED = frozenset({"os.listdir", "os.scandir"})
+#: What these read and run is not observed.
+_PROGRAMS = frozenset({"subprocess.Popen", "os.posix_spawn", "os.exec", "os.system"})
+_PROCESSES = frozenset({"os.fork", "os.forkpty"})
+
+
+class AuditObserver:
+    """Tells active runs of the files that are opened, the folders that are listed and the modules that are imported."""
+
+    def __init__(self, runs: Active) -> None:
+        self._runs = runs
+        self._is_project: Callable[[str], bool] = lambda _name: True
+        self._on = False
+        sys.addaudithook(self._heard)
+
+    def arm(self, is_project: Callable[[str], bool], on: bool) -> None:
+        """A run begins (``on``), or the last one has ended."""
+        self._is_project, self._on = is_project, on
+
+    def _heard(self, event: str, args: tuple[Any, ...]) -> None:
+        if not self._on:
+            return
+        if event == "open":
+            self._opened(args, sys._getframe(1))
+        elif event == "import":
+            self._imported(str(args[0]), sys._getframe(1))
+        elif event in _LISTED:
+            frame = sys._getframe(1)
+            if not _by_importer(frame) and not _by_cachec(frame) and not _for_metadata(frame):
+                self._each(_listed, args[0] or os.curdir)
+        elif event in _MADE:
+            self._each(_made, args[_MADE[event]])
+        elif event in _SOCKETS:
+            self._unrepeatable(f"a connection ({event})", sys._getframe(1))
+        elif event in _PROGRAMS or event in _PROCESSES:
+            self._started(event, args, sys._getframe(1))
+
+    def _opened(self, args: tuple[Any, ...], frame: FrameType) -> None:
+        path, flags = args[0], args[2] if len(args) > 2 and isinstance(args[2], int) else 0
+        if isinstance(path, int) or path is None:
+            return  # a descriptor was opened by a path before
+        if flags & _EMPTIES or (flags & os.O_CREAT and not os.path.lexists(path)):
+            self._each(_made, path)
+        elif flags & os.O_WRONLY:
+            return  # what is there is not looked at
+        elif _by_importer(frame):
+            self._each(_source, path)
+        elif not _for_messages(frame) and not _by_cachec(frame) and not _for_metadata(frame):
+            if os.fsdecode(path).startswith(_UNREPEATABLE):
+                if path != os.devnull:
+                    self._unrepeatable(os.fsdecode(path), frame)
+            else:
+                self._each(_read, path)
+
+    def _each(self, note: Callable[[Observed, str], object], path: object) -> None:
+        """``note`` an absolute path with every run that is active here."""
+        if isinstance(path, int) or path is None:
+            return
+        try:
+            place = os.path.normpath(os.path.join(os.getcwd(), os.fsdecode(path)))  # type: ignore[arg-type]
+        except (TypeError, OSError):
+            return  # no path, or the current folder is gone: the call fails by itself
+        for observed in self._runs.here():
+            note(observed, place)
+
+    def _unrepeatable(self, what: str, frame: FrameType) -> None:
+        """What a library looks at for itself, such as the number of processors, is its own business."""
+        if asker(frame, self._is_project) is not None:
+            for observed in self._runs.here():
+                observed.unrepeatable.setdefault(what)
+
+    def _started(self, event: str, args: tuple[Any, ...], frame: FrameType) -> None:
+        if not _by_cachec(frame):
+            program = args[0] if args and event in _PROGRAMS else None
+            told = os.fsdecode(program) if isinstance(program, str | bytes | os.PathLike) else f"a process ({event})"
+            for observed in self._runs.here():
+                observed.started.setdefault(told)
+
+    def _imported(self, name: str, frame: FrameType | None) -> None:
+        """A module is looked for that is not in ``sys.modules``; it counts where project code asks for it."""
+        while frame is not None and frame.f_code.co_filename.startswith(("<frozen importlib", "<frozen zipimport")):
+            frame = frame.f_back
+        while frame is not None and frame.f_globals.get("__name__") in {"importlib", "pkgutil", "runpy"}:
+            frame = frame.f_back
+        if frame is not None and self._is_project(frame.f_code.co_filename):
+            for observed in self._runs.here():
+                observed.imported.setdefault(name)
+
+
+def _made(observed: Observed, path: str) -> None:
+    observed.made.setdefault(path)
+
+
+def _read(observed: Observed, path: str) -> None:
+    if not observed.own(path):
+        found = opening(path)
+        if found is None:
+            observed.absent.setdefault(path)
+        else:
+            observed.opened.setdefault(path, found)
+
+
+def _source(observed: Observed, path: str) -> None:
+    found = opening(path)
+    if found is not None:
+        observed.sources.setdefault(path, found)
+
+
+def _listed(observed: Observed, path: str) -> None:
+    if path not in observed.listed and not observed.own(path):
+        try:
+            observed.listed[path] = tuple(os.listdir(path))
+        except OSError:
+            return  # the call itself fails too
+
+
+def _by_importer(frame: FrameType | None) -> bool:
+    """Whether the import system reads a module."""
+    while frame is not None and frame.f_code.co_filename in {"<frozen codecs>", "<frozen os>"}:
+        frame = frame.f_back
+    return frame is not None and frame.f_code.co_filename in _IMPORTERS
+
+
+def _for_messages(frame: FrameType | None) -> bool:
+    """Whether source is read to be shown beside a warning or an error."""
+    asked = False
+    while frame is not None and frame.f_globals.get("__name__") in {"tokenize", "linecache", "warnings", "traceback"}:
+        asked = asked or frame.f_globals["__name__"] in {"warnings", "traceback"}
+        frame = frame.f_back
+    return asked
+
+
+def _for_metadata(frame: FrameType | None) -> bool:
+    """Whether it is asked which distributions are installed, and what they say: ``looks`` tells of that."""
+    library = os.path.join(os.path.dirname(os.__file__), "")
+    while frame is not None and frame.f_code.co_filename.startswith(("<frozen", library)):
+        if str(frame.f_globals.get("__name__")).startswith("importlib.metadata"):
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _by_cachec(frame: FrameType | None) -> bool:
+    """Whether cachec itself looks: what that means for a run its handles record."""
+    library = os.path.dirname(os.__file__)
+    while frame is not None and frame.f_code.co_filename.startswith(("<frozen", library + "/")):
+        if "-packages/" in frame.f_code.co_filename:
+            return False
+        frame = frame.f_back
+    return frame is not None and frame.f_code.co_filename.startswith(OWN_FOLDER)
+
+
+@lru_cache(maxsize=1)
+def audit_observer() -> AuditObserver:
+    """The one of this process."""
+    return AuditObserver(active())

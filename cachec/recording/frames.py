@@ -1,0 +1,45 @@
+"""On whose behalf something is looked at: the nearest code that is not Python's own library."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from functools import lru_cache
+from types import FrameType
+
+#: Modules of the standard library that look around for their own ends: to show source beside a message, to start a
+#: program with this environment, to choose a folder for scratch files.
+_OWN_ENDS = frozenset(
+    {
+        "warnings",
+        "traceback",
+        "linecache",
+        "tokenize",
+        "logging",
+        "subprocess",
+        "tempfile",
+        "multiprocessing",
+        "asyncio",
+    }
+)
+
+
+def asker(frame: FrameType | None, is_project: Callable[[str], bool]) -> FrameType | None:
+    """The nearest frame that is not the standard library's, where it is the project's and asks for itself."""
+    library, packages = _library()
+    while frame is not None:
+        name = frame.f_code.co_filename
+        if not name.startswith(library) or name.startswith(packages):
+            return frame if is_project(name) else None
+        if str(frame.f_globals.get("__name__")).partition(".")[0] in _OWN_ENDS:
+            return None
+        frame = frame.f_back
+    return None
+
+
+@lru_cache(maxsize=1)
+def _library() -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """What names of files in the standard library start with, and those that only seem to be."""
+    folder = os.path.dirname(os.__file__)
+    packages = tuple(os.path.join(folder, each, "") for each in ("site-packages", "dist-packages"))
+    return ("<frozen", os.path.join(folder, "")), packages

@@ -1,0 +1,100 @@
+"""Functions of Python's library by which code looks at something that raises no audit event: whether a path is there,
+a module that may be imported already, which distributions are installed. They are Python code, so they are seen as all
+code that runs is (``recording.code``).
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable
+from importlib import util
+from types import CodeType, FrameType
+
+from cachec.recording.observed import Observed, opening
+
+#: What a frame of such a function says that is looked at; noted with a run.
+Look = Callable[[Observed, FrameType], None]
+
+
+def look_of(code: CodeType, frame: FrameType) -> Look | None:
+    """What the code that starts in ``frame`` looks at; None for nearly all code."""
+    found = _LOOKS.get(code.co_qualname)
+    return found[1] if found is not None and frame.f_globals.get("__name__") in found[0] else None
+
+
+def _first(frame: FrameType) -> object:
+    return frame.f_locals[frame.f_code.co_varnames[0]]
+
+
+def _place(path: object) -> str | None:
+    """The absolute path that is meant; None for a descriptor, and where the current folder is gone."""
+    try:
+        return os.path.normpath(os.path.join(os.getcwd(), os.fsdecode(path)))  # type: ignore[arg-type]
+    except (TypeError, OSError):
+        return None
+
+
+def _is_there(observed: Observed, frame: FrameType) -> None:
+    place = _place(_first(frame))
+    if place is None or observed.own(place):
+        return
+    try:
+        found = os.stat(place)
+    except (OSError, ValueError):
+        observed.absent.setdefault(place)
+    else:
+        observed.there.setdefault(place, stat.S_ISDIR(found.st_mode))
+
+
+def _is_such(observed: Observed, frame: FrameType) -> None:
+    """More is asked than whether the path is there: its content counts; ``Path.exists`` asks no more, though."""
+    back = frame.f_back
+    if back is not None and str(back.f_globals.get("__name__")).partition(".")[0] == "pathlib":
+        _is_there(observed, frame)
+        return
+    place = _place(_first(frame))
+    if place is None or observed.own(place):
+        return
+    found = opening(place)
+    if found is None:
+        observed.absent.setdefault(place)
+    elif not os.path.isdir(place):
+        observed.opened.setdefault(place, found)
+
+
+def _module(observed: Observed, frame: FrameType) -> None:
+    name, package = frame.f_locals["name"], frame.f_locals["package"]
+    if isinstance(name, str):
+        try:
+            observed.named.setdefault(util.resolve_name(name, package))
+        except (ImportError, ValueError, TypeError):
+            return  # the call itself fails in this way
+
+
+def _distribution(observed: Observed, frame: FrameType) -> None:
+    observed.installed.setdefault(str(frame.f_locals["name"]))
+
+
+def _distributions(observed: Observed, frame: FrameType) -> None:
+    back = frame.f_back
+    while back is not None and back.f_globals.get("__name__", "").startswith("importlib.metadata"):
+        if back.f_code.co_name == "from_name":
+            return
+        back = back.f_back
+    observed.installed.setdefault("*")
+
+
+_PATHS = ("genericpath", "posixpath")
+_PATHLIB = ("pathlib", "pathlib._local")
+_METADATA = ("importlib.metadata",)
+#: By the qualified name of a function: the modules that have it, and what it looks at.
+_LOOKS: dict[str, tuple[tuple[str, ...], Look]] = {
+    **dict.fromkeys(("exists", "isfile", "isdir", "lexists", "islink", "ismount"), (_PATHS, _is_there)),
+    **dict.fromkeys(("Path.exists", "Path.is_file", "Path.is_dir"), (_PATHLIB, _is_there)),
+    **dict.fromkeys(("getsize", "getmtime", "getctime", "getatime"), (_PATHS, _is_such)),
+    **dict.fromkeys(("Path.stat", "Path.lstat"), (_PATHLIB, _is_such)),
+    "import_module": (("importlib",), _module),
+    "Distribution.from_name": (_METADATA, _distribution),
+    "MetadataPathFinder.find_distributions": (_METADATA, _distributions),
+}

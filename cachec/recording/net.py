@@ -1,0 +1,54 @@
+"""The net under a key: what a run looks at although no name, argument or handle told so.
+
+By induction this is enough for what ran: with equal reads so far, a run takes the same next step. Where a memo answers
+in place of code, nothing runs; there the static part of the key is needed, which the net adds to and never replaces.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+from cachec.recording.active import active
+from cachec.recording.audit import audit_observer
+from cachec.recording.code import code_observer
+from cachec.recording.observed import Observed
+from cachec.recording.variables import variables
+
+
+class Beside(Protocol):
+    """Watches folders for what native code opens, from its construction on."""
+
+    def drained(self) -> tuple[frozenset[str], frozenset[str]]:
+        """The files that were opened, and those that were written or made, so far."""
+
+    def close(self) -> None:
+        """End the watch."""
+
+
+class Net:
+    """Observes one run, each time that it is spread.
+
+    is_project: whether a file name is a project's. beside: watches the folders of path arguments for this run.
+    """
+
+    def __init__(self, is_project: Callable[[str], bool], beside: Beside | None = None) -> None:
+        self.observed = Observed()
+        self.beside = beside
+        self._is_project = is_project
+
+    @contextmanager
+    def spread(self) -> Iterator[Observed]:
+        """Observe what happens in this context until the body ends."""
+        leave = active().enter(self.observed, self._arm)
+        try:
+            yield self.observed
+        finally:
+            self.observed.blind = self.observed.blind or code_observer().blind()
+            leave()
+
+    def _arm(self, on: bool) -> None:
+        audit_observer().arm(self._is_project, on)
+        variables().arm(self._is_project, on)
+        code_observer().arm(self._is_project, on)

@@ -1,0 +1,84 @@
+"""What a run was observed to do, as bare facts: nothing here judges what of it a key covers already."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass, field
+from types import CodeType
+from typing import Any, NamedTuple
+
+#: The clock of time stamps of files (linux/time.h), which Python has no name for.
+_CLOCK_REALTIME_COARSE = 5
+
+
+class Ran(NamedTuple):
+    """Code of the project that ran, and the globals that it ran in."""
+
+    code: CodeType
+    namespace: dict[str, Any]
+
+
+class Opening(NamedTuple):
+    """A file as it was when it was opened. changed: when its content or place changed last, in ns of Unix time."""
+
+    device: int
+    inode: int
+    nbytes: int
+    changed: int
+
+
+def opening(path: str) -> Opening | None:
+    """A file as it is now; None where there is none."""
+    try:
+        found = os.stat(path)
+    except (OSError, ValueError):
+        return None
+    return Opening(found.st_dev, found.st_ino, found.st_size, max(found.st_mtime_ns, found.st_ctime_ns))
+
+
+@dataclass(slots=True)
+class Observed:
+    """What one run was observed to do. Filled from several threads; every step is one atomic dict operation, and the
+    first observation of a thing counts: what a run sees later may be its own doing.
+
+    began: when, in ns of Unix time as file systems tell it. ran: by ``id`` of the code, which is held (equal code of
+    two files is two things). imported: names of modules that project code imported, or looked for in vain. named:
+    modules that it asked for by a computed name, imported or not. installed: distributions whose metadata it asked
+    for, ``*`` for all. opened: absolute paths that were opened for reading; absent: those that were looked for and not
+    there; there: those of which no more was asked than whether they are (True for a folder); sources: files that the
+    import system read; listed: folders with the names in them. made: paths that the run itself wrote or made, files
+    and folders. variables: names that project code looked up in the environment, with the values that it found; fixed:
+    those that the run had set before; copied: whether it went through all that there are. started: programs and
+    processes. unrepeatable: what project code looked at that can't be read again alike. stages: nested ones.
+    blind: why something that ran may not have been seen, empty where everything was.
+    """
+
+    began: int = field(default_factory=lambda: time.clock_gettime_ns(_CLOCK_REALTIME_COARSE))
+    ran: dict[int, Ran] = field(default_factory=dict)
+    imported: dict[str, None] = field(default_factory=dict)
+    named: dict[str, None] = field(default_factory=dict)
+    installed: dict[str, None] = field(default_factory=dict)
+    opened: dict[str, Opening] = field(default_factory=dict)
+    absent: dict[str, None] = field(default_factory=dict)
+    there: dict[str, bool] = field(default_factory=dict)
+    sources: dict[str, Opening] = field(default_factory=dict)
+    made: dict[str, None] = field(default_factory=dict)
+    listed: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    variables: dict[str, str | None] = field(default_factory=dict)
+    fixed: dict[str, None] = field(default_factory=dict)
+    copied: bool = False
+    started: dict[str, None] = field(default_factory=dict)
+    unrepeatable: dict[str, None] = field(default_factory=dict)
+    stages: dict[int, Any] = field(default_factory=dict)
+    blind: str = ""
+
+    def own(self, path: str) -> bool:
+        """Whether the run itself made ``path``, or a folder above it."""
+        made = self.made
+        while path not in made:
+            above = path.rpartition("/")[0]
+            if not above or above == path:
+                return False
+            path = above
+        return True

@@ -1,0 +1,94 @@
+"""Variables of the environment that project code looks up while a run is active.
+
+``os.environ`` is given a class that tells, and its own back when the last run ends. A look counts where the nearest
+code that is not Python's own library is a project's: what a library looks up for itself is its plugin's to declare.
+The whole environment taken at once (``dict(os.environ)``, ``{**os.environ}``, as one does to start a program) is no
+look at each variable: that is named in mode ``verify``.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from functools import lru_cache
+from types import FrameType
+from typing import TYPE_CHECKING
+
+from cachec.recording.active import Active, active
+from cachec.recording.frames import asker
+
+if TYPE_CHECKING:
+    _Environ = os._Environ[str]
+else:
+    _Environ = type(os.environ)
+
+
+class _Telling(_Environ):
+    """The environment while a run is active; instances are made by changing the class of ``os.environ``."""
+
+    def __getitem__(self, key: str) -> str:
+        try:
+            value = super().__getitem__(key)
+        except KeyError:
+            variables().looked_up(key, None, sys._getframe(1))
+            raise
+        variables().looked_up(key, value, sys._getframe(1))
+        return value
+
+    def __setitem__(self, key: str, value: str) -> None:
+        variables().set(key)
+        super().__setitem__(key, value)
+
+    def __delitem__(self, key: str) -> None:
+        variables().set(key)
+        super().__delitem__(key)
+
+    def __iter__(self) -> Iterator[str]:
+        variables().taken_whole(sys._getframe(1))
+        return super().__iter__()
+
+
+class Variables:
+    """Tells active runs of the variables that project code looks up."""
+
+    def __init__(self, runs: Active) -> None:
+        self._runs = runs
+        self._is_project: Callable[[str], bool] = lambda _name: True
+        #: The frame and instruction that takes the whole environment just now: the look-ups that follow are its.
+        self._whole: tuple[int, int] | None = None
+
+    def arm(self, is_project: Callable[[str], bool], on: bool) -> None:
+        """A run begins (``on``), or the last one has ended."""
+        self._is_project = is_project
+        wanted: type = _Telling if on else _Environ
+        if type(os.environ) in {_Environ, _Telling} and type(os.environ) is not wanted:
+            os.environ.__class__ = wanted
+
+    def looked_up(self, name: str, value: str | None, frame: FrameType) -> None:
+        """``frame`` asks for a variable, and gets this value."""
+        asking = asker(frame, self._is_project)
+        if asking is None or (id(asking), asking.f_lasti) == self._whole:
+            return
+        for observed in self._runs.here():
+            if name not in observed.fixed:
+                observed.variables.setdefault(name, value)
+
+    def set(self, name: str) -> None:
+        """The run itself says what a variable is from here on."""
+        for observed in self._runs.here():
+            observed.fixed.setdefault(name)
+
+    def taken_whole(self, frame: FrameType) -> None:
+        """``frame`` goes through all names."""
+        asking = asker(frame, self._is_project)
+        self._whole = None if asking is None else (id(asking), asking.f_lasti)
+        if asking is not None:
+            for observed in self._runs.here():
+                observed.copied = True
+
+
+@lru_cache(maxsize=1)
+def variables() -> Variables:
+    """The one of this process."""
+    return Variables(active())

@@ -1,0 +1,171 @@
+"""What the net under a run caught, as reads of its trace; and the paths of reads, kept from anchors."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from cachec.base.anchors import PROJECT_MARKS, Anchors, anchors_of
+from cachec.base.hashing import EMPTY
+from cachec.key.code.ran import LIVE, RanKeys
+from cachec.key.dependencies import FOLDER, PRESENT, Dependencies, listing_digest
+from cachec.key.request import Request, Requests
+from cachec.key.tools.environment import variable_digest
+from cachec.model import Read, Reason
+from cachec.recording import Recorder
+from cachec.recording.observed import Observed, Opening, Ran, opening
+
+if TYPE_CHECKING:
+    from cachec.recording.net import Net  # on a miss only
+
+#: Reads whose ``where`` is a path.
+_PATHS = frozenset({"file", "absent", "there", "listing", "tool", "code"})
+
+
+class Observing:
+    """Observes runs of stages in one opened cache, where the setting ``record`` has it so, and keeps their paths.
+
+    base_dir: the setting, an anchor.
+    """
+
+    def __init__(self, ran: RanKeys, requests: Requests, *, base_dir: str | None, on: bool) -> None:
+        self._ran = ran
+        self._requests = requests
+        self._base_dir = base_dir
+        self.on = on
+        self._warned: set[str] = set()
+
+    # --- a run
+
+    def net(self, request: Request, *, always: bool = False) -> Net | None:
+        """The net for a run that is about to begin; None where nothing is recorded, unless it is wanted ``always``."""
+        if not self.on and not always:
+            return None
+        from cachec.commands.opens import FolderWatch
+        from cachec.recording.net import Net
+
+        folders = {os.path.dirname(os.path.abspath(path)) for path in request.found.paths if os.path.isfile(path)}
+        folders |= {os.path.abspath(path) for path in request.found.paths if os.path.isdir(path)}
+        try:
+            folders.add(os.getcwd())
+        except FileNotFoundError:
+            folders.discard("")  # the current folder is gone, and nothing can be opened in it
+        return Net(self._requests.is_project, FolderWatch(folders))
+
+    def collect(self, request: Request, recorder: Recorder) -> frozenset[Read]:
+        """Make reads of what the net of a run caught; keep the result out where that can't be done.
+
+        Returns those that are of the time of the look, and not of now: what a run looked at, it may change itself.
+        """
+        net = recorder.net
+        if net is None:
+            return frozenset()
+        observed = net.observed
+        if observed.blind:
+            recorder.keep_out(Reason.UNNAMED_CODE, observed.blind)
+        name = request.stage.options.name
+        if observed.unrepeatable and name not in self._warned:
+            from cachec.stage.warn import warn_unrepeatable
+
+            self._warned.add(name)
+            warn_unrepeatable(name, observed.unrepeatable)
+        coverage = self._requests.coverage(request)
+        for stage in observed.stages.values():
+            if not coverage.holds_stage(stage):
+                for read in self._requests.stage_reads(stage):
+                    recorder.seen(read)
+                function = stage.__wrapped__
+                observed.ran.setdefault(id(function.__code__), Ran(function.__code__, function.__globals__))
+        seen = self._ran.code(observed, coverage, self.anchors(request))
+        if seen.kept_out is not None:
+            recorder.keep_out(*seen.kept_out)
+        looked = frozenset(self.resolved(read, request) for read in seen.reads)
+        looked |= frozenset(self._looked(request, recorder, observed))
+        for read in looked:
+            recorder.seen(read)
+        self._files(request, recorder, net)
+        return looked
+
+    def _looked(self, request: Request, recorder: Recorder, observed: Observed) -> Iterator[Read]:
+        known = _known(request, recorder)
+        for path in list(observed.absent):
+            if path not in known and not self._ran.is_elsewhere(path):
+                yield Read("absent", path, "", EMPTY)
+        for path, names in list(observed.listed.items()):
+            if path not in known and not self._ran.is_elsewhere(os.path.join(path, "")):
+                yield Read("listing", path, "", listing_digest(list(names)))
+        for path, is_folder in list(observed.there.items()):
+            more = path in known or path in observed.opened or path in observed.listed
+            if not more and not self._ran.is_elsewhere(os.path.join(path, "")):
+                yield Read("there", path, "", FOLDER if is_folder else PRESENT)
+        for name, value in list(observed.variables.items()):
+            yield Read("env", name, "", variable_digest(name, {} if value is None else {name: value}))
+
+    def _files(self, request: Request, recorder: Recorder, net: Net) -> None:
+        observed, known = net.observed, _known(request, recorder)
+        folders = tuple(os.path.join(os.path.abspath(path), "") for path in request.found.paths if os.path.isdir(path))
+        opened: dict[str, Opening | None] = {**dict.fromkeys(_beside(net)), **observed.opened}
+        for path, before in opened.items():
+            if path in known or path.startswith(folders) or self._ran.is_elsewhere(path) or os.path.isdir(path):
+                continue
+            now = opening(path)
+            if before is not None and before != now:
+                # What came to be meanwhile may go again: scratch of the run's, made by native code or a program.
+                if now is not None or before.changed < observed.began:
+                    what = "is gone by now" if now is None else "was written to meanwhile"
+                    recorder.keep_out(Reason.INPUT_CHANGED, f"file {path} was opened, and {what}")
+            elif now is not None:
+                try:
+                    recorder.file(path, recorder.digests.of_path(path))
+                except OSError as error:
+                    recorder.keep_out(Reason.INPUT_CHANGED, f"file {path} was opened: {error.strerror}")
+
+    # --- paths of reads
+
+    def anchors(self, request: Request) -> Anchors:
+        """What the anchors of a stage's reads stand for here and now."""
+        code = getattr(request.stage.__wrapped__, "__code__", None)
+        source = code.co_filename if code is not None else "<unknown>"
+        return anchors_of(source, self._base_dir, os.environ.get("HOME"))
+
+    def kept(self, read: Read, request: Request) -> Read:
+        """A read as a trace keeps it."""
+        if read.kind not in _PATHS or read.where == LIVE:
+            return read
+        return msgspec.structs.replace(read, where=self.anchors(request).keep(read.where))
+
+    def resolved(self, read: Read, request: Request) -> Read:
+        """A kept read with the path that it stands for here; as it is where its anchor is no folder here."""
+        if read.kind not in _PATHS or read.where == LIVE:
+            return read
+        path = self.anchors(request).resolve(read.where)
+        return read if path is None or path == read.where else msgspec.structs.replace(read, where=path)
+
+    def present(self, read: Read, dependencies: Dependencies) -> str:
+        """The digest that a resolved read has now."""
+        if read.kind in {"code", "module", "distribution"}:
+            return self._ran.present(read, read.where)
+        return dependencies.present(read)
+
+
+def _known(request: Request, recorder: Recorder) -> set[str]:
+    """Paths whose content is read or keyed otherwise."""
+    known = {read.where for read in recorder.reads() if read.kind in _PATHS}
+    return known | {os.path.abspath(path) for path in request.found.paths}
+
+
+def _beside(net: Net) -> Iterator[str]:
+    """What native code opened in the watched folders: all that was, less what Python did and what the run made."""
+    observed = net.observed
+    opened, written = net.beside.drained() if net.beside is not None else (frozenset(), frozenset())
+    for path in sorted(opened - written - observed.sources.keys() - observed.opened.keys() - observed.made.keys()):
+        if os.path.isfile(path) and not path.endswith((".py", ".pyc")) and not _is_tools(os.path.basename(path)):
+            yield path
+
+
+def _is_tools(name: str) -> bool:
+    """Whether a file is one that editors and tools open in every project, all the time: a watch tells not who did."""
+    return name.startswith(".") or name in PROJECT_MARKS

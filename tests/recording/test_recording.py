@@ -1,0 +1,259 @@
+"""What a run is observed to do, by the observers alone."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cachec.recording.net import Net
+from cachec.recording.observed import Observed
+
+HERE = __file__
+
+
+def net() -> Net:
+    return Net(lambda name: name == HERE or name.startswith("<string"))
+
+
+def observe(body: Callable[[], Any]) -> Observed:
+    with net().spread() as observed:
+        body()
+    return observed
+
+
+def names(observed: Observed) -> set[str]:
+    return {ran.code.co_name for ran in observed.ran.values()}
+
+
+def helper() -> int:
+    return 1
+
+
+def inner() -> int:
+    return 2
+
+
+def test_code_that_runs_is_told_once_and_only_while_a_run_is_active() -> None:
+    helper()
+    observed = observe(lambda: [helper() for _ in range(3)])
+    assert "helper" in names(observed)
+    assert "inner" not in names(observed)
+    inner()
+    assert "inner" not in names(observed)
+    assert "helper" in names(observe(helper))  # again, by the next run
+
+
+def test_threads_of_a_run_are_its_own() -> None:
+    def body() -> None:
+        thread = threading.Thread(target=inner)
+        thread.start()
+        thread.join()
+
+    assert "inner" in names(observe(body))
+
+
+def test_an_inner_run_is_told_to_the_outer_one_too_and_not_the_other_way_round() -> None:
+    with net().spread() as outer:
+        with net().spread() as within:
+            inner()
+        helper()
+    assert {"inner", "helper"} <= names(outer)
+    assert names(within) == {"inner"}
+
+
+def test_runs_at_once_are_told_apart_by_their_contexts() -> None:
+    async def run(body: Callable[[], int]) -> Observed:
+        with net().spread() as observed:
+            await asyncio.sleep(0)
+            body()
+            await asyncio.sleep(0)
+            body()
+        return observed
+
+    async def both() -> list[Observed]:
+        return await asyncio.gather(run(helper), run(inner), run(helper))
+
+    first, second, third = asyncio.run(both())
+    assert "inner" not in names(first) | names(third)
+    assert "helper" not in names(second)
+    assert all("helper" in names(each) for each in (first, third))
+
+
+def test_a_task_that_outlives_its_run_is_anybodys() -> None:
+    async def main() -> Observed:
+        go = asyncio.Event()
+
+        async def later() -> None:
+            await go.wait()
+            inner()
+
+        with net().spread():
+            task = asyncio.create_task(later())
+            await asyncio.sleep(0)
+        with net().spread() as observed:
+            go.set()
+            await task
+        return observed
+
+    assert "inner" in names(asyncio.run(main()))
+
+
+def test_a_generator_begun_before_is_told_when_it_goes_on() -> None:
+    def generator() -> Any:
+        yield 1
+        yield 2
+
+    begun = generator()
+    next(begun)
+    assert "generator" in names(observe(lambda: next(begun)))
+
+
+@pytest.mark.parametrize("flag", ["r", "r+"])
+def test_files_opened_for_reading(tmp_path: Path, flag: str) -> None:
+    (tmp_path / "t").write_text("x")
+    observed = observe(lambda: open(tmp_path / "t", flag).close())
+    assert str(tmp_path / "t") in observed.opened
+    assert not observed.made
+
+
+def test_files_that_the_run_makes_are_its_own_but_not_what_was_there(tmp_path: Path) -> None:
+    (tmp_path / "log").write_text("before")
+
+    def body() -> None:
+        os.mkdir(tmp_path / "d")
+        (tmp_path / "d" / "x").write_text("x")
+        (tmp_path / "d" / "x").read_text()
+        os.listdir(tmp_path / "d")
+        with open(tmp_path / "log", "a") as log:
+            log.write("more")
+        (tmp_path / "log").read_text()
+
+    observed = observe(body)
+    assert set(observed.opened) & {str(tmp_path / "d" / "x"), str(tmp_path / "log")} == {str(tmp_path / "log")}
+    assert not observed.listed
+    assert str(tmp_path / "d") in observed.made
+
+
+def test_a_path_that_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "t").write_text("x")
+    monkeypatch.chdir(tmp_path)
+    asked = [
+        lambda p: os.path.exists(p),
+        lambda p: os.path.isfile(p),
+        lambda p: Path(p).exists(),
+        lambda p: Path(p).is_file(),
+    ]
+    for ask in asked:
+        observed = observe(lambda ask=ask: (ask("t"), ask("gone")))  # type: ignore[misc]
+        assert observed.there == {str(tmp_path / "t"): False}
+        assert list(observed.absent) == [str(tmp_path / "gone")]
+        assert not observed.opened
+    assert str(tmp_path / "t") in observe(lambda: os.path.getsize("t")).opened
+    assert str(tmp_path / "t") in observe(lambda: Path("t").stat()).opened
+
+
+def test_variables_are_told_with_the_value_that_was_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NET_A", "1")
+    monkeypatch.delenv("NET_B", raising=False)
+    kind = type(os.environ)
+
+    def body() -> None:
+        os.environ.get("NET_A")
+        os.environ["NET_A"] = "2"
+        os.getenv("NET_B")
+        os.environ["NET_C"] = "3"
+        assert os.environ["NET_C"] == "3"
+        assert "NET_A" in os.environ
+
+    observed = observe(body)
+    assert observed.variables == {"NET_A": "1", "NET_B": None}
+    assert not observed.copied
+    assert type(os.environ) is kind
+    del os.environ["NET_C"]
+    copied = observe(lambda: {**os.environ})
+    assert copied.copied
+    assert not copied.variables
+
+
+def test_modules_by_computed_names_and_in_vain() -> None:
+    import importlib
+
+    def body() -> None:
+        importlib.import_module("json" + ".decoder")
+        try:
+            importlib.import_module("no_such_module_at_all")
+        except ImportError:
+            helper()
+        try:
+            import no_such_module_either  # type: ignore[import-not-found]  # noqa: F401
+        except ImportError:
+            helper()
+
+    observed = observe(body)
+    assert {"json.decoder", "no_such_module_at_all"} <= set(observed.named)
+    assert "no_such_module_either" in observed.imported
+
+
+def test_what_cannot_be_read_again_alike_is_named() -> None:
+    observed = observe(lambda: open("/proc/self/stat").close())
+    assert list(observed.unrepeatable) == ["/proc/self/stat"]
+    assert not observe(lambda: open(os.devnull).close()).unrepeatable
+
+
+def test_programs_and_processes_are_named() -> None:
+    import subprocess
+
+    assert "true" in observe(lambda: subprocess.run(["true"], check=True)).started
+
+
+def test_a_profiler_beside_goes_on_or_is_told() -> None:
+    import cProfile
+
+    profile = cProfile.Profile()
+    profile.enable()
+    try:
+        observed = observe(helper)
+    finally:
+        profile.disable()
+    assert ("helper" in names(observed)) != bool(observed.blind)
+    assert any(entry.code == helper.__code__ for entry in profile.getstats())
+
+
+def test_a_tracer_beside_goes_on() -> None:
+    seen = []
+
+    def trace(frame: Any, event: str, _argument: Any) -> None:
+        seen.append(frame.f_code.co_name)
+
+    earlier = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        observed = observe(helper)
+    finally:
+        sys.settrace(earlier)
+    assert "helper" in names(observed)
+    assert "helper" in seen
+
+
+def test_the_profile_function_of_another_gets_its_place_back() -> None:
+    seen = []
+
+    def profile(frame: Any, event: str, _argument: Any) -> None:
+        seen.append((frame.f_code.co_name, event))
+
+    earlier = sys.getprofile()
+    sys.setprofile(profile)
+    try:
+        observed = observe(helper)
+        assert sys.getprofile() is profile
+    finally:
+        sys.setprofile(earlier)
+    assert "helper" in names(observed)
+    assert ("helper", "call") in seen
