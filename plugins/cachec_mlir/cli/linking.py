@@ -141,10 +141,10 @@ def relink(
 
 def _completed(source: str, older: Collection[str], given: dict[str, str]) -> dict[str, str]:
     """The names that were given, and of the others those that can't be another's: relink refuses what is left."""
-    from cachec_mlir.explain.inspecting import declared
+    from cachec_mlir.forms import unlinked
     from cachec_mlir.linking.relinking import shortened
 
-    return {**{name: name for name in declared(source) if shortened(name, older) is None}, **given}
+    return {**{name: name for name in unlinked(source).wanted if shortened(name, older) is None}, **given}
 
 
 @contextmanager

@@ -23,7 +23,8 @@ from cachec.programs.program import Program
 from cachec.weights import Weight, WeightSet
 from cachec_mlir.blobs import ALIGNMENT, Blob, Resource
 from cachec_mlir.bytecode.reading import RESOURCES, Bytecode, is_bytecode
-from cachec_mlir.bytecode.rewriting import link_bytecode, renamed_bytecode, strip_bytecode
+from cachec_mlir.bytecode.rewriting import renamed_bytecode, strip_bytecode
+from cachec_mlir.forms import link
 from cachec_mlir.inputs import open_input
 from cachec_mlir.live.attaching import attached, placeholders, views_in_place
 from cachec_mlir.live.bindings import Bindings, bindings_of, generic, write_bytecode
@@ -137,10 +138,7 @@ def _linked(
         if attached(bindings.resource, live, other, bound, views):
             return live
 
-    def link(path: str) -> int:
-        return link_bytecode(module, weights, path, names=names, alignment=alignment).nbytes
-
-    return _mapped(bindings, module, link)
+    return _mapped(bindings, module, lambda path: link(module, weights, path, names=names, alignment=alignment).nbytes)
 
 
 def _all_of_builtin(module: Bytecode) -> bool:
