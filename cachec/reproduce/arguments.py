@@ -6,7 +6,7 @@ What is none of these is kept in words only. Contents that are needed to make an
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -102,6 +102,16 @@ class Words(msgspec.Struct, frozen=True, tag="words"):
 
 
 Value = Scalar | Long | Items | Named | ProgramOf | WeightsOf | FileOf | CodeOf | Words
+
+
+def leaves(arguments: Mapping[str, Value]) -> Iterator[tuple[str, Value]]:
+    """What arguments are made of: each value that holds no others, behind its place, ``name`` or ``name-0-2``."""
+    for name, value in arguments.items():
+        if isinstance(value, Items | Named):
+            inner = value.items if isinstance(value, Items) else value.items.values()
+            yield from leaves({f"{name}-{number}": item for number, item in enumerate(inner)})
+        else:
+            yield name, value
 
 
 def described(value: Any, contents: Contents, name: str = "") -> Value:

@@ -7,7 +7,7 @@ stripped text are cut to their first digits, with their size and digest, so that
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from blake3 import blake3
@@ -170,6 +170,23 @@ def operations(text: str) -> list[Operation]:
             function, depth = (symbol[1] if symbol else ""), indent
         found.append(Operation(number, line, name_of(bare), function))
     return found
+
+
+def paired(removed: Sequence[Operation], added: Sequence[Operation]) -> list[tuple[Operation | None, Operation | None]]:
+    """A removed and an added operation of one name, in order, are taken for a changed one."""
+    waiting: dict[str, list[Operation]] = {}
+    for each in reversed(added):
+        waiting.setdefault(each.name, []).append(each)
+    pairs: list[tuple[Operation | None, Operation | None]] = []
+    taken: set[int] = set()
+    for each in removed:
+        partners = waiting.get(each.name)
+        partner = partners.pop() if partners else None
+        if partner is not None:
+            taken.add(partner.number)
+        pairs.append((each, partner))
+    pairs += [(None, each) for each in added if each.number not in taken]
+    return pairs
 
 
 def name_of(line: str) -> str:
