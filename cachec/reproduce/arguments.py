@@ -137,9 +137,9 @@ class _Describer:
             return Words(SECRET) if cls in {str, bytes} and is_secret(name) else _scalar(value, contents)
         if isinstance(value, Program):
             contents.setdefault(value.ir_digest, value.ir)
-            return ProgramOf(value.format, value.ir_digest, _manifest(value.manifest, contents))
+            return ProgramOf(value.format, value.ir_digest, kept_manifest(value.manifest, contents))
         if isinstance(value, WeightSet):
-            return WeightsOf(_manifest(value.manifest, contents), value.rank)
+            return WeightsOf(kept_manifest(value.manifest, contents), value.rank)
         if isinstance(value, File | PurePath):
             return _file(value, contents)
         if cls in {list, tuple, dict} and depth and len(value) <= self._left:
@@ -178,7 +178,8 @@ def _scalar(value: Any, contents: Contents) -> Value:
     return Long(type(value).__name__, ref.digest)
 
 
-def _manifest(manifest: Manifest, contents: Contents) -> str:
+def kept_manifest(manifest: Manifest, contents: Contents) -> str:
+    """The digest of a manifest, which is among the contents then."""
     contents.setdefault(manifest.digest, manifest.encoded())
     return manifest.digest
 
@@ -198,7 +199,7 @@ def _file(value: File | PurePath, contents: Contents) -> Value:
     contents.setdefault(digest, data)
     if not isinstance(value, File):
         return FileOf("Path", os.path.basename(place), digest, len(data))
-    manifest = "" if value.manifest is None else _manifest(value.manifest, contents)
+    manifest = "" if value.manifest is None else kept_manifest(value.manifest, contents)
     return FileOf("File", os.path.basename(place), digest, len(data), value.kind, manifest)
 
 

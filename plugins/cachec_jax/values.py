@@ -64,7 +64,7 @@ def decode(meta: Mapping[str, Any], artifacts: Sequence[Path]) -> Any:
     except msgspec.ValidationError as error:
         raise PluginError(f"a stored jax.Array has malformed meta data: {error}") from error
     if len(artifacts) != 1:
-        raise PluginError(f"a stored jax.Array has one artifact, found {len(artifacts)}")
+        raise PluginError(f"a stored jax.Array has {len(artifacts)} artifacts, expected one")
     dtype = _dtype(name)
     data = artifacts[0].read_bytes()
     if len(data) != math.prod(shape) * dtype.itemsize:

@@ -84,11 +84,11 @@ def bind(
         for kind in kinds:
             _check_type(name, kind, bound[name])
     if manifest is not None:
-        check_manifest(manifest, bound, weights, names)
+        _check_manifest(manifest, bound, weights, names)
     return bound
 
 
-def check_manifest(
+def _check_manifest(
     manifest: Manifest,
     bound: Mapping[str, Bound],
     weights: Weights,

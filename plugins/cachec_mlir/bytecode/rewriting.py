@@ -56,9 +56,8 @@ class UnlinkedBytecode:
         """The module with these bytes; resources that it has bytes of stay. inline: of text alone, empty here."""
         module = self._module
         by_key: dict[tuple[int, int], Bound] = {}
-        for number, name in enumerate(module.entries()):
+        for name, group, entry in module.named:
             if name in bound:
-                _, group, entry = module.named_entry(number)
                 by_key[group.key, entry.key] = bound[name]
 
         def fill(group: Group, entry: Entry) -> tuple[int, Blob] | None:
@@ -78,9 +77,8 @@ def renamed_bytecode(module: Bytecode, names: Mapping[str, str]) -> bytes:
     """
     keys: dict[tuple[int, int], int] = {}
     added: list[str] = []
-    for number, name in enumerate(module.entries()):
+    for name, group, entry in module.named:
         if name in names:
-            _, group, entry = module.named_entry(number)
             keys[group.key, entry.key] = len(module.strings) + len(added)
             added.append(names[name])
     pieces = _module(module, lambda group, entry: None, keys, module.strings.with_more(added))

@@ -14,7 +14,7 @@ from cachec.weights.manifest import Manifest
 from cachec_mlir.inputs import Source, open_input
 from cachec_mlir.offers import bind, unused
 from cachec_mlir.text.references import references as find_references
-from cachec_mlir.text.references import written
+from cachec_mlir.text.references import types, written
 from cachec_mlir.text.scanning import edited
 from cachec_mlir.text.stripping import SCOPE, Target, strip_text
 from cachec_mlir.writing import write
@@ -69,10 +69,7 @@ def refer(
     if left:
         raise LinkError(f"resource {left[0].name!r} at byte {left[0].start} stands where no {to} can; link it instead")
     used = find_references(module, stripped.ir, to, scope)
-    wanted: dict[str, list[str]] = {}
-    for each in used:
-        wanted.setdefault(each.name, []).append(each.type)
-    bound = bind(wanted, weights, names, manifest)
+    bound = bind(types(used), weights, names, manifest)
     there = {name: (names or {}).get(name, name) for name in bound}
     left_out = unused(weights, bound, names)
     if to != "parameter":

@@ -155,7 +155,7 @@ def recorded(before: Mapping[str, Resource], after: Mapping[str, Resource]) -> R
 def _keys(source: Source) -> set[str]:
     """Names of all resources that a module uses or declares."""
     if is_bytecode(source):
-        return set(Bytecode(source).entries())
+        return {name for name, _, _ in Bytecode(source).named}
     module = open_input(source)
     marks = scan(module)
     names = {name_of(entry) for entry in marks.resources() if entry.group == "builtin"}

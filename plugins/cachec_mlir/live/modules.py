@@ -143,8 +143,7 @@ def _linked(
 
 def _all_of_builtin(module: Bytecode) -> bool:
     """Whether ``module`` has no bytes yet, and its resources are of the dialect that the bindings can make them of."""
-    groups = (module.named_entry(number)[1] for number in range(len(module.entries())))
-    return not module.resources and all(module.strings[group.key] == "builtin" for group in groups)
+    return not module.resources and all(module.strings[group.key] == "builtin" for _, group, _ in module.named)
 
 
 def _mapped(bindings: Bindings, module: Bytecode, write_to: Callable[[str], int]) -> Any:

@@ -8,7 +8,7 @@ from cachec.errors import UsageError
 from cachec_mlir.inputs import Source, open_input
 from cachec_mlir.offers import Bound
 from cachec_mlir.text.references import references as find_references
-from cachec_mlir.text.references import written
+from cachec_mlir.text.references import types, written
 from cachec_mlir.text.scanning import key_literal, name_of, scan
 from cachec_mlir.text.skeleton import Skeleton
 from cachec_mlir.text.stripping import SCOPE, TARGETS, Target
@@ -32,10 +32,8 @@ class UnlinkedText:
         self._references = references
         self._used = find_references(self._module, self._skeleton.text, references, scope)
         self.there = {name_of(entry) for entry in self._marks.resources()}
-        self.wanted: dict[str, list[str]] = {}
-        for each in self._used:
-            if each.name not in self.there or references != "resource":
-                self.wanted.setdefault(each.name, []).append(each.type)
+        taken = self.there if references == "resource" else set()
+        self.wanted = {name: kinds for name, kinds in types(self._used).items() if name not in taken}
 
     def pieces(self, bound: Mapping[str, Bound], inline: Collection[str]) -> list[Piece]:
         """The text with these bytes, blobs as digits. inline: names that become ``dense<"0x...">``."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from cachec_mlir.inputs import Input
@@ -60,6 +60,14 @@ def references(module: Input, text: bytes, kind: str, scope: str) -> list[Refere
         found: Iterator[tuple[int, int, bytes, str]] = uses(text)
         return [Reference(start, end, unescaped(module, key, start), kind_) for start, end, key, kind_ in found]
     return list(_FINDERS[kind](module, text, scope))
+
+
+def types(used: Iterable[Reference]) -> dict[str, list[str]]:
+    """Name -> the types that it is used with, each once, by place."""
+    found: dict[str, dict[str, None]] = {}
+    for each in used:
+        found.setdefault(each.name, {})[each.type] = None
+    return {name: list(kinds) for name, kinds in found.items()}
 
 
 def written(kind: str, scope: str, name: str) -> bytes:
