@@ -15,6 +15,7 @@ from typing import Annotated, Any
 
 import msgspec
 
+from cachec.base.excerpts import shown_pair
 from cachec.base.hashing import Hasher
 from cachec.errors import CachecError, CheckpointError, LinkError, PluginError, StoreFault, UsageError
 from cachec.model import Fault
@@ -263,15 +264,10 @@ def compare(fresh: Any, stored: Any) -> str | None:
     """None where two live modules have the same fingerprint, else the first line that differs, or the resources."""
     if fingerprint(fresh).digest == fingerprint(stored).digest:
         return None
-    one, other = generic(fresh).splitlines(), generic(stored).splitlines()
+    one, other = (generic(each).decode("utf-8", "backslashreplace").splitlines() for each in (fresh, stored))
     for number, (old, new) in enumerate(zip(other, one, strict=False), 1):
         if old != new:
-            return f"operation {number}: {_shown(old)} -> {_shown(new)}"
+            return f"operation {number}: {' -> '.join(shown_pair(old.strip(), new.strip()))}"
     if len(one) != len(other):
         return f"{len(other)} against {len(one)} lines of operations"
     return "the bytes of a resource differ"
-
-
-def _shown(line: bytes) -> str:
-    text = line.strip().decode("utf-8", "backslashreplace")
-    return text if len(text) <= 120 else text[:117] + "..."
