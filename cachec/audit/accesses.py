@@ -9,51 +9,25 @@ from dataclasses import dataclass, field
 
 from cachec.audit.strace import Call, descriptor_path, string
 
-#: name -> where in the arguments (descriptor of a folder or None, path).
-_PLACES: dict[str, tuple[int | None, int]] = {
-    "open": (None, 0),
-    "creat": (None, 0),
-    "openat": (0, 1),
-    "openat2": (0, 1),
-    "execve": (None, 0),
-    "execveat": (0, 1),
-    "stat": (None, 0),
-    "lstat": (None, 0),
-    "newfstatat": (0, 1),
-    "statx": (0, 1),
-    "access": (None, 0),
-    "faccessat": (0, 1),
-    "faccessat2": (0, 1),
-    "readlink": (None, 0),
-    "readlinkat": (0, 1),
-    "chdir": (None, 0),
-    "mkdir": (None, 0),
-    "mkdirat": (0, 1),
-    "mknod": (None, 0),
-    "mknodat": (0, 1),
-    "rmdir": (None, 0),
-    "unlink": (None, 0),
-    "unlinkat": (0, 1),
-    "truncate": (None, 0),
-}
-
-#: The same for calls with two paths: the one that goes or is meant, and the one that is made.
-_PAIRS: dict[str, tuple[tuple[int | None, int], tuple[int | None, int]]] = {
-    "rename": ((None, 0), (None, 1)),
-    "renameat": ((0, 1), (2, 3)),
-    "renameat2": ((0, 1), (2, 3)),
-    "link": ((None, 0), (None, 1)),
-    "linkat": ((0, 1), (2, 3)),
-    "symlink": ((None, 0), (None, 1)),
-    "symlinkat": ((None, 0), (1, 2)),
-}
-
 _OPENS = frozenset({"open", "openat", "openat2", "creat"})
 _LOOKS = frozenset(
     {"stat", "lstat", "newfstatat", "statx", "access", "faccessat", "faccessat2", "readlink", "readlinkat"}
 )
 _MAKES = frozenset({"mkdir", "mkdirat", "mknod", "mknodat", "truncate"})
 _REMOVES = frozenset({"rmdir", "unlink", "unlinkat"})
+_ONE_PATH = _OPENS | _LOOKS | _MAKES | _REMOVES | {"execve", "execveat", "chdir"}
+
+#: Calls whose path begins at a folder: a descriptor, which is the argument in front of it.
+_AT_FOLDER = re.compile(r"statx|newfstatat|(?:open|execve|faccess|readlink|mkdir|mknod|unlink)at2?")
+
+#: Calls with two paths, (descriptor of a folder or None, path) each: the one that goes or is meant, and the one that is
+#: made.
+_PAIRS: dict[str, tuple[tuple[int | None, int], tuple[int | None, int]]] = {
+    **dict.fromkeys(("rename", "link", "symlink"), ((None, 0), (None, 1))),
+    **dict.fromkeys(("renameat", "renameat2", "linkat"), ((0, 1), (2, 3))),
+    "symlinkat": ((None, 0), (1, 2)),
+}
+
 _STARTS = frozenset({"clone", "clone3", "fork", "vfork"})
 _MISSING = frozenset({"ENOENT", "ENOTDIR"})
 _CHANGES = re.compile(r"O_WRONLY|O_RDWR|O_TRUNC|O_CREAT")
@@ -114,8 +88,8 @@ class _Folder:
             self.found.is_hidden = self.found.is_hidden or not call.failed
         elif name in _PAIRS:
             self._pair(call)
-        elif name in _PLACES:
-            path = self._path(call, *_PLACES[name])
+        elif name in _ONE_PATH:
+            path = self._path(call, *((0, 1) if _AT_FOLDER.fullmatch(name) else (None, 0)))
             if path is not None:
                 self._one(call, path)
 

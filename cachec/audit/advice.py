@@ -6,7 +6,7 @@ import json
 import os
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from cachec.audit.findings import Finding
@@ -23,9 +23,8 @@ class Advice(NamedTuple):
     adapter: str
 
 
-def advice_for(command: Command, outcome: str, problems: Sequence[Finding], environ: Mapping[str, str]) -> Advice:
+def advice_for(command: Command, outcome: str, problems: Sequence[Finding]) -> Advice:
     """What is missing; nothing where all is covered."""
-    del environ
     words: list[str] = []
     for found in problems:
         if found.kind in _OPTIONS and found.fix.startswith("--"):

@@ -88,7 +88,7 @@ class _Look:
         if traced.found.is_hidden:
             self._problem("strace", "", "it uses io_uring: what it opens that way is not seen")
         weights = tuple(self._weights(runner, traced, deterministic=deterministic))
-        advice = advice_for(self._command, self._outcome, self._problems, runner.environ)
+        advice = advice_for(self._command, self._outcome, self._problems)
         return Audit(
             command=self._command.argv,
             stage=self._command.stage,
@@ -215,7 +215,8 @@ class _Look:
         for path in files:
             if traced.digests[path] != again.digests.get(path):
                 is_same = False
-                self._problem("differs", path, "two runs wrote different bytes", self._determinism())
+                fix = "make it independent of time, addresses and threads (SOURCE_DATE_EPOCH, a seed)"
+                self._problem("differs", path, "two runs wrote different bytes", fix)
         for name, one, other in zip(("stdout", "stderr"), traced.streams, again.streams, strict=True):
             if one != other:
                 is_same = False
@@ -227,9 +228,6 @@ class _Look:
         if self._is_described:
             return self._is_output(path)
         return not os.path.isdir(path) and "/__pycache__/" not in path
-
-    def _determinism(self) -> str:
-        return "make it independent of time, addresses and threads (SOURCE_DATE_EPOCH, a seed)"
 
     def _leaks(self, traced: Traced, again: Again) -> None:
         cwd, base = self._command.cwd, self._opened.places.base

@@ -8,6 +8,7 @@ path behind it in angle brackets, in which ``<`` and ``>`` are escaped too.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
@@ -18,6 +19,9 @@ CALLS = "%file,?getdents64,?getdents,fchdir,?clone,?clone3,?fork,?vfork,connect,
 
 #: Longer than PATH_MAX (4,096 bytes), each of which may be escaped.
 STRING_LENGTH = 1 << 15
+
+
+_STRING = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
 
 
 class Call(NamedTuple):
@@ -91,9 +95,10 @@ def parse_call(pid: int, text: str) -> Call | None:
     while at < len(text):
         character = text[at]
         if character == '"':
-            at = _string_end(text, at)
-            if at < 0:
+            literal = _STRING.match(text, at)
+            if literal is None:
                 return None
+            at = literal.end()
             continue
         if (
             character == "<"
@@ -119,20 +124,12 @@ def parse_call(pid: int, text: str) -> Call | None:
     return None if result is None else Call(pid, name[1], tuple(arguments), result[1])
 
 
-def _string_end(text: str, start: int) -> int:
-    """Where the string that begins there has ended; -1 where it has no end."""
-    match = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL).match(text, start)
-    return -1 if match is None else match.end()
-
-
 _ESCAPE = re.compile(rb"\\([0-7]{1,3}|x[0-9a-fA-F]{2}|.)", re.DOTALL)
 _LETTERS = {b"n": b"\n", b"t": b"\t", b"r": b"\r", b"v": b"\v", b"f": b"\f", b"a": b"\a", b"b": b"\b"}
 
 
 def unescape(text: str) -> str:
     """The path that an escaped one stands for, as Python has paths."""
-    import os
-
     return os.fsdecode(_ESCAPE.sub(_unescaped, os.fsencode(text)))
 
 

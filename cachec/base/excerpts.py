@@ -18,6 +18,11 @@ def shown_pair(old: str | None, new: str | None) -> tuple[str, str]:
     return _window(old, start), _window(new, start)
 
 
+def clean(text: str) -> str:
+    """Without control characters, which a terminal might obey."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text)
+
+
 def _window(text: str, start: int) -> str:
     if start < 2 * _CONTEXT:
         start = 0

@@ -6,7 +6,7 @@ What is none of these is kept in words only. Contents that are needed to make an
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -104,6 +104,16 @@ class Words(msgspec.Struct, frozen=True, tag="words"):
 Value = Scalar | Long | Items | Named | ProgramOf | WeightsOf | FileOf | CodeOf | Words
 
 
+def leaves(arguments: Mapping[str, Value]) -> Iterator[tuple[str, Value]]:
+    """What arguments are made of: each value that holds no others, behind its place, ``name`` or ``name-0-2``."""
+    for name, value in arguments.items():
+        if isinstance(value, Items | Named):
+            inner = value.items if isinstance(value, Items) else value.items.values()
+            yield from leaves({f"{name}-{number}": item for number, item in enumerate(inner)})
+        else:
+            yield name, value
+
+
 def described(value: Any, contents: Contents, name: str = "") -> Value:
     """``value`` as data; what it needs is added to ``contents``. name: of the parameter; a text that goes by a name
     like a secret's is left out.
@@ -127,9 +137,9 @@ class _Describer:
             return Words(SECRET) if cls in {str, bytes} and is_secret(name) else _scalar(value, contents)
         if isinstance(value, Program):
             contents.setdefault(value.ir_digest, value.ir)
-            return ProgramOf(value.format, value.ir_digest, _manifest(value.manifest, contents))
+            return ProgramOf(value.format, value.ir_digest, kept_manifest(value.manifest, contents))
         if isinstance(value, WeightSet):
-            return WeightsOf(_manifest(value.manifest, contents), value.rank)
+            return WeightsOf(kept_manifest(value.manifest, contents), value.rank)
         if isinstance(value, File | PurePath):
             return _file(value, contents)
         if cls in {list, tuple, dict} and depth and len(value) <= self._left:
@@ -168,7 +178,8 @@ def _scalar(value: Any, contents: Contents) -> Value:
     return Long(type(value).__name__, ref.digest)
 
 
-def _manifest(manifest: Manifest, contents: Contents) -> str:
+def kept_manifest(manifest: Manifest, contents: Contents) -> str:
+    """The digest of a manifest, which is among the contents then."""
     contents.setdefault(manifest.digest, manifest.encoded())
     return manifest.digest
 
@@ -188,7 +199,7 @@ def _file(value: File | PurePath, contents: Contents) -> Value:
     contents.setdefault(digest, data)
     if not isinstance(value, File):
         return FileOf("Path", os.path.basename(place), digest, len(data))
-    manifest = "" if value.manifest is None else _manifest(value.manifest, contents)
+    manifest = "" if value.manifest is None else kept_manifest(value.manifest, contents)
     return FileOf("File", os.path.basename(place), digest, len(data), value.kind, manifest)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import msgspec
 
@@ -13,11 +13,9 @@ from cachec.errors import LinkError, ReproducerError
 from cachec.model import WeightSpec
 from cachec.reproduce.about import About
 from cachec.reproduce.archive import unpacked
-from cachec.reproduce.pack import ABOUT, RECIPE, WEIGHTS, decoded, manifests
+from cachec.reproduce.pack import ABOUT, RECIPE, WEIGHTS, decoded, decoded_as, manifests
 from cachec.reproduce.recipe import VERSION, FileRef, Recipe, Text, WeightFile
 from cachec.weights.manifest import Manifest
-
-_T = TypeVar("_T")
 
 #: Bytes that synthetic weights may take.
 MAX_WEIGHTS = 1 << 40
@@ -40,13 +38,15 @@ def load(path: str | os.PathLike[str]) -> Reproducer:
     for name in (ABOUT, RECIPE):
         if name not in members:
             raise ReproducerError(f"{label}: member {name!r} expected, found none: this is no reproducer of cachec")
-    made_by = _decoded_about(members[ABOUT], label, _MadeBy)  # first: the rest of another version may be another
+    made_by = decoded_as(
+        _MadeBy, members[ABOUT], f"{label}: {ABOUT}"
+    )  # first: the rest of another version may be another
     if made_by.version != VERSION or made_by.generator != 1:
         raise ReproducerError(
             f"{label}: a reproducer of version {made_by.version} (generator {made_by.generator}), this cachec reads "
             f"{VERSION} (1); use the cachec that made it"
         )
-    about = _decoded_about(members[ABOUT], label, About)
+    about = decoded_as(About, members[ABOUT], f"{label}: {ABOUT}")
     recipe = decoded(members[RECIPE], f"{label}: {RECIPE}")
     if digest_bytes(members[RECIPE]) != about.recipe:
         raise ReproducerError(f"{label}: {RECIPE} is not the one that {ABOUT} names; get the file again")
@@ -58,13 +58,6 @@ def load(path: str | os.PathLike[str]) -> Reproducer:
 class _MadeBy(msgspec.Struct):
     version: int
     generator: int = 1
-
-
-def _decoded_about(data: bytes, label: str, kind: type[_T]) -> _T:
-    try:
-        return msgspec.json.decode(data, type=kind)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise ReproducerError(f"{label}: {ABOUT} is malformed: {error}") from error
 
 
 def _specs(recipe: Recipe, contents: Mapping[str, bytes], label: str) -> dict[str, WeightSpec]:

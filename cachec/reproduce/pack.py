@@ -6,7 +6,7 @@ import os
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
@@ -17,25 +17,22 @@ from cachec.model import Sequence as Several
 from cachec.programs import ir
 from cachec.reproduce.about import About, Expected, Failure
 from cachec.reproduce.archive import packed
-from cachec.reproduce.arguments import Items, Named, ProgramOf, Value, WeightsOf
+from cachec.reproduce.arguments import FileOf, Long, ProgramOf, WeightsOf, leaves
 from cachec.reproduce.readme import readme
 from cachec.reproduce.recipe import VERSION, Command, FileRef, Recipe, digests_of_reads, folder_name
 from cachec.store.store import Store
 from cachec.weights import WeightSet
 from cachec.weights.manifest import Manifest
 
+_T = TypeVar("_T")
+
 #: Names of members.
-README, ABOUT, RECIPE, WEIGHTS, STDERR = (
-    "README.md",
-    "reproducer.json",
-    "recipe.json",
-    "weights.safetensors",
-    "stderr.txt",
-)
+README, ABOUT, RECIPE = "README.md", "reproducer.json", "recipe.json"
+WEIGHTS, STDERR = "weights.safetensors", "stderr.txt"
 
 
 class Packed(NamedTuple):
-    """A reproducer. data: of the zip. left_out: what is not in it, in words."""
+    """A reproducer. data: of the zip."""
 
     data: bytes
     about: About
@@ -107,13 +104,18 @@ def _without_values(parts: Sequence[Part]) -> tuple[Part, ...]:
 
 def decoded(raw: bytes, what: str) -> Recipe:
     """A recipe, validated. Raises ReproducerError."""
-    try:
-        recipe = msgspec.json.decode(raw, type=Recipe)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise ReproducerError(f"{what} is malformed: {error}") from error
+    recipe = decoded_as(Recipe, raw, what)
     if recipe.version != VERSION:
         raise ReproducerError(f"{what} is of version {recipe.version}, this cachec reads {VERSION}; use the other one")
     return recipe
+
+
+def decoded_as(kind: type[_T], raw: bytes, what: str) -> _T:
+    """JSON of one of the records here. Raises ReproducerError."""
+    try:
+        return msgspec.json.decode(raw, type=kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise ReproducerError(f"{what} is malformed: {error}") from error
 
 
 def expected_of(node: Node) -> Iterator[Expected]:
@@ -137,20 +139,7 @@ def expected_of(node: Node) -> Iterator[Expected]:
 
 def manifests(recipe: Recipe) -> list[str]:
     """Digests of the manifests of the programs, weight sets and weight files of a run, each once."""
-    found: list[str] = []
-
-    def look(value: Value) -> None:
-        if isinstance(value, ProgramOf | WeightsOf):
-            found.append(value.manifest)
-        elif isinstance(value, Items):
-            for item in value.items:
-                look(item)
-        elif isinstance(value, Named):
-            for item in value.items.values():
-                look(item)
-
-    for value in recipe.arguments.values():
-        look(value)
+    found = [each.manifest for _, each in leaves(recipe.arguments) if isinstance(each, ProgramOf | WeightsOf)]
     found += [each.manifest for command in recipe.commands for each in command.weights if each.manifest]
     return list(dict.fromkeys(found))
 
@@ -236,21 +225,11 @@ def needed(commands: Sequence[Command], number: int) -> Iterator[FileRef]:
 
 def _contents(recipe: Recipe) -> Iterator[tuple[str, str]]:
     """Name and digest of what the arguments need, but for manifests."""
-
-    def look(value: Value, path: str) -> Iterator[tuple[str, str]]:
+    for path, value in leaves(recipe.arguments):
         if isinstance(value, ProgramOf):
             yield f"arguments/{path}{_suffix(value.format)}", value.ir
-        elif isinstance(value, Items):
-            for number, item in enumerate(value.items):
-                yield from look(item, f"{path}-{number}")
-        elif isinstance(value, Named):
-            for number, item in enumerate(value.items.values()):
-                yield from look(item, f"{path}-{number}")
-        elif hasattr(value, "digest"):
+        elif isinstance(value, Long | FileOf):
             yield f"arguments/{path}", value.digest
-
-    for name, value in recipe.arguments.items():
-        yield from look(value, name)
 
 
 def _suffix(format: str) -> str:

@@ -18,8 +18,7 @@ from cachec.errors import CachecError
 from cachec.key.tools.environment import is_secret
 from cachec.model import Digest, Read
 from cachec.recording import CommandRun, FileSeen, Recorder
-from cachec.reproduce.arguments import Contents, Value, described
-from cachec.weights.manifest import Manifest
+from cachec.reproduce.arguments import Contents, Value, described, kept_manifest
 
 #: Another one is refused, with both numbers.
 VERSION = 2
@@ -286,14 +285,9 @@ def _weight_file(path: str, rule: str, folders: _Folders, contents: Contents) ->
     number, below = folders.place(path)
     try:
         with open_weights(path) as weights:
-            manifest: Manifest | None = weights.manifest
-            data = weights.manifest.encoded()
+            return WeightFile(number, below, rule, kept_manifest(weights.manifest, contents))
     except (CachecError, OSError):
-        manifest = None  # no checkpoint: the replay asks for the file
-    if manifest is None:
-        return WeightFile(number, below, rule)
-    contents.setdefault(manifest.digest, data)
-    return WeightFile(number, below, rule, manifest.digest)
+        return WeightFile(number, below, rule)  # no checkpoint: the replay asks for the file
 
 
 def _shown(environ: Mapping[str, str | None]) -> tuple[dict[str, str | None], tuple[str, ...]]:

@@ -10,7 +10,8 @@ import importlib
 import os
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,7 +30,7 @@ from cachec.reproduce.about import Expected
 from cachec.reproduce.arguments import Maker
 from cachec.reproduce.loaded import Reproducer
 from cachec.reproduce.pack import expected_of, needed
-from cachec.reproduce.recipe import Command, FileRef, Text, Tool, folder_name
+from cachec.reproduce.recipe import Command, FileRef, Text, Tool, WeightFile, folder_name
 from cachec.reproduce.synthetic import synthetic_weights
 from cachec.store.store import Store
 from cachec.weights import WeightSet, open_weights
@@ -86,7 +87,10 @@ def replay_commands(
             ended = command.run(
                 [chosen[number], *(_text(arg, folder) for arg in each.args)],
                 cwd=_text(each.cwd, folder),
-                env={**{name: value for name, value in each.environ.items() if value is not None}, **_today(each)},
+                env={  # secrets were not kept: the command gets those of today
+                    **{name: value for name, value in each.environ.items() if value is not None},
+                    **dict.fromkeys(each.hidden),
+                },
                 stdin=_stdin(found, each),
                 timeout=timeout,
                 check=False,
@@ -235,19 +239,15 @@ async def _awaited(awaitable: Any) -> Any:
     return await awaitable
 
 
-class _environment:  # noqa: N801 - used like a function
+@contextmanager
+def _environment(values: Mapping[str, str]) -> Iterator[None]:
     """Sets variables for the body."""
-
-    def __init__(self, values: Mapping[str, str]) -> None:
-        self._values = values
-        self._before: dict[str, str | None] = {}
-
-    def __enter__(self) -> None:
-        self._before = {name: os.environ.get(name) for name in self._values}
-        os.environ.update(self._values)
-
-    def __exit__(self, *unused: object) -> None:
-        for name, value in self._before.items():
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
             if value is None:
                 os.environ.pop(name, None)
             else:
@@ -287,11 +287,6 @@ def _text(text: Text, folder: Path) -> str:
     return "".join(str(folder / folder_name(piece)) if isinstance(piece, int) else piece for piece in text)
 
 
-def _today(each: Command) -> dict[str, str | None]:
-    """Secrets were not kept: the command gets those of today."""
-    return dict.fromkeys(each.hidden)
-
-
 def _stdin(found: Reproducer, each: Command) -> bytes | None:
     if each.stdin is None:
         return None
@@ -304,12 +299,21 @@ def _stdin(found: Reproducer, each: Command) -> bytes | None:
 def _put_files(found: Reproducer, number: int, folder: Path, files: Mapping[str, str]) -> None:
     each = found.recipe.commands[number]
     for ref in needed(found.recipe.commands, number):
-        _put(ref, found.contents.get(ref.digest), folder, files)
+        name, target = _place(folder, ref)
+        data = found.contents.get(ref.digest)
+        if data is None and name in files:
+            data = Path(files[name]).read_bytes()
+        if data is None:
+            raise ReproducerError(
+                f"the input {name} ({ref.nbytes} bytes, BLAKE3 {ref.digest[:12]}) is not in the reproducer; "
+                f"say --file {name}=FILE"
+            )
+        target.write_bytes(data)
+        target.chmod(0o600)
     for output in each.outputs:
-        _parent(folder, output.folder, output.path)
+        _place(folder, output)
     for weight in each.weights:
-        name = f"{folder_name(weight.folder)}/{weight.path}"
-        target = _parent(folder, weight.folder, weight.path)
+        name, target = _place(folder, weight)
         if target.exists():
             continue
         if name in files:
@@ -324,21 +328,9 @@ def _put_files(found: Reproducer, number: int, folder: Path, files: Mapping[str,
         made.save(target)
 
 
-def _put(ref: FileRef, data: bytes | None, folder: Path, files: Mapping[str, str]) -> None:
-    name = f"{folder_name(ref.folder)}/{ref.path}"
-    if data is None and name in files:
-        data = Path(files[name]).read_bytes()
-    if data is None:
-        raise ReproducerError(
-            f"the input {name} ({ref.nbytes} bytes, BLAKE3 {ref.digest[:12]}) is not in the reproducer; "
-            f"say --file {name}=FILE"
-        )
-    target = _parent(folder, ref.folder, ref.path)
-    target.write_bytes(data)
-    target.chmod(0o600)
-
-
-def _parent(folder: Path, number: int, path: str) -> Path:
-    target = folder / folder_name(number) / path
+def _place(folder: Path, file: FileRef | WeightFile) -> tuple[str, Path]:
+    """The name of a file in the zip, and where it is put, in a folder that is there then."""
+    name = f"{folder_name(file.folder)}/{file.path}"
+    target = folder / name
     target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    return target
+    return name, target

@@ -47,9 +47,6 @@ _KEEPING = frozenset(
 #: Flags by which LLVM asks the machine that it runs on.
 _HOST = ("iree-llvmcpu-target-cpu=host", "iree-llvmcpu-target-cpu-features=host")
 
-#: Bytes of the end of what iree-compile wrote that an error shows.
-_SHOWN = 8192
-
 _INPUT = "program.mlir"
 _OUTPUT = "program.vmfb"
 
@@ -85,11 +82,10 @@ def compile(
         raise PluginError(f"iree-compile takes {', '.join(_INPUT_TYPES)}; this program is {program.format!r}")
     if target not in _TARGETS:
         raise UsageError(f"target expected one of {', '.join(_TARGETS)}, found {target!r}")
-    for name, value in (("options", options), ("phases", phases)):
-        if isinstance(value, str):
-            raise UsageError(f"{name} expected a sequence of strings, found one string {value!r}; write [{value!r}]")
-    from cachec_mlir.compilers import check_unnamed  # here and below: a hit imports nothing of cachec_mlir
+    from cachec_mlir.compilers import check_list, check_unnamed  # here and below: a hit imports nothing of cachec_mlir
 
+    check_list("options", options)
+    check_list("phases", phases)
     check_unnamed(program, _keeping(options))
     flags = (
         f"--iree-input-type={input_type}",
@@ -115,10 +111,8 @@ def compile_phase(program: Program, until: str, flags: tuple[str, ...]) -> Progr
     program: as ``compile`` takes it, or of format ``iree:PHASE``, as this returns it. until: a phase, or ``end`` for a
     File of kind ``iree:vmfb``. flags: all flags that this part is to get. Raises as ``compile`` does.
     """
-    import subprocess
-
-    from cachec.commands.run import host_processor, run
-    from cachec_mlir.compilers import check_unnamed, file_in_new_folder, named_files
+    from cachec.commands.run import host_processor
+    from cachec_mlir.compilers import check_unnamed, file_in_new_folder, run_tool
 
     left_out = [f"iree-compile without {flag}" for flag in _REPRODUCIBLE if until == END and flag not in flags]
     check_unnamed(program, [*_keeping(flags), *left_out])
@@ -126,22 +120,11 @@ def compile_phase(program: Program, until: str, flags: tuple[str, ...]) -> Progr
     flags = (*flags, *_from_to(program, until))
     if any(flag.lstrip("-") in _HOST for flag in flags):
         host_processor()
-    named = named_files(flags)
     output = file_in_new_folder(_OUTPUT, kind=KIND, manifest=program.manifest)
     folder = output.path.parent
     # Fixed names in a folder of its own: a path that came into the output would be the same each time.
     (folder / _INPUT).write_bytes(program.ir)
-    try:
-        run(
-            [executable, _INPUT, "-o", _OUTPUT, *flags],
-            inputs=named.there,
-            candidates=named.absent,
-            tools=_helpers(executable),
-            cwd=folder,
-        )
-    except subprocess.CalledProcessError as error:
-        error.add_note(error.stderr[-_SHOWN:].decode(errors="replace"))
-        raise
+    run_tool([executable, _INPUT, "-o", _OUTPUT, *flags], flags, cwd=folder, tools=_helpers(executable))
     if until == END:
         return output
     return Program(output.read_bytes(), format=FORMAT + until, manifest=program.manifest)

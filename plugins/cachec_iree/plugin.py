@@ -11,11 +11,11 @@ from cachec.programs.program import Program
 from cachec.weights import WeightSet
 from cachec_iree.compiler import KIND
 from cachec_iree.parameters import Parameters
-from cachec_mlir.plugin import MlirFormats
+from cachec_mlir.plugin import FilePlugin
 
 
-class IreePlugin(MlirFormats):
-    """Links and compares ``iree:vmfb`` files. iree-compile runs as a command, so no live state of it is in a key."""
+class IreePlugin(FilePlugin):
+    """Links ``iree:vmfb`` files. iree-compile runs as a command, so no live state of it is in a key."""
 
     name = "iree"
     distributions = ("iree-base-compiler", "iree-base-runtime")
@@ -32,11 +32,3 @@ class IreePlugin(MlirFormats):
         from cachec_iree.runtime import Linked
 
         return Linked(artifact.path, parameters.views())
-
-    def compare(self, fresh: Any, stored: Any) -> str | None:
-        """None where two modules are equal byte for byte: iree-compile is reproducible with the flags used here."""
-        if not isinstance(fresh, File) or not isinstance(stored, File):
-            raise self._refusal("compare", fresh)
-        from cachec_mlir.compilers import difference
-
-        return difference(fresh, stored)

@@ -235,6 +235,6 @@ def _pretty(text: str, types: Mapping[str, str]) -> str:
 
 
 def _parameter(name: str, kind: str) -> str:
-    from cachec_mlir.text.scanning import quoted
+    from cachec_mlir.text.references import written
 
-    return f"#flow.parameter.named<{quoted(SCOPE)}::{quoted(name)}> : {kind}"
+    return f"{written('parameter', SCOPE, name).decode()} : {kind}"

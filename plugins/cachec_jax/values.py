@@ -5,16 +5,25 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
 import ml_dtypes
+import msgspec
 import numpy as np
 
 from cachec.base.hashing import Hasher
 from cachec.errors import PluginError
 from cachec.programs.plugin import ArtifactWriter, Fingerprint
+
+
+class _Meta(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a stored array is. weak: whether its type is weak."""
+
+    dtype: str
+    shape: list[Annotated[int, msgspec.Meta(ge=0)]]
+    weak: bool
 
 
 def fingerprint(value: Any) -> Fingerprint:
@@ -50,16 +59,12 @@ def encode(value: Any, out: ArtifactWriter) -> dict[str, Any]:
 
 def decode(meta: Mapping[str, Any], artifacts: Sequence[Path]) -> Any:
     """See JaxPlugin.decode."""
-    name, shape, weak = meta.get("dtype"), meta.get("shape"), meta.get("weak")
-    if (
-        meta.keys() != {"dtype", "shape", "weak"}
-        or not isinstance(name, str)
-        or not isinstance(shape, list)
-        or not all(type(size) is int and size >= 0 for size in shape)
-        or not isinstance(weak, bool)
-        or len(artifacts) != 1
-    ):
-        raise PluginError(f"a stored jax.Array has malformed meta data: {dict(meta)!r}, {len(artifacts)} artifacts")
+    try:
+        name, shape, weak = msgspec.structs.astuple(msgspec.convert(dict(meta), _Meta))
+    except msgspec.ValidationError as error:
+        raise PluginError(f"a stored jax.Array has malformed meta data: {error}") from error
+    if len(artifacts) != 1:
+        raise PluginError(f"a stored jax.Array has {len(artifacts)} artifacts, expected one")
     dtype = _dtype(name)
     data = artifacts[0].read_bytes()
     if len(data) != math.prod(shape) * dtype.itemsize:

@@ -172,6 +172,12 @@ class Resource(NamedTuple):
             )
         return WeightSpec(name=self.name, dtype="uint8", shape=(self.nbytes,), nbytes=self.nbytes)
 
+    def words(self) -> str:
+        """Type, size and alignment, for a person. Raises as ``spec``."""
+        spec = self.spec()
+        kind = self.type or f"{spec.dtype} {list(spec.shape)}"
+        return f"{kind}, {self.nbytes:,} bytes, alignment {self.alignment}"
+
 
 def element_type(text: str) -> tuple[str, tuple[int, ...]] | None:
     """dtype and shape of a static tensor or vector type, None for any other."""

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
 import weakref
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
+from cachec.commands.run import run
 from cachec.errors import UsageError
 from cachec.programs.artifact import File
 from cachec.programs.program import Program
@@ -16,19 +17,37 @@ from cachec.weights.manifest import Manifest
 
 _SEPARATORS = re.compile(r"[=,:;@\s]")
 
-
-class Named(NamedTuple):
-    """Absolute paths: files and folders that are there, and paths where nothing is."""
-
-    there: tuple[str, ...]
-    absent: tuple[str, ...]
+#: Bytes of the end of what a tool wrote that an error shows.
+_SHOWN = 8192
 
 
-def named_files(flags: Sequence[str]) -> Named:
+def run_tool(
+    command: Sequence[str | os.PathLike[str]],
+    flags: Sequence[str],
+    *,
+    cwd: Path,
+    tools: Sequence[str | os.PathLike[str]] = (),
+    inputs: Sequence[str | os.PathLike[str]] = (),
+    outputs: Sequence[str] = (),
+) -> None:
+    """``cachec.run`` of a compiler in a folder of its own.
+
+    flags: those in ``command`` that may name files; what they name by an absolute path is an input too (see
+    ``named_files``). Raises subprocess.CalledProcessError with the end of what the tool wrote as a note.
+    """
+    there, absent = named_files(flags)
+    try:
+        run(command, tools=tools, inputs=[*inputs, *there], candidates=absent, outputs=outputs, cwd=cwd)
+    except subprocess.CalledProcessError as error:
+        error.add_note(error.stderr[-_SHOWN:].decode(errors="replace"))
+        raise
+
+
+def named_files(flags: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """What the flags name by an absolute path: ``--spec=/x``, ``-L/x``, ``@/x``, ``--import=scope=/x``, lists of them.
 
-    Their content is as much an input as the flags are: to be given to ``run`` as ``inputs`` and ``candidates``. The
-    tools run in a folder of their own, so a relative path leads nowhere.
+    Files and folders that are there, whose content is as much an input as the flags are, and paths where nothing is.
+    The tools run in a folder of their own, so a relative path leads nowhere.
     """
     paths: dict[str, None] = {}
     for piece in (piece for flag in flags for piece in _SEPARATORS.split(flag)):
@@ -36,7 +55,13 @@ def named_files(flags: Sequence[str]) -> Named:
         if at == 0 or (at > 0 and piece.startswith("-")):
             paths[piece[at:]] = None
     there = tuple(path for path in paths if os.path.exists(path))
-    return Named(there, tuple(path for path in paths if path not in there))
+    return there, tuple(path for path in paths if path not in there)
+
+
+def check_list(option: str, value: object) -> None:
+    """Raise UsageError for one string where a sequence of them is wanted."""
+    if isinstance(value, str):
+        raise UsageError(f"{option} expected a sequence of strings, found one string {value!r}; write [{value!r}]")
 
 
 def file_in_new_folder(name: str, *, kind: str, manifest: Manifest | None) -> File:
@@ -47,15 +72,6 @@ def file_in_new_folder(name: str, *, kind: str, manifest: Manifest | None) -> Fi
     file = File(folder / name, kind=kind, manifest=manifest)
     weakref.finalize(file, _remove, folder, os.getpid())
     return file
-
-
-def difference(fresh: File, stored: File) -> str | None:
-    """None where two files are equal byte for byte, else where they begin to differ, in words."""
-    a, b = fresh.read_bytes(), stored.read_bytes()
-    if a == b:
-        return None
-    where = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
-    return f"{len(a)} against {len(b)} bytes, first difference at byte {where}"
 
 
 def check_unnamed(program: Program, keeping: Iterable[str]) -> None:

@@ -5,16 +5,21 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Mapping
 
-from cachec.errors import UsageError
+from cachec.errors import LinkError, UsageError
 from cachec.weights.manifest import Manifest
 from cachec_mlir.blobs import ALIGNMENT
-from cachec_mlir.bytecode.reading import is_bytecode
-from cachec_mlir.bytecode.rewriting import link_bytecode, strip_bytecode
+from cachec_mlir.bytecode.reading import Bytecode, is_bytecode
+from cachec_mlir.bytecode.rewriting import UnlinkedBytecode, strip_bytecode
 from cachec_mlir.inputs import Source
-from cachec_mlir.offers import Weights
-from cachec_mlir.text.linking import link_text
+from cachec_mlir.offers import Weights, bind, check_link, unused
+from cachec_mlir.text.linking import UnlinkedText
 from cachec_mlir.text.stripping import MINIMUM, SCOPE, Target, strip_text
-from cachec_mlir.writing import Linked, Stripped
+from cachec_mlir.writing import Linked, Stripped, write
+
+#: A module, and what it lacks.
+Unlinked = UnlinkedText | UnlinkedBytecode
+
+_OF_TEXT = "link: inline= and references= are for text; in bytecode only MLIR finds constants"
 
 
 def strip(
@@ -34,8 +39,17 @@ def strip(
     return strip_bytecode(source)
 
 
+def unlinked(ir: Source | Bytecode, references: Target = "resource", scope: str = SCOPE) -> Unlinked:
+    """A module in either form and what it lacks."""
+    if not isinstance(ir, Bytecode) and not is_bytecode(ir):
+        return UnlinkedText(ir, references, scope)
+    if references != "resource":
+        raise UsageError(_OF_TEXT)
+    return UnlinkedBytecode(ir)
+
+
 def link(
-    ir: Source,
+    ir: Source | Bytecode | Unlinked,
     weights: Weights,
     target: str | os.PathLike[str],
     *,
@@ -47,24 +61,25 @@ def link(
     alignment: int = ALIGNMENT,
     fsync: bool = False,
 ) -> Linked:
-    """Write ``target``: the module, text or bytecode, with the bytes that it lacks; see ``link_text`` and
-    ``link_bytecode``.
+    """Write ``target``: the module, text or bytecode, with bytes for all that it lacks them for. All, or nothing.
 
-    weights: a weight set, or ``strip(older).resources``. Raises LinkError, CheckpointError, WeightsChanged, OSError.
+    weights: a weight set, or the resources of another module (``strip(older).resources``), which keep their alignment.
+    names: name in the module -> name in ``weights``, for those that differ. manifest: what the weights have to be, by
+    their names in the module: nothing missing, nothing more. Resources that the module has bytes of stay.
+
+    Of a text, references: what stands for weights in it (see ``strip_text``); each becomes a resource again. scope: of
+    parameters. inline: names that become ``dense<"0x...">`` instead.
+
+    Raises LinkError (a name is missing, has bytes already, or is not of the size or type that the module or the
+    manifest states), CheckpointError, WeightsChanged, OSError, UsageError.
     """
-    if is_bytecode(ir):
-        if inline or references != "resource":
-            raise UsageError("link: inline= and references= are for text; in bytecode only MLIR finds constants")
-        return link_bytecode(ir, weights, target, names=names, manifest=manifest, alignment=alignment, fsync=fsync)
-    return link_text(
-        ir,
-        weights,
-        target,
-        references=references,
-        scope=scope,
-        names=names,
-        manifest=manifest,
-        inline=inline,
-        alignment=alignment,
-        fsync=fsync,
-    )
+    lacking = ir if isinstance(ir, UnlinkedText | UnlinkedBytecode) else unlinked(ir, references, scope)
+    if inline and isinstance(lacking, UnlinkedBytecode):
+        raise UsageError(_OF_TEXT)
+    check_link(lacking.there, weights, names, alignment)
+    strange = sorted(set(inline) - set(lacking.wanted))
+    if strange:
+        raise LinkError(f"inline= names {strange[0]!r}, which the module does not use, or has bytes of")
+    bound = bind(lacking.wanted, weights, names, manifest, alignment=alignment)
+    nbytes = write(target, lacking.pieces(bound, inline), digits=lacking.digits, fsync=fsync)
+    return Linked(nbytes, unused(weights, bound, names))

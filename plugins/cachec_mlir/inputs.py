@@ -55,10 +55,6 @@ class Input:
         """A range in place, for what copies or maps it."""
         return self._data[offset : offset + nbytes]
 
-    def opened(self) -> OpenedFile | None:
-        """The file, None in memory."""
-        return None
-
     def check(self) -> None:
         """Raise WeightsChanged where the file is not what was opened any more."""
 
@@ -95,9 +91,6 @@ class FileInput(Input):
 
     def range(self, offset: int, nbytes: int) -> Extent | memoryview:
         return Extent(self.fd, offset, nbytes, self._file, self.check)
-
-    def opened(self) -> OpenedFile | None:
-        return self._file
 
     def check(self) -> None:
         if not self._file.same(identity(self.fd)):

@@ -12,7 +12,7 @@ from cachec.errors import LinkError, UsageError
 from cachec.model import WeightSpec
 from cachec.weights import Weight
 from cachec.weights.manifest import Manifest
-from cachec_mlir.blobs import ELIDED, Blob, Resource
+from cachec_mlir.blobs import ALIGNMENT, ELIDED, Blob, Resource, spec_of
 
 #: What a module is linked with: a weight set, or the resources of another module.
 Weights = Mapping[str, Weight] | Mapping[str, Resource]
@@ -70,7 +70,25 @@ def offered(
     return {name: _bound(weights[names.get(name, name)], alignment) for name in wanted}
 
 
-def check_manifest(
+def bind(
+    wanted: Mapping[str, Collection[str]],
+    weights: Weights,
+    names: Mapping[str, str] | None = None,
+    manifest: Manifest | None = None,
+    *,
+    alignment: int = ALIGNMENT,
+) -> dict[str, Bound]:
+    """``offered``, checked against the types that the module states for each name, and against the manifest."""
+    bound = offered(weights, wanted, names, alignment)
+    for name, kinds in wanted.items():
+        for kind in kinds:
+            _check_type(name, kind, bound[name])
+    if manifest is not None:
+        _check_manifest(manifest, bound, weights, names)
+    return bound
+
+
+def _check_manifest(
     manifest: Manifest,
     bound: Mapping[str, Bound],
     weights: Weights,
@@ -104,6 +122,21 @@ def check_specs(manifest: Manifest, found: Mapping[str, tuple[str, WeightSpec | 
     alias = {name: min(group) for group in groups.values() if len(group) > 1 for name in group}
     specs = {name: _stated(manifest, name, spec, nbytes, alias.get(name)) for name, (_, spec, nbytes) in found.items()}
     manifest.check(specs)
+
+
+def _check_type(name: str, kind: str, bound: Bound) -> None:
+    """Raise LinkError unless what is bound has the size, and where it is known the type, that the module states."""
+    known = spec_of(name, kind)
+    if known is None:
+        return
+    nbytes = known.nbytes
+    packed = known.dtype == "bool" and bound.blob.nbytes == -(-nbytes // 8)
+    if bound.blob.nbytes != nbytes and not packed:
+        raise LinkError(f"resource {name!r}: {kind} takes {nbytes} bytes, what it is linked to has {bound.blob.nbytes}")
+    spec = bound.spec
+    raw = spec is None or (spec.dtype == "uint8" and len(spec.shape) == 1)
+    if spec is not None and not raw and (spec.dtype, spec.shape) != (known.dtype, known.shape):
+        raise LinkError(f"resource {name!r}: expected {kind}, found {spec.dtype} {list(spec.shape)}")
 
 
 def _described(found: Weight | Resource) -> tuple[WeightSpec | None, int]:

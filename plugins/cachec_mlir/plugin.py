@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from cachec.errors import UsageError
+from cachec.programs.artifact import File
 from cachec.programs.plugin import ArtifactWriter, Fingerprint, Plugin, Reproducer, StrippedFile
 from cachec.programs.program import Program
 from cachec.weights import WeightSet
@@ -25,6 +26,20 @@ class MlirFormats(Plugin):
     def suffix(self, format: str) -> str:
         """``.mlir``, or of bytecode ``.mlirbc``."""
         return ".mlirbc" if "bytecode" in format else ".mlir"
+
+
+class FilePlugin(MlirFormats):
+    """One whose compiler makes files, the same byte for byte each time."""
+
+    def compare(self, fresh: Any, stored: Any) -> str | None:
+        """None where two files are equal byte for byte, else where they begin to differ, in words."""
+        if not isinstance(fresh, File) or not isinstance(stored, File):
+            raise self._refusal("compare", fresh)
+        a, b = fresh.read_bytes(), stored.read_bytes()
+        if a == b:
+            return None
+        where = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+        return f"{len(a)} against {len(b)} bytes, first difference at byte {where}"
 
 
 class MlirPlugin(MlirFormats):

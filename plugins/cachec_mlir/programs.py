@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from cachec.errors import UsageError
@@ -17,7 +17,7 @@ from cachec_mlir.hashes import topology
 from cachec_mlir.inputs import Source, open_input
 from cachec_mlir.live.bindings import Bindings, bindings_of, generic
 from cachec_mlir.live.modules import Written, parse_stripped
-from cachec_mlir.text.references import references
+from cachec_mlir.text.references import references, types
 from cachec_mlir.text.stripping import MINIMUM, SCOPE, Target, strip_text
 from cachec_mlir.text.symbols import alpha, alpha_manifest
 
@@ -95,7 +95,7 @@ def _of_text(
         module = _translator(bindings, BYTECODE).parse(ir, open_input(source).label)
         with Written(module) as written:
             ir = written.bytecode.input.at(0, written.bytecode.input.size, "the module")
-    used = [(each.name, each.type) for each in references(open_input(stripped.ir), stripped.ir, to, scope)]
+    used = types(references(open_input(stripped.ir), stripped.ir, to, scope))
     manifest = _manifest(used, weights)
     return MlirProgram(_program(ir, form, manifest, locations, bindings), weights, stripped.lifted)
 
@@ -105,15 +105,15 @@ def _of_bytecode(
 ) -> MlirProgram:
     module = Bytecode(source) if written is None else written.bytecode
     stripped = strip_bytecode(module)
-    ir, used = stripped.ir, [(name, "") for name in module.declared]
-    types: dict[str, WeightSpec] = {}
+    ir, used = stripped.ir, {name: [""] for name in module.declared}
+    specs: dict[str, WeightSpec] = {}
     if bindings is not None or form == TEXT:
         live = source if written is not None else parse_stripped(_translator(bindings, form), module)
         text = generic(live, locations=locations)
-        used = [(each.name, each.type) for each in references(open_input(text), text, "resource", "")]
-        types = _types(used, stripped.resources)
+        used = types(references(open_input(text), text, "resource", ""))
+        specs = _specs(used, stripped.resources)
         ir = text if form == TEXT else ir
-    weights = stripped.resources.weights(types)
+    weights = stripped.resources.weights(specs)
     if written is not None:
         written.keep_for(weights)
     return MlirProgram(_program(ir, form, _manifest(used, weights), locations, bindings), weights, ())
@@ -131,31 +131,23 @@ def _program(ir: bytes, form: str, manifest: Manifest, locations: bool, bindings
     return Program(ir, format=form, manifest=manifest, canonical=canonical)
 
 
-def _kinds(used: Iterable[tuple[str, str]]) -> dict[str, set[str]]:
-    kinds: dict[str, set[str]] = {}
-    for name, kind in used:
-        kinds.setdefault(name, set()).add(kind)
-    return kinds
-
-
-def _types(used: Iterable[tuple[str, str]], resources: Resources) -> dict[str, WeightSpec]:
+def _specs(used: Mapping[str, Sequence[str]], resources: Resources) -> dict[str, WeightSpec]:
     """Specs of resources by the types that they are used with; none for one with several, or with one of no dtype."""
-    kinds = _kinds(used)
     specs: dict[str, WeightSpec] = {}
     for name, resource in resources.items():
-        kind = next(iter(kinds.get(name, {""})))
-        if len(kinds.get(name, ())) == 1 and element_type(kind) is not None:
-            specs[name] = resource._replace(type=kind).spec()
+        kinds = used.get(name, ())
+        if len(kinds) == 1 and element_type(kinds[0]) is not None:
+            specs[name] = resource._replace(type=kinds[0]).spec()
     return specs
 
 
-def _manifest(used: Iterable[tuple[str, str]], weights: WeightSet) -> Manifest:
+def _manifest(used: Mapping[str, Sequence[str]], weights: WeightSet) -> Manifest:
     """The specs of the weights, and of those that the module refers to without having their bytes."""
     specs = dict(weights.specs)
-    for name, kinds in _kinds(used).items():
+    for name, kinds in used.items():
         if name in specs:
             continue
-        spec = spec_of(name, next(iter(kinds))) if len(kinds) == 1 else None
+        spec = spec_of(name, kinds[0]) if len(kinds) == 1 else None
         if spec is None:
             raise UsageError(
                 f"program: weight {name!r} has no bytes in the module, and one static type expected of it, found "

@@ -6,6 +6,7 @@ in what mlir-translate prints. One line of these says all that the rest of the m
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
@@ -69,7 +70,7 @@ def external_weights(text: str, specs: Mapping[str, WeightSpec]) -> list[Externa
         _check_type(name, rest, spec)
         stated = _ALIGN.search(rest)
         # Without one, LLVM counts on the alignment of an element: the global is no definition of its own.
-        alignment = int(stated.group(1)) if stated else max(1, spec.nbytes // max(1, _count(spec)))
+        alignment = int(stated.group(1)) if stated else max(1, spec.nbytes // max(1, math.prod(spec.shape)))
         if alignment > LARGEST_ALIGNMENT:
             raise PluginError(f"weight {name!r} wants {alignment} bytes of alignment; {LARGEST_ALIGNMENT} is the most")
         found.append(External(name, Needs(1 << (alignment - 1).bit_length(), constant=kind == "constant")))
@@ -114,10 +115,3 @@ def _check_type(name: str, rest: str, spec: WeightSpec) -> None:
     if tuple(shape) != spec.shape or not rest.startswith(element + "]" * len(shape), at) or not element:
         declared = rest.split(", align", 1)[0]
         raise PluginError(f"weight {name!r} is {declared} in the module; {spec.dtype} {list(spec.shape)} was expected")
-
-
-def _count(spec: WeightSpec) -> int:
-    count = 1
-    for dimension in spec.shape:
-        count *= dimension
-    return count

@@ -25,7 +25,7 @@ import numpy as np
 
 from cachec.errors import LinkError, UsageError
 from cachec.programs.artifact import File
-from cachec.programs.sources import Extent, OpenedFile
+from cachec.programs.sources import OpenedFile
 from cachec.weights import Weight, WeightSet
 from cachec_mlir.blobs import ALIGNMENT
 from cachec_native.elf import LARGEST_ALIGNMENT, SECTION, Library, Needs
@@ -112,14 +112,14 @@ def link(artifact: File, weights: WeightSet) -> NativeLinked:
     library = Library(artifact.read_bytes(), where)
     needs = needs_of(library, where)
     check(library, weights, where)
-    placer = _Placer()
+    private: dict[OpenedFile, memoryview] = {}
     addresses: dict[str, int] = {}
     held: list[memoryview] = []
     copied: list[str] = []
     for name in library.undefined:
         if name not in weights:
             continue
-        view, is_copy = placer.place(weights[name], needs.get(name, _UNKNOWN))
+        view, is_copy = _placed(weights[name], needs.get(name, _UNKNOWN), private)
         held.append(view)
         addresses[name] = _address(view)
         if is_copy:
@@ -181,42 +181,33 @@ def needs_of(library: Library, where: str) -> Mapping[str, Needs]:
     return found
 
 
-class _Placer:
-    """Puts weights where the code can use them."""
+def _placed(weight: Weight, needs: Needs, private: dict[OpenedFile, memoryview]) -> tuple[memoryview, bool]:
+    """The bytes, writable where the code may write, at an address that it allows; whether they had to be copied.
 
-    def __init__(self) -> None:
-        self._private: dict[OpenedFile, memoryview] = {}
-
-    def place(self, weight: Weight, needs: Needs) -> tuple[memoryview, bool]:
-        """The bytes, writable where the code may write, at an address that it allows; whether they had to be copied."""
-        source, there = weight.within()
-        tensor = weight.tensor
-        source.expose(there, tensor, None)
-        if needs.constant:
-            view = source.view(there, tensor)
-            if view.nbytes and _address(view) % needs.alignment == 0:
-                return view, False
-        elif tensor.nbytes and not source.copies(there, tensor):
-            extent = source.extent(there, tensor)
-            if extent is not None and extent.offset % needs.alignment == 0:
-                return self._privately(extent)[extent.offset : extent.offset + extent.nbytes], False
-        # Pages of their own; for a weight without elements as well, whose symbol needs an address.
-        out = memoryview(mmap.mmap(-1, max(1, tensor.nbytes), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
-        if tensor.nbytes:
-            source.fill(there, tensor, out)
-        return out, bool(tensor.nbytes)
-
-    def _privately(self, extent: Extent) -> memoryview:
-        """All of a file in private pages, which take memory only where the code writes. One map a file: Python's
-        maps hold a descriptor each before 3.13, and there may be thousands of weights."""
-        found = self._private.get(extent.file)
-        if found is None:
-            mapped = mmap.mmap(
-                extent.fd, 0, flags=mmap.MAP_PRIVATE | _MAP_NORESERVE, prot=mmap.PROT_READ | mmap.PROT_WRITE
-            )
-            extent.check()
-            found = self._private[extent.file] = memoryview(mapped)
-        return found
+    private: the files that are mapped so far, in pages that take memory only where the code writes. One map a file:
+    Python's maps hold a descriptor each before 3.13, and there may be thousands of weights.
+    """
+    source, there = weight.within()
+    tensor = weight.tensor
+    source.expose(there, tensor, None)
+    if needs.constant:
+        view = source.view(there, tensor)
+        if view.nbytes and _address(view) % needs.alignment == 0:
+            return view, False
+    elif tensor.nbytes and not source.copies(there, tensor):
+        extent = source.extent(there, tensor)
+        if extent is not None and extent.offset % needs.alignment == 0:
+            if extent.file not in private:
+                flags, prot = mmap.MAP_PRIVATE | _MAP_NORESERVE, mmap.PROT_READ | mmap.PROT_WRITE
+                mapped = mmap.mmap(extent.fd, 0, flags=flags, prot=prot)
+                extent.check()
+                private[extent.file] = memoryview(mapped)
+            return private[extent.file][extent.offset : extent.offset + extent.nbytes], False
+    # Pages of their own; for a weight without elements as well, whose symbol needs an address.
+    out = memoryview(mmap.mmap(-1, max(1, tensor.nbytes), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
+    if tensor.nbytes:
+        source.fill(there, tensor, out)
+    return out, bool(tensor.nbytes)
 
 
 def _load(data: bytearray, where: str) -> int:

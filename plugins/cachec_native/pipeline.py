@@ -24,15 +24,14 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
 from cachec.commands.run import host_processor, run, scratch
-from cachec.errors import LinkError, PluginError, UsageError
+from cachec.errors import LinkError, PluginError
 from cachec.programs.artifact import File
 from cachec.programs.program import Program
-from cachec_mlir.compilers import check_unnamed, file_in_new_folder, named_files
+from cachec_mlir.compilers import check_list, check_unnamed, file_in_new_folder, run_tool
 from cachec_native.globals import External, external_weights, section_of_needs
 
 #: The kind of the files made here.
@@ -76,9 +75,6 @@ _SUBPROGRAM = b"di_subprogram"
 #: Flags by which clang asks the machine that it runs on.
 _HOST = frozenset({"-march=native", "-mcpu=native", "-mtune=native"})
 
-#: Bytes of the end of what a tool wrote that an error shows.
-_SHOWN = 8192
-
 _INPUT = "program.mlir"
 _OUTPUT = "program.out"
 
@@ -90,7 +86,7 @@ def to_llvm_dialect(program: Program, *, passes: Sequence[str] = PASSES, tool: s
     fails; FileNotFoundError where it is not installed; PluginError for a program of another format.
     """
     _check_format(program, FORMATS, "mlir-opt")
-    _check_list("passes", passes)
+    check_list("passes", passes)
     check_unnamed(program, filter(_DEBUG_INFO.search, passes))
     return Program(_ran(tool, program.ir, [*passes]), format="mlir:text", manifest=program.manifest)
 
@@ -126,7 +122,7 @@ def to_library(
     than the manifest says for it, or where the code needs a symbol that is nowhere.
     """
     _check_format(program, (LLVM_IR,), "clang")
-    _check_list("options", options)
+    check_list("options", options)
     check_unnamed(program, (option for option in options if option.startswith("-g")))
     weights = external_weights(program.text, program.manifest.weights)
     linker_path = _linker(linker)
@@ -147,7 +143,7 @@ def to_library(
             *inputs,
             *("-o", _OUTPUT),
         ]
-        _run(command, folder, tools=[linker_path], inputs=inputs, options=options)
+        run_tool(command, options, cwd=folder, tools=[linker_path], inputs=inputs, outputs=[_OUTPUT])
         _check_library(folder / _OUTPUT, weights)
         library = file_in_new_folder("program.so", kind=KIND, manifest=program.manifest)
         library.path.write_bytes((folder / _OUTPUT).read_bytes())  # kilobytes
@@ -158,25 +154,8 @@ def _ran(tool: str, data: bytes, options: Sequence[str]) -> bytes:
     """What a tool makes of a module. In a folder of its own, so that no path can come into the result."""
     with scratch() as folder:
         (folder / _INPUT).write_bytes(data)
-        _run([tool, _INPUT, "-o", _OUTPUT, *options], folder, options=options)
+        run_tool([tool, _INPUT, "-o", _OUTPUT, *options], options, cwd=folder, outputs=[_OUTPUT])
         return (folder / _OUTPUT).read_bytes()
-
-
-def _run(
-    command: Sequence[str | os.PathLike[str]],
-    folder: Path,
-    *,
-    tools: Sequence[str | os.PathLike[str]] = (),
-    inputs: Sequence[str | os.PathLike[str]] = (),
-    options: Sequence[str] = (),
-) -> None:
-    named = named_files(options)
-    inputs = [*inputs, *named.there]
-    try:
-        run(command, tools=tools, inputs=inputs, candidates=named.absent, outputs=[_OUTPUT], cwd=folder)
-    except subprocess.CalledProcessError as error:
-        error.add_note(error.stderr[-_SHOWN:].decode(errors="replace"))
-        raise
 
 
 def _linker(name: str) -> str:
@@ -221,8 +200,3 @@ def _check_library(path: Path, weights: Sequence[External]) -> None:
 def _check_format(program: Program, wanted: Sequence[str], tool: str) -> None:
     if program.format not in wanted:
         raise PluginError(f"{tool} takes {' or '.join(wanted)}; this program is {program.format!r}")
-
-
-def _check_list(option: str, value: object) -> None:
-    if isinstance(value, str):
-        raise UsageError(f"{option} expected a sequence of flags, found one string {value!r}; write [{value!r}]")

@@ -7,13 +7,12 @@ from typing import Any
 from cachec.programs.artifact import File
 from cachec.programs.program import Program
 from cachec.weights import WeightSet
-from cachec_mlir.compilers import difference
-from cachec_mlir.plugin import MlirFormats
+from cachec_mlir.plugin import FilePlugin
 from cachec_native.pipeline import KIND
 
 
-class NativePlugin(MlirFormats):
-    """Links and compares shared libraries whose weights are undefined symbols. Its programs are LLVM IR."""
+class NativePlugin(FilePlugin):
+    """Links shared libraries whose weights are undefined symbols. Its programs are LLVM IR."""
 
     name = "native"
 
@@ -24,12 +23,6 @@ class NativePlugin(MlirFormats):
         from cachec_native.linking import link
 
         return link(artifact, weights)
-
-    def compare(self, fresh: Any, stored: Any) -> str | None:
-        """None where two files are equal byte for byte: the tools are reproducible as the pipeline calls them."""
-        if not isinstance(fresh, File) or not isinstance(stored, File):
-            raise self._refusal("compare", fresh)
-        return difference(fresh, stored)
 
     def suffix(self, format: str) -> str:
         """``.ll``: LLVM IR."""

@@ -28,7 +28,7 @@ the dialects; they stay in the IR, and are in its hash by value.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -95,24 +95,16 @@ class Bytecode:
         self.external_groups, self.groups = (
             (0, ()) if offsets is None else _groups(self.input, offsets, by_id[RESOURCES], self.strings)
         )
-        self._places: list[tuple[str, str]] = []
-        self._named = self._name()
+        #: The blobs of dialects, with bytes or without: name, group and entry of each.
+        self.named = self._name()
         self.resources = Resources(
-            {name: number for number, (name, _, entry) in enumerate(self._named) if entry.nbytes}, self._resource
+            {name: number for number, (name, _, entry) in enumerate(self.named) if entry.nbytes}, self._resource
         )
 
     @property
     def declared(self) -> tuple[str, ...]:
         """Names of the resources that have no bytes, in order."""
-        return tuple(name for name, _, entry in self._named if not entry.nbytes)
-
-    def entries(self) -> Mapping[str, Entry]:
-        """The blobs of dialects by name, with bytes or without."""
-        return {name: entry for name, _, entry in self._named}
-
-    def named_entry(self, number: int) -> tuple[str, Group, Entry]:
-        """Name, group and entry of a dialect's blob."""
-        return self._named[number]
+        return tuple(name for name, _, entry in self.named if not entry.nbytes)
 
     def string_of(self, entry: Entry) -> str:
         """The value of a resource of kind ``STRING``. Raises CheckpointError."""
@@ -139,12 +131,11 @@ class Bytecode:
                     raise self.input.error(entry.offset, f"resource {name!r} expected once, found again")
                 seen.add(name)
                 found.append((name, group, entry))
-                self._places.append((owner, key))
         return found
 
     def _resource(self, number: int) -> Resource:
-        name, _, entry = self._named[number]
-        return resource(self.input, name, self._places[number], entry)
+        name, group, entry = self.named[number]
+        return resource(self.input, name, (self.strings[group.key], self.strings[entry.key]), entry)
 
 
 def resource(source: Input, name: str, place: tuple[str, str], entry: Entry) -> Resource:
@@ -153,8 +144,7 @@ def resource(source: Input, name: str, place: tuple[str, str], entry: Entry) -> 
     _, _, offset, held = entry
     head = source.at(offset, _BLOB_HEAD if held > _BLOB_HEAD else held, "the head of a resource")  # and most padding
     try:
-        at = _WIDTHS[head[0]]
-        alignment = int.from_bytes(head[:at], "little") >> min(at, 8)
+        alignment, at = _number(head, 0)
         nbytes, at = _number(head, at)
     except IndexError as error:
         raise source.error(offset + len(head), f"resource {name!r} ends in the middle of a number") from error

@@ -6,11 +6,9 @@ are copied by the kernel.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
-from cachec.weights.manifest import Manifest
-from cachec_mlir.blobs import ALIGNMENT, Blob
+from cachec_mlir.blobs import Blob
 from cachec_mlir.bytecode.reading import (
     BLOB,
     MAGIC,
@@ -25,8 +23,8 @@ from cachec_mlir.bytecode.reading import (
     varint,
 )
 from cachec_mlir.inputs import Source
-from cachec_mlir.offers import Bound, Weights, check_link, check_manifest, offered, unused
-from cachec_mlir.writing import Linked, Piece, Stripped, write
+from cachec_mlir.offers import Bound
+from cachec_mlir.writing import Piece, Stripped
 
 
 def strip_bytecode(source: Source | Bytecode) -> Stripped:
@@ -39,45 +37,37 @@ def strip_bytecode(source: Source | Bytecode) -> Stripped:
     return Stripped(b"".join(_as_bytes(piece) for piece in pieces), module.resources)
 
 
-def link_bytecode(
-    ir: Source | Bytecode,
-    weights: Weights,
-    target: str | os.PathLike[str],
-    *,
-    names: Mapping[str, str] | None = None,
-    manifest: Manifest | None = None,
-    alignment: int = ALIGNMENT,
-    fsync: bool = False,
-) -> Linked:
-    """Write ``target``: the module with bytes for every resource that it declares without. All of it, or nothing.
+class UnlinkedBytecode:
+    """A module and its resources without bytes.
 
-    weights: a weight set, or the resources of another module, which keep their alignment. names: name in the module ->
-    name in ``weights``, for those that differ. manifest: what the weights have to be, by their names in the module:
-    nothing missing, nothing more. Resources that the module has bytes of stay.
-
-    Raises LinkError (a name is missing, has bytes already, or is not what the manifest says), CheckpointError,
-    WeightsChanged, OSError, UsageError.
+    there: names that it has bytes of. wanted: the others, with the types that the module states for each (bytecode:
+    none, as only MLIR reads them). digits: whether blobs are written as hexadecimal text.
     """
-    module = ir if isinstance(ir, Bytecode) else Bytecode(ir)
-    check_link(set(module.resources), weights, names, alignment)
-    bound = offered(weights, module.declared, names, alignment)
-    if manifest is not None:
-        check_manifest(manifest, bound, weights, names)
-    by_key: dict[tuple[int, int], Bound] = {}
-    for number, name in enumerate(module.entries()):
-        if name in bound:
-            _, group, entry = module.named_entry(number)
-            by_key[group.key, entry.key] = bound[name]
 
-    def fill(group: Group, entry: Entry) -> tuple[int, Blob] | None:
-        if entry.nbytes:
-            found = resource(module.input, "", ("", ""), entry)
-            return found.alignment, found.blob
-        chosen = by_key[group.key, entry.key]
-        return chosen.alignment, chosen.blob
+    digits = False
 
-    nbytes = write(target, _module(module, fill), fsync=fsync)
-    return Linked(nbytes, unused(weights, bound, names))
+    def __init__(self, ir: Source | Bytecode) -> None:
+        """Raises CheckpointError, OSError."""
+        self._module = ir if isinstance(ir, Bytecode) else Bytecode(ir)
+        self.there = set(self._module.resources)
+        self.wanted: dict[str, list[str]] = {name: [] for name in self._module.declared}
+
+    def pieces(self, bound: Mapping[str, Bound], inline: Collection[str]) -> list[Piece]:
+        """The module with these bytes; resources that it has bytes of stay. inline: of text alone, empty here."""
+        module = self._module
+        by_key: dict[tuple[int, int], Bound] = {}
+        for name, group, entry in module.named:
+            if name in bound:
+                by_key[group.key, entry.key] = bound[name]
+
+        def fill(group: Group, entry: Entry) -> tuple[int, Blob] | None:
+            if entry.nbytes:
+                found = resource(module.input, "", ("", ""), entry)
+                return found.alignment, found.blob
+            chosen = by_key[group.key, entry.key]
+            return chosen.alignment, chosen.blob
+
+        return _module(module, fill)
 
 
 def renamed_bytecode(module: Bytecode, names: Mapping[str, str]) -> bytes:
@@ -87,9 +77,8 @@ def renamed_bytecode(module: Bytecode, names: Mapping[str, str]) -> bytes:
     """
     keys: dict[tuple[int, int], int] = {}
     added: list[str] = []
-    for number, name in enumerate(module.entries()):
+    for name, group, entry in module.named:
         if name in names:
-            _, group, entry = module.named_entry(number)
             keys[group.key, entry.key] = len(module.strings) + len(added)
             added.append(names[name])
     pieces = _module(module, lambda group, entry: None, keys, module.strings.with_more(added))

@@ -11,9 +11,10 @@ from typing import Any
 import click
 import msgspec
 
+from cachec.base.excerpts import clean
 from cachec.errors import UsageError
 from cachec_mlir.cli.linking import link, relink
-from cachec_mlir.cli.shared import MODULE, ModuleFile, bindings_option, clean, few, json_option, print_json
+from cachec_mlir.cli.shared import MODULE, bindings_option, few, json_option, module_file, print_json
 
 #: Resources and changes that text output lists; --json has all.
 _LISTED = 40
@@ -60,7 +61,7 @@ def inspect(file: str, bindings: str | None, as_json: bool) -> None:
     from cachec_mlir import topology
     from cachec_mlir.explain.inspecting import inspected
 
-    with ModuleFile(file) as source:
+    with module_file(file) as source:
         found = inspected(source, bindings=bindings) | {"path": file, "topology": topology(source)}
     if as_json:
         print_json(found)
@@ -108,7 +109,7 @@ def hash_(files: Sequence[str], bindings: str | None, locations: bool, as_json: 
 
     found = []
     for file in files:
-        with ModuleFile(file) as source:
+        with module_file(file) as source:
             found.append({"path": file, "topology": topology(source, bindings=bindings, locations=locations)})
         if not as_json:
             click.echo(f"{found[-1]['topology']}  {clean(file)}")
@@ -159,7 +160,7 @@ def strip(
 
     if weights is not None and (weights == "-" or Path(weights).suffix not in WRITTEN_SUFFIXES):
         raise UsageError(f"--weights {weights}: a name that ends with {' or '.join(WRITTEN_SUFFIXES)} expected")
-    with ModuleFile(file) as source:
+    with module_file(file) as source:
         size = os.stat(source).st_size
         found = take_out(source, to=to, scope=scope or SCOPE, minimum=minimum or MINIMUM)
         seen = readable(found.ir, limit=WHOLE) if output is None else None
@@ -216,7 +217,7 @@ def diff(old: str, new: str, values: bool, bindings: str | None, as_json: bool) 
 
     if old == new == "-":
         raise UsageError("only one of the two can be stdin")
-    with ModuleFile(old) as one, ModuleFile(new) as other:
+    with module_file(old) as one, module_file(new) as other:
         found = difference(one, other, values=values, bindings=bindings)
     if as_json:
         print_json(msgspec.to_builtins(found))

@@ -13,8 +13,9 @@ from typing import Any
 
 import click
 
+from cachec.base.excerpts import clean
 from cachec.errors import UsageError
-from cachec_mlir.cli.shared import MODULE, ModuleFile, clean, few, json_option, print_json
+from cachec_mlir.cli.shared import MODULE, few, json_option, module_file, print_json
 
 _REFERENCES = click.Choice(["resource", "parameter", "external", "undefined"])
 
@@ -67,12 +68,12 @@ def link(
     if by_reference:
         if inline or alignment is not None or output == "-" or _is_module(weights):
             raise UsageError("--by-reference takes a checkpoint and a file to write; no --inline, --alignment or -o -")
-        with ModuleFile(file) as source, open_weights(weights) as opened:
+        with module_file(file) as source, open_weights(weights) as opened:
             made = refer(source, opened, output, to=references or "parameter", scope=scope or SCOPE, names=renamed)
         _print_linked(output, made.nbytes, made.archive, made.unused, as_json)
         return
     offered: Any = take_out(weights).resources if _is_module(weights) else open_weights(weights)
-    with ModuleFile(file) as source, _target(output) as target:
+    with module_file(file) as source, _target(output) as target:
         linked = put_in(
             source,
             offered,
@@ -124,7 +125,7 @@ def relink(
         raise UsageError("give --name or --renames, not both: a record has every name")
     if by_reference and output == "-":
         raise UsageError("--by-reference needs a file to write")
-    with ModuleFile(file) as source:
+    with module_file(file) as source:
         matched: Any = None
         if renames is not None:
             matched = Renames.decoded(Path(renames).read_bytes())
@@ -141,10 +142,10 @@ def relink(
 
 def _completed(source: str, older: Collection[str], given: dict[str, str]) -> dict[str, str]:
     """The names that were given, and of the others those that can't be another's: relink refuses what is left."""
-    from cachec_mlir.explain.inspecting import declared
+    from cachec_mlir.forms import unlinked
     from cachec_mlir.linking.relinking import shortened
 
-    return {**{name: name for name in declared(source) if shortened(name, older) is None}, **given}
+    return {**{name: name for name in unlinked(source).wanted if shortened(name, older) is None}, **given}
 
 
 @contextmanager

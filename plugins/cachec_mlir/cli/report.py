@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from importlib.metadata import PackageNotFoundError, version
 
+from cachec.base.excerpts import clean
 from cachec_mlir.blobs import Resource
 from cachec_mlir.explain.diff import Change, Difference
 from cachec_mlir.explain.readable import Readable
@@ -23,7 +24,7 @@ def bug_report(name: str, size: int, weights: Sequence[Resource], seen: Readable
     total = sum(each.nbytes for each in weights)
     tools = [f"{each} {number}" for each in _TOOLS if (number := _version(each)) is not None]
     lines = [
-        f"{_line(name)}: {size:,} bytes, {len(seen.text.encode()):,} without weights",
+        f"{clean(name)}: {size:,} bytes, {len(seen.text.encode()):,} without weights",
         f"stripped by cachec {_version('cachec')}; installed: {', '.join(tools) or 'no compiler that it knows'}",
         f"{len(weights)} weights, {total:,} bytes, left out",
         *_weights(weights),
@@ -78,16 +79,9 @@ def _change(each: Change) -> Iterator[str]:
 
 def _weights(weights: Sequence[Resource]) -> Iterator[str]:
     for each in weights[:_LISTED]:
-        spec = each.spec()
-        kind = each.type or f"{spec.dtype} {list(spec.shape)}"
-        yield _line(f"  {each.name}: {kind}, {each.nbytes:,} bytes, alignment {each.alignment}")
+        yield clean(f"  {each.name}: {each.words()}")
     if len(weights) > _LISTED:
         yield f"  and {len(weights) - _LISTED:,} more"
-
-
-def _line(text: str) -> str:
-    """On one line, whatever it is made of: a comment must not end early."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text)
 
 
 def _version(name: str) -> str | None:

@@ -6,11 +6,14 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import click
 import msgspec
+
+from cachec.base.excerpts import clean
 
 #: A module as an argument: a file, or - for stdin.
 MODULE = click.Path(dir_okay=False, allow_dash=True)
@@ -20,25 +23,17 @@ bindings_option = click.option(
 )
 
 
-class ModuleFile:
+@contextmanager
+def module_file(file: str) -> Iterator[str]:
     """The path of a module; stdin is a temporary file meanwhile, so that nothing large is kept in memory."""
-
-    def __init__(self, file: str) -> None:
-        self._file = file
-        self._folder: str | None = None
-
-    def __enter__(self) -> str:
-        if self._file != "-":
-            return self._file
-        self._folder = tempfile.mkdtemp(prefix="cachec-mlir-")
-        path = os.path.join(self._folder, "stdin")
+    if file != "-":
+        yield file
+        return
+    with tempfile.TemporaryDirectory(prefix="cachec-mlir-") as folder:
+        path = os.path.join(folder, "stdin")
         with open(path, "wb") as out:
             shutil.copyfileobj(sys.stdin.buffer, out, 1 << 20)
-        return path
-
-    def __exit__(self, *unused: object) -> None:
-        if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
+        yield path
 
 
 def few(names: Sequence[str]) -> str:
@@ -49,8 +44,3 @@ def few(names: Sequence[str]) -> str:
 def print_json(document: Any) -> None:
     """Print one JSON document."""
     click.echo(msgspec.json.format(msgspec.json.encode(document), indent=2).decode())
-
-
-def clean(text: str) -> str:
-    """Without control characters, which a terminal might obey."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text)

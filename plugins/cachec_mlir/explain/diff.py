@@ -16,20 +16,17 @@ from typing import NamedTuple
 
 import msgspec
 
+from cachec.base.excerpts import shown_pair
 from cachec.errors import UsageError
-from cachec.model import WeightSpec
 from cachec_mlir.blobs import Resource
 from cachec_mlir.bytecode.reading import Bytecode, is_bytecode
-from cachec_mlir.explain.readable import Operation, Readable, operations, readable, typed_resources
+from cachec_mlir.explain.readable import Operation, Readable, operations, paired, readable, typed_resources
 from cachec_mlir.forms import strip
 from cachec_mlir.hashes import canonical, topology
 from cachec_mlir.inputs import Source
 
 #: Lines times lines that difflib is given; larger blocks are told as removed and added.
 _MAX_CELLS = 4_000_000
-#: Characters of an operation that are shown, and how many of what is equal stay in front.
-_MAX_SHOWN = 200
-_KEPT = 60
 #: Tokens around the place where two modules are connected otherwise.
 _NEAR = 6
 
@@ -103,7 +100,7 @@ def difference(old: Source, new: Source, *, values: bool = False, bindings: str 
 def _changes(old: Sequence[Operation], new: Sequence[Operation]) -> Iterator[Change]:
     before, after = [_neutral(each) for each in old], [_neutral(each) for each in new]
     for i1, i2, j1, j2 in _blocks(before, after, 0, len(before), 0, len(after)):
-        pairs = _paired([each for each in old[i1:i2] if _told(each)], [each for each in new[j1:j2] if _told(each)])
+        pairs = paired([each for each in old[i1:i2] if _told(each)], [each for each in new[j1:j2] if _told(each)])
         previous = _previous(new, j1) or _previous(old, i1)
         for one, other in pairs:
             yield _change(one, other, previous)
@@ -117,53 +114,23 @@ def _told(operation: Operation) -> bool:
 def _previous(found: Sequence[Operation], index: int) -> str:
     for each in reversed(found[max(0, index - 20) : index]):
         if each.name:
-            return _window(each.text.strip(), 0)
+            return shown_pair(each.text.strip(), "")[0]
     return ""
 
 
 def _change(old: Operation | None, new: Operation | None, previous: str) -> Change:
-    start = 0
-    if old is not None and new is not None:
-        one, other = old.text.strip(), new.text.strip()
-        shorter = min(len(one), len(other))
-        common = next((at for at in range(shorter) if one[at] != other[at]), shorter)
-        start = common - _KEPT if max(len(one), len(other)) > _MAX_SHOWN else 0
     kind = "added" if old is None else "removed" if new is None else "changed"
     function = (new or old or Operation(0, "", "", "")).function
+    before, after = shown_pair(old and old.text.strip(), new and new.text.strip())
     return Change(
         kind,
         function,
         None if old is None else old.number,
         None if new is None else new.number,
-        None if old is None else _window(old.text.strip(), start),
-        None if new is None else _window(new.text.strip(), start),
+        None if old is None else before,
+        None if new is None else after,
         previous,
     )
-
-
-def _window(text: str, start: int) -> str:
-    start = max(start, 0)
-    end = start + _MAX_SHOWN
-    return ("…" if start else "") + text[start:end] + ("…" if end < len(text) else "")
-
-
-def _paired(
-    removed: Sequence[Operation], added: Sequence[Operation]
-) -> list[tuple[Operation | None, Operation | None]]:
-    """A removed and an added operation of one name, in order, are taken for a changed one."""
-    waiting: dict[str, list[Operation]] = {}
-    for each in reversed(added):
-        waiting.setdefault(each.name, []).append(each)
-    pairs: list[tuple[Operation | None, Operation | None]] = []
-    taken: set[int] = set()
-    for each in removed:
-        partners = waiting.get(each.name)
-        partner = partners.pop() if partners else None
-        if partner is not None:
-            taken.add(partner.number)
-        pairs.append((each, partner))
-    pairs += [(None, each) for each in added if each.number not in taken]
-    return pairs
 
 
 def _neutral(operation: Operation) -> str:
@@ -228,7 +195,7 @@ def _connected(old: Source, new: Source, texts: tuple[Readable, Readable]) -> Ch
         one, other = texts[0].text.split(), texts[1].text.split()
     at = next((i for i, (x, y) in enumerate(zip(one, other, strict=False)) if x != y), min(len(one), len(other)))
     around = slice(max(0, at - _NEAR), at + _NEAR)
-    return Change("connected", "", None, None, _window(" ".join(one[around]), 0), _window(" ".join(other[around]), 0))
+    return Change("connected", "", None, None, *shown_pair(" ".join(one[around]), " ".join(other[around])))
 
 
 # --- weights
@@ -258,13 +225,7 @@ def _weights(
 def _specs(source: Source, bindings: str | None) -> Mapping[str, _Described]:
     stripped = strip(source)
     seen = readable(source, bindings) if bindings is not None else None
-    found = {each.name: _Described(_words(each), each) for each in typed_resources(stripped, seen)}
+    found = {each.name: _Described(each.words(), each) for each in typed_resources(stripped, seen)}
     if is_bytecode(source):
         found |= {name: _Described("declared, without bytes", None) for name in Bytecode(source).declared}
     return found
-
-
-def _words(resource: Resource) -> str:
-    spec: WeightSpec = resource.spec()
-    kind = resource.type or f"{spec.dtype} {list(spec.shape)}"
-    return f"{kind}, {resource.nbytes} bytes, alignment {resource.alignment}"

@@ -8,22 +8,11 @@ from typing import Any
 from cachec.errors import CachecError
 from cachec_mlir.bytecode.reading import Bytecode, is_bytecode
 from cachec_mlir.explain.readable import literals, operations, readable, typed_resources
-from cachec_mlir.forms import strip
+from cachec_mlir.forms import strip, unlinked
 from cachec_mlir.inputs import Source, open_input
-from cachec_mlir.text.scanning import unescaped, uses
 
 #: Constants in the IR that are listed, the largest first.
 _LARGEST = 10
-
-
-def declared(source: Source) -> list[str]:
-    """The resources that a module names and has no bytes of, in the order of the module."""
-    if is_bytecode(source):
-        return list(Bytecode(source).declared)
-    module = open_input(source)
-    there = strip(source).resources
-    names = (unescaped(module, key, start) for start, _, key, _ in uses(strip(source).ir))
-    return [name for name in dict.fromkeys(names) if name not in there]
 
 
 def inspected(source: Source, *, bindings: str | None = None) -> dict[str, Any]:
@@ -70,6 +59,6 @@ def inspected(source: Source, *, bindings: str | None = None) -> dict[str, Any]:
             for each in typed_resources(stripped, seen)
         ],
         "resource_bytes": sum(each.nbytes for each in stripped.resources.values()),
-        "declared": [name for name in declared(stripped.ir) if name not in stripped.resources],
+        "declared": [name for name in unlinked(stripped.ir).wanted if name not in stripped.resources],
         "constants": constants[:_LARGEST],
     }

@@ -9,10 +9,10 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from cachec.base.excerpts import MAX_SHOWN, shown_pair
 from cachec.errors import PluginError
+from cachec_mlir.explain.readable import Operation, name_of, paired
 
 #: Operations that one difference spells out.
 MAX_OPERATIONS = 6
@@ -23,15 +23,8 @@ MAX_LOOKED_AT = 1 << 24
 # MLIR language reference, "Identifiers and keywords": value-id, with the count or the index of results, and block-id.
 _SSA_NAME = re.compile(r"%(?:\d+|[A-Za-z_$.-][\w$.-]*)(?:[:#]\d+)?|\^(?:\d+|[A-Za-z_$.-][\w$.-]*)")
 _RESULTS = re.compile(r"^\s*[%, ]+ = ")
-_OPERATION = re.compile(r'^\s*"?([A-Za-z_][\w$]*(?:\.[\w$.]+)?)')
 _HEX_BLOB = re.compile(r'"0x([0-9A-Fa-f]{16})([0-9A-Fa-f]+)"')
 _DENSE_LIST = re.compile(r"dense<(\[[^>]{32})[^>]{32,}>")
-
-
-class _Operation(NamedTuple):
-    at: int
-    text: str
-    times: int
 
 
 def difference(before: bytes, after: bytes) -> str:
@@ -54,7 +47,7 @@ def _difference(old_text: str, new_text: str) -> str:
     before, after = [_neutral(line) for line in old], [_neutral(line) for line in new]
     counts = Counter(before)
     counts.subtract(after)
-    words = _changes(_excess(before, counts, 1), _excess(after, counts, -1))
+    words = _changes(_excess(before, counts, 1), _excess(after, counts, -1), counts)
     if not words:
         words = [_rearranged(old, new, before, after, offset)]
     shown = words[:MAX_OPERATIONS]
@@ -92,53 +85,37 @@ def _neutral(line: str) -> str:
     return _SSA_NAME.sub("%", line).strip()
 
 
-def _excess(lines: Sequence[str], counts: Counter[str], sign: int) -> list[_Operation]:
+def _excess(lines: Sequence[str], counts: Counter[str], sign: int) -> list[Operation]:
     """The lines of which this side has more, at their first place. Braces and empty lines are no operations."""
-    found: dict[str, _Operation] = {}
+    found: dict[str, Operation] = {}
     for at, line in enumerate(lines):
-        times = counts[line] * sign
-        if times > 0 and line not in found and any(map(str.isalnum, line)):
-            found[line] = _Operation(at, line, times)
+        if counts[line] * sign > 0 and line not in found and any(map(str.isalnum, line)):
+            found[line] = Operation(at, line, name_of(line), "")
     return list(found.values())
 
 
-def _changes(removed: list[_Operation], added: list[_Operation]) -> list[str]:
-    """Differences in words, by place. A removed and an added operation of one name are taken for a changed one."""
-    partners: dict[str, list[_Operation]] = {}
-    for operation in reversed(added):
-        partners.setdefault(_name(operation.text), []).append(operation)
+def _changes(removed: list[Operation], added: list[Operation], counts: Counter[str]) -> list[str]:
+    """Differences in words, by place."""
     told: list[tuple[int, str]] = []
-    for operation in removed:
-        same_name = partners.get(_name(operation.text))
-        if same_name:
-            told.append((operation.at, _changed(operation, same_name.pop())))
-        else:
-            told.append((operation.at, f"- {_alone(operation)}"))
-    told += [(operation.at, f"+ {_alone(operation)}") for rest in partners.values() for operation in rest]
+    for old, new in paired(removed, added):
+        if old is not None and new is not None:
+            told.append((old.number, _changed(old, new)))
+        elif one := old or new:
+            times = abs(counts[one.text])
+            words = shown_pair(_short(one.text), "")[0] + (f" (x{times})" if times > 1 else "")
+            told.append((one.number, f"{'+' if old is None else '-'} {words}"))
     return [words for _, words in sorted(told, key=lambda pair: pair[0])]
 
 
-def _changed(old: _Operation, new: _Operation) -> str:
+def _changed(old: Operation, new: Operation) -> str:
     before, after = shown_pair(_short(old.text), _short(new.text))
-    if before == after:
-        return f"{before} (its literal differs)"
-    return f"{before} -> {after}"
-
-
-def _alone(operation: _Operation) -> str:
-    times = f" (x{operation.times})" if operation.times > 1 else ""
-    return shown_pair(_short(operation.text), "")[0] + times
+    return f"{before} (its literal differs)" if before == after else f"{before} -> {after}"
 
 
 def _short(line: str) -> str:
     """A line without the names of its results, and with long literals cut."""
     line = _HEX_BLOB.sub(lambda m: f'"0x{m[1]}…" ({(len(m[2]) + 16) // 2} bytes)', line)
     return _RESULTS.sub("", _DENSE_LIST.sub(r"dense<\1…>", line))
-
-
-def _name(line: str) -> str:
-    match = _OPERATION.match(_RESULTS.sub("", line))
-    return match[1] if match else ""
 
 
 def _rearranged(old: list[str], new: list[str], before: list[str], after: list[str], offset: int) -> str:

@@ -7,20 +7,18 @@ stripped text are cut to their first digits, with their size and digest, so that
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from blake3 import blake3
 
 from cachec.errors import CachecError, CheckpointError, PluginError
 from cachec_mlir.blobs import Resource
-from cachec_mlir.bytecode.reading import is_bytecode
-from cachec_mlir.bytecode.rewriting import strip_bytecode
+from cachec_mlir.forms import strip
 from cachec_mlir.inputs import Source, open_input
 from cachec_mlir.live.bindings import Bindings, generic
 from cachec_mlir.text.scanning import scan, unescaped, uses
 from cachec_mlir.text.skeleton import MARKER, Literal, Skeleton
-from cachec_mlir.text.stripping import strip_text
 from cachec_mlir.writing import Stripped
 
 #: Whose MLIR prints bytecode, in this order, where nobody is named.
@@ -63,7 +61,7 @@ def readable(source: Source, bindings: str | None = None, *, limit: int = 0) -> 
 
     Raises CheckpointError, OSError; PluginError where no installed MLIR reads the bytecode.
     """
-    ir = stripped(source)
+    ir = strip(source).ir
     if isinstance(ir, bytes) and bindings is None and not ir.startswith(b"ML\xefR"):
         text, cut = shown(ir, limit)
         return Readable(text, "text", cut)
@@ -115,11 +113,6 @@ def typed_resources(found: Stripped, seen: Readable | None = None) -> list[Resou
     return out
 
 
-def stripped(source: Source) -> bytes:
-    """The module without the bytes of its resources, in the form that it has; constants stay."""
-    return strip_bytecode(source).ir if is_bytecode(source) else strip_text(source).ir
-
-
 def shown(ir: bytes, limit: int = 0) -> tuple[str, int]:
     """A text with its literals of more than ``limit`` characters cut (64 at least), and how many there were.
 
@@ -142,7 +135,7 @@ def shown(ir: bytes, limit: int = 0) -> tuple[str, int]:
 
 def literals(source: Source) -> Iterator[tuple[int, str, int]]:
     """(line, type where it is written behind, bytes of text) of each large literal that a stripped text still has."""
-    module = open_input(stripped(source))
+    module = open_input(strip(source).ir)
     skeleton = Skeleton(module, scan(module))
     for found in MARKER.finditer(skeleton.text):
         literal = skeleton.literals[int(found[1])]
@@ -170,6 +163,23 @@ def operations(text: str) -> list[Operation]:
             function, depth = (symbol[1] if symbol else ""), indent
         found.append(Operation(number, line, name_of(bare), function))
     return found
+
+
+def paired(removed: Sequence[Operation], added: Sequence[Operation]) -> list[tuple[Operation | None, Operation | None]]:
+    """A removed and an added operation of one name, in order, are taken for a changed one."""
+    waiting: dict[str, list[Operation]] = {}
+    for each in reversed(added):
+        waiting.setdefault(each.name, []).append(each)
+    pairs: list[tuple[Operation | None, Operation | None]] = []
+    taken: set[int] = set()
+    for each in removed:
+        partners = waiting.get(each.name)
+        partner = partners.pop() if partners else None
+        if partner is not None:
+            taken.add(partner.number)
+        pairs.append((each, partner))
+    pairs += [(None, each) for each in added if each.number not in taken]
+    return pairs
 
 
 def name_of(line: str) -> str:

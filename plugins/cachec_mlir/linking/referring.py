@@ -11,13 +11,11 @@ from typing import NamedTuple
 from cachec.errors import CheckpointError, LinkError, UsageError
 from cachec.weights import WeightSet, open_weights
 from cachec.weights.manifest import Manifest
-from cachec_mlir.blobs import ALIGNMENT
 from cachec_mlir.inputs import Source, open_input
-from cachec_mlir.offers import check_manifest, offered
-from cachec_mlir.text.linking import check_type
-from cachec_mlir.text.references import Reference
+from cachec_mlir.offers import bind, unused
 from cachec_mlir.text.references import references as find_references
-from cachec_mlir.text.scanning import quoted
+from cachec_mlir.text.references import types, written
+from cachec_mlir.text.scanning import edited
 from cachec_mlir.text.stripping import SCOPE, Target, strip_text
 from cachec_mlir.writing import write
 
@@ -71,19 +69,16 @@ def refer(
     if left:
         raise LinkError(f"resource {left[0].name!r} at byte {left[0].start} stands where no {to} can; link it instead")
     used = find_references(module, stripped.ir, to, scope)
-    bound = offered(weights, list(dict.fromkeys(each.name for each in used)), names, ALIGNMENT)
-    for each in used:
-        check_type(each.name, each.type, bound[each.name])
-    if manifest is not None:
-        check_manifest(manifest, bound, weights, names)
+    bound = bind(types(used), weights, names, manifest)
     there = {name: (names or {}).get(name, name) for name in bound}
-    unused = tuple(sorted(set(weights) - set(there.values())))
+    left_out = unused(weights, bound, names)
     if to != "parameter":
-        return Referred(write(target, [stripped.ir], fsync=fsync), None, False, unused)
+        return Referred(write(target, [stripped.ir], fsync=fsync), None, False, left_out)
     in_place = None if archive is not None else _in_place(weights, there)
     if in_place is not None:
         path, renamed = in_place
-        return Referred(write(target, [_renamed(stripped.ir, used, scope, renamed)], fsync=fsync), path, False, unused)
+        edits = ((each.start, each.end, written("parameter", scope, renamed[each.name])) for each in used)
+        return Referred(write(target, [edited(stripped.ir, edits)], fsync=fsync), path, False, left_out)
     path = Path(f"{os.fspath(target)}.irpa" if archive is None else archive)
     chosen = WeightSet.from_weights({name: weights[other] for name, other in there.items()})
     was_there = path.exists()
@@ -95,7 +90,7 @@ def refer(
             with contextlib.suppress(FileNotFoundError):
                 path.unlink()
         raise
-    return Referred(nbytes, path, True, unused)
+    return Referred(nbytes, path, True, left_out)
 
 
 def _in_place(weights: WeightSet, there: Mapping[str, str]) -> tuple[Path, dict[str, str]] | None:
@@ -120,13 +115,3 @@ def _in_place(weights: WeightSet, there: Mapping[str, str]) -> tuple[Path, dict[
             return None
         renamed[name] = there[name] if there[name] in candidates else candidates[0]
     return path, renamed
-
-
-def _renamed(ir: bytes, used: list[Reference], scope: str, renamed: Mapping[str, str]) -> bytes:
-    out: list[bytes] = []
-    at = 0
-    for each in used:
-        parameter = f"#flow.parameter.named<{quoted(scope)}::{quoted(renamed[each.name])}>"
-        out += [ir[at : each.start], parameter.encode()]
-        at = each.end
-    return b"".join([*out, ir[at:]])

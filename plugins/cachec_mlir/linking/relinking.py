@@ -8,25 +8,20 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Container, Mapping
+from collections.abc import Collection, Container, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from cachec.errors import LinkError
 from cachec.programs.sources import Extent
 from cachec.weights import WeightSet
-from cachec_mlir.blobs import ALIGNMENT, Resources, spec_of
-from cachec_mlir.bytecode.reading import Bytecode, is_bytecode
-from cachec_mlir.bytecode.rewriting import link_bytecode
+from cachec_mlir.blobs import Resources, spec_of
+from cachec_mlir.bytecode.reading import is_bytecode
+from cachec_mlir.forms import link, strip, unlinked
 from cachec_mlir.inputs import Source, open_input
 from cachec_mlir.linking.archives import write_references
 from cachec_mlir.linking.renames import Renames
-from cachec_mlir.offers import offered
-from cachec_mlir.text.linking import check_type, link_text
-from cachec_mlir.text.references import references
-from cachec_mlir.text.scanning import name_of, scan
-from cachec_mlir.text.skeleton import Skeleton
-from cachec_mlir.text.stripping import strip_text
+from cachec_mlir.offers import bind, unused
 from cachec_mlir.writing import Linked, write
 
 _SUFFIX = re.compile(r"_[0-9]+\Z")
@@ -70,11 +65,9 @@ def relink(
     Raises LinkError (names that are missing, or may be another's; sizes that differ), CheckpointError, WeightsChanged,
     OSError.
     """
-    module = Bytecode(ir) if is_bytecode(ir) else ir
-    resources, names = _matched(_wanted(module), old, renames)
-    if isinstance(module, Bytecode):
-        return link_bytecode(module, resources, target, names=names, fsync=fsync)
-    return link_text(module, resources, target, names=names, fsync=fsync)
+    lacking = unlinked(ir)
+    resources, names = _matched(lacking.wanted, old, renames)
+    return link(lacking, resources, target, names=names, fsync=fsync)
 
 
 def relink_by_reference(
@@ -94,11 +87,9 @@ def relink_by_reference(
     """
     if not is_bytecode(old):
         raise LinkError(f"{os.fspath(old)} is a text: its bytes are digits, which nothing can refer to; use relink")
-    wanted = _wanted(Bytecode(ir) if is_bytecode(ir) else ir)
+    wanted = unlinked(ir).wanted
     resources, names = _matched(wanted, old, renames)
-    bound = offered(resources, list(wanted), names, ALIGNMENT)
-    for name, kind in wanted.items():
-        check_type(name, kind, bound[name])
+    bound = bind(wanted, resources, names)
     places = {name: each.blob.place for name, each in bound.items()}
     extents = {name: place for name, place in places.items() if isinstance(place, Extent)}
     module = open_input(ir)
@@ -111,9 +102,8 @@ def relink_by_reference(
     except BaseException:
         os.unlink(path)
         raise
-    there = {name: (names.get(name, name), kind) for name, kind in wanted.items()}
-    taken = {other for other, _ in there.values()}
-    return Referenced(nbytes, Path(archive), tuple(sorted(set(resources) - taken)), resources, there)
+    there = {name: (names.get(name, name), kinds[-1] if kinds else "") for name, kinds in wanted.items()}
+    return Referenced(nbytes, Path(archive), unused(resources, bound, names), resources, there)
 
 
 def shortened(name: str, there: Container[str]) -> str | None:
@@ -126,10 +116,10 @@ def shortened(name: str, there: Container[str]) -> str | None:
 
 
 def _matched(
-    wanted: Mapping[str, str], old: Source, renames: Renames | Mapping[str, str] | None
+    wanted: Collection[str], old: Source, renames: Renames | Mapping[str, str] | None
 ) -> tuple[Resources, dict[str, str]]:
     """The old resources, and name in the new module -> name there. Raises LinkError for what is not certain."""
-    resources = Bytecode(old).resources if is_bytecode(old) else strip_text(old).resources
+    resources = strip(old).resources
     if renames is None:
         for name in wanted:
             shorter = shortened(name, resources)
@@ -144,14 +134,3 @@ def _matched(
     if unknown:
         raise LinkError(f"renames= says nothing of {len(unknown)} resources of the module, first {unknown[0]!r}")
     return resources, {name: names[name] for name in wanted}
-
-
-def _wanted(ir: Source | Bytecode) -> dict[str, str]:
-    """Names and types (empty, if not known) of resources that a module has no bytes of."""
-    if isinstance(ir, Bytecode):
-        return dict.fromkeys(ir.declared, "")
-    module = open_input(ir)
-    marks = scan(module)
-    there = {name_of(entry) for entry in marks.resources()}
-    used = references(module, Skeleton(module, marks).text, "resource", "")
-    return {each.name: each.type for each in used if each.name not in there}

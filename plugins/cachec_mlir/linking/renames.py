@@ -26,8 +26,8 @@ from cachec.errors import LinkError, UsageError
 from cachec_mlir.blobs import ELIDED, Resource
 from cachec_mlir.bytecode.reading import Bytecode, is_bytecode
 from cachec_mlir.inputs import Source, open_input
-from cachec_mlir.text.references import references
-from cachec_mlir.text.scanning import key_literal, name_of, scan
+from cachec_mlir.text.references import references, written
+from cachec_mlir.text.scanning import edited, name_of, scan
 from cachec_mlir.text.skeleton import Skeleton
 from cachec_mlir.text.stripping import strip_text
 
@@ -120,15 +120,11 @@ def mark(ir: Source, salt: str = "") -> Marked:
     if stem.encode() in text:
         raise LinkError("mark: the text holds its own digest")
     numbers: dict[str, int] = {}
-    out: list[bytes] = []
-    at = 0
+    edits: list[tuple[int, int, bytes]] = []
     for each in used:
         number = numbers.setdefault(each.name, len(numbers))
-        end = text.index(b">", each.start + len(key_literal(each.name))) + 1
-        out += [text[at : each.start], f"dense_resource<{stem}_{number}{_END}>".encode()]
-        at = end
-    marked = b"".join([*out, text[at:]])
-    return Marked(marked, {f"{stem}_{number}{_END}": name for name, number in numbers.items()})
+        edits.append((each.start, each.end, written("resource", "", f"{stem}_{number}{_END}")))
+    return Marked(edited(text, edits), {f"{stem}_{number}{_END}": name for name, number in numbers.items()})
 
 
 def recorded(before: Mapping[str, Resource], after: Mapping[str, Resource]) -> Renames:
@@ -159,7 +155,7 @@ def recorded(before: Mapping[str, Resource], after: Mapping[str, Resource]) -> R
 def _keys(source: Source) -> set[str]:
     """Names of all resources that a module uses or declares."""
     if is_bytecode(source):
-        return set(Bytecode(source).entries())
+        return {name for name, _, _ in Bytecode(source).named}
     module = open_input(source)
     marks = scan(module)
     names = {name_of(entry) for entry in marks.resources() if entry.group == "builtin"}

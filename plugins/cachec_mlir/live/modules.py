@@ -15,6 +15,7 @@ from typing import Annotated, Any
 
 import msgspec
 
+from cachec.base.excerpts import shown_pair
 from cachec.base.hashing import Hasher
 from cachec.errors import CachecError, CheckpointError, LinkError, PluginError, StoreFault, UsageError
 from cachec.model import Fault
@@ -23,7 +24,8 @@ from cachec.programs.program import Program
 from cachec.weights import Weight, WeightSet
 from cachec_mlir.blobs import ALIGNMENT, Blob, Resource
 from cachec_mlir.bytecode.reading import RESOURCES, Bytecode, is_bytecode
-from cachec_mlir.bytecode.rewriting import link_bytecode, renamed_bytecode, strip_bytecode
+from cachec_mlir.bytecode.rewriting import renamed_bytecode, strip_bytecode
+from cachec_mlir.forms import link
 from cachec_mlir.inputs import open_input
 from cachec_mlir.live.attaching import attached, placeholders, views_in_place
 from cachec_mlir.live.bindings import Bindings, bindings_of, generic, write_bytecode
@@ -137,16 +139,12 @@ def _linked(
         if attached(bindings.resource, live, other, bound, views):
             return live
 
-    def link(path: str) -> int:
-        return link_bytecode(module, weights, path, names=names, alignment=alignment).nbytes
-
-    return _mapped(bindings, module, link)
+    return _mapped(bindings, module, lambda path: link(module, weights, path, names=names, alignment=alignment).nbytes)
 
 
 def _all_of_builtin(module: Bytecode) -> bool:
     """Whether ``module`` has no bytes yet, and its resources are of the dialect that the bindings can make them of."""
-    groups = (module.named_entry(number)[1] for number in range(len(module.entries())))
-    return not module.resources and all(module.strings[group.key] == "builtin" for group in groups)
+    return not module.resources and all(module.strings[group.key] == "builtin" for _, group, _ in module.named)
 
 
 def _mapped(bindings: Bindings, module: Bytecode, write_to: Callable[[str], int]) -> Any:
@@ -266,15 +264,10 @@ def compare(fresh: Any, stored: Any) -> str | None:
     """None where two live modules have the same fingerprint, else the first line that differs, or the resources."""
     if fingerprint(fresh).digest == fingerprint(stored).digest:
         return None
-    one, other = generic(fresh).splitlines(), generic(stored).splitlines()
+    one, other = (generic(each).decode("utf-8", "backslashreplace").splitlines() for each in (fresh, stored))
     for number, (old, new) in enumerate(zip(other, one, strict=False), 1):
         if old != new:
-            return f"operation {number}: {_shown(old)} -> {_shown(new)}"
+            return f"operation {number}: {' -> '.join(shown_pair(old.strip(), new.strip()))}"
     if len(one) != len(other):
         return f"{len(other)} against {len(one)} lines of operations"
     return "the bytes of a resource differ"
-
-
-def _shown(line: bytes) -> str:
-    text = line.strip().decode("utf-8", "backslashreplace")
-    return text if len(text) <= 120 else text[:117] + "..."

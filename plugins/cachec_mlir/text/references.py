@@ -3,63 +3,40 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from cachec_mlir.inputs import Input
-from cachec_mlir.text.scanning import unescaped, uses
+from cachec_mlir.text.scanning import COMMENT, EDGE, NAME, STRING, key_literal, quoted, unescaped, uses
 
-_STRING = rb'"(?:[^"\\\n]++|\\[^\n])*+"'
-_NAME = rb"(?:[A-Za-z_][A-Za-z0-9_$.\-]*+|" + _STRING + rb")"
 _TYPE = rb"(?:tensor|memref)\s*+<[^<>\"{}]*+(?:<[^<>\"{}]*+>[^<>\"{}]*+)*+>"
-_EDGE = rb"(?<![A-Za-z0-9_$.%@^#!-])"
-_PASSED = rb"//[^\n]*+"
+_EXTERN = rb"\#ml_program\.extern\s*+:\s*+(?P<type1>" + _TYPE + rb")|(?P<alias1>\#[A-Za-z_][A-Za-z0-9_$.\-]*+)"
 
-_PARAMETER = re.compile(
-    _PASSED
-    + rb"|#flow\.parameter\.named<\s*+(?:(?P<scope>"
-    + _STRING
-    + rb")\s*+::\s*+)?+(?P<name>"
-    + _STRING
-    + rb")\s*+>(?:\s*+:\s*+(?P<type>"
-    + _TYPE
-    + rb"))?+|"
-    + _STRING
+
+def _compiled(pattern: bytes) -> re.Pattern[bytes]:
+    """A verbose expression over these pieces, which passes over comments and strings."""
+    pieces = {b"string": STRING, b"name": NAME, b"edge": EDGE, b"type": _TYPE, b"extern": _EXTERN}
+    return re.compile(COMMENT + rb"|" + pattern % pieces + rb"|" + STRING, re.VERBOSE)
+
+
+_PARAMETER = _compiled(
+    rb"""\#flow\.parameter\.named<\s*+(?:(?P<scope>%(string)b)\s*+::\s*+)?+(?P<name>%(string)b)\s*+>
+    (?:\s*+:\s*+(?P<type>%(type)b))?+"""
 )
-_EXTERN = rb"#ml_program\.extern\s*+:\s*+(?P<type{0}>" + _TYPE + rb")|(?P<alias{0}>#[A-Za-z_][A-Za-z0-9_$.\-]*+)"
-_EXTERNAL = re.compile(
-    _PASSED
-    + rb"|"
-    + _EDGE
-    + rb"ml_program\.global\s++(?:[a-z]++\s++)*+@(?P<name>"
-    + _NAME
-    + rb")\s*+\(\s*+(?P<value1>"
-    + _EXTERN.replace(b"{0}", b"1")
-    + rb")\s*+\)"
-    + rb"|\"ml_program\.global\"\s*+\(\s*+\)\s*+<?+\{(?P<inside>(?:[^{}\"]++|"
-    + _STRING
-    + rb")*+)\}|"
-    + _STRING
+_EXTERNAL = _compiled(
+    rb"""%(edge)b ml_program\.global\s++(?:[a-z]++\s++)*+@(?P<name>%(name)b)\s*+\(\s*+(?P<value1>%(extern)b)\s*+\)
+    | "ml_program\.global"\s*+\(\s*+\)\s*+<?+\{(?P<inside>(?:[^{}"]++|%(string)b)*+)\}"""
 )
-_EXTERN_INSIDE = re.compile(rb"\bvalue\s*+=\s*+(?P<value1>" + _EXTERN.replace(b"{0}", b"1") + rb")")
+_EXTERN_INSIDE = re.compile(rb"\bvalue\s*+=\s*+(?P<value1>" + _EXTERN + rb")")
 _EXTERN_ALIAS = re.compile(
     rb"^(#[A-Za-z_][A-Za-z0-9_$.\-]*+)\s*+=\s*+#ml_program\.extern\s*+:\s*+(" + _TYPE + rb")", re.MULTILINE
 )
-_UNDEFINED = re.compile(
-    _PASSED
-    + rb"|"
-    + _EDGE
-    + rb"memref\.global\s++(?:\"[a-z]++\"\s++)?+(?:constant\s++)?+@(?P<name>"
-    + _NAME
-    + rb")\s*+:\s*+(?P<type>"
-    + _TYPE
-    + rb")(?!\s*+=)"
-    + rb"|\"memref\.global\"\s*+\(\s*+\)\s*+<?+\{(?P<inside>(?:[^{}\"]++|"
-    + _STRING
-    + rb")*+)\}|"
-    + _STRING
+_UNDEFINED = _compiled(
+    rb"""%(edge)b memref\.global\s++(?:"[a-z]++"\s++)?+(?:constant\s++)?+
+    @(?P<name>%(name)b)\s*+:\s*+(?P<type>%(type)b)(?!\s*+=)
+    | "memref\.global"\s*+\(\s*+\)\s*+<?+\{(?P<inside>(?:[^{}"]++|%(string)b)*+)\}"""
 )
-_SYMBOL_NAME = re.compile(rb"\bsym_name\s*+=\s*+(" + _STRING + rb")")
+_SYMBOL_NAME = re.compile(rb"\bsym_name\s*+=\s*+(" + STRING + rb")")
 _MEMREF = re.compile(rb"\btype\s*+=\s*+(" + _TYPE + rb")")
 _INITIAL = re.compile(rb"\binitial_value\b")
 
@@ -83,6 +60,21 @@ def references(module: Input, text: bytes, kind: str, scope: str) -> list[Refere
         found: Iterator[tuple[int, int, bytes, str]] = uses(text)
         return [Reference(start, end, unescaped(module, key, start), kind_) for start, end, key, kind_ in found]
     return list(_FINDERS[kind](module, text, scope))
+
+
+def types(used: Iterable[Reference]) -> dict[str, list[str]]:
+    """Name -> the types that it is used with, each once, by place."""
+    found: dict[str, dict[str, None]] = {}
+    for each in used:
+        found.setdefault(each.name, {})[each.type] = None
+    return {name: list(kinds) for name, kinds in found.items()}
+
+
+def written(kind: str, scope: str, name: str) -> bytes:
+    """A reference of kind ``resource`` or ``parameter``."""
+    if kind == "resource":
+        return f"dense_resource<{key_literal(name)}>".encode()
+    return f"#flow.parameter.named<{quoted(scope)}::{quoted(name)}>".encode()
 
 
 def _parameters(module: Input, text: bytes, scope: str) -> Iterator[Reference]:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import binascii
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from mmap import mmap
 from typing import NamedTuple
 
@@ -27,12 +27,20 @@ from cachec_mlir.inputs import Input
 
 Text = memoryview | mmap
 
+#: What regular expressions over a text are made of. Every repetition is possessive, so nothing is tried twice.
+COMMENT = rb"//[^\n]*+"
+STRING = rb'"(?:[^"\\\n]++|\\[^\n])*+"'
+#: A symbol, an alias or a key without its prefix, bare or as a string.
+NAME = rb"(?:[A-Za-z_][A-Za-z0-9_$.\-]*+|" + STRING + rb")"
+#: In front of a word: nothing that would make it a part of a longer one.
+EDGE = rb"(?<![A-Za-z0-9_$.%@^#!-])"
+
 # A string, unless it is hexadecimal: that may have gigabytes, and its end is looked for by memchr. A lone quote is a
-# string that does not end. Every repetition is possessive, so nothing is tried twice.
-_MARK = re.compile(rb'//[^\n]*+|"0x|"(?:[^"\\\n]++|\\[^\n])*+"|"|\{-#')
-_SPACE = re.compile(rb"(?:[ \t\r\n]++|//[^\n]*+)*+")
+# string that does not end.
+_MARK = re.compile(COMMENT + rb'|"0x|' + STRING + rb'|"|\{-#')
+_SPACE = re.compile(rb"(?:[ \t\r\n]++|" + COMMENT + rb")*+")
 _WORD = re.compile(rb"[A-Za-z_][A-Za-z0-9_$.]*+")
-_STRING = re.compile(rb'"(?:[^"\\\n]++|\\[^\n])*+"')
+_STRING = re.compile(STRING)
 _ESCAPE = re.compile(rb'\\(?:([0-9A-Fa-f]{2})|(["\\nt]))')
 _VALUE = re.compile(rb"[A-Za-z0-9_.+\-]++")
 _LETTERS = {b"n": b"\n", b"t": b"\t", b'"': b'"', b"\\": b"\\"}
@@ -179,6 +187,16 @@ def key_literal(text: str) -> str:
     return text if _WORD.fullmatch(text.encode()) else quoted(text)
 
 
+def edited(text: bytes, edits: Iterable[tuple[int, int, bytes]]) -> bytes:
+    """``text`` with other bytes in place of each ``[start, end)``, in any order; of one place, as they are given."""
+    out: list[bytes] = []
+    at = 0
+    for start, end, new in sorted(edits, key=lambda edit: edit[:2]):
+        out += [text[at:start], new]
+        at = end
+    return b"".join([*out, text[at:]])
+
+
 def uses(ir: bytes) -> Iterator[tuple[int, int, bytes, str]]:
     """Each ``dense_resource<key> : type``: start, end (behind ``>``), the key as it is written, its type or empty."""
     for found in _USE.finditer(ir):
@@ -188,8 +206,8 @@ def uses(ir: bytes) -> Iterator[tuple[int, int, bytes, str]]:
 
 # Strings and comments are matched to be passed over.
 _USE = re.compile(
-    rb'//[^\n]*+|(?<![A-Za-z0-9_$.%@^#!-])dense_resource\s*+<\s*+([A-Za-z_][A-Za-z0-9_$.]*+|"(?:[^"\\\n]++|\\[^\n])*+")'
-    rb'(\s*+>)(?:\s*+:\s*+((?:tensor|vector)\s*+<[^>"{}]*+(?:<f(?:32|64)>)?+[^>"{}]*+>))?+|"(?:[^"\\\n]++|\\[^\n])*+"'
+    COMMENT + rb"|" + EDGE + rb"dense_resource\s*+<\s*+([A-Za-z_][A-Za-z0-9_$.]*+|" + STRING + rb")"
+    rb'(\s*+>)(?:\s*+:\s*+((?:tensor|vector)\s*+<[^>"{}]*+(?:<f(?:32|64)>)?+[^>"{}]*+>))?+|' + STRING
 )
 
 

@@ -20,17 +20,14 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from cachec_mlir.text.scanning import COMMENT, EDGE, NAME, STRING
+
 #: What an attribute that holds a weight is called in generic notation.
 _VALUE_NAMES = rb"(?:value|values|initial_value)"
-_STRING = rb'"(?:[^"\\\n]++|\\[^\n])*+"'
-_WORD = rb"[A-Za-z_][A-Za-z0-9_$.\-]*+"
-_NAME = rb"(?:" + _WORD + rb"|" + _STRING + rb")"
-_EDGE = rb"(?<![A-Za-z0-9_$.%@^#!-])"
 _VALUE = (
     rb"(?P<value{0}>dense\s*+<\s*+\x00(?P<literal{0}>[0-9]++)\x00\s*+>"
-    rb"|dense_resource\s*+<\s*+(?P<key{0}>" + _NAME + rb")\s*+>)"
+    rb"|dense_resource\s*+<\s*+(?P<key{0}>" + NAME + rb")\s*+>)"
 )
-_DICTIONARY = rb"(?:\{(?:[^{}\"]++|" + _STRING + rb")*+\}\s*+)?+"
 _TYPE = rb"(?:tensor|vector|memref)\s*+<[^<>\"{}]*+(?:<f(?:32|64)>)?+[^<>\"{}]*+>"
 _TYPED = rb"\s*+:\s*+(?P<type{0}>" + _TYPE + rb")"
 
@@ -38,91 +35,46 @@ GLOBAL, PROGRAM_GLOBAL, MEMREF_GLOBAL = "util.global", "ml_program.global", "mem
 CONSTANT, OTHER = "constant", "other"
 
 
-def _value(number: int) -> bytes:
-    return _VALUE.replace(b"{0}", b"%d" % number)
+def _compiled(pattern: bytes) -> re.Pattern[bytes]:
+    """A verbose expression over the pieces above, of which ``%(value1)b`` and the like have groups of that number."""
+    pieces = {b"comment": COMMENT, b"string": STRING, b"name": NAME, b"edge": EDGE, b"names": _VALUE_NAMES}
+    pieces |= {b"type": _TYPE, b"dictionary": rb"(?:\{(?:[^{}\"]++|" + STRING + rb")*+\}\s*+)?+"}
+    for number in range(1, 9):
+        digit = b"%d" % number
+        pieces[b"value" + digit] = _VALUE.replace(b"{0}", digit)
+        pieces[b"typed" + digit] = _TYPED.replace(b"{0}", digit)
+    return re.compile(pattern % pieces, re.VERBOSE)
 
 
-def _typed(number: int) -> bytes:
-    return _TYPED.replace(b"{0}", b"%d" % number)
-
-
-_SITE = re.compile(
-    rb"//[^\n]*+"
+_SITE = _compiled(
+    rb"""%(comment)b
     # 1 util.global
-    rb"|"
-    + _EDGE
-    + rb"util\.global\s++(?:[a-z]++\s++)*+@(?P<symbol1>"
-    + _NAME
-    + rb")\s*+"
-    + _DICTIONARY
-    + rb"=\s*+"
-    + _value(1)
-    + _typed(1)
+    | %(edge)b util\.global\s++(?:[a-z]++\s++)*+@(?P<symbol1>%(name)b)\s*+ %(dictionary)b=\s*+ %(value1)b %(typed1)b
     # 2 ml_program.global
-    + rb"|"
-    + _EDGE
-    + rb"ml_program\.global\s++(?:[a-z]++\s++)*+@(?P<symbol2>"
-    + _NAME
-    + rb")\s*+\(\s*+"
-    + _value(2)
-    + _typed(2)
-    + rb"\s*+\)"
+    | %(edge)b ml_program\.global\s++(?:[a-z]++\s++)*+@(?P<symbol2>%(name)b)\s*+\(\s*+ %(value2)b %(typed2)b \s*+\)
     # 3 memref.global
-    + rb"|"
-    + _EDGE
-    + rb"memref\.global\s++(?P<visibility3>\"[a-z]++\"\s++)?+(?:constant\s++)?+@(?P<symbol3>"
-    + _NAME
-    + rb")"
-    + _typed(3)
-    + rb"(?P<initialiser3>\s*+=\s*+"
-    + _value(3)
-    + rb")"
-    # 4 constants, custom
-    + rb"|(?P<result4>%[A-Za-z0-9_$.\-]++\s*+=\s*+)(?P<operation4>[a-z_]++\.constant\s++"
-    + _value(4)
-    + _typed(4)
-    + rb"|tosa\.const\s*+(?:\{\s*+values\s*+=\s*+|values\s*+\(\s*+)"
-    + _value(5)
-    + _typed(5)
-    + rb"\s*+[})]\s*+:\s*+\(\s*+\)\s*+->\s*+(?P<out5>"
-    + _TYPE
-    + rb"))"
+    | %(edge)b memref\.global\s++(?P<visibility3>"[a-z]++"\s++)?+(?:constant\s++)?+@(?P<symbol3>%(name)b) %(typed3)b
+      (?P<initialiser3>\s*+=\s*+ %(value3)b)
+    # 4 and 5 constants, custom
+    | (?P<result4>%%[A-Za-z0-9_$.\-]++\s*+=\s*+)(?P<operation4>[a-z_]++\.constant\s++ %(value4)b %(typed4)b
+      |tosa\.const\s*+(?:\{\s*+values\s*+=\s*+|values\s*+\(\s*+) %(value5)b %(typed5)b
+      \s*+[})]\s*+:\s*+\(\s*+\)\s*+->\s*+(?P<out5>%(type)b))
     # 6 constants, generic
-    + rb"|(?P<result6>%[A-Za-z0-9_$.\-]++\s*+=\s*+)(?P<operation6>\"[a-z_]++\.const(?:ant)?+\"\s*+\(\s*+\)\s*+<?+\{\s*+"
-    rb"values?+\s*+=\s*+"
-    + _value(6)
-    + _typed(6)
-    + rb"\s*+\}>?+\s*+:\s*+\(\s*+\)\s*+->\s*+(?P<out6>"
-    + _TYPE
-    + rb"))"
+    | (?P<result6>%%[A-Za-z0-9_$.\-]++\s*+=\s*+)(?P<operation6>"[a-z_]++\.const(?:ant)?+"\s*+\(\s*+\)\s*+<?+\{\s*+
+      values?+\s*+=\s*+ %(value6)b %(typed6)b \s*+\}>?+\s*+:\s*+\(\s*+\)\s*+->\s*+(?P<out6>%(type)b))
     # 7 globals, generic: all of their attributes
-    + rb"|\"(?P<generic7>(?:util|ml_program|memref)\.global)\"\s*+\(\s*+\)\s*+<?+\{"
-    rb"(?P<inside7>(?:[^{}\"\x00]++|\x00[0-9]++\x00|"
-    + _STRING
-    + rb")*+)\}"
+    | "(?P<generic7>(?:util|ml_program|memref)\.global)"\s*+\(\s*+\)\s*+<?+\{
+      (?P<inside7>(?:[^{}"\x00]++|\x00[0-9]++\x00|%(string)b)*+)\}
     # 8 any other; an attribute of another name is a setting
-    + rb"|"
-    + _EDGE
-    + _value(8)
-    + rb"(?:"
-    + _typed(8)
-    + rb")?+"
-    rb"|" + _STRING
+    | %(edge)b %(value8)b (?:%(typed8)b)?+
+    | %(string)b"""
 )
 _FORMS = {1: GLOBAL, 2: PROGRAM_GLOBAL, 3: MEMREF_GLOBAL, 4: CONSTANT, 5: CONSTANT, 6: CONSTANT, 8: OTHER}
 #: The attribute of such a one that is its value, with the comma behind it.
-_ATTRIBUTE = re.compile(
-    _STRING
-    + rb"|"
-    + _EDGE
-    + rb"(?P<attribute7>"
-    + _VALUE_NAMES
-    + rb"\s*+=\s*+"
-    + _value(7)
-    + _typed(7)
-    + rb"(?P<comma7>\s*+,\s*+)?+)"
+_ATTRIBUTE = _compiled(
+    rb"%(string)b | %(edge)b (?P<attribute7>%(names)b\s*+=\s*+ %(value7)b %(typed7)b (?P<comma7>\s*+,\s*+)?+)"
 )
-_SYMBOL_NAME = re.compile(rb"\bsym_name\s*+=\s*+(" + _STRING + rb")")
+_SYMBOL_NAME = re.compile(rb"\bsym_name\s*+=\s*+(" + STRING + rb")")
 _MEMREF = re.compile(rb"\btype\s*+=\s*+(memref\s*+<[^<>\"{}]*+(?:<[^<>\"{}]*+>[^<>\"{}]*+)*+>)")
 _VISIBILITY = re.compile(rb"sym_visibility\s*+=\s*+\"private\"\s*+,?+\s*+")
 #: In front of a value: the attribute that it is.

@@ -11,12 +11,11 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from cachec_mlir.inputs import Input
-from cachec_mlir.text.scanning import Marks, Text
+from cachec_mlir.text.scanning import COMMENT, EDGE, STRING, Marks
 
 #: Characters from which a literal is set aside.
 _LONG = 64
-_WINDOW = 1 << 20
-_LIST = re.compile(rb'//[^\n]*+|"(?:[^"\\\n]++|\\[^\n])*+"|(?<![A-Za-z0-9_$.%@^#!-])dense\s*+<\s*+(?=\[)')
+_LIST = re.compile(COMMENT + rb"|" + STRING + rb"|" + EDGE + rb"dense\s*+<\s*+(?=\[)")
 #: What lists of numbers are made of. Another character (a string's quote, say) makes it something else.
 _NUMBERS = re.compile(rb"[0-9A-Za-z+\-.,()\[\]\s]*+")
 MARKER = re.compile(rb"\0([0-9]++)\0")
@@ -106,19 +105,9 @@ def _lists(module: Input, start: int, end: int) -> Iterator[tuple[int, int]]:
         if found[0][:1] != b"d":
             continue
         # No run of numbers holds what begins a list, so no byte is looked at twice.
-        close = _end_of_numbers(view, at, end)
+        numbers = _NUMBERS.match(view, at, end)
+        assert numbers is not None  # it may be empty
+        close = numbers.end()
         if close - at >= _LONG and bytes(view[close : close + 1]) == b">":
             yield at, close
         at = close
-
-
-def _end_of_numbers(view: Text, start: int, end: int) -> int:
-    """Where the characters of a list of numbers end."""
-    at = start
-    while at < end:
-        part = min(end, at + _WINDOW)
-        found = _NUMBERS.match(view, at, part)
-        if found is None or found.end() != part:
-            return at if found is None else found.end()
-        at = part
-    return at

@@ -14,15 +14,14 @@ from cachec.weights.dtypes import SIZES
 from cachec_mlir.blobs import ELIDED, Blob, Resource, Resources, element_type
 from cachec_mlir.inputs import Input, Source, open_input
 from cachec_mlir.text.elements import parsed
-from cachec_mlir.text.references import references
+from cachec_mlir.text.references import references, written
 from cachec_mlir.text.scanning import (
     Trailer,
     blob_of,
     check_digits,
+    edited,
     find,
-    key_literal,
     name_of,
-    quoted,
     scan,
     unescaped,
 )
@@ -170,7 +169,7 @@ class _Stripper:
         for trailer, offset in zip(self._trailers, self._skeleton.trailers, strict=True):
             gone = {name for name in self._blobs if name not in kept} if self._to != "resource" else set(self._blobs)
             self._edits.append((offset, offset, _remaining(self._module, trailer, gone)))
-        ir = self._skeleton.whole(_edited(text, self._edits))
+        ir = self._skeleton.whole(edited(text, self._edits))
         numbers = {name: number for number, name in enumerate(resources)}
         return Stripped(ir, Resources(numbers, list(resources.values()).__getitem__), tuple(lifted))
 
@@ -275,7 +274,7 @@ class _Stripper:
         site, name = weight.site, weight.name
         if self._to == "resource":
             if site.literal >= 0:
-                self._edits.append((*site.value, b"dense_resource<" + key_literal(name).encode() + b">"))
+                self._edits.append((*site.value, written("resource", "", name)))
         elif self._to == "external":
             self._edits.append((*site.value, b"#ml_program.extern"))
         elif self._to == "undefined":
@@ -283,13 +282,10 @@ class _Stripper:
             if site.visibility[1]:
                 self._edits.append((*site.visibility, b""))
         elif site.form == GLOBAL:
-            self._edits.append((*site.value, self._parameter(name)))
+            self._edits.append((*site.value, written("parameter", self._scope, name)))
         else:
             symbol = self._global(name, site.type, weight.place.insert)
             self._edits.append((*site.whole, b"util.global.load immutable " + symbol + b" : " + site.type.encode()))
-
-    def _parameter(self, name: str) -> bytes:
-        return f"#flow.parameter.named<{quoted(self._scope)}::{quoted(name)}>".encode()
 
     def _global(self, name: str, kind: str, insert: int) -> bytes:
         """The symbol of a global for a constant of a function, made where there is none yet."""
@@ -298,7 +294,11 @@ class _Stripper:
             return known
         plain = name if _PLAIN.fullmatch(name) else _NOT_PLAIN.sub("_", f"_{name}")
         symbol = self._free(plain, self._symbols)
-        made = f"util.global private @{symbol} = ".encode() + self._parameter(name) + f" : {kind}".encode()
+        made = (
+            f"util.global private @{symbol} = ".encode()
+            + written("parameter", self._scope, name)
+            + f" : {kind}".encode()
+        )
         in_module = self._skeleton.text[insert - 1 : insert] == b"{"
         self._edits.append((insert, insert, b"\n  " + made if in_module else made + b"\n"))
         self._globals[name, kind, insert] = b"@" + symbol.encode()
@@ -323,15 +323,6 @@ def _as_tensor(kind: str) -> str:
     if not kind.startswith("memref"):
         return kind
     return "" if "," in kind else "tensor" + kind.removeprefix("memref")
-
-
-def _edited(text: bytes, edits: list[tuple[int, int, bytes]]) -> bytes:
-    out: list[bytes] = []
-    at = 0
-    for start, end, new in sorted(edits, key=lambda edit: edit[:2]):
-        out += [text[at:start], new]
-        at = end
-    return b"".join([*out, text[at:]])
 
 
 def _remaining(module: Input, trailer: Trailer, gone: set[str]) -> bytes:

@@ -7,6 +7,8 @@ from bisect import bisect_right
 from functools import cached_property
 from typing import NamedTuple
 
+from cachec_mlir.text.scanning import STRING
+
 # Comments and strings are passed over; the names of operations in generic notation are strings.
 _TOKEN = re.compile(
     rb'//[^\n]*+|"(?:builtin\.module|func\.func|util\.func)"|"(?:[^"\\\n]++|\\[^\n])*+"'
@@ -14,10 +16,9 @@ _TOKEN = re.compile(
 )
 _GENERIC = frozenset({b'"builtin.module"', b'"func.func"', b'"util.func"'})
 _SYMBOL = re.compile(rb'[^@{}()"]{0,256}+@([A-Za-z_][A-Za-z0-9_$.\-]*+|"(?:[^"\\\n]++|\\[^\n])*+")')
-_STRING = rb'"(?:[^"\\\n]++|\\[^\n])*+"'
-_INSIDE = rb'(?:[^{}"]++|' + _STRING
+_INSIDE = rb'(?:[^{}"]++|' + STRING
 _PROPERTIES = re.compile(rb"\s*+\(\s*+\)\s*+<?+\{(" + _INSIDE + rb"|\{" + _INSIDE + rb")*+\})*+)\}")
-_SYMBOL_NAME = re.compile(_STRING + rb"|(?<![A-Za-z0-9_$.])sym_name\s*+=\s*+(" + _STRING + rb")")
+_SYMBOL_NAME = re.compile(STRING + rb"|(?<![A-Za-z0-9_$.])sym_name\s*+=\s*+(" + STRING + rb")")
 _ATTRIBUTES = re.compile(rb"(?:\battributes|=|<)\s*\Z")
 _FIRST = re.compile(rb'^[ \t]*+(?=[a-z_]|")', re.MULTILINE)
 #: Characters in front of a brace that are looked at.

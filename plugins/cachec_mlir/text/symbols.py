@@ -14,27 +14,25 @@ import msgspec
 from cachec.errors import UsageError
 from cachec.weights.manifest import Manifest
 from cachec_mlir.inputs import open_input
-from cachec_mlir.text.references import references
-from cachec_mlir.text.scanning import key_literal, quoted, unescaped
+from cachec_mlir.text.references import references, written
+from cachec_mlir.text.scanning import NAME, STRING, edited, key_literal, quoted, unescaped
 
 #: What a weight is called, with its number behind it: legal as a key, a symbol and a parameter.
 PREFIX = "alpha."
 
-_STRING = rb'"(?:[^"\\\n]++|\\[^\n])*+"'
-_NAME = rb"(?:[A-Za-z_][A-Za-z0-9_$.\-]*+|" + _STRING + rb")"
 # A private global that is one whole line, in IREE's, ml_program's and memref's notation and in the generic one.
 _GLOBAL = re.compile(
     rb"^[ \t]*+(?:(?:util\.global[ ]private|ml_program\.global[ ]private|memref\.global[ ]\"private\")(?:[ ][a-z]++)*+"
-    rb"[ ]@(?P<symbol>" + _NAME + rb")(?:[ ](?::[ ][^\n\"={}]++[ ])?=[ ]|\()[^\n]*+"
+    rb"[ ]@(?P<symbol>" + NAME + rb")(?:[ ](?::[ ][^\n\"={}]++[ ])?=[ ]|\()[^\n]*+"
     rb"|\"(?:util|ml_program|memref)\.global\"\(\)[ ]<?\{(?=[^\n]*sym_visibility = \"private\")[^\n]*?"
-    rb"sym_name = (?P<quoted>" + _STRING + rb")[^\n]*+)$",
+    rb"sym_name = (?P<quoted>" + STRING + rb")[^\n]*+)$",
     re.MULTILINE,
 )
-_SYMBOL = re.compile(rb"//[^\n]*+|@(?P<name>" + _NAME + rb")(?P<call>[ \t]*+\()?|" + _STRING)
+_SYMBOL = re.compile(rb"//[^\n]*+|@(?P<name>" + NAME + rb")(?P<call>[ \t]*+\()?|" + STRING)
 # A load of a global that is one whole line: it reads, and nothing else.
 _LOAD = re.compile(
     rb"^[ \t]*+(?P<value>%[A-Za-z0-9_$.\-]++)[ ]=[ ]\"?(?:util\.global\.load|ml_program\.global_load(?:_const)?|"
-    rb"memref\.get_global)\b[^\n@\"]*+(?:\"[^\n@\"]*+)?@(?P<symbol>" + _NAME + rb")[^\n]*+$",
+    rb"memref\.get_global)\b[^\n@\"]*+(?:\"[^\n@\"]*+)?@(?P<symbol>" + NAME + rb")[^\n]*+$",
     re.MULTILINE,
 )
 _CONTINUED = re.compile(rb"\s*+[:={,]")
@@ -76,9 +74,9 @@ def alpha(ir: bytes, *, to: str, scope: str, taken: Iterable[str] = ()) -> Alpha
     while prefix.encode() in ir or any(name.startswith(prefix) for name in others):
         prefix = prefix.replace(".", "_.")
     new = {old: f"{prefix}{number}" for number, old in enumerate(sorted(order, key=lambda name: (order[name], name)))}
-    edits = [(each.start, each.end, _reference(to, scope, new[each.name])) for each in found]
+    edits = [(each.start, each.end, written(to, scope, new[each.name])) for each in found]
     edits += _symbol_edits(ir, {symbol: new[name] for symbol, name in symbols.items()}, globals_)
-    return Alpha(_in_order(_edited(ir, edits), prefix), {each: old for old, each in new.items()})
+    return Alpha(_in_order(edited(ir, edits), prefix), {each: old for old, each in new.items()})
 
 
 def alpha_manifest(manifest: Manifest, names: Mapping[str, str]) -> Manifest:
@@ -167,20 +165,6 @@ def _symbol_edits(ir: bytes, new: dict[bytes, str], globals_: list[_Global]) -> 
             yield *each.quoted, quoted(new[each.symbol]).encode()
 
 
-def _reference(to: str, scope: str, name: str) -> bytes:
-    if to == "resource":
-        return f"dense_resource<{key_literal(name)}>".encode()
-    return f"#flow.parameter.named<{quoted(scope)}::{quoted(name)}>".encode()
-
-
-def _edited(ir: bytes, edits: list[tuple[int, int, bytes]]) -> bytes:
-    out, at = [], 0
-    for start, end, text in sorted(edits):
-        out += [ir[at:start], text]
-        at = end
-    return b"".join([*out, ir[at:]])
-
-
 def _in_order(ir: bytes, prefix: str) -> bytes:
     """Globals of renamed weights that stand in a row, and loads of them, by number: their order means nothing."""
     number = re.compile(re.escape(prefix.encode()) + rb"([0-9]+)")
@@ -204,4 +188,4 @@ def _sorted_rows(ir: bytes, spans: list[tuple[int, int]], number: re.Pattern[byt
         ordered = sorted((lines[start] for start in row), key=lambda line: int(number.search(line)[1]))  # type: ignore[index]
         start, end = row[0], row[-1] + len(lines[row[-1]])
         edits.append((start, end, b"\n".join(ordered)))
-    return _edited(ir, edits)
+    return edited(ir, edits)
