@@ -16,7 +16,7 @@ import msgspec
 
 from cachec import config
 from cachec.errors import CachecError, UsageError
-from cachec.warm import Declared, Result, Row, Silent, Status, Summary, Warmer, load
+from cachec.warm import Declared, Listener, Result, Row, Status, Summary, Warmer, load
 from cachec.warm.pool import WorkerPool
 from cachec.warm.rows import select, with_dependents, with_needed
 from cachec.warm.schedule import environment
@@ -284,7 +284,7 @@ class Watcher:
         return WorkerPool(self._jobs or os.cpu_count() or 1, environment(self._settings))
 
 
-class _Heard(Silent):
+class _Heard(Listener):
     def __init__(self, report: Callable[[Result], None]) -> None:
         self._report = report
 
