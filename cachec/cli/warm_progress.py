@@ -33,9 +33,8 @@ _STYLES = {
 class Lines(Listener):
     """Plain lines, for logs."""
 
-    def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, stream: TextIO) -> None:
         self._stream = stream
-        self._clock = clock
         self._total = self._done = 0
 
     def planned(self, rows: Sequence[Row], hits: int, estimate: float | None) -> None:

@@ -22,6 +22,7 @@ import msgspec
 
 from cachec.base.oversight import Oversight, oversee_process
 from cachec.errors import CachecError
+from cachec.model import Mode
 from cachec.warm.model import Result, Status, Task
 from cachec.warm.run import prepare, run_task
 
@@ -101,7 +102,7 @@ class Worker:
         except CachecError as error:
             return Result(id=task.row.id, status=Status.FAILED, error=str(error))
         # Threads of the target that have no context of their own must not compile in a check either.
-        heard: Oversight = _strict() if task.check else Oversight()
+        heard = Oversight(mode=Mode.REQUIRE, defer=lambda _emit: None) if task.check else Oversight()
         with oversee_process(heard):
             if not task.files:
                 return run_task(task)
@@ -140,12 +141,6 @@ def leave_no_fresh_bytecode() -> None:
             write(self, path, data, **more)
 
     SourceFileLoader.set_data = set_data  # type: ignore[method-assign,assignment]
-
-
-def _strict() -> Oversight:
-    from cachec.model import Mode
-
-    return Oversight(mode=Mode.REQUIRE, defer=lambda _emit: None)
 
 
 def main() -> None:

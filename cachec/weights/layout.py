@@ -8,9 +8,9 @@ from types import MappingProxyType
 from typing import Any
 
 from cachec.base.hashing import Hasher
+from cachec.base.kept import Kept
 from cachec.errors import UnknownWeight, UsageError, WeightError
 from cachec.model import WeightSpec
-from cachec.weights.kept import Kept
 from cachec.weights.manifest import Manifest, renaming_hint
 from cachec.weights.tensor import Tensor
 

@@ -83,15 +83,11 @@ class SliceSource(ComposedSource):
         self._parts = parts
 
     def expose(self, name: str, tensor: Tensor, digests: FileDigests | None) -> None:
-        whole = self._parts[name].weight
-        source, there = whole.within()
-        source.expose(there, whole.tensor, digests)
+        super().expose(name, self._parts[name].weight.tensor, digests)
 
     def digest(self, name: str, tensor: Tensor, digests: FileDigests | None) -> str:
-        part = self._parts[name]
-        source, there = part.weight.within()
-        if part.in_place and source.origin(there) is None:
-            return source.digest(there, tensor, digests)
+        if self._parts[name].in_place and super().origin(name) is None:
+            return super().digest(name, tensor, digests)
         self.expose(name, tensor, digests)
         ranges = self.ranges(name, tensor)
         return digest_bytes(self.view(name, tensor)) if ranges is None else ranges.digest()
@@ -99,15 +95,13 @@ class SliceSource(ComposedSource):
     def view(self, name: str, tensor: Tensor) -> memoryview:
         part = self._parts[name]
         if part.in_place:
-            source, there = part.weight.within()
-            return source.view(there, tensor)
+            return super().view(name, tensor)
         return self._put_together(part)[tensor.offset : tensor.offset + tensor.nbytes].toreadonly()
 
     def private(self, name: str, tensor: Tensor) -> memoryview:
         part = self._parts[name]
         if part.in_place:
-            source, there = part.weight.within()
-            return source.private(there, tensor)
+            return super().private(name, tensor)
         return self._put_together(part)[tensor.offset : tensor.offset + tensor.nbytes]
 
     def place(self, name: str, tensor: Tensor) -> Place | None:

@@ -13,6 +13,7 @@ import msgspec
 
 from cachec.base import fsio
 from cachec.base.hashing import digest_bytes
+from cachec.base.kept import Kept
 from cachec.errors import CheckpointError, UsageError, WeightsChanged
 from cachec.weights.formats import MAGIC, SAFETENSORS, Known, format_of, loaded
 from cachec.weights.formats.base import Contents, Opener, Value
@@ -27,7 +28,6 @@ from cachec.weights.formats.safetensors import (
     refuse_duplicates,
 )
 from cachec.weights.formats.values import ValueSource
-from cachec.weights.kept import Kept
 from cachec.weights.layout import Layout, Ties, stated_ties
 from cachec.weights.manifest import Manifest
 from cachec.weights.sources import FileSource, OpenedFile
