@@ -210,16 +210,6 @@ class Store:
             except StoreFault as fault:
                 self._on_fault(fault.fault, fault.detail)
 
-    def quarantined(self) -> Iterator[Quarantined]:
-        """All entries that were put away; a row that can't be read is counted and left out."""
-        for name, row in self.index.rows(self._quarantine):
-            try:
-                if row is None:
-                    raise StoreFault(Fault.ROW_REFUSED, f"row {name} is not plain bytes")
-                yield unpack(row, Quarantined, name)
-            except StoreFault as fault:
-                self._on_fault(fault.fault, fault.detail)
-
     def find_artifact(self, digest: Digest) -> list[tuple[Digest, str]]:
         """(key, stage) of every entry that refers to the artifact."""
         return [

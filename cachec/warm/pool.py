@@ -12,7 +12,6 @@ import os
 import queue
 import select
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -20,6 +19,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, Future
+from multiprocessing.connection import Pipe
 from typing import ParamSpec, TypeVar, cast
 
 import msgspec
@@ -69,9 +69,7 @@ class WorkerPool(Executor):
             self._waiting += 1
             idle = sum(not hand.busy for hand in self._threads)
             if self._waiting > idle and len(self._threads) < self._workers:
-                hand = _Hand(self._queue, self._environ, self._taken)
-                self._threads.append(hand)
-                hand.start()
+                self._hire()
         self._queue.put((future, cast("Task", args[0])))
         return cast("Future[T]", future)
 
@@ -84,9 +82,12 @@ class WorkerPool(Executor):
         """Start a worker before there is work: it has imported cachec when work comes."""
         with self._lock:
             if not self._closed and not self._threads:
-                hand = _Hand(self._queue, self._environ, self._taken, early=True)
-                self._threads.append(hand)
-                hand.start()
+                self._hire(early=True)
+
+    def _hire(self, *, early: bool = False) -> None:
+        hand = _Hand(self._queue, self._environ, self._taken, early=early)
+        self._threads.append(hand)
+        hand.start()
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """No more work. cancel_futures: what is queued is cancelled and what runs is ended."""
@@ -215,7 +216,7 @@ class _Process:
     def __init__(self, environ: dict[str, str]) -> None:
         self.environ = environ
         self.place: tuple[str, ...] = ()
-        self._channel, theirs = socket.socketpair()
+        self._channel, theirs = Pipe()
         self._printed = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - closed in close()
         # The worker goes on at the new end after ``forget_output``.
         fcntl.fcntl(self._printed, fcntl.F_SETFL, fcntl.fcntl(self._printed, fcntl.F_GETFL) | os.O_APPEND)

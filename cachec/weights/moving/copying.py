@@ -27,7 +27,6 @@ import queue
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
-from types import TracebackType
 from typing import NamedTuple
 
 from blake3 import blake3
@@ -249,7 +248,7 @@ class Copier:
     def __enter__(self) -> Copier:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._follower is not None:
             self._follower.stop()
             self._follower = None
