@@ -8,7 +8,9 @@ def main() -> int:
     if sys.argv[1:2] == ["exec"]:
         from cachec.launcher.helpers import unwrapped
 
-        _end(_execute(unwrapped(sys.argv[2:], sys.argv[0])))
+        args = unwrapped(sys.argv[2:], sys.argv[0])
+        if args[:1] not in (["--help"], ["-h"]):
+            _end(_execute(args))
     from cachec.cli import main as command_line
 
     command_line(prog_name="cachec")

@@ -82,7 +82,7 @@ def _mode(value: object, _folder: str) -> Mode:
         if mode.value == value:
             return mode
     raise _BadValueError(
-        "one of " + ", ".join(mode.value for mode in Mode) + _suggestion(value, [m.value for m in Mode])
+        "one of " + ", ".join(mode.value for mode in Mode) + suggestion(value, [m.value for m in Mode])
     )
 
 
@@ -120,7 +120,7 @@ def _namespace(value: object, _folder: str) -> str:
 def _log(value: object, _folder: str) -> str:
     if isinstance(value, str) and value in LOG_LEVELS:
         return value
-    raise _BadValueError("one of " + ", ".join(LOG_LEVELS) + _suggestion(value, LOG_LEVELS))
+    raise _BadValueError("one of " + ", ".join(LOG_LEVELS) + suggestion(value, LOG_LEVELS))
 
 
 def _record(value: object, _folder: str) -> str:
@@ -268,7 +268,7 @@ def unknown_variables(environ: Mapping[str, str] | None = None) -> tuple[str, ..
     names = os.environ if environ is None else environ
     known = set(_VARIABLES.values())
     strange = sorted(name for name in names if name.startswith("CACHEC_") and name not in known)
-    return tuple(f"{name} is not a setting{_suggestion(name, sorted(known))}" for name in strange)
+    return tuple(f"{name} is not a setting{suggestion(name, sorted(known))}" for name in strange)
 
 
 def _default_dir(environ: Mapping[str, str]) -> Path:
@@ -412,10 +412,11 @@ def _line_of(text: str, table_path: tuple[str, ...], key: str) -> int:
 
 
 def _unknown(key: str, where: str) -> str:
-    return f"{where}: {key!r} is not a setting{_suggestion(key, KEYS)}; the settings are {', '.join(KEYS)}"
+    return f"{where}: {key!r} is not a setting{suggestion(key, KEYS)}; the settings are {', '.join(KEYS)}"
 
 
-def _suggestion(word: object, known: Iterable[str]) -> str:
+def suggestion(word: object, known: Iterable[str]) -> str:
+    """The end of a message about an unknown word: the known one that is nearest, empty where none is near."""
     import difflib
 
     close = difflib.get_close_matches(str(word), [*known], 1)

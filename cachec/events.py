@@ -22,6 +22,7 @@ import msgspec
 
 from cachec.base import fsio
 from cachec.base.appending import Appender
+from cachec.base.texts import clean
 from cachec.model import Fault, Outcome, Reason
 
 #: Bytes in a record, its newline included: one page.
@@ -223,10 +224,7 @@ def duration(value: float) -> str:
 
 def _printable(text: str) -> str:
     """One line without control characters: names come from checkpoints, which may carry terminal escapes."""
-    if text.isprintable():
-        return text
-    text = re.sub(r"\s*\n\s*", "; ", text)
-    return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text)
+    return text if text.isprintable() else clean(re.sub(r"\s*\n\s*", "; ", text))
 
 
 def _day(begin: float) -> str:

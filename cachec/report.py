@@ -114,6 +114,11 @@ def file_details(path: str, digest: str, size: int, origins: Iterable[tuple[str,
     return {"kind": "file", "path": path, "digest": digest, "size": size, "origins": found}
 
 
+def outcome_details(outcome: Outcome) -> dict[str, Any]:
+    """What ``check`` says: how a command line would end."""
+    return {"outcome": outcome.reason.value, "stage": outcome.stage, "key": outcome.key, "detail": outcome.detail}
+
+
 def why_details(entry: Entry, other: Entry, how: str, found: Sequence[PartDifference]) -> dict[str, Any]:
     """What ``why`` says. how: ``nearest`` or ``given``: how the other entry was chosen."""
     return {

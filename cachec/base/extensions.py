@@ -18,7 +18,7 @@ def imported(what: str, target: str, attribute: str, kind: type[Any]) -> Any:
     try:
         module = importlib.import_module(module_name)
         found = getattr(module, named) if named else getattr(module, attribute, module)
-    except (ImportError, AttributeError) as error:
+    except (ImportError, AttributeError, SyntaxError) as error:
         raise PluginError(
             f"{what} ({target}) can't be loaded: {error}. Repair or uninstall the package that offers it; "
             f"this Python is {sys.executable}"

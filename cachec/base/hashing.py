@@ -108,6 +108,13 @@ class FileDigests:
 
     def of_path(self, path: str | os.PathLike[str]) -> str:
         """The digest of a whole file. Raises OSError where it can't be read."""
+        return self._of_path(path, fsio.no_writer)
+
+    def of_installed(self, path: str | os.PathLike[str]) -> str:
+        """The digest of a file of an installed tool: ``of_path``, also remembered where it is foreign."""
+        return self._of_path(path, lambda fd: fsio.no_writer(fd) or is_foreign(fd, path))
+
+    def _of_path(self, path: str | os.PathLike[str], is_calm: Callable[[int], bool]) -> str:
         found = fsio.identity(path)
         known = self._known.get((found, 0, found.size))
         if known is not None:
@@ -117,22 +124,9 @@ class FileDigests:
             size = os.fstat(fd).st_size
             if not size and os.pread(fd, 1, 0):
                 raise OSError(errno.EINVAL, "a file that does not tell its size (as in /proc)", os.fspath(path))
-            return self.of_extent(fd, 0, size)
+            return self._of_extent(fd, 0, size, is_calm)
         except EOFError as error:  # cut off meanwhile, or made up as it is read (as in /sys)
             raise OSError(errno.EIO, f"shorter than it says: {error}", os.fspath(path)) from error
-        finally:
-            os.close(fd)
-
-    def of_installed(self, path: str | os.PathLike[str]) -> str:
-        """The digest of a file of an installed tool: ``of_path``, also remembered where it is foreign."""
-        found = fsio.identity(path)
-        known = self._known.get((found, 0, found.size))
-        if known is not None:
-            return known
-        fd = fsio.open_read(path)
-        try:
-            calm = is_foreign(fd, path)
-            return self._of_extent(fd, 0, os.fstat(fd).st_size, lambda opened: fsio.no_writer(opened) or calm)
         finally:
             os.close(fd)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from cachec import report
 from cachec.cli.cmd_exec import OPTIONS_HELP, CommandLine
 from cachec.cli.completing import COMMAND_WORDS
 from cachec.cli.session import Session, clean, pass_session, print_json
@@ -36,14 +37,7 @@ def command(session: Session, args: tuple[str, ...]) -> None:
     rest, as_json = without_json(args)
     outcome = explain(rest, session.overrides).outcome
     if as_json:
-        print_json(
-            {
-                "outcome": outcome.reason.value,
-                "stage": outcome.stage,
-                "key": outcome.key,
-                "detail": outcome.detail,
-            }
-        )
+        print_json(report.outcome_details(outcome))
     else:
         detail = f": {clean(outcome.detail)}" if outcome.detail else ""
         click.echo(f"{outcome.reason.value}{detail}")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 import click
 
 from cachec import config, report
@@ -60,21 +62,8 @@ def command(session: Session, max_size: int | None, older_than: float | None, dr
 
 
 def _document(done: Collected, dry_run: bool) -> dict[str, object]:
-    return {
-        "dry_run": dry_run,
-        "before": done.before,
-        "after": done.after,
-        "limit": done.limit,
-        "within": done.is_within,
-        "entries": done.entries,
-        "seconds": done.seconds,
-        "artifacts": done.artifacts,
-        "freed": done.freed,
-        "kept_pinned": done.kept_pinned,
-        "kept_in_use": done.kept_in_use,
-        "swept": dict(done.swept),
-        "postponed_by": done.postponed_by or None,
-    }
+    told = {field.name: getattr(done, field.name) for field in fields(done)}
+    return {"dry_run": dry_run, **told, "within": done.is_within, "postponed_by": done.postponed_by or None}
 
 
 def _tell(done: Collected, dry_run: bool) -> None:

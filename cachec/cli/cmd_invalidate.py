@@ -14,7 +14,7 @@ from cachec import report
 from cachec.cli.selecting import selector_options
 from cachec.cli.session import Session, clean, json_option, pass_session, print_json, print_table
 from cachec.errors import UsageError
-from cachec.maintain.plans import Applied, Chosen, Plan
+from cachec.maintain.plans import Applied, Plan
 from cachec.maintain.selector import Selector
 
 #: Entries of a plan that are listed.
@@ -58,20 +58,21 @@ def command(session: Session, selector: Selector, pinned: bool, dry_run: bool, y
             "nothing says which entries: give a KEY, or an option such as --stage, --stale or --older-than"
         )
     whole = {key: _whole(session, key) for key in selector.keys}
-    known = tuple(key for key in whole.values() if key)
     only_keys = selector == Selector(keys=selector.keys)
-    plan = None
-    if known or not selector.keys:
-        plan = session.maintainer.plan(replace(selector, keys=known), force=pinned)
-    missing = [key for key, meant in whole.items() if plan is None or meant not in plan.known]
-    if not as_json and plan is not None and not (only_keys and not dry_run):
+    # A beginning that no key has goes into the plan as it is: it means none.
+    plan = session.maintainer.plan(
+        replace(selector, keys=tuple(meant or key for key, meant in whole.items())), force=pinned
+    )
+    missing = [key for key, meant in whole.items() if meant not in plan.known]
+    if not as_json and (not only_keys or dry_run) and (plan.known or not selector.keys):
         _show(plan, selector.stale)
     done = Applied((), (), ())
-    if plan is not None and plan.chosen and not dry_run:
+    if plan.chosen and not dry_run:
         if not (yes or only_keys):
             _ask(len(plan), as_json)
         done = plan.apply()
-    removed = _removed(plan, None if dry_run else done)
+    gone = frozenset(done.removed)
+    removed = [(each.key, each.stage) for each in plan.chosen if dry_run or each.key in gone]
     if as_json:
         print_json(_document(plan, done, removed, missing, dry_run))
     elif not dry_run:
@@ -126,35 +127,28 @@ def _show(plan: Plan, stale: bool) -> None:
         click.echo(f"{_entries(len(plan.pinned))} pinned, left as they are (--pinned takes them too)")
 
 
-def _tell(removed: Sequence[tuple[str, str]], plan: Plan | None, done: Applied, *, short: bool) -> None:
+def _tell(removed: Sequence[tuple[str, str]], plan: Plan, done: Applied, *, short: bool) -> None:
     if short:
         click.echo(f"removed {_entries(len(removed))}")
     else:
         for key, stage in removed:
             click.echo(f"removed {key[: report.SHOWN_KEY]} ({clean(stage) or 'its row was damaged'})")
-        for key in plan.pinned if plan is not None else ():
+        for key in plan.pinned:
             click.echo(f"left {key[: report.SHOWN_KEY]}: it is pinned (--pinned takes it too)")
     for key in (*done.changed, *done.pinned):
         click.echo(f"left {key[: report.SHOWN_KEY]}: it was made anew, pinned or removed meanwhile")
 
 
-def _removed(plan: Plan | None, done: Applied | None) -> list[tuple[str, str]]:
-    """(key, stage) of what was removed, or would be."""
-    chosen: Sequence[Chosen] = () if plan is None else plan.chosen
-    gone = None if done is None else frozenset(done.removed)
-    return [(each.key, each.stage) for each in chosen if gone is None or each.key in gone]
-
-
 def _document(
-    plan: Plan | None, done: Applied, removed: Sequence[tuple[str, str]], missing: Sequence[str], dry_run: bool
+    plan: Plan, done: Applied, removed: Sequence[tuple[str, str]], missing: Sequence[str], dry_run: bool
 ) -> dict[str, Any]:
     return {
         "dry_run": dry_run,
         "removed": [{"key": key, "stage": stage} for key, stage in removed],
         "not_found": list(missing),
-        "pinned": [*(() if plan is None else plan.pinned), *done.pinned],
+        "pinned": [*plan.pinned, *done.pinned],
         "changed": list(done.changed),
         "entries": len(removed),
-        "size": 0 if plan is None else plan.nbytes,
-        "seconds": 0.0 if plan is None else plan.seconds,
+        "size": plan.nbytes,
+        "seconds": plan.seconds,
     }

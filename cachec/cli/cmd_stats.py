@@ -10,17 +10,16 @@ from typing import Any
 import click
 
 from cachec import report
+from cachec.cli.selecting import seconds_of
 from cachec.cli.session import Session, clean, json_option, pass_session, print_json, print_table
 from cachec.events import read_log, read_outcomes
-
-_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 
 
 def parse_since(text: str, now: float) -> float:
     """The Unix time of ``30m``, ``24h``, ``7d`` before now, or of an ISO date or time (local). Raises BadParameter."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smhdw])", text)
-    if match:
-        return now - float(match[1]) * _UNITS[match[2]]
+    span = seconds_of(text)
+    if span is not None:
+        return now - span
     from datetime import datetime
 
     try:

@@ -95,10 +95,7 @@ def _why_command(session: Session, line: list[str], as_json: bool) -> None:
         other = {"key": found.nearest, "stage": outcome.stage, "chosen": "nearest"} if found.nearest else None
         print_json(
             {
-                "outcome": outcome.reason.value,
-                "stage": outcome.stage,
-                "key": outcome.key,
-                "detail": outcome.detail,
+                **report.outcome_details(outcome),
                 "other": other,
                 "differences": [report.difference_details(each) for each in found.differences],
                 "fix": found.fix,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
-from types import TracebackType
 from typing import Any, TextIO
 
 import click
@@ -59,29 +58,22 @@ class Meter:
 
     def __enter__(self) -> Meter:
         if self._stream.isatty():
+            from rich import progress
             from rich.console import Console
-            from rich.progress import (
-                BarColumn,
-                DownloadColumn,
-                Progress,
-                TextColumn,
-                TimeRemainingColumn,
-                TransferSpeedColumn,
-            )
 
             columns = (
-                TextColumn("{task.description}"),
-                BarColumn(),
-                DownloadColumn(binary_units=True),
-                TransferSpeedColumn(),
-                TimeRemainingColumn(),
+                progress.TextColumn("{task.description}"),
+                progress.BarColumn(),
+                progress.DownloadColumn(binary_units=True),
+                progress.TransferSpeedColumn(),
+                progress.TimeRemainingColumn(),
             )
-            self._bar = Progress(*columns, console=Console(file=self._stream), transient=True)
+            self._bar = progress.Progress(*columns, console=Console(file=self._stream), transient=True)
             self._task = self._bar.add_task(self._title, total=None)
             self._bar.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._bar is not None:
             self._bar.stop()
 

@@ -6,13 +6,12 @@ They are found by reading ``entry_points.txt``, and a package is imported only w
 from __future__ import annotations
 
 from collections.abc import Collection
-from importlib import import_module
 from typing import NamedTuple
 
 import click
 
 from cachec.base.distributions import Distributions
-from cachec.errors import PluginError
+from cachec.base.extensions import imported
 
 #: The entry-point group under which a package offers a ``click.Command`` (a group, mostly).
 GROUP = "cachec.commands"
@@ -28,16 +27,8 @@ class PluginCommand(NamedTuple):
 
     def load(self) -> click.Command:
         """Import it. Raises PluginError, naming the package, where it can't be imported or is no command."""
-        module, _, attribute = self.target.partition(":")
-        offered = f"command {self.name!r} of package {self.package} {self.version} ({self.target})"
-        try:
-            found = getattr(import_module(module), attribute or "command")
-        except (ImportError, AttributeError, SyntaxError) as error:
-            raise PluginError(f"{offered} can't be loaded: {error}; repair or uninstall {self.package}") from error
-        if not isinstance(found, click.Command):
-            raise PluginError(
-                f"{offered} is a {type(found).__name__}, not a click.Command; ask who made {self.package}"
-            )
+        offered = f"command {self.name!r} of package {self.package} {self.version}"
+        found: click.Command = imported(offered, self.target, "command", click.Command)
         return found
 
 

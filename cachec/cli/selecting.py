@@ -18,18 +18,21 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 
-#: Said by every command that takes a selector.
-RULES = "Everything that is given must hold; of several --stage, and of several KEYs, one."
+
+def seconds_of(text: str) -> float | None:
+    """The seconds of ``30m``, ``24h``, ``7d``, ``4w``; None for what is no span."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smhdw])", text)
+    return float(match[1]) * _UNITS[match[2]] if match else None
 
 
 def span(_ctx: click.Context, _param: click.Parameter, text: str | None) -> float | None:
     """The seconds of ``30m``, ``24h``, ``7d``, ``4w``. Raises BadParameter."""
     if text is None:
         return None
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smhdw])", text)
-    if match is None:
+    found = seconds_of(text)
+    if found is None:
         raise click.BadParameter(f"{text!r} is not accepted; give a span such as 90s, 30m, 24h, 7d or 4w")
-    return float(match[1]) * _UNITS[match[2]]
+    return found
 
 
 _OPTIONS = (

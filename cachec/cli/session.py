@@ -12,6 +12,7 @@ import click
 import msgspec
 
 from cachec import config
+from cachec.base import texts
 from cachec.errors import CachecError, StoreFault
 from cachec.model import Entry, Fault, Part
 from cachec.report import MIN_PREFIX, SHOWN_KEY
@@ -19,6 +20,9 @@ from cachec.store.store import Store
 
 if TYPE_CHECKING:
     from cachec.maintain.maintainer import Maintainer
+
+#: Texts from a store or a checkpoint are printed through this.
+clean = texts.clean
 
 _PREFIX = re.compile(rf"[0-9a-f]{{{MIN_PREFIX},64}}")
 
@@ -123,13 +127,6 @@ pass_session = click.make_pass_decorator(Session)
 def print_json(document: Any) -> None:
     """Print one JSON document."""
     click.echo(msgspec.json.format(msgspec.json.encode(document), indent=2).decode())
-
-
-def clean(text: str) -> str:
-    """Text from a store or a checkpoint without control characters, which a terminal might obey."""
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text)
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[str] = ()) -> None:

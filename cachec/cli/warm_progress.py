@@ -11,7 +11,7 @@ import click
 
 from cachec import report
 from cachec.cli.session import clean
-from cachec.warm import Result, Row, Silent, Status
+from cachec.warm import Listener, Result, Row, Status
 
 #: Seconds between two pictures of the table.
 _REFRESH = 0.25
@@ -30,12 +30,11 @@ _STYLES = {
 }
 
 
-class Lines(Silent):
+class Lines(Listener):
     """Plain lines, for logs."""
 
-    def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, stream: TextIO) -> None:
         self._stream = stream
-        self._clock = clock
         self._total = self._done = 0
 
     def planned(self, rows: Sequence[Row], hits: int, estimate: float | None) -> None:
@@ -69,7 +68,7 @@ class Lines(Silent):
         pass
 
 
-class Table(Silent):
+class Table(Listener):
     """A picture that is drawn anew: what runs, what ended last, and how far it is."""
 
     def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:

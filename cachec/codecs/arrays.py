@@ -10,7 +10,6 @@ import math
 import os
 import re
 import sys
-import weakref
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
@@ -33,37 +32,6 @@ class _ArrayMeta(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     dtype: str
     shape: tuple[Annotated[int, msgspec.Meta(ge=0)], ...]
     scalar: bool = False
-
-
-class Provenance:
-    """Knows the digests of arrays that were mapped from artifacts, without hashing them: immutable by construction.
-
-    Entries go when their array does. Only the array itself is known; a slice of it is hashed like any other.
-    """
-
-    def __init__(self) -> None:
-        self._known: dict[int, tuple[weakref.ref[Any], int, str]] = {}
-
-    def note(self, array: Any, digest: str) -> None:
-        """``array`` is a whole artifact, mapped read-only."""
-        place = id(array)
-        gone = weakref.ref(array, lambda _: self._known.pop(place, None))
-        self._known[place] = (gone, array.__array_interface__["data"][0], digest)
-
-    def digest(self, value: Any) -> str | None:
-        """The digest of the bytes of ``value`` in C order, or None where it is not known."""
-        known = self._known.get(id(value))
-        if known is None:
-            return None
-        reference, address, digest = known
-        array: Any = reference()
-        if array is None or array is not value:
-            return None
-        # The shape or dtype of an array can be set in place; the bytes are the same as long as these hold.
-        flags = array.flags
-        if flags.writeable or not flags.c_contiguous or array.__array_interface__["data"][0] != address:
-            return None
-        return digest
 
 
 def is_array(cls: type) -> bool:
@@ -96,7 +64,7 @@ def encode_array(value: Any, sink: Sink, path: str) -> Leaf:
     return Leaf("array", (sink.add_bytes(data),), meta)
 
 
-def decode_array(leaf: Leaf, source: Source, provenance: Provenance | None) -> Any:
+def decode_array(leaf: Leaf, source: Source) -> Any:
     """The array, read-only over a map of its artifact (or the scalar). Raises StoreFault."""
     import numpy as np
 
@@ -106,7 +74,7 @@ def decode_array(leaf: Leaf, source: Source, provenance: Provenance | None) -> A
     expected = math.prod(meta.shape) * dtype.itemsize
     if expected != ref.size:
         raise corrupt(f"an array {meta.dtype}{list(meta.shape)} takes {expected} bytes, its artifact has {ref.size}")
-    fd = open_artifact(source, ref)
+    fd = open_artifact(source.path(ref), ref)
     try:
         view = fsio.map_read(fd, 0, ref.size)
     finally:
@@ -119,8 +87,6 @@ def decode_array(leaf: Leaf, source: Source, provenance: Provenance | None) -> A
         if meta.shape:
             raise corrupt(f"a scalar has no shape, found {list(meta.shape)}")
         return array[()]
-    if provenance is not None:
-        provenance.note(array, ref.digest)
     return array
 
 

@@ -76,13 +76,8 @@ def meta_of(leaf: Leaf, form: type[T], artifacts: int | None = 1) -> T:
         raise corrupt(f"codec {leaf.codec!r}: {error}") from error
 
 
-def open_artifact(source: Source, ref: ArtifactRef) -> int:
-    """A descriptor of an artifact whose size is as recorded. Raises StoreFault."""
-    return open_checked(source.path(ref), ref)
-
-
-def open_checked(path: Path, ref: ArtifactRef) -> int:
-    """The same for a path that the source gave out before."""
+def open_artifact(path: Path, ref: ArtifactRef) -> int:
+    """A descriptor of an artifact that is at ``path``, of the size that is recorded. Raises StoreFault."""
     try:
         fd = fsio.open_read(path)
     except FileNotFoundError as error:
@@ -98,10 +93,11 @@ def open_checked(path: Path, ref: ArtifactRef) -> int:
 
 def read(source: Source, ref: ArtifactRef) -> bytes:
     """The content of an artifact. Raises StoreFault."""
-    return _read_closing(open_artifact(source, ref), ref)
+    return _read(source.path(ref), ref)
 
 
-def _read_closing(fd: int, ref: ArtifactRef) -> bytes:
+def _read(path: Path, ref: ArtifactRef) -> bytes:
+    fd = open_artifact(path, ref)
     try:
         return fsio.pread_exact(fd, 0, ref.size)
     except (OSError, EOFError) as error:
@@ -117,7 +113,7 @@ def reader(source: Source, ref: ArtifactRef) -> Callable[[], bytes]:
     path = source.path(ref)
 
     def load(_held: Source = source) -> bytes:
-        data = _read_closing(open_checked(path, ref), ref)
+        data = _read(path, ref)
         if digest_bytes(data) != ref.digest:
             raise StoreFault(Fault.ARTIFACT_CORRUPT, f"artifact {ref.digest[:12]} was altered after it was checked")
         return data

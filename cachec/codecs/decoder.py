@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from cachec.codecs import arrays, data, files, records, weightsets
-from cachec.codecs.arrays import Provenance
 from cachec.codecs.base import Source, corrupt
 from cachec.codecs.weightsets import Caller
 from cachec.errors import PluginError
@@ -27,38 +26,25 @@ def decode(
     caller: Caller,
     manifest: ArtifactRef | None = None,
     *,
-    provenance: Provenance | None = None,
     names: Mapping[str, str] | None = None,
     folded: Folded | None = None,
 ) -> Any:
     """The result: mutable parts made anew at each call, arrays and files in place in the store.
 
     caller: the weight sets of this call by argument path. manifest: what File and Dir results without a manifest of
-    their own are to be linked with. provenance: is told the digest of every array. names, folded: of the call, see
-    ``callers`` and ``folded`` of Manifest. Raises StoreFault: ROW_CORRUPT for what can't be, ARTIFACT_... for content
-    that is not there.
+    their own are to be linked with. names, folded: of the call, see ``callers`` and ``folded`` of Manifest. Raises
+    StoreFault: ROW_CORRUPT for what can't be, ARTIFACT_... for content that is not there.
     """
-    return Decoder(source, plugins, caller, manifest, provenance, names, folded).decode(node)
+    return _Decoder(source, plugins, caller, files.Manifests(source, manifest, names, folded)).decode(node)
 
 
-class Decoder:
+class _Decoder(NamedTuple):
     """Decodes the result of one call."""
 
-    def __init__(
-        self,
-        source: Source,
-        plugins: PluginNamed,
-        caller: Caller,
-        manifest: ArtifactRef | None = None,
-        provenance: Provenance | None = None,
-        names: Mapping[str, str] | None = None,
-        folded: Folded | None = None,
-    ) -> None:
-        self._source = source
-        self._plugins = plugins
-        self._caller = caller
-        self._manifests = files.Manifests(source, manifest, names, folded)
-        self._provenance = provenance
+    source: Source
+    plugins: PluginNamed
+    caller: Caller
+    manifests: files.Manifests
 
     def decode(self, node: Node) -> Any:
         """See the function ``decode``."""
@@ -68,9 +54,9 @@ class Decoder:
         if isinstance(node, Inline):
             return records.decode_member(node.value) if node.kind == "enum" else data.decode_inline(node)
         if isinstance(node, CallerSet):
-            return weightsets.decode_caller_set(node, self._caller)
+            return weightsets.decode_caller_set(node, self.caller)
         if isinstance(node, Weights):
-            return weightsets.decode_weights(node, self._source, self._caller)
+            return weightsets.decode_weights(node, self.source, self.caller)
         if isinstance(node, Sequence):
             items = [self.decode(item) for item in node.items]
             if node.kind not in {"list", "tuple"}:
@@ -88,42 +74,21 @@ class Decoder:
         kind, _, name = leaf.codec.partition(":")
         if kind != "plugin":
             raise corrupt(f"unknown codec {leaf.codec!r}")
-        paths = [self._source.path(ref) for ref in leaf.artifacts]
+        paths = [self.source.path(ref) for ref in leaf.artifacts]
         try:
             # A copy: what the plugin makes of the meta must not be shared with the next hit.
             meta = msgspec.json.decode(msgspec.json.encode(leaf.meta))
-            return self._plugins(name).decode(meta, paths)
+            return self.plugins(name).decode(meta, paths)
         except (PluginError, msgspec.MsgspecError, ValueError, LookupError) as error:
             raise corrupt(f"codec {leaf.codec!r}: {error}") from error
 
-    def _array(self, leaf: Leaf) -> Any:
-        return arrays.decode_array(leaf, self._source, self._provenance)
 
-    def _bytes(self, leaf: Leaf) -> bytes:
-        return data.decode_bytes(leaf, self._source)
-
-    def _text(self, leaf: Leaf) -> str:
-        return data.decode_text(leaf, self._source)
-
-    def _data(self, leaf: Leaf) -> Any:
-        return data.decode_data(leaf, self._source)
-
-    def _file(self, leaf: Leaf) -> Any:
-        return files.decode_file(leaf, self._source, self._manifests)
-
-    def _dir(self, leaf: Leaf) -> Any:
-        return files.decode_dir(leaf, self._source, self._manifests)
-
-    def _program(self, leaf: Leaf) -> Any:
-        return files.decode_program(leaf, self._source, self._manifests)
-
-
-_LEAVES: Final[dict[str, Callable[[Decoder, Leaf], Any]]] = {
-    "array": Decoder._array,
-    "bytes": Decoder._bytes,
-    "text": Decoder._text,
-    "data": Decoder._data,
-    "file": Decoder._file,
-    "dir": Decoder._dir,
-    "program": Decoder._program,
+_LEAVES: Final[dict[str, Callable[[_Decoder, Leaf], Any]]] = {
+    "array": lambda self, leaf: arrays.decode_array(leaf, self.source),
+    "bytes": lambda self, leaf: data.decode_bytes(leaf, self.source),
+    "text": lambda self, leaf: data.decode_text(leaf, self.source),
+    "data": lambda self, leaf: data.decode_data(leaf, self.source),
+    "file": lambda self, leaf: files.decode_file(leaf, self.source, self.manifests),
+    "dir": lambda self, leaf: files.decode_dir(leaf, self.source, self.manifests),
+    "program": lambda self, leaf: files.decode_program(leaf, self.source, self.manifests),
 }

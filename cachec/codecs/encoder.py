@@ -42,21 +42,18 @@ def encode(value: object, sink: Sink, plugins: PluginFor) -> Node:
 
     Raises UnstorableResult, naming the place in the result, the type and the way out; StoreFault from ``sink``.
     """
-    return Encoder(sink, plugins).encode(value)
+    return _Encoder(sink, plugins).node(value, "result", MAX_DEPTH)
 
 
-class Encoder:
+class _Encoder:
     """Encodes results into one store."""
 
     def __init__(self, sink: Sink, plugins: PluginFor) -> None:
         self._sink = sink
         self._plugins = plugins
 
-    def encode(self, value: object, path: str = "result") -> Node:
-        """See the function ``encode``. path: how the value is called in messages."""
-        return self._node(value, path, MAX_DEPTH)
-
-    def _node(self, value: Any, path: str, depth: int) -> Node:
+    def node(self, value: Any, path: str, depth: int) -> Node:
+        """See ``encode``. path: how the value is called in messages. depth: how deep it may be."""
         cls = type(value)
         if cls in data.SCALARS:
             return data.encode_scalar(value, self._sink)
@@ -91,7 +88,7 @@ class Encoder:
         raise unstorable(value, path, _WAYS_OUT)
 
     def _sequence(self, value: list[Any] | tuple[Any, ...], path: str, depth: int) -> Sequence:
-        items = tuple(self._node(item, f"{path}[{index}]", depth - 1) for index, item in enumerate(value))
+        items = tuple(self.node(item, f"{path}[{index}]", depth - 1) for index, item in enumerate(value))
         return Sequence(type(value).__name__, items)
 
     def _mapping(self, value: dict[Any, Any], path: str, depth: int) -> Record:
@@ -100,13 +97,13 @@ class Encoder:
                 raise unstorable(key, f"a key of {path}", "use strings as keys, or return a list of pairs")
             if not key.isascii() and key.encode(errors="replace").decode() != key:
                 raise unstorable(key, f"a key of {path}", "use Unicode text", f"the text {key!a} with a lone surrogate")
-        items = tuple(self._node(item, f"{path}[{key!r}]", depth - 1) for key, item in value.items())
+        items = tuple(self.node(item, f"{path}[{key!r}]", depth - 1) for key, item in value.items())
         return Record("", tuple(value), items)
 
     def _record(self, value: object, path: str, depth: int) -> Record:
         name = records.class_name(value, path)
         found = records.fields(value, path)
-        items = tuple(self._node(item, f"{path}.{field}", depth - 1) for field, item in found.items())
+        items = tuple(self.node(item, f"{path}.{field}", depth - 1) for field, item in found.items())
         return Record(name, tuple(found), items)
 
     def _plugin(self, plugin: Plugin, value: object, path: str) -> Leaf:

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
+from cachec.base.texts import is_text
 from cachec.codecs.base import Sink, Source, corrupt, meta_of, reader, unstorable
 from cachec.model import ArtifactRef, Leaf
 from cachec.programs.artifact import Dir, File
@@ -106,7 +107,7 @@ def _manifest(value: File | Dir, sink: Sink) -> tuple[ArtifactRef, ...]:
 def _named(value: File | Dir, where: str) -> dict[str, Any]:
     meta: dict[str, Any] = {"name": value.name, "kind": value.kind}
     for what, text in meta.items():
-        if type(text) is not str or not _is_text(text):
+        if type(text) is not str or not is_text(text):
             raise unstorable(value, where, "name it in Unicode", f"a {type(value).__name__} with the {what} {text!a}")
     return {what: said for what, said in meta.items() if said or what == "name"} | _own(value.manifest)
 
@@ -117,14 +118,6 @@ def _own(manifest: Manifest | None) -> dict[str, Any]:
         return {}
     folded = {name: list(digests) for name, digests in sorted(manifest.folded.items())}
     return {what: said for what, said in {"callers": dict(manifest.callers), "folded": folded}.items() if said}
-
-
-def _is_text(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def encode_file(value: File, sink: Sink, where: str) -> Leaf:
@@ -184,7 +177,7 @@ def _walk(top: str, value: Dir, where: str) -> Iterator[tuple[str, os.DirEntry[s
             raise unstorable(value, where, _MISSING, f"a Dir that can't be listed: {error}") from error
         for entry in found:
             name = f"{folder}/{entry.name}" if folder else entry.name
-            if not _is_text(name):
+            if not is_text(name):
                 raise unstorable(value, where, "name its files in Unicode", f"a Dir with the name {name!a}")
             if entry.is_dir(follow_symlinks=False):
                 pending.append(name)
@@ -196,7 +189,7 @@ def _link_target(value: Dir, where: str, name: str, target: str) -> str:
     # "./a//b" is "a/b"; a link to its own folder stays as it is, and is refused
     parts = [part for part in target.split("/") if part not in {"", "."}] if not target.startswith("/") else [""]
     climbs = next((count for count, part in enumerate(parts) if part != ".."), len(parts))
-    if not all(parts) or not parts or climbs > name.count("/") or ".." in parts[climbs:] or not _is_text(target):
+    if not all(parts) or not parts or climbs > name.count("/") or ".." in parts[climbs:] or not is_text(target):
         raise unstorable(
             value,
             where,

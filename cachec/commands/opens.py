@@ -11,7 +11,6 @@ import ctypes
 import os
 import struct
 from collections.abc import Iterable, Iterator
-from types import TracebackType
 from typing import NamedTuple
 
 IN_ACCESS, IN_MODIFY, IN_ATTRIB, IN_OPEN = 0x1, 0x2, 0x4, 0x20
@@ -100,7 +99,7 @@ class OpenWatch:
     def __enter__(self) -> OpenWatch:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

@@ -124,13 +124,13 @@ def _communicate(
         forward.to(process)
         return process.communicate(data, timeout)
     except subprocess.TimeoutExpired:
-        _signal_group(process, signal.SIGKILL)
+        signal_group(process, signal.SIGKILL)
         process.wait()
         raise
     except BaseException as error:
-        _signal_group(process, signal.SIGINT if isinstance(error, KeyboardInterrupt) else signal.SIGTERM)
-        _await_end(process)
-        _signal_group(process, signal.SIGKILL)
+        signal_group(process, signal.SIGINT if isinstance(error, KeyboardInterrupt) else signal.SIGTERM)
+        await_end(process)
+        signal_group(process, signal.SIGKILL)
         process.wait()
         raise
 
@@ -144,21 +144,30 @@ def _group_lives(process: subprocess.Popen[bytes]) -> bool:
     return True
 
 
-def _await_end(process: subprocess.Popen[bytes]) -> None:
-    """Wait a little, without reaping: the number of the group stays taken until it was killed."""
+def has_ended(process: subprocess.Popen[bytes]) -> bool:
+    """Whether a process has ended. It is not reaped: the number of its group stays taken until that was killed."""
+    if process.returncode is not None:
+        return True
+    try:
+        return os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
+    except ChildProcessError:
+        return True
+
+
+def await_end(process: subprocess.Popen[bytes]) -> bool:
+    """Wait a little for a process to end, without reaping it; whether it did."""
     end = time.monotonic() + GRACE_SECONDS
-    while time.monotonic() < end:
-        try:
-            if os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None:
-                return
-        except ChildProcessError:
-            return
-        time.sleep(0.01)
+    while not has_ended(process):
+        if time.monotonic() >= end:
+            return False
+        time.sleep(0.002)
+    return True
 
 
-def _signal_group(process: subprocess.Popen[bytes], number: int) -> None:
+def signal_group(process: subprocess.Popen[bytes], number: int) -> None:
+    """Send a signal to the group of a process that was not reaped yet; nothing where none of it is left."""
     # The group outlives its leader while any member does.
-    with contextlib.suppress(ProcessLookupError):
+    with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, number)
 
 
@@ -176,12 +185,12 @@ class _Forward:
         if self._interrupted:
             raise KeyboardInterrupt
         if self.caught:
-            _signal_group(process, self.caught)
+            signal_group(process, self.caught)
 
     def handle(self, number: int, _frame: FrameType | None) -> None:
         self.caught = number
         if self._process is not None and self._process.poll() is None:
-            _signal_group(self._process, number)
+            signal_group(self._process, number)
 
     def interrupt(self, _number: int, _frame: FrameType | None) -> None:
         """SIGINT: raised at once where there is a process to end, else as soon as it was started.

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
+from cachec.base.texts import is_text
 from cachec.errors import UsageError
 from cachec.launcher.adapters import Adapter, Flag, WeightKey
 from cachec.launcher.helpers import DETAIL, is_helper
@@ -203,15 +204,6 @@ def _check_configuration(command: Command, adapter: Adapter) -> None:
     for pattern in configuration_patterns(command.program, adapter):
         for path in sorted(glob.glob(pattern)):
             raise PassThrough(Reason.NOT_UNDERSTOOD, f"{path!r} holds options (adapter {adapter.name})", told=True)
-
-
-def is_text(text: str) -> bool:
-    """Whether an argument or a path can be written as UTF-8, which keys and records are."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _add_named(command: Command, options: Options, arg: str) -> None:

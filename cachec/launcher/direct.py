@@ -34,6 +34,7 @@ from blake3 import blake3
 
 from cachec.base import __version__
 from cachec.base.appending import Appender
+from cachec.launcher.helpers import default_folder
 from cachec.launcher.restore import mode_of, restore_bytes, restore_file
 
 MAGIC = b"cachec direct 3\n"
@@ -58,14 +59,8 @@ class _Stale(Exception):
 
 def memo_path(args: list[str], environ: "os._Environ[str] | dict[str, str]", cwd: str) -> str:
     """Where the memo of a command line is."""
-    folder = environ.get("CACHEC_DIR", "")
-    if folder:
-        folder = os.path.normpath(os.path.join(cwd, os.path.expanduser(folder)))
-    else:
-        base = environ.get("XDG_CACHE_HOME", "")
-        if not base.startswith("/"):
-            base = os.path.join(environ.get("HOME") or os.path.expanduser("~"), ".cache")
-        folder = os.path.join(base, "cachec")
+    given = environ.get("CACHEC_DIR", "")
+    folder = os.path.normpath(os.path.join(cwd, os.path.expanduser(given))) if given else default_folder(environ)
     name = blake3(os.fsencode("\0".join((*args, "", cwd)))).hexdigest()
     return f"{folder}/direct/{name[:2]}/{name}"
 

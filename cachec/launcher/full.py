@@ -28,9 +28,6 @@ _WRONG_USE = 2
 
 def main(args: Sequence[str], overrides: Mapping[str, object] | None = None) -> int:
     """Run the command line behind ``--``; returns its exit status. ``args``: what follows ``cachec exec``."""
-    if args[:1] in (["--help"], ["-h"]):
-        print(options.USAGE)  # noqa: T201 - the command's output
-        return 0
     try:
         return _execute(args, overrides or {})
     except CommandFailed as failed:

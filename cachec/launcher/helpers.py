@@ -93,12 +93,16 @@ def _settings(folder: str) -> dict[str, str]:
     for name in ("dir", "stats_file"):
         if found[name]:
             found[name] = os.path.normpath(os.path.join(starts[name], os.path.expanduser(found[name])))
-    if not found["dir"]:
-        base = environ.get("XDG_CACHE_HOME", "")
-        if not base.startswith("/"):
-            base = os.path.join(environ.get("HOME") or os.path.expanduser("~"), ".cache")
-        found["dir"] = f"{base}/cachec"
+    found["dir"] = found["dir"] or default_folder(environ)
     return found
+
+
+def default_folder(environ: "os._Environ[str] | dict[str, str]") -> str:
+    """The store where no setting says another, as config.py has it."""
+    base = environ.get("XDG_CACHE_HOME", "")
+    if not base.startswith("/"):
+        base = os.path.join(environ.get("HOME") or os.path.expanduser("~"), ".cache")
+    return os.path.join(base, "cachec")
 
 
 def _table(folder: str) -> tuple[dict[str, object], str]:

@@ -13,24 +13,6 @@ from cachec.launcher.arguments import Options
 _MANY = ("--input", "--output", "--weights", "--env", "--tool")
 _SWITCHES = ("--strip", "--hardlink", "--portable")
 
-USAGE = """\
-usage: cachec exec [options] -- COMMAND...
-
-Run a compiler, or hand out what it wrote before for the same inputs.
-
-  --input PATH       a file or folder that COMMAND reads (for one that no adapter knows)
-  --output PATH      a file or folder that it writes
-  --weights PATH[=content|opened|name]
-                     a file of weights: keyed by content; by content only if it is opened; or by its name
-  --env NAME         a variable that COMMAND gets, and that is in the key
-  --tool COMMAND     an executable that it starts
-  --strip            give it the model without weights, and write those beside the output
-  --hardlink         outputs may be hard links into the store, read-only
-  --portable         leave the processor out of the key
-
-Settings: CACHEC_DIR, CACHEC_MODE (on, off, read-only, refresh, require, verify), CACHEC_BASE_DIR and others; see
-`cachec config`. Exit status: that of COMMAND; 2 for wrong use of cachec; 127 where COMMAND is not there."""
-
 
 def parse(args: Sequence[str]) -> tuple[Options, list[str]]:
     """(options, command line). Raises UsageError naming the argument."""

@@ -62,11 +62,7 @@ def restore_file(source: str, target: str, mode: int, *, hardlink: bool = False)
     staged = _name_beside(place)
     if hardlink:
         os.link(source, staged)
-        try:
-            os.rename(staged, place)
-        except BaseException:
-            os.unlink(staged)
-            raise
+        _take_place(staged, place)
         return True
     read = os.open(source, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
@@ -92,6 +88,14 @@ def restore_bytes(data: bytes, target: str, mode: int) -> bool:
 def _name_beside(place: str) -> str:
     folder, _, name = place.rpartition("/")
     return f"{folder}/.{name[:100]}.cachec-{os.getpid()}-{os.urandom(4).hex()}"
+
+
+def _take_place(staged: str, place: str) -> None:
+    try:
+        os.rename(staged, place)
+    except BaseException:
+        os.unlink(staged)
+        raise
 
 
 def _write(staged: str, place: str, mode: int, fill) -> None:  # type: ignore[no-untyped-def]  # typing is slow to import
@@ -161,8 +165,4 @@ def _restore_link(to: str, place: str) -> None:
         return
     staged = _name_beside(os.path.join(os.path.realpath(os.path.dirname(place)), os.path.basename(place)))
     os.symlink(to, staged)
-    try:
-        os.rename(staged, place)
-    except BaseException:
-        os.unlink(staged)
-        raise
+    _take_place(staged, place)

@@ -8,11 +8,12 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from cachec import recording
+from cachec.base.texts import is_text
 from cachec.commands.process import Ended, run_process
 from cachec.commands.run import scratch
 from cachec.commands.watched import Reads, Watched
 from cachec.launcher import headers
-from cachec.launcher.arguments import Command, is_text
+from cachec.launcher.arguments import Command
 from cachec.launcher.outputs import Untouched, check_stored
 from cachec.launcher.places import Places, leaked
 from cachec.launcher.request import environment

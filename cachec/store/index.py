@@ -16,7 +16,6 @@ import os
 import sqlite3
 import threading
 import time
-import weakref
 from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
@@ -26,6 +25,7 @@ from typing import Any, Protocol, TypeVar
 from cachec.base import fsio
 from cachec.errors import StoreFault
 from cachec.model import Fault
+from cachec.store.locks import follow_forks
 from cachec.store.rows import Reader, is_uninitialised
 
 T = TypeVar("T")
@@ -138,7 +138,7 @@ class DiskcacheIndex:
         self._damaged: tuple[int, int] | None = None  # the file that a read found to be corrupt
         self._writing = False
         self._pending: dict[str, bytes] = {}
-        _survive_fork(self)
+        follow_forks(self)
 
     # --- reading
 
@@ -163,29 +163,22 @@ class DiskcacheIndex:
 
     def keys(self, tag: str | None = None, prefix: str = "") -> Iterator[str]:
         """The keys in order, read 500 at a time, so that no read transaction stays open."""
-        last, end = prefix.encode(), prefix + _LAST
-        while True:
-            if tag is None:
-                rows = self._reader.select(_KEYS, (last, end))
-            else:
-                rows = self._reader.select(_TAGGED_KEYS, (last, end, tag))
-            if not rows:
-                return
-            for (key,) in rows:
-                last = bytes(key)  # as it is: what a damaged one is shown as may sort before it
-                yield last.decode(errors="replace")
+        found = self._pages(_KEYS, prefix) if tag is None else self._pages(_TAGGED_KEYS, prefix, tag)
+        yield from (name for name, *_ in found)
 
     def rows(self, prefix: str) -> Iterator[tuple[str, bytes | None]]:
         """Key and value of the rows with a prefix, read 1,000 at a time, so that no read transaction stays open."""
+        for name, mode, filename, value in self._pages(_ROWS, prefix):
+            plain = mode == _MODE_RAW and filename is None and type(value) is bytes
+            yield name, value if plain else None
+
+    def _pages(self, statement: str, prefix: str, *values: str) -> Iterator[tuple[Any, ...]]:
+        """The rows of a statement with a limit, one page after the other, their keys as text."""
         last, end = prefix.encode(), prefix + _LAST
-        while True:
-            rows = self._reader.select(_ROWS, (last, end))
-            if not rows:
-                return
-            for key, mode, filename, value in rows:
-                last = bytes(key)
-                plain = mode == _MODE_RAW and filename is None and type(value) is bytes
-                yield last.decode(errors="replace"), value if plain else None
+        while rows := self._reader.select(statement, (last, end, *values)):
+            for key, *rest in rows:
+                last = bytes(key)  # as it is: what a damaged one is shown as may sort before it
+                yield (last.decode(errors="replace"), *rest)
 
     def version(self) -> tuple[int, int] | None:
         """Another value after each transaction of any process; None where that can't be told."""
@@ -414,8 +407,9 @@ class DiskcacheIndex:
         self._reader.disconnect()
         self._forking = True
 
-    def after_fork(self) -> None:
+    def after_fork(self, *, child: bool) -> None:
         """In the parent and in the child: go on."""
+        del child
         if not self._forking:
             return  # made by another thread while the fork was on its way
         self._forking = False
@@ -458,20 +452,3 @@ def _row_disk() -> type:
             """Nothing: the file that a foreign row names is not ours."""
 
     return RowDisk
-
-
-def _survive_fork(index: DiskcacheIndex) -> None:
-    """Register the index with ``os.register_at_fork``, which has no way back, by a weak reference."""
-    found = weakref.ref(index)
-
-    def before() -> None:
-        alive = found()
-        if alive is not None:
-            alive.before_fork()
-
-    def after() -> None:
-        alive = found()
-        if alive is not None:
-            alive.after_fork()
-
-    os.register_at_fork(before=before, after_in_parent=after, after_in_child=after)

@@ -18,6 +18,7 @@ import time
 import weakref
 from collections.abc import Callable
 from pathlib import Path
+from typing import Protocol
 
 from cachec.base import fsio
 
@@ -34,7 +35,7 @@ class Locks:
         self.mutex = threading.RLock()
         self.held: set[KeyLock] = set()
         self._forking = False
-        _drop_in_children(self)
+        follow_forks(self)
 
     def of(self, key: str) -> KeyLock:
         """The lock of one key, not yet taken."""
@@ -171,9 +172,15 @@ class KeyLock:
         return (mine.st_dev, mine.st_ino) == (there.st_dev, there.st_ino)
 
 
-def _drop_in_children(locks: Locks) -> None:
-    """Register with ``os.register_at_fork``, which has no way back, by a weak reference."""
-    found = weakref.ref(locks)
+class _Forked(Protocol):
+    def before_fork(self) -> None: ...
+
+    def after_fork(self, *, child: bool) -> None: ...
+
+
+def follow_forks(of: _Forked) -> None:
+    """Have ``of`` told of each fork, as long as somebody holds it: ``os.register_at_fork`` has no way back."""
+    found = weakref.ref(of)
 
     def before() -> None:
         alive = found()

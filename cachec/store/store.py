@@ -20,9 +20,7 @@ rows of the entry come in one transaction. A process that dies anywhere leaves o
 from __future__ import annotations
 
 import os
-import threading
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
@@ -31,6 +29,7 @@ import msgspec
 
 from cachec.base import fsio
 from cachec.base.hashing import FileDigests
+from cachec.base.kept import Kept
 from cachec.errors import StoreFault
 from cachec.model import (
     MAX_TRACES,
@@ -122,9 +121,8 @@ class Store:
         self._quarantine = f"quarantine:{self.quoted}"
         self._bound: Callable[[Store, Usage | None], object] | None = None
         self._published: tuple[Usage | None, ...] = ()  # the size of the store, as the last publication left it
-        self._decoded: OrderedDict[str, _Known] = OrderedDict()
-        self._decoded_lock = threading.Lock()
-        self._parts: OrderedDict[str, tuple[Part, ...]] = OrderedDict()
+        self._decoded: Kept[_Known] = Kept(_DECODED_MAX)
+        self._parts: Kept[tuple[Part, ...]] = Kept(_PARTS_MAX)
 
     # --- looking up
 
@@ -135,33 +133,24 @@ class Store:
         Raises StoreFault ROW_REFUSED, ROW_CORRUPT, ROW_VERSION or ROW_FOREIGN for a row that can't be used.
         """
         version = self.index.version()
-        with self._decoded_lock:
-            known = self._decoded.get(key)
+        known = self._decoded.get(key)
         if known is not None and version is not None and known.version == version:
             return known.entry
         row = self.index.read(self._entry + key)
         if row is not None:
             return self._decode(key, row, version)
-        self._keep(key, _Known(version, None, None))
+        self._decoded.put(key, _Known(version, None, None))
         return None
 
     def _decode(self, key: str, row: bytes, version: object = None) -> Entry:
-        with self._decoded_lock:
-            known = self._decoded.get(key)
+        known = self._decoded.get(key)
         entry = known.entry if known is not None and known.row == row else None
         if entry is None:
             entry = unpack(row, Entry, key)
             if entry.key != key:
                 raise StoreFault(Fault.ROW_FOREIGN, f"the row of {key} holds the entry of {entry.key}")
-        self._keep(key, _Known(version, row, entry))
+        self._decoded.put(key, _Known(version, row, entry))
         return entry
-
-    def _keep(self, key: str, known: _Known) -> None:
-        with self._decoded_lock:
-            self._decoded[key] = known
-            self._decoded.move_to_end(key)
-            if len(self._decoded) > _DECODED_MAX:
-                self._decoded.popitem(last=False)
 
     def entry_row(self, key: str) -> str:
         """The name of the row that holds the entry of ``key``."""
@@ -181,14 +170,10 @@ class Store:
 
     def parts(self, entry: Entry | Near) -> tuple[Part, ...]:
         """The named parts of an entry's key. Raises StoreFault where their artifact is gone or is no list of parts."""
-        known = self._parts.get(entry.parts.digest)
-        if known is not None:
-            return known
-        parts = self.parts_of(entry.parts)
-        with self._decoded_lock:
-            self._parts[entry.parts.digest] = parts
-            if len(self._parts) > _PARTS_MAX:
-                self._parts.popitem(last=False)
+        parts = self._parts.get(entry.parts.digest)
+        if parts is None:
+            parts = self.parts_of(entry.parts)
+            self._parts.put(entry.parts.digest, parts)
         return parts
 
     def parts_of(self, ref: ArtifactRef) -> tuple[Part, ...]:
@@ -222,16 +207,6 @@ class Store:
                 if row is None:
                     raise StoreFault(Fault.ROW_REFUSED, f"row {name} is not plain bytes")
                 yield self._decode(name.removeprefix(self._entry), row)
-            except StoreFault as fault:
-                self._on_fault(fault.fault, fault.detail)
-
-    def quarantined(self) -> Iterator[Quarantined]:
-        """All entries that were put away; a row that can't be read is counted and left out."""
-        for name, row in self.index.rows(self._quarantine):
-            try:
-                if row is None:
-                    raise StoreFault(Fault.ROW_REFUSED, f"row {name} is not plain bytes")
-                yield unpack(row, Quarantined, name)
             except StoreFault as fault:
                 self._on_fault(fault.fault, fault.detail)
 

@@ -3,7 +3,7 @@
 from cachec.warm.declared import Declared, load
 from cachec.warm.model import Result, Row, Status, Target
 from cachec.warm.rows import expand, select, shard
-from cachec.warm.schedule import Listener, Silent, Warmer, warm
+from cachec.warm.schedule import Listener, Warmer, warm
 from cachec.warm.summary import Summary
 
 __all__ = [
@@ -11,7 +11,6 @@ __all__ = [
     "Listener",
     "Result",
     "Row",
-    "Silent",
     "Status",
     "Summary",
     "Target",

@@ -14,25 +14,20 @@ from cachec.model import Outcome, Reason
 DEFAULT_TIMEOUT = 3600.0
 
 
-class Target(msgspec.Struct, frozen=True, kw_only=True):
-    """One declaration: an entry point or a command, for every row of a matrix.
+class Work(msgspec.Struct, frozen=True, kw_only=True):
+    """What a target and each of its rows say alike: an entry point or a command, and how it is run.
 
     call: ``module:function``, a stage or a function that calls stages; its parameters are the axes and ``arguments``.
-    command: a command line, run through ``cachec exec``; ``options`` are those of ``cachec exec`` itself. matrix: axis
-    -> values; every combination is a row, but those that agree with one of ``exclude``. after: names of targets that
-    have to be warm before; a row waits for those of their rows that agree with it in every axis that both have.
+    command: a command line, run through ``cachec exec``; ``options`` are those of ``cachec exec`` itself.
     files: globs of files that touch the target, relative to ``folder``. path: folders that modules are imported from.
     env: variables. timeout: seconds that a row may take. isolated: a process of its own for every row.
     folder: what relative paths start from, and the current folder of a row.
     """
 
-    name: str
     call: str = ""
     command: tuple[str, ...] = ()
     options: tuple[str, ...] = ()
     arguments: Mapping[str, Any] = {}
-    matrix: Mapping[str, tuple[Any, ...]] = {}
-    exclude: tuple[Mapping[str, Any], ...] = ()
     after: tuple[str, ...] = ()
     files: tuple[str, ...] = ()
     path: tuple[str, ...] = ()
@@ -42,7 +37,20 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     folder: str = ""
 
 
-class Row(msgspec.Struct, frozen=True, kw_only=True):
+class Target(Work, frozen=True, kw_only=True):
+    """One declaration, for every row of a matrix.
+
+    matrix: axis -> values; every combination is a row, but those that agree with one of ``exclude``. after: names of
+    targets that have to be warm before; a row waits for those of their rows that agree with it in every axis that both
+    have.
+    """
+
+    name: str
+    matrix: Mapping[str, tuple[Any, ...]] = {}
+    exclude: tuple[Mapping[str, Any], ...] = ()
+
+
+class Row(Work, frozen=True, kw_only=True):
     """One combination of a target's matrix: what one worker runs at a time.
 
     id: ``name``, or ``name[axis=value,...]``. after: ids of the rows that come before. path, folder: absolute.
@@ -51,17 +59,6 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     target: str
     axes: dict[str, Any]
-    call: str = ""
-    command: tuple[str, ...] = ()
-    options: tuple[str, ...] = ()
-    arguments: dict[str, Any] = {}
-    after: tuple[str, ...] = ()
-    files: tuple[str, ...] = ()
-    path: tuple[str, ...] = ()
-    env: dict[str, str] = {}
-    timeout: float = DEFAULT_TIMEOUT
-    isolated: bool = False
-    folder: str = ""
 
 
 class Status(enum.Enum):

@@ -12,7 +12,6 @@ import os
 import queue
 import select
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -20,11 +19,12 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, Future
+from multiprocessing.connection import Pipe
 from typing import ParamSpec, TypeVar, cast
 
 import msgspec
 
-from cachec.commands.process import GRACE_SECONDS
+from cachec.commands.process import await_end, has_ended, signal_group
 from cachec.errors import CachecError
 from cachec.warm.model import Result, Status, Task
 from cachec.warm.run import run_task
@@ -69,9 +69,7 @@ class WorkerPool(Executor):
             self._waiting += 1
             idle = sum(not hand.busy for hand in self._threads)
             if self._waiting > idle and len(self._threads) < self._workers:
-                hand = _Hand(self._queue, self._environ, self._taken)
-                self._threads.append(hand)
-                hand.start()
+                self._hire()
         self._queue.put((future, cast("Task", args[0])))
         return cast("Future[T]", future)
 
@@ -84,9 +82,12 @@ class WorkerPool(Executor):
         """Start a worker before there is work: it has imported cachec when work comes."""
         with self._lock:
             if not self._closed and not self._threads:
-                hand = _Hand(self._queue, self._environ, self._taken, early=True)
-                self._threads.append(hand)
-                hand.start()
+                self._hire(early=True)
+
+    def _hire(self, *, early: bool = False) -> None:
+        hand = _Hand(self._queue, self._environ, self._taken, early=early)
+        self._threads.append(hand)
+        hand.start()
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """No more work. cancel_futures: what is queued is cancelled and what runs is ended."""
@@ -215,7 +216,7 @@ class _Process:
     def __init__(self, environ: dict[str, str]) -> None:
         self.environ = environ
         self.place: tuple[str, ...] = ()
-        self._channel, theirs = socket.socketpair()
+        self._channel, theirs = Pipe()
         self._printed = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - closed in close()
         # The worker goes on at the new end after ``forget_output``.
         fcntl.fcntl(self._printed, fcntl.F_SETFL, fcntl.fcntl(self._printed, fcntl.F_GETFL) | os.O_APPEND)
@@ -232,7 +233,7 @@ class _Process:
 
     @property
     def alive(self) -> bool:
-        return _exited(self.popen) is False
+        return not has_ended(self.popen)
 
     def ask(self, task: Task, end: float) -> Result:
         """The result of a task. Raises WorkerLost where the worker ends, or takes longer than until ``end``."""
@@ -258,9 +259,9 @@ class _Process:
             raise self._lost() from error
 
     def _lost(self) -> WorkerLost:
-        if not _await_exit(self.popen):
+        if not await_end(self.popen):
             return WorkerLost("its worker closed its channel")
-        self._end_group()
+        self.kill()
         code = self.popen.wait()
         if code < 0:
             try:
@@ -284,41 +285,16 @@ class _Process:
 
     def kill(self) -> None:
         """End the process with its group."""
-        if self.popen.returncode is None:
-            self._end_group()
+        if self.popen.returncode is None:  # until it is reaped the number of its group can't be another's
+            signal_group(self.popen, signal.SIGKILL)
 
     def close(self, *, kill: bool) -> None:
         """End it: by itself where it can, so that it writes down the digests that it learned."""
         if kill:
             self.kill()
         self._channel.close()
-        _await_exit(self.popen)
+        await_end(self.popen)
         # Its group may outlive it: a compiler that it started and did not wait for.
         self.kill()
         self.popen.wait()
         self._printed.close()
-
-    def _end_group(self) -> None:
-        # Before the leader is reaped: until then the number of the group can't be another's.
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.popen.pid, signal.SIGKILL)
-
-
-def _exited(process: subprocess.Popen[bytes]) -> bool:
-    """Whether a process has ended; it is not reaped."""
-    if process.returncode is not None:
-        return True
-    try:
-        return os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
-    except ChildProcessError:
-        return True
-
-
-def _await_exit(process: subprocess.Popen[bytes]) -> bool:
-    """Wait a little for a process to end; whether it did."""
-    end = time.monotonic() + GRACE_SECONDS
-    while not _exited(process):
-        if time.monotonic() >= end:
-            return False
-        time.sleep(0.002)
-    return True

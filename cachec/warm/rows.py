@@ -10,6 +10,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from cachec.errors import UsageError
 from cachec.warm.model import Row, Target
 
@@ -33,7 +35,7 @@ def expand(targets: Iterable[Target]) -> list[Row]:
         target = declared[name]
         for row in rows[name]:
             waits = [other.id for before in target.after for other in rows[before] if _agree(row.axes, other.axes)]
-            done.append(_with_after(row, tuple(dict.fromkeys(waits))))
+            done.append(msgspec.structs.replace(row, after=tuple(dict.fromkeys(waits))))
     return done
 
 
@@ -64,12 +66,6 @@ def _ordered(declared: Mapping[str, Target]) -> list[str]:
 
 def _agree(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     return all(one[axis] == other[axis] for axis in one.keys() & other.keys())
-
-
-def _with_after(row: Row, after: tuple[str, ...]) -> Row:
-    import msgspec
-
-    return msgspec.structs.replace(row, after=after)
 
 
 def _rows(target: Target) -> list[Row]:
@@ -161,11 +157,7 @@ def select(rows: Sequence[Row], wanted: Sequence[str]) -> list[Row]:
     chosen: set[str] = set()
     for name in wanted:
         pattern = re.sub(r"\[", "[[]", name)  # a row's name has brackets of its own
-        found = [
-            row.id
-            for row in rows
-            if name in {row.target, row.id} or fnmatch.fnmatchcase(row.id, pattern) or row.target == name
-        ]
+        found = [row.id for row in rows if name in {row.target, row.id} or fnmatch.fnmatchcase(row.id, pattern)]
         if not found:
             import difflib
 

@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
-from typing import Protocol
 
 import msgspec
 
@@ -30,8 +29,8 @@ _LOOK = 0.1
 _GOOD = (Status.HIT, Status.COMPILED)
 
 
-class Listener(Protocol):
-    """Is told how warming goes on, in the thread that warms."""
+class Listener:
+    """Is told how warming goes on, in the thread that warms. This one does nothing; to inherit from."""
 
     def planned(self, rows: Sequence[Row], hits: int, estimate: float | None) -> None:
         """These rows are to be run; ``hits`` hit. estimate: seconds, None where no earlier run tells."""
@@ -41,19 +40,6 @@ class Listener(Protocol):
 
     def finished(self, row: Row, result: Result) -> None:
         """What came of a row; of each exactly once."""
-
-
-class Silent:
-    """A listener that does nothing; to inherit from."""
-
-    def planned(self, rows: Sequence[Row], hits: int, estimate: float | None) -> None:
-        """See Listener."""
-
-    def started(self, row: Row) -> None:
-        """See Listener."""
-
-    def finished(self, row: Row, result: Result) -> None:
-        """See Listener."""
 
 
 def warm(
@@ -108,7 +94,7 @@ class Warmer:
         self._pool = pool
         if executor is not None:
             _fits(self.rows)
-        self._listener: Listener = listener or Silent()
+        self._listener = listener or Listener()
         self._history = History(self.settings.dir, source)
         self._files = files
         self._results: dict[str, Result] = {}
@@ -344,4 +330,4 @@ def _outcome_of(row: Row, future: Future[Result]) -> Result:
     return Result(id=row.id, status=Status.FAILED, error=f"{type(error).__qualname__}: {error}")
 
 
-__all__ = ["Listener", "Silent", "Warmer", "warm"]
+__all__ = ["Listener", "Warmer", "warm"]

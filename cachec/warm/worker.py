@@ -1,8 +1,8 @@
 """The worker process: ``main``, with one argument, a descriptor. Frames come and go on that socket.
 
-A frame: 8 bytes, the length (big endian), then a Task, or a Result going back, as JSON (RFC 8259), both validated by
-the reader. The worker ends when the socket is closed; where a row runs at that moment, it ends its process group with
-it, compilers included: whoever asked is gone.
+A frame: a Task, or a Result going back, as JSON (RFC 8259), both validated by the reader, sent as
+``multiprocessing.connection`` sends bytes. The worker ends when the socket is closed; where a row runs at that moment,
+it ends its process group with it, compilers included: whoever asked is gone.
 """
 
 from __future__ import annotations
@@ -11,26 +11,26 @@ import io
 import os
 import queue
 import signal
-import socket
 import sys
 import threading
 import time
 from importlib.machinery import SourceFileLoader
+from multiprocessing.connection import Connection
 from typing import Any
 
 import msgspec
 
 from cachec.base.oversight import Oversight, oversee_process
 from cachec.errors import CachecError
+from cachec.model import Mode
 from cachec.warm.model import Result, Status, Task
 from cachec.warm.run import prepare, run_task
 
-_LENGTH = 8
 #: Seconds in which a source may change again without a trace: the second that is written down, and the clock's tick.
 _FRESH = 2.0
 
 
-def send(channel: socket.socket, record: Task | Result) -> None:
+def send(channel: Connection, record: Task | Result) -> None:
     """Send one frame."""
     try:
         body = msgspec.json.encode(record)
@@ -38,7 +38,7 @@ def send(channel: socket.socket, record: Task | Result) -> None:
         if isinstance(record, Task):
             raise
         body = msgspec.json.encode(_as_text(record))
-    channel.sendall(len(body).to_bytes(_LENGTH, "big") + body)
+    channel.send_bytes(body)
 
 
 def _as_text(result: Result) -> Result:
@@ -59,26 +59,18 @@ def _as_text(result: Result) -> Result:
     )
 
 
-def receive(channel: socket.socket) -> bytes | None:
-    """The body of the next frame; None at the end of the stream."""
-    head = _exactly(channel, _LENGTH)
-    return None if head is None else _exactly(channel, int.from_bytes(head, "big"))
-
-
-def _exactly(channel: socket.socket, nbytes: int) -> bytes | None:
-    data = bytearray()
-    while len(data) < nbytes:
-        piece = channel.recv(min(nbytes - len(data), 1 << 20))
-        if not piece:
-            return None
-        data += piece
-    return bytes(data)
+def receive(channel: Connection) -> bytes | None:
+    """The body of the next frame; None at the end of the stream. Raises OSError where that is in the midst of one."""
+    try:
+        return channel.recv_bytes()
+    except EOFError:
+        return None
 
 
 class Worker:
     """Runs tasks one by one in the main thread, while another waits for the socket."""
 
-    def __init__(self, channel: socket.socket) -> None:
+    def __init__(self, channel: Connection) -> None:
         self._channel = channel
         self._tasks: queue.SimpleQueue[Task | None] = queue.SimpleQueue()
         self._busy = False
@@ -101,7 +93,7 @@ class Worker:
         except CachecError as error:
             return Result(id=task.row.id, status=Status.FAILED, error=str(error))
         # Threads of the target that have no context of their own must not compile in a check either.
-        heard: Oversight = _strict() if task.check else Oversight()
+        heard = Oversight(mode=Mode.REQUIRE, defer=lambda _emit: None) if task.check else Oversight()
         with oversee_process(heard):
             if not task.files:
                 return run_task(task)
@@ -142,16 +134,10 @@ def leave_no_fresh_bytecode() -> None:
     SourceFileLoader.set_data = set_data  # type: ignore[method-assign,assignment]
 
 
-def _strict() -> Oversight:
-    from cachec.model import Mode
-
-    return Oversight(mode=Mode.REQUIRE, defer=lambda _emit: None)
-
-
 def main() -> None:
     """Entry point."""
-    channel = socket.socket(fileno=int(sys.argv[1]))
-    channel.set_inheritable(False)
+    channel = Connection(int(sys.argv[1]))
+    os.set_inheritable(channel.fileno(), False)
     leave_no_fresh_bytecode()
     sys.argv[:] = ["cachec-warm"]
     for stream in (sys.stdout, sys.stderr):  # they are a file; what was printed is to be there when this is killed

@@ -16,7 +16,7 @@ import msgspec
 
 from cachec import config
 from cachec.errors import CachecError, UsageError
-from cachec.warm import Declared, Result, Row, Silent, Status, Summary, Warmer, load
+from cachec.warm import Declared, Listener, Result, Row, Status, Summary, Warmer, load
 from cachec.warm.pool import WorkerPool
 from cachec.warm.rows import select, with_dependents, with_needed
 from cachec.warm.schedule import environment
@@ -50,8 +50,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class Watcher:
     """Watches the declared targets, or those of them that are ``wanted``, until ``stop`` is called.
 
-    declared: reads the targets; asked again when the configuration file changes. tell: gets each event, in the thread
-    of ``run``. warm: compile what is stale. debounce: seconds.
+    tell: gets each event, in the thread of ``run``. warm: compile what is stale. debounce: seconds.
     """
 
     def __init__(
@@ -63,7 +62,6 @@ class Watcher:
         warm: bool = False,
         jobs: int | None = None,
         debounce: float = DEBOUNCE,
-        declared: Callable[[], Declared] = load,
     ) -> None:
         self._settings = settings
         self._tell = tell
@@ -71,7 +69,6 @@ class Watcher:
         self._warm = warm
         self._jobs = jobs
         self._debounce = debounce
-        self._load = declared
         self._woken = threading.Event()
         self._stopped = False
         self._files = Files(settings.dir)
@@ -90,7 +87,7 @@ class Watcher:
         self._woken.set()
 
     def run(self) -> None:
-        """Watch. Raises what ``declared`` raises when it is asked first, such as ConfigError."""
+        """Watch. Raises what ``warm.load`` raises when the targets are read first, such as ConfigError."""
         self._read_targets()
         notices = Notices(self._woken.set, self._files.concerns)
         self._notices = notices
@@ -117,11 +114,12 @@ class Watcher:
             self._settle()
         return self._look(everything=woken)
 
-    def _settle(self) -> None:
+    def _settle(self, done: Sequence[object] = ()) -> None:
+        """Until no event has come for a while; no longer than until something is ``done``."""
         end = time.monotonic() + _LONGEST
-        while not self._stopped:
+        while not done and not self._stopped and time.monotonic() < end:
             self._woken.clear()
-            if not self._woken.wait(self._debounce) or time.monotonic() >= end:
+            if done or not self._woken.wait(self._debounce):
                 return
 
     def _look(self, *, everything: bool) -> list[str]:
@@ -211,7 +209,7 @@ class Watcher:
             if done:
                 break
             if not self._stopped:
-                self._settle_beside(done)
+                self._settle(done)
                 if done:
                     break
                 newer += self._look(everything=True)
@@ -225,13 +223,6 @@ class Watcher:
         if isinstance(done[0], BaseException):
             raise done[0]
         return (None, newer) if newer else (done[0], None)
-
-    def _settle_beside(self, done: list[Summary | BaseException]) -> None:
-        end = time.monotonic() + _LONGEST
-        while not done and not self._stopped and time.monotonic() < end:
-            self._woken.clear()
-            if done or not self._woken.wait(self._debounce):
-                return
 
     def _report(self, result: Result, settled: float) -> None:
         """Tell what is another than it was."""
@@ -258,7 +249,7 @@ class Watcher:
         return self._declared.path if self._declared is not None else ""
 
     def _read_targets(self) -> None:
-        declared = self._load()
+        declared = load()
         if self._rows and not declared.rows:
             raise UsageError(f"{declared.path or 'the configuration'} declares no targets any more")
         self._rows = select(declared.rows, self._wanted)
@@ -284,7 +275,7 @@ class Watcher:
         return WorkerPool(self._jobs or os.cpu_count() or 1, environment(self._settings))
 
 
-class _Heard(Silent):
+class _Heard(Listener):
     def __init__(self, report: Callable[[Result], None]) -> None:
         self._report = report
 

@@ -107,8 +107,7 @@ def _of_bytes(name: str, data: Any, spec: WeightSpec) -> tuple[Tensor, Buffer]:
     return tensor, Buffer(flat, type(data) is bytes)
 
 
-def _of_numpy(name: str, array: Any, *, fixed: bool = False, copy: str = "numpy.ascontiguousarray") -> Described:
-    """copy: what makes a row-major one of it."""
+def _of_numpy(name: str, array: Any, *, fixed: bool = False) -> Described:
     import numpy as np
 
     dtype = array.dtype
@@ -120,7 +119,7 @@ def _of_numpy(name: str, array: Any, *, fixed: bool = False, copy: str = "numpy.
             f"use .astype({dtype.newbyteorder('<').str!r})"
         )
     if not array.flags.c_contiguous:
-        raise _no_rows(name, array.shape, array.strides, copy)
+        raise _no_rows(name, array.shape, array.strides, "numpy.ascontiguousarray")
     # Through a read-only memoryview, so that nobody can make an array over it writable again.
     flat = array.reshape(-1).view(np.uint8).data.toreadonly() if array.nbytes else memoryview(b"")
     return Described(dtype.name, array.shape, Buffer(flat, fixed))

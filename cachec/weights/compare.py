@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from cachec.errors import UsageError
 from cachec.model import WeightSpec
 from cachec.weights.dtypes import numpy_dtype
+from cachec.weights.manifest import differing_fields
 from cachec.weights.moving.copying import pieces, source_of
 from cachec.weights.weight import Weight
 
@@ -60,7 +61,7 @@ def compared(
     for name, spec in old.items():
         if name not in new:
             continue
-        fields = _differing_fields(spec, new[name])
+        fields = differing_fields(spec, new[name])
         ours, theirs = old_digests.get(name), new_digests.get(name)
         if fields or (ours is not None and theirs is not None and ours != theirs):
             changed.append(Change(name, fields))
@@ -71,13 +72,6 @@ def compared(
     added = tuple(name for name in new if name not in old)
     removed = tuple(name for name in old if name not in new)
     return Comparison(added, removed, tuple(changed), tuple(same), tuple(unknown))
-
-
-def _differing_fields(old: WeightSpec, new: WeightSpec) -> tuple[tuple[str, object, object], ...]:
-    if old == new:
-        return ()
-    pairs = [(field, getattr(old, field), getattr(new, field)) for field in WeightSpec.__struct_fields__]
-    return tuple(pair for pair in pairs if pair[1] != pair[2])
 
 
 def value_difference(old: Weight, new: Weight) -> ValueDifference:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from types import TracebackType
 from typing import NamedTuple, NoReturn, Self, TypeVar
 
 from cachec.base.hashing import Hasher
@@ -163,7 +162,7 @@ class Handles(Mapping[str, Weight]):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.release()
 
     def _there(self, name: str) -> str:

@@ -8,9 +8,10 @@ from types import MappingProxyType
 from typing import Any
 
 from cachec.base.hashing import Hasher
+from cachec.base.kept import Kept
+from cachec.base.texts import is_text
 from cachec.errors import UnknownWeight, UsageError, WeightError
 from cachec.model import WeightSpec
-from cachec.weights.kept import Kept
 from cachec.weights.manifest import Manifest, renaming_hint
 from cachec.weights.tensor import Tensor
 
@@ -257,15 +258,8 @@ def stated_ties(specs: Iterable[WeightSpec]) -> Ties:
 
 def checked_name(name: object, where: str) -> str:
     """A name that a weight can have. Raises UsageError, which begins with ``where``, for anything else."""
-    if isinstance(name, str) and name:
-        if name.isascii():
-            return name
-        try:
-            name.encode()
-        except UnicodeEncodeError:
-            pass  # half of a surrogate pair, which no file and no key can hold
-        else:
-            return name
+    if isinstance(name, str) and name and (name.isascii() or is_text(name)):
+        return name
     raise UsageError(f"{where}: expected a name of a weight, a text that is not empty, found {name!r}")
 
 

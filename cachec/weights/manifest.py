@@ -181,10 +181,14 @@ def _plain(spec: WeightSpec) -> WeightSpec:
     return spec if layout is ROW_MAJOR or layout != ROW_MAJOR else msgspec.structs.replace(spec, layout=ROW_MAJOR)
 
 
+def differing_fields(old: WeightSpec, new: WeightSpec) -> tuple[tuple[str, object, object], ...]:
+    """(field, old value, new value) of what differs."""
+    if old == new:
+        return ()
+    pairs = ((field, getattr(old, field), getattr(new, field)) for field in WeightSpec.__struct_fields__)
+    return tuple(pair for pair in pairs if pair[1] != pair[2])
+
+
 def _difference(wanted: WeightSpec, found: WeightSpec) -> str:
-    parts = [
-        f"{field} expected {getattr(wanted, field)!r}, found {getattr(found, field)!r}"
-        for field in WeightSpec.__struct_fields__
-        if getattr(wanted, field) != getattr(found, field)
-    ]
-    return ", ".join(parts)
+    differing = differing_fields(wanted, found)
+    return ", ".join(f"{field} expected {ours!r}, found {theirs!r}" for field, ours, theirs in differing)

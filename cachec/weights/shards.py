@@ -25,16 +25,7 @@ from cachec.base import fsio
 from cachec.base.hashing import FileDigests, Hasher, digest_bytes
 from cachec.errors import UnknownWeight, UsageError
 from cachec.weights.dtypes import SIZES
-from cachec.weights.formats.presharded import (
-    AXES_KEY,
-    INDEX_NAME,
-    WHOLE_KEY,
-    ShardIndex,
-    check_world_size,
-    is_shard_name,
-    rank_file,
-    world,
-)
+from cachec.weights.formats import presharded
 from cachec.weights.handles import Handles
 from cachec.weights.layout import Layout
 from cachec.weights.moving.spans import Spans, copy_spans, read_spans, slice_spans, within_spans
@@ -83,15 +74,11 @@ class SliceSource(ComposedSource):
         self._parts = parts
 
     def expose(self, name: str, tensor: Tensor, digests: FileDigests | None) -> None:
-        whole = self._parts[name].weight
-        source, there = whole.within()
-        source.expose(there, whole.tensor, digests)
+        super().expose(name, self._parts[name].weight.tensor, digests)
 
     def digest(self, name: str, tensor: Tensor, digests: FileDigests | None) -> str:
-        part = self._parts[name]
-        source, there = part.weight.within()
-        if part.in_place and source.origin(there) is None:
-            return source.digest(there, tensor, digests)
+        if self._parts[name].in_place and super().origin(name) is None:
+            return super().digest(name, tensor, digests)
         self.expose(name, tensor, digests)
         ranges = self.ranges(name, tensor)
         return digest_bytes(self.view(name, tensor)) if ranges is None else ranges.digest()
@@ -99,15 +86,13 @@ class SliceSource(ComposedSource):
     def view(self, name: str, tensor: Tensor) -> memoryview:
         part = self._parts[name]
         if part.in_place:
-            source, there = part.weight.within()
-            return source.view(there, tensor)
+            return super().view(name, tensor)
         return self._put_together(part)[tensor.offset : tensor.offset + tensor.nbytes].toreadonly()
 
     def private(self, name: str, tensor: Tensor) -> memoryview:
         part = self._parts[name]
         if part.in_place:
-            source, there = part.weight.within()
-            return source.private(there, tensor)
+            return super().private(name, tensor)
         return self._put_together(part)[tensor.offset : tensor.offset + tensor.nbytes]
 
     def place(self, name: str, tensor: Tensor) -> Place | None:
@@ -209,7 +194,7 @@ def shard(
     weights: Handles, patterns: AxisPatterns, rank: int, world_size: int, *, pad: bool = False
 ) -> tuple[Layout, Source]:
     """What worker ``rank`` of ``world_size`` needs of whole weights; see ``WeightSet.shard``."""
-    world(rank, world_size, "shard")
+    presharded.world(rank, world_size, "shard")
     worker = weights.worker
     if worker is not None and worker.rank != rank:
         raise UsageError(f"shard: these are the weights of rank {worker.rank}, expected of all or of rank {rank}")
@@ -258,16 +243,16 @@ def save_shards(
     """Write one file a worker; see ``WeightSet.save_shards``."""
     from cachec.weights.moving.writing import Whole, save_together
 
-    check_world_size(world_size)
+    presharded.check_world_size(world_size)
     for name, tensor in weights.layout.tensors.items():
-        if is_shard_name(name):
+        if presharded.is_shard_name(name):
             raise UsageError(f"save_shards: {name!r} is the name of a shard in a file; rename that weight first")
         if tensor.shard is not None:
             axis, count = tensor.shard
             raise UsageError(f"save_shards: {name!r} is one of {count} shards on axis {axis}, expected whole weights")
     place = os.fspath(folder)
     os.makedirs(place, exist_ok=True)
-    expected = [rank_file(rank, world_size) for rank in range(world_size)]
+    expected = [presharded.rank_file(rank, world_size) for rank in range(world_size)]
     # A run that was killed left files of its own and no index: it is gone on with, or they are written again.
     extra = [name for name in sorted(os.listdir(place)) if name not in expected and not name.startswith(".")]
     if extra:
@@ -278,17 +263,17 @@ def save_shards(
         own = Handles(*shard(weights, patterns, rank, world_size, pad=pad))
         named = {shard_name(name, rank, world_size) if name in axes else name: own[name] for name in own}
         metadata = {
-            AXES_KEY: msgspec.json.encode(axes, order="deterministic").decode(),
-            WHOLE_KEY: msgspec.json.encode([name for name in own if name not in axes]).decode(),
+            presharded.AXES_KEY: msgspec.json.encode(axes, order="deterministic").decode(),
+            presharded.WHOLE_KEY: msgspec.json.encode([name for name in own if name not in axes]).decode(),
         }
         renamed = Handles(Layout({name: each.tensor for name, each in named.items()}), ComposedSource(named))
         files.append(Whole(os.path.join(place, file), renamed, metadata))
     save_together(files, progress=progress, fsync=fsync)
     whole = {name: list(weights.layout.tensors[name].shape) for name in axes}
-    index = ShardIndex(version=1, world_size=world_size, files=expected, axes=axes, shapes=whole)
+    index = presharded.ShardIndex(version=1, world_size=world_size, files=expected, axes=axes, shapes=whole)
     with fsio.Staging(place) as staged:
         staged.write(msgspec.json.format(msgspec.json.encode(index, order="deterministic")))
-        staged.commit(os.path.join(place, INDEX_NAME), mode=0o644, fsync=fsync)
+        staged.commit(os.path.join(place, presharded.INDEX_NAME), mode=0o644, fsync=fsync)
 
 
 def shard_name(name: str, rank: int, world_size: int) -> str:

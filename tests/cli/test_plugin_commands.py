@@ -53,7 +53,8 @@ def test_built_in_names_win(shell: Shell, site: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "says"), [("broken", "toolbox_missing"), ("wrong", "is a int, not a click.Command"), ("absent", "nothing")]
+    ("name", "says"),
+    [("broken", "toolbox_missing"), ("wrong", "is a int, expected a click.core.Command"), ("absent", "nothing")],
 )
 def test_a_broken_one_names_its_package(shell: Shell, site: Path, name: str, says: str) -> None:
     result = shell.run(name)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import math
 import mmap
 from pathlib import Path
@@ -16,8 +15,6 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from cachec import codecs
-from cachec.base.hashing import digest_bytes
-from cachec.codecs import Provenance
 from cachec.errors import StoreFault, UnstorableResult
 from cachec.model import ArtifactRef, Fault, Leaf
 from tests.effort import rounds
@@ -196,30 +193,6 @@ def test_an_artifact_of_another_size_is_never_mapped(bench: Any) -> None:
     with pytest.raises(StoreFault) as caught:
         bench.decode(Leaf("array", (lying,), {"dtype": "<f4", "shape": [600]}))
     assert caught.value.fault is Fault.ARTIFACT_CORRUPT
-
-
-def test_provenance_knows_whole_mapped_arrays_and_nothing_else(bench: Any) -> None:
-    array = np.arange(1000, dtype="f4")
-    known = Provenance()
-    back = bench.decode(bench.encode({"a": array, "b": b""}), provenance=known)["a"]
-    assert known.digest(back) == digest_bytes(array.tobytes())
-    back.shape = (10, 100)
-    assert known.digest(back) == digest_bytes(array.tobytes())
-    for other in (back[1:], back.T, back.copy(), array, 3, None):
-        assert known.digest(other) is None
-    assert known.digest(bench.decode(bench.encode(array))) is None
-
-
-def test_provenance_forgets_with_the_array(bench: Any) -> None:
-    known = Provenance()
-    node = bench.encode(np.arange(1000))
-    for _ in range(20):
-        back = bench.decode(node, provenance=known)
-        assert known.digest(back) is not None
-    del back
-    gc.collect()
-    assert known._known == {}
-    assert all(known.digest(np.zeros(1000)) is None for _ in range(20))
 
 
 def test_the_meta_is_small_and_says_what_is_stored(bench: Any) -> None:

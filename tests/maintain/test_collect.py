@@ -19,7 +19,7 @@ from cachec.store.leases import collecting
 from cachec.store.objects import REFRESH_SECONDS
 from cachec.store.packing import pack
 from cachec.store.store import Quarantined, references
-from tests.parts import part, tool
+from tests.parts import part, quarantined, tool
 
 from .conftest import DAY, Yard, key_of
 
@@ -287,7 +287,7 @@ def test_quarantined_entries_stay_a_week(yard: Yard) -> None:
         yard.store.index.write(f"quarantine:default:{KEYS[number]}", pack(put_away), "s")
         yard.store.invalidate(KEYS[number])
     yard.maintainer.collect(limit=0)
-    assert [each.key for each in yard.store.quarantined()] == [KEYS[0]]
+    assert [each.key for each in quarantined(yard.store)] == [KEYS[0]]
     assert len(yard.objects()) == 2
 
 

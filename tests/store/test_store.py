@@ -34,6 +34,7 @@ from cachec.model import (
 )
 from cachec.store.recent import MAX_KEYS
 from cachec.store.store import FOLDERS, Store, references
+from tests.parts import quarantined
 
 K = "0123456789abcdef" * 4
 OTHER = "f" * 64
@@ -161,12 +162,12 @@ def test_quarantine_puts_an_entry_away_for_good(store: Store, tmp_path: Path, pu
     for reader in (store, Store(tmp_path)):
         assert reader.lookup(K) is None
         assert list(reader.entries()) == []
-        (put_away,) = reader.quarantined()
+        (put_away,) = quarantined(reader)
         assert (put_away.key, put_away.stage, put_away.reason) == (K, publisher.stage, "differs in byte 3")
         assert msgspec.json.decode(put_away.row[39:], type=Entry) == entry
     publisher.publish(store, K)  # a new run may publish again
     publisher.assert_right(store, K)
-    assert len(list(store.quarantined())) == 1
+    assert len(quarantined(store)) == 1
 
 
 def test_find_artifact_names_the_entries_that_refer_to_it(store: Store, publisher: Any) -> None:
@@ -321,7 +322,7 @@ def test_a_bad_row_can_be_put_away(store: Store, publisher: Any, rows: Any) -> N
     assert store.lookup(K) is None
     store.index.write(f"entry:default:{OTHER}", b"garbage", "s")
     assert store.quarantine(OTHER, "garbage")
-    assert sorted((put_away.reason, put_away.row) for put_away in store.quarantined()) == [
+    assert sorted((put_away.reason, put_away.row) for put_away in quarantined(store)) == [
         ("garbage", b"garbage"),
         ("pickle", b""),
     ]

@@ -122,7 +122,7 @@ def test_a_worker_that_is_killed_costs_its_row_alone(project: Project) -> None:
     project.targets(SLOW)
     killed = []
 
-    class Killer(warm.Silent):
+    class Killer(warm.Listener):
         def started(self, row: warm.Row) -> None:
             if not killed:
                 threading.Thread(target=self.kill, daemon=True).start()

@@ -6,7 +6,6 @@ import math
 import os
 import stat
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from types import TracebackType
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import msgspec
@@ -238,7 +237,7 @@ class Opener:
     def __enter__(self) -> Opener:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         for file in self._files:
             file.close()
 

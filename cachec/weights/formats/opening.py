@@ -13,21 +13,13 @@ import msgspec
 
 from cachec.base import fsio
 from cachec.base.hashing import digest_bytes
+from cachec.base.kept import Kept
 from cachec.errors import CheckpointError, UsageError, WeightsChanged
-from cachec.weights.formats import MAGIC, SAFETENSORS, Known, format_of, loaded
+from cachec.weights.formats import MAGIC, SAFETENSORS, Known, format_of, loaded, safetensors
 from cachec.weights.formats.base import Contents, Opener, Value
 from cachec.weights.formats.expected import given_axes, with_specs
 from cachec.weights.formats.presharded import World, check_whole, own_file, own_tensors, shard_axes, whole_names
-from cachec.weights.formats.safetensors import (
-    START,
-    HeaderTensors,
-    decode_object,
-    header_bytes,
-    parse_header,
-    refuse_duplicates,
-)
 from cachec.weights.formats.values import ValueSource
-from cachec.weights.kept import Kept
 from cachec.weights.layout import Layout, Ties, stated_ties
 from cachec.weights.manifest import Manifest
 from cachec.weights.sources import FileSource, OpenedFile
@@ -205,18 +197,18 @@ class Checkpoints:
             found = fsio.identity(fd)
             may_trust = self._may_trust(path, found)
             calm = may_trust and fsio.no_writer(fd)
-            start = os.pread(fd, START, 0)
+            start = os.pread(fd, safetensors.START, 0)
             known = format_of(path, start[:MAGIC])
             if known is not SAFETENSORS:
                 return self._read_format(path, known)
-            data = header_bytes(path, fd, found, start)
+            data = safetensors.header_bytes(path, fd, found, start)
             trusted = calm and fsio.no_writer(fd)
         finally:
             os.close(fd)
         key = (digest_bytes(data), found.size)
         contents = self._headers.get(key)
         if contents is None:
-            header = parse_header(path, data, found.size)
+            header = safetensors.parse_header(path, data, found.size)
             contents = Contents(header.tensors, header.metadata)
             self._headers.put(key, contents)
         return (OpenedFile(path, found, len(data), key[0]),), contents, trusted
@@ -336,7 +328,7 @@ def _merge(
 
 def _moved(tensors: Mapping[str, Tensor], files: int, values: int) -> dict[str, Tensor]:
     """The same where ``files`` files and ``values`` values of other paths come first."""
-    if isinstance(tensors, HeaderTensors):
+    if isinstance(tensors, safetensors.HeaderTensors):
         return tensors.in_file(files)
     return {
         name: Tensor(
@@ -406,13 +398,13 @@ def _weight_map(path: str, text: bytes) -> dict[str, str]:
     try:
         index = msgspec.json.decode(text, type=_Index)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        decode_object(path, "index", text)  # says so where it is no JSON at all
+        safetensors.decode_object(path, "index", text)  # says so where it is no JSON at all
         raise CheckpointError(f"{path}: the index expected weight_map: name -> file name: {error}") from error
     metadata = bytes(index.metadata)
     # Strings: the key weight_map with its names and files, the key metadata with what it holds.
     strings = 1 + 2 * len(index.weight_map) + (1 + metadata.count(b'"') // 2 if metadata else 0)
     # Repeated keys within metadata would be counted with it, so it takes the exact check where it has any string value.
-    refuse_duplicates(path, "index", text, strings if metadata.count(b":") <= 1 else -1)
+    safetensors.refuse_duplicates(path, "index", text, strings if metadata.count(b":") <= 1 else -1)
     for shard in set(index.weight_map.values()):
         if not shard or shard.startswith("/") or ".." in shard.split("/") or "\0" in shard:
             name = next(name for name, found in index.weight_map.items() if found == shard)

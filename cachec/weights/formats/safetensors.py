@@ -29,7 +29,7 @@ import msgspec
 from cachec.base import fsio
 from cachec.errors import CheckpointError, UsageError, WeightsChanged
 from cachec.weights.dtypes import PACKED, SAFETENSORS, SIZES
-from cachec.weights.formats.base import Plan
+from cachec.weights.formats.base import MAX_BYTES, MAX_DIMENSIONS, Plan
 from cachec.weights.tensor import Tensor
 from cachec.weights.weight import Weight
 
@@ -37,9 +37,6 @@ _CODES = {dtype: code for code, (dtype, _) in SAFETENSORS.items()}
 _MAX_HEADER = 100_000_000
 _LENGTH = struct.Struct("<Q")
 _METADATA = "__metadata__"
-#: numpy's limit; more is refused here rather than when the weight is read.
-_MAX_DIMENSIONS = 64
-_MAX_BYTES = 2**63 - 1
 _FIELDS = ("dtype", "shape", "data_offsets")
 #: Bytes of a file that are read at once: the headers of most shards are shorter.
 START = 1 << 14
@@ -175,7 +172,7 @@ def _parse_at_once(text: bytes, start: int, available: int) -> Header | None:
         dtype, item = SAFETENSORS.get(code, ("", 0))
         nbytes = math.prod(shape) * item
         # An empty tensor may hide a shape that no array can have.
-        if nbytes == 0 or len(shape) > _MAX_DIMENSIONS:
+        if nbytes == 0 or len(shape) > MAX_DIMENSIONS:
             return None
         described[code, shape] = dtype, shape, nbytes, item
     dtypes, shapes, sizes, items = zip(*map(described.__getitem__, kinds), strict=True)
@@ -283,8 +280,8 @@ def _entry(path: str, name: str, entry: object) -> tuple[str, tuple[int, ...], i
             raise _bad(path, name, "a dtype of whole bytes", f"{code}, which packs elements below one byte")
         raise _bad(path, name, f"a dtype of {', '.join(SAFETENSORS)}", repr(code))
     dtype, size = known
-    if type(shape) is not list or len(shape) > _MAX_DIMENSIONS:
-        raise _bad(path, name, f"a shape of at most {_MAX_DIMENSIONS} dimensions", repr(shape)[:80])
+    if type(shape) is not list or len(shape) > MAX_DIMENSIONS:
+        raise _bad(path, name, f"a shape of at most {MAX_DIMENSIONS} dimensions", repr(shape)[:80])
     for dimension in shape:
         if type(dimension) is not int or dimension < 0:
             raise _bad(path, name, "a shape of integers from 0", repr(shape)[:80])
@@ -295,7 +292,7 @@ def _entry(path: str, name: str, entry: object) -> tuple[str, tuple[int, ...], i
         raise _bad(path, name, "data_offsets of integers with 0 <= begin <= end", repr(offsets)[:80])
     nbytes = math.prod(shape) * size
     # An empty tensor may hide a shape that no array can have: every dimension but the zeros counts.
-    if nbytes > _MAX_BYTES or (nbytes == 0 and math.prod(d for d in shape if d) * size > _MAX_BYTES):
+    if nbytes > MAX_BYTES or (nbytes == 0 and math.prod(d for d in shape if d) * size > MAX_BYTES):
         raise _bad(path, name, "a size below 2**63 bytes", f"{dtype} of shape {shape}")
     if nbytes != end - begin:
         raise _bad(path, name, f"{nbytes} bytes for {dtype} of shape {shape}", f"{end - begin} in data_offsets")

@@ -25,8 +25,8 @@ import mmap
 import os
 import queue
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator
-from types import TracebackType
 from typing import NamedTuple
 
 from blake3 import blake3
@@ -86,12 +86,16 @@ def stored_form(weight: Weight) -> memoryview | Iterator[memoryview]:
     return weight.raw()
 
 
-def pieces(source: Copied, size: int = _BUFFER) -> Iterator[memoryview]:
-    """The bytes of a source, ``size`` of them at a time, each piece good until the next one. Raises WeightsChanged."""
+def pieces(source: Copied, size: int = _BUFFER, buffer: memoryview | None = None) -> Iterator[memoryview]:
+    """The bytes of a source, ``size`` of them at a time, each piece good until the next one. Raises WeightsChanged.
+
+    buffer: memory of ``size`` bytes for what has to be read; some of its own by default.
+    """
     if isinstance(source, memoryview):
         yield from (source[begin : begin + size] for begin in range(0, source.nbytes, size))
         return
-    buffer = memoryview(bytearray(min(source.nbytes, size)))
+    if buffer is None:
+        buffer = memoryview(bytearray(min(source.nbytes, size)))
     try:
         for begin in range(0, source.nbytes, size):
             piece = buffer[: source.nbytes - begin]
@@ -188,26 +192,15 @@ class Copier:
 
     def _from_ranges(self, source: Ranges, fd: int, offset: int) -> Iterator[int]:
         """Copy what is put together on the way."""
-        for begin in range(0, source.nbytes, _BUFFER):
-            piece = self._borrowed()[: source.nbytes - begin]
-            try:
-                source.read(begin, piece)
-            except EOFError as error:
-                raise _shorter(source) from error
-            yield from _from_memory(piece, fd, offset + begin)
+        for piece in pieces(source, buffer=self._borrowed()):
+            yield from _from_memory(piece, fd, offset)
+            offset += piece.nbytes
 
     def hash(self, source: Copied) -> str:
         """The digest of a source, without copying it. Raises WeightsChanged."""
-        if isinstance(source, memoryview):
-            return blake3(source).hexdigest()
-        if isinstance(source, Ranges):
-            return source.digest()
         hasher = blake3()
-        try:
-            _update(hasher, source.fd, source.offset, source.nbytes, self._borrowed())
-        except EOFError as error:
-            raise _shorter(source) from error
-        source.check()
+        for piece in pieces(source, buffer=self._borrowed()):
+            hasher.update(piece)
         return hasher.hexdigest()
 
     def load(self, source: Copied) -> memoryview | None:
@@ -219,19 +212,11 @@ class Copier:
             return None
         if self._loaded is None:
             self._loaded = memoryview(bytearray(SMALL))
-        data = self._loaded[: source.nbytes]
         if isinstance(source, memoryview):
-            data[:] = source
-            return data
-        try:
-            if isinstance(source, Ranges):
-                source.read(0, data)
-            else:
-                fsio.pread_into(source.fd, source.offset, data)
-                source.check()
-        except EOFError as error:
-            raise _shorter(source) from error
-        return data
+            self._loaded[: source.nbytes] = source
+        else:
+            deque(pieces(source, SMALL, self._loaded), maxlen=0)
+        return self._loaded[: source.nbytes]
 
     def skip(self, nbytes: int) -> None:
         """Count bytes that need no copy."""
@@ -263,7 +248,7 @@ class Copier:
     def __enter__(self) -> Copier:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._follower is not None:
             self._follower.stop()
             self._follower = None

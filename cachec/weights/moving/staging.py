@@ -89,7 +89,7 @@ class Staged:
                 if len(batch) == 1 and batch[0][0].nbytes > _UNIT:
                     number = self._write_large(*batch[0], number, copier)
                 else:
-                    self._write_unit(number, [_Whole(weight, offset) for weight, offset in batch], copier)
+                    self._write_unit(number, [_Part(weight, offset) for weight, offset in batch], copier)
                     number += 1
 
     def _write_large(self, weight: Weight, offset: int, number: int, copier: Copier) -> int:
@@ -99,17 +99,16 @@ class Staged:
         if extent is None or extent.digest:
             for other in range(number + 1, min(end, len(self._slots))):
                 self._mark(other, _NONE)  # of pieces that this overwrites
-            whole = _Whole(weight, offset) if extent is None else _Piece(weight.name, extent, offset)
-            self._write_unit(number, [whole], copier)
+            self._write_unit(number, [_Part(weight, offset, extent)], copier)
             return end
         for begin in range(0, weight.nbytes, _UNIT):
             nbytes = min(_UNIT, weight.nbytes - begin)
             piece = extent._replace(offset=extent.offset + begin, nbytes=nbytes)
-            self._write_unit(number, [_Piece(weight.name, piece, offset + begin)], copier)
+            self._write_unit(number, [_Part(weight, offset + begin, piece)], copier)
             number += 1
         return end
 
-    def _write_unit(self, number: int, parts: Sequence[_Whole | _Piece], copier: Copier) -> None:
+    def _write_unit(self, number: int, parts: Sequence[_Part], copier: Copier) -> None:
         marks = self._marks
         before = self._slots[number] if number < len(self._slots) else _NONE
         if marks is not None and before != _NONE:
@@ -117,14 +116,15 @@ class Staged:
                 copier.skip(sum(part.nbytes for part in parts))
                 return
             self._mark(number, _NONE)
-        tokens = None if marks is None else _Tokens(marks)
+        tokens = []
         for part in parts:
             source = part.source()
-            if tokens is not None:
-                tokens.before(source)
+            token = None if marks is None else marks.trusted_token(source)  # noted before the bytes are copied
+            if token is not None:
+                tokens.append(token)
             _copied(part, source, self.file.fd, copier)
-        if marks is not None and tokens is not None and tokens.found is not None:
-            self._mark(number, marks.of_tokens(number, tokens.found))
+        if marks is not None and len(tokens) == len(parts):
+            self._mark(number, marks.of_tokens(number, tokens))
 
     def _mark(self, number: int, slot: bytes) -> None:
         if self.plan is not None:
@@ -152,43 +152,22 @@ class Staged:
 # --- units and their marks
 
 
-class _Whole(NamedTuple):
-    """All bytes of a weight, and where they go."""
+class _Part(NamedTuple):
+    """Bytes of a weight, and where they go. piece: the range of a file that they are; None for all bytes of it."""
 
     weight: Weight
     offset: int
-
-    @property
-    def name(self) -> str:
-        return self.weight.name
+    piece: Extent | None = None
 
     @property
     def nbytes(self) -> int:
-        return self.weight.nbytes
+        return self.weight.nbytes if self.piece is None else self.piece.nbytes
 
     def extent(self) -> Extent | None:
-        return self.weight.extent()
+        return self.piece or self.weight.extent()
 
     def source(self) -> Copied:
-        return source_of(self.weight)
-
-
-class _Piece(NamedTuple):
-    """A range of a file, and where it goes. name: of the weight."""
-
-    name: str
-    found: Extent
-    offset: int
-
-    @property
-    def nbytes(self) -> int:
-        return self.found.nbytes
-
-    def extent(self) -> Extent | None:
-        return self.found
-
-    def source(self) -> Copied:
-        return self.found
+        return self.piece or source_of(self.weight)
 
 
 def _units(nbytes: int) -> int:
@@ -220,8 +199,8 @@ class _Marks:
         hasher.part("places", repr([(weight.nbytes, offset) for weight, offset in plan.places]).encode())
         hasher.part("size", f"{plan.size}:{_UNIT}".encode())
         self._plan = hasher.digest().encode()
-        self.digests = FileDigests()
-        self.trusted: set[OpenedFile] = set()
+        self._digests = FileDigests()
+        self._trusted: set[OpenedFile] = set()
         self._file: tuple[OpenedFile | None, str] = (None, "")
 
     @staticmethod
@@ -261,6 +240,21 @@ class _Marks:
             return None
         return f"{text} {source.offset} {source.nbytes}".encode()
 
+    def trusted_token(self, source: Copied) -> bytes | None:
+        """The same of what is copied next; None too where a write from now on could leave its file's state as it is."""
+        if not isinstance(source, Extent) or not (source.file.artifact or self._is_trusted(source)):
+            return None
+        return self.token(source)
+
+    def _is_trusted(self, source: Extent) -> bool:
+        if source.file in self._trusted:
+            return True
+        if fsio.no_writer(source.fd) and self._digests.trusts(source.fd, source.file.identity):
+            source.check()
+            self._trusted.add(source.file)
+            return True
+        return False
+
     def of_tokens(self, number: int, tokens: Sequence[bytes]) -> bytes:
         """The slot of a unit of bytes from these places."""
         hasher = Hasher("export-unit")
@@ -270,41 +264,12 @@ class _Marks:
         return bytes.fromhex(hasher.digest())
 
 
-class _Tokens:
-    """Where the bytes of a unit come from, noted before each is copied. found: None as soon as one can't be noted."""
-
-    def __init__(self, marks: _Marks) -> None:
-        self._marks = marks
-        self.found: list[bytes] | None = []
-
-    def before(self, source: Copied) -> None:
-        """Bytes of ``source`` are copied next."""
-        token = None
-        if isinstance(source, Extent) and (source.file.artifact or self._is_trusted(source)):
-            token = self._marks.token(source)
-        if token is None:
-            self.found = None
-        elif self.found is not None:
-            self.found.append(token)
-
-    def _is_trusted(self, source: Extent) -> bool:
-        """Whether no write to the file of ``source``, from now on, can leave its state as it is."""
-        marks = self._marks
-        if source.file in marks.trusted:
-            return True
-        if fsio.no_writer(source.fd) and marks.digests.trusts(source.fd, source.file.identity):
-            source.check()
-            marks.trusted.add(source.file)
-            return True
-        return False
-
-
-def _copied(part: _Whole | _Piece, source: Copied, fd: int, copier: Copier) -> None:
+def _copied(part: _Part, source: Copied, fd: int, copier: Copier) -> None:
     expected = source.digest if isinstance(source, Extent) else ""
     digest = copier.copy(source, fd, part.offset, digest=bool(expected))
     if digest is not None and digest.result() != expected:
         raise WeightsChanged(
-            f"weight {part.name!r}: its bytes expected the digest {expected}, found {digest.result()}; "
+            f"weight {part.weight.name!r}: its bytes expected the digest {expected}, found {digest.result()}; "
             "add the weights again"
         )
 

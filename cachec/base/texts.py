@@ -1,0 +1,19 @@
+"""Texts that come from elsewhere: whether they can be written down, and how they are shown."""
+
+from __future__ import annotations
+
+
+def is_text(text: str) -> bool:
+    """Whether a name or a path can be written as UTF-8, which keys and records are: half of a surrogate pair can't."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def clean(text: str) -> str:
+    """Text without control characters, which a terminal might obey."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text)
