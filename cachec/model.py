@@ -16,7 +16,7 @@ import msgspec
 Digest = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
 
 #: Version of every record below. A row of another version is a miss, never an error.
-RECORD_VERSION = 2
+RECORD_VERSION = 3
 
 #: Traces kept under one key, newest first.
 MAX_TRACES = 32

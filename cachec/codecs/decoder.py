@@ -14,6 +14,7 @@ from cachec.codecs.weightsets import Caller
 from cachec.errors import PluginError
 from cachec.model import ArtifactRef, CallerSet, Inline, Leaf, Node, Record, Sequence, Weights
 from cachec.programs.plugin import Plugin
+from cachec.weights.manifest import Folded
 
 #: The plugin of a name. Raises PluginError where there is none.
 PluginNamed = Callable[[str], Plugin]
@@ -28,14 +29,16 @@ def decode(
     *,
     provenance: Provenance | None = None,
     names: Mapping[str, str] | None = None,
+    folded: Folded | None = None,
 ) -> Any:
     """The result: mutable parts made anew at each call, arrays and files in place in the store.
 
     caller: the weight sets of this call by argument path. manifest: what File and Dir results without a manifest of
-    their own are to be linked with. provenance: is told the digest of every array. names: of the call, see
-    ``Manifest.callers``. Raises StoreFault: ROW_CORRUPT for what can't be, ARTIFACT_... for content that is not there.
+    their own are to be linked with. provenance: is told the digest of every array. names, folded: of the call, see
+    ``callers`` and ``folded`` of Manifest. Raises StoreFault: ROW_CORRUPT for what can't be, ARTIFACT_... for content
+    that is not there.
     """
-    return Decoder(source, plugins, caller, manifest, provenance, names).decode(node)
+    return Decoder(source, plugins, caller, manifest, provenance, names, folded).decode(node)
 
 
 class Decoder:
@@ -49,11 +52,12 @@ class Decoder:
         manifest: ArtifactRef | None = None,
         provenance: Provenance | None = None,
         names: Mapping[str, str] | None = None,
+        folded: Folded | None = None,
     ) -> None:
         self._source = source
         self._plugins = plugins
         self._caller = caller
-        self._manifests = files.Manifests(source, manifest, names)
+        self._manifests = files.Manifests(source, manifest, names, folded)
         self._provenance = provenance
 
     def decode(self, node: Node) -> Any:

@@ -18,34 +18,36 @@ from cachec.model import ArtifactRef, Leaf
 from cachec.programs.artifact import Dir, File
 from cachec.programs.program import Program
 from cachec.store.trees import tree_name
-from cachec.weights.manifest import Manifest
+from cachec.weights.manifest import Folded, Manifest
 
 
-class _FileMeta(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """callers: of the file's own manifest."""
+class _OwnMeta(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """callers, folded: of the value's own manifest."""
+
+    callers: dict[str, str] = {}
+    folded: dict[str, tuple[str, ...]] = {}
+
+
+class _FileMeta(_OwnMeta, frozen=True, forbid_unknown_fields=True):
+    name: str
+    kind: str = ""
+
+
+class _DirMeta(_OwnMeta, frozen=True, forbid_unknown_fields=True):
+    """files: relative path -> executable, in the order of the artifacts."""
 
     name: str
     kind: str = ""
-    callers: dict[str, str] = {}
-
-
-class _DirMeta(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """files: relative path -> executable, in the order of the artifacts. callers: of the folder's own manifest."""
-
-    name: str
-    kind: str = ""
-    callers: dict[str, str] = {}
     files: dict[str, bool] = {}
     links: dict[str, str] = {}
     folders: tuple[str, ...] = ()
 
 
-class _ProgramMeta(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """canonical: see Program, empty for none. callers: of the manifest."""
+class _ProgramMeta(_OwnMeta, frozen=True, forbid_unknown_fields=True):
+    """canonical: see Program, empty for none."""
 
     format: str
     canonical: Annotated[str, msgspec.Meta(pattern="^([0-9a-f]{64})?$")] = ""
-    callers: dict[str, str] = {}
 
 
 _MISSING: Final = "a stage returns files that exist when it returns"
@@ -54,32 +56,39 @@ _MISSING: Final = "a stage returns files that exist when it returns"
 class Manifests:
     """The manifests of one result, each asked of the store once."""
 
-    def __init__(self, source: Source, inherited: ArtifactRef | None, callers: Mapping[str, str] | None = None) -> None:
-        """inherited: what the stage says for files that have none of their own. callers: see Manifest; of the call."""
+    def __init__(
+        self,
+        source: Source,
+        inherited: ArtifactRef | None,
+        callers: Mapping[str, str] | None = None,
+        folded: Folded | None = None,
+    ) -> None:
+        """inherited: what the stage says for files that have none of their own. callers, folded: see Manifest; of the
+        call."""
         self._source = source
         self._inherited = inherited
         self._callers = callers or {}
+        self._folded = folded or {}
         self._known: dict[ArtifactRef, Manifest] = {}
 
-    def of(self, ref: ArtifactRef) -> Manifest:
-        """The manifest, read when first looked at. Raises StoreFault where its artifact is gone or altered."""
+    def of(self, ref: ArtifactRef, own: _OwnMeta | None = None) -> Manifest:
+        """The manifest, read when first looked at; ``own`` is what a value says of it beside.
+
+        Raises StoreFault where its artifact is gone or altered.
+        """
+        if own is not None and (own.callers or own.folded):
+            load = reader(self._source, ref)
+            return Manifest(ref.digest, load, own.callers, own.folded).returned(self._callers, self._folded)
         found = self._known.get(ref)
         if found is None:
             load = reader(self._source, ref)
-            found = self._known[ref] = Manifest(ref.digest, load, self._callers)
+            found = self._known[ref] = Manifest(ref.digest, load, self._callers, self._folded)
         return found
 
-    def own(self, ref: ArtifactRef, callers: Mapping[str, str]) -> Manifest:
-        """The same, of a value that says names of its own (``callers``), which those of the call may explain."""
-        found = self.of(ref)
-        if not callers:
-            return found
-        return found.called({name: self._callers.get(there, there) for name, there in callers.items()})
-
-    def own_or_inherited(self, own: tuple[ArtifactRef, ...], callers: Mapping[str, str]) -> Manifest | None:
-        """``own`` holds a manifest, which has ``callers``, or nothing."""
+    def own_or_inherited(self, own: tuple[ArtifactRef, ...], meta: _OwnMeta) -> Manifest | None:
+        """``own`` holds a manifest, of which ``meta`` tells, or nothing."""
         if own:
-            return self.own(own[0], callers)
+            return self.of(own[0], meta)
         return None if self._inherited is None else self.of(self._inherited)
 
 
@@ -99,9 +108,15 @@ def _named(value: File | Dir, where: str) -> dict[str, Any]:
     for what, text in meta.items():
         if type(text) is not str or not _is_text(text):
             raise unstorable(value, where, "name it in Unicode", f"a {type(value).__name__} with the {what} {text!a}")
-    if value.manifest is not None:
-        meta["callers"] = dict(value.manifest.callers)
-    return {what: said for what, said in meta.items() if said or what == "name"}
+    return {what: said for what, said in meta.items() if said or what == "name"} | _own(value.manifest)
+
+
+def _own(manifest: Manifest | None) -> dict[str, Any]:
+    """What of a manifest is not in its stored form, as a leaf keeps it."""
+    if manifest is None:
+        return {}
+    folded = {name: list(digests) for name, digests in sorted(manifest.folded.items())}
+    return {what: said for what, said in {"callers": dict(manifest.callers), "folded": folded}.items() if said}
 
 
 def _is_text(text: str) -> bool:
@@ -128,9 +143,7 @@ def decode_file(leaf: Leaf, source: Source, manifests: Manifests) -> File:
     if not 1 <= len(leaf.artifacts) <= 2:
         raise corrupt(f"codec 'file' has {len(leaf.artifacts)} artifacts, expected 1 or 2")
     path = source.path(leaf.artifacts[0])
-    return File(path, meta.kind, manifests.own_or_inherited(leaf.artifacts[1:], meta.callers), meta.name).holding(
-        source
-    )
+    return File(path, meta.kind, manifests.own_or_inherited(leaf.artifacts[1:], meta), meta.name).holding(source)
 
 
 def encode_dir(value: Dir, sink: Sink, where: str) -> Leaf:
@@ -197,7 +210,7 @@ def decode_dir(leaf: Leaf, source: Source, manifests: Manifests) -> Dir:
     """The folder in the store."""
     meta, files = _contents(leaf)
     path = source.tree(files, meta.links, meta.folders)
-    found: Dir = Dir(path, meta.kind, manifests.own_or_inherited(leaf.artifacts[len(files) :], meta.callers), meta.name)
+    found: Dir = Dir(path, meta.kind, manifests.own_or_inherited(leaf.artifacts[len(files) :], meta), meta.name)
     return found.holding(source)
 
 
@@ -222,9 +235,7 @@ def encode_program(value: Program, sink: Sink, where: str) -> Leaf:
     meta: dict[str, Any] = {"format": value.format}
     if value.canonical is not None:
         meta["canonical"] = value.canonical
-    if value.manifest.callers:
-        meta["callers"] = dict(value.manifest.callers)
-    return Leaf("program", artifacts, meta)
+    return Leaf("program", artifacts, meta | _own(value.manifest))
 
 
 def decode_program(leaf: Leaf, source: Source, manifests: Manifests) -> Program:
@@ -233,7 +244,7 @@ def decode_program(leaf: Leaf, source: Source, manifests: Manifests) -> Program:
     ir, manifest = leaf.artifacts
     return Program.stored(
         format=meta.format,
-        manifest=manifests.own(manifest, meta.callers),
+        manifest=manifests.of(manifest, meta),
         ir_digest=ir.digest,
         load=reader(source, ir),
         canonical=meta.canonical or None,

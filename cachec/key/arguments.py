@@ -22,7 +22,7 @@ from cachec.programs.artifact import Dir, File
 from cachec.programs.program import Program
 from cachec.programs.registry import Plugins
 from cachec.weights import Weight, WeightSet
-from cachec.weights.manifest import Manifest
+from cachec.weights.manifest import Folded, Manifest, agreed
 
 #: From this size a plain array argument gets a warning: it is hashed at every call.
 LARGE_ARRAY = 1 << 20
@@ -56,9 +56,9 @@ class Payload(NamedTuple):
 
 class Found:
     """What turned up in the arguments of one call: weight sets, programs and large arrays (bytes) by argument path; the
-    plugins whose types did; the code, stages and installed distributions that callables reach; functions with memos,
-    which the stage may reach too; paths that count by content; manifests, and what the
-    caller calls the weights that programs renamed (``Manifest.callers``)."""
+    plugins whose types did; the code and stages that callables reach, functions with memos and installed distributions,
+    which the stage may reach too; paths that count by content; manifests, and what the caller calls the weights that
+    programs renamed (``Manifest.callers``)."""
 
     __slots__ = (
         *("callables", "callers", "code", "distributions", "large", "manifests", "memos", "paths", "plugins"),
@@ -78,6 +78,11 @@ class Found:
         self.large: dict[str, int] = {}
         self.manifests: dict[str, Manifest] = {}
         self.memos: list[Memo] = []
+
+    @property
+    def folded(self) -> Folded:
+        """The weights that are in the programs and files by value."""
+        return agreed(*(manifest.folded for manifest in self.manifests.values()))
 
     def check_callers(self) -> None:
         """Raise UnkeyableArgument where two arguments mean different weights by one name."""

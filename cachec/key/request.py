@@ -19,6 +19,7 @@ from cachec.key.tools.environment import environment_parts, variable_digest
 from cachec.key.tools.platform import platform_part
 from cachec.key.tools.tools import ToolKeys
 from cachec.model import Part, PartKind, Read, part_label
+from cachec.programs.plugin import Plugin
 from cachec.programs.registry import Plugins
 
 #: Bump it when the meaning of a key changes: every older entry is then a miss.
@@ -154,6 +155,10 @@ class Requests:
         """The names of functions with a memo that may answer for code which has changed since it was filled."""
         return self._code.stale(request.found.memos)
 
+    def speaking(self, request: Request) -> tuple[Plugin, ...]:
+        """The plugins that speak for what a call works with, by name: those whose ambient state is in its key."""
+        return self._speaking(request.found)
+
     def code_of(self, stage: StageLike) -> CodeKey:
         """The code that a stage reaches."""
         code = tuple(item for item in stage.options.depends if not isinstance(item, str | os.PathLike))
@@ -173,7 +178,7 @@ class Requests:
 
     def _fingerprints(self, stage: StageLike, found: Found, *, fresh: bool) -> list[Part]:
         parts: list[Part] = []
-        distributions: set[str] = set(found.distributions)
+        distributions = found.distributions
         seen: set[int] = set()
         platform = False
         pending: list[Any] = [stage, *found.stages]
@@ -189,7 +194,7 @@ class Requests:
             parts += self._own_parts(each.options, code, distributions, fresh=fresh)
             platform = platform or not each.options.portable
         parts += [self._tools.distribution(name, fresh=fresh) for name in sorted(distributions)]
-        parts += self._ambient(distributions, found.plugins)
+        parts += self._ambient(found)
         parts.append(platform_part(portable=not platform))
         return parts
 
@@ -219,14 +224,17 @@ class Requests:
         base = os.path.basename(place)
         return Part(PartKind.FILE, f"depends/{base}", digest, digest[:12], value=base)
 
-    def _ambient(self, distributions: set[str], plugins: set[str]) -> Iterable[Part]:
-        if not distributions and not plugins:
-            return
-        speaking = {plugin.name: plugin for plugin in self._plugins.for_distributions(distributions)}
-        speaking.update((name, self._plugins.named(name)) for name in plugins)
-        for name in sorted(speaking):
-            for setting, value in sorted(speaking[name].ambient().items()):
-                yield _text_part(PartKind.AMBIENT, f"{name}/{setting}", value, value)
+    def _ambient(self, found: Found) -> Iterable[Part]:
+        for plugin in self._speaking(found):
+            for setting, value in sorted(plugin.ambient().items()):
+                yield _text_part(PartKind.AMBIENT, f"{plugin.name}/{setting}", value, value)
+
+    def _speaking(self, found: Found) -> tuple[Plugin, ...]:
+        if not found.distributions and not found.plugins:
+            return ()
+        speaking = {plugin.name: plugin for plugin in self._plugins.for_distributions(found.distributions)}
+        speaking.update((name, self._plugins.named(name)) for name in found.plugins)
+        return tuple(speaking[name] for name in sorted(speaking))
 
 
 def _files_in(place: str) -> Iterator[str]:

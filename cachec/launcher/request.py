@@ -75,6 +75,16 @@ class CommandRequests:
         )
         return CommandRequest(parts, {f"{path}": program for path, program in programs.items()})
 
+    def stale_memos(self, request: CommandRequest) -> list[str]:
+        """None: a command has no memo of this process's."""
+        del request
+        return []
+
+    def speaking(self, request: CommandRequest) -> tuple[()]:
+        """No plugin: what a command works with is in another process."""
+        del request
+        return ()
+
     def tool_keys(self, command: Command) -> ToolKeys:
         """What keys the compiler: with the distributions of its own environment, where it is in another one."""
         if self._tools is None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
+from cachec.base.hashing import FileDigests
 from cachec.weights.manifest import Manifest
 
 
@@ -17,6 +18,11 @@ class _Stored:
         """The same, which keeps ``store`` open as long as it lives: ``gc`` leaves alone what an open store gave out."""
         object.__setattr__(self, "_store", store)
         return self
+
+    @property
+    def digests(self) -> FileDigests | None:
+        """Where the store that this lies in remembers digests of files; None outside of one."""
+        return getattr(self.__dict__.get("_store"), "digests", None)
 
     def __getstate__(self) -> dict[str, object]:
         """What a copy is made of, in this process or another: its fields alone."""

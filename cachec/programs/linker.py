@@ -4,20 +4,24 @@ from __future__ import annotations
 
 from typing import Any
 
+from cachec.base.hashing import FileDigests
 from cachec.errors import LinkError
 from cachec.programs.artifact import File
 from cachec.programs.program import Program
 from cachec.programs.registry import installed
 from cachec.weights import WeightSet
-from cachec.weights.manifest import Manifest
+from cachec.weights.manifest import Folded, Manifest
 
 
 def link(artifact: File | Program, weights: WeightSet) -> Any:
     """Something runnable: ``artifact`` bound to ``weights`` by name; what it is, its plugin says.
 
+    Weights that were folded on the way to the artifact (``Manifest.folded``) have to be the same still; those that it
+    does not need any more may be in the set, or not.
+
     Raises LinkError where the weight set does not have exactly the names, shapes, dtypes and ties that the artifact was
-    compiled for, or where no plugin made the artifact; WeightsChanged where a file of weights is no longer the one that
-    was opened.
+    compiled for, where a folded weight has other bytes, or where no plugin made the artifact; WeightsChanged where a
+    file of weights is no longer the one that was opened.
     """
     if not isinstance(artifact, File | Program):
         raise LinkError(f"link takes a cachec.File or cachec.Program, not a {type(artifact).__qualname__}")
@@ -29,12 +33,40 @@ def link(artifact: File | Program, weights: WeightSet) -> Any:
             ":<format>') from the stage that makes it"
         )
     manifest = artifact.manifest if artifact.manifest is not None else Manifest.of({})
+    offered = weights
+    if manifest.folded:
+        needed = {manifest.callers.get(name, name) for name in manifest.weights}
+        weights = weights.select(exclude=[name for name in manifest.folded if name in weights and name not in needed])
     if manifest.callers:
         weights = _called(manifest, weights)
     # Equal digests mean equal specs: nothing is looked at name by name unless they differ.
     if manifest.digest != weights.manifest.digest:
         manifest.check(weights.specs)
+    _check_folded(manifest.folded, offered, artifact.digests if isinstance(artifact, File) else None)
     return installed().named(plugin).link(artifact, weights)
+
+
+def _check_folded(folded: Folded, offered: WeightSet, digests: FileDigests | None) -> None:
+    """Raise LinkError unless what the artifact holds of the weights offered are these weights' bytes.
+
+    digests: where digests of files are remembered.
+    """
+    for name, fitting in folded.items():
+        if name not in offered:
+            continue
+        if not fitting:
+            raise LinkError(
+                f"weight {name!r} was read with different contents in the stages that made the artifact, so no weight "
+                "fits; give the stages one set of weights, or names of their own to weights that differ "
+                "(weights.rename(lambda n: 'teacher.' + n))"
+            )
+        found = offered[name].digest(digests)
+        if found not in fitting:
+            raise LinkError(
+                f"weight {name!r} was read by a stage that made the artifact, which may hold its bytes (expected "
+                f"{fitting[-1][:12]}, found {found[:12]}); call the stages again with these weights: what read "
+                f"{name!r} is compiled anew. A stage that gives {name!r} new bytes returns the weights with the program"
+            )
 
 
 def _called(manifest: Manifest, weights: WeightSet) -> WeightSet:

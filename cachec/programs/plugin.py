@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -67,6 +68,15 @@ class Plugin:
         Must not import the library: where it is not imported, answer from the variables that will set it.
         """
         return {}
+
+    def running(self, key: str) -> AbstractContextManager[Any]:
+        """What a run of a stage is put in, which the plugin speaks for: by its distributions, or by types in its
+        arguments. The library must answer nothing there from what it made of earlier code.
+
+        key: of the call. Asked for once a run, and entered and left as often as the run goes on: one whole call, each
+        step of an ``async def``, and storing the result. Must not import the library.
+        """
+        return nullcontext()
 
     def fingerprint(self, value: Any) -> Fingerprint:
         """The content of an argument of one of ``types``, taken anew at each call."""

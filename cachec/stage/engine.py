@@ -15,6 +15,7 @@ from cachec.key.request import Request
 from cachec.model import Fault, Mode, Outcome, Reason, Trace
 from cachec.recording import recording
 from cachec.stage.binding import Binding
+from cachec.stage.bracket import Bracket
 from cachec.stage.look import Look
 from cachec.stage.run import Finished, Run, Tools
 from cachec.store.index import only_looking
@@ -204,7 +205,7 @@ class Engine:
 
     async def _answer(self, call: Call) -> Answer:
         if call.mode is Mode.OFF:
-            return Answer(await _result(call, call.arguments), call.outcome(Reason.MODE_OFF))
+            return Answer(await _result(call, call.arguments, Bracket(())), call.outcome(Reason.MODE_OFF))
         look = call.look()
         if look.trace is not None and call.mode is Mode.VERIFY:
             return await self._verify(call, look)
@@ -290,14 +291,15 @@ async def _pause(call: Call, seconds: float) -> None:
         time.sleep(seconds)
 
 
-async def _result(call: Call, arguments: Mapping[str, Any]) -> Any:
+async def _result(call: Call, arguments: Mapping[str, Any], bracket: Bracket) -> Any:
     """What the stage itself returns."""
     try:
-        result = call.binding.call(call.stage.__wrapped__, arguments)
+        with bracket:
+            result = call.binding.call(call.stage.__wrapped__, arguments)
     except StopIteration as error:
         call.stopped = error  # Python makes a RuntimeError of it on its way out of a coroutine
         raise
-    return await result if call.asynchronous else result
+    return await bracket.steps(result) if call.asynchronous else result
 
 
 async def _executed(call: Call, run: Run, then: Callable[[Any], T]) -> T:
@@ -305,7 +307,7 @@ async def _executed(call: Call, run: Run, then: Callable[[Any], T]) -> T:
     token = _computing.set(_computing.get() | {call.keyed.digest})
     try:
         with recording(run.recorder):
-            result = await _result(call, run.arguments)
+            result = await _result(call, run.arguments, run.bracket)
     except BaseException as error:
         _raised(call, run, call.stopped or error)
         raise

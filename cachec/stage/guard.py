@@ -14,7 +14,7 @@ from cachec.key.canonical import MAX_DEPTH
 from cachec.key.words import item_path
 from cachec.programs.program import Program
 from cachec.weights import WeightSet
-from cachec.weights.manifest import Manifest
+from cachec.weights.manifest import Folded, Manifest
 
 Replace = Callable[[Any, str], Any]
 
@@ -31,19 +31,26 @@ def replace_weights(value: Any, path: str, replace: Replace) -> Any:
     return _replaced(value, path, replace, (), (WeightSet,))
 
 
-def renamed(value: Any, callers: Mapping[str, str]) -> Any:
-    """``value`` with every program, and every file with a manifest, in it saying these names of the caller's.
+def bare(value: Any) -> Any:
+    """``value`` with no manifest in it saying what is in no key, so that no stage may see it."""
+    return _relinked(value, lambda manifest: manifest.bare() if manifest.callers or manifest.folded else manifest)
 
-    A name that it says of its own is one of the stage's, which ``callers`` explains. None at all where it is empty.
-    """
 
-    def named(found: Any, _path: str) -> Any:
-        if isinstance(found, Program):
-            return found.linked_as(named(found.manifest, ""))
-        own = {name: callers.get(there, there) for name, there in found.callers.items()} if callers else {}
-        return found.called(own or callers)
+def returned(value: Any, callers: Mapping[str, str], folded: Folded) -> Any:
+    """``value`` with every manifest in it as ``Manifest.returned`` has it."""
+    return _relinked(value, lambda manifest: manifest.returned(callers, folded))
 
-    return _replaced(value, "", named, (), (Program, Manifest))
+
+def _relinked(value: Any, change: Callable[[Manifest], Manifest]) -> Any:
+    """``value`` with every program, and every file with a manifest, in it linked as ``change`` says."""
+
+    def relinked(found: Any, _path: str) -> Any:
+        if isinstance(found, Manifest):
+            return change(found)
+        manifest = change(found.manifest)
+        return found if manifest is found.manifest else found.linked_as(manifest)
+
+    return _replaced(value, "", relinked, (), (Program, Manifest))
 
 
 def _replaced(value: Any, path: str, replace: Replace, within: tuple[int, ...], kinds: tuple[type, ...]) -> Any:

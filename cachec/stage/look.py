@@ -12,6 +12,7 @@ from cachec.key.dependencies import Dependencies
 from cachec.key.request import Request
 from cachec.model import Digest, Entry, Fault, Part, Read, Reason, Trace, artifacts
 from cachec.programs.registry import Plugins
+from cachec.stage import folding
 from cachec.stage.observing import Observing
 from cachec.store.store import Store
 from cachec.weights import WeightSet
@@ -113,6 +114,7 @@ class Looker:
             request.found.weights.__getitem__,
             trace.manifest,
             names=request.found.callers,
+            folded=folding.folded(trace.reads, request.found.folded, folding.made_in_node(trace.value)),
         )
 
     def present(self, read: Read, weights: dict[str, WeightSet]) -> Digest | None:

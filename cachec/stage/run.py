@@ -16,7 +16,9 @@ from cachec.key.request import Request, Requests, StageLike
 from cachec.model import ArtifactRef, Fault, KeyDescription, Read, Reason, Trace
 from cachec.programs.registry import Plugins
 from cachec.recording import Recorder
-from cachec.stage.guard import callers_weights, renamed, replace_weights
+from cachec.stage import folding
+from cachec.stage.bracket import Bracket
+from cachec.stage.guard import bare, callers_weights, replace_weights, returned
 from cachec.stage.look import Looker
 from cachec.stage.observing import Observing
 from cachec.store.store import Store
@@ -51,8 +53,10 @@ class Tools:
 
 
 class Run:
-    """The run of one stage for one request. Use ``arguments`` inside ``recording.recording(run.recorder)``, then
-    ``finish`` or ``abandon``."""
+    """The run of one stage for one request.
+
+    Use ``arguments`` inside ``recording.recording(run.recorder)`` and ``bracket``, then ``finish`` or ``abandon``.
+    """
 
     def __init__(
         self,
@@ -79,13 +83,14 @@ class Run:
             name: value if name in ignored else replace_weights(value, name, self._guard)
             for name, value in arguments.items()
         }
-        if request.found.callers:  # in no key, so no stage may see them
-            self.arguments = {name: renamed(value, {}) for name, value in self.arguments.items()}
+        if request.found.manifests:
+            self.arguments = {name: bare(value) for name, value in self.arguments.items()}
         unguarded = request.found.weights.keys() ^ self._guarded.keys()
         if unguarded:
             raise _unguardable(min(unguarded))
         self._seen: frozenset[Read] = frozenset()
         self._stale = tools.requests.stale_memos(request)
+        self.bracket = Bracket([plugin.running(request.digest) for plugin in tools.requests.speaking(request)])
         self._started = time.perf_counter()
 
     def _guard(self, weights: WeightSet, path: str) -> WeightSet:
@@ -122,17 +127,24 @@ class Run:
             if node is not None and not finished.changed:
                 self._publish(finished, node)
             if not finished.stored:
-                finished.value = callers_weights(result, self._request.found.weights)
-                if self._request.found.callers:
-                    finished.value = renamed(finished.value, self._request.found.callers)
+                finished.value = self._returned(result, node)
                 self.recorder.keep_scratch()  # the result may be a file in there
         finally:
             self.abandon()
         return finished
 
+    def _returned(self, result: Any, node: codecs.Node | None) -> Any:
+        """A result that is not stored, as the caller gets it. node: what was to be stored, if it came to that."""
+        found = self._request.found
+        made = folding.made_in_value(result) if node is None else folding.made_in_node(node)
+        with recording.recording(self.recorder), self.bracket:
+            inside = folding.folded(self.recorder.reads(), found.folded, made)
+        value = callers_weights(result, found.weights)
+        return returned(value, found.callers, inside) if found.callers or inside else value
+
     def encode(self, result: Any) -> codecs.Node:
         """The result as stored nodes; its artifacts are in the store, no row points at them yet."""
-        with recording.recording(self.recorder):
+        with recording.recording(self.recorder), self.bracket:
             return codecs.encode(result, self._tools.store.objects, self._tools.plugins.for_type)
 
     def _encoded(self, finished: Finished) -> codecs.Node | None:

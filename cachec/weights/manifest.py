@@ -13,6 +13,19 @@ from cachec.model import ROW_MAJOR, WeightSpec
 #: How many differences one LinkError spells out.
 _SHOWN = 8
 
+#: Name of a weight -> the digests that its bytes may have. None at all: it was seen with different contents.
+Folded = Mapping[str, tuple[str, ...]]
+
+
+def agreed(*each: Folded) -> dict[str, tuple[str, ...]]:
+    """What holds where all of these do."""
+    both: dict[str, tuple[str, ...]] = {}
+    for folded in each:
+        for name, digests in folded.items():
+            known = both.get(name)
+            both[name] = digests if known is None else tuple(digest for digest in known if digest in digests)
+    return both
+
 
 def renaming_hint(wanted: Collection[str], there: Collection[str]) -> str:
     """How to rename weights, as the end of a message, where all ``wanted`` names are ``there`` but for one prefix.
@@ -40,15 +53,23 @@ class Manifest:
 
     Stored as JSON: a list of the specs sorted by name, so equal manifests have equal digests. callers: name in the
     artifact -> the caller's name, for the weights that a plugin renamed so that programs which differ in names alone
-    share an entry; in neither digest nor stored form, because it is another for each of them.
+    share an entry. folded: the caller's weights that were read on the way to the artifact, which may hold their bytes.
+    Neither is in digest or stored form: the same artifact may come of other names, and of other bytes.
     """
 
-    __slots__ = ("_encoded", "_load", "_weights", "callers", "digest")
+    __slots__ = ("_encoded", "_load", "_weights", "callers", "digest", "folded")
 
-    def __init__(self, digest: str, load: Callable[[], bytes], callers: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        digest: str,
+        load: Callable[[], bytes],
+        callers: Mapping[str, str] | None = None,
+        folded: Folded | None = None,
+    ) -> None:
         """A manifest whose encoded form ``load`` fetches (and has checked against ``digest``)."""
         self.digest = digest
         self.callers: Mapping[str, str] = {} if callers is None else dict(callers)
+        self.folded: Folded = {} if folded is None else dict(folded)
         self._load = load
         self._encoded: bytes | None = None
         self._weights: dict[str, WeightSpec] | None = None
@@ -61,7 +82,25 @@ class Manifest:
 
     def called(self, callers: Mapping[str, str]) -> Manifest:
         """The same manifest with these names of the caller's; those of other weights are passed over."""
-        return Manifest(self.digest, self.encoded, callers)
+        return Manifest(self.digest, self.encoded, callers, self.folded)
+
+    def folding(self, folded: Folded) -> Manifest:
+        """The same manifest of an artifact that these weights are in, too."""
+        return Manifest(self.digest, self.encoded, self.callers, agreed(self.folded, folded))
+
+    def bare(self) -> Manifest:
+        """The same manifest with nothing that is in no key."""
+        return Manifest(self.digest, self.encoded)
+
+    def returned(self, callers: Mapping[str, str], folded: Folded) -> Manifest:
+        """The same manifest of a stage's result, as the caller gets it.
+
+        callers: what the call says of the names of its arguments, which explains those that the result says of its own.
+        folded: the weights of the call that are in the result.
+        """
+        own = {name: callers.get(there, there) for name, there in self.callers.items()}
+        kept = [{callers.get(name, name): digests} for name, digests in self.folded.items()]
+        return Manifest(self.digest, self.encoded, own or callers, agreed(*kept, folded))
 
     def encoded(self) -> bytes:
         """The stored form."""
@@ -108,12 +147,13 @@ class Manifest:
         for names in tied.values():
             alias = names[0] if len(names) > 1 else None
             left |= {other: msgspec.structs.replace(left[other], alias=alias) for other in names}
-        return Manifest.of(left).called({other: there for other, there in self.callers.items() if other != name})
+        callers = {other: there for other, there in self.callers.items() if other != name}
+        return Manifest.of(left).called(callers).folding(self.folded)
 
     def merged(self, other: Manifest) -> Manifest:
         """Both together. Raises LinkError where they disagree on a name, or on what the caller calls it."""
         if other.digest == self.digest and other.callers == self.callers:
-            return self
+            return self.folding(other.folded)
         both = dict(self.weights)
         for name, spec in other.weights.items():
             if both.setdefault(name, spec) != spec:
@@ -123,7 +163,7 @@ class Manifest:
                     f"two programs mean different weights by {name!r}: {self.callers.get(name, name)!r} and "
                     f"{other.callers.get(name, name)!r}; give only one of them symbols='alpha'"
                 )
-        return Manifest.of(both).called({**self.callers, **other.callers})
+        return Manifest.of(both).called({**self.callers, **other.callers}).folding(agreed(self.folded, other.folded))
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Manifest) and other.digest == self.digest

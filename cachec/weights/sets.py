@@ -201,7 +201,8 @@ class WeightSet(Handles):
 
         A weight is good until the next one is asked for; arrays taken from it stay valid, but hold their memory. The
         next weight is read meanwhile; with ``read_ahead=0`` it is not. Inside a stage each weight that is handed over
-        counts as read. Raises as ``Weight.read`` does, when the weight's turn comes.
+        counts as read, and they come by name: the order of a file is in no key. Raises as ``Weight.read`` does, when
+        the weight's turn comes.
         """
         from cachec.weights.moving.streaming import stream
 

@@ -98,6 +98,10 @@ class Source:
         """The bytes, writable; what is written is seen by nobody else."""
         return memoryview(bytearray(self.view(name, tensor)))
 
+    def tells_place(self, name: str) -> bool:
+        """Whether it may be seen where the bytes lie. Not by a stage: its key says what they are."""
+        return True
+
     def place(self, name: str, tensor: Tensor) -> Place | None:
         """The file that holds the bytes, or None where they are in memory."""
         return None

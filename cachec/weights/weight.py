@@ -82,17 +82,21 @@ class Weight:
     def place(self) -> Place | None:
         """Path, offset and size of the bytes in their file, for a runtime that maps it by itself; None for memory.
 
-        Counts as a read of all of the weight. Where ``offset`` is not aligned as the runtime needs, use ``raw``.
+        Counts as a read of all of the weight. Where ``offset`` is not aligned as the runtime needs, use ``raw``. None
+        inside a stage too: its key holds what the bytes are, and never where they lie.
         """
-        tensor = self.tensor
-        self._source.expose(self._there, tensor, None)
-        return self._source.place(self._there, tensor)
+        return self._source.place(self._there, self.tensor) if self._placed() else None
 
     def extent(self) -> Extent | None:
-        """The bytes as a range of an open file, None where there is only ``raw``. Counts as a read of all of them."""
-        tensor = self.tensor
-        self._source.expose(self._there, tensor, None)
-        return self._source.extent(self._there, tensor)
+        """The bytes as a range of an open file; None where there is only ``raw``, as inside a stage.
+
+        Counts as a read of all of them.
+        """
+        return self._source.extent(self._there, self.tensor) if self._placed() else None
+
+    def _placed(self) -> bool:
+        self._source.expose(self._there, self.tensor, None)
+        return self._source.tells_place(self._there)
 
     def torch(self) -> Any:
         """A ``torch.Tensor`` over private copy-on-write pages, for torch ignores read-only. Imports torch."""

@@ -38,6 +38,10 @@ class RelayedSource(Source):
         source, there = self.within(name)
         return source.private(there, tensor)
 
+    def tells_place(self, name: str) -> bool:
+        source, there = self.within(name)
+        return source.tells_place(there)
+
     def place(self, name: str, tensor: Tensor) -> Place | None:
         source, there = self.within(name)
         return source.place(there, tensor)
@@ -95,6 +99,9 @@ class GuardSource(RelayedSource):
         digest = self._outer.digest(self._translate(name), tensor, self._digests)
         self.recorder.weight(self.where, name, digest)
         return digest
+
+    def tells_place(self, name: str) -> bool:
+        return False
 
     def origin(self, name: str) -> Origin | None:
         return self.where, name

@@ -157,14 +157,14 @@ IRRELEVANT = frozenset(
     }
 )
 
-#: State that only context managers set: attribute of ``jax._src.config`` -> its value outside of every one.
+#: State that only context managers set: attribute of ``jax._src.config`` -> its value outside of every one. Left out is
+#: ``jax_jit_cpp_cache_obj``, which says where compiled functions are kept (``cachec_jax.running``).
 _CONTEXTS: Mapping[str, object] = {
     "mesh_context_manager": (),
     "abstract_mesh_context_manager": None,
     "compute_on_context_manager": None,
     "xla_metadata_context_manager": None,
     "pallas_tpu_interpret_mode_context_manager": None,
-    "jax_jit_cpp_cache_obj": None,
 }
 
 #: Variables that XLA reads by itself; no option of JAX shows them.

@@ -81,7 +81,7 @@ def strip(lowered: Any, weights: WeightSet, *, symbols: str | None = None) -> Pr
 def fold(program: Program, weight: Weight) -> Program:
     """The program with one weight as a constant by value, so that the compiler can compute with it.
 
-    The new program's manifest does not have the weight any more: link it with ``weights.select(exclude=[name])``.
+    The new program's manifest does not have the weight any more, and knows its bytes: ``cachec.link`` takes no others.
     Reads the weight's bytes. Raises PluginError where the program has no such parameter of that type.
     """
     name = weight.name
@@ -98,7 +98,8 @@ def fold(program: Program, weight: Weight) -> Program:
         raise PluginError(f"weight {name!r} has shape {list(data.shape)}, the program's parameter is a {kind}")
     # MLIR takes raw little-endian elements as one hexadecimal string (builtin dialect, DenseElementsAttr).
     constant = f'dense<"0x{data.tobytes().hex().upper()}"> : {kind}' if data.size else f"dense<> : {kind}"
-    return Program(text[:begin] + constant + text[end:], format=FORMAT, manifest=program.manifest.without(name))
+    manifest = program.manifest.without(name).folding({name: (weight.digest(),)})
+    return Program(text[:begin] + constant + text[end:], format=FORMAT, manifest=manifest)
 
 
 def _abstract(specs: Mapping[str, WeightSpec]) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,12 @@ class JaxPlugin(MlirFormats):
     def ambient(self) -> Mapping[str, str]:
         """Every setting of JAX and XLA that is not at its default; the same before and after ``import jax``."""
         return settings()
+
+    def running(self, key: str) -> AbstractContextManager[Any]:
+        """A context of JAX's for this run alone: nothing that was traced before is used. Needs JAX 0.10."""
+        from cachec_jax.running import running
+
+        return running()
 
     def fingerprint(self, value: Any) -> Fingerprint:
         """Content, dtype, shape, weak type and placement. A ``Lowered`` by its text and its signature."""

@@ -122,7 +122,9 @@ def _stated(manifest: Manifest, name: str, spec: WeightSpec | None, nbytes: int,
 def _bound(found: Weight | Resource, alignment: int) -> Bound:
     if isinstance(found, Resource):
         return Bound(found.alignment, found.blob, None)
-    place = found.extent()
+    source, there = found.within()
+    source.expose(there, found.tensor, None)
+    place = source.extent(there, found.tensor)  # also in a stage: only the bytes get out
     return Bound(alignment, Blob(found.raw() if place is None else place), found.spec)
 
 

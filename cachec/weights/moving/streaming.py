@@ -57,14 +57,15 @@ def _is_buffered(weight: Weight) -> bool:
 
 
 def _in_file_order(weights: Handles) -> list[Weight]:
-    """The handles by source, file and offset: the order with the fewest seeks."""
+    """The handles by source, file and offset: the order with the fewest seeks. By name in a stage."""
     numbers: dict[int, int] = {}
 
     def place(weight: Weight) -> tuple[int, int, int]:
         source, there = weight.within()
         while isinstance(source, ComposedSource):
             source, there = source.weights[there].within()
-        return numbers.setdefault(id(source), len(numbers)), weight.tensor.file, weight.tensor.offset
+        number, tensor = numbers.setdefault(id(source), len(numbers)), weight.tensor
+        return (number, tensor.file, tensor.offset) if source.tells_place(there) else (number, 0, 0)
 
     return sorted(weights.values(), key=place)
 

@@ -1,0 +1,64 @@
+"""Which weights are in a result by value: all that were read on the way to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+from cachec.model import Digest, Node, OwnedWeight, Read, Record, Sequence, Weights
+from cachec.stage.guard import replace_weights
+from cachec.weights import WeightSet
+from cachec.weights.manifest import Folded, agreed
+
+#: The digests of the weights of these names that a stage made, and returned beside what it compiled.
+Made = Callable[[Mapping[str, object]], Iterable[tuple[str, Digest]]]
+
+
+def folded(reads: Iterable[Read], given: Folded, made: Made) -> Folded:
+    """What was folded into the result of a run, by the caller's names.
+
+    reads: of the run. given: what was folded into the programs and files that it was given. A weight that the stage
+    made anew fits as well as the one that it was made from: the stage knows which of the two its program takes.
+    """
+    found = agreed(given, *({read.name: (read.digest,)} for read in reads if read.kind == "weight"))
+    if found:
+        for name, digest in made(found):
+            if found[name] and digest not in found[name]:
+                found[name] = (*found[name], digest)
+    return found
+
+
+def made_in_node(node: Node) -> Made:
+    """Those of a stored result."""
+
+    def made(names: Mapping[str, object]) -> Iterator[tuple[str, Digest]]:
+        return ((name, each.artifact.digest) for name, each in _owned(node) if name in names)
+
+    return made
+
+
+def _owned(node: Node) -> Iterator[tuple[str, OwnedWeight]]:
+    if isinstance(node, Sequence | Record):
+        for item in node.items:
+            yield from _owned(item)
+    elif isinstance(node, Weights):
+        for name, weight in zip(node.names, node.items, strict=False):
+            if isinstance(weight, OwnedWeight):
+                yield name, weight
+
+
+def made_in_value(value: Any) -> Made:
+    """Those of a result that is not stored. Its weights are made for it; the stage's handles are still open."""
+
+    def made(names: Mapping[str, object]) -> Iterable[tuple[str, Digest]]:
+        digests: list[tuple[str, Digest]] = []
+
+        def look(weights: WeightSet, _path: str) -> WeightSet:
+            own = (name for name in names if name in weights and weights.origin(name) is None)
+            digests.extend((name, weights[name].digest()) for name in own)
+            return weights
+
+        replace_weights(value, "result", look)
+        return digests
+
+    return made
