@@ -36,10 +36,13 @@ class CodeObserver:
         self._tool: int | None = None
         self._profiled: dict[int, Any] = {}
         self._for_threads: Any = None
+        #: By ``id``, code that the runs of now have been told of, or that is none of a project's.
+        self._told: dict[int, CodeType] = {}
 
     def arm(self, is_project: Callable[[str], bool], on: bool) -> None:
         """A run begins (``on``), or the last one has ended."""
         self._is_project = is_project
+        self._told = {}
         if _MONITORING is not None and self._claim():
             self._monitor(on)
         elif on:
@@ -93,24 +96,32 @@ class CodeObserver:
         earlier = sys.getprofile()
         if earlier == self._called or not (earlier is None or callable(earlier)):
             return  # cProfile's can't be called, and this run is not to be left out of its figures
-        self._profiled[threading.get_ident()] = earlier
+        if earlier is not None:
+            self._profiled[threading.get_ident()] = earlier
         if threading.getprofile() != self._called:
             self._for_threads = threading.getprofile()
             threading.setprofile(self._called)
         sys.setprofile(self._called)
 
     def _called(self, frame: FrameType, event: str, argument: Any) -> None:
-        runs = self._runs.here()
-        earlier = self._profiled.get(threading.get_ident())
-        if not runs:
+        # Four events a call come here: the first lines are what recording costs.
+        if event == "call" and id(frame.f_code) not in self._told:
+            self._first_call(frame)
+        if self._profiled:
+            earlier = self._profiled.get(threading.get_ident())
+            if earlier is not None:
+                earlier(frame, event, argument)
+
+    def _first_call(self, frame: FrameType) -> None:
+        code = frame.f_code
+        if not self._runs.here():
             self._unprofile()
-        elif event == "call":
-            if self._project(frame.f_code):
-                self._note(frame.f_code, frame)
-            else:
-                self._looked(frame.f_code, frame)
-        if earlier is not None:
-            earlier(frame, event, argument)
+        elif self._project(code):
+            self._note(code, frame)
+            if not self._runs.several:
+                self._told[id(code)] = code
+        elif not self._looked(code, frame):
+            self._told[id(code)] = code
 
     def _unprofile(self) -> None:
         """Give this thread and new ones their own profile functions back."""
