@@ -126,7 +126,7 @@ def _log(value: object, _folder: str) -> str:
 def _record(value: object, _folder: str) -> str:
     if isinstance(value, str) and value in RECORDING:
         return value
-    raise _BadValueError("one of " + ", ".join(RECORDING) + _suggestion(value, RECORDING))
+    raise _BadValueError("one of " + ", ".join(RECORDING) + suggestion(value, RECORDING))
 
 
 def _seconds(value: object, _folder: str) -> float:
