@@ -145,6 +145,8 @@ class Cache:
             ):
                 if isinstance(value, str):
                     raise UsageError(f"{option}={value!r} is a str; give a list: {option}=[{value!r}]")
+            if name is not None and not (name.isprintable() and 0 < len(name) <= 255 and name == name.strip()):
+                raise UsageError(f"name={name[:80]!r} is not accepted; give 1 to 255 printable characters")
             options = StageOptions(
                 name=name or f"{wrapped.__module__}.{wrapped.__qualname__}",
                 version=version,

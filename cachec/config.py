@@ -1,8 +1,13 @@
-"""Settings: defaults < file < environment < argument, and where each value came from.
+"""Settings: defaults < the user's file < the project's file < environment < argument, and where each came from.
 
-The file is the nearest ``cachec.toml``, or ``pyproject.toml`` with a table ``[tool.cachec]``, upwards from the current
-folder; in one folder ``cachec.toml`` wins. Files are not merged. ``CACHEC_<KEY>`` is the upper-cased key, one to one;
-an empty variable counts as not set. Relative paths of a file start at its folder, others at the current folder.
+The project's file is the nearest ``cachec.toml``, or ``pyproject.toml`` with a table ``[tool.cachec]``, upwards from
+the current folder; in one folder ``cachec.toml`` wins. The user's is ``$XDG_CONFIG_HOME/cachec/cachec.toml``, for
+settings alone. ``CACHEC_<KEY>`` is the upper-cased key, one to one; an empty variable counts as not set. Relative paths
+of a file start at its folder, others at the current folder.
+
+The project's file is *found*, so somebody else may have put it there: one that another user can write is refused,
+unless it lies below a folder of ``trusted``; and it leads to no file outside of its project (``CONFINED``), nor decides
+whom to trust (``PERSONAL``).
 """
 
 from __future__ import annotations
@@ -12,10 +17,11 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
+from cachec.base import foreign
 from cachec.errors import ConfigError
 from cachec.model import Mode
 
@@ -28,8 +34,21 @@ LOG_LEVELS = ("miss", "all", "off")
 #: Whether runs record what they look at.
 RECORDING = ("auto", "off")
 
+#: Whether other users may own or write the store.
+SHARED = ("no", "trusted")
+
 #: Names of configuration files, the first wins in one folder, each with the table that holds the settings.
 FILES: Mapping[str, tuple[str, ...]] = {"cachec.toml": (), "pyproject.toml": ("tool", "cachec")}
+
+#: Places that are written, which a project's file may have in the project alone.
+CONFINED = frozenset({"dir", "stats_file", "repro_dir"})
+
+#: What only the user can decide: not set by a project's file.
+PERSONAL = frozenset({"shared", "trusted"})
+
+#: Bytes of a configuration file, at most.
+MAX_FILE = 1 << 24
+
 _UNITS = {"": 1, "B": 1}
 _UNITS |= {f"{prefix}iB": 1024**power for power, prefix in enumerate("KMGT", 1)}
 _UNITS |= {f"{prefix}B": 1000**power for power, prefix in enumerate("kMGT", 1)} | {"KB": 1000}
@@ -46,8 +65,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     ``all`` or ``off``: what is printed. lock_timeout: seconds to wait for another process that runs the same stage on
     the same key. stats_file: gets a copy of every log record. repro_dir: where a stage that fails leaves a reproducer;
     None for nowhere. fsync: whether files are forced to disk before the row that names them. record: ``auto`` or
-    ``off``: whether a run records the code, files and variables that it looks at. origins: key ->
-    ``default``, ``file: <path>:<line>``, ``environment: CACHEC_<KEY>`` or ``argument``.
+    ``off``: whether a run records the code, files and variables that it looks at. shared: ``no``, or ``trusted`` for a
+    store that other users own or can write. trusted: folders below which a configuration file counts whoever can write
+    it. origins: key -> ``default``, ``file: <path>:<line>``, ``environment: CACHEC_<KEY>`` or ``argument``.
     """
 
     dir: Path
@@ -61,6 +81,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     repro_dir: Path | None
     fsync: bool
     record: str
+    shared: str
+    trusted: tuple[Path, ...]
     origins: Mapping[str, str]
 
 
@@ -153,6 +175,19 @@ def _flag(value: object, _folder: str) -> bool:
     raise _BadValueError("true or false")
 
 
+def _shared(value: object, _folder: str) -> str:
+    if isinstance(value, str) and value in SHARED:
+        return value
+    raise _BadValueError("one of " + ", ".join(SHARED))
+
+
+def _paths(value: object, folder: str) -> tuple[Path, ...]:
+    listed = [item for item in value.split(os.pathsep) if item] if isinstance(value, str) else value
+    if not isinstance(listed, list | tuple):
+        raise _BadValueError(f"a list of paths, or paths with {os.pathsep!r} between")
+    return tuple(_path(item, folder) for item in listed)
+
+
 #: Every key, in the order that they are shown in, with the function that validates it.
 _PARSERS: Mapping[str, Callable[[object, str], Any]] = {
     "dir": _path,
@@ -166,6 +201,8 @@ _PARSERS: Mapping[str, Callable[[object, str], Any]] = {
     "repro_dir": _path,
     "fsync": _flag,
     "record": _record,
+    "shared": _shared,
+    "trusted": _paths,
 }
 
 KEYS = tuple(_PARSERS)
@@ -186,6 +223,8 @@ _DEFAULTS: Mapping[str, object] = {
     "repro_dir": None,
     "fsync": False,
     "record": "auto",
+    "shared": "no",
+    "trusted": (),
 }
 
 
@@ -205,30 +244,73 @@ def load(
     for key in overrides:
         if key not in _PARSERS:
             raise ConfigError(_unknown(key, "argument"))
-    file = _nearest_file(folder)
+    sources = _Sources(overrides, environ, folder, _user_settings(environ))
+    file = _nearest_file(folder, sources.value("trusted", None)[0])
     values: dict[str, Any] = {}
-    origins: dict[str, str] = {}
-    for key, parse in _PARSERS.items():
+    origins: dict[str, str | _File] = {}
+    for key in _PARSERS:
+        values[key], origins[key] = sources.value(key, file)
+    return Settings(**values, origins=_Origins(origins))
+
+
+class _Sources(NamedTuple):
+    """Where values come from, beside the project's file. folder: where relative paths start that are in no file."""
+
+    overrides: Mapping[str, object]
+    environ: Mapping[str, str]
+    folder: str
+    user: _File | None
+
+    def value(self, key: str, file: _File | None) -> tuple[Any, str | _File]:
+        """The value of a key, and its origin. Raises ConfigError."""
         raw: object
-        start = folder
-        if overrides.get(key) is not None:
-            raw, origin = overrides[key], "argument"
-        elif environ.get(_VARIABLES[key]):
-            raw, origin = environ[_VARIABLES[key]], f"environment: {_VARIABLES[key]}"
-        elif file is not None and key in file.table:
-            raw, origin, start = file.table[key], _FROM_FILE, file.folder
+        start = self.folder
+        origin: str | _File
+        if file is not None and key in PERSONAL and key in file.table:
+            raise ConfigError(
+                f"{file.path}:{file.line(key)}: {key} is not for the file of a project, which others may have written; "
+                f"set {_VARIABLES[key]}, or {key} in {user_file(self.environ)}"
+            )
+        if self.overrides.get(key) is not None:
+            raw, origin = self.overrides[key], "argument"
+        elif self.environ.get(_VARIABLES[key]):
+            raw, origin = self.environ[_VARIABLES[key]], f"environment: {_VARIABLES[key]}"
         else:
-            values[key] = _default_dir(environ) if key == "dir" else _DEFAULTS[key]
-            origins[key] = "default"
-            continue
+            found = next((each for each in (file, self.user) if each is not None and key in each.table), None)
+            if found is None:
+                return (_default_dir(self.environ) if key == "dir" else _DEFAULTS[key]), "default"
+            raw, origin, start = found.table[key], found, found.folder
         try:
-            values[key] = parse(raw, start)
+            value = _PARSERS[key](raw, start)
         except _BadValueError as error:
             shown = raw.value if isinstance(raw, Mode) else raw
-            where = _Origins({key: origin}, file)[key]
+            where = _Origins({key: origin})[key]
             raise ConfigError(f"{where}: {key} = {shown!r} is not accepted; {key} is {error}") from None
-        origins[key] = origin
-    return Settings(**values, origins=_Origins(origins, file))
+        if file is not None and origin is file and key in CONFINED and not foreign.is_within(value, file.folder):
+            raise ConfigError(
+                f"{file.path}:{file.line(key)}: {key} = {raw!r} leads out of the project {file.folder}, which a file "
+                f"that is found there may not; set {_VARIABLES[key]}, or {key} in {user_file(self.environ)}"
+            )
+        return value, origin
+
+
+def user_file(environ: Mapping[str, str] | None = None) -> str:
+    """Where the user's own file is, if there is one. Looked for in no other place, so nobody else put it there."""
+    environ = os.environ if environ is None else environ
+    base = environ.get("XDG_CONFIG_HOME", "")  # XDG Base Directory Specification, as for the store
+    if not os.path.isabs(base):
+        base = os.path.join(environ.get("HOME") or os.path.expanduser("~"), ".config")
+    return os.path.join(base, "cachec", "cachec.toml")
+
+
+def _user_settings(environ: Mapping[str, str]) -> _File | None:
+    path = user_file(environ)
+    if not os.path.isfile(path):
+        return None
+    found = _read_file(path, os.path.dirname(path), ())
+    for table in () if found is None else KNOWN_TABLES & found.table.keys():
+        raise ConfigError(f"{path}: [{table}] belongs into the file of a project; here are settings alone")
+    return found
 
 
 class SubTable(msgspec.Struct, frozen=True):
@@ -254,13 +336,19 @@ def sub_table(name: str, *, cwd: str | os.PathLike[str] | None = None) -> SubTab
 
     Raises ConfigError as ``load`` does, and where it is no table.
     """
-    file = _nearest_file(_working_folder() if cwd is None else os.path.abspath(cwd))
+    file = _nearest_file(_working_folder() if cwd is None else os.path.abspath(cwd), trusted())
     if file is None or name not in file.table:
         return None
     data = file.table[name]
     if not isinstance(data, dict):
         raise ConfigError(f"{file.path}:{file.line(name)}: {name} is {data!r}; it has to be a table: [{name}]")
     return SubTable(file.path, file.folder, data, file.text, (*file.table_path, name))
+
+
+def trusted() -> tuple[Path, ...]:
+    """The setting of that name, as the environment or the user's file has it: no other file can."""
+    found, _ = _Sources({}, os.environ, _working_folder(), _user_settings(os.environ)).value("trusted", None)
+    return tuple(found)
 
 
 def unknown_variables(environ: Mapping[str, str] | None = None) -> tuple[str, ...]:
@@ -280,9 +368,6 @@ def _default_dir(environ: Mapping[str, str]) -> Path:
     return Path(base, "cachec")
 
 
-_FROM_FILE = "file"
-
-
 class _File(msgspec.Struct, frozen=True):
     """The settings of one file."""
 
@@ -300,15 +385,12 @@ class _File(msgspec.Struct, frozen=True):
 class _Origins(Mapping[str, str]):
     """Key -> origin. A line number costs several runs of the TOML parser, so it is found when it is looked at."""
 
-    def __init__(self, kinds: Mapping[str, str], file: _File | None) -> None:
+    def __init__(self, kinds: Mapping[str, str | _File]) -> None:
         self._kinds = kinds
-        self._file = file
 
     def __getitem__(self, key: str) -> str:
         kind = self._kinds[key]
-        if kind != _FROM_FILE or self._file is None:
-            return kind
-        return f"file: {self._file.path}:{self._file.line(key)}"
+        return kind if isinstance(kind, str) else f"file: {kind.path}:{kind.line(key)}"
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._kinds)
@@ -328,12 +410,13 @@ def _working_folder() -> str:
         return ""
 
 
-def _nearest_file(folder: str) -> _File | None:
+def _nearest_file(folder: str, trusted: Iterable[Path]) -> _File | None:
+    """The project's file. Raises ConfigError where it is malformed, or others can write it and it is not trusted."""
     while True:
         for name, table_path in FILES.items():
             path = os.path.join(folder, name)
             if os.path.isfile(path):
-                found = _read_file(path, folder, table_path)
+                found = _read_file(path, folder, table_path, trusted)
                 if found is not None:
                     return found
         parent = os.path.dirname(folder)
@@ -342,11 +425,28 @@ def _nearest_file(folder: str) -> _File | None:
         folder = parent
 
 
-def _read_file(path: str, folder: str, table_path: tuple[str, ...]) -> _File | None:
-    """The settings in a file, or None where it has no such table. Raises ConfigError where it is malformed."""
+def refuse_foreign(path: str, kind: str, trusted: Iterable[Path]) -> None:
+    """Raise ConfigError for a file that others than this user and root can write, unless a trusted folder has it."""
     try:
-        with open(path, "rb") as file:
-            data = file.read()
+        why = foreign.why_distrusted(path)
+    except OSError as error:
+        raise ConfigError(f"{kind} {path}: can't be read: {error.strerror}") from error
+    if why and not any(foreign.is_within(path, os.fspath(folder)) for folder in trusted):
+        raise ConfigError(
+            f"{kind} {path} is refused: {why}, so others decide what it says; make it yours (chown, chmod go-w), or "
+            f"trust its folder: CACHEC_TRUSTED={os.path.dirname(path)}"
+        )
+
+
+def _read_file(
+    path: str, folder: str, table_path: tuple[str, ...], trusted: Iterable[Path] | None = None
+) -> _File | None:
+    """The settings in a file, or None where it has no such table. Raises ConfigError where it is malformed.
+
+    trusted: as for ``refuse_foreign``; None for a file that was not found but named.
+    """
+    try:
+        data = foreign.read_regular(path, MAX_FILE)
     except OSError as error:
         raise ConfigError(f"{path}: can't be read: {error.strerror}") from error
     if table_path and b"cachec" not in data:
@@ -363,8 +463,12 @@ def _read_file(path: str, folder: str, table_path: tuple[str, ...]) -> _File | N
         at = re.search(r"at line (\d+)", str(error))
         line = int(at[1]) if at else text.count("\n") + 1
         raise ConfigError(f"{path}:{line}: not valid TOML: {error}") from error
+    except RecursionError as error:
+        raise ConfigError(f"{path}: tables nested too deep") from error
     if table is None:
         return None
+    if trusted is not None:
+        refuse_foreign(path, "configuration file", trusted)
     if not isinstance(table, dict):
         raise ConfigError(f"{path}: tool.cachec is {table!r}; it has to be a table: [tool.cachec]")
     found = _File(path, folder, text, table_path, table)

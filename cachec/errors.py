@@ -33,8 +33,34 @@ if TYPE_CHECKING:
     from cachec.model import Fault
 
 
+#: Characters of a message, and of one text in it that comes from a file or another library.
+_MAX_MESSAGE, MAX_FOREIGN = 8000, 160
+
+
+def printable(text: str) -> str:
+    """Text of which a terminal obeys nothing: what can't be printed is written as Python would, line ends too."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text)
+
+
+def shown(text: object, limit: int = MAX_FOREIGN) -> str:
+    """The words of a file or another library, for a message: printable, and cut to ``limit`` characters."""
+    words = printable(str(text)[: limit + 1])
+    return words if len(words) <= limit else words[: limit - 1] + "…"
+
+
 class CachecError(Exception):
-    """Base class: ``except CachecError`` catches everything that cachec raises by itself."""
+    """Base class: ``except CachecError`` catches everything that cachec raises by itself.
+
+    Its text may be made of names in files that somebody else wrote, so it is printable, line by line, and bounded.
+    """
+
+    def __str__(self) -> str:
+        text = Exception.__str__(self)  # not KeyError's, which is a repr
+        if len(text) <= _MAX_MESSAGE and text.isprintable():
+            return text
+        return "\n".join(map(printable, text[:_MAX_MESSAGE].split("\n"))) + ("…" if len(text) > _MAX_MESSAGE else "")
 
 
 class UsageError(CachecError):
@@ -79,9 +105,6 @@ class CheckpointError(WeightError):
 
 class UnknownWeight(WeightError, KeyError):
     """The weight set has no weight of that name."""
-
-    def __str__(self) -> str:
-        return str(self.args[0]) if self.args else ""
 
 
 class WeightReadError(WeightError):

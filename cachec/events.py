@@ -36,6 +36,8 @@ _UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 _DAY = 86400
 
+_ACTIVE = re.compile(rb"[$`\x7f]")
+
 _FILE_NAME = re.compile(r"(\d{4}-\d{2}-\d{2})\.jsonl")
 
 #: Misses and faults are logged at the level that is shown by default (``logging.WARNING``), hits at ``INFO``.
@@ -161,17 +163,17 @@ class EventLog:
 
     def _line(self, record: Outcome | FaultRecord) -> bytes:
         try:
-            line = self._encode(record) + b"\n"
+            line = inert(self._encode(record)) + b"\n"
         except UnicodeEncodeError:  # a path that is not UTF-8
             clean = {field: _printable(text) for field, text in _texts(record).items()}
             record = msgspec.structs.replace(record, **clean)
-            line = self._encode(record) + b"\n"
+            line = inert(self._encode(record)) + b"\n"
         while len(line) > MAX_LINE:
             texts = _texts(record)
             longest = max(texts, key=lambda field: len(texts[field]))
             half = texts[longest][: len(texts[longest]) // 2]
             record = msgspec.structs.replace(record, **{longest: half + "…"})
-            line = self._encode(record) + b"\n"
+            line = inert(self._encode(record)) + b"\n"
         return line
 
     def _tell(self, line: str, level: int) -> None:
@@ -185,6 +187,24 @@ class EventLog:
         with contextlib.suppress(OSError, ValueError, AttributeError):  # stderr is closed, or there is none
             sys.stderr.write(shown + "\n")
             sys.stderr.flush()
+
+
+def inert(line: bytes) -> bytes:
+    """A line of JSON of which no shell expands and no terminal obeys anything, should it be given to one.
+
+    Its strings hold all that could be: ``$`` and the backtick, which expand in double quotes too, and what JSON itself
+    leaves as it is of control characters (DEL, C1) and marks that turn the direction of text.
+    """
+    if _ACTIVE.search(line):
+        line = line.replace(b"$", b"\\u0024").replace(b"`", b"\\u0060").replace(b"\x7f", b"\\u007f")
+    if line.isascii():
+        return line
+    return "".join(c if c.isprintable() else _escaped(c) for c in line.decode()).encode()
+
+
+def _escaped(character: str) -> str:
+    units = character.encode("utf-16-be")
+    return "".join(f"\\u{units[at : at + 2].hex()}" for at in range(0, len(units), 2))
 
 
 def _texts(record: Outcome | FaultRecord) -> dict[str, str]:

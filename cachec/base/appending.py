@@ -1,11 +1,12 @@
 """A file that takes whole records at its end, by one ``write`` each. Imports nothing: the launcher uses it."""
 
+import errno
 import os
 import stat
 
 
 class Appender:
-    """A file that takes whole records at its end. Closed when nobody uses it any more.
+    """A regular file that takes whole records at its end. Closed when nobody uses it any more.
 
     A thread that replaces the appender of a log (a new day) must not close a descriptor that another one is about to
     write to, so closing is left to the reference count: no lock, which a fork could leave held.
@@ -14,10 +15,14 @@ class Appender:
     def __init__(self, path: str) -> None:
         self.fd = -1  # for __del__, where open fails
         self.path = path
-        self.fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        # A link at the end would let whoever made it choose the file; to open a FIFO would wait for its reader.
+        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+        self.fd = os.open(path, flags, 0o600)
         found = os.fstat(self.fd)
+        if not stat.S_ISREG(found.st_mode):
+            raise OSError(errno.EINVAL, "not a regular file", path)
         self._place = (found.st_dev, found.st_ino)
-        if stat.S_ISREG(found.st_mode) and found.st_size and os.pread(self.fd, 1, found.st_size - 1) != b"\n":
+        if found.st_size and os.pread(self.fd, 1, found.st_size - 1) != b"\n":
             os.write(self.fd, b"\n")  # a torn last line (power cut, full disk) must not swallow the next record
 
     def append(self, line: bytes) -> bool:

@@ -24,6 +24,7 @@ from typing import Any, Literal
 import msgspec
 
 from cachec import config
+from cachec.base import foreign
 from cachec.base.hashing import Hasher
 from cachec.errors import ConfigError
 
@@ -60,6 +61,8 @@ Takes = Literal["next", "joined", "equals"]
 
 #: How a weight file is keyed; ``name``: it is withheld from the command, which is told its name at most.
 WeightKey = Literal["content", "opened", "name"]
+
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+-]{0,63}")
 
 SHIPPED = Path(__file__).parent.parent / "adapters"
 
@@ -204,7 +207,7 @@ def read(path: str | os.PathLike[str]) -> Adapter:
 
     where = os.fspath(path)
     try:
-        text = Path(path).read_text("utf-8")
+        text = foreign.read_regular(path, config.MAX_FILE).decode()
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"adapter {where}: can't be read: {error}") from error
     try:
@@ -227,6 +230,7 @@ def _configured() -> Iterator[Adapter]:
             raise ConfigError(f"{table.where(name)}: adapters.{name} is {data!r}; it has to be a table, or files=[...]")
         yield _adapter({"name": name, **data}, table.path, table.text)
     for path in _files(table):
+        config.refuse_foreign(os.fspath(path), "adapter", config.trusted())
         yield read(path)
 
 
@@ -247,6 +251,11 @@ def _adapter(table: dict[str, Any], where: str, text: str) -> Adapter:
         found = msgspec.convert({**table, "flags": [] if isinstance(flags, list) else flags}, Adapter)
     except msgspec.ValidationError as error:
         raise _malformed(where, text, str(error), _line_of(text, str(error))) from None
+    if _NAME.fullmatch(found.name) is None:
+        raise ConfigError(
+            f"{where}:{_line(text, 'name')}: name = {found.name!r} is not accepted; it stands in the log, and "
+            "has up to 64 letters, digits and any of '._+-'"
+        )
     if not found.match:
         raise ConfigError(f"{where}:{_line(text, 'match')}: match is empty; name the executables, as in ['mycc*']")
     for pattern in found.match:

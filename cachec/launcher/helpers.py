@@ -7,10 +7,14 @@ compiler in them, so they cost little more than the start of Python: no key and 
 import os
 import time
 
+from cachec.base import foreign
 from cachec.base.appending import Appender
 
 #: By the base name of the command.
 NAMES = frozenset({"cmake", "cmake3", "ctest", "cpack", "ccmake"})
+
+#: As ``config.MAX_FILE``.
+_MAX_FILE = 1 << 24
 
 DETAIL = "a command of the build system itself"
 
@@ -77,22 +81,28 @@ def run_helper(args: list[str]) -> None:
 
 
 def _settings(folder: str) -> dict[str, str]:
-    """``dir``, ``stats_file`` and ``log`` as config.py finds them; empty for none. Raises ValueError for no text."""
+    """``dir``, ``stats_file`` and ``log`` as config.py finds them; empty for none.
+
+    Raises ValueError where the whole road has to say what is wrong, and OSError.
+    """
     environ = os.environ
     names = ("dir", "stats_file", "log")
     found = {name: environ.get("CACHEC_" + name.upper(), "") for name in names}
     starts = dict.fromkeys(names, folder)
     if not all(found.values()):
-        table, place = _table(folder)
-        for name in names:
-            value = table.get(name, "")
-            if not isinstance(value, str):
-                raise ValueError(name)  # noqa: TRY004 - one kind for all that the whole road has to tell
-            if value and not found[name]:
+        for table, place, is_confined in ((*_table(folder), True), (*_user_table(), False)):
+            for name in names:
+                value = table.get(name, "")
+                if not isinstance(value, str):
+                    raise ValueError(name)  # noqa: TRY004 - one kind for all that the whole road has to tell
+                if not value or found[name]:
+                    continue
                 found[name], starts[name] = value, place
+                if is_confined and name != "log" and not foreign.is_within(_placed(value, place), place):
+                    raise ValueError(name)
     for name in ("dir", "stats_file"):
         if found[name]:
-            found[name] = os.path.normpath(os.path.join(starts[name], os.path.expanduser(found[name])))
+            found[name] = _placed(found[name], starts[name])
     found["dir"] = found["dir"] or default_folder(environ)
     return found
 
@@ -105,15 +115,21 @@ def default_folder(environ: "os._Environ[str] | dict[str, str]") -> str:
     return os.path.join(base, "cachec")
 
 
+def _placed(value: str, folder: str) -> str:
+    return os.path.normpath(os.path.join(folder, os.path.expanduser(value)))
+
+
 def _table(folder: str) -> tuple[dict[str, object], str]:
-    """The nearest configuration upwards, and its folder. Raises ValueError where it is malformed."""
+    """The nearest configuration upwards, and its folder; empty where there is none.
+
+    Raises ValueError where it is malformed, or others can write it.
+    """
     while True:
         for name, tables in (("cachec.toml", ()), ("pyproject.toml", ("tool", "cachec"))):
-            try:
-                with open(os.path.join(folder, name), "rb", 0) as file:
-                    data = file.readall()
-            except (FileNotFoundError, IsADirectoryError):
+            path = os.path.join(folder, name)
+            if not os.path.isfile(path):
                 continue
+            data = foreign.read_regular(path, _MAX_FILE)
             if tables and b"cachec" not in data:
                 continue
             import tomllib
@@ -122,7 +138,22 @@ def _table(folder: str) -> tuple[dict[str, object], str]:
             for each in tables:
                 table = table.get(each, {})
             if table or not tables:
+                if foreign.why_distrusted(path):
+                    raise ValueError(path)
                 return table, folder
         if folder == os.path.dirname(folder):
-            return {}, folder
+            return {}, ""
         folder = os.path.dirname(folder)
+
+
+def _user_table() -> tuple[dict[str, object], str]:
+    """The user's own settings, and their folder, as ``config.user_file`` finds them."""
+    base = os.environ.get("XDG_CONFIG_HOME", "")
+    if not base.startswith("/"):
+        base = os.path.join(os.environ.get("HOME") or os.path.expanduser("~"), ".config")
+    path = f"{base}/cachec/cachec.toml"
+    if not os.path.isfile(path):
+        return {}, ""
+    import tomllib
+
+    return tomllib.loads(foreign.read_regular(path, _MAX_FILE).decode()), os.path.dirname(path)

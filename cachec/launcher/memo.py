@@ -14,10 +14,12 @@ from typing import Any
 import msgspec
 from blake3 import blake3
 
+from cachec import config
 from cachec.base import __version__, fsio
 from cachec.base.hashing import is_foreign
 from cachec.commands.watched import WATCHED_FILESYSTEMS
 from cachec.errors import StoreFault, UsageError
+from cachec.events import inert
 from cachec.key.tools.environment import LOCALE
 from cachec.key.tools.executables import Executable, Finder, interpreter_name, which
 from cachec.launcher import adapters, direct
@@ -36,7 +38,7 @@ from cachec.store.store import Store
 _MODES = frozenset({Mode.ON, Mode.REQUIRE})
 
 #: Variables that choose settings, folders or programs, beside the keyed ones and CACHEC_*.
-_VARIABLES = ("PATH", "PWD", "HOME", "XDG_CACHE_HOME", "PYTHONPATH", "LD_LIBRARY_PATH")
+_VARIABLES = ("PATH", "PWD", "HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "PYTHONPATH", "LD_LIBRARY_PATH")
 
 #: Bytes of streams in a memo; what writes more is answered by the other road.
 _MAX_BLOBS = 1 << 20
@@ -128,7 +130,7 @@ class Draft:
         blobs = self._results(answer.value)
         outcome = Outcome(reason=Reason.HIT, stage=self._command.stage, key=key, saved=trace.seconds)
         copy = self._opened.settings.stats_file
-        self._put(msgspec.json.encode(outcome)[:-1], b"" if copy is None else os.fsencode(copy))
+        self._put(inert(msgspec.json.encode(outcome))[:-1], b"" if copy is None else os.fsencode(copy))
         fields = b"\0".join(self._out)
         rest = b"".join((len(fields).to_bytes(8, "little"), fields, *blobs))
         return b"".join((direct.MAGIC, blake3(rest).digest(), rest))
@@ -175,6 +177,7 @@ class Draft:
             if parent == folder:
                 break
             folder = parent
+        self._file_or_absent(config.user_file(self._opened.variables))
         adapter = self._command.adapter
         for path in (*adapters.sources(), *(() if adapter is None else (adapter.origin,))):
             self._file_or_absent(path)

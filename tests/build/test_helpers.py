@@ -86,7 +86,7 @@ def test_signals_are_as_the_command_expects(build: Build, fake: Path) -> None:
     [
         ("", "cachec.toml", {}),
         ('dir = "below"\nstats_file = "s.jsonl"\nlog = "off"\n', "cachec.toml", {}),
-        ('[tool.cachec]\ndir = "~/there"\n', "pyproject.toml", {}),
+        ('[tool.cachec]\ndir = "./there"\n', "pyproject.toml", {}),
         ('[tool.other]\ndir = "cachec"\n', "pyproject.toml", {}),
         ('dir = "below"\n', "cachec.toml", {"CACHEC_DIR": "../x", "CACHEC_LOG": "all", "CACHEC_STATS_FILE": "~/s"}),
         ("", "cachec.toml", {"XDG_CACHE_HOME": "/xdg"}),

@@ -72,7 +72,8 @@ def _header(file: File, name: str, text: bytes, major: int) -> tuple[str, bool, 
     import ast
 
     try:
-        header = ast.literal_eval(text.decode("utf8" if major == 3 else "latin1").strip())
+        # As numpy does, nothing stripped: what counts as white space there differs from Python's syntax.
+        header = ast.literal_eval(text.decode("utf8" if major == 3 else "latin1"))
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError) as error:
         raise file.bad(name, "a header that is a Python literal", repr(text[:80])) from error
     if not isinstance(header, dict) or set(header) != _KEYS:

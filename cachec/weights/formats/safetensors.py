@@ -276,9 +276,9 @@ def _entry(path: str, name: str, entry: object) -> tuple[str, tuple[int, ...], i
     code, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
     known = SAFETENSORS.get(code) if type(code) is str else None
     if known is None:
-        if code in PACKED:
+        if type(code) is str and code in PACKED:
             raise _bad(path, name, "a dtype of whole bytes", f"{code}, which packs elements below one byte")
-        raise _bad(path, name, f"a dtype of {', '.join(SAFETENSORS)}", repr(code))
+        raise _bad(path, name, f"a dtype of {', '.join(SAFETENSORS)}", repr(code)[:80])
     dtype, size = known
     if type(shape) is not list or len(shape) > MAX_DIMENSIONS:
         raise _bad(path, name, f"a shape of at most {MAX_DIMENSIONS} dimensions", repr(shape)[:80])

@@ -13,10 +13,11 @@ from __future__ import annotations
 
 import bisect
 import os
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from cachec.errors import CheckpointError
+from cachec.errors import CheckpointError, shown
 from cachec.weights.dtypes import SIZES
 from cachec.weights.formats.base import Contents, File, Opener, size_in_bytes
 from cachec.weights.formats.zipped import Member, members, stated_checksums
@@ -25,6 +26,7 @@ from cachec.weights.tensor import Tensor
 _MAX_PICKLE = 1 << 27
 _MAX_NODES = 1_000_000
 _MAX_DEPTH = 64
+_ADVICE = re.compile("weights_only|safe_globals|trust|documentation", re.IGNORECASE)
 _AGAIN = "save it again with torch.save"
 
 
@@ -66,8 +68,16 @@ def _load(file: File) -> Any:
         return torch.load(f"/proc/self/fd/{file.fd}", map_location="cpu", mmap=True, weights_only=True)
     except Exception as error:  # whatever the unpickler of a hostile file raises is the file's fault
         raise CheckpointError(
-            f"{file.path}: torch.load(mmap=True, weights_only=True) refused it: {str(error)[:400]}"
+            f"{file.path}: torch.load(mmap=True, weights_only=True) refused it: {_words(error)}; what is read are "
+            f"tensors in dicts and lists, and nothing that runs code"
         ) from error
+
+
+def _words(error: Exception) -> str:
+    """What torch has against a file. Not its advice, which is to load the file without protection."""
+    lines = [line.partition("WeightsUnpickler error: ")[2] or line for line in str(error).splitlines()]
+    own = [line.partition(". Please ")[0] for line in lines if line.strip() and not _ADVICE.search(line)]
+    return shown(own[0].strip() if own else type(error).__name__)
 
 
 class _Map(NamedTuple):

@@ -1,0 +1,97 @@
+"""Files that somebody else may have put in place: whose they are, and reading them without waiting or without end.
+
+Imports only what Python has loaded at its start: the launcher's hit path uses it.
+"""
+
+import errno
+import os
+import stat
+
+
+def read_regular(path: str | bytes | os.PathLike[str], limit: int, *, own: bool = False) -> bytes:
+    """All of a regular file of at most ``limit`` bytes, opened without blocking (a FIFO would wait for its writer).
+
+    own: only one that nobody but this user and root can have written. Raises OSError: EINVAL for what is no regular
+    file, EFBIG for a larger one, EPERM for one of others.
+    """
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except BlockingIOError:  # another process holds a write lease, and gives it up while we wait (fcntl(2))
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        found = os.fstat(fd)
+        if not stat.S_ISREG(found.st_mode):
+            raise OSError(errno.EINVAL, "not a regular file", path)
+        if found.st_size > limit:
+            raise OSError(errno.EFBIG, f"{found.st_size} bytes, where {limit} are the most", path)
+        if own and why_foreign(found):
+            raise OSError(errno.EPERM, why_foreign(found), path)
+        pieces = []
+        left = limit + 1  # one more than may be there: it may grow while it is read
+        while left and (piece := os.read(fd, min(left, 1 << 20))):
+            pieces.append(piece)
+            left -= len(piece)
+        if not left:
+            raise OSError(errno.EFBIG, f"more than {limit} bytes", path)
+        return b"".join(pieces)
+    finally:
+        os.close(fd)
+
+
+def why_foreign(found: os.stat_result) -> str:
+    """Why what ``stat`` found can be written by others than this user and root; empty where it can't."""
+    if found.st_uid not in (0, os.geteuid()):
+        return f"belongs to user {found.st_uid}"
+    if stat.S_ISLNK(found.st_mode):
+        return ""  # a link has no permissions of its own
+    if found.st_mode & stat.S_IWOTH:
+        return f"is writable for everybody (mode {stat.S_IMODE(found.st_mode):04o})"
+    if found.st_mode & stat.S_IWGRP and not _is_private(found.st_gid):
+        return f"is writable for the group {found.st_gid} (mode {stat.S_IMODE(found.st_mode):04o})"
+    return ""
+
+
+def why_distrusted(path: str) -> str:
+    """Why others could have put, or could replace, what a path leads to: ``<place> belongs to user 1001``.
+
+    Empty where only this user and root can. Looks at the file, at what a link leads to, and at each folder above; in a
+    folder with the sticky bit, such as ``/tmp``, nobody can replace what is not his own. Raises OSError.
+    """
+    given = os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path))
+    for place in dict.fromkeys((given, os.path.realpath(path))):
+        here, below, is_folder = place, os.lstat(place), False
+        while True:
+            why = why_foreign(below)
+            if why and not (is_folder and _keeps(below)):
+                return f"{here} {why}"
+            above = os.path.dirname(here)
+            if above == here:
+                break
+            here, below, is_folder = above, os.lstat(above), True
+    return ""
+
+
+def is_within(path: str, folder: str) -> bool:
+    """Whether a path, with every link followed, is a folder or lies below it."""
+    real, top = os.path.realpath(path), os.path.realpath(folder)
+    return real == top or real.startswith(top.rstrip(os.sep) + os.sep)
+
+
+def _keeps(folder: os.stat_result) -> bool:
+    """Whether a folder that others can write keeps them from replacing what is not their own: sticky, and no foreign
+    owner, who could. Whose the things in it are is looked at by itself."""
+    return bool(folder.st_mode & stat.S_ISVTX) and folder.st_uid in (0, os.geteuid())
+
+
+def _is_private(gid: int) -> bool:
+    """Whether a group has this user as its only member, as most distributions make one for each; or is root's."""
+    if gid == 0:
+        return True
+    import grp  # only for a file that its group can write
+    import pwd
+
+    try:
+        name, group = pwd.getpwuid(os.geteuid()).pw_name, grp.getgrgid(gid)
+    except KeyError:
+        return False
+    return group.gr_name == name and set(group.gr_mem) <= {name}
