@@ -296,7 +296,7 @@ class LogReader(Iterator[Outcome]):
     def _lines(self) -> Iterator[bytes]:
         for path in self._files():
             try:
-                with open(path, "rb") as file:
+                with open(fsio.open_read(path), "rb") as file:
                     # A bounded read: garbage without a newline must not fill the memory.
                     while line := file.readline(1 << 16):
                         if line.strip():

@@ -16,8 +16,14 @@ class Appender:
         self.fd = -1  # for __del__, where open fails
         self.path = path
         # A link at the end would let whoever made it choose the file; to open a FIFO would wait for its reader.
-        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-        self.fd = os.open(path, flags, 0o600)
+        flags = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+        try:
+            self.fd = os.open(path, flags)
+        except FileNotFoundError:
+            self.fd = os.open(path, flags | os.O_CREAT, 0o600)
+            shared = stat.S_ISGID | stat.S_IWGRP  # as fsio.is_shared
+            if os.stat(os.path.dirname(path) or ".").st_mode & shared == shared:
+                os.fchmod(self.fd, 0o660)
         found = os.fstat(self.fd)
         if not stat.S_ISREG(found.st_mode):
             raise OSError(errno.EINVAL, "not a regular file", path)

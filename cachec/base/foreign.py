@@ -55,19 +55,24 @@ def why_distrusted(path: str) -> str:
     """Why others could have put, or could replace, what a path leads to: ``<place> belongs to user 1001``.
 
     Empty where only this user and root can. Looks at the file, at what a link leads to, and at each folder above; in a
-    folder with the sticky bit, such as ``/tmp``, nobody can replace what is not his own. Raises OSError.
+    folder with the sticky bit, such as ``/tmp``, nobody can replace what is not his own. What is not there yet would be
+    made in the folders above. Raises OSError.
     """
     given = os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path))
     for place in dict.fromkeys((given, os.path.realpath(path))):
-        here, below, is_folder = place, os.lstat(place), False
+        here, is_above = place, False
         while True:
-            why = why_foreign(below)
-            if why and not (is_folder and _keeps(below)):
-                return f"{here} {why}"
-            above = os.path.dirname(here)
-            if above == here:
+            try:
+                found = os.lstat(here)
+            except FileNotFoundError:
+                why = ""  # it is to be made
+            else:
+                why = why_foreign(found)
+                if why and not (is_above and _keeps(found)):
+                    return f"{here} {why}"
+            if here == os.path.dirname(here):
                 break
-            here, below, is_folder = above, os.lstat(above), True
+            here, is_above = os.path.dirname(here), True
     return ""
 
 

@@ -11,6 +11,7 @@ import fcntl
 import functools
 import mmap
 import os
+import re
 import stat
 import time
 from collections.abc import Callable, Iterator
@@ -23,6 +24,9 @@ from cachec.model import Fault
 #: A change in the same tick of the clock as the last one need not show in ctime; two seconds cover every local file
 #: system (ext3 counts in whole seconds, FAT in two).
 SETTLE_SECONDS = 2.0
+
+#: What a folder's mode has where a team shares it.
+_SHARED = stat.S_ISGID | stat.S_IWGRP
 
 #: Local file systems whose ctime shows every write, a first store through a map included (page_mkwrite). tmpfs is
 #: absent on purpose: a store through a map of tmpfs leaves no mark.
@@ -238,16 +242,77 @@ def is_network(kind: str) -> bool:
     return kind in NETWORK_FILESYSTEMS or kind.startswith("fuse.sshfs") or kind.startswith("fuse.s3")
 
 
+def open_folder(path: str | os.PathLike[str]) -> int:
+    """A descriptor of a folder of cachec's own: never of what a link leads to, which may be anybody's.
+
+    Raises OSError: ENOTDIR for a link, EPERM for a folder that another user owns, unless it is shared on purpose (its
+    group may write, and what is made in it is the group's: setgid).
+    """
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    found = os.fstat(fd)
+    if found.st_uid not in {0, os.geteuid()} and not is_shared(found):
+        os.close(fd)
+        raise PermissionError(errno.EPERM, f"belongs to user {found.st_uid}", os.fspath(path))
+    return fd
+
+
+def is_shared(folder: os.stat_result) -> bool:
+    """Whether a folder was made for a group: what it may write, and what is made there stays the group's."""
+    return folder.st_mode & _SHARED == _SHARED
+
+
+def names_in(folder: str | os.PathLike[str], form: re.Pattern[str]) -> list[str]:
+    """The names of a form in a folder of cachec's own, in order; none where there is no such folder.
+
+    For whoever removes files: no name of another form is cachec's, and no folder that ``open_folder`` refuses.
+    """
+    try:
+        fd = open_folder(folder)
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
+        return []
+    try:
+        return sorted(name for name in os.listdir(fd) if form.fullmatch(name))
+    finally:
+        os.close(fd)
+
+
+def _modes_below(folder: str | os.PathLike[str]) -> tuple[int, int]:
+    """The modes of a folder and of a file that are made in a folder: the user's alone, or the group's too."""
+    return (0o2770, 0o660) if is_shared(os.stat(folder)) else (0o700, 0o600)
+
+
+def open_own(path: str | os.PathLike[str], flags: int) -> int:
+    """A descriptor of a file that changes in the store, made where it is not there: with mode 0600, or 0660 in a folder
+    that is shared, whatever the umask. No link is followed, and nothing waited for. Raises OSError.
+    """
+    _, mode = _modes_below(os.path.dirname(os.fspath(path)) or ".")
+    fd = os.open(path, flags | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, mode)
+    try:
+        found = os.fstat(fd)
+        if not stat.S_ISREG(found.st_mode):
+            raise OSError(errno.EINVAL, "not a regular file", os.fspath(path))
+        if stat.S_IMODE(found.st_mode) != mode and found.st_uid == os.geteuid():
+            os.fchmod(fd, mode)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
 def make_dir(path: str | os.PathLike[str]) -> None:
-    """Make a folder and its parents, each new one with mode 0700. An existing one is left as it is."""
+    """Make a folder and its parents, each new one with mode 0700, or 2770 in one that is shared.
+
+    An existing one is left as it is.
+    """
     if os.path.isdir(path):
         return
     path = Path(path)
     if path.parent != path:
         make_dir(path.parent)
     with contextlib.suppress(FileExistsError):
+        mode, _ = _modes_below(path.parent)
         path.mkdir(mode=0o700)
-        path.chmod(0o700)  # on purpose: mkdir's mode is cut by the umask only downwards, but a default ACL can add
+        path.chmod(mode)  # on purpose: mkdir's mode is cut by the umask only downwards, but a default ACL can add
 
 
 def fsync_dir(path: str | os.PathLike[str]) -> None:
@@ -327,7 +392,7 @@ def folder_locked(folder: str | os.PathLike[str], *, exclusive: bool, seconds: f
     Raises FileNotFoundError where there is none, BlockingIOError where somebody else keeps it for ``seconds``.
     """
     how = fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    fd = open_folder(folder)
     try:
         end = time.monotonic() + seconds
         while True:

@@ -55,7 +55,10 @@ class Session:
     @cached_property
     def store(self) -> Store:
         """The store; a folder that is not there is an empty one, and is not made."""
-        return Store(self.settings.dir, self.settings.namespace, fsync=self.settings.fsync, on_fault=self._note_fault)
+        settings = self.settings
+        store = Store(settings.dir, settings.namespace, fsync=settings.fsync, on_fault=self._note_fault)
+        store.refuse_foreign(shared=settings.shared == "trusted")
+        return store
 
     @cached_property
     def maintainer(self) -> Maintainer:

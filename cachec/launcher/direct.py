@@ -34,6 +34,7 @@ from blake3 import blake3
 
 from cachec.base import __version__
 from cachec.base.appending import Appender
+from cachec.base.foreign import read_regular
 from cachec.launcher.helpers import default_folder
 from cachec.launcher.restore import mode_of, restore_bytes, restore_file
 
@@ -43,6 +44,9 @@ _HEADER = len(MAGIC) + 32 + 8
 #: A file that has to be read, as its identity proves nothing, is left to the whole road from this size: that
 #: remembers digests.
 MAX_HASHED = 1 << 24
+
+#: Bytes of a memo: more than any has.
+MAX_MEMO = 1 << 26
 
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
@@ -77,8 +81,7 @@ def answer(args: list[str]) -> bool:
     try:
         cwd = os.getcwd()
         path = memo_path(args, os.environ, cwd)
-        with open(path, "rb", 0) as file:
-            data = file.read()
+        data = read_regular(path, MAX_MEMO, own=True)
     except (OSError, ValueError):
         return False  # the usual miss; the other road tells of real trouble
     try:
@@ -252,9 +255,8 @@ def _check_file(path: bytes, wanted: bytes, trust: bytes, digest: bytes) -> None
         return
     if not digest:
         raise _Stale
-    with open(path, "rb", 0) as file:
-        if os.fstat(file.fileno()).st_size > MAX_HASHED or blake3(file.readall()).hexdigest().encode() != digest:
-            raise _Stale
+    if blake3(read_regular(path, MAX_HASHED)).hexdigest().encode() != digest:
+        raise _Stale
 
 
 def _has_log(file: bytes) -> bool:

@@ -12,12 +12,12 @@ from collections.abc import Callable, Collection, Iterator
 from functools import partial
 from pathlib import Path
 
-from cachec.base import fsio
+from cachec.base import foreign, fsio
 from cachec.errors import StoreFault, WeightError
 from cachec.model import Digest, Fault
 from cachec.store.leases import Held
 from cachec.store.locks import Locks
-from cachec.store.objects import REFRESH_SECONDS
+from cachec.store.objects import REFRESH_SECONDS, SHARD
 from cachec.store.store import Store
 from cachec.store.trees import discard
 from cachec.weights.library.owned import WeightStore
@@ -36,6 +36,14 @@ MEMO_SECONDS = 30 * 86400.0
 
 #: The row that a memo rests on; see launcher/direct.py for the format.
 _MEMO_OF = re.compile(rb"\0entry:([^\0]+)\0")
+
+#: Bytes of a memo: far more than the launcher writes.
+_MAX_MEMO = 1 << 26
+
+#: A database that was moved aside, and the folder of a repair that was killed (store/index.py); a download's folder.
+_MOVED = re.compile(r"corrupt-\d+")
+_REPAIR = re.compile(r"index\.new-corrupt-\d+.*")
+_FETCHED = re.compile(r"[0-9a-f]{32}")
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _OWN = re.compile(r"(?:stage|tree)-(\d+)-[0-9a-f]{16}")
@@ -69,45 +77,43 @@ class Sweep:
     def trees(self, needed: Collection[Digest]) -> None:
         """Trees that no entry leads to and nobody holds."""
         for name, _ in self._store.objects.trees.iterate():
-            if _DIGEST.fullmatch(name) and name not in needed and name not in self._held:
+            if name not in needed and name not in self._held:
                 self._try("trees", partial(self._store.objects.trees.remove, name, self._held))
 
     def staging(self) -> None:
         """What killed processes left in ``tmp``."""
-        for path in _listed(self._store.folder / "tmp"):
-            match = _OWN.fullmatch(path.name)
-            if match is not None and self._is_old(path, GRACE_SECONDS) and not _is_alive(int(match[1])):
+        for path in _listed(self._store.folder / "tmp", _OWN):
+            if self._is_old(path, GRACE_SECONDS) and not _is_alive(int(path.name.split("-")[1])):
                 self._try("unfinished files", partial(discard, path))
 
     def databases(self) -> None:
         """Databases that were found corrupt and moved aside, and folders of a repair that was killed."""
-        index = self._store.folder / "index"
-        old = [*index.glob("corrupt-*"), *self._store.folder.glob("index.new-corrupt-*")]
-        for path in old:
+        folder = Path(os.path.realpath(self._store.folder))
+        for path in (*_listed(folder / "index", _MOVED), *_listed(folder, _REPAIR)):
             if self._is_old(path, LONG_SECONDS):
                 self._try("damaged databases", partial(discard, path))
 
     def locks(self) -> None:
         """Lock files of killed processes."""
         locks = self._store.locks
-        for folder in _listed(locks.folder):
-            for path in _listed(folder):
-                if _DIGEST.fullmatch(path.name) and self._is_old(path, GRACE_SECONDS):
+        for folder in _listed(locks.folder, SHARD):
+            for path in _listed(folder, _DIGEST):
+                if self._is_old(path, GRACE_SECONDS):
                     self._try("lock files", partial(_unlock, locks, path.name))
 
     def memos(self, entries: Collection[str]) -> None:
         """Memos of command lines whose entry is gone, and old ones. Without one a hit takes the whole road once."""
         here = b"\0" + os.fsencode(self._store.folder) + b"\0"
-        for folder in _listed(self._store.folder / "direct"):
-            for path in _listed(folder):
-                if not _DIGEST.fullmatch(path.name) or not self._is_old(path, GRACE_SECONDS):
+        for folder in _listed(self._store.folder / "direct", SHARD):
+            for path in _listed(folder, _DIGEST):
+                if not self._is_old(path, GRACE_SECONDS):
                     continue
                 if self._is_old(path, MEMO_SECONDS) or _lacks_entry(path, here, entries):
                     self._try("memos", partial(discard, path))
 
     def downloads(self) -> None:
         """What has arrived of weights that nobody fetches any more."""
-        for folder in _listed(self._store.folder / "weights" / "fetched"):
+        for folder in _listed(self._store.folder / "weights" / "fetched", _FETCHED):
             part = folder / "part"
             if self._is_old(part if part.exists() else folder, LONG_SECONDS) and not _is_locked(part):
                 self._try("unfinished downloads", partial(discard, folder))
@@ -153,19 +159,14 @@ class Sweep:
         return self._now - newest > seconds
 
 
-def _listed(folder: Path) -> Iterator[Path]:
-    try:
-        names = sorted(os.listdir(folder))
-    except (FileNotFoundError, NotADirectoryError):
-        return
-    for name in names:
-        yield folder / name
+def _listed(folder: Path, form: re.Pattern[str]) -> Iterator[Path]:
+    return (folder / name for name in fsio.names_in(folder, form))
 
 
 def _lacks_entry(path: Path, here: bytes, entries: Collection[str]) -> bool:
     """Whether a memo rests on an entry of this store that is gone. It may be about another store."""
     try:
-        data = path.read_bytes()
+        data = foreign.read_regular(path, _MAX_MEMO)
     except OSError:
         return False  # gone meanwhile, or no file of ours
     match = _MEMO_OF.search(data)
@@ -188,7 +189,7 @@ def _unlock(locks: Locks, key: str) -> bool:
 
 def _is_locked(part: Path) -> bool:
     try:
-        fd = os.open(part, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        fd = os.open(part, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except FileNotFoundError:
         return False
     try:

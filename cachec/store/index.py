@@ -272,11 +272,7 @@ class DiskcacheIndex:
         self._table = None
         fsio.make_dir(self.folder)
         if place is None:
-            fd = os.open(self._file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-            try:
-                os.fchmod(fd, 0o600)  # whatever the umask; SQLite gives its other files the mode of this one
-            finally:
-                os.close(fd)
+            os.close(fsio.open_own(self._file, os.O_RDWR))  # SQLite gives its other files the mode of this one
             place = self._reader.place()
         self._tried = place
         self._inspect()
@@ -329,12 +325,11 @@ class DiskcacheIndex:
             fresh = self.folder.with_name(f"{self.folder.name}.new-{name}")
             with (
                 fsio.faults(f"repairing {self.folder}"),
-                fsio.folder_locked(self.folder.parent, exclusive=True, seconds=self._busy_seconds),
+                fsio.folder_locked(os.path.realpath(self.folder.parent), exclusive=True, seconds=self._busy_seconds),
             ):
                 if self._reader.place() != found if found is not None else not self._is_corrupt():
                     return None
-                fresh.mkdir(mode=0o700)
-                fresh.chmod(0o700)
+                fsio.make_dir(fresh)
                 self.folder.rename(fresh / name)
                 for older in (fresh / name).glob("corrupt-*"):
                     older.rename(fresh / older.name)

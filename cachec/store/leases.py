@@ -21,6 +21,7 @@ import contextlib
 import errno
 import fcntl
 import os
+import re
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator
@@ -31,6 +32,8 @@ from cachec.model import Fault
 
 #: Bytes of a digest in a lease.
 WIDTH = 32
+
+_NAME = re.compile(r"\d+-[0-9a-f]{16}")
 
 #: Seconds that ``gc`` waits for processes that end to have removed their leases.
 _PATIENCE = 60.0
@@ -129,7 +132,7 @@ class Leases:
         fsio.make_dir(self.folder)
         while True:
             path = os.path.join(self.folder, f"{os.getpid()}-{os.urandom(8).hex()}")
-            fd = os.open(path, os.O_RDONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            fd = fsio.open_own(path, os.O_RDONLY | os.O_EXCL)
             try:
                 fcntl.flock(fd, fcntl.LOCK_SH)
                 if os.fstat(fd).st_nlink:
@@ -153,6 +156,15 @@ def _add(path: str, digests: set[bytes]) -> None:
         os.close(fd)
 
 
+def _read_from(path: str, start: int) -> bytes:
+    """What a lease says from a byte on. Raises OSError, also for what is no regular file."""
+    fd = fsio.open_read(path)
+    try:
+        return os.pread(fd, max(0, os.fstat(fd).st_size - start), start)
+    finally:
+        os.close(fd)
+
+
 def _close(held: _Open) -> None:
     """Close a lease, and remove its file unless a forked child still holds it, or ``gc`` is at work."""
     fd, held.fd = held.fd, -1
@@ -167,7 +179,7 @@ def _close(held: _Open) -> None:
 def _is_dead(path: str, *, remove: bool) -> bool:
     """Whether nobody holds a lease any more; it is then removed, if asked. Raises OSError."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except FileNotFoundError:
         return True
     try:
@@ -211,11 +223,7 @@ class Held:
             path = os.path.join(self.folder, name)
             start = self._read.get(name, 0)
             try:
-                if os.stat(path).st_size < start + WIDTH:
-                    continue
-                with open(path, "rb") as file:
-                    file.seek(start)
-                    data = file.read()
+                data = _read_from(path, start)
             except FileNotFoundError:
                 continue  # given up just now, before this gc began or by its own process's will
             whole = len(data) - len(data) % WIDTH
@@ -223,10 +231,7 @@ class Held:
             self._read[name] = start + whole
 
     def _names(self) -> list[str]:
-        try:
-            return [name for name in os.listdir(self.folder) if name not in self._dead]
-        except FileNotFoundError:
-            return []
+        return [name for name in fsio.names_in(self.folder, _NAME) if name not in self._dead]
 
 
 @contextlib.contextmanager

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
-from cachec.base import fsio
+from cachec.base import foreign, fsio
 
 #: Seconds between two looks at a lock that somebody else holds: the first pause, and the longest.
 POLL_SECONDS = (0.005, 0.2)
@@ -127,7 +127,7 @@ class KeyLock:
     def holder(self) -> int:
         """The process id that the lock file names, 0 where it names none."""
         try:
-            text = self.path.read_bytes()[:32].strip()
+            text = foreign.read_regular(self.path, 32).strip()
         except OSError:
             return 0  # released meanwhile, or never readable: this is only for a message
         return int(text) if text.isdigit() else 0
@@ -156,12 +156,11 @@ class KeyLock:
             self._fd = -1
 
     def _open(self) -> int:
-        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         try:
-            return os.open(self.path, flags, 0o600)
+            return fsio.open_own(self.path, os.O_RDWR)
         except FileNotFoundError:
             fsio.make_dir(self.path.parent)
-            return os.open(self.path, flags, 0o600)
+            return fsio.open_own(self.path, os.O_RDWR)
 
     def _is_current(self, fd: int) -> bool:
         mine = os.fstat(fd)

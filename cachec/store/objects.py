@@ -55,7 +55,9 @@ HASHED_BELOW = 1 << 16
 
 MODE = 0o444
 
-_DIGEST = re.compile(r"[0-9a-f]{64}\Z")
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+#: The name of a folder of objects, of locks, of memos.
+SHARD = re.compile(r"[0-9a-f]{2}")
 _COPY_CHUNK = 1 << 26
 _SECOND = 10**9
 #: Paths remembered in memory; all are forgotten when there are more.
@@ -238,7 +240,8 @@ class Objects:
                 return False
             self.leases.take((ref.digest,), strict=True)
             if time.time() - os.lstat(text).st_mtime > REFRESH_SECONDS:
-                seal(text, time.time_ns())
+                with contextlib.suppress(PermissionError):  # another user's, in a shared store: the lease has to do
+                    seal(text, time.time_ns())
         except FileNotFoundError:
             return False
         return True
@@ -381,14 +384,10 @@ class Objects:
     def iterate(self) -> Iterator[tuple[ArtifactRef, float]]:
         """All objects, by their names (unchecked), each with its mtime in Unix time."""
         with fsio.faults(f"listing {self._root}"):
-            if not os.path.isdir(self._root):
-                return
-            for shard in sorted(os.listdir(self._root)):
+            for shard in fsio.names_in(self._root, SHARD):
                 folder = os.path.join(self._root, shard)
-                if len(shard) != 2 or not os.path.isdir(folder):
-                    continue
-                for name in sorted(os.listdir(folder)):
-                    if not _DIGEST.match(name) or not name.startswith(shard):
+                for name in fsio.names_in(folder, _DIGEST):
+                    if not name.startswith(shard):
                         continue
                     with contextlib.suppress(FileNotFoundError):
                         found = os.lstat(os.path.join(folder, name))

@@ -20,6 +20,7 @@ rows of the entry come in one transaction. A process that dies anywhere leaves o
 from __future__ import annotations
 
 import os
+import stat
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -27,10 +28,10 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import msgspec
 
-from cachec.base import fsio
+from cachec.base import foreign, fsio
 from cachec.base.hashing import FileDigests
 from cachec.base.kept import Kept
-from cachec.errors import StoreFault
+from cachec.errors import ConfigError, StoreFault
 from cachec.model import (
     MAX_TRACES,
     RECORD_VERSION,
@@ -222,12 +223,37 @@ class Store:
     # --- changing
 
     def prepare(self) -> None:
-        """Make the folders that are not there, each with mode 0700."""
+        """Make the folders that are not there, each with mode 0700 (2770 in a shared store)."""
         for name in FOLDERS:
             place = os.path.join(self.folder, name)
             if not os.path.isdir(place):
                 with fsio.faults(f"making {place}"):
                     fsio.make_dir(place)
+
+    def refuse_foreign(self, *, shared: bool = False) -> None:
+        """Raise ConfigError for a store that others than this user and root could have filled, unless it is shared on
+        purpose; and for one whose parts are links, in any case.
+        """
+        folder = os.fspath(self.folder)
+        try:
+            why = "" if shared else foreign.why_distrusted(folder)
+            for name in () if why else (*FOLDERS, "direct"):
+                part = os.path.join(folder, name)
+                try:
+                    found = os.lstat(part)
+                except FileNotFoundError:
+                    continue
+                if not stat.S_ISDIR(found.st_mode):
+                    raise ConfigError(f"the store {folder} is refused: {part} is no folder; remove it, if it is yours")
+                why = why or ("" if shared else foreign.why_foreign(found) and f"{part} {foreign.why_foreign(found)}")
+        except OSError:
+            return  # not made yet, or out of reach: whoever reads or writes in it is told
+        if why:
+            raise ConfigError(
+                f"the store {folder} is refused: {why}, so others decide what a hit is; use a store of your own "
+                "(CACHEC_DIR), make this one yours (chown, chmod go-w), or, if all who can write it are trusted with "
+                "your builds, set CACHEC_SHARED=trusted"
+            )
 
     def publish(
         self,

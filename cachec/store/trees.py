@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import stat
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
@@ -24,6 +25,8 @@ from cachec.errors import StoreFault
 from cachec.model import ArtifactRef, Fault
 from cachec.store.leases import Held, Leases
 from cachec.store.usage import occupied
+
+_NAME = re.compile(r"[0-9a-f]{64}")
 
 _FOLDER_MODE = 0o555
 _FILE_MODE = 0o444
@@ -115,9 +118,7 @@ class Trees:
     def iterate(self) -> Iterator[tuple[str, float]]:
         """Name (a digest) and mtime of every tree."""
         with fsio.faults(f"listing {self.root}"):
-            if not self.root.is_dir():
-                return
-            for name in sorted(os.listdir(self.root)):
+            for name in fsio.names_in(self.root, _NAME):
                 with contextlib.suppress(FileNotFoundError):
                     yield name, os.lstat(self.root / name).st_mtime
 
@@ -224,8 +225,8 @@ class Trees:
         """Remove a tree in one step for those who look; whether it was there."""
         away = self.tmp / f"tree-{os.getpid()}-{os.urandom(8).hex()}"
         try:
-            with contextlib.suppress(NotADirectoryError):
-                top.chmod(0o700, follow_symlinks=True)  # a folder without write permission can't be moved
+            if not top.is_symlink():
+                top.chmod(0o700)  # a folder without write permission can't be moved
             top.rename(away)
         except FileNotFoundError:
             return False

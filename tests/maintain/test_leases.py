@@ -228,8 +228,10 @@ def test_gc_may_remove_a_lease_between_its_making_and_its_locking(
 def test_garbage_in_the_folder_of_leases_holds_nothing(tmp_path: Path) -> None:
     folder = tmp_path / "leases"
     folder.mkdir()
-    (folder / "1-x").write_bytes(b"short")
+    (folder / "1-0123456789abcdef").write_bytes(b"short")
+    (folder / "1-x").write_bytes(bytes(32))  # no name of a lease: somebody else's
     held = Held(folder)
     held.look()
     assert held.digests == set()
     assert held.drop_dead() == 1
+    assert [path.name for path in folder.iterdir()] == ["1-x"]

@@ -14,6 +14,7 @@ import contextlib
 import fcntl
 import hashlib
 import os
+import re
 import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -35,6 +36,7 @@ from cachec.weights.sets import open_weights
 GROUP = "cachec.resolvers"
 
 #: Seconds without a new byte after which a download is given up.
+_FOLDER = re.compile(r"[0-9a-f]{32}")
 _ABANDONED = 7 * 86400.0
 
 
@@ -151,8 +153,9 @@ def _locked(part: Path) -> Iterator[int]:
 
 def _remove_abandoned(folder: Path, wanted: str) -> None:
     """Remove the downloads, but for ``wanted``, that have not grown for a week and that nobody is fetching."""
-    for part in folder.glob("*/part"):
-        if part.parent.name == wanted:
+    for name in fsio.names_in(folder, _FOLDER):
+        part = folder / name / "part"
+        if name == wanted:
             continue
         try:
             fd = os.open(part, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)

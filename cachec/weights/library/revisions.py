@@ -37,6 +37,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+@=-]*(/[A-Za-z0-9][A-Za-z0-9._+@=-]
 _PREFIX = re.compile(r"[0-9a-f]{4,64}")
 _DIGEST = re.compile(rb"[0-9a-f]{64}")
 _SUFFIX = ".json"
+_FILE = re.compile(r"[^.].*\.json")
 _DAMAGED = "damaged: its bytes are not those that its name says; add the weights again"
 
 T = TypeVar("T", bound="Pointer | Record")
@@ -153,7 +154,7 @@ class Revisions:
 
     def pointers(self) -> Iterator[Pointer]:
         """Every name, sorted."""
-        for file in sorted(_listed(self.names)):
+        for file in _listed(self.names):
             path = self.names / file
             with contextlib.suppress(FileNotFoundError):
                 yield _decoded(path, path.read_bytes(), Pointer)
@@ -194,7 +195,7 @@ class Revisions:
 
     def ids(self) -> list[str]:
         """Every revision, pointed to or not, sorted."""
-        return sorted(file.removesuffix(_SUFFIX) for file in _listed(self.records))
+        return [file.removesuffix(_SUFFIX) for file in _listed(self.records)]
 
     def contents(self, revision: str) -> Contents:
         """The record, checked. Raises WeightError where it is gone or malformed."""
@@ -304,10 +305,7 @@ def _is_name(text: str) -> bool:
 
 
 def _listed(folder: Path) -> list[str]:
-    try:
-        return [file for file in os.listdir(folder) if file.endswith(_SUFFIX) and not file.startswith(".")]
-    except FileNotFoundError:
-        return []
+    return fsio.names_in(folder, _FILE)
 
 
 def _named_in(data: bytes) -> Iterator[Digest]:
