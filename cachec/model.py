@@ -69,6 +69,7 @@ class Reason(enum.Enum):
     # The stage ran without the cache.
     MODE_OFF = "bypass:mode-off"
     INPUT_CHANGED = "bypass:input-changed-during-run"
+    KEY_UNREADABLE = "bypass:key-unreadable"  # the system refused a file that the key rests on
     STALE_MEMO = "bypass:stale-memo"
     # The same for a command: it is the build system's own; no adapter describes it; its arguments are not understood;
     # a flag is there for what it prints or writes beside the result; a file that it reads makes the result depend on

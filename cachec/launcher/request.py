@@ -57,8 +57,19 @@ class CommandRequests:
         self._distributions: Distributions | None = None
         self._tools: ToolKeys | None = None
 
+    def stale_memos(self, request: CommandRequest) -> list[str]:
+        """None: a command is no function of this process."""
+        del request
+        return []
+
     def request(self, stage: Any, arguments: Mapping[str, Any], *, fresh: bool = False) -> CommandRequest:
         """The key of ``arguments["command"]``. Raises UsageError or PassThrough where there can be none."""
+        try:
+            return self._request(stage, arguments, fresh=fresh)
+        except OSError as error:  # something can't be read: the command says it better
+            raise PassThrough(Reason.NOT_UNDERSTOOD, str(error), told=True) from error
+
+    def _request(self, stage: Any, arguments: Mapping[str, Any], *, fresh: bool) -> CommandRequest:
         command: Command = arguments["command"]
         del stage  # what it is called follows from the command
         programs = {each.path: each.program for each in arguments["stripped"]}

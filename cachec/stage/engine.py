@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from typing import Any, NamedTuple, TypeVar
 
-from cachec.base import oversight
+from cachec.base import fsio, oversight
 from cachec.config import Settings
 from cachec.errors import CacheMissError, StoreFault, UnstorableResult, UsageError
 from cachec.events import EventLog
@@ -72,13 +72,20 @@ class Call:
         assert self._request is not None
         return self._request
 
-    def look(self) -> Look:
-        """Key the call and look it up. A call that can't be keyed is counted, and raises its UsageError."""
+    def look(self) -> Look | None:
+        """Key the call and look it up. A call that can't be keyed is counted, and raises its UsageError.
+
+        None where the system refuses what the key rests on (no descriptor is free, a folder can't be read): that says
+        nothing against the call, which can run without the cache.
+        """
         try:
             self._request = self.engine.tools.requests.request(self.stage, self.arguments)
         except UsageError as error:
             self.outcome(Reason.USAGE, detail=str(error))
             raise
+        except OSError as error:
+            self.note(fsio.fault(error, "making the key"))
+            return None
         return self.engine.tools.looker.look(self._request)
 
     def check(self) -> Outcome:
@@ -207,6 +214,10 @@ class Engine:
         if call.mode is Mode.OFF:
             return Answer(await _result(call, call.arguments, Bracket(())), call.outcome(Reason.MODE_OFF))
         look = call.look()
+        if look is None:
+            if call.mode is Mode.REQUIRE:
+                raise _required(call, None)
+            return Answer(await _result(call, call.arguments), call.outcome(Reason.KEY_UNREADABLE))
         if look.trace is not None and call.mode is Mode.VERIFY:
             return await self._verify(call, look)
         if look.trace is not None and call.mode is not Mode.REFRESH:
@@ -231,7 +242,11 @@ class Engine:
             self.tools.store.settle()
 
     async def _run(self, call: Call, look: Look, *, store: bool) -> Answer:
-        reason, detail = call.missed(look)
+        try:
+            reason, detail = call.missed(look)
+        except OSError as error:  # what explains a miss is imported, and read, only then
+            call.note(fsio.fault(error, "explaining a miss"))
+            reason, detail = look.reason, look.detail
         run = call.run()
         finished = await _executed(call, run, lambda result: run.finish(result, store=store))
         return call.ran(finished, reason, detail)
@@ -324,10 +339,10 @@ async def _executed(call: Call, run: Run, then: Callable[[Any], T]) -> T:
         raise
 
 
-def _required(call: Call, look: Look) -> CacheMissError:
-    """What is raised in place of a run in mode ``require``; it is counted."""
-    reason, detail = call.explain(look)
-    if look.fault is not None:
+def _required(call: Call, look: Look | None) -> CacheMissError:
+    """What is raised in place of a run in mode ``require``; it is counted. look: None where there is no key."""
+    reason, detail = (Reason.KEY_UNREADABLE, "") if look is None else call.explain(look)
+    if look is not None and look.fault is not None:
         call.note(StoreFault(look.fault, look.detail))
     call.outcome(Reason.REQUIRED, detail=f"{reason.value}: {detail}")
     return CacheMissError(

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from cachec import codecs, recording
+from cachec.base import fsio
 from cachec.errors import StoreFault
 from cachec.key.dependencies import Dependencies
 from cachec.key.request import Request
@@ -73,8 +74,10 @@ class Looker:
         decode: where False, the value is not made: it is only seen to that its artifacts are there and whole.
         """
         try:
-            entry = self._store.lookup(request.digest)
-            return Look(Reason.FIRST_RUN) if entry is None else self._match(request, entry, decode=decode)
+            # An OSError is a fault too, no free descriptor, say: a codec opens what the store hands it.
+            with fsio.faults("reading what is stored"):
+                entry = self._store.lookup(request.digest)
+                return Look(Reason.FIRST_RUN) if entry is None else self._match(request, entry, decode=decode)
         except StoreFault as fault:
             reason = _MISS_OF_FAULT.get(fault.fault, Reason.STORE_UNAVAILABLE)
             return Look(reason, detail=fault.detail, fault=fault.fault)
@@ -107,15 +110,16 @@ class Looker:
 
     def decode(self, request: Request, trace: Trace) -> Any:
         """The result of a run, as this call gets it. Raises StoreFault."""
-        return codecs.decode(
-            trace.value,
-            self._store.objects,
-            self._plugins.named,
-            request.found.weights.__getitem__,
-            trace.manifest,
-            names=request.found.callers,
-            folded=folding.folded(trace.reads, request.found.folded, folding.made_in_node(trace.value)),
-        )
+        with fsio.faults("reading what is stored"):
+            return codecs.decode(
+                trace.value,
+                self._store.objects,
+                self._plugins.named,
+                request.found.weights.__getitem__,
+                trace.manifest,
+                names=request.found.callers,
+                folded=folding.folded(trace.reads, request.found.folded, folding.made_in_node(trace.value)),
+            )
 
     def present(self, read: Read, weights: dict[str, WeightSet]) -> Digest | None:
         """The digest of what a trace read, as it is now; None where it is no longer there."""

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from cachec import codecs, recording
+from cachec.base import fsio
 from cachec.base.hashing import FileDigests
 from cachec.errors import LinkError, StoreFault, UnkeyableArgument, UsageError
 from cachec.key.request import Request, Requests, StageLike
@@ -123,7 +124,11 @@ class Run:
             elif kept_out is not None:
                 finished.kept_out, finished.changed = kept_out
             else:
-                finished.changed = self._changed()
+                try:
+                    finished.changed = self._changed()
+                except OSError as error:  # whether an input changed can't be told: the result is good, and kept out
+                    found = fsio.fault(error, "looking at the inputs again")
+                    finished.fault, finished.detail, node = found.fault, found.detail, None
             if node is not None and not finished.changed:
                 self._publish(finished, node)
             if not finished.stored:
