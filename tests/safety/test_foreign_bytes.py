@@ -70,7 +70,7 @@ def test_what_numpy_refuses_is_refused(tmp_path: Path, suffix: str) -> None:
     rng = random.Random(9)
     path = tmp_path / f"w{suffix}"
     read = 0
-    for _ in range(rounds(4000)):
+    for _ in range(rounds(2000)):
         array, version = rng.choice(ARRAYS), rng.choice(((1, 0), (2, 0), (3, 0)))
         data = _npy(array, version)
         header = len(data) - array.nbytes
@@ -82,9 +82,8 @@ def test_what_numpy_refuses_is_refused(tmp_path: Path, suffix: str) -> None:
             data = file.getvalue()
         path.write_bytes(data)
         try:
-            found = open_weights(path)["w"].numpy()
-        except CachecError as error:
-            assert all(line.isprintable() for line in str(error).split("\n"))
+            found = open_weights(path)["w"].read()
+        except CachecError:
             continue
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
