@@ -23,7 +23,7 @@ from typing import Annotated, NamedTuple, TypeVar
 
 import msgspec
 
-from cachec.base import fsio
+from cachec.base import foreign, fsio
 from cachec.base.hashing import digest_bytes
 from cachec.errors import UsageError, WeightError
 from cachec.model import ArtifactRef, Digest, WeightSpec
@@ -37,6 +37,9 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+@=-]*(/[A-Za-z0-9][A-Za-z0-9._+@=-]
 _PREFIX = re.compile(r"[0-9a-f]{4,64}")
 _DIGEST = re.compile(rb"[0-9a-f]{64}")
 _SUFFIX = ".json"
+#: Bytes of a record or a name: a record has a line of JSON a tensor.
+_MAX_FILE = 1 << 30
+
 _FILE = re.compile(r"[^.].*\.json")
 _DAMAGED = "damaged: its bytes are not those that its name says; add the weights again"
 
@@ -147,7 +150,7 @@ class Revisions:
         """What ``name`` stands for. Raises WeightError where the pointer is malformed."""
         path = self._name_path(name)
         try:
-            data = path.read_bytes()
+            data = foreign.read_regular(path, _MAX_FILE)
         except (FileNotFoundError, NotADirectoryError):
             return None
         return _decoded(path, data, Pointer)
@@ -157,7 +160,7 @@ class Revisions:
         for file in _listed(self.names):
             path = self.names / file
             with contextlib.suppress(FileNotFoundError):
-                yield _decoded(path, path.read_bytes(), Pointer)
+                yield _decoded(path, foreign.read_regular(path, _MAX_FILE), Pointer)
 
     def point(self, pointer: Pointer) -> None:
         """Let a name stand for a revision from now on."""
@@ -204,7 +207,7 @@ class Revisions:
             return known
         path = self._record_path(revision)
         try:
-            data = path.read_bytes()
+            data = foreign.read_regular(path, _MAX_FILE)
         except FileNotFoundError:
             raise WeightError(f"revision {revision[:16]} is gone: {path} is not there") from None
         if digest_bytes(data) != revision:
@@ -221,7 +224,7 @@ class Revisions:
         with fsio.folder_locked(self.records, exclusive=False):
             leases.take((revision,), strict=True)
             try:
-                if path.read_bytes() == data:
+                if foreign.read_regular(path, _MAX_FILE) == data:
                     return revision
             except FileNotFoundError:
                 pass  # the usual case: it is new
@@ -245,7 +248,7 @@ class Revisions:
         for revision in self.ids():
             path = self._record_path(revision)
             with contextlib.suppress(FileNotFoundError):
-                data = path.read_bytes()
+                data = foreign.read_regular(path, _MAX_FILE)
                 found.update(_named_in(data))
                 if digest_bytes(data) != revision:
                     on_damaged(f"{path}: {_DAMAGED}")
@@ -269,7 +272,7 @@ class Revisions:
                         in_use.append(revision)
                         continue
                     path = self._record_path(revision)
-                    loose.update(_named_in(path.read_bytes()))
+                    loose.update(_named_in(foreign.read_regular(path, _MAX_FILE)))
                     os.unlink(path)
                     self._known.pop(revision, None)
                     removed.append(revision)
