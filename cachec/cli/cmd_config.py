@@ -68,6 +68,8 @@ def shipped(kind: str, name: str) -> str:
 def _plain(value: object) -> object:
     if isinstance(value, enum.Enum):
         return value.value
+    if isinstance(value, tuple):
+        return [_plain(item) for item in value]
     return str(value) if isinstance(value, Path) else value
 
 
