@@ -57,11 +57,6 @@ class CommandRequests:
         self._distributions: Distributions | None = None
         self._tools: ToolKeys | None = None
 
-    def stale_memos(self, request: CommandRequest) -> list[str]:
-        """None: a command is no function of this process."""
-        del request
-        return []
-
     def request(self, stage: Any, arguments: Mapping[str, Any], *, fresh: bool = False) -> CommandRequest:
         """The key of ``arguments["command"]``. Raises UsageError or PassThrough where there can be none."""
         try:

@@ -217,7 +217,7 @@ class Engine:
         if look is None:
             if call.mode is Mode.REQUIRE:
                 raise _required(call, None)
-            return Answer(await _result(call, call.arguments), call.outcome(Reason.KEY_UNREADABLE))
+            return Answer(await _result(call, call.arguments, Bracket(())), call.outcome(Reason.KEY_UNREADABLE))
         if look.trace is not None and call.mode is Mode.VERIFY:
             return await self._verify(call, look)
         if look.trace is not None and call.mode is not Mode.REFRESH:
