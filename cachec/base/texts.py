@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from cachec.errors import printable
+
+#: Text without control characters, which a terminal might obey.
+clean = printable
+
 
 def is_text(text: str) -> bool:
     """Whether a name or a path can be written as UTF-8, which keys and records are: half of a surrogate pair can't."""
@@ -10,10 +15,3 @@ def is_text(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
-
-
-def clean(text: str) -> str:
-    """Text without control characters, which a terminal might obey."""
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text)
