@@ -244,10 +244,10 @@ class Engine:
     async def _run(self, call: Call, look: Look, *, store: bool) -> Answer:
         try:
             reason, detail = call.missed(look)
-        except OSError as error:  # what explains a miss is imported, and read, only then
-            call.note(fsio.fault(error, "explaining a miss"))
-            reason, detail = look.reason, look.detail
-        run = call.run()
+            run = call.run()
+        except OSError as error:  # what a miss needs is imported, and watched, only then
+            call.note(fsio.fault(error, "beginning a run"))
+            return Answer(await _result(call, call.arguments, Bracket(())), call.outcome(Reason.KEY_UNREADABLE))
         finished = await _executed(call, run, lambda result: run.finish(result, store=store))
         return call.ran(finished, reason, detail)
 
