@@ -49,6 +49,12 @@ class Net:
             leave()
 
     def _arm(self, on: bool) -> None:
-        audit_observer().arm(self._is_project, on)
-        variables().arm(self._is_project, on)
-        code_observer().arm(self._is_project, on)
+        # Observers live as long as the process: between runs they hold nothing of a cache that may have been closed.
+        is_project = self._is_project if on else _anything
+        audit_observer().arm(is_project, on)
+        variables().arm(is_project, on)
+        code_observer().arm(is_project, on)
+
+
+def _anything(_name: str) -> bool:
+    return True

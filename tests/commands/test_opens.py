@@ -109,7 +109,7 @@ def test_an_overflow_counts_for_every_file(file: Path, tmp_path: Path) -> None:
 def test_events_are_parsed_with_names_and_refused_when_cut() -> None:
     one = struct.pack("iIII", 1, IN_OPEN, 0, 16) + b"name".ljust(16, b"\0")
     two = struct.pack("iIII", -1, IN_Q_OVERFLOW, 0, 0)
-    assert list(parse_events(one + two)) == [Event(1, IN_OPEN), Event(-1, IN_Q_OVERFLOW)]
+    assert list(parse_events(one + two)) == [Event(1, IN_OPEN, b"name"), Event(-1, IN_Q_OVERFLOW)]
     for cut in range(1, len(one)):
         with pytest.raises(ValueError, match="cut at byte"):
             list(parse_events(one[:cut]))

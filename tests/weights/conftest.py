@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cachec.weights.formats import opening as checkpoints
+from cachec.weights.formats import safetensors
 
 CODES = {"float32": "F32", "float64": "F64", "int64": "I64", "uint8": "U8", "bfloat16": "BF16", "bool": "BOOL"}
 
@@ -67,11 +67,11 @@ def model(tmp_path: Path) -> Path:
 def parsed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The path of every header that is parsed from now on."""
     calls: list[str] = []
-    real: Callable[..., Any] = checkpoints.parse_header
+    real: Callable[..., Any] = safetensors.parse_header
 
     def counting(path: str, data: bytes, size: int) -> Any:
         calls.append(path)
         return real(path, data, size)
 
-    monkeypatch.setattr(checkpoints, "parse_header", counting)
+    monkeypatch.setattr(safetensors, "parse_header", counting)
     return calls
