@@ -83,6 +83,7 @@ def edges() -> dict[str, set[str]]:
     return {name: set(imported(name, file, known)) for name, file in known.items()}
 
 
+@pytest.mark.long
 def test_no_module_reaches_itself(edges: dict[str, set[str]]) -> None:
     found = circles(edges)
     assert not found, "\n".join(" <-> ".join(circle) for circle in found)

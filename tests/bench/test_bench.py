@@ -11,6 +11,7 @@ from bench.harness import Row
 from tests.needs import MLIR_TOOLS, need
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", BENCHMARKS)
 def test_a_benchmark_runs(name, tmp_path):
     if name in {"mlir", "native"}:

@@ -61,6 +61,7 @@ def test_a_project_built_twice(build: Build, generator: str) -> None:
     assert build.outcomes("cmake", "--build", "build", cwd=project) == Counter()  # nothing is left to do
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("generator", GENERATORS)
 def test_two_checkouts_share_hits_with_a_base_folder(build: Build, generator: str) -> None:
     for name, answer in (("one", "miss"), ("two/deeper", "hit")):
@@ -87,6 +88,7 @@ def test_what_changes_a_program_and_what_does_not(build: Build) -> None:
     assert (project / "build" / "packed.bin").read_text().startswith("level 9\n")
 
 
+@pytest.mark.long
 def test_an_output_that_stays_the_same_ends_the_build_there(build: Build) -> None:
     project = build.project(PROJECTS / "cmake")
     configure(build, project)
@@ -180,6 +182,7 @@ def test_the_launcher_of_a_c_compiler(build: Build) -> None:
         assert build.outcomes("cmake", "--build", "build", cwd=project) == Counter({f"{answer} clang": 1})
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("generator", GENERATORS)
 def test_a_folder_with_spaces(build: Build, generator: str) -> None:
     project = build.project(PROJECTS / "cmake", "a folder, with 'quotes'")

@@ -33,6 +33,7 @@ def test_a_project_built_twice(build: Build, project: Path) -> None:
     assert build.outcomes("make", cwd=project) == Counter()
 
 
+@pytest.mark.long
 def test_an_output_that_stays_the_same_ends_the_build_there(build: Build, project: Path) -> None:
     build.run("make", cwd=project)
     size = (project / "out" / "size").stat().st_mtime_ns
@@ -42,6 +43,7 @@ def test_an_output_that_stays_the_same_ends_the_build_there(build: Build, projec
     assert build.outcomes("make", cwd=project) == Counter()  # nor is the first one again
 
 
+@pytest.mark.long
 def test_a_changed_input_is_built_to_the_end(build: Build, project: Path) -> None:
     build.run("make", cwd=project)
     before = (project / "out" / "scale.ll").read_bytes()

@@ -47,6 +47,7 @@ def test_a_second_checkout(build: Build) -> None:
     assert result(build, project) == "40"
 
 
+@pytest.mark.long
 def test_what_changes_is_built_and_nothing_else(build: Build) -> None:
     project = build.project(EXAMPLE)
     build.run("ninja", cwd=project)

@@ -116,6 +116,7 @@ def runner(project: Any, on_path: Path, tmp_path: Path) -> Runner:
     return Runner(project, tmp_path / "runner")
 
 
+@pytest.mark.long
 def test_the_second_job_compiles_nothing_and_saves_nothing_new(runner: Runner) -> None:
     first = runner.job()
     assert (first["save"], first["key"]) == ("true", "cachec-1-Linux-X64-default-1-1")
@@ -127,6 +128,7 @@ def test_the_second_job_compiles_nothing_and_saves_nothing_new(runner: Runner) -
     assert len(runner.kept) == 1
 
 
+@pytest.mark.long
 def test_the_archive_holds_what_the_job_used_alone(runner: Runner) -> None:
     runner.job()
     (whole,) = runner.kept.values()
@@ -176,6 +178,7 @@ def test_a_pull_request_and_what_it_starts_read_and_never_save(runner: Runner, e
     assert runner.job()["save"] == "true"
 
 
+@pytest.mark.long
 def test_a_failure_fails_the_job_and_keeps_what_the_others_compiled(runner: Runner) -> None:
     with (runner.project.folder / "cachec.toml").open("a") as out:
         out.write('[warm.targets.fails]\ncall = "stages:fails"\n')
@@ -185,6 +188,7 @@ def test_a_failure_fails_the_job_and_keeps_what_the_others_compiled(runner: Runn
     runner.job(check="true")
 
 
+@pytest.mark.long
 def test_check_targets_shards_and_names(runner: Runner) -> None:
     assert runner.job(check="true", code=1)["save"] == "true", "an empty archive"
     assert "3 would-miss" in runner.summary
@@ -203,6 +207,7 @@ def test_the_bound_holds(runner: Runner) -> None:
     assert "left out by the limit" in runner.output
 
 
+@pytest.mark.long
 def test_what_later_steps_used_is_saved(runner: Runner) -> None:
     runner.project.write("cachec.toml", "")
     use = "import stages; stages.double(7)"
@@ -214,6 +219,7 @@ def test_what_later_steps_used_is_saved(runner: Runner) -> None:
     runner.job(check="true")
 
 
+@pytest.mark.long
 def test_a_damaged_archive_costs_the_time_to_compile(runner: Runner) -> None:
     runner.job()
     (key,) = runner.kept

@@ -69,6 +69,7 @@ def test_the_life_of_weights(run: Any, base: dict[str, np.ndarray], tmp_path: Pa
     run("verify", "base")
 
 
+@pytest.mark.long
 def test_every_example_of_the_documentation(
     run: Any, base: dict[str, np.ndarray], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

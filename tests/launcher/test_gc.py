@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import time
 
+import pytest
+
 from cachec.maintain import Maintainer
 from cachec.maintain.collect import Collected
 from cachec.maintain.orphans import GRACE_SECONDS, MEMO_SECONDS
@@ -25,6 +27,7 @@ def memos(launcher: Launcher) -> int:
     return sum(path.is_file() for path in (launcher.store / "direct").rglob("*"))
 
 
+@pytest.mark.long
 def test_memos_go_with_their_entries_and_when_they_are_old(launcher: Launcher) -> None:
     write("a.c", "text")
     wait_for_clock()

@@ -133,6 +133,7 @@ class TestClang:
         write("two/opt.h", "")
         assert _compile(launcher) == "miss:dependency-changed"
 
+    @pytest.mark.long
     def test_a_depfile_is_written_by_a_hit_too(self, project: Launcher) -> None:
         for flags in (["-MD", "-MF", "a.d"], ["-MMD", "-MF", "a.d", "-MT", "target"], ["-MD"]):
             assert _compile(project, *flags).startswith("miss:")

@@ -133,6 +133,7 @@ def test_a_question_makes_one_key_and_leaves_nothing(
     assert state() == before
 
 
+@pytest.mark.long
 def test_publications_keep_the_store_within_its_size(launcher: Launcher, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CACHEC_MAX_SIZE", str(1 << 20))
     for number in range(12):

@@ -116,6 +116,7 @@ print(cache.store.usage().nbytes)
 """
 
 
+@pytest.mark.long
 def test_publications_keep_the_store_within_its_size(tmp_path: Path, disk: SimpleNamespace) -> None:
     script, store = tmp_path / "script.py", tmp_path / "store"
     script.write_text(_SCRIPT)

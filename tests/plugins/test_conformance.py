@@ -6,6 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from safetensors.numpy import save_file
 
 import cachec
@@ -60,6 +61,7 @@ class TestJax(_JaxToIree):
             jnp.zeros((0, 2), bool),
         )
 
+    @pytest.mark.long
     def test_a_warm_result_is_the_cold_one(self, cache, sets):
         """What JAX makes is a program: the same text each time."""
         lower, _ = self.stages(cache)

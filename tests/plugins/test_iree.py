@@ -88,6 +88,7 @@ def test_compare_says_where_two_modules_differ(built, tmp_path):
     assert f"byte {len(data) - 1}" in cachec_iree.plugin.compare(built, cachec.File(tmp_path / "short"))
 
 
+@pytest.mark.long
 def test_an_option_reaches_the_compiler(built):
     assert cachec_iree.compile(lowered(), cpu="generic").read_bytes() != built.read_bytes()
     flag = "--iree-llvmcpu-debug-symbols=true"
@@ -200,6 +201,7 @@ def test_a_damaged_module_is_a_link_error(built, tmp_path, keep):
         cachec.link(cachec.File(path, kind=KIND, manifest=built.manifest), weights())
 
 
+@pytest.mark.long
 def test_a_failed_link_does_not_take_the_memory_from_under_iree(tmp_path):
     """IREE's threads go on copying parameters after a link failed on a missing one; that crashed the process."""
     from safetensors.numpy import save_file

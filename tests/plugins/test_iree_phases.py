@@ -88,6 +88,7 @@ def test_mlir_text_runs_every_weight_set(built):
         np.testing.assert_allclose(cachec.link(built, weights(seed))(X), expected(seed), rtol=1e-5)
 
 
+@pytest.mark.long
 def test_mlir_bytecode_is_taken_as_well(built):
     tool = Path(sys.executable).with_name("iree-opt")
     ir = subprocess.run([tool, "--emit-bytecode", "-"], input=TEXT.encode(), capture_output=True, check=True).stdout
@@ -95,6 +96,7 @@ def test_mlir_bytecode_is_taken_as_well(built):
     assert file.read_bytes() == built.read_bytes()
 
 
+@pytest.mark.long
 def test_two_texts_that_differ_in_a_constant_are_two_programs(cache):
     @cache.stage
     def build(program: cachec.Program) -> cachec.File:
@@ -106,6 +108,7 @@ def test_two_texts_that_differ_in_a_constant_are_two_programs(cache):
     assert cachec.link(file, weights())(X)[0, 15] == pytest.approx(expected(0)[0, 15] + 1, rel=1e-5)
 
 
+@pytest.mark.long
 def test_every_part_is_byte_for_byte_what_one_step_makes(built):
     """All twelve phases in a row, each in a process of its own; and some of them."""
     for phases in (PHASES, ("flow",), ("stream", "executable-targets"), ("vm",)):
@@ -127,6 +130,7 @@ def test_a_program_of_jax_too():
     assert file.read_bytes() == cachec_iree.compile(lowered).read_bytes()
 
 
+@pytest.mark.long
 def test_a_late_option_runs_late_parts_alone(phased, built):
     file, ran = phased()
     assert ran == ["flow", "hal", END]
@@ -144,6 +148,7 @@ def test_a_late_option_runs_late_parts_alone(phased, built):
     assert file.read_bytes() == cachec_iree.compile(program(), options=[late]).read_bytes()
 
 
+@pytest.mark.long
 def test_tiles_can_change_constants_unless_these_are_left_alone(phased):
     tile = "--iree-llvmcpu-distribution-size=8"
     phased()
@@ -155,6 +160,7 @@ def test_tiles_can_change_constants_unless_these_are_left_alone(phased):
     assert file.read_bytes() == cachec_iree.compile(program(), options=[alone, tile]).read_bytes()
 
 
+@pytest.mark.long
 def test_an_early_option_runs_every_part(phased):
     phased()
     early = "--iree-input-demote-f64-to-f32=false"
@@ -220,6 +226,7 @@ def printed():
     return get
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("switches", ["true", "false"])
 @pytest.mark.parametrize("first", sorted(set(_FIRST.values())))
 def test_what_is_printed_before_an_options_first_phase_does_not_depend_on_it(first, switches, printed):
@@ -244,6 +251,7 @@ def test_an_option_that_is_not_known_can_affect_everything():
         assert all(option in flags for _, flags in split([option], ["input", "vm"]))
 
 
+@pytest.mark.long
 def test_a_file_that_an_option_names_counts_by_content(cache, tmp_path):
     spec = tmp_path / "tuning.mlir"
     text = """module attributes {iree_codegen.tuning_spec_with_default_entrypoint, transform.with_named_sequence} {
@@ -272,6 +280,7 @@ def test_a_file_that_an_option_names_counts_by_content(cache, tmp_path):
         assert cache.call(build, program(), options)[1].reason is Reason.HIT
 
 
+@pytest.mark.long
 def test_names_are_not_kept_of_a_program_that_is_keyed_without_them():
     unnamed = Program(TEXT, format="mlir:text", manifest=weights().manifest, canonical="0" * 64)
     for option in (
@@ -292,6 +301,7 @@ def test_names_are_not_kept_of_a_program_that_is_keyed_without_them():
     assert len(named.read_bytes()) > len(plain.read_bytes())
 
 
+@pytest.mark.long
 def test_names_of_values_and_locations_do_not_come_into_the_module(built):
     """What a key without them rests on."""
     renamed = TEXT.replace("%h", "%other").replace("%w1", "%weight").replace("\n  %y", "\n\n  // a comment\n  %y")
@@ -338,6 +348,7 @@ def test_misuse_is_refused():
     assert any("bad" in note for note in raised.value.__notes__)
 
 
+@pytest.mark.long
 def test_the_processor_counts_in_a_portable_stage_that_asks_for_it(cache, monkeypatch):
     @cache.stage(portable=True)
     def build(program: cachec.Program, cpu: str) -> cachec.File:

@@ -37,6 +37,7 @@ def test_nothing_set_reports_nothing_before_and_after_the_import():
     assert ask() == ({}, {})
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("variables", "reported"),
     [

@@ -87,6 +87,7 @@ def call(cache, function, n):
 STAGES = ["lower", "by_hand", "traced_by_hand", "computed", "awaited"]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", STAGES)
 @pytest.mark.parametrize("before", ["by a stage", "by the user"])
 def test_a_changed_global_is_traced_again(cache, tmp_path, project, name, before):

@@ -64,6 +64,7 @@ def test_counts_are_in_the_summary(tmp_path: Path) -> None:
     assert summary(run(tmp_path, TESTS)).startswith("3 hit; ")
 
 
+@pytest.mark.long
 def test_require_fails_what_would_compile(tmp_path: Path) -> None:
     output = run(tmp_path, TESTS, "--cachec=require", "-W", "ignore", code=1)
     assert "cachec: mode require" in output
@@ -135,6 +136,7 @@ def test_a_run_without_stages_imports_nothing_and_says_nothing(tmp_path: Path) -
     assert "cachec ---" not in run(tmp_path, text)
 
 
+@pytest.mark.long
 def test_counts_of_xdist_workers_are_added(tmp_path: Path) -> None:
     pytest.importorskip("xdist")
     assert summary(run(tmp_path, TESTS, "-p", "xdist", "-n", "2")).startswith(("2 hit, 1 miss", "1 hit, 2 miss"))

@@ -230,6 +230,7 @@ def command(change):
     return lambda recipe: change(recipe["commands"][0])
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("change", "says"),
     [

@@ -50,6 +50,7 @@ def lowered() -> cachec.Program:
     return to_stablehlo(mlp, weights(0).placeholders(), jax.ShapeDtypeStruct((3, 4), np.float32))
 
 
+@pytest.mark.long
 def test_an_iree_stage_is_compiled_again_to_the_same_module(
     cache: cachec.Cache, lowered: cachec.Program, tmp_path: Path
 ) -> None:
@@ -103,6 +104,7 @@ def test_a_program_that_iree_refuses_leaves_a_reproducer(
     assert "no_such_op" in found["failure"]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("tool", ["iree-opt", "mlir-opt-19"])
 def test_the_pipeline_is_inside_where_the_tool_reads_one(
     cache: cachec.Cache, tmp_path: Path, tool: str, monkeypatch: pytest.MonkeyPatch

@@ -231,6 +231,7 @@ assert value == stage.uncached(1)
 """
 
 
+@pytest.mark.long
 @pytest.mark.fuzz
 def test_killed_at_every_step_of_publication_leaves_only_right_entries(tmp_path):
     survived = 0

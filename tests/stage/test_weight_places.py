@@ -52,6 +52,7 @@ ASKED: dict[str, Callable[[WeightSet], Any]] = {
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("ask", ASKED.values(), ids=ASKED.keys())
 @pytest.mark.parametrize("view", VIEWS.values(), ids=VIEWS.keys())
 @pytest.mark.parametrize("access", ["mmap", "read"])

@@ -56,6 +56,7 @@ class KillAt:
                 os.kill(os.getpid(), signal.SIGKILL)
 
 
+@pytest.mark.sampled
 @pytest.mark.fuzz
 @pytest.mark.parametrize("start", ["an empty store", "another entry", "the same entry"])
 def test_a_process_killed_at_every_step_of_publication(

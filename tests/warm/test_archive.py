@@ -195,6 +195,7 @@ def test_every_flipped_byte_of_headers_and_content_is_seen_or_means_nothing(made
         store.invalidate(keys[0])
 
 
+@pytest.mark.long
 def test_on_the_command_line(project: Project) -> None:
     project.targets('[warm.targets.doubled]\ncall = "stages:doubled"\nmatrix = { n = [1, 2] }\n')
     first = project.command("warm", "--restore", "a.tar", "--save", "a.tar")

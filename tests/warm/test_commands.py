@@ -17,6 +17,7 @@ COPY = """
 """
 
 
+@pytest.mark.long
 def test_a_command_is_run_on_a_miss_alone(project: Project) -> None:
     project.targets(COPY)
     for name in "ab":
@@ -69,6 +70,7 @@ def test_commands_that_fail_are_absent_or_unknown(project: Project) -> None:
     assert "--inptu" in results["wrong"].error + results["wrong"].output
 
 
+@pytest.mark.long
 @pytest.mark.skipif(shutil.which("clang-19") is None, reason="clang-19 is not installed")
 def test_a_compiler_with_an_adapter(project: Project) -> None:
     project.write("a.c", '#include "a.h"\nint f(void) { return N; }\n')
@@ -80,6 +82,7 @@ def test_a_compiler_with_an_adapter(project: Project) -> None:
     assert statuses(project.warm(check=True)) == {"c": "would-miss"}
 
 
+@pytest.mark.long
 def test_a_command_that_hits_puts_in_place_what_the_next_one_reads(project: Project) -> None:
     """A fresh checkout with a store that has everything."""
     project.write("a.txt", "a")
@@ -120,6 +123,7 @@ def test_a_check_says_the_same_in_every_mode(project: Project, monkeypatch: pyte
     assert project.warm(check=True).exit_code == 0
 
 
+@pytest.mark.long
 def test_a_hit_counts_as_use_and_a_check_does_not(project: Project) -> None:
     project.targets(COPY)
     for name in "ab":

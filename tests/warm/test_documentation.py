@@ -84,6 +84,7 @@ def test_every_command(documented: Project) -> None:
     assert "| minilm" in (documented.folder / "summary.md").read_text()
 
 
+@pytest.mark.long
 def test_the_program(documented: Project) -> None:
     documented.write("pipeline.py", PIPELINE)
     program = documented.write("program.py", blocks("warm", "python")[0])

@@ -91,6 +91,7 @@ def test_nothing_declared(project: Project) -> None:
     assert "no targets are declared: write [tool.cachec.warm.targets.NAME]" in done.stderr
 
 
+@pytest.mark.long
 def test_another_store(project: Project) -> None:
     project.targets(TARGETS)
     done = project.command("--dir", "elsewhere", "warm", "doubled")

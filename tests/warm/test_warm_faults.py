@@ -63,6 +63,7 @@ IMPOSSIBLE = [
 ]
 
 
+@pytest.mark.long
 def test_targets_that_can_not_be_run(project: Project) -> None:
     """All in one warming, each between targets that can be run."""
     project.write("syntax.py", "def f(:\n")
@@ -156,6 +157,7 @@ def test_compilers_that_a_killed_row_had_started_end_too(project: Project) -> No
     until(lambda: not alive(pid))
 
 
+@pytest.mark.long
 def test_ctrl_c_stops_cleanly_and_keeps_what_is_done(project: Project) -> None:
     project.targets(SLOW.replace("0.4", "0.5"))
     process = subprocess.Popen(
@@ -198,6 +200,7 @@ def test_a_warming_that_is_killed_leaves_no_worker_and_the_next_ends_where_it_wo
     assert not [name for name in os.listdir(project.store / "locks") if os.listdir(project.store / "locks" / name)]
 
 
+@pytest.mark.long
 def test_two_warmings_at_once_compile_each_thing_once(project: Project) -> None:
     project.targets(SLOW)
     both = [

@@ -35,6 +35,7 @@ def test_what_would_miss_runs_once_and_then_hits(project: Project) -> None:
     assert len(project.log()) == 6, "a check is not"
 
 
+@pytest.mark.long
 def test_a_check_compiles_and_counts_nothing_and_gives_the_reason(project: Project) -> None:
     project.targets(DOUBLED)
     cold = project.warm(check=True)
@@ -177,6 +178,7 @@ def test_a_dependent_that_needs_what_comes_before_is_not_a_failure(project: Proj
     assert project.warm(check=True).exit_code == 0
 
 
+@pytest.mark.long
 def test_env_isolation_and_folders_of_modules(project: Project) -> None:
     project.write(
         "lib/where.py",
@@ -220,6 +222,7 @@ def test_env_isolation_and_folders_of_modules(project: Project) -> None:
     assert set(statuses(summary).values()) == {"compiled"}, [result.why() for result in summary.results]
 
 
+@pytest.mark.long
 def test_modules_of_one_name_in_two_folders_are_two(project: Project) -> None:
     for folder in ("one", "two"):
         project.write(f"{folder}/mine.py", f"from stages import word\ndef f():\n    word({folder!r})\n")

@@ -73,6 +73,7 @@ def edit(path: Path, old: str, new: str, how: str = "in place") -> None:
         path.write_text(text.replace(old, new))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("how", ["in place", "rename", "backup"])
 def test_a_saved_source_file(warmed: Any, watch: Watch, how: str) -> None:
     watching = watch()
@@ -95,6 +96,7 @@ def test_a_comment_makes_nothing_stale(warmed: Any, watch: Watch) -> None:
     assert [event for event in watching.quiet(1.0) if event.kind != "changed"] == []
 
 
+@pytest.mark.long
 def test_models_files_that_were_absent_and_the_targets_themselves(warmed: Any, watch: Watch) -> None:
     watching = watch()
     warmed.write("model.txt", "other")
@@ -113,6 +115,7 @@ def test_models_files_that_were_absent_and_the_targets_themselves(warmed: Any, w
     assert "SyntaxError" in watching.next("failed", "word").why
 
 
+@pytest.mark.long
 def test_a_folder_as_an_argument(warmed: Any, watch: Watch) -> None:
     warmed.write("data/one.txt", "1")
     warmed.write(
@@ -138,6 +141,7 @@ def test_a_folder_as_an_argument(warmed: Any, watch: Watch) -> None:
     watching.next("stale", "f")
 
 
+@pytest.mark.long
 def test_a_module_that_hides_another(warmed: Any, watch: Watch) -> None:
     warmed.write("lib/hidden.py", (warmed.folder / "stages.py").read_text())
     warmed.targets('[warm.targets.h]\ncall = "hidden:doubled"\npath = ["first", "lib"]\narguments = { n = 1 }\n')
@@ -170,6 +174,7 @@ def test_with_warm_what_is_stale_is_compiled(warmed: Any, watch: Watch) -> None:
     assert [event.kind for event in watching.quiet(1.0)] == []
 
 
+@pytest.mark.long
 def test_a_newer_change_cancels_what_is_compiled(warmed: Any, watch: Watch) -> None:
     watching = watch(warm=True)
     edit(warmed.folder / "stages.py", "time.sleep(seconds)", "time.sleep(60)")
@@ -209,6 +214,7 @@ def test_a_folder_that_is_removed_and_made_again_and_moved(warmed: Any, watch: W
     watching.next("stale", "p")
 
 
+@pytest.mark.long
 def test_editors_temporary_files_are_no_change(warmed: Any, watch: Watch) -> None:
     watching = watch()
     names = (".stages.py.swp", "4913", "stages.py~", ".#stages.py", "#stages.py#", "stages.py.tmp", ".goutputstream-X")
@@ -231,6 +237,7 @@ def test_five_thousand_files_at_once(warmed: Any, watch: Watch) -> None:
     watching.next("warm", "doubled[n=1]")
 
 
+@pytest.mark.long
 def test_no_event_at_all(warmed: Any, watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
     """An overflow, a network file system, a kernel without watches: the files are looked at by time."""
     monkeypatch.setattr("cachec.watch.notices.Notices.follow", lambda *_: None)
@@ -239,6 +246,7 @@ def test_no_event_at_all(warmed: Any, watch: Watch, monkeypatch: pytest.MonkeyPa
     watching.next("stale", "doubled[n=1]")
 
 
+@pytest.mark.long
 def test_the_store_is_cleared(warmed: Any, watch: Watch) -> None:
     watching = watch()
     shutil.rmtree(warmed.store)
@@ -250,6 +258,7 @@ def test_the_store_is_cleared(warmed: Any, watch: Watch) -> None:
     assert watching.quiet(2.5) == []
 
 
+@pytest.mark.long
 def test_an_event_is_never_believed(warmed: Any, watch: Watch) -> None:
     watching = watch()
     path = warmed.folder / "stages.py"
@@ -259,6 +268,7 @@ def test_an_event_is_never_believed(warmed: Any, watch: Watch) -> None:
     assert [event for event in watching.quiet(1.0) if event.kind != "changed"] == []
 
 
+@pytest.mark.long
 def test_a_target_that_writes_what_it_reads_is_not_looked_at_for_ever(warmed: Any, watch: Watch) -> None:
     warmed.write(
         "writes.py",
@@ -294,6 +304,7 @@ def test_idle_costs_next_to_nothing(warmed: Any, watch: Watch) -> None:
     assert used < 0.2, "5 % of 4 s; bench/watch.py holds it to 1 %"
 
 
+@pytest.mark.long
 def test_on_the_command_line(warmed: Any) -> None:
     process = subprocess.Popen(
         [*helpers.CLI, "watch"], cwd=warmed.folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
@@ -331,6 +342,7 @@ def test_files_that_changed_while_they_were_first_looked_at(tmp_path: Path) -> N
     assert files.changed(installed=True, entries=False, folders=True) == []
 
 
+@pytest.mark.long
 def test_a_configuration_file_that_goes_and_comes_back(warmed: Any, watch: Watch) -> None:
     watching = watch()
     file = warmed.folder / "cachec.toml"
@@ -343,6 +355,7 @@ def test_a_configuration_file_that_goes_and_comes_back(warmed: Any, watch: Watch
     watching.next("stale", "doubled[n=2]")
 
 
+@pytest.mark.long
 def test_a_configuration_file_that_takes_over(warmed: Any, watch: Watch) -> None:
     text = (warmed.folder / "cachec.toml").read_text()
     (warmed.folder / "cachec.toml").unlink()

@@ -464,6 +464,7 @@ _SLICED = """
 """
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("access", ["mmap", "read"])
 def test_a_slice_is_stored_in_pieces(tmp_path: Path, make: Any, access: str) -> None:
     """Of a strided slice, and of one that is read instead of mapped, never more than a piece is in memory."""

@@ -189,6 +189,7 @@ def test_private_pages_cost_what_is_written(large: Path) -> None:
     assert anonymous() - before < 2 * MEBI
 
 
+@pytest.mark.long
 def test_torch_writes_into_its_own_pages(large: Path) -> None:
     torch = pytest.importorskip("torch")
     before = large.read_bytes()

@@ -150,6 +150,7 @@ HELD: dict[str, tuple[Callable[[WeightSet], Any], Callable[[Any], Any]]] = {
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("kind", HELD)
 @pytest.mark.parametrize("hit", [False, True], ids=["miss", "hit"])
 def test_what_holds_a_derived_weight_keeps_it(tmp_path: Path, make: Any, kind: str, hit: bool) -> None:

@@ -61,6 +61,7 @@ def test_the_checkpoint_without_its_unused_buffer(weights):
     assert {spec.dtype for spec in weights.specs.values()} == {"float32"}
 
 
+@pytest.mark.long
 def test_the_model_in_jax_is_the_reference(weights, tokens):
     import jax
     from model import minilm

@@ -170,6 +170,7 @@ def one_function(text: str, r: random.Random) -> str:
 # --- what does not count
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("name", NAMES)
 def test_neutral_changes(texts, name, seed):

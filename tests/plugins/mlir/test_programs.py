@@ -237,6 +237,7 @@ def test_a_text_that_has_such_names_already():
         program(b'module { memref.global "private" constant @w : memref<4xf32> }', to="undefined", symbols="alpha")
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("mode", ["on", "off"])
 def test_two_layers_are_compiled_once_and_linked_to_their_own_weights(tmp_path, mode):
     """IREE's numbers."""
@@ -272,6 +273,7 @@ def test_two_layers_are_compiled_once_and_linked_to_their_own_weights(tmp_path, 
     assert outcomes[1] == ("hit" if mode == "on" else outcomes[0])
 
 
+@pytest.mark.long
 def test_the_names_of_weights_are_kept_in_the_trace(tmp_path):
     """Programs and files that a stage makes of several layers mean the weights of their own layer, also on a hit."""
     import cachec_iree
@@ -339,6 +341,7 @@ def test_tied_weights_are_tied_under_other_names(tmp_path):
         manifest.check(weights.rename({old: new for new, old in names.items()}).specs)
 
 
+@pytest.mark.long
 def test_jax_names_weights_by_their_order_of_use(cache):
     import jax
     import jax.numpy as jnp

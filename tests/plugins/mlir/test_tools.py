@@ -15,6 +15,7 @@ from tests.plugins.mlir.conftest import IREE_OPT, arrays, inline_program, progra
 X = np.linspace(-1, 1, 32, dtype="f4").reshape(4, 8)
 
 
+@pytest.mark.long
 def test_iree_reads_what_is_stripped_and_linked(iree_opt, tmp_path):
     """iree-opt wants its input as aligned in memory as the file is; 16 is what its own buffers are."""
     printed = iree_opt(program(0).encode())
@@ -35,6 +36,7 @@ def test_iree_reads_what_is_stripped_and_linked(iree_opt, tmp_path):
     assert iree_opt((tmp_path / "text").read_bytes()) == iree_opt(program(1).encode())
 
 
+@pytest.mark.long
 def test_settings_survive(iree_opt, tmp_path):
     setting = ',\n  external_resources: { mlir_reproducer: { pipeline: "any(cse)", verify_each: false } }\n#-}\n'
     text = program(0).replace("\n#-}\n", setting).encode()
@@ -64,6 +66,7 @@ def test_lifted_constants_are_the_same_program(iree_opt, tmp_path):
     assert iree_opt((tmp_path / "other").read_bytes()) == iree_opt(inline_program(1).encode())
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("form", ["text", "bytecode", "lifted"])
 def test_compiled_with_other_weights_it_computes_with_them(form, iree_opt, tmp_path):
     from iree import runtime as rt

@@ -14,6 +14,7 @@ ROOT = Path(__file__).parents[3]
 TEXT = (ROOT / "docs" / "native.md").read_text()
 
 
+@pytest.mark.long
 def test_every_command_gives_what_is_shown(tmp_path):
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     environ = {

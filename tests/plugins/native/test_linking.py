@@ -59,6 +59,7 @@ def loaded() -> int:
     return sum("cachec-native" in line for line in Path("/proc/self/maps").read_text().splitlines())
 
 
+@pytest.mark.long
 def test_what_is_no_longer_used_is_unloaded(library):
     gc.collect()
     before = loaded()

@@ -63,6 +63,7 @@ def test_new_weights_hit_everywhere_and_compute_with_their_own_numbers(stages, s
     np.testing.assert_allclose(call(cachec.link(library, second)), expected(arrays(1), X), rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.long
 def test_a_constant_that_no_name_stands_for_is_in_every_key(stages):
     weights = WeightSet.from_arrays(arrays(0))
     results = {}
@@ -76,6 +77,7 @@ def test_a_constant_that_no_name_stands_for_is_in_every_key(stages):
         np.testing.assert_allclose(found, want, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.long
 def test_an_option_of_the_last_tool_runs_the_last_tool_alone(stages):
     weights = WeightSet.from_arrays(arrays(0))
     stages(weights)
@@ -91,6 +93,7 @@ def test_early_cutoff(stages):
     assert reasons == [Reason.HIT, Reason.OPTION_CHANGED, Reason.HIT, Reason.HIT]
 
 
+@pytest.mark.long
 def test_another_shape_compiles_anew(stages):
     stages(WeightSet.from_arrays(arrays(0)))
     library, reasons = stages(WeightSet.from_arrays(arrays(0, hidden=32)))
@@ -190,6 +193,7 @@ def test_names_of_values_and_locations_do_not_come_into_the_library(library, mlp
     assert compiled(renamed, weights).read_bytes() == library.read_bytes()
 
 
+@pytest.mark.long
 def test_a_file_that_an_option_names_counts_by_content(cache, tmp_path):
     weights = WeightSet.from_arrays({"a": np.ones(3, "f4")})
     ir = "@a = external global [3 x float]\ndefine float @f() {\n  %x = load float, ptr @a\n  ret float %x\n}\n"
@@ -221,6 +225,7 @@ def test_which_files_options_name(tmp_path):
     assert named_files(["--a=b/c", "b/c", "-O2", "--pass-pipeline=builtin.module(cse)"]) == ((), ())
 
 
+@pytest.mark.long
 def test_the_processor_counts_where_it_is_asked_for(cache, monkeypatch):
     """In a portable stage too. Naming a processor depends on none."""
     weights = WeightSet.from_arrays({"a": np.ones(3, "f4")})
@@ -281,6 +286,7 @@ def test_bytecode_is_taken_as_well(mlp):
     np.testing.assert_allclose(found, expected(arrays(0), X), rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.long
 def test_the_example_runs(tmp_path, save):
     """As docs/native.md shows it: two weight files, then another level."""
     for seed in (0, 1):

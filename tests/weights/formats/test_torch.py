@@ -204,6 +204,7 @@ def test_archives_that_were_changed(tmp_path: Path) -> None:
         open_weights(path)
 
 
+@pytest.mark.long
 def test_what_contains_itself(tmp_path: Path) -> None:
     path = tmp_path / "m.pt"
     loop: dict[str, Any] = {"a": torch.ones(1)}
@@ -219,6 +220,7 @@ def test_what_contains_itself(tmp_path: Path) -> None:
         open_weights(path)
 
 
+@pytest.mark.long
 def test_later_reads_need_no_torch(tmp_path: Path) -> None:
     torch.save({"a": torch.ones(3)}, tmp_path / "m.pt")
     code = (

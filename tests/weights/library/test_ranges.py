@@ -149,6 +149,7 @@ with open_weights(folder / "o.safetensors") as again:
 """
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("kind", ["splat", "slice", "slice by read", "slice of memory", "padded"])
 def test_nothing_is_put_together_in_memory(tmp_path: Path, kind: str) -> None:
     if kind == "splat":

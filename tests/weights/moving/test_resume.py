@@ -176,6 +176,7 @@ print(json.dumps(report))
 """
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("owned", "how"),
     [(False, {}), (True, {"format": "irpa"}), (False, {"shard_size": 2 * UNIT})],

@@ -139,6 +139,7 @@ def test_every_edit_is_found_and_nothing_else() -> None:
         assert len(found.operations) == len(added) + len(removed)
 
 
+@pytest.mark.long
 def test_large_modules_are_told_apart_in_seconds() -> None:
     old = lines_of(20_000, 1)
     new = list(old)

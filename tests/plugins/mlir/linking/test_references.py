@@ -288,6 +288,7 @@ def test_weights_of_no_such_file_get_an_archive(tmp_path):
     assert b'named<"model"::"w1">' in (tmp_path / "m.mlir").read_bytes()
 
 
+@pytest.mark.long
 def test_resources_without_bytes_become_references(tmp_path):
     """Of a stripped module of the other kind: globals and constants."""
     for form in ("global list", "arith list"):

@@ -95,6 +95,7 @@ def test_a_trailer_in_front_moves_what_is_behind_it():
         assert topology(text.encode(), locations=True) != topology((text + "\n").encode(), locations=True)
 
 
+@pytest.mark.long
 def test_settings_of_text_and_bytecode_agree(iree_opt):
     setting = (
         ',\n  external_resources: { owner: { flag: true, text: "any(\\22cse)", blob: "0x1000000001020304" } }\n#-}\n'

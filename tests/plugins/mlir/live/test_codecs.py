@@ -112,6 +112,7 @@ def test_a_module_is_a_result_with_its_resources(cache, bindings, tmp_path):
     assert topology(fresh) == topology(again) == topology(build.uncached(bindings))
 
 
+@pytest.mark.long
 def test_a_hit_can_be_changed_without_harm(cache, run):
     @cache.stage
     def build() -> object:
@@ -124,6 +125,7 @@ def test_a_hit_can_be_changed_without_harm(cache, run):
     assert topology(build()) == before
 
 
+@pytest.mark.long
 def test_what_is_stored_is_small_and_shares_the_resources(cache, run, tmp_path):
     @cache.stage
     def build(seed: int) -> object:

@@ -174,6 +174,7 @@ def number_text(r: np.random.Generator, kind: str) -> str:
     return str(picks[r.integers(len(picks))])
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     "kind",
     [
