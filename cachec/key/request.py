@@ -196,6 +196,8 @@ class Requests:
         parts += [self._tools.distribution(name, fresh=fresh) for name in sorted(distributions)]
         parts += self._ambient(found)
         parts.append(platform_part(portable=not platform))
+        if not self._code.recorded:  # such a run depends on more than its trace says
+            parts.append(_text_part(PartKind.STAGE, "record", "off", "runs record nothing"))
         return parts
 
     def _own_parts(

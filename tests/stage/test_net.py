@@ -239,3 +239,24 @@ def test_a_hit_imports_no_observer(tmp_path: Path) -> None:
     ]
     assert "cachec.recording.audit" in told[0]
     assert told[1].splitlines() == ["hit", "['cachec.recording.observed', 'cachec.recording.recorder']"]
+
+
+def test_what_was_stored_without_a_record_is_no_hit_for_whoever_records(tmp_path: Path) -> None:
+    """An entry of ``record=off`` may depend on more than its trace says."""
+
+    def build(record: str) -> Any:
+        cache = cachec.Cache(tmp_path / "cache", log="off", record=record)
+
+        @cache.stage(name="stage")
+        def stage(n: int) -> int:
+            return n + 1
+
+        return stage
+
+    assert build("off")(1) == 2
+    assert build("off").check(1).hit
+    outcome = build("auto").check(1)
+    assert (outcome.hit, outcome.reason) == (False, Reason.STAGE_CHANGED)
+    assert build("auto")(1) == 2
+    assert build("auto").check(1).hit
+    assert build("off").check(1).hit

@@ -93,7 +93,7 @@ class CodeKeys:
         recorded: bool = False,
     ) -> None:
         self._encode_value = encode_value
-        self._recorded = recorded
+        self.recorded = recorded
         self._locator = Locator(owner)
         self._sources = Sources()
         self._units = Units(self._sources, self._locator)
@@ -129,7 +129,7 @@ class CodeKeys:
 
     def _compute(self, held: tuple[object, ...], *, has_version: bool) -> _Known:
         fn, bound, *depends = held
-        graph = Graph(tolerant=has_version or bool(depends), recorded=self._recorded)
+        graph = Graph(tolerant=has_version or bool(depends), recorded=self.recorded)
         self._locator.refresh()
         walk = Walk(graph, self._locator, self._sources, self._units, self._encode_value)
         if getattr(fn, "__cachec_stage__", False) is True:
