@@ -327,19 +327,20 @@ def test_a_download_that_nobody_went_on_with_is_removed(
     site: Site, weights_file: bytes, store: WeightStore, resolvers: Resolvers
 ) -> None:
     day = 86400
-    for name, age in (("old", 8), ("recent", 6), ("locked", 8)):
+    old, recent, locked = ("a" * 32, "b" * 32, "c" * 32)
+    for name, age in ((old, 8), (recent, 6), (locked, 8), ("somebody's own", 8)):
         place = store.folder / "fetched" / name
         place.mkdir(parents=True)
         (place / "part").write_bytes(b"beginning")
         (place / "state.json").write_text("{}")
         os.utime(place / "part", (time.time() - age * day,) * 2)
     (store.folder / "fetched" / "stray").mkdir()
-    with (store.folder / "fetched" / "locked" / "part").open() as held:
+    with (store.folder / "fetched" / locked / "part").open() as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         fetch(site, store, resolvers)
-        assert sorted(os.listdir(store.folder / "fetched")) == ["locked", "recent", "stray"]
+        assert sorted(os.listdir(store.folder / "fetched")) == [recent, locked, "somebody's own", "stray"]
     fetch(site, store, resolvers)
-    assert sorted(os.listdir(store.folder / "fetched")) == ["recent", "stray"]
+    assert sorted(os.listdir(store.folder / "fetched")) == [recent, "somebody's own", "stray"]
 
 
 def test_an_old_download_of_what_is_wanted_is_continued(
