@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -49,10 +50,8 @@ class Observing:
 
         folders = {os.path.dirname(os.path.abspath(path)) for path in request.found.paths if os.path.isfile(path)}
         folders |= {os.path.abspath(path) for path in request.found.paths if os.path.isdir(path)}
-        try:
+        with suppress(FileNotFoundError):  # where the current folder is gone, nothing can be opened in it
             folders.add(os.getcwd())
-        except FileNotFoundError:
-            folders.discard("")  # the current folder is gone, and nothing can be opened in it
         return Net(self._requests.is_project, FolderWatch(folders))
 
     def collect(self, request: Request, recorder: Recorder) -> frozenset[Read]:
