@@ -17,6 +17,7 @@ import os
 import re
 import shutil
 import time
+import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -128,9 +129,20 @@ def fetched(
         try:
             yield path
         except CheckpointError:
-            shutil.rmtree(place)  # these are the bytes, and they are no checkpoint: a second look changes nothing
+            _remove(place)  # these are the bytes, and they are no checkpoint: a second look changes nothing
             raise
-        shutil.rmtree(place)
+        _remove(place)
+
+
+def _remove(place: Path) -> None:
+    """Remove the folder of a download whose ``part`` the caller has locked.
+
+    It is renamed first, to a name of the same form: who waits for the download makes its files in a folder that is
+    new, never in one that is half removed, and what a kill leaves is removed after a week like any other.
+    """
+    leaving = place.with_name(uuid.uuid4().hex)
+    place.rename(leaving)
+    shutil.rmtree(leaving)
 
 
 @contextlib.contextmanager
@@ -164,7 +176,7 @@ def _remove_abandoned(folder: Path, wanted: str) -> None:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if time.time() - os.fstat(fd).st_mtime > _ABANDONED and os.fstat(fd).st_nlink:
-                shutil.rmtree(part.parent)
+                _remove(part.parent)
         except (BlockingIOError, FileNotFoundError, PermissionError):
             continue
         finally:
@@ -179,11 +191,11 @@ def _is_whole(identifier: Identifier, fd: int) -> bool:
 def _check(identifier: Identifier, fd: int, place: Path) -> None:
     found = os.fstat(fd).st_size
     if identifier.size is not None and found != identifier.size:
-        shutil.rmtree(place)
+        _remove(place)
         raise WeightError(f"{identifier.url}: expected {identifier.size} bytes, found {found}; nothing of it was kept")
     digest = _digest(identifier, fd)
     if digest != identifier.digest:
-        shutil.rmtree(place)
+        _remove(place)
         raise WeightError(
             f"{identifier.url}: expected {identifier.algorithm} {identifier.digest}, found {digest} of {found} bytes; "
             "nothing was kept"

@@ -6,6 +6,7 @@ import fcntl
 import hashlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -445,6 +446,22 @@ def test_two_that_want_the_same_fetch_it_once(
     assert len(found) == 4
     assert len(set(found)) == 1
     assert store.verify("m") == ()
+
+
+def test_who_waits_may_begin_while_the_folder_goes(
+    site: Site, weights_file: bytes, store: WeightStore, resolvers: Resolvers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remove = shutil.rmtree
+    of = store.folder / "fetched" / digest_bytes(site.identifier.encode())[:32]
+
+    def removing(path: Path) -> None:
+        of.mkdir(exist_ok=True)
+        (of / "part").write_bytes(b"of who waited")
+        remove(path)
+
+    monkeypatch.setattr(shutil, "rmtree", removing)
+    assert resolve(store, site.identifier, "m", resolvers).count == 2
+    assert [part.read_bytes() for part in (store.folder / "fetched").glob("*/part")] == [b"of who waited"]
 
 
 # --- resolvers of others
