@@ -242,8 +242,11 @@ class _Look:
             path = wanted[name]
             if name != "base_dir" and base is not None and path.startswith(base) and path != base:
                 continue  # the base folder's path is in it, and was told
-            known = self._command.adapter.normalises if self._command.adapter is not None else {}
-            fix = "; ".join(f"{flag} removes {what}" for flag, what in known.items())
+            adapter = self._command.adapter
+            ways = [f"{flag} removes {what}" for flag, what in (adapter.normalises if adapter else {}).items()]
+            if adapter is not None and adapter.relative and base is None:
+                ways.insert(0, "CACHEC_BASE_DIR set to the checkout has the input named from the current folder")
+            fix = "; ".join(ways)
             words = f"{path} ({name.partition(' ')[0]}) is in {where}: another checkout gets another result"
             self._problem("path", where, words, fix)
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from operator import is_
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from cachec.base.distributions import Distributions
 from cachec.base.hashing import FileDigests, Hasher, digest_bytes, frame
@@ -21,6 +21,9 @@ from cachec.key.tools.tools import ToolKeys
 from cachec.model import Part, PartKind, Read, part_label
 from cachec.programs.plugin import Plugin
 from cachec.programs.registry import Plugins
+
+if TYPE_CHECKING:
+    from cachec.key.compare import PartDifference
 
 #: Bump it when the meaning of a key changes: every older entry is then a miss.
 KEY_VERSION = "2"
@@ -87,6 +90,11 @@ class Request:
         The code of callable arguments is spelled out function by function here; in the key it is one digest each.
         """
         return (*self._parts.parts, *self.found.code, *(payload.part() for payload in self._payloads))
+
+    def remedy(self, difference: PartDifference) -> str:
+        """What would make a hit of a miss by this difference, where its words do not say it; else empty."""
+        del difference
+        return ""
 
 
 class Requests:

@@ -115,6 +115,8 @@ class Adapter(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     of unconfigured is on the line. shadows: endings of files that are taken instead of one that a flag
     names, if they are there.
 
+    relative: the name of an input comes into the result. With a base folder, what is below it is named from the current
+    folder, so that it is the same in each checkout; no other result follows from that.
     normalises: flag that keeps paths out of the result -> what leaks without it; for ``cachec audit``.
     origin: the file that the adapter was read from.
     """
@@ -144,6 +146,7 @@ class Adapter(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     suffixes: tuple[str, ...] = ()
     includes: tuple[str, ...] = ()
     shadows: tuple[str, ...] = ()
+    relative: bool = False
     languages: dict[str, str] = {}
     normalises: dict[str, str] = {}
     environment: Environment = Environment()

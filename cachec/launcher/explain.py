@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -87,7 +86,8 @@ def _from_engine(opened: Opened, command: Command, stripped: Sequence[Stripped])
     differing = differences(found[1], parts, opened.store.content)
     if any(each.part.kind is PartKind.ARGUMENT for each in differing):
         differing = tuple(each for each in differing if each.part.kind is not PartKind.ORDER)  # it follows
-    return Explanation(outcome, found[0], differing, _fix(differing))
+    fix = next(filter(None, map(call.keyed.remedy, differing)), "")
+    return Explanation(outcome, found[0], differing, fix)
 
 
 def _way_in(reason: Reason) -> str:
@@ -97,27 +97,3 @@ def _way_in(reason: Reason) -> str:
         Reason.SIDE_EFFECT_FLAG: "leave the flag out",
         Reason.MODE_OFF: "unset CACHEC_MODE",
     }.get(reason, "")
-
-
-def _fix(differing: Sequence[PartDifference]) -> str:
-    """What to do about the first difference that there is a remedy for; empty where there is none."""
-    for each in differing:
-        kind = each.part.kind
-        if kind is PartKind.PLATFORM:
-            return "where the result does not depend on the processor, say --portable"
-        if (
-            kind is PartKind.ARGUMENT
-            and each.old is not None
-            and each.new is not None
-            and _differ_in_folder(each.old.value, each.new.value)
-        ):
-            return "only a folder differs: set base_dir (CACHEC_BASE_DIR) to the checkout"
-        if kind is PartKind.ENVIRONMENT:
-            return f"set {each.part.name} as it was, or leave it out of the environment"
-    return ""
-
-
-def _differ_in_folder(old: str, new: str) -> bool:
-    """Whether two texts with absolute paths are equal once the folders of these are left out."""
-    shortened = [re.sub(r"/\S*/", "/", text) for text in (old, new)]
-    return "/" in old and shortened[0] == shortened[1]

@@ -51,6 +51,17 @@ class Places:
             return kept
         return os.path.join(self.base or self.cwd, kept.removeprefix(BELOW_BASE))
 
+    def called(self, path: str) -> str:
+        """A path below the base folder by the name that it has from the current folder, where that is below it too.
+
+        The path itself where that name leads elsewhere (behind a link), or would be taken for a flag.
+        """
+        if self.base is None or not all(f"{each}/".startswith(f"{self.base}/") for each in (path, self.cwd)):
+            return path
+        name = os.path.relpath(path, self.cwd)
+        is_it = not name.startswith(("-", "@")) and _is_same(os.path.join(self.cwd, name), path)
+        return name if is_it else path
+
     def folders(self) -> dict[str, str]:
         """The folders whose paths are not in the key, by the name that a trace has for them."""
         return {"cwd": self.cwd, **({} if self.base is None else {"base_dir": self.base})}
@@ -88,12 +99,16 @@ def current_folder(environ: dict[str, str]) -> str:
         raise UsageError("the current folder was removed; change to one that exists") from None
     named = environ.get("PWD", "")
     if named.startswith("/") and os.path.normpath(named) == named:
-        try:
-            if os.path.samefile(named, real):
-                return named
-        except OSError:
-            return real
+        return named if _is_same(named, real) else real
     return real
+
+
+def _is_same(one: str, other: str) -> bool:
+    """Whether two paths lead to one file; not where one of them leads nowhere."""
+    try:
+        return os.path.samefile(one, other)
+    except OSError:
+        return False
 
 
 def leaked(folders: dict[str, str], files: Iterable[str], texts: Iterable[bytes]) -> dict[str, str]:

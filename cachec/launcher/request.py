@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import glob
 import os
+import re
 from collections.abc import Collection, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cachec.base.distributions import Distributions
 from cachec.base.hashing import FileDigests, Hasher, digest_bytes, frame
@@ -22,6 +23,9 @@ from cachec.launcher.volatile import VolatileWords
 from cachec.model import Part, PartKind, Reason
 from cachec.programs.program import Program
 
+if TYPE_CHECKING:
+    from cachec.key.compare import PartDifference
+
 #: Bump it when the meaning of a command's key changes: every older entry is then a miss.
 KEY_VERSION = "2"
 
@@ -34,8 +38,10 @@ _ALWAYS = ("LD_LIBRARY_PATH",)
 class CommandRequest:
     """The key of one command; ``key.request.Request`` as far as the stage layer looks at it."""
 
-    def __init__(self, parts: tuple[Part, ...], programs: Mapping[str, Program]) -> None:
+    def __init__(self, parts: tuple[Part, ...], programs: Mapping[str, Program], *, has_base: bool) -> None:
+        """has_base: whether there is a folder that paths count from."""
         self._parts = parts
+        self._has_base = has_base
         framed = b"".join(frame(part.label, part.digest.encode()) for part in parts)
         self.digest = digest_bytes(_DOMAIN + framed)
         self.found = Found()
@@ -44,6 +50,19 @@ class CommandRequest:
     def parts(self) -> tuple[Part, ...]:
         """Every named part, with its detail."""
         return self._parts
+
+    def remedy(self, difference: PartDifference) -> str:
+        """See ``key.request.Request.remedy``."""
+        part, old, new = difference.part, difference.old, difference.new
+        if part.kind is PartKind.PLATFORM:
+            return "where the result does not depend on the processor, say --portable"
+        if part.kind is PartKind.ENVIRONMENT:
+            return f"set {part.name} as it was, or leave it out of the environment"
+        if part.kind is not PartKind.ARGUMENT or not (old and new and _differ_in_folder(old.value, new.value)):
+            return ""
+        if self._has_base:
+            return "only a folder differs: use the same one below base_dir"
+        return "only a folder differs: set base_dir (CACHEC_BASE_DIR) to the checkout"
 
 
 class CommandRequests:
@@ -79,7 +98,7 @@ class CommandRequests:
             *self._argument_parts(command),
             *self._content_parts(command, programs, arguments["stdin"], fresh=fresh),
         )
-        return CommandRequest(parts, {f"{path}": program for path, program in programs.items()})
+        return CommandRequest(parts, programs, has_base=self._places.base is not None)
 
     def stale_memos(self, request: CommandRequest) -> list[str]:
         """None: a command has no memo of this process's."""
@@ -252,6 +271,12 @@ def helper_path(name: str, command: Command, environ: Mapping[str, str]) -> str:
     if found is None:
         raise UsageError(f"tool {name!r} is not an executable in PATH; install it, or give its path (--tool)")
     return found
+
+
+def _differ_in_folder(old: str, new: str) -> bool:
+    """Whether two texts with paths are equal once the folders of these are left out."""
+    shortened = [re.sub(r"/\S*/", "/", text) for text in (old, new)]
+    return "/" in old and shortened[0] == shortened[1]
 
 
 def _argument(name: str, digest: str, shown: str) -> Part:

@@ -165,7 +165,8 @@ class Looker:
         if found is None:
             return Reason.FIRST_RUN, "no entry of this stage yet"
         difference = first_difference(found[1], mine, lambda digest: self._fetch(digest, request))
-        return difference.reason, difference.detail
+        remedy = request.remedy(difference.parts[0]) if difference.parts else ""
+        return difference.reason, f"{difference.detail}; {remedy}" if remedy else difference.detail
 
     def nearest(self, stage: str, parts: Sequence[Part]) -> tuple[Digest, tuple[Part, ...]] | None:
         """Key and parts of the entry of a stage that is nearest to ``parts``; None where there is none. Reads one row.
@@ -218,6 +219,6 @@ def _read_in_words(read: Read) -> str:
         "tool": "is another build",
         "env": "has another value",
         "processor": "has another processor",
-        "folder": "is another one, and its path is in what the command wrote",
+        "folder": "is another one, and its path is in what the command wrote: `cachec audit` says what keeps it out",
     }[read.kind]
     return f"{read.kind} {read.where} {verb}"

@@ -23,6 +23,11 @@
 # puts `cachec exec --` before every command of add_custom_command and add_custom_target, of this folder and those below
 # it, or of the whole project (the property RULE_LAUNCH_CUSTOM; Ninja and Makefile generators honour it).
 #
+#   cachec_launch_compilers(LANGUAGE...)
+#
+# puts it before the compilers of these languages, for what this folder and those below it add from here on (the
+# variables CMAKE_<LANGUAGE>_COMPILER_LAUNCHER).
+#
 # Settings: CACHEC_EXECUTABLE, the command; CACHEC_BASE_DIR, the folder that paths in keys count from (two checkouts then
 # share hits). Everything else is set as ever: cachec.toml, or CACHEC_* in the environment of the build.
 
@@ -215,6 +220,13 @@ function(cachec_add_program name)
   endif()
   # It has its launcher. That of the folder would be a second one: Makefiles honour this, and cachec sees it otherwise.
   set_target_properties("${name}" PROPERTIES CACHEC_OUTPUT "${outputs}" RULE_LAUNCH_CUSTOM "")
+endfunction()
+
+function(cachec_launch_compilers)
+  _cachec_launcher(launcher)
+  foreach(language IN LISTS ARGN)
+    set(CMAKE_${language}_COMPILER_LAUNCHER "${launcher}" PARENT_SCOPE)
+  endforeach()
 endfunction()
 
 function(cachec_launch_custom_commands)

@@ -21,6 +21,7 @@ from cachec.cli import main
 from cachec.errors import UsageError
 from cachec.events import read_log
 from cachec.launcher import full
+from cachec.launcher.adapters import SHIPPED
 from cachec.weights import WeightSet
 from tests.needs import need
 
@@ -382,25 +383,37 @@ def test_the_base_folder_in_an_output(auditor: Auditor, monkeypatch: pytest.Monk
     assert "(base_dir)" in found.words
 
 
-MODEL = "func.func @f(%x: tensor<4xf32>) -> tensor<4xf32> {\n  return %x : tensor<4xf32>\n}\n"
+#: Something to compute: for that iree-compile links a library.
+MODEL = (
+    "func.func @f(%x: tensor<4xf32>) -> tensor<4xf32> {\n  %y = arith.addf %x, %x : tensor<4xf32>\n"
+    "  return %y : tensor<4xf32>\n}\n"
+)
 LLVM_DIALECT = "llvm.func @f(%x: i32) -> i32 {\n  llvm.return %x : i32\n}\n"
 LLVM = "define i32 @f(i32 %x) {\n  ret i32 %x\n}\n"
 LOCAL = ("--iree-hal-target-device=local", "--iree-hal-local-target-device-backends=llvm-cpu")
 
+#: Tool, input, flags; one at least for each adapter.
 
-@pytest.mark.parametrize(
-    ("tool", "name", "text", "flags"),
-    [
-        ("mlir-opt-19", "m.mlir", MODEL, ("--canonicalize",)),
-        ("mlir-translate-19", "m.mlir", LLVM_DIALECT, ("--mlir-to-llvmir",)),
-        ("llc-19", "m.ll", LLVM, ("-filetype=obj",)),
-        ("opt-19", "m.ll", LLVM, ("-O2", "-S")),
-        ("clang-19", "m.ll", LLVM, ("-c",)),
-        ("iree-opt", "m.mlir", MODEL, ("--canonicalize",)),
-        ("iree-compile", "m.mlir", MODEL, LOCAL),
-        ("iree-import-onnx", "m.onnx", "", ()),
-    ],
-)
+
+COMPILERS = [
+    ("mlir-opt-19", "m.mlir", MODEL, ("--canonicalize",)),
+    ("mlir-translate-19", "m.mlir", LLVM_DIALECT, ("--mlir-to-llvmir",)),
+    ("llc-19", "m.ll", LLVM, ("-filetype=obj",)),
+    ("opt-19", "m.ll", LLVM, ("-O2", "-S")),
+    ("clang-19", "m.ll", LLVM, ("-c",)),
+    ("clang-19", "m.c", "int f(int x) { return x; }\n", ("-c",)),
+    ("iree-opt", "m.mlir", MODEL, ("--canonicalize",)),
+    ("iree-opt", "m.mlir", MODEL, ("--iree-transformation-pipeline", *LOCAL)),
+    ("iree-compile", "m.mlir", MODEL, LOCAL),
+    ("iree-import-onnx", "m.onnx", "", ()),
+]
+
+
+def test_every_shipped_adapter_is_audited() -> None:
+    assert {tool.removesuffix("-19") for tool, *_ in COMPILERS} == {path.stem for path in SHIPPED.glob("*.toml")}
+
+
+@pytest.mark.parametrize(("tool", "name", "text", "flags"), COMPILERS)
 def test_shipped_adapters_cover_their_compilers(
     auditor: Auditor, tool: str, name: str, text: str, flags: tuple[str, ...]
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+import sys
 import tomllib
 from collections import Counter
 from pathlib import Path
@@ -71,6 +72,27 @@ def test_two_checkouts_share_hits_with_a_base_folder(build: Build, generator: st
     project = build.project(PROJECTS / "cmake", "three")
     configure(build, project, generator=generator)
     assert build.outcomes("cmake", "--build", "build", cwd=project) == programs("miss")  # its paths are in the keys
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("way", ["variable", "file"])
+def test_two_checkouts_of_models_and_c_sources_share_every_hit(build: Build, way: str) -> None:
+    need("clang-19")
+    beside = Path(sys.executable).parent  # pip's iree-compile
+    if not (beside / "iree-compile").exists():
+        pytest.skip("not installed: iree-compile")
+    build.environ["PATH"] += f":{beside}"
+    for name, answer in (("one", "miss"), ("two/deeper", "hit")):
+        project = build.project(PROJECTS / "mixed", name)
+        options = ["-DCMAKE_C_COMPILER=clang-19"]
+        if way == "file":
+            (project / "cachec.toml").write_text('base_dir = "."\n')
+        else:
+            options.append(f"-DCACHEC_BASE_DIR={project}")
+        configure(build, project, *options)
+        assert build.outcomes("cmake", "--build", "build", cwd=project) == Counter(
+            {f"{answer} clang": 2, f"{answer} iree-compile": 2, f"{answer} mlir-opt": 1}
+        )
 
 
 def test_what_changes_a_program_and_what_does_not(build: Build) -> None:
@@ -176,9 +198,11 @@ def test_the_launcher_of_a_c_compiler(build: Build) -> None:
     (project / "CMakeLists.txt").write_text(
         "cmake_minimum_required(VERSION 3.20)\nproject(c LANGUAGES C)\nadd_library(a OBJECT a.c)\n"
     )
-    options = ("-DCMAKE_C_COMPILER=clang-19", "-DCMAKE_C_COMPILER_LAUNCHER=cachec;exec;--")
-    for answer in ("miss", "hit"):
-        configure(build, project, *options)
+    for name, answer in (("one", "miss"), ("two", "hit")):
+        project = shutil.copytree(project, build.folder / name)
+        # As docs/build-systems.md has it.
+        launcher = f"-DCMAKE_C_COMPILER_LAUNCHER=env;CACHEC_BASE_DIR={project};cachec;exec;--"
+        configure(build, project, "-DCMAKE_C_COMPILER=clang-19", launcher)
         assert build.outcomes("cmake", "--build", "build", cwd=project) == Counter({f"{answer} clang": 1})
 
 

@@ -20,7 +20,7 @@ PART = part("arg/batch", "3", value="3")
 
 def keys(*parts: Part) -> tuple[str, bytes]:
     """What these parts make of the key of a command, and of a stage."""
-    return CommandRequest(parts, {}).digest, _Parts.of(parts).prefix
+    return CommandRequest(parts, {}, has_base=False).digest, _Parts.of(parts).prefix
 
 
 def test_a_label_says_kind_and_name_and_no_two_share_one() -> None:

@@ -1,0 +1,3 @@
+#pragma once
+#include <stddef.h>
+float sum(const float *values, size_t count);
