@@ -1,0 +1,71 @@
+"""Stages whose results hold one of everything that a store keeps; none of them asks the system for anything."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import cachec
+
+
+class Colour(enum.Enum):
+    """A result may be a member of an enumeration."""
+
+    RED = "red"
+
+
+@dataclasses.dataclass(frozen=True)
+class Pair:
+    """Or a record."""
+
+    left: int
+    right: tuple[float, str]
+
+
+def plain(n: int) -> dict[str, Any]:
+    """What is stored by value and as artifacts."""
+    return {
+        "n": n,
+        "array": np.arange(n * 100, dtype="f4").reshape(10, -1),
+        "bytes": b"%d " % n * 2000,
+        "text": f"{n} é" * 2000,
+        "pair": Pair(n, (math.pi, "x")),
+        "colour": Colour.RED,
+        "numbers": [n, 1 << 70, -0.5, math.inf, None, True, (1, 2)],
+    }
+
+
+def scaled(weights: cachec.WeightSet, factor: int) -> cachec.Program:
+    """A program with a manifest."""
+    return cachec.Program(f"module {factor} {sorted(weights)}", format="text", manifest=weights.manifest)
+
+
+def doubled(weights: cachec.WeightSet) -> cachec.WeightSet:
+    """Weights of its own beside those of the caller."""
+    return cachec.WeightSet.from_arrays({"two": weights["a"].read() * 2})
+
+
+def folder(n: int, made: Path) -> cachec.Dir:
+    """A folder with a link, made beforehand."""
+    del n
+    return cachec.Dir(made)
+
+
+def stages(cache: cachec.Cache) -> dict[str, Any]:
+    """The stages of a cache, by name."""
+    return {
+        each.__name__: cache.stage(name=each.__name__, version="1", ignore=["made"] if each is folder else [])(each)
+        for each in (plain, scaled, doubled, folder)
+    }
+
+
+def equal(a: Any, b: Any) -> bool:
+    """Whether two results of ``plain`` are the same."""
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(equal(a[key], b[key]) for key in a)
+    return a.tobytes() == b.tobytes() and a.dtype == b.dtype if isinstance(a, np.ndarray) else bool(a == b)
