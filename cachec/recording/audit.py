@@ -15,14 +15,12 @@ from typing import Any
 from cachec.base.distributions import OWN_FOLDER
 from cachec.recording.active import Active, active
 from cachec.recording.frames import asker
-from cachec.recording.observed import Observed, opening
+from cachec.recording.observed import Observed, is_unrepeatable, opening
 
 #: Empties a file, or makes one that must not be there.
 _EMPTIES = os.O_TRUNC | os.O_EXCL
 #: Modules whose frames read a module's own code: that counts as an import, not as a file.
 _IMPORTERS = ("<frozen importlib._bootstrap_external>", "<frozen importlib._bootstrap>", "<frozen zipimport>")
-#: What can't be read again alike: named, never refused.
-_UNREPEATABLE = ("/proc/", "/sys/", "/dev/")
 _SOCKETS = frozenset({"socket.connect", "socket.getaddrinfo", "urllib.Request"})
 #: Events whose first argument is a path that comes to be: written, made, or moved there.
 _MADE = {"os.mkdir": 0, "tempfile.mkdtemp": 0, "tempfile.mkstemp": 0, "os.rename": 1, "os.link": 1, "os.symlink": 1}
@@ -74,7 +72,7 @@ class AuditObserver:
         elif _by_importer(frame):
             self._each(_source, path)
         elif not _for_messages(frame) and not _by_cachec(frame) and not _for_metadata(frame):
-            if os.fsdecode(path).startswith(_UNREPEATABLE):
+            if is_unrepeatable(os.fsdecode(path)):
                 if path != os.devnull:
                     self._unrepeatable(os.fsdecode(path), frame)
             else:

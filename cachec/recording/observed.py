@@ -11,6 +11,15 @@ from typing import Any, NamedTuple
 #: The clock of time stamps of files (linux/time.h), which Python has no name for.
 _CLOCK_REALTIME_COARSE = 5
 
+#: Places of what can't be read again alike, and the folder among them that holds plain files.
+_UNREPEATABLE = ("/proc/", "/sys/", "/dev/")
+_SHARED_MEMORY = "/dev/shm/"
+
+
+def is_unrepeatable(path: str) -> bool:
+    """Whether what is opened there is another thing with each look: the kernel's own files, devices."""
+    return path.startswith(_UNREPEATABLE) and not path.startswith(_SHARED_MEMORY)
+
 
 class Ran(NamedTuple):
     """Code of the project that ran, and the globals that it ran in."""

@@ -23,7 +23,7 @@ from cachec.key.code.fingerprint import CodeKeys
 from cachec.key.code.graph import module_name
 from cachec.key.code.modules import absolute
 from cachec.model import Read, Reason
-from cachec.recording.observed import Observed, Ran, opening
+from cachec.recording.observed import Observed, Ran, is_unrepeatable, opening
 
 #: In place of a file, for what only the process that looks can tell.
 LIVE = "live"
@@ -79,7 +79,7 @@ class RanKeys:
 
     def is_elsewhere(self, path: str) -> bool:
         """Whether a path is a tool's or the cache's own, which other parts of a key stand for, or no file's."""
-        return path.startswith(_library_folders()) or path.startswith(self._own)
+        return path.startswith(_library_folders()) or path.startswith(self._own) or is_unrepeatable(path)
 
     def _ran(self, ran: Ran, coverage: Coverage, anchors: Anchors, loaded: set[str]) -> Iterator[Read]:
         code, path = ran.code, ran.code.co_filename
@@ -190,8 +190,8 @@ def _found(there: bool) -> str:
 
 @lru_cache(maxsize=1)
 def _library_folders() -> tuple[str, ...]:
-    """Places whose content a key holds otherwise (Python and its packages, as tools), or that can't be read again."""
+    """Places whose content a key holds otherwise: Python and its packages, as tools. The rest of ``sys.prefix`` is not
+    among them: that may be ``/usr``, or a project's own folder."""
     roots = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
-    roots |= {"/proc", "/sys", "/dev", sys.prefix, sys.base_prefix}
     both = {each for root in roots for each in (os.path.abspath(root), os.path.realpath(root))}
     return tuple(os.path.join(root, "") for root in sorted(both))
