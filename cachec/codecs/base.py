@@ -18,7 +18,7 @@ from cachec.model import ArtifactRef, Fault, Leaf
 MAX_DEPTH: Final = 100
 
 
-class Sink(Protocol):
+class ArtifactSink(Protocol):
     """Where artifacts go: the object store, or the staging of one publication."""
 
     def add_bytes(self, data: bytes | memoryview) -> ArtifactRef:
@@ -34,7 +34,7 @@ class Sink(Protocol):
         """
 
 
-class Source(Protocol):
+class ArtifactSource(Protocol):
     """Where artifacts come from."""
 
     def path(self, ref: ArtifactRef) -> Path:
@@ -91,7 +91,7 @@ def open_artifact(path: Path, ref: ArtifactRef) -> int:
     return fd
 
 
-def read(source: Source, ref: ArtifactRef) -> bytes:
+def read(source: ArtifactSource, ref: ArtifactRef) -> bytes:
     """The content of an artifact. Raises StoreFault."""
     return _read(source.path(ref), ref)
 
@@ -106,13 +106,13 @@ def _read(path: Path, ref: ArtifactRef) -> bytes:
         os.close(fd)
 
 
-def reader(source: Source, ref: ArtifactRef) -> Callable[[], bytes]:
+def reader(source: ArtifactSource, ref: ArtifactRef) -> Callable[[], bytes]:
     """Reads an artifact later. That it is there and whole is asked now, so that a hit does not fail after it was given;
     the bytes are checked again when they are read. The source lives on with the function, and with it the lease.
     """
     path = source.path(ref)
 
-    def load(_held: Source = source) -> bytes:
+    def load(_held: ArtifactSource = source) -> bytes:
         data = _read(path, ref)
         if digest_bytes(data) != ref.digest:
             raise StoreFault(Fault.ARTIFACT_CORRUPT, f"artifact {ref.digest[:12]} was altered after it was checked")

@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from cachec.codecs import arrays, data, files, records, weightsets
-from cachec.codecs.base import Source, corrupt
+from cachec.codecs.base import ArtifactSource, corrupt
 from cachec.codecs.weightsets import Caller
 from cachec.errors import PluginError
 from cachec.model import ArtifactRef, CallerSet, Inline, Leaf, Node, Record, Sequence, Weights
@@ -21,7 +21,7 @@ PluginNamed = Callable[[str], Plugin]
 
 def decode(
     node: Node,
-    source: Source,
+    source: ArtifactSource,
     plugins: PluginNamed,
     caller: Caller,
     manifest: ArtifactRef | None = None,
@@ -41,7 +41,7 @@ def decode(
 class _Decoder(NamedTuple):
     """Decodes the result of one call."""
 
-    source: Source
+    source: ArtifactSource
     plugins: PluginNamed
     caller: Caller
     manifests: files.Manifests
