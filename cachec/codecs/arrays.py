@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import msgspec
 
 from cachec.base import fsio
-from cachec.codecs.base import ArtifactSink, ArtifactSource, corrupt, meta_of, open_artifact, unstorable
+from cachec.codecs.base import corrupt, meta_of, open_artifact, unstorable
 from cachec.model import Leaf
+from cachec.store.objects import ArtifactSink, ArtifactSource
 
 if TYPE_CHECKING:
     import numpy as np

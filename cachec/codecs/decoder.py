@@ -8,11 +8,12 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from cachec.codecs import arrays, data, files, records, weightsets
-from cachec.codecs.base import ArtifactSource, corrupt
+from cachec.codecs.base import corrupt
 from cachec.codecs.weightsets import Caller
 from cachec.errors import PluginError
 from cachec.model import ArtifactRef, CallerSet, Inline, Leaf, Node, Record, Sequence, Weights
 from cachec.programs.plugin import Plugin
+from cachec.store.objects import ArtifactSource
 from cachec.weights.manifest import Folded
 
 #: The plugin of a name. Raises PluginError where there is none.

@@ -11,12 +11,13 @@ from typing import Any, Final
 import msgspec
 
 from cachec.codecs import arrays, data, files, records, weightsets
-from cachec.codecs.base import MAX_DEPTH, ArtifactSink, unstorable
+from cachec.codecs.base import MAX_DEPTH, unstorable
 from cachec.errors import PluginError
 from cachec.model import ArtifactRef, Leaf, Node, Record, Sequence
 from cachec.programs.artifact import Dir, File
 from cachec.programs.plugin import Plugin
 from cachec.programs.program import Program
+from cachec.store.objects import ArtifactSink
 from cachec.weights import Weight, WeightSet
 
 #: The plugin that handles values of a class, or None.

@@ -14,10 +14,11 @@ from typing import Annotated, Any, Final
 import msgspec
 
 from cachec.base.texts import is_text
-from cachec.codecs.base import ArtifactSink, ArtifactSource, corrupt, meta_of, reader, unstorable
+from cachec.codecs.base import corrupt, meta_of, reader, unstorable
 from cachec.model import ArtifactRef, Leaf
 from cachec.programs.artifact import Dir, File
 from cachec.programs.program import Program
+from cachec.store.objects import ArtifactSink, ArtifactSource
 from cachec.store.trees import tree_name
 from cachec.weights.manifest import Folded, Manifest
 

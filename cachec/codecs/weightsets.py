@@ -11,9 +11,10 @@ from collections.abc import Callable, Mapping
 from itertools import compress
 from operator import attrgetter
 
-from cachec.codecs.base import ArtifactSink, ArtifactSource, corrupt, unstorable
+from cachec.codecs.base import corrupt, unstorable
 from cachec.errors import UnknownWeight, UsageError, WeightError, WeightReadError
 from cachec.model import CallerSet, CallerWeight, OwnedWeight, Weights
+from cachec.store.objects import ArtifactSink, ArtifactSource
 from cachec.weights import Weight, WeightSet
 
 _NAME, _WHERE, _ALIAS = attrgetter("name"), attrgetter("where"), attrgetter("alias")

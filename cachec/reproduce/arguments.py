@@ -160,7 +160,7 @@ def _scalar(value: Any, contents: Contents) -> Value:
     kept: list[bytes] = []
 
     class _MemorySink:
-        def add_bytes(self, data: bytes | memoryview) -> ArtifactRef:
+        def add_bytes(self, data: bytes | bytearray | memoryview) -> ArtifactRef:
             kept.append(bytes(data))
             return ArtifactRef(digest_bytes(data), len(data))
 
