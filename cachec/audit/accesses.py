@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from cachec.audit.strace import Call, descriptor_path, string
+from cachec.audit.strace import SystemCall, descriptor_path, string
 
 _OPENS = frozenset({"open", "openat", "openat2", "creat"})
 _LOOKS = frozenset(
@@ -53,7 +53,7 @@ class Accesses:
     is_hidden: bool = False
 
 
-def accesses(calls: Iterable[Call], cwd: str) -> Accesses:
+def accesses(calls: Iterable[SystemCall], cwd: str) -> Accesses:
     """What the calls of a command that was started in ``cwd`` amount to."""
     folder = _Folder(cwd)
     for call in calls:
@@ -70,7 +70,7 @@ class _Folder:
         self._cwd: dict[int, str] = {}
         self._made: set[str] = set()
 
-    def take(self, call: Call) -> None:
+    def take(self, call: SystemCall) -> None:
         name = call.name
         if name in _STARTS:
             child = re.match(r"(\d+)", call.result)
@@ -96,7 +96,7 @@ class _Folder:
     def _where(self, pid: int) -> str:
         return self._cwd.get(pid, self._start)
 
-    def _path(self, call: Call, base: int | None, at: int) -> str | None:
+    def _path(self, call: SystemCall, base: int | None, at: int) -> str | None:
         if at >= len(call.arguments):
             return None
         path = string(call.arguments[at])
@@ -112,7 +112,7 @@ class _Folder:
             return None  # relative to a folder that is gone
         return os.path.normpath(os.path.join(folder or "/", path))
 
-    def _one(self, call: Call, path: str) -> None:
+    def _one(self, call: SystemCall, path: str) -> None:
         found, name = self.found, call.name
         if call.failed:
             is_search = name in _OPENS or name in _LOOKS or name == "execve"
@@ -130,7 +130,7 @@ class _Folder:
         elif name in _REMOVES:
             self._remove(path)
 
-    def _open(self, call: Call, path: str) -> None:
+    def _open(self, call: SystemCall, path: str) -> None:
         flags = " ".join(call.arguments[1:])
         if "O_TMPFILE" in flags or "O_PATH" in flags:
             return
@@ -155,7 +155,7 @@ class _Folder:
         if not was_made and path not in self._made:
             self.found.removed.setdefault(path)
 
-    def _pair(self, call: Call) -> None:
+    def _pair(self, call: SystemCall) -> None:
         if call.failed:
             return
         old, new = _PAIRS[call.name]
@@ -168,7 +168,7 @@ class _Folder:
         if made is not None:
             self._write(made)
 
-    def _connect(self, call: Call) -> None:
+    def _connect(self, call: SystemCall) -> None:
         text = ", ".join(call.arguments)
         if call.failed not in {"", "EINPROGRESS"}:
             return

@@ -16,7 +16,7 @@ from cachec.launcher.arguments import Command, PassThrough
 from cachec.launcher.full import describe_here
 from cachec.launcher.places import leaked
 from cachec.launcher.stage import Opened
-from cachec.launcher.stripping import Stripped, strip_inputs
+from cachec.launcher.stripping import StrippedInput, strip_inputs
 from cachec.model import Reason
 from cachec.weights.formats import WEIGHT_SUFFIXES
 
@@ -65,7 +65,7 @@ class _Look:
         self._outputs = {os.path.normpath(output.path): output for output in command.outputs}
         self._real_outputs = {os.path.realpath(path) for path in self._outputs}
 
-    def audit(self, stripped: Sequence[Stripped]) -> Audit:
+    def audit(self, stripped: Sequence[StrippedInput]) -> Audit:
         """Run it, and judge. stripped: models that it gets without weights."""
         runner = Runner(self._opened, self._command, stripped, described=self._is_described)
         traced = runner.traced()

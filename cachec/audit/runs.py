@@ -22,7 +22,7 @@ from cachec.launcher.arguments import Command
 from cachec.launcher.request import environment
 from cachec.launcher.running import run_command
 from cachec.launcher.stage import CommandFailed, Opened
-from cachec.launcher.stripping import Stripped, stripped_command_line
+from cachec.launcher.stripping import StrippedInput, stripped_command_line
 from cachec.model import Read, Reason
 from cachec.programs.artifact import Dir
 from cachec.recording import Recorder, recording
@@ -71,7 +71,9 @@ class Again:
 class Runner:
     """Runs one command line."""
 
-    def __init__(self, opened: Opened, command: Command, stripped: Sequence[Stripped] = (), *, described: bool) -> None:
+    def __init__(
+        self, opened: Opened, command: Command, stripped: Sequence[StrippedInput] = (), *, described: bool
+    ) -> None:
         """described: whether an adapter or options say what it reads and writes. stripped: models that it gets without
         weights, on its standard input."""
         self._opened = opened

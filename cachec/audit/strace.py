@@ -24,7 +24,7 @@ STRING_LENGTH = 1 << 15
 _STRING = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
 
 
-class Call(NamedTuple):
+class SystemCall(NamedTuple):
     """One system call that ended. pid: the thread's. result: as it is printed, ``0``, ``3</a/b>`` or ``-1 ENOENT``."""
 
     pid: int
@@ -38,7 +38,7 @@ class Call(NamedTuple):
         return self.result.split()[1] if self.result.startswith("-1 ") else ""
 
 
-class Calls(Iterator[Call]):
+class Calls(Iterator[SystemCall]):
     """The calls in strace's lines. strange: lines that were not understood; first_strange: the first of them."""
 
     def __init__(self, lines: Iterable[str]) -> None:
@@ -46,10 +46,10 @@ class Calls(Iterator[Call]):
         self.first_strange = ""
         self._calls = self._run(lines)
 
-    def __next__(self) -> Call:
+    def __next__(self) -> SystemCall:
         return next(self._calls)
 
-    def _run(self, lines: Iterable[str]) -> Iterator[Call]:
+    def _run(self, lines: Iterable[str]) -> Iterator[SystemCall]:
         waiting: dict[int, str] = {}
         for line in lines:
             head = re.match(r"(\d+)\s+(.*)", line.rstrip("\n"), re.DOTALL)
@@ -84,7 +84,7 @@ class Calls(Iterator[Call]):
         self.first_strange = self.first_strange or line.strip()[:200]
 
 
-def parse_call(pid: int, text: str) -> Call | None:
+def parse_call(pid: int, text: str) -> SystemCall | None:
     """One whole call; None for what is none."""
     name = re.match(r"(\w+)\(", text)
     if name is None:
@@ -121,7 +121,7 @@ def parse_call(pid: int, text: str) -> Call | None:
                 break
         at += 1
     result = re.match(r"\s*=\s+(.*)", text[at + 1 :], re.DOTALL)
-    return None if result is None else Call(pid, name[1], tuple(arguments), result[1])
+    return None if result is None else SystemCall(pid, name[1], tuple(arguments), result[1])
 
 
 _ESCAPE = re.compile(rb"\\([0-7]{1,3}|x[0-9a-fA-F]{2}|.)", re.DOTALL)

@@ -42,7 +42,7 @@ class RecordedFile(NamedTuple):
     size: int
 
 
-class Record(NamedTuple):
+class InstallRecord(NamedTuple):
     """A RECORD as it was read: the file's identity then, and its rows."""
 
     identity: Identity
@@ -70,7 +70,7 @@ class Distribution:
         self.folder = os.path.join(root, folder)
         self.record_path = os.path.join(self.folder, "RECORD")
         self._text: tuple[Identity, bytes] | None = None
-        self._record: Record | None = None
+        self._record: InstallRecord | None = None
 
     def __repr__(self) -> str:
         return f"Distribution({self.name} {self.version})"
@@ -83,13 +83,13 @@ class Distribution:
         except FileNotFoundError:
             return ""
 
-    def record(self) -> Record | None:
+    def record(self) -> InstallRecord | None:
         """The rows of RECORD, read again when the file changed; None where the installer left no RECORD."""
         text = self._record_text()
         if text is None:
             return None
         if self._record is None or self._record.identity != text[0]:
-            self._record = Record(text[0], parse_record(text[1].decode("utf-8", "surrogateescape")))
+            self._record = InstallRecord(text[0], parse_record(text[1].decode("utf-8", "surrogateescape")))
         return self._record
 
     def lists(self, relative: str) -> bool:

@@ -31,7 +31,7 @@ _NONE = Oversight()
 _here: ContextVar[Oversight | None] = ContextVar("cachec_oversight", default=None)
 
 
-class _Process:
+class _ProcessOversight:
     """The oversight of this process: the one thing here that is not bound to a context, as threads have none."""
 
     held: Oversight = _NONE
@@ -39,7 +39,7 @@ class _Process:
 
 def current() -> Oversight:
     """What is in force here."""
-    return _here.get() or _Process.held
+    return _here.get() or _ProcessOversight.held
 
 
 @contextmanager
@@ -55,8 +55,8 @@ def overseen(oversight: Oversight) -> Iterator[Oversight]:
 @contextmanager
 def oversee_process(oversight: Oversight) -> Iterator[Oversight]:
     """Put every call of this process that no context oversees under ``oversight`` while the body runs."""
-    before, _Process.held = _Process.held, oversight
+    before, _ProcessOversight.held = _ProcessOversight.held, oversight
     try:
         yield oversight
     finally:
-        _Process.held = before
+        _ProcessOversight.held = before

@@ -14,7 +14,7 @@ from cachec import report
 from cachec.cli.selecting import selector_options
 from cachec.cli.session import Session, clean, json_option, pass_session, print_json, print_table
 from cachec.errors import UsageError
-from cachec.maintain.plans import Applied, Plan
+from cachec.maintain.plans import Applied, InvalidationPlan
 from cachec.maintain.selector import Selector
 
 #: Entries of a plan that are listed.
@@ -99,7 +99,7 @@ def _entries(count: int) -> str:
     return "1 entry" if count == 1 else f"{count:,} entries"
 
 
-def _show(plan: Plan, stale: bool) -> None:
+def _show(plan: InvalidationPlan, stale: bool) -> None:
     now = time.time()
     listed = sorted(plan.chosen, key=lambda each: -each.seconds)[:_LISTED]
     rows = [
@@ -127,7 +127,7 @@ def _show(plan: Plan, stale: bool) -> None:
         click.echo(f"{_entries(len(plan.pinned))} pinned, left as they are (--pinned takes them too)")
 
 
-def _tell(removed: Sequence[tuple[str, str]], plan: Plan, done: Applied, *, short: bool) -> None:
+def _tell(removed: Sequence[tuple[str, str]], plan: InvalidationPlan, done: Applied, *, short: bool) -> None:
     if short:
         click.echo(f"removed {_entries(len(removed))}")
     else:
@@ -140,7 +140,7 @@ def _tell(removed: Sequence[tuple[str, str]], plan: Plan, done: Applied, *, shor
 
 
 def _document(
-    plan: Plan, done: Applied, removed: Sequence[tuple[str, str]], missing: Sequence[str], dry_run: bool
+    plan: InvalidationPlan, done: Applied, removed: Sequence[tuple[str, str]], missing: Sequence[str], dry_run: bool
 ) -> dict[str, Any]:
     return {
         "dry_run": dry_run,

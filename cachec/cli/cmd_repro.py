@@ -15,7 +15,7 @@ from cachec.cli.session import Session, clean, json_option, pass_session, print_
 from cachec.errors import UsageError
 
 
-class _Commands(click.Group):
+class _KeyOrCommand(click.Group):
     """What is no subcommand is a key: ``cachec repro 3fa9c2 -o bug.zip``."""
 
     def resolve_command(
@@ -26,7 +26,7 @@ class _Commands(click.Group):
         return super().resolve_command(ctx, args)
 
 
-@click.group("repro", cls=_Commands)
+@click.group("repro", cls=_KeyOrCommand)
 def command() -> None:
     """Make a reproducer of a run, without its weights, and run one again.
 

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import msgspec
 
 from cachec.base import fsio
-from cachec.codecs.base import Sink, Source, corrupt, meta_of, open_artifact, unstorable
+from cachec.codecs.base import corrupt, meta_of, open_artifact, unstorable
 from cachec.model import Leaf
+from cachec.store.objects import ArtifactSink, ArtifactSource
 
 if TYPE_CHECKING:
     import numpy as np
@@ -42,7 +43,7 @@ def is_array(cls: type) -> bool:
     return numpy is not None and (cls is numpy.ndarray or cls is numpy.memmap or issubclass(cls, numpy.generic))
 
 
-def encode_array(value: Any, sink: Sink, path: str) -> Leaf:
+def encode_array(value: Any, sink: ArtifactSink, path: str) -> Leaf:
     """An array or scalar of numpy. Raises UnstorableResult for objects, records and long doubles."""
     import numpy as np
 
@@ -64,7 +65,7 @@ def encode_array(value: Any, sink: Sink, path: str) -> Leaf:
     return Leaf("array", (sink.add_bytes(data),), meta)
 
 
-def decode_array(leaf: Leaf, source: Source) -> Any:
+def decode_array(leaf: Leaf, source: ArtifactSource) -> Any:
     """The array, read-only over a map of its artifact (or the scalar). Raises StoreFault."""
     import numpy as np
 

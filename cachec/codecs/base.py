@@ -1,11 +1,11 @@
-"""What every codec needs: where artifacts go and come from, how refusals read, how a stored ``meta`` is validated."""
+"""What every codec needs: how artifacts are read, how refusals read, how a stored ``meta`` is validated."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import Final, Protocol, TypeVar
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -13,43 +13,10 @@ from cachec.base import fsio
 from cachec.base.hashing import digest_bytes
 from cachec.errors import StoreFault, UnstorableResult
 from cachec.model import ArtifactRef, Fault, Leaf
+from cachec.store.objects import ArtifactSource
 
 #: Nesting of a result beyond this is refused: it is a cycle, or would exhaust Python's own stack.
 MAX_DEPTH: Final = 100
-
-
-class Sink(Protocol):
-    """Where artifacts go: the object store, or the staging of one publication."""
-
-    def add_bytes(self, data: bytes | memoryview) -> ArtifactRef:
-        """Store these bytes. Raises StoreFault where the store can't take them."""
-
-    def add_pieces(self, pieces: Iterable[memoryview]) -> ArtifactRef:
-        """Store these bytes one after another, none kept after the next was asked for. Raises as ``add_bytes``."""
-
-    def add_file(self, path: str | os.PathLike[str]) -> ArtifactRef:
-        """Store a copy of the content of this file.
-
-        Raises OSError or ValueError where ``path`` is no file that can be read, StoreFault where the store has failed.
-        """
-
-
-class Source(Protocol):
-    """Where artifacts come from."""
-
-    def path(self, ref: ArtifactRef) -> Path:
-        """The file of an artifact, checked by digest when first used. Raises StoreFault where it is gone or altered."""
-
-    def tree(
-        self,
-        files: Mapping[str, tuple[ArtifactRef, bool]],
-        links: Mapping[str, str] | None = None,
-        folders: Collection[str] = (),
-    ) -> Path:
-        """The immutable folder of these files (relative path -> content, executable), links and folders, checked.
-
-        Raises StoreFault, also for names and targets that would lead out of it.
-        """
 
 
 def corrupt(detail: str) -> StoreFault:
@@ -91,7 +58,7 @@ def open_artifact(path: Path, ref: ArtifactRef) -> int:
     return fd
 
 
-def read(source: Source, ref: ArtifactRef) -> bytes:
+def read(source: ArtifactSource, ref: ArtifactRef) -> bytes:
     """The content of an artifact. Raises StoreFault."""
     return _read(source.path(ref), ref)
 
@@ -106,13 +73,13 @@ def _read(path: Path, ref: ArtifactRef) -> bytes:
         os.close(fd)
 
 
-def reader(source: Source, ref: ArtifactRef) -> Callable[[], bytes]:
+def reader(source: ArtifactSource, ref: ArtifactRef) -> Callable[[], bytes]:
     """Reads an artifact later. That it is there and whole is asked now, so that a hit does not fail after it was given;
     the bytes are checked again when they are read. The source lives on with the function, and with it the lease.
     """
     path = source.path(ref)
 
-    def load(_held: Source = source) -> bytes:
+    def load(_held: ArtifactSource = source) -> bytes:
         data = _read(path, ref)
         if digest_bytes(data) != ref.digest:
             raise StoreFault(Fault.ARTIFACT_CORRUPT, f"artifact {ref.digest[:12]} was altered after it was checked")

@@ -18,8 +18,9 @@ from typing import Any, Final
 
 import msgspec
 
-from cachec.codecs.base import MAX_DEPTH, Sink, Source, corrupt, meta_of, read, unstorable
+from cachec.codecs.base import MAX_DEPTH, corrupt, meta_of, read, unstorable
 from cachec.model import Inline, Leaf
+from cachec.store.objects import ArtifactSink, ArtifactSource
 
 #: Strings, bytes and JSON up to this many bytes stay in the row.
 INLINE_LIMIT: Final = 1024
@@ -81,7 +82,7 @@ _INLINE: Final[Mapping[str, Callable[[str], Any]]] = {
 }
 
 
-def encode_scalar(value: Any, sink: Sink) -> Inline | Leaf:
+def encode_scalar(value: Any, sink: ArtifactSink) -> Inline | Leaf:
     """A value of one of the exact types of ``SCALARS``."""
     cls = type(value)
     if cls is str:
@@ -105,7 +106,7 @@ def encode_scalar(value: Any, sink: Sink) -> Inline | Leaf:
 SCALARS: Final = frozenset({type(None), bool, int, float, complex, str, bytes})
 
 
-def _encode_text(value: str, sink: Sink) -> Inline | Leaf:
+def _encode_text(value: str, sink: ArtifactSink) -> Inline | Leaf:
     try:
         data = value.encode()
         if len(data) <= INLINE_LIMIT:
@@ -126,13 +127,13 @@ def decode_inline(node: Inline) -> Any:
         raise corrupt(f"inline {node.kind}: {error}") from error
 
 
-def decode_bytes(leaf: Leaf, source: Source) -> bytes:
+def decode_bytes(leaf: Leaf, source: ArtifactSource) -> bytes:
     """The bytes of a ``bytes`` leaf."""
     meta_of(leaf, _NoMeta)
     return read(source, leaf.artifacts[0])
 
 
-def decode_text(leaf: Leaf, source: Source) -> str:
+def decode_text(leaf: Leaf, source: ArtifactSource) -> str:
     """The string of a ``text`` leaf."""
     meta_of(leaf, _NoMeta)
     try:
@@ -189,7 +190,7 @@ class _Tagging:
         return key
 
 
-def encode_data(value: Any, sink: Sink, path: str) -> Leaf | None:
+def encode_data(value: Any, sink: ArtifactSink, path: str) -> Leaf | None:
     """A list, tuple or dict as one JSON leaf; None where something in it is not data.
 
     Raises UnstorableResult where it is nested too deep or contains itself.
@@ -205,7 +206,7 @@ def encode_data(value: Any, sink: Sink, path: str) -> Leaf | None:
     return Leaf("data", (sink.add_bytes(data),), meta)
 
 
-def decode_data(leaf: Leaf, source: Source) -> Any:
+def decode_data(leaf: Leaf, source: ArtifactSource) -> Any:
     """The data back, made anew at each call. Raises StoreFault (row-corrupt)."""
     meta = meta_of(leaf, _DataMeta, artifacts=None)
     if len(leaf.artifacts) != (1 if meta.json is None else 0):

@@ -8,11 +8,12 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from cachec.codecs import arrays, data, files, records, weightsets
-from cachec.codecs.base import Source, corrupt
+from cachec.codecs.base import corrupt
 from cachec.codecs.weightsets import Caller
 from cachec.errors import PluginError
 from cachec.model import ArtifactRef, CallerSet, Inline, Leaf, Node, Record, Sequence, Weights
 from cachec.programs.plugin import Plugin
+from cachec.store.objects import ArtifactSource
 from cachec.weights.manifest import Folded
 
 #: The plugin of a name. Raises PluginError where there is none.
@@ -21,7 +22,7 @@ PluginNamed = Callable[[str], Plugin]
 
 def decode(
     node: Node,
-    source: Source,
+    source: ArtifactSource,
     plugins: PluginNamed,
     caller: Caller,
     manifest: ArtifactRef | None = None,
@@ -41,7 +42,7 @@ def decode(
 class _Decoder(NamedTuple):
     """Decodes the result of one call."""
 
-    source: Source
+    source: ArtifactSource
     plugins: PluginNamed
     caller: Caller
     manifests: files.Manifests

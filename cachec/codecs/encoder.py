@@ -11,12 +11,13 @@ from typing import Any, Final
 import msgspec
 
 from cachec.codecs import arrays, data, files, records, weightsets
-from cachec.codecs.base import MAX_DEPTH, Sink, unstorable
+from cachec.codecs.base import MAX_DEPTH, unstorable
 from cachec.errors import PluginError
 from cachec.model import ArtifactRef, Leaf, Node, Record, Sequence
 from cachec.programs.artifact import Dir, File
 from cachec.programs.plugin import Plugin
 from cachec.programs.program import Program
+from cachec.store.objects import ArtifactSink
 from cachec.weights import Weight, WeightSet
 
 #: The plugin that handles values of a class, or None.
@@ -37,7 +38,7 @@ _INSTEAD: Final[Mapping[type, str]] = {
 }
 
 
-def encode(value: object, sink: Sink, plugins: PluginFor) -> Node:
+def encode(value: object, sink: ArtifactSink, plugins: PluginFor) -> Node:
     """The stored form of a stage's result; what is too large for a row becomes artifacts in ``sink``.
 
     Raises UnstorableResult, naming the place in the result, the type and the way out; StoreFault from ``sink``.
@@ -48,7 +49,7 @@ def encode(value: object, sink: Sink, plugins: PluginFor) -> Node:
 class _Encoder:
     """Encodes results into one store."""
 
-    def __init__(self, sink: Sink, plugins: PluginFor) -> None:
+    def __init__(self, sink: ArtifactSink, plugins: PluginFor) -> None:
         self._sink = sink
         self._plugins = plugins
 
@@ -121,7 +122,7 @@ class _Encoder:
 class _Writer:
     """The ArtifactWriter of one plugin value."""
 
-    def __init__(self, sink: Sink) -> None:
+    def __init__(self, sink: ArtifactSink) -> None:
         self._sink = sink
         self.artifacts: list[ArtifactRef] = []
 

@@ -14,10 +14,11 @@ from typing import Annotated, Any, Final
 import msgspec
 
 from cachec.base.texts import is_text
-from cachec.codecs.base import Sink, Source, corrupt, meta_of, reader, unstorable
+from cachec.codecs.base import corrupt, meta_of, reader, unstorable
 from cachec.model import ArtifactRef, Leaf
 from cachec.programs.artifact import Dir, File
 from cachec.programs.program import Program
+from cachec.store.objects import ArtifactSink, ArtifactSource
 from cachec.store.trees import tree_name
 from cachec.weights.manifest import Folded, Manifest
 
@@ -59,7 +60,7 @@ class Manifests:
 
     def __init__(
         self,
-        source: Source,
+        source: ArtifactSource,
         inherited: ArtifactRef | None,
         callers: Mapping[str, str] | None = None,
         folded: Folded | None = None,
@@ -93,14 +94,14 @@ class Manifests:
         return None if self._inherited is None else self.of(self._inherited)
 
 
-def _add(path: str | os.PathLike[str], sink: Sink, value: object, where: str) -> ArtifactRef:
+def _add(path: str | os.PathLike[str], sink: ArtifactSink, value: object, where: str) -> ArtifactRef:
     try:
         return sink.add_file(path)
     except (OSError, ValueError) as error:
         raise unstorable(value, where, _MISSING, f"the file {os.fspath(path)}, which can't be read: {error}") from error
 
 
-def _manifest(value: File | Dir, sink: Sink) -> tuple[ArtifactRef, ...]:
+def _manifest(value: File | Dir, sink: ArtifactSink) -> tuple[ArtifactRef, ...]:
     return () if value.manifest is None else (sink.add_bytes(value.manifest.encoded()),)
 
 
@@ -120,7 +121,7 @@ def _own(manifest: Manifest | None) -> dict[str, Any]:
     return {what: said for what, said in {"callers": dict(manifest.callers), "folded": folded}.items() if said}
 
 
-def encode_file(value: File, sink: Sink, where: str) -> Leaf:
+def encode_file(value: File, sink: ArtifactSink, where: str) -> Leaf:
     """A copy of the file as it is now. Raises UnstorableResult where it is no regular file that can be read."""
     if os.path.isdir(value.path):
         raise unstorable(
@@ -130,7 +131,7 @@ def encode_file(value: File, sink: Sink, where: str) -> Leaf:
     return Leaf("file", (content, *_manifest(value, sink)), _named(value, where))
 
 
-def decode_file(leaf: Leaf, source: Source, manifests: Manifests) -> File:
+def decode_file(leaf: Leaf, source: ArtifactSource, manifests: Manifests) -> File:
     """The file in the store."""
     meta = meta_of(leaf, _FileMeta, artifacts=None)
     if not 1 <= len(leaf.artifacts) <= 2:
@@ -139,7 +140,7 @@ def decode_file(leaf: Leaf, source: Source, manifests: Manifests) -> File:
     return File(path, meta.kind, manifests.own_or_inherited(leaf.artifacts[1:], meta), meta.name).holding(source)
 
 
-def encode_dir(value: Dir, sink: Sink, where: str) -> Leaf:
+def encode_dir(value: Dir, sink: ArtifactSink, where: str) -> Leaf:
     """A copy of the folder as it is now: files, their executable bit, folders, relative links that stay inside.
 
     Raises UnstorableResult, naming the path, for anything else in it.
@@ -199,7 +200,7 @@ def _link_target(value: Dir, where: str, name: str, target: str) -> str:
     return "/".join(parts)
 
 
-def decode_dir(leaf: Leaf, source: Source, manifests: Manifests) -> Dir:
+def decode_dir(leaf: Leaf, source: ArtifactSource, manifests: Manifests) -> Dir:
     """The folder in the store."""
     meta, files = _contents(leaf)
     path = source.tree(files, meta.links, meta.folders)
@@ -222,7 +223,7 @@ def tree_of(leaf: Leaf) -> str:
     return tree_name(files, meta.links, meta.folders)
 
 
-def encode_program(value: Program, sink: Sink, where: str) -> Leaf:
+def encode_program(value: Program, sink: ArtifactSink, where: str) -> Leaf:
     """IR and manifest."""
     artifacts = (sink.add_bytes(value.ir), sink.add_bytes(value.manifest.encoded()))
     meta: dict[str, Any] = {"format": value.format}
@@ -231,7 +232,7 @@ def encode_program(value: Program, sink: Sink, where: str) -> Leaf:
     return Leaf("program", artifacts, meta | _own(value.manifest))
 
 
-def decode_program(leaf: Leaf, source: Source, manifests: Manifests) -> Program:
+def decode_program(leaf: Leaf, source: ArtifactSource, manifests: Manifests) -> Program:
     """The program; its IR and its manifest are read when first looked at."""
     meta = meta_of(leaf, _ProgramMeta, artifacts=2)
     ir, manifest = leaf.artifacts

@@ -11,9 +11,10 @@ from collections.abc import Callable, Mapping
 from itertools import compress
 from operator import attrgetter
 
-from cachec.codecs.base import Sink, Source, corrupt, unstorable
+from cachec.codecs.base import corrupt, unstorable
 from cachec.errors import UnknownWeight, UsageError, WeightError, WeightReadError
 from cachec.model import CallerSet, CallerWeight, OwnedWeight, Weights
+from cachec.store.objects import ArtifactSink, ArtifactSource
 from cachec.weights import Weight, WeightSet
 
 _NAME, _WHERE, _ALIAS = attrgetter("name"), attrgetter("where"), attrgetter("alias")
@@ -22,7 +23,7 @@ _NAME, _WHERE, _ALIAS = attrgetter("name"), attrgetter("where"), attrgetter("ali
 Caller = Callable[[str], WeightSet]
 
 
-def encode_weights(value: WeightSet, sink: Sink, where: str) -> CallerSet | Weights:
+def encode_weights(value: WeightSet, sink: ArtifactSink, where: str) -> CallerSet | Weights:
     """The set as references and artifacts. Raises UnstorableResult for a placeholder that stands for no argument."""
     whole = value.whole_origin()
     if whole is not None:
@@ -66,7 +67,7 @@ def decode_caller_set(node: CallerSet, caller: Caller) -> WeightSet:
         raise corrupt(f"the result refers to weights at {node.where!r}, where the call has none") from error
 
 
-def decode_weights(node: Weights, source: Source, caller: Caller) -> WeightSet:
+def decode_weights(node: Weights, source: ArtifactSource, caller: Caller) -> WeightSet:
     """The caller's weights and the stored ones, under the names that the result had. Raises StoreFault."""
     if len(node.names) != len(node.items) or len(set(node.names)) != len(node.names):
         raise corrupt("a weight set with a name twice, or with too few of them")
@@ -77,7 +78,7 @@ def decode_weights(node: Weights, source: Source, caller: Caller) -> WeightSet:
         raise corrupt(f"a stored weight set: {error}") from error
 
 
-def _of_one_caller(node: Weights, source: Source, caller: Caller) -> WeightSet | None:
+def _of_one_caller(node: Weights, source: ArtifactSource, caller: Caller) -> WeightSet | None:
     """Without a handle a weight: weights of one argument, and others over them. None where it is something else.
 
     A set of thousands costs a few looks at all of its names together.
@@ -99,7 +100,7 @@ def _of_one_caller(node: Weights, source: Source, caller: Caller) -> WeightSet |
     return part.overlay(_stored(owned, source), replace=True) if owned else part
 
 
-def _of_handles(node: Weights, source: Source, caller: Caller) -> WeightSet:
+def _of_handles(node: Weights, source: ArtifactSource, caller: Caller) -> WeightSet:
     callers: dict[str, WeightSet] = {}
     ties: dict[str, list[str]] = {}
     handles: dict[str, Weight] = {}
@@ -121,14 +122,14 @@ def _of_handles(node: Weights, source: Source, caller: Caller) -> WeightSet:
     return WeightSet.from_weights(handles, tied=groups, rank=_rank(node, caller))
 
 
-def _stored(owned: Mapping[str, OwnedWeight], source: Source) -> WeightSet:
+def _stored(owned: Mapping[str, OwnedWeight], source: ArtifactSource) -> WeightSet:
     """The weights whose bytes the store has."""
     found = WeightSet.from_files({name: (source.path(item.artifact), item.spec) for name, item in owned.items()})
     weakref.finalize(found.source, _nothing, source).atexit = False  # a lease lives as long as its store is open
     return found
 
 
-def _nothing(_source: Source) -> None: ...
+def _nothing(_source: ArtifactSource) -> None: ...
 
 
 def _rank(node: Weights, caller: Caller) -> int | None:

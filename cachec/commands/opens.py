@@ -30,7 +30,7 @@ _READ = 1 << 16
 WRITTEN = IN_MODIFY | IN_MOVED_TO | IN_CREATE
 
 
-class Event(NamedTuple):
+class InotifyEvent(NamedTuple):
     """One event: the watch (-1 for an overflow), the bits that happened, and in a watched folder the name there."""
 
     watch: int
@@ -38,7 +38,7 @@ class Event(NamedTuple):
     name: bytes = b""
 
 
-def parse_events(data: bytes) -> Iterator[Event]:
+def parse_events(data: bytes) -> Iterator[InotifyEvent]:
     """The events in one read of an inotify descriptor. Raises ValueError where the last one is cut."""
     at = 0
     while at < len(data):
@@ -49,7 +49,7 @@ def parse_events(data: bytes) -> Iterator[Event]:
         at += _EVENT.size + length
         if at > len(data):
             raise ValueError(f"inotify event cut at byte {len(data)}, name ends at {at}")
-        yield Event(watch, mask, name)
+        yield InotifyEvent(watch, mask, name)
 
 
 class OpenWatch:
@@ -80,7 +80,7 @@ class OpenWatch:
                 return frozenset(found)
             found.update(self.affected(parse_events(data)))
 
-    def affected(self, events: Iterable[Event]) -> set[str]:
+    def affected(self, events: Iterable[InotifyEvent]) -> set[str]:
         """The files that these events are about."""
         found: set[str] = set()
         for event in events:

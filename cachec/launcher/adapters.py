@@ -80,7 +80,7 @@ class Flag(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     key: WeightKey = "content"
 
 
-class Environment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
+class AdapterEnvironment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
     """keyed: variables that the command gets and that are in the key. passed: it gets them, and they are not. search:
     keyed too, and lists of folders where files are looked for. unknown: with one of them set, and not empty, the
     command is not understood."""
@@ -149,7 +149,7 @@ class Adapter(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     relative: bool = False
     languages: dict[str, str] = {}
     normalises: dict[str, str] = {}
-    environment: Environment = Environment()
+    environment: AdapterEnvironment = AdapterEnvironment()
     flags: tuple[Flag, ...] = ()
     origin: str = ""
 

@@ -156,7 +156,7 @@ def describe(
             _add_named(command, options, arg)
         command.sees_cwd = True
     else:
-        _Reader(command, adapter).read()
+        _ArgumentReader(command, adapter).read()
         _check_configuration(command, adapter)
         for name in adapter.environment.search:
             command.search += [
@@ -287,7 +287,7 @@ def _check_outputs(command: Command) -> None:
             raise PassThrough(Reason.NOT_UNDERSTOOD, f"{each.where} is read, and written as {written.where}")
 
 
-class _Reader:
+class _ArgumentReader:
     """Reads the arguments of one known command."""
 
     def __init__(self, command: Command, adapter: Adapter) -> None:

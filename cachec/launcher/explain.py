@@ -15,7 +15,7 @@ from cachec.launcher.arguments import Command, Options, PassThrough
 from cachec.launcher.full import describe_here
 from cachec.launcher.running import run_command
 from cachec.launcher.stage import CommandStage, Opened
-from cachec.launcher.stripping import Stripped, strip_inputs
+from cachec.launcher.stripping import StrippedInput, strip_inputs
 from cachec.model import Mode, Outcome, PartKind, Reason
 from cachec.stage.engine import Call
 from cachec.store.index import only_looking
@@ -65,7 +65,7 @@ def _explain(opened: Opened, given: Options, argv: Sequence[str], program: str) 
         return Explanation(outcome, fix=_way_in(way.reason))
 
 
-def _from_engine(opened: Opened, command: Command, stripped: Sequence[Stripped]) -> Explanation:
+def _from_engine(opened: Opened, command: Command, stripped: Sequence[StrippedInput]) -> Explanation:
     def body(command: Command, stripped: Any, stdin: str | None) -> dict[str, Any]:
         return run_command(opened.environment, command, command.argv, stdin)
 

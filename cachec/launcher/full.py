@@ -18,7 +18,7 @@ from cachec.launcher.outputs import outputs_held
 from cachec.launcher.places import Places
 from cachec.launcher.restore import mode_of, restore_bytes, restore_file, restore_tree
 from cachec.launcher.stage import CommandFailed, CommandStage, Opened
-from cachec.launcher.stripping import Stripped, strip_inputs, stripped_command_line, wants_strip, weights_beside
+from cachec.launcher.stripping import StrippedInput, strip_inputs, stripped_command_line, wants_strip, weights_beside
 from cachec.model import Fault, Mode, Outcome, Reason
 from cachec.stage.engine import Answer
 
@@ -102,7 +102,7 @@ def _through_engine(args: list[str], opened: Opened, command: Command, stdin: in
     kept = None if stdin is None else f"/proc/self/fd/{stdin}"
     made: list[dict[str, Any]] = []
 
-    def body(command: Command, stripped: Sequence[Stripped], stdin: str | None) -> dict[str, Any]:
+    def body(command: Command, stripped: Sequence[StrippedInput], stdin: str | None) -> dict[str, Any]:
         from cachec.launcher.running import run_command  # on a miss only
 
         recorder = recording.current()

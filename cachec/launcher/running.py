@@ -18,7 +18,7 @@ from cachec.launcher.outputs import Untouched, check_stored
 from cachec.launcher.places import Places, leaked
 from cachec.launcher.request import environment
 from cachec.launcher.restore import EXECUTABLE, PLAIN
-from cachec.launcher.stage import CommandFailed, Environment
+from cachec.launcher.stage import CommandFailed, RunEnvironment
 from cachec.launcher.volatile import VolatileWords
 from cachec.model import Read, Reason
 from cachec.programs.artifact import Dir, File
@@ -28,7 +28,7 @@ from cachec.recording import Recorder
 _CLOCK_SECONDS = 0.02
 
 
-def run_command(where: Environment, command: Command, argv: Sequence[str], stdin: str | None) -> dict[str, Any]:
+def run_command(where: RunEnvironment, command: Command, argv: Sequence[str], stdin: str | None) -> dict[str, Any]:
     """Run it on its real paths and say what it wrote. To be called in the context of a stage's run.
 
     argv: the command line as it is to run: that of ``command``, or one with stripped inputs. stdin: the file that
@@ -41,7 +41,7 @@ def run_command(where: Environment, command: Command, argv: Sequence[str], stdin
         if command.includes and command.depfile == "short":
             _name_dependencies(where, command, argv, depfile)
         own = ["-MD", "-MF", depfile] if command.includes and not command.depfile else []
-        seen = _Seen(where, command, recorder)
+        seen = _CommandReads(where, command, recorder)
         watched = Watched(
             seen,
             given=[*(each.path for each in command.inputs if not os.path.isdir(each.path)), *command.responses],
@@ -73,7 +73,7 @@ def run_command(where: Environment, command: Command, argv: Sequence[str], stdin
         return _result(where.places, command, ended, recorder)
 
 
-def _name_dependencies(where: Environment, command: Command, argv: Sequence[str], depfile: str) -> None:
+def _name_dependencies(where: RunEnvironment, command: Command, argv: Sequence[str], depfile: str) -> None:
     """Have the compiler name all that it includes, where the depfile that was asked for leaves system headers out.
 
     A run of its own, before the compiler's: what changes between the two has a newer ctime than the second.
@@ -90,10 +90,10 @@ def _name_dependencies(where: Environment, command: Command, argv: Sequence[str]
     run_process(line, command.program, environ=environ, cwd=command.cwd, ends_with_us=True)
 
 
-class _Seen(Reads):
+class _CommandReads(Reads):
     """Puts what the command was seen to read into the trace."""
 
-    def __init__(self, where: Environment, command: Command, recorder: Recorder) -> None:
+    def __init__(self, where: RunEnvironment, command: Command, recorder: Recorder) -> None:
         super().__init__(recorder, where.places.kept)
         self._where = where
         self._command = command

@@ -39,7 +39,7 @@ class CommandFailed(Exception):
 
 
 @dataclass(frozen=True)
-class Environment:
+class RunEnvironment:
     """Where a command runs. places: folders that leave the key. variables: what the launcher itself was given."""
 
     places: Places
@@ -96,7 +96,7 @@ class Opened(OpenedCache):
         base = self.settings.base_dir
         self.places = Places(None if base is None else os.fspath(base).rstrip("/") or None, cwd)
         self.requests = CommandRequests(self.store.digests, self.places, self.variables)
-        self.environment = Environment(self.places, self.variables, self.store.digests)
+        self.environment = RunEnvironment(self.places, self.variables, self.store.digests)
 
     def engine_for(self, command: Command) -> Engine:
         """The engine for a command."""

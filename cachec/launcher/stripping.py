@@ -30,7 +30,7 @@ _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
 SUFFIX = ".irpa"
 
 
-class Stripped(NamedTuple):
+class StrippedInput(NamedTuple):
     """One input as the compiler gets it. path: of the model. fd: an unnamed file with the stripped IR."""
 
     path: str
@@ -45,7 +45,7 @@ def wants_strip(command: Command) -> bool:
 
 
 @contextmanager
-def strip_inputs(command: Command) -> Iterator[tuple[Stripped, ...]]:
+def strip_inputs(command: Command) -> Iterator[tuple[StrippedInput, ...]]:
     """The inputs of a command, stripped; none where nobody asks for it. Their files are closed at the end.
 
     Raises UsageError where this command's inputs can't be stripped, CheckpointError for a malformed one.
@@ -63,7 +63,7 @@ def strip_inputs(command: Command) -> Iterator[tuple[Stripped, ...]]:
     try:
         with open(fd, "wb", closefd=False) as file:
             file.write(found.ir)
-        yield (Stripped(model.path, program, found.weights, fd),)
+        yield (StrippedInput(model.path, program, found.weights, fd),)
     finally:
         os.close(fd)
 
@@ -80,7 +80,7 @@ def _model(command: Command) -> Input:
     return models[0]
 
 
-def stripped_command_line(command: Command, stripped: Sequence[Stripped]) -> list[str]:
+def stripped_command_line(command: Command, stripped: Sequence[StrippedInput]) -> list[str]:
     """The command line with ``-`` for the model, which comes on standard input: under its own name a module would keep
     the path of a temporary file."""
     argv = list(command.argv)
@@ -94,7 +94,7 @@ def stripped_command_line(command: Command, stripped: Sequence[Stripped]) -> lis
 
 
 @contextmanager
-def weights_beside(command: Command, stripped: Sequence[Stripped]) -> Iterator[Callable[[], None]]:
+def weights_beside(command: Command, stripped: Sequence[StrippedInput]) -> Iterator[Callable[[], None]]:
     """Write the weights under temporary names, which are removed at the end; what is yielded gives them their own.
 
     A file that has these weights already is left alone. That raises CachecError where there can be no such file,

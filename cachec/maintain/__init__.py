@@ -9,7 +9,7 @@ from __future__ import annotations
 from cachec.maintain.catalogue import Item
 from cachec.maintain.collect import Collected
 from cachec.maintain.maintainer import Maintainer
-from cachec.maintain.plans import Applied, Chosen, Plan
+from cachec.maintain.plans import Applied, Chosen, InvalidationPlan
 from cachec.maintain.selector import Selector
 
-__all__ = ["Applied", "Chosen", "Collected", "Item", "Maintainer", "Plan", "Selector"]
+__all__ = ["Applied", "Chosen", "Collected", "InvalidationPlan", "Item", "Maintainer", "Selector"]

@@ -14,7 +14,7 @@ from cachec.errors import StoreFault, UsageError
 from cachec.maintain.catalogue import Catalogue, Damaged, Item
 from cachec.maintain.collect import Collected, Collector
 from cachec.maintain.pins import Pins
-from cachec.maintain.plans import OF_A_ROW, Plan, chosen_of
+from cachec.maintain.plans import OF_A_ROW, InvalidationPlan, chosen_of
 from cachec.maintain.selector import Selector, matcher, names_in
 from cachec.maintain.stale import Staleness
 from cachec.model import BELOW_BASE, RECORD_VERSION, Digest, Fault
@@ -64,7 +64,7 @@ class Maintainer:
 
     # --- invalidation
 
-    def plan(self, selector: Selector, *, force: bool = False) -> Plan:
+    def plan(self, selector: Selector, *, force: bool = False) -> InvalidationPlan:
         """What forgetting the entries that a selector means would cost. Changes nothing.
 
         force: pinned ones too. A damaged row is meant where its whole key, and nothing else, is asked for. Raises
@@ -100,7 +100,7 @@ class Maintainer:
             else:
                 needed.update(item.sizes())
         nbytes = sum(occupied(size) for digest, size in sizes.items() if digest not in needed)
-        return Plan(self.store, self.pins, chosen, kept, known, nbytes, force=force)
+        return InvalidationPlan(self.store, self.pins, chosen, kept, known, nbytes, force=force)
 
     def _is_ours(self, name: str) -> bool:
         return name.startswith(self.store.quoted) and ":" not in name.removeprefix(self.store.quoted)

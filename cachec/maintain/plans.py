@@ -45,7 +45,7 @@ class Applied(NamedTuple):
     pinned: tuple[Digest, ...]
 
 
-class Plan:
+class InvalidationPlan:
     """Which entries would be forgotten.
 
     chosen: in the order of their keys. pinned: entries that the selector means, and that stay. known: the whole keys of

@@ -159,8 +159,8 @@ def _scalar(value: Any, contents: Contents) -> Value:
         return Words(describe(value, 200))
     kept: list[bytes] = []
 
-    class Sink:
-        def add_bytes(self, data: bytes | memoryview) -> ArtifactRef:
+    class _MemorySink:
+        def add_bytes(self, data: bytes | bytearray | memoryview) -> ArtifactRef:
             kept.append(bytes(data))
             return ArtifactRef(digest_bytes(data), len(data))
 
@@ -170,7 +170,7 @@ def _scalar(value: Any, contents: Contents) -> Value:
         def add_file(self, path: str | os.PathLike[str]) -> ArtifactRef:
             raise AssertionError(path)
 
-    node = encode_scalar(value, Sink())
+    node = encode_scalar(value, _MemorySink())
     if isinstance(node, Inline):
         return Scalar(node)
     ref = node.artifacts[0]

@@ -21,7 +21,7 @@ from cachec.weights.manifest import Manifest
 MAX_WEIGHTS = 1 << 40
 
 
-class Reproducer(NamedTuple):
+class LoadedReproducer(NamedTuple):
     """contents: every member by its digest. specs: of all weights. weights: the bytes of ``weights.safetensors``."""
 
     about: About
@@ -31,7 +31,7 @@ class Reproducer(NamedTuple):
     weights: bytes | None
 
 
-def load(path: str | os.PathLike[str]) -> Reproducer:
+def load(path: str | os.PathLike[str]) -> LoadedReproducer:
     """Read and check a reproducer. Raises ReproducerError (says what is wrong where), OSError."""
     members = unpacked(path)
     label = os.fspath(path)
@@ -52,7 +52,7 @@ def load(path: str | os.PathLike[str]) -> Reproducer:
         raise ReproducerError(f"{label}: {RECIPE} is not the one that {ABOUT} names; get the file again")
     _check(recipe, label)
     contents = {digest_bytes(data): data for data in members.values()}
-    return Reproducer(about, recipe, contents, _specs(recipe, contents, label), members.get(WEIGHTS))
+    return LoadedReproducer(about, recipe, contents, _specs(recipe, contents, label), members.get(WEIGHTS))
 
 
 class _MadeBy(msgspec.Struct):

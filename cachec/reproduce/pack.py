@@ -19,7 +19,7 @@ from cachec.reproduce.about import About, Expected, Failure
 from cachec.reproduce.archive import packed
 from cachec.reproduce.arguments import FileOf, Long, ProgramOf, WeightsOf, leaves
 from cachec.reproduce.readme import readme
-from cachec.reproduce.recipe import VERSION, Command, FileRef, Recipe, digests_of_reads, folder_name
+from cachec.reproduce.recipe import VERSION, FileRef, Recipe, RecordedCommand, digests_of_reads, folder_name
 from cachec.store.store import Store
 from cachec.weights import WeightSet
 from cachec.weights.manifest import Manifest
@@ -215,7 +215,7 @@ def _packed(
     return Packed(packed(members), about)
 
 
-def needed(commands: Sequence[Command], number: int) -> Iterator[FileRef]:
+def needed(commands: Sequence[RecordedCommand], number: int) -> Iterator[FileRef]:
     """The inputs of a command that no earlier one makes."""
     made = {(each.folder, each.path, each.digest) for command in commands[:number] for each in command.outputs}
     for each in commands[number].inputs:

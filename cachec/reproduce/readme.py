@@ -9,7 +9,7 @@ from cachec.base import __version__
 from cachec.model import PartKind, WeightSpec
 from cachec.reproduce.about import About
 from cachec.reproduce.arguments import CodeOf, FileOf, Items, Long, Named, ProgramOf, Scalar, Value, WeightsOf
-from cachec.reproduce.recipe import Command, Recipe, Text, folder_name
+from cachec.reproduce.recipe import Recipe, RecordedCommand, Text, folder_name
 
 #: Parts of the key that are listed: what a person needs in order to have the same.
 _LISTED = (
@@ -56,7 +56,7 @@ does not come from your own store is shown first, and runs only with `--run-code
 functions of yours, and their arguments. Nothing that is inside the zip is ever executed by itself."""
 
 
-def command_line(command: Command) -> str:
+def command_line(command: RecordedCommand) -> str:
     """A command for a shell, from the folder that the zip was unpacked in, whose path is in ``$R``."""
     words = [shlex.quote(command.tool.name), *(_quoted(arg) for arg in command.args)]
     environ = [

@@ -57,7 +57,7 @@ class Tool(msgspec.Struct, frozen=True, omit_defaults=True):
     digest: str = ""
 
 
-class Command(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class RecordedCommand(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A command that the stage ran. args: without the tool. hidden: variables whose values are secrets.
 
     returncode: None where it did not come to its end. stderr: its end, where the command failed.
@@ -86,10 +86,10 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     environ: dict[str, str | None] = {}
     hidden: tuple[str, ...] = ()
     folders: int = 0
-    commands: tuple[Command, ...] = ()
+    commands: tuple[RecordedCommand, ...] = ()
 
 
-class Made(NamedTuple):
+class EncodedRecipe(NamedTuple):
     """An encoded recipe, and the contents that it names, by digest."""
 
     encoded: bytes
@@ -112,7 +112,7 @@ class _Stage(Protocol):
     def __wrapped__(self) -> Any: ...
 
 
-def recipe_of(stage: _Stage, arguments: Mapping[str, Any], recorder: Recorder) -> Made:
+def recipe_of(stage: _Stage, arguments: Mapping[str, Any], recorder: Recorder) -> EncodedRecipe:
     """The recipe of a run of ``stage`` with these arguments (unguarded, defaults filled in).
 
     Never fails for what it can't keep: such an argument is described in words, and a replay says that it is. Arguments
@@ -121,7 +121,7 @@ def recipe_of(stage: _Stage, arguments: Mapping[str, Any], recorder: Recorder) -
     contents: Contents = {}
     function = stage.__wrapped__
     options: _Options = stage.options
-    folders = _Folders(recorder.commands())
+    folders = _NumberedFolders(recorder.commands())
     distributions = Distributions()
     identities = {read.where: read.digest for read in recorder.reads() if read.kind == "tool"}
     commands = tuple(_command(run, folders, distributions, identities, contents) for run in recorder.commands())
@@ -137,7 +137,7 @@ def recipe_of(stage: _Stage, arguments: Mapping[str, Any], recorder: Recorder) -
         folders=len(folders),
         commands=commands,
     )
-    return Made(_encoded(recipe), contents)
+    return EncodedRecipe(_encoded(recipe), contents)
 
 
 def _encoded(recipe: Recipe) -> bytes:
@@ -166,7 +166,7 @@ def digests_of_reads(reads: Iterable[Read]) -> dict[str, str]:
     return {read.digest: read.where for read in reads if read.kind == "file"}
 
 
-class _Folders:
+class _NumberedFolders:
     """Numbers for the folders of files; one inside another is a path below it."""
 
     def __init__(self, runs: Sequence[CommandRun]) -> None:
@@ -237,11 +237,11 @@ def _split(piece: str | int, root: str, number: int) -> list[str | int]:
 
 def _command(
     run: CommandRun,
-    folders: _Folders,
+    folders: _NumberedFolders,
     distributions: Distributions,
     identities: Mapping[str, str],
     contents: Contents,
-) -> Command:
+) -> RecordedCommand:
     files = [seen.path for seen in (*run.inputs, *run.outputs)] + list(run.weights)
     environ, hidden = _shown(run.environ)
     for seen in (*run.inputs, run.stdin):
@@ -251,7 +251,7 @@ def _command(
     def refs(found: Sequence[FileSeen]) -> tuple[FileRef, ...]:
         return tuple(FileRef(*folders.place(seen.path), seen.digest, seen.nbytes) for seen in found)
 
-    return Command(
+    return RecordedCommand(
         tool=_tool(run, distributions, identities),
         args=tuple(folders.text(arg, run.cwd, files) for arg in run.args[1:]),
         cwd=folders.text(run.cwd, run.cwd, ()),
@@ -279,7 +279,7 @@ def _tool(run: CommandRun, distributions: Distributions, identities: Mapping[str
     )
 
 
-def _weight_file(path: str, rule: str, folders: _Folders, contents: Contents) -> WeightFile:
+def _weight_file(path: str, rule: str, folders: _NumberedFolders, contents: Contents) -> WeightFile:
     from cachec.weights import open_weights
 
     number, below = folders.place(path)

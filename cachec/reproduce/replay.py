@@ -28,9 +28,9 @@ from cachec.programs.registry import Plugins
 from cachec.recording import Recorder, recording
 from cachec.reproduce.about import Expected
 from cachec.reproduce.arguments import Maker
-from cachec.reproduce.loaded import Reproducer
+from cachec.reproduce.loaded import LoadedReproducer
 from cachec.reproduce.pack import expected_of, needed
-from cachec.reproduce.recipe import Command, FileRef, Text, Tool, WeightFile, folder_name
+from cachec.reproduce.recipe import FileRef, RecordedCommand, Text, Tool, WeightFile, folder_name
 from cachec.reproduce.synthetic import synthetic_weights
 from cachec.store.store import Store
 from cachec.weights import WeightSet, open_weights
@@ -39,7 +39,7 @@ from cachec.weights.layout import stated_ties
 from cachec.weights.manifest import Manifest
 
 
-class Made(NamedTuple):
+class Remade(NamedTuple):
     """An artifact that was to come out. found: its digest now, None where it was not made."""
 
     expected: Expected
@@ -52,13 +52,13 @@ class Replayed(NamedTuple):
     """
 
     same: bool
-    made: tuple[Made, ...]
+    made: tuple[Remade, ...]
     tools: tuple[str, ...] = ()
     failure: str = ""
 
 
 def replay_commands(
-    found: Reproducer,
+    found: LoadedReproducer,
     folder: Path,
     *,
     tools: Mapping[str, str] | None = None,
@@ -109,12 +109,12 @@ def replay_commands(
             failure = f"{each.tool.name} ended with exit code {ended.returncode}" + (f":\n{tail}" if tail else "")
             if ended.returncode != each.returncode:
                 break
-    results = tuple(Made(each, made.get(each.digest)) for each in found.about.expected)
+    results = tuple(Remade(each, made.get(each.digest)) for each in found.about.expected)
     same = as_recorded and all(each.found == each.expected.digest for each in results)
     return Replayed(same and (found.about.failure is None or bool(failure)), results, tuple(told), failure)
 
 
-def replay_python(found: Reproducer, folder: Path, *, path: Sequence[str] = ()) -> Replayed:
+def replay_python(found: LoadedReproducer, folder: Path, *, path: Sequence[str] = ()) -> Replayed:
     """Import the stage and call its function with the recorded arguments, uncached, with synthetic weights.
 
     path: folders to import from first. Raises ReproducerError where the project's code can't be imported, or is no
@@ -169,7 +169,7 @@ def replay_python(found: Reproducer, folder: Path, *, path: Sequence[str] = ()) 
         store.close()
     made = [] if node is None else list(expected_of(node))
     results = tuple(
-        Made(each, made[number].digest if number < len(made) else None)
+        Remade(each, made[number].digest if number < len(made) else None)
         for number, each in enumerate(found.about.expected)
     )
     recorded = found.about.failure
@@ -179,7 +179,7 @@ def replay_python(found: Reproducer, folder: Path, *, path: Sequence[str] = ()) 
     return Replayed(same, results, (), failure)
 
 
-def weights_of(found: Reproducer, specs: Mapping[str, WeightSpec], folder: Path) -> WeightSet:
+def weights_of(found: LoadedReproducer, specs: Mapping[str, WeightSpec], folder: Path) -> WeightSet:
     """Weights of these specs: the real bytes where the reproducer has them, else those of its seed."""
     given = {name: specs[name] for name in found.about.given if name in specs}
     made = synthetic_weights({name: spec for name, spec in specs.items() if name not in given}, found.about.seed)
@@ -212,7 +212,7 @@ def imported(module: str, name: str) -> Any:
     return found
 
 
-def is_own(store: Store, found: Reproducer) -> bool:
+def is_own(store: Store, found: LoadedReproducer) -> bool:
     """Whether the store has a run with this very recipe, so that running it does what this cache did before."""
     try:
         entry = store.lookup(found.about.key)
@@ -287,7 +287,7 @@ def _text(text: Text, folder: Path) -> str:
     return "".join(str(folder / folder_name(piece)) if isinstance(piece, int) else piece for piece in text)
 
 
-def _stdin(found: Reproducer, each: Command) -> bytes | None:
+def _stdin(found: LoadedReproducer, each: RecordedCommand) -> bytes | None:
     if each.stdin is None:
         return None
     data = found.contents.get(each.stdin)
@@ -296,7 +296,7 @@ def _stdin(found: Reproducer, each: Command) -> bytes | None:
     return data
 
 
-def _put_files(found: Reproducer, number: int, folder: Path, files: Mapping[str, str]) -> None:
+def _put_files(found: LoadedReproducer, number: int, folder: Path, files: Mapping[str, str]) -> None:
     each = found.recipe.commands[number]
     for ref in needed(found.recipe.commands, number):
         name, target = _place(folder, ref)

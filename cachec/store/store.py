@@ -76,7 +76,7 @@ class Quarantined(msgspec.Struct, frozen=True, kw_only=True):
     row: bytes
 
 
-class _Known(NamedTuple):
+class _KnownRow(NamedTuple):
     """A row of an entry as it was read. version: of the index before that."""
 
     version: object
@@ -122,7 +122,7 @@ class Store:
         self._quarantine = f"quarantine:{self.quoted}"
         self._bound: Callable[[Store, Usage | None], object] | None = None
         self._published: tuple[Usage | None, ...] = ()  # the size of the store, as the last publication left it
-        self._decoded: Kept[_Known] = Kept(_DECODED_MAX)
+        self._decoded: Kept[_KnownRow] = Kept(_DECODED_MAX)
         self._parts: Kept[tuple[Part, ...]] = Kept(_PARTS_MAX)
 
     # --- looking up
@@ -140,7 +140,7 @@ class Store:
         row = self.index.read(self._entry + key)
         if row is not None:
             return self._decode(key, row, version)
-        self._decoded.put(key, _Known(version, None, None))
+        self._decoded.put(key, _KnownRow(version, None, None))
         return None
 
     def _decode(self, key: str, row: bytes, version: object = None) -> Entry:
@@ -150,7 +150,7 @@ class Store:
             entry = unpack(row, Entry, key)
             if entry.key != key:
                 raise StoreFault(Fault.ROW_FOREIGN, f"the row of {key} holds the entry of {entry.key}")
-        self._decoded.put(key, _Known(version, row, entry))
+        self._decoded.put(key, _KnownRow(version, row, entry))
         return entry
 
     def entry_row(self, key: str) -> str:

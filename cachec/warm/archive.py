@@ -152,7 +152,7 @@ def restore(store: Store, path: str | os.PathLike[str]) -> int:
     """
     store.prepare()
     with Path(path).open("rb") as file:
-        reader = _Reader(file, os.fspath(path))
+        reader = _ArchiveReader(file, os.fspath(path))
         entries = [*_read(reader, store)]
     for entry in entries:
         known = {trace.reads for trace in _present(store, entry.key)}
@@ -171,7 +171,7 @@ def _present(store: Store, key: str) -> tuple[Trace, ...]:
     return () if entry is None else entry.traces
 
 
-def _read(reader: _Reader, store: Store) -> Iterator[Entry]:
+def _read(reader: _ArchiveReader, store: Store) -> Iterator[Entry]:
     """All entries, once the whole archive was found right. Artifacts are stored on the way: nothing refers
     to them before the entries do."""
     name, nbytes = reader.member()
@@ -206,7 +206,7 @@ def _read(reader: _Reader, store: Store) -> Iterator[Entry]:
     yield from entries.values()
 
 
-def _object(reader: _Reader, store: Store, digest: str, nbytes: int) -> None:
+def _object(reader: _ArchiveReader, store: Store, digest: str, nbytes: int) -> None:
     hasher = blake3()
     with store.objects.staging() as writer:
         for chunk in reader.chunks(nbytes):
@@ -217,7 +217,7 @@ def _object(reader: _Reader, store: Store, digest: str, nbytes: int) -> None:
         writer.commit()
 
 
-def _entry(reader: _Reader, key: str, nbytes: int) -> Entry:
+def _entry(reader: _ArchiveReader, key: str, nbytes: int) -> Entry:
     if nbytes > _ENTRY_MAX:
         raise reader.refuse(f"entry {key[:12]} has {nbytes} bytes; at most {_ENTRY_MAX} are read")
     try:
@@ -232,7 +232,7 @@ def _entry(reader: _Reader, key: str, nbytes: int) -> Entry:
     return entry
 
 
-class _Reader:
+class _ArchiveReader:
     """The members of an archive, one after the other. Sizes are believed only as far as the file goes."""
 
     def __init__(self, file: BinaryIO, path: str) -> None:

@@ -19,7 +19,7 @@ from cachec.warm.model import Row, Task
 _EXEC = (sys.executable, "-P", "-m", "cachec", "exec")
 
 
-class CommandFailed(CachecError):
+class TargetFailed(CachecError):
     """The command of a target ended with another status than 0, or can't be cached."""
 
 
@@ -34,7 +34,7 @@ def run_command(task: Task) -> list[Outcome]:
         outcomes = _executed(task.row)
     for outcome in outcomes:
         if outcome.reason.kind == "bypass":
-            raise CommandFailed(
+            raise TargetFailed(
                 f"{task.row.command[0]} goes round the cache ({outcome.reason.value}: {outcome.detail}); say what it "
                 "reads and writes with `options`, or write an adapter"
             )
@@ -43,7 +43,7 @@ def run_command(task: Task) -> list[Outcome]:
 
 def _checked(row: Row) -> Outcome:
     if row.folder and os.path.realpath(row.folder) != os.getcwd():
-        raise CommandFailed(
+        raise TargetFailed(
             f"{row.id} belongs in {row.folder}, and commands are looked at in the current folder; leave out executor="
         )
     found = explain([*row.options, "--", *row.command], {"mode": Mode.REQUIRE.value}).outcome
@@ -66,7 +66,7 @@ def _executed(row: Row) -> list[Outcome]:
         outcomes = list(read_outcomes(record))
         _pass_on(record)
     if done.returncode:
-        raise CommandFailed(f"`cachec exec -- {' '.join(row.command)}` ended with status {done.returncode}")
+        raise TargetFailed(f"`cachec exec -- {' '.join(row.command)}` ended with status {done.returncode}")
     return outcomes
 
 

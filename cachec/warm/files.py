@@ -28,7 +28,7 @@ _SITE = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 _NOWHERE = ("/proc/", "/sys/", "/dev/")
 
 
-class _Opened:
+class _OpenedPaths:
     """Paths opened for reading while a task runs. The hook can't be removed from the process again."""
 
     def __init__(self) -> None:
@@ -48,8 +48,8 @@ class _Opened:
 
 
 @functools.cache
-def _opened() -> _Opened:
-    return _Opened()
+def _opened() -> _OpenedPaths:
+    return _OpenedPaths()
 
 
 @functools.cache

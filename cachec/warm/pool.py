@@ -128,7 +128,7 @@ class _Hand(threading.Thread):
         self._base = environ
         self._taken = taken
         self._early = early
-        self._process: _Process | None = None
+        self._process: _WorkerProcess | None = None
         self._lock = threading.Lock()
         self._ended = False
 
@@ -186,7 +186,7 @@ class _Hand(threading.Thread):
             self._stop()
         return result
 
-    def _ready(self, env: Mapping[str, str], place: tuple[str, ...], *, fresh: bool = False) -> _Process | None:
+    def _ready(self, env: Mapping[str, str], place: tuple[str, ...], *, fresh: bool = False) -> _WorkerProcess | None:
         """A process with these variables on top, that imports from ``place`` alone (or has not imported anything yet):
         a module of the same name elsewhere is another. None after ``end``."""
         environ = {**self._base, **env}
@@ -199,7 +199,7 @@ class _Hand(threading.Thread):
             if self._ended:
                 return None
             if self._process is None:
-                self._process = _Process(environ)
+                self._process = _WorkerProcess(environ)
             self._process.place = place
             return self._process
 
@@ -210,7 +210,7 @@ class _Hand(threading.Thread):
             process.close(kill=kill)
 
 
-class _Process:
+class _WorkerProcess:
     """A worker process and the channel to it."""
 
     def __init__(self, environ: dict[str, str]) -> None:

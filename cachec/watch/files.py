@@ -19,7 +19,7 @@ State = tuple[object, ...] | None
 _PASSING = ((".", "#", "__pycache__"), ("~", ".swp", ".tmp", ".part"))
 
 
-class _Known(NamedTuple):
+class _KnownFile(NamedTuple):
     state: State
     installed: bool
 
@@ -31,7 +31,7 @@ class Files:
     """
 
     def __init__(self, store: str | os.PathLike[str]) -> None:
-        self._known: dict[str, _Known] = {}
+        self._known: dict[str, _KnownFile] = {}
         self._written: set[str] = set()
         self._followed: frozenset[str] = frozenset()
         self._sites: set[str] = set()
@@ -52,13 +52,13 @@ class Files:
                 continue
             installed = any(part in path for part in _SITE)
             state = self._state(path)
-            self._known[path] = _Known(state, installed)
+            self._known[path] = _KnownFile(state, installed)
             if isinstance(state, fsio.Identity) and state.ctime_ns / 1e9 > since - _TICK:
                 late.append(path)
             folder = os.path.dirname(path)
             if path.endswith(".py") and not installed and folder not in self._known:
                 # A module that comes or goes may hide another.
-                self._known[folder] = _Known(self._state(folder), installed)
+                self._known[folder] = _KnownFile(self._state(folder), installed)
         return late
 
     def ignore(self, paths: Iterable[str]) -> None:
@@ -67,7 +67,7 @@ class Files:
         self._written |= fresh
         for folder in {os.path.dirname(path) for path in fresh}:
             if folder in self._known:
-                self._known[folder] = _Known(self._state(folder), self._known[folder].installed)
+                self._known[folder] = _KnownFile(self._state(folder), self._known[folder].installed)
 
     def changed(self, *, installed: bool, entries: bool, folders: bool) -> list[str]:
         """The paths whose state is another than when this was last asked.
@@ -82,7 +82,7 @@ class Files:
             state = self._state(path)
             listed = any(_is_folder(each) for each in (state, known.state))
             if state != known.state and (folders or not listed):
-                self._known[path] = _Known(state, known.installed)
+                self._known[path] = _KnownFile(state, known.installed)
                 found.append(path)
         database, content = self._store
         self._store = self._store_state()

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _CHUNK = 1 << 20
 
 
-class Change(NamedTuple):
+class ChangedWeight(NamedTuple):
     """A weight that both have. fields: what differs of its spec; empty where only the content does."""
 
     name: str
@@ -31,7 +31,7 @@ class Comparison(NamedTuple):
 
     added: tuple[str, ...]
     removed: tuple[str, ...]
-    changed: tuple[Change, ...]
+    changed: tuple[ChangedWeight, ...]
     same: tuple[str, ...]
     unknown: tuple[str, ...]
 
@@ -55,7 +55,7 @@ def compared(
     new_digests: Mapping[str, str],
 ) -> Comparison:
     """What changes from ``old`` to ``new``, without a byte being read. Digests may be empty: then only specs tell."""
-    changed: list[Change] = []
+    changed: list[ChangedWeight] = []
     same: list[str] = []
     unknown: list[str] = []
     for name, spec in old.items():
@@ -64,7 +64,7 @@ def compared(
         fields = differing_fields(spec, new[name])
         ours, theirs = old_digests.get(name), new_digests.get(name)
         if fields or (ours is not None and theirs is not None and ours != theirs):
-            changed.append(Change(name, fields))
+            changed.append(ChangedWeight(name, fields))
         elif ours is None or theirs is None:
             unknown.append(name)
         else:

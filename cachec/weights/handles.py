@@ -17,7 +17,7 @@ from cachec.weights.wrapping import GuardSource
 D = TypeVar("D")
 
 
-class Worker(NamedTuple):
+class WorkerRank(NamedTuple):
     """Whose shards a weight set holds: rank, from 0, and the stage that may not see it (empty where anybody may)."""
 
     rank: int
@@ -34,7 +34,7 @@ class Handles(Mapping[str, Weight]):
         layout: Layout,
         source: Source,
         *,
-        rank: int | Worker | None = None,
+        rank: int | WorkerRank | None = None,
         old: tuple[Mapping[str, str], ...] = (),
         guarded: Layout | None = None,
     ) -> None:
@@ -45,7 +45,7 @@ class Handles(Mapping[str, Weight]):
         """
         self._layout = layout
         self._source = source
-        self._worker = Worker(rank) if isinstance(rank, int) else rank
+        self._worker = WorkerRank(rank) if isinstance(rank, int) else rank
         self._old = old
         self._guarded = guarded
 
@@ -102,7 +102,7 @@ class Handles(Mapping[str, Weight]):
         return self._worker.rank
 
     @property
-    def worker(self) -> Worker | None:
+    def worker(self) -> WorkerRank | None:
         """The same for what composes sets, who pass it on unseen."""
         return self._worker
 

@@ -12,7 +12,7 @@ from cachec.weights.formats.expected import manifest_of
 from cachec.weights.formats.opening import AnyPath, label_of, opened_artifact, process_checkpoints
 from cachec.weights.formats.opening import Source as Checkpoint
 from cachec.weights.formats.presharded import world
-from cachec.weights.handles import Handles, Worker
+from cachec.weights.handles import Handles, WorkerRank
 from cachec.weights.layout import Layout, Patterns, Ties, checked_name, stated_ties
 from cachec.weights.manifest import Manifest
 from cachec.weights.sources import FileSource, MemorySource, PlaceholderSource
@@ -51,7 +51,7 @@ class WeightSet(Handles):
 
     @staticmethod
     def from_weights(
-        weights: Mapping[str, Weight], *, tied: Iterable[Iterable[str]] = (), rank: int | Worker | None = None
+        weights: Mapping[str, Weight], *, tied: Iterable[Iterable[str]] = (), rank: int | WorkerRank | None = None
     ) -> WeightSet:
         """Handles of any sets together under new names. Their guards, checks and releases go on to hold."""
         handles = dict(weights)
@@ -218,7 +218,7 @@ class WeightSet(Handles):
         source = GuardSource(self._source, self._there, where, recorder, digests)
         worker = self._worker
         if worker is not None and not per_rank:
-            worker = Worker(worker.rank, recorder.stage)
+            worker = WorkerRank(worker.rank, recorder.stage)
         return WeightSet(self._layout, source, rank=worker, guarded=self._layout)
 
     def close_guard(self) -> None:

@@ -25,10 +25,10 @@ class IreePlugin(FilePlugin):
         return {}
 
     def link(self, artifact: File | Program, weights: WeightSet) -> Any:
-        """A ``cachec_iree.runtime.Linked`` over the mapped weights. Imports iree.runtime."""
+        """A ``cachec_iree.runtime.LinkedModule`` over the mapped weights. Imports iree.runtime."""
         if not isinstance(artifact, File) or artifact.kind != KIND:
             raise PluginError(f"{artifact!r} is not of kind {KIND!r}; cachec_iree.compile makes such files")
         parameters = Parameters(weights)  # reads on while the runtime is imported
-        from cachec_iree.runtime import Linked
+        from cachec_iree.runtime import LinkedModule
 
-        return Linked(artifact.path, parameters.views())
+        return LinkedModule(artifact.path, parameters.views())

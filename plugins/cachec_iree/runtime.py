@@ -19,7 +19,7 @@ _SCOPE = "model"
 _DEVICE = "local-task"
 
 
-class Linked:
+class LinkedModule:
     """A module and its weights, ready to run. Call it like its function ``main``; ``call`` runs another by name.
 
     It holds on to the memory of its weights, so they stay valid when the weight set is released.

@@ -18,7 +18,7 @@ from cachec.errors import PluginError
 from cachec.programs.plugin import ArtifactWriter, Fingerprint
 
 
-class _Meta(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class _JaxArrayMeta(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a stored array is. weak: whether its type is weak."""
 
     dtype: str
@@ -60,7 +60,7 @@ def encode(value: Any, out: ArtifactWriter) -> dict[str, Any]:
 def decode(meta: Mapping[str, Any], artifacts: Sequence[Path]) -> Any:
     """See JaxPlugin.decode."""
     try:
-        name, shape, weak = msgspec.structs.astuple(msgspec.convert(dict(meta), _Meta))
+        name, shape, weak = msgspec.structs.astuple(msgspec.convert(dict(meta), _JaxArrayMeta))
     except msgspec.ValidationError as error:
         raise PluginError(f"a stored jax.Array has malformed meta data: {error}") from error
     if len(artifacts) != 1:

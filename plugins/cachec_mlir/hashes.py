@@ -42,11 +42,11 @@ from cachec.base.hashing import FileDigests, Hasher, digest_bytes
 from cachec.errors import UsageError
 from cachec_mlir.bytecode import reading
 from cachec_mlir.bytecode.reading import BLOB, BOOL, Bytecode
-from cachec_mlir.inputs import Input, Source, open_input
+from cachec_mlir.inputs import ModuleInput, Source, open_input
 from cachec_mlir.live.bindings import Bindings, bindings_of, generic
 from cachec_mlir.live.modules import Written, parse_stripped
 from cachec_mlir.text.canonical import Canonical
-from cachec_mlir.text.scanning import Entry, Marks, Trailer, blob_of, name_of, scan, unescaped
+from cachec_mlir.text.scanning import Marks, Trailer, TrailerItem, blob_of, name_of, scan, unescaped
 
 #: A part of a text that is looked at together.
 _WINDOW = 1 << 20
@@ -172,7 +172,7 @@ def _generic(text: bytes, lines: Iterator[bytes], *, locations: bool) -> str:
     return _with_resources(hasher, lines)
 
 
-def _without_trailers(module: Input, marks: Marks) -> bytes:
+def _without_trailers(module: ModuleInput, marks: Marks) -> bytes:
     """The operations. The lines of a trailer stay, empty: behind them every place would be another."""
     view = module.view()
     out: list[bytes] = []
@@ -206,7 +206,7 @@ def _blob(nbytes: int, alignment: int) -> bytes:
     return f"blob of {nbytes} bytes, aligned to {alignment}".encode()
 
 
-def _of_text(module: Input, trailers: tuple[Trailer, ...]) -> Iterator[bytes]:
+def _of_text(module: ModuleInput, trailers: tuple[Trailer, ...]) -> Iterator[bytes]:
     for trailer in trailers:
         for entry in trailer.entries:
             found = blob_of(module, entry, name_of(entry))
@@ -214,7 +214,7 @@ def _of_text(module: Input, trailers: tuple[Trailer, ...]) -> Iterator[bytes]:
             yield _line(entry.section, entry.group, entry.key, value)
 
 
-def _setting(module: Input, entry: Entry) -> bytes:
+def _setting(module: ModuleInput, entry: TrailerItem) -> bytes:
     """The value of an external resource, or of one that is no blob, as bytecode has it."""
     size = entry.end - entry.start
     head = bytes(module.view()[entry.start : entry.start + 3])

@@ -16,7 +16,7 @@ Source = str | os.PathLike[str] | bytes | bytearray | memoryview
 _SMALL = 1 << 12
 
 
-class Input:
+class ModuleInput:
     """A module's bytes; this base holds them in memory."""
 
     def __init__(self, label: str, data: memoryview) -> None:
@@ -59,7 +59,7 @@ class Input:
         """Raise WeightsChanged where the file is not what was opened any more."""
 
 
-class FileInput(Input):
+class FileInput(ModuleInput):
     """A file, open for as long as this object or a range of it is kept."""
 
     def __init__(self, path: str) -> None:
@@ -102,8 +102,8 @@ class FileInput(Input):
             os.close(fd)
 
 
-def open_input(source: Source) -> Input:
+def open_input(source: Source) -> ModuleInput:
     """The module in a file (``str`` and ``PathLike`` are paths) or in memory. Raises OSError."""
     if isinstance(source, str | os.PathLike):
         return FileInput(os.fspath(source))
-    return Input("the module", memoryview(source).cast("B").toreadonly())
+    return ModuleInput("the module", memoryview(source).cast("B").toreadonly())

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cachec.audit.accesses import Accesses, accesses
-from cachec.audit.strace import Call, Calls, descriptor_path, parse_call, string, unescape
+from cachec.audit.strace import Calls, SystemCall, descriptor_path, parse_call, string, unescape
 
 
-def calls(*lines: str) -> list[Call]:
+def calls(*lines: str) -> list[SystemCall]:
     found = Calls(lines)
     out = list(found)
     assert not found.strange, found.first_strange
@@ -26,7 +26,7 @@ def fold(*lines: str, cwd: str = "/w") -> Accesses:
 
 def test_a_call() -> None:
     (found,) = calls('12  openat(AT_FDCWD</w>, "a b, c)", O_RDONLY|O_CLOEXEC) = 3</w/a b, c)>\n')
-    assert found == Call(12, "openat", ("AT_FDCWD</w>", '"a b, c)"', "O_RDONLY|O_CLOEXEC"), "3</w/a b, c)>")
+    assert found == SystemCall(12, "openat", ("AT_FDCWD</w>", '"a b, c)"', "O_RDONLY|O_CLOEXEC"), "3</w/a b, c)>")
     assert not found.failed
     assert descriptor_path(found.result) == "/w/a b, c)"
 

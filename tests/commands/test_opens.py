@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cachec.commands.opens import IN_OPEN, IN_Q_OVERFLOW, Event, OpenWatch, parse_events
+from cachec.commands.opens import IN_OPEN, IN_Q_OVERFLOW, InotifyEvent, OpenWatch, parse_events
 
 
 @pytest.fixture
@@ -102,14 +102,14 @@ def test_an_overflow_counts_for_every_file(file: Path, tmp_path: Path) -> None:
     second = tmp_path / "second"
     second.write_bytes(b"")
     with OpenWatch([file, second]) as watch:
-        assert watch.affected([Event(-1, IN_Q_OVERFLOW)]) == {str(file), str(second)}
+        assert watch.affected([InotifyEvent(-1, IN_Q_OVERFLOW)]) == {str(file), str(second)}
         assert watch.affected([]) == set()
 
 
 def test_events_are_parsed_with_names_and_refused_when_cut() -> None:
     one = struct.pack("iIII", 1, IN_OPEN, 0, 16) + b"name".ljust(16, b"\0")
     two = struct.pack("iIII", -1, IN_Q_OVERFLOW, 0, 0)
-    assert list(parse_events(one + two)) == [Event(1, IN_OPEN, b"name"), Event(-1, IN_Q_OVERFLOW)]
+    assert list(parse_events(one + two)) == [InotifyEvent(1, IN_OPEN, b"name"), InotifyEvent(-1, IN_Q_OVERFLOW)]
     for cut in range(1, len(one)):
         with pytest.raises(ValueError, match="cut at byte"):
             list(parse_events(one[:cut]))

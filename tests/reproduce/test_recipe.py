@@ -15,7 +15,7 @@ from cachec.recording import CommandRun, FileSeen
 from cachec.reproduce.arguments import Maker, Value, Words, described
 from cachec.reproduce.pack import decoded
 from cachec.reproduce.readme import command_line
-from cachec.reproduce.recipe import Command, Tool, _Folders
+from cachec.reproduce.recipe import RecordedCommand, Tool, _NumberedFolders
 from cachec.reproduce.synthetic import synthetic, synthetic_weights
 
 NO = "0" * 64
@@ -26,8 +26,10 @@ def maker_of(contents: dict[str, bytes], folder: Path) -> Maker:
     return Maker(contents, folder, lambda _manifest, _path: cachec.WeightSet.from_arrays({}), lambda m, n: (m, n))
 
 
-def folders(cwd: str, *files: str) -> _Folders:
-    return _Folders([CommandRun(("t",), "/t", cwd, {}, {}, inputs=tuple(FileSeen(each, NO, 0) for each in files))])
+def folders(cwd: str, *files: str) -> _NumberedFolders:
+    return _NumberedFolders(
+        [CommandRun(("t",), "/t", cwd, {}, {}, inputs=tuple(FileSeen(each, NO, 0) for each in files))]
+    )
 
 
 @pytest.mark.parametrize(
@@ -138,7 +140,7 @@ def test_a_hit_does_not_read_the_recipe(cache: cachec.Cache, monkeypatch: pytest
 
 
 def test_a_command_line_is_quoted_for_a_shell() -> None:
-    command = Command(
+    command = RecordedCommand(
         tool=Tool("a tool"), args=("it's", ("--x=", 1, "/b c"), "$(x)"), cwd=(0,), environ={"A": "1 2", "B": None}
     )
     assert command_line(command) == """cd "$R"/work && A='1 2' 'a tool' 'it'"'"'s' --x="$R"/work-1'/b c' '$(x)'"""

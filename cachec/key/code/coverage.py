@@ -6,7 +6,7 @@ import sys
 from types import CodeType
 
 from cachec.key.code.fingerprint import CodeKey
-from cachec.key.code.modules import Source, TextVersion
+from cachec.key.code.modules import SourceText, TextVersion
 
 
 class Coverage:
@@ -35,14 +35,14 @@ class Coverage:
         """Whether code that its source no longer says is there as it runs."""
         return (path, code) in self._codes
 
-    def holds_line(self, source: Source, line: int) -> bool:
+    def holds_line(self, source: SourceText, line: int) -> bool:
         """Whether the statement at a line of this text is there with what it names."""
         return any(first <= line <= last for first, last in self._lines.get(source.version, ()))
 
-    def holds_whole(self, source: Source) -> bool:
+    def holds_whole(self, source: SourceText) -> bool:
         """Whether all of this text is there."""
         return any(last == sys.maxsize for _, last in self._lines.get(source.version, ()))
 
-    def holds_some(self, source: Source) -> bool:
+    def holds_some(self, source: SourceText) -> bool:
         """Whether names of this module were followed: what importing it does is there then."""
         return source.version in self._lines

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from cachec.base import fsio
 from cachec.base.fsio import Identity
-from cachec.key.code.modules import Source
+from cachec.key.code.modules import SourceText
 
 
 class _Run(NamedTuple):
@@ -18,7 +18,7 @@ class _Run(NamedTuple):
     can't be told. token: text that no other execution has."""
 
     spec: object
-    source: Source | None
+    source: SourceText | None
     token: str
 
 
@@ -36,7 +36,7 @@ class Executed:
         """Note that this file is not executed yet as it is now: the module is not imported, or is to be again."""
         self._awaited[name, path] = _identity(path)
 
-    def source(self, module: ModuleType, name: str, present: Source) -> Source | None:
+    def source(self, module: ModuleType, name: str, present: SourceText) -> SourceText | None:
         """What an imported module was executed from; ``present`` itself where its file is the same since."""
         spec = getattr(module, "__spec__", None)
         run = self._runs.get(name)

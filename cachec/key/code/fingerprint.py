@@ -19,7 +19,7 @@ from cachec.base.hashing import Hasher
 from cachec.key.code.graph import Graph, module_name
 from cachec.key.code.live import Walk
 from cachec.key.code.memos import Memo, Memos
-from cachec.key.code.modules import Locator, Origin, Source, Sources, TextVersion
+from cachec.key.code.modules import Locator, Origin, Sources, SourceText, TextVersion
 from cachec.key.code.static import Static
 from cachec.key.code.syntax import FORMAT
 from cachec.key.code.units import Units
@@ -71,7 +71,7 @@ class CodeKey:
         return f"CodeKey({self.digest[:12]}, {len(self.parts)} parts, distributions={sorted(self.distributions)})"
 
 
-class _Known(NamedTuple):
+class _KnownCode(NamedTuple):
     key: CodeKey
     watch: Watch
     held: tuple[object, ...]
@@ -97,7 +97,7 @@ class CodeKeys:
         self._locator = Locator(owner)
         self._sources = Sources()
         self._units = Units(self._sources, self._locator)
-        self._known: dict[tuple[object, ...], _Known] = {}
+        self._known: dict[tuple[object, ...], _KnownCode] = {}
         self._memos = Memos()
         self._asking: set[int] = set()
         self._lock = threading.RLock()
@@ -127,7 +127,7 @@ class CodeKeys:
                 del self._known[next(iter(self._known))]
         return known.key
 
-    def _compute(self, held: tuple[object, ...], *, has_version: bool) -> _Known:
+    def _compute(self, held: tuple[object, ...], *, has_version: bool) -> _KnownCode:
         fn, bound, *depends = held
         graph = Graph(tolerant=has_version or bool(depends), recorded=self.recorded)
         self._locator.refresh()
@@ -145,7 +145,7 @@ class CodeKeys:
             graph.part(graph.label(object(), f"{_name(fn)}.<root>")[0], root, "")
         graph.watch.seal()
         memos = tuple(self._memo(each) for each in graph.memos.values() if id(each) not in self._asking)
-        return _Known(_key(graph, memos), graph.watch, held)
+        return _KnownCode(_key(graph, memos), graph.watch, held)
 
     def _memo(self, function: Any) -> Memo:
         """What a memo that is reached is keyed by on its own; memos inside of it are looked at by themselves."""
@@ -170,7 +170,7 @@ class CodeKeys:
         except OSError:  # a relative name, and the current folder is gone
             return True
 
-    def source(self, path: str) -> Source | None:
+    def source(self, path: str) -> SourceText | None:
         """The source of a file as it is now, also of one that was typed in; None where there is none."""
         return self._sources.load(path)
 
@@ -199,7 +199,7 @@ class CodeKeys:
                 known = self._known[asked] = made
         return known.key
 
-    def _compute_text(self, path: str, module: str, name: str, *, text_only: bool) -> _Known | None:
+    def _compute_text(self, path: str, module: str, name: str, *, text_only: bool) -> _KnownCode | None:
         graph = Graph(tolerant=True)
         self._locator.refresh()
         package = module if os.path.basename(path) == "__init__.py" else module.rpartition(".")[0]
@@ -216,7 +216,7 @@ class CodeKeys:
         if not text_only:
             graph.watch.name(sys.modules, module)
         graph.watch.seal()
-        return _Known(_key(graph), graph.watch, ())
+        return _KnownCode(_key(graph), graph.watch, ())
 
     def in_process(self, module: str, name: str) -> CodeKey | None:
         """The key of what a module of this process holds under a name, of the whole module where that is empty; None

@@ -12,7 +12,7 @@ from typing import Any
 
 from cachec.base.hashing import Hasher, digest_bytes
 from cachec.errors import CachecError, UnresolvedCode
-from cachec.key.code.modules import Source, TextVersion
+from cachec.key.code.modules import SourceText, TextVersion
 from cachec.key.code.scopes import Uses
 from cachec.key.code.watch import Watch
 from cachec.model import Part, PartKind
@@ -96,7 +96,7 @@ class Graph:
             raise AssertionError(f"two parts named {label}")
         self._parts[label] = Part(PartKind.CODE, label, hasher.digest(), detail, value=value)
 
-    def covers(self, source: Source, node: ast.AST | None = None) -> None:
+    def covers(self, source: SourceText, node: ast.AST | None = None) -> None:
         """Note that a statement, lambda or module of this text is in the key with all that it says; None for what
         importing the module does to others."""
         spans = self.lines.setdefault(source.version, [])

@@ -44,7 +44,7 @@ class Origin(NamedTuple):
         return self.path.endswith(_SOURCE_SUFFIX)
 
 
-class Source:
+class SourceText:
     """One parsed source text. What is asked of it is worked out once."""
 
     def __init__(self, path: str, text: bytes | str) -> None:
@@ -276,9 +276,9 @@ class Sources:
     """Parsed source files, kept by path and identity."""
 
     def __init__(self) -> None:
-        self._known: dict[str, tuple[Identity | None, Source | None]] = {}
+        self._known: dict[str, tuple[Identity | None, SourceText | None]] = {}
 
-    def load(self, path: str) -> Source | None:
+    def load(self, path: str) -> SourceText | None:
         """The source at ``path`` as it is now; None where it can't be read or parsed."""
         if path.startswith("<"):
             return self._typed(path)
@@ -289,24 +289,24 @@ class Sources:
         known = self._known.get(path)
         if known is not None and known[0] == found:
             return known[1]
-        source: Source | None
+        source: SourceText | None
         try:
             with open(path, "rb") as file:
-                source = Source(path, file.read())
+                source = SourceText(path, file.read())
         except (OSError, SyntaxError, ValueError):
             source = None
         self._known[path] = (found, source)
         return source
 
-    def _typed(self, name: str) -> Source | None:
+    def _typed(self, name: str) -> SourceText | None:
         """Source that was typed in: notebooks and interactive sessions leave it with ``linecache``."""
         text = "".join(linecache.getlines(name))
         known = self._known.get(name)
         if known is not None and known[1] is not None and known[1]._text == text:
             return known[1]
-        source: Source | None
+        source: SourceText | None
         try:
-            source = Source(name, text) if text else None
+            source = SourceText(name, text) if text else None
         except (SyntaxError, ValueError):
             source = None
         self._known[name] = (None, source)

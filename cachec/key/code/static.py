@@ -29,7 +29,7 @@ from cachec.key.code.watch import MISSING
 _LITERALS = frozenset({bool, int, float, complex, str, bytes, list, tuple, dict, set, type(None)})
 
 
-class Live(Protocol):
+class LiveWalk(Protocol):
     """What this module needs of the walk over live objects."""
 
     def as_imported(self, value: object, name: str, made: bytes = b"") -> None:
@@ -52,7 +52,7 @@ class Static:
     """The part of one computation that reads source only."""
 
     def __init__(
-        self, graph: Graph, locator: Locator, sources: Sources, units: Units, live: Live, *, text_only: bool = False
+        self, graph: Graph, locator: Locator, sources: Sources, units: Units, live: LiveWalk, *, text_only: bool = False
     ) -> None:
         """text_only: whatever modules this process has imported are not held against their text."""
         self._graph = graph

@@ -11,7 +11,7 @@ import builtins
 from collections.abc import Iterator
 
 from cachec.key.code import scopes
-from cachec.key.code.modules import Locator, Origin, Source, Sources, absolute
+from cachec.key.code.modules import Locator, Origin, Sources, SourceText, absolute
 from cachec.key.code.scopes import Chain, ImportUse
 
 _TELLING = frozenset({"logging", "warnings", "faulthandler", "atexit"})
@@ -21,7 +21,7 @@ _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 class Unit:
     """A module of the project with its source. whole: why it counts as one, empty where it does not."""
 
-    def __init__(self, name: str, package: str, source: Source) -> None:
+    def __init__(self, name: str, package: str, source: SourceText) -> None:
         self.name = name
         self.package = package
         self.source = source
@@ -104,7 +104,7 @@ class Units:
                 if named and self._is_cache(unit.source, unit.package, chain[0], 4):
                     yield id(decorator)
 
-    def _is_cache(self, source: Source, package: str, name: str, depth: int) -> bool:
+    def _is_cache(self, source: SourceText, package: str, name: str, depth: int) -> bool:
         """Whether a module-level name is bound to a cache: by a statement that uses cachec, or imported from there."""
         for use in source.imports.get(name, ()):
             target = absolute(use, package) or ""

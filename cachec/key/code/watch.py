@@ -15,7 +15,7 @@ from cachec.base.fsio import Identity, identity
 MISSING: Final = object()
 
 
-class _Folders:
+class _FolderStates:
     def __init__(self, paths: list[str], check: Callable[[], bool]) -> None:
         self._paths = paths
         self._check = check
@@ -45,7 +45,7 @@ class Watch:
         self._bases: list[tuple[type, tuple[type, ...]]] = []
         self._files: dict[str, Identity | None] = {}
         self._values: list[tuple[Callable[[], bytes], bytes]] = []
-        self._folders: list[_Folders] = []
+        self._folders: list[_FolderStates] = []
         self._search: list[str] | None = None
         self._held: list[list[type]] = []
         self._lists: tuple[list[Any], ...] | None = None
@@ -108,7 +108,7 @@ class Watch:
 
     def folders(self, paths: list[str], check: Callable[[], bool]) -> None:
         """Folders of which only ``check`` matters: it is asked when one of them changed, and settles that state."""
-        self._folders.append(_Folders(paths, check))
+        self._folders.append(_FolderStates(paths, check))
 
     def search_path(self) -> None:
         """The places where modules are looked for."""

@@ -14,7 +14,7 @@ import msgspec
 from blake3 import blake3
 
 from cachec.base import fsio
-from cachec.base.distributions import Distribution, Distributions, Record, RecordedFile, normalise
+from cachec.base.distributions import Distribution, Distributions, InstallRecord, RecordedFile, normalise
 from cachec.base.fsio import Identity
 from cachec.base.hashing import FileDigests, Hasher
 from cachec.errors import UsageError
@@ -43,7 +43,7 @@ class _Listed(NamedTuple):
     is_script: bool
 
 
-class _Known(NamedTuple):
+class _KnownDistribution(NamedTuple):
     """A distribution as it was last looked at. ``listed`` and ``wheel`` depend on RECORD alone."""
 
     distribution: Distribution
@@ -54,7 +54,7 @@ class _Known(NamedTuple):
     part: Part
 
 
-class _Seen(NamedTuple):
+class _KnownExecutable(NamedTuple):
     """An executable as it was last looked at. settled: a write since then would show in the identities."""
 
     program: Executable
@@ -85,8 +85,8 @@ class ToolKeys:
         self._distributions = distributions if distributions is not None else Distributions()
         self._clock = clock
         self._finder = finder or Finder(self._distributions)
-        self._known: dict[str, _Known] = {}
-        self._seen: dict[tuple[str, ...], _Seen] = {}
+        self._known: dict[str, _KnownDistribution] = {}
+        self._seen: dict[tuple[str, ...], _KnownExecutable] = {}
         self._sha256: dict[str, str] = {}
 
     def metadata(self, name: str) -> str:
@@ -139,7 +139,7 @@ class ToolKeys:
         else:
             listed, wheel = known.listed, known.wheel
         part = self._distribution_part(distribution, record.identity, listed, wheel)
-        self._known[name] = _Known(distribution, record.identity, listed, wheel, now, part)
+        self._known[name] = _KnownDistribution(distribution, record.identity, listed, wheel, now, part)
         return part
 
     def executable(
@@ -177,7 +177,7 @@ class ToolKeys:
 
     # --- distributions
 
-    def _listed(self, distribution: Distribution, record: Record) -> tuple[_Listed, ...]:
+    def _listed(self, distribution: Distribution, record: InstallRecord) -> tuple[_Listed, ...]:
         generated = {*distribution.entry_points("console_scripts"), *distribution.entry_points("gui_scripts")}
         own_folder = os.path.basename(distribution.folder)
         listed = []
@@ -273,7 +273,7 @@ class ToolKeys:
 
     # --- executables
 
-    def _look(self, program: Executable, *, fresh: bool) -> _Seen:
+    def _look(self, program: Executable, *, fresh: bool) -> _KnownExecutable:
         started = time.time()
         hasher = Hasher("tool-executable")
         hasher.part("name", program.name.encode())
@@ -304,7 +304,7 @@ class ToolKeys:
         detail = ", ".join((*notes, *program.notes))
         part = Part(PartKind.EXECUTABLE, program.name, hasher.digest(), detail, version=version)
         settled = all(fsio.settled(identity, started) for identity in watched.values())
-        return _Seen(program, tuple(watched.items()), settled, tuple(distributions), self._clock(), part)
+        return _KnownExecutable(program, tuple(watched.items()), settled, tuple(distributions), self._clock(), part)
 
     def _changed_script(self, script: str, name: str) -> str:
         """The digest of a console script that is no longer as RECORD says, or nothing: its text is the installer's."""
@@ -320,14 +320,14 @@ class ToolKeys:
                     return "" if self._is_as_recorded(script, digest, row) else digest
         return digest
 
-    def _is_unchanged(self, seen: _Seen, now: float) -> bool:
+    def _is_unchanged(self, seen: _KnownExecutable, now: float) -> bool:
         return (
             now - seen.checked < RECHECK_SECONDS
             and self._is_same_files(seen)
             and self._is_same_distributions(seen, fresh=False)
         )
 
-    def _is_same_files(self, seen: _Seen) -> bool:
+    def _is_same_files(self, seen: _KnownExecutable) -> bool:
         if not seen.settled:
             return False
         try:
@@ -344,7 +344,7 @@ class ToolKeys:
             return False
         return True
 
-    def _is_same_distributions(self, seen: _Seen, *, fresh: bool) -> bool:
+    def _is_same_distributions(self, seen: _KnownExecutable, *, fresh: bool) -> bool:
         return all(self.distribution(name, fresh=fresh).digest == digest for name, digest in seen.distributions)
 
 

@@ -85,7 +85,7 @@ class WritableFormat(Protocol):
         """
 
 
-class File:
+class CheckpointFile:
     """A file whose structure is being read: ``pread`` through one buffer, every byte that was looked at hashed."""
 
     def __init__(self, path: str, number: int, trusts: Callable[[int, str, fsio.Identity], bool]) -> None:
@@ -181,19 +181,19 @@ class Opener:
 
     def __init__(self, path: str, trusts: Callable[[int, str, fsio.Identity], bool]) -> None:
         self._trusts = trusts
-        self._by_path: dict[str, File] = {}
-        self._files: list[File] = []
+        self._by_path: dict[str, CheckpointFile] = {}
+        self._files: list[CheckpointFile] = []
         self.main = self.open(path)
 
-    def open(self, path: str) -> File:
+    def open(self, path: str) -> CheckpointFile:
         """A file, opened once. Raises OSError (not there), CheckpointError (no regular file)."""
         file = self._by_path.get(path)
         if file is None:
-            file = self._by_path[path] = File(path, len(self._files), self._trusts)
+            file = self._by_path[path] = CheckpointFile(path, len(self._files), self._trusts)
             self._files.append(file)
         return file
 
-    def beside(self, location: str, what: str) -> File:
+    def beside(self, location: str, what: str) -> CheckpointFile:
         """A file named by the main one: a relative path without ``..`` that stays in the folder, links followed.
 
         The folder is that of the main file, or that of what it links to. Raises CheckpointError.
@@ -242,7 +242,7 @@ class Opener:
             file.close()
 
 
-def size_in_bytes(file: File, name: str, dtype: str, shape: Iterable[int]) -> int:
+def size_in_bytes(file: CheckpointFile, name: str, dtype: str, shape: Iterable[int]) -> int:
     """Bytes of an array. Raises CheckpointError for too many dimensions, a negative one, or 2**63 bytes."""
     dimensions = tuple(shape)
     if len(dimensions) > MAX_DIMENSIONS:
@@ -256,7 +256,7 @@ def size_in_bytes(file: File, name: str, dtype: str, shape: Iterable[int]) -> in
     return math.prod(dimensions) * size
 
 
-def refuse_overlaps(file: File, spans: Iterable[tuple[int, int, str]], what: str = "tensor") -> None:
+def refuse_overlaps(file: CheckpointFile, spans: Iterable[tuple[int, int, str]], what: str = "tensor") -> None:
     """Raise CheckpointError where two of the (begin, end, name) spans share a byte."""
     reached, before = 0, ""
     for begin, end, name in sorted(spans):
@@ -269,7 +269,7 @@ def refuse_overlaps(file: File, spans: Iterable[tuple[int, int, str]], what: str
             reached, before = end, name
 
 
-def text_of(file: File, raw: bytes, what: str) -> str:
+def text_of(file: CheckpointFile, raw: bytes, what: str) -> str:
     """UTF-8 text. Raises CheckpointError."""
     try:
         return raw.decode()

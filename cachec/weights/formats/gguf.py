@@ -20,7 +20,7 @@ from __future__ import annotations
 import struct
 
 from cachec.errors import CheckpointError
-from cachec.weights.formats.base import Contents, File, Opener, refuse_overlaps, size_in_bytes, text_of
+from cachec.weights.formats.base import CheckpointFile, Contents, Opener, refuse_overlaps, size_in_bytes, text_of
 from cachec.weights.tensor import Tensor
 
 _HEADER = struct.Struct("<4sIQQ")
@@ -86,7 +86,7 @@ def read(path: str, opener: Opener) -> Contents:
         raise file.error(f"expected the magic b'GGUF', found {magic!r}")
     if version not in {2, 3}:
         raise file.error(f"GGUF version expected 2 or 3, found {version}; convert it again with a current gguf")
-    cursor = _Cursor(file, _HEADER.size)
+    cursor = _GgufCursor(file, _HEADER.size)
     # An entry takes at least 13 bytes and a tensor 24: a count that can't be is refused before anything is collected.
     if entries * 13 + tensors * 24 > file.size:
         raise file.error(f"{tensors} tensors and {entries} metadata entries expected to fit into {file.size} bytes")
@@ -116,7 +116,7 @@ def read(path: str, opener: Opener) -> Contents:
     return Contents(found)
 
 
-def _tensor(file: File, name: str, shape: tuple[int, ...], kind: int, offset: int) -> Tensor:
+def _tensor(file: CheckpointFile, name: str, shape: tuple[int, ...], kind: int, offset: int) -> Tensor:
     plain = PLAIN.get(kind)
     if plain is not None:
         return Tensor(plain, shape, size_in_bytes(file, name, plain, shape), offset)
@@ -131,10 +131,10 @@ def _tensor(file: File, name: str, shape: tuple[int, ...], kind: int, offset: in
     return Tensor("uint8", stored, size_in_bytes(file, name, "uint8", stored), offset, layout=f"gguf:{label}")
 
 
-class _Cursor:
+class _GgufCursor:
     """Reads values one after the other."""
 
-    def __init__(self, file: File, offset: int) -> None:
+    def __init__(self, file: CheckpointFile, offset: int) -> None:
         self.file = file
         self.offset = offset
 
@@ -169,7 +169,7 @@ class _Cursor:
             count -= len(part)
 
 
-def _metadata(cursor: _Cursor, entries: int) -> int:
+def _metadata(cursor: _GgufCursor, entries: int) -> int:
     """Walk the metadata; the alignment."""
     file = cursor.file
     seen: set[str] = set()
@@ -190,7 +190,7 @@ def _metadata(cursor: _Cursor, entries: int) -> int:
     return alignment
 
 
-def _skip(cursor: _Cursor, kind: int, count: int, what: str, depth: int) -> None:
+def _skip(cursor: _GgufCursor, kind: int, count: int, what: str, depth: int) -> None:
     """Step over ``count`` values of one type."""
     fixed = _FIXED.get(kind)
     if kind == _BOOL:
@@ -210,7 +210,7 @@ def _skip(cursor: _Cursor, kind: int, count: int, what: str, depth: int) -> None
         raise cursor.file.error(f"{what}: expected {expected}, found type {kind} at offset {cursor.offset}")
 
 
-def _skip_texts(cursor: _Cursor, count: int, what: str) -> None:
+def _skip_texts(cursor: _GgufCursor, count: int, what: str) -> None:
     """Step over strings: a vocabulary has hundreds of thousands, so this loop is kept short."""
     file, offset, unpack = cursor.file, cursor.offset, _U64.unpack
     if count * 8 > file.size - offset:
@@ -223,6 +223,6 @@ def _skip_texts(cursor: _Cursor, count: int, what: str) -> None:
     cursor.offset = offset
 
 
-def _too_many(cursor: _Cursor, count: int, what: str) -> CheckpointError:
+def _too_many(cursor: _GgufCursor, count: int, what: str) -> CheckpointError:
     left = cursor.file.size - cursor.offset
     return cursor.file.error(f"{what}: {count} values expected within the {left} bytes that are left")

@@ -21,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from cachec.errors import UsageError
-from cachec.weights.formats.base import Contents, File, Opener, Plan, Value, size_in_bytes, text_of
+from cachec.weights.formats.base import CheckpointFile, Contents, Opener, Plan, Value, size_in_bytes, text_of
 from cachec.weights.tensor import Tensor
 from cachec.weights.weight import Weight
 
@@ -46,7 +46,7 @@ class _Segment(NamedTuple):
     offset: int
     nbytes: int
 
-    def place(self, file: File, offset: int, nbytes: int, what: str) -> int:
+    def place(self, file: CheckpointFile, offset: int, nbytes: int, what: str) -> int:
         """The absolute offset of a range within. Raises CheckpointError unless it is within."""
         if nbytes and offset + nbytes > self.nbytes:
             raise file.error(
@@ -59,7 +59,7 @@ class _Segment(NamedTuple):
 def read(path: str, opener: Opener) -> Contents:
     """The entries of all archives of the file. Raises CheckpointError."""
     file = opener.main
-    found = _Found(opener)
+    found = _Archive(opener)
     base, archives = 0, 0
     while True:
         following = _read_archive(file, base, found)
@@ -71,7 +71,7 @@ def read(path: str, opener: Opener) -> Contents:
         base += following  # offsets are positive, so the chain ends at the end of the file
 
 
-class _Found:
+class _Archive:
     """What was read so far."""
 
     def __init__(self, opener: Opener) -> None:
@@ -80,7 +80,7 @@ class _Found:
         self.values: list[Value] = []
 
 
-def _read_archive(file: File, base: int, found: _Found) -> int:
+def _read_archive(file: CheckpointFile, base: int, found: _Archive) -> int:
     """Read one archive; the offset of the next header from this one, 0 if it is the last."""
     fields = _HEADER.unpack(file.at(base, _HEADER.size, "the header"))
     magic, major, minor, size, following, _flags, count = fields[:7]
@@ -107,7 +107,12 @@ def _read_archive(file: File, base: int, found: _Found) -> int:
 
 
 def _read_entry(
-    file: File, base: int, number: int, at: int, segments: tuple[_Segment, _Segment, _Segment], found: _Found
+    file: CheckpointFile,
+    base: int,
+    number: int,
+    at: int,
+    segments: tuple[_Segment, _Segment, _Segment],
+    found: _Archive,
 ) -> int:
     """Read the entry ``at`` bytes into the table; the bytes up to the next one."""
     entries, metadata, storage = segments
@@ -154,7 +159,7 @@ def _read_entry(
     return int(step)
 
 
-def _splat(file: File, name: str, body: bytes, values: list[Value]) -> Tensor:
+def _splat(file: CheckpointFile, name: str, body: bytes, values: list[Value]) -> Tensor:
     nbytes, pattern, length = _SPLAT.unpack(body)
     if length not in {1, 2, 4, 8, 16}:
         raise file.bad(name, "a pattern of 1, 2, 4, 8 or 16 bytes", length)
@@ -165,7 +170,7 @@ def _splat(file: File, name: str, body: bytes, values: list[Value]) -> Tensor:
     return tensor
 
 
-def _vector(file: File, name: str, nbytes: int, offset: int, number: int = 0) -> Tensor:
+def _vector(file: CheckpointFile, name: str, nbytes: int, offset: int, number: int = 0) -> Tensor:
     return Tensor("uint8", (nbytes,), size_in_bytes(file, name, "uint8", (nbytes,)), offset, number)
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 
 from cachec.weights.dtypes import SIZES
-from cachec.weights.formats.base import Contents, File, Opener, size_in_bytes
+from cachec.weights.formats.base import CheckpointFile, Contents, Opener, size_in_bytes
 from cachec.weights.tensor import Tensor
 
 _MAGIC = b"\x93NUMPY"
@@ -36,7 +36,7 @@ def read(path: str, opener: Opener) -> Contents:
     return Contents({name: array_at(opener.main, name, 0, opener.main.size)})
 
 
-def array_at(file: File, name: str, start: int, available: int) -> Tensor:
+def array_at(file: CheckpointFile, name: str, start: int, available: int) -> Tensor:
     """The array that takes exactly ``available`` bytes from offset ``start``."""
     if available < 10:
         raise file.bad(name, "at least 10 bytes", f"{available}: truncated")
@@ -68,7 +68,7 @@ def array_at(file: File, name: str, start: int, available: int) -> Tensor:
     return Tensor(dtype, shape, nbytes, offset)
 
 
-def _header(file: File, name: str, text: bytes, major: int) -> tuple[str, bool, tuple[int, ...]]:
+def _header(file: CheckpointFile, name: str, text: bytes, major: int) -> tuple[str, bool, tuple[int, ...]]:
     import ast
 
     try:
@@ -88,7 +88,7 @@ def _header(file: File, name: str, text: bytes, major: int) -> tuple[str, bool, 
     return descr, fortran, shape
 
 
-def _dtype(file: File, name: str, descr: str) -> str:
+def _dtype(file: CheckpointFile, name: str, descr: str) -> str:
     order, code = (descr[0], descr[1:]) if descr[:1] in {"<", ">", "|", "="} else ("", descr)
     if code.startswith("O"):
         raise file.bad(name, "numbers", "pickled objects, which are never loaded")

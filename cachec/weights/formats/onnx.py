@@ -23,7 +23,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from cachec.weights.dtypes import SIZES
-from cachec.weights.formats.base import Contents, File, Opener, Value, size_in_bytes, text_of
+from cachec.weights.formats.base import CheckpointFile, Contents, Opener, Value, size_in_bytes, text_of
 from cachec.weights.tensor import Tensor
 
 #: TensorProto.DataType -> dtype.
@@ -60,7 +60,7 @@ class _Field(NamedTuple):
     nbytes: int = 0
 
 
-class _Found:
+class _Initialisers:
     """What was read so far."""
 
     def __init__(self, opener: Opener) -> None:
@@ -87,7 +87,7 @@ class _Message:
 
 def read(path: str, opener: Opener) -> Contents:
     """The initialisers of the main graph. Raises CheckpointError."""
-    found = _Found(opener)
+    found = _Initialisers(opener)
     graph: _Field | None = None
     for field in _fields(found.file, 0, found.file.size, "the model"):
         if field.number == 7:
@@ -106,7 +106,7 @@ def read(path: str, opener: Opener) -> Contents:
     return Contents(found.tensors, values=tuple(found.values), checksums=found.checksums)
 
 
-def _initializer(found: _Found, field: _Field) -> None:
+def _initializer(found: _Initialisers, field: _Field) -> None:
     file = found.file
     message = _tensor_proto(file, field)
     name = message.name
@@ -143,7 +143,7 @@ def _initializer(found: _Found, field: _Field) -> None:
         found.tensors[name] = _typed(found, message, dtype, shape, nbytes)
 
 
-def _external(found: _Found, message: _Message, dtype: str, shape: tuple[int, ...], nbytes: int) -> Tensor:
+def _external(found: _Initialisers, message: _Message, dtype: str, shape: tuple[int, ...], nbytes: int) -> Tensor:
     file, name, entries = found.file, message.name, message.external
     location = entries.get("location", "")
     other = found.opener.beside(location, f"tensor {name!r}")
@@ -169,7 +169,7 @@ def _external(found: _Found, message: _Message, dtype: str, shape: tuple[int, ..
     return Tensor(dtype, shape, nbytes, offset, other.number)
 
 
-def _natural(file: File, name: str, entries: dict[str, str], key: str, default: int) -> int:
+def _natural(file: CheckpointFile, name: str, entries: dict[str, str], key: str, default: int) -> int:
     text = entries.get(key)
     if text is None:
         return default
@@ -178,7 +178,7 @@ def _natural(file: File, name: str, entries: dict[str, str], key: str, default: 
     return int(text)
 
 
-def _typed(found: _Found, message: _Message, dtype: str, shape: tuple[int, ...], nbytes: int) -> Tensor:
+def _typed(found: _Initialisers, message: _Message, dtype: str, shape: tuple[int, ...], nbytes: int) -> Tensor:
     """Values in a typed field: fixed-size ones in one run are used in place, others become values in memory."""
     file, name = found.file, message.name
     if not message.typed:
@@ -209,7 +209,7 @@ def _typed(found: _Found, message: _Message, dtype: str, shape: tuple[int, ...],
     return Tensor(dtype, shape, nbytes, 0, -len(found.values))
 
 
-def _fixed(file: File, name: str, run: _Field, code: str) -> bytes:
+def _fixed(file: CheckpointFile, name: str, run: _Field, code: str) -> bytes:
     size = struct.calcsize(f"<{code}")
     if run.wire == _LEN:
         if run.nbytes % size:
@@ -220,7 +220,7 @@ def _fixed(file: File, name: str, run: _Field, code: str) -> bytes:
     return run.value.to_bytes(size, "little")
 
 
-def _varints(file: File, name: str, run: _Field, dtype: str, room: int) -> bytes:
+def _varints(file: CheckpointFile, name: str, run: _Field, dtype: str, room: int) -> bytes:
     """Integers of a typed field as little-endian elements; of fp16, bf16 and fp8 their bits."""
     size, signed = SIZES[dtype], dtype in _SIGNED
     if run.wire == _VARINT:
@@ -247,7 +247,7 @@ def _varints(file: File, name: str, run: _Field, dtype: str, room: int) -> bytes
     return bytes(out)
 
 
-def _tensor_proto(file: File, outer: _Field) -> _Message:
+def _tensor_proto(file: CheckpointFile, outer: _Field) -> _Message:
     what = f"the initializer at offset {outer.value}"
     message = _Message()
     seen: set[int] = set()
@@ -280,7 +280,7 @@ def _tensor_proto(file: File, outer: _Field) -> _Message:
     return message
 
 
-def _dims(file: File, field: _Field, dims: list[int], what: str) -> None:
+def _dims(file: CheckpointFile, field: _Field, dims: list[int], what: str) -> None:
     if field.wire == _VARINT:
         found = [field.value]
     else:
@@ -294,7 +294,7 @@ def _dims(file: File, field: _Field, dims: list[int], what: str) -> None:
         raise file.error(f"{what}: expected at most {_MAX_ENTRIES} dimensions from 0, found {dims[:8]}")
 
 
-def _entry(file: File, outer: _Field, entries: dict[str, str], what: str) -> None:
+def _entry(file: CheckpointFile, outer: _Field, entries: dict[str, str], what: str) -> None:
     pair = ["", ""]
     seen: set[int] = set()
     for field in _fields(file, outer.value, outer.value + outer.nbytes, what):
@@ -308,20 +308,20 @@ def _entry(file: File, outer: _Field, entries: dict[str, str], what: str) -> Non
     entries[pair[0]] = pair[1]
 
 
-def _text(file: File, field: _Field, what: str, limit: int) -> str:
+def _text(file: CheckpointFile, field: _Field, what: str, limit: int) -> str:
     _message(file, field, what)
     if field.nbytes > limit:
         raise file.error(f"{what}: expected at most {limit} bytes, found {field.nbytes}")
     return text_of(file, file.at(field.value, field.nbytes, what), what)
 
 
-def _message(file: File, field: _Field, what: str) -> _Field:
+def _message(file: CheckpointFile, field: _Field, what: str) -> _Field:
     if field.wire != _LEN:
         raise file.error(f"{what}: expected bytes in field {field.number}, found wire type {field.wire}")
     return field
 
 
-def _fields(file: File, begin: int, end: int, what: str) -> Iterator[_Field]:
+def _fields(file: CheckpointFile, begin: int, end: int, what: str) -> Iterator[_Field]:
     """The fields of the message at ``[begin, end)``, in order. Raises CheckpointError."""
     at = begin
     while at < end:
@@ -351,7 +351,7 @@ def _fields(file: File, begin: int, end: int, what: str) -> Iterator[_Field]:
             raise file.error(f"{what}: expected wire type 0, 1, 2 or 5 at offset {at}, found {wire}: no ONNX model")
 
 
-def _varint(file: File, at: int, end: int, what: str) -> tuple[int, int]:
+def _varint(file: CheckpointFile, at: int, end: int, what: str) -> tuple[int, int]:
     """A number and the offset after it. Raises CheckpointError beyond 64 bits or ``end``."""
     raw = file.at(at, min(10, end - at), what)
     value = 0

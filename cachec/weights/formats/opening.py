@@ -151,7 +151,7 @@ class Checkpoints:
             trusted = self._trusts(fd, path, found)
         finally:
             os.close(fd)
-        index = _Opened(path, found, digest_bytes(text), _weight_map(path, text), trusted)
+        index = _IndexFile(path, found, digest_bytes(text), _weight_map(path, text), trusted)
         folder = os.path.dirname(path)
         shards = tuple(os.path.join(folder, name) for name in index.shards())
         return self._read_files(shards, wanted, index=index, absent=absent)
@@ -161,7 +161,7 @@ class Checkpoints:
         paths: tuple[str, ...],
         wanted: _Wanted,
         *,
-        index: _Opened | None = None,
+        index: _IndexFile | None = None,
         absent: tuple[str, ...] = (),
     ) -> tuple[Checkpoint, bool]:
         label = index.path if index else ", ".join(paths)
@@ -246,7 +246,7 @@ class _Wanted(NamedTuple):
         return stated_ties(self.specs.weights.values())
 
 
-class _Opened(NamedTuple):
+class _IndexFile(NamedTuple):
     """An index file as it was read."""
 
     path: str
@@ -285,7 +285,7 @@ def _merge(
     paths: Sequence[str],
     contents: Sequence[Contents],
     starts: Sequence[int],
-    index: _Opened | None,
+    index: _IndexFile | None,
     wanted: _Wanted,
 ) -> Layout:
     """starts: for each path the number of its first file among all."""
@@ -355,7 +355,7 @@ def _twice(label: str, paths: Sequence[str], contents: Sequence[Contents]) -> Ch
     raise AssertionError(f"{label}: no tensor is in two files")
 
 
-def _check_index(index: _Opened, paths: Sequence[str], contents: Sequence[Contents]) -> None:
+def _check_index(index: _IndexFile, paths: Sequence[str], contents: Sequence[Contents]) -> None:
     """Every tensor is in the shard that the index says, and in the index. paths: those of ``index.shards()``."""
     weight_map = index.weight_map
     shards = index.shards()
@@ -380,7 +380,7 @@ def _check_index(index: _Opened, paths: Sequence[str], contents: Sequence[Conten
                 raise CheckpointError(f"{index.path}: extra tensor {name!r} in {path}, not in the index")
 
 
-def _refuse_what_is_no_file(paths: Iterable[str], index: _Opened | None) -> None:
+def _refuse_what_is_no_file(paths: Iterable[str], index: _IndexFile | None) -> None:
     """Called before any is opened, as that may do something to a device. Raises CheckpointError, OSError."""
     for path in paths:
         try:

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from cachec.errors import CheckpointError, shown
 from cachec.weights.dtypes import SIZES
-from cachec.weights.formats.base import Contents, File, Opener, size_in_bytes
+from cachec.weights.formats.base import CheckpointFile, Contents, Opener, size_in_bytes
 from cachec.weights.formats.zipped import Member, members, stated_checksums
 from cachec.weights.tensor import Tensor
 
@@ -60,7 +60,7 @@ def read(path: str, opener: Opener) -> Contents:
     return Contents(tensors, checksums=stated_checksums(file, stored))
 
 
-def _load(file: File) -> Any:
+def _load(file: CheckpointFile) -> Any:
     import torch
 
     try:
@@ -88,7 +88,7 @@ class _Map(NamedTuple):
     offset: int
 
 
-def _maps(file: File) -> list[_Map]:
+def _maps(file: CheckpointFile) -> list[_Map]:
     """Where the file is mapped in this process, from ``/proc/self/maps`` (proc(5)).
 
     By device and inode, or by name: an overlay reports those of another layer.
@@ -119,7 +119,7 @@ class _Storages:
         return number >= 0 and offset + nbytes <= self._stored[number].offset + self._stored[number].nbytes
 
 
-def _tensor(file: File, name: str, found: Any, maps: list[_Map], storages: _Storages) -> Tensor:
+def _tensor(file: CheckpointFile, name: str, found: Any, maps: list[_Map], storages: _Storages) -> Tensor:
     import torch
 
     dtype = str(found.dtype).removeprefix("torch.")
@@ -144,7 +144,7 @@ def _tensor(file: File, name: str, found: Any, maps: list[_Map], storages: _Stor
     )
 
 
-def _leaves(file: File, loaded: Any) -> Iterator[tuple[str, Any]]:
+def _leaves(file: CheckpointFile, loaded: Any) -> Iterator[tuple[str, Any]]:
     """The tensors of nested dicts, lists and tuples under dotted names."""
     import torch
 

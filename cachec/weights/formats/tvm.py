@@ -16,7 +16,7 @@ from typing import Annotated
 import msgspec
 
 from cachec.weights.dtypes import SIZES
-from cachec.weights.formats.base import Contents, File, Opener, refuse_overlaps, size_in_bytes
+from cachec.weights.formats.base import CheckpointFile, Contents, Opener, refuse_overlaps, size_in_bytes
 from cachec.weights.formats.safetensors import decode_object, refuse_duplicates
 from cachec.weights.tensor import Tensor
 
@@ -85,7 +85,7 @@ def read(path: str, opener: Opener) -> Contents:
     return Contents(tensors, checksums=checksums)
 
 
-def _tensor(main: File, file: File, param: _Param) -> Tensor:
+def _tensor(main: CheckpointFile, file: CheckpointFile, param: _Param) -> Tensor:
     name = param.name
     dtype = _RENAMED.get(param.dtype, param.dtype)
     if dtype not in SIZES:

@@ -15,7 +15,7 @@ import struct
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from cachec.weights.formats.base import File, refuse_overlaps, text_of
+from cachec.weights.formats.base import CheckpointFile, refuse_overlaps, text_of
 
 _LOCAL = struct.Struct("<4s5H3I2H")
 _CENTRAL = struct.Struct("<4s6H3I5H2I")
@@ -42,12 +42,12 @@ class Member(NamedTuple):
     crc: int
 
 
-def stated_checksums(file: File, found: Mapping[str, Member]) -> dict[int, str]:
+def stated_checksums(file: CheckpointFile, found: Mapping[str, Member]) -> dict[int, str]:
     """For ``Contents.checksums``: the members have CRC-32s. PyTorch leaves all of them 0 where it computes none."""
     return {file.number: MEMBERS} if any(member.crc for member in found.values()) else {}
 
 
-def members(file: File) -> dict[str, Member]:
+def members(file: CheckpointFile) -> dict[str, Member]:
     """All members by name, folders left out. Raises CheckpointError."""
     count, start, nbytes = _directory(file)
     found: dict[str, Member] = {}
@@ -90,7 +90,7 @@ def members(file: File) -> dict[str, Member]:
     return {name: member for name, member in found.items() if not name.endswith("/")}
 
 
-def _directory(file: File) -> tuple[int, int, int]:
+def _directory(file: CheckpointFile) -> tuple[int, int, int]:
     """Number of members, offset and size of the central directory."""
     tail = min(file.size, _END.size + 0xFFFF)
     # Most archives have no comment, so the last bytes alone are the end.
@@ -125,7 +125,7 @@ def _directory(file: File) -> tuple[int, int, int]:
     return count, start, nbytes
 
 
-def _zip64(file: File, extra: bytes, values: tuple[int, int, int], what: str) -> tuple[int, int, int]:
+def _zip64(file: CheckpointFile, extra: bytes, values: tuple[int, int, int], what: str) -> tuple[int, int, int]:
     """Sizes and offset with the values of the zip64 field in place of 0xFFFFFFFF."""
     found = list(values)
     seen, at = False, 0
@@ -153,7 +153,7 @@ def _zip64(file: File, extra: bytes, values: tuple[int, int, int], what: str) ->
     return found[0], found[1], found[2]
 
 
-def _local(file: File, name: str, raw: bytes, at: int, size: int, crc: int) -> Member:
+def _local(file: CheckpointFile, name: str, raw: bytes, at: int, size: int, crc: int) -> Member:
     what = f"member {name!r}"
     signature, _, flags, method, _, _, _, _, _, names, extras = _LOCAL.unpack(file.at(at, _LOCAL.size, what))
     found = file.at(at + _LOCAL.size, names, what)
@@ -164,7 +164,7 @@ def _local(file: File, name: str, raw: bytes, at: int, size: int, crc: int) -> M
     return Member(name, offset, size, at, crc)
 
 
-def _name(file: File, raw: bytes, flags: int, what: str) -> str:
+def _name(file: CheckpointFile, raw: bytes, flags: int, what: str) -> str:
     is_utf8 = bool(flags & 0x800)
     name = text_of(file, raw, f"the name of {what}") if is_utf8 else raw.decode("cp437")
     if not name or "\0" in name:

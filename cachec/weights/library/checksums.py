@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from cachec.base import fsio
 from cachec.errors import CheckpointError, WeightsChanged
-from cachec.weights.formats.base import File
+from cachec.weights.formats.base import CheckpointFile
 from cachec.weights.formats.zipped import MEMBERS, members
 from cachec.weights.handles import Handles
 from cachec.weights.moving.copying import Progress
@@ -126,7 +126,7 @@ def _whole(file: OpenedFile, fd: int, advance: Callable[[int], None]) -> Iterato
 def _members(file: OpenedFile, fd: int, advance: Callable[[int], None]) -> Iterator[_Difference]:
     """The members of a zip archive by the CRC-32 that its directory states of each."""
     size = file.identity.size
-    directory = File(f"/proc/self/fd/{fd}", 0, lambda *_: False)  # the file that was looked at
+    directory = CheckpointFile(f"/proc/self/fd/{fd}", 0, lambda *_: False)  # the file that was looked at
     directory.path = file.path
     try:
         stored = sorted(members(directory).values(), key=lambda member: member.offset)

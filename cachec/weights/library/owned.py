@@ -29,12 +29,12 @@ from cachec.weights.library.checksums import Damage, Placed, verify_files
 from cachec.weights.library.intake import Intake
 from cachec.weights.library.revisions import (
     VERSION,
-    Contents,
     OwnedTensor,
     PlacedFile,
     PlacedTensor,
     Pointer,
-    Record,
+    RevisionContents,
+    RevisionRecord,
     Revisions,
     Swept,
     check_name,
@@ -52,7 +52,7 @@ class Revision:
     owned: whether the store has the bytes, or knows where in the user's files they are.
     """
 
-    def __init__(self, pointer: Pointer, load: Callable[[], Contents]) -> None:
+    def __init__(self, pointer: Pointer, load: Callable[[], RevisionContents]) -> None:
         self.name = pointer.name
         self.id = pointer.revision
         self.created = pointer.created
@@ -100,7 +100,7 @@ class _Only(NamedTuple):
     """A name that is taken: only the same weights may be added under it."""
 
     name: str
-    contents: Contents
+    contents: RevisionContents
 
     def check_digest(self, name: str, digest: str) -> None:
         """Raise UsageError unless the weight ``name`` there has this digest."""
@@ -164,14 +164,16 @@ class WeightStore:
             objects.release()  # from here on the record keeps them
         return self._revision(pointer)
 
-    def _copied(self, objects: Objects, weights: WeightSet, progress: Progress | None, only: _Only | None) -> Record:
+    def _copied(
+        self, objects: Objects, weights: WeightSet, progress: Progress | None, only: _Only | None
+    ) -> RevisionRecord:
         with Copier(progress, weights.nbytes) as copier:
             intake = Intake(objects, copier, only.check_digest if only is not None else None)
             with room_for(self.folder.parent, "what is copied so far stays: make room, and add the same again"):
                 owned = tuple(OwnedTensor(weight.spec, intake.own(weight)) for weight in weights.values())
-        return Record(VERSION, owned=owned)
+        return RevisionRecord(VERSION, owned=owned)
 
-    def _in_place(self, weights: WeightSet) -> Record:
+    def _in_place(self, weights: WeightSet) -> RevisionRecord:
         files: dict[OpenedFile, int] = {}
         placed: list[PlacedTensor] = []
         for name, weight in weights.items():
@@ -183,7 +185,7 @@ class WeightStore:
                     f"weight {name!r} is a file of a store, which may remove it; add it with own=True, which shares it"
                 )
             placed.append(PlacedTensor(weight.spec, files.setdefault(extent.file, len(files)), extent.offset))
-        return Record(VERSION, placed=tuple(placed), files=tuple(map(_placed_file, files)))
+        return RevisionRecord(VERSION, placed=tuple(placed), files=tuple(map(_placed_file, files)))
 
     # --- using
 
@@ -247,7 +249,7 @@ class WeightStore:
         finally:
             objects.release()
 
-    def _damages(self, contents: Contents, progress: Progress | None) -> Iterator[Damage]:
+    def _damages(self, contents: RevisionContents, progress: Progress | None) -> Iterator[Damage]:
         total, done = sum(ref.size for ref in contents.refs), 0
         for ref in contents.refs:
             detail = self.objects.verify(ref)
@@ -280,7 +282,7 @@ class WeightStore:
         return Revision(pointer, lambda: self._revisions.contents(pointer.revision))
 
 
-def _users(contents: Contents, digest: str) -> tuple[str, ...]:
+def _users(contents: RevisionContents, digest: str) -> tuple[str, ...]:
     return tuple(name for name, found in contents.by_name.items() if found == digest)
 
 
@@ -313,7 +315,7 @@ def _reopened(file: PlacedFile) -> OpenedFile:
     return OpenedFile(file.path, found, file.header_nbytes, file.header_digest, checksum=file.checksum)
 
 
-def _changed_files(contents: Contents, progress: Progress | None) -> tuple[Damage, ...]:
+def _changed_files(contents: RevisionContents, progress: Progress | None) -> tuple[Damage, ...]:
     """The user's files that are not as they were added, or do not have the checksums that their checkpoint states."""
 
     def names(number: int) -> tuple[str, ...]:

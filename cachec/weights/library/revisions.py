@@ -43,7 +43,7 @@ _MAX_FILE = 1 << 30
 _FILE = re.compile(r"[^.].*\.json")
 _DAMAGED = "damaged: its bytes are not those that its name says; add the weights again"
 
-T = TypeVar("T", bound="Pointer | Record")
+T = TypeVar("T", bound="Pointer | RevisionRecord")
 
 _Count = Annotated[int, msgspec.Meta(ge=0)]
 
@@ -83,7 +83,7 @@ class PlacedFile(msgspec.Struct, frozen=True, omit_defaults=True):
     checksum: Annotated[str, msgspec.Meta(pattern="^((md5|sha1):.*|crc32:members)?$")] = ""
 
 
-class Record(msgspec.Struct, frozen=True, omit_defaults=True):
+class RevisionRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a revision consists of, sorted by name. Either ``owned``, or ``placed`` in ``files``."""
 
     version: int
@@ -105,13 +105,13 @@ class Pointer(msgspec.Struct, frozen=True):
     nbytes: _Count
 
 
-class Contents(NamedTuple):
+class RevisionContents(NamedTuple):
     """A record that was checked.
 
     layout: ``Tensor.file`` is a number in ``refs`` (owned) or in ``record.files``. refs: sorted.
     """
 
-    record: Record
+    record: RevisionRecord
     layout: Layout
     refs: tuple[ArtifactRef, ...]
 
@@ -142,7 +142,7 @@ class Revisions:
         self.records = folder / "revisions"
         self._tmp = tmp
         self._fsync = fsync
-        self._known: dict[str, Contents] = {}
+        self._known: dict[str, RevisionContents] = {}
 
     # --- names
 
@@ -200,7 +200,7 @@ class Revisions:
         """Every revision, pointed to or not, sorted."""
         return [file.removesuffix(_SUFFIX) for file in _listed(self.records)]
 
-    def contents(self, revision: str) -> Contents:
+    def contents(self, revision: str) -> RevisionContents:
         """The record, checked. Raises WeightError where it is gone or malformed."""
         known = self._known.get(revision)
         if known is not None:
@@ -212,10 +212,10 @@ class Revisions:
             raise WeightError(f"revision {revision[:16]} is gone: {path} is not there") from None
         if digest_bytes(data) != revision:
             raise WeightError(f"{path}: {_DAMAGED}")
-        contents = self._known[revision] = _checked(path, _decoded(path, data, Record))
+        contents = self._known[revision] = _checked(path, _decoded(path, data, RevisionRecord))
         return contents
 
-    def add(self, record: Record, leases: Leases) -> str:
+    def add(self, record: RevisionRecord, leases: Leases) -> str:
         """Store a record, and lease it; its revision. Raises OSError, StoreFault."""
         data = msgspec.json.encode(record)
         revision = digest_bytes(data)
@@ -327,7 +327,7 @@ def _decoded(path: Path, data: bytes, kind: type[T]) -> T:
         raise WeightError(f"{path}: malformed: {error}; remove it, and add the weights again") from error
 
 
-def _checked(path: Path, record: Record) -> Contents:
+def _checked(path: Path, record: RevisionRecord) -> RevisionContents:
     """The contents of a record. Raises WeightError for what does not fit together."""
     entries = record.owned or record.placed
     names = [entry.spec.name for entry in entries]
@@ -346,7 +346,7 @@ def _checked(path: Path, record: Record) -> Contents:
         layout = Layout(tensors).tied(stated_ties(entry.spec for entry in entries))
     except UsageError as error:
         raise WeightError(f"{path}: {error}") from error
-    return Contents(record, layout, tuple(ArtifactRef(digest, sizes[digest]) for digest in numbers))
+    return RevisionContents(record, layout, tuple(ArtifactRef(digest, sizes[digest]) for digest in numbers))
 
 
 def _placed(placed: PlacedTensor, files: tuple[PlacedFile, ...]) -> Tensor:

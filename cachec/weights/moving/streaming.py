@@ -33,7 +33,7 @@ def stream(weights: Handles, read_ahead: int = 1) -> Iterator[Weight]:
 
 
 def _hand_over(weights: Handles, order: list[Weight], *, is_ahead: bool) -> Iterator[Weight]:
-    reader = _Reader(max((each.nbytes for each in order if _is_buffered(each)), default=0))
+    reader = _ReadAhead(max((each.nbytes for each in order if _is_buffered(each)), default=0))
     try:
         for number, weight in enumerate(order):
             source, there = weight.within()
@@ -157,7 +157,7 @@ class _Buffer:
             self._free.put(self)
 
 
-class _Reader:
+class _ReadAhead:
     """A thread that makes the next weight ready: in one of two buffers, or in the page cache."""
 
     def __init__(self, largest: int) -> None:

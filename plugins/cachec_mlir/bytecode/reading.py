@@ -34,7 +34,7 @@ from typing import NamedTuple
 
 from cachec.base.hashing import Hasher
 from cachec_mlir.blobs import Blob, Resource, Resources
-from cachec_mlir.inputs import Input, Source, open_input
+from cachec_mlir.inputs import ModuleInput, Source, open_input
 
 MAGIC = b"ML\xefR"
 PAD = b"\xcb"
@@ -55,7 +55,7 @@ _WIDTHS = bytes((first & -first).bit_length() or 9 for first in range(256))
 _BLOB_HEAD = 18 + 64
 
 
-class Section(NamedTuple):
+class BytecodeSection(NamedTuple):
     """A section. offset, nbytes: of its data. alignment: 1 where it states none."""
 
     id: int
@@ -64,7 +64,7 @@ class Section(NamedTuple):
     alignment: int
 
 
-class Entry(NamedTuple):
+class ResourceEntry(NamedTuple):
     """A resource as section 6 states it. key: a number in the string table. offset, nbytes: with its head."""
 
     key: int
@@ -78,7 +78,7 @@ class Group(NamedTuple):
 
     key: int
     external: bool
-    entries: tuple[Entry, ...]
+    entries: tuple[ResourceEntry, ...]
 
 
 class Bytecode:
@@ -106,7 +106,7 @@ class Bytecode:
         """Names of the resources that have no bytes, in order."""
         return tuple(name for name, _, entry in self.named if not entry.nbytes)
 
-    def string_of(self, entry: Entry) -> str:
+    def string_of(self, entry: ResourceEntry) -> str:
         """The value of a resource of kind ``STRING``. Raises CheckpointError."""
         what = "a string of a resource"
         number = _Cursor(self.input, self.input.at(entry.offset, entry.nbytes, what), entry.offset, what).varint()
@@ -114,8 +114,8 @@ class Bytecode:
             raise self.input.error(entry.offset, f"{what} expected as one of {len(self.strings)}, found {number}")
         return self.strings[number]
 
-    def _name(self) -> list[tuple[str, Group, Entry]]:
-        found: list[tuple[str, Group, Entry]] = []
+    def _name(self) -> list[tuple[str, Group, ResourceEntry]]:
+        found: list[tuple[str, Group, ResourceEntry]] = []
         seen: set[str] = set()
         for group in self.groups:
             if group.external:
@@ -138,7 +138,7 @@ class Bytecode:
         return resource(self.input, name, (self.strings[group.key], self.strings[entry.key]), entry)
 
 
-def resource(source: Input, name: str, place: tuple[str, str], entry: Entry) -> Resource:
+def resource(source: ModuleInput, name: str, place: tuple[str, str], entry: ResourceEntry) -> Resource:
     """Read and check the head of a blob. place: group and key. Raises CheckpointError."""
     # Modules have thousands of these: texts for errors are made when there is one.
     _, _, offset, held = entry
@@ -221,7 +221,7 @@ class _Cursor:
 
     __slots__ = ("_base", "_data", "_input", "_what", "at")
 
-    def __init__(self, source: Input, data: bytes, base: int, what: str) -> None:
+    def __init__(self, source: ModuleInput, data: bytes, base: int, what: str) -> None:
         self._input = source
         self._data = data
         self._base = base
@@ -294,7 +294,7 @@ class _Cursor:
 class _Strings:
     """The string table; a string is decoded when it is asked for."""
 
-    def __init__(self, source: Input, section: Section) -> None:
+    def __init__(self, source: ModuleInput, section: BytecodeSection) -> None:
         self._input = source
         self._section = section
         self._decoded: dict[int, str] = {}
@@ -340,7 +340,7 @@ class _Strings:
             raise self._input.error(self._section.offset + start, "a name expected in UTF-8, found none") from error
 
 
-def _header(source: Input) -> tuple[int, bytes, int]:
+def _header(source: ModuleInput) -> tuple[int, bytes, int]:
     """Version, producer, and where the sections begin."""
     head = source.start(0, _HEAD)
     if head[: len(MAGIC)] != MAGIC:
@@ -356,8 +356,8 @@ def _header(source: Input) -> tuple[int, bytes, int]:
     return version, head[cursor.at : end], end + 1
 
 
-def _sections(source: Input, start: int) -> tuple[Section, ...]:
-    found: dict[int, Section] = {}
+def _sections(source: ModuleInput, start: int) -> tuple[BytecodeSection, ...]:
+    found: dict[int, BytecodeSection] = {}
     at = start
     while at < source.size:
         cursor = _Cursor(source, source.start(at, _SECTION_HEAD), at, "a section")
@@ -376,7 +376,7 @@ def _sections(source: Input, start: int) -> tuple[Section, ...]:
         if number != RESOURCES and nbytes > _MAX_SECTION:
             raise source.error(at, f"{what} expected of at most {_MAX_SECTION} bytes, found {nbytes}")
         _check_padding(source, cursor.offset, data, what)
-        found[number] = Section(number, data, nbytes, alignment)
+        found[number] = BytecodeSection(number, data, nbytes, alignment)
         at = data + nbytes
     for number in _REQUIRED:
         if number not in found:
@@ -386,7 +386,9 @@ def _sections(source: Input, start: int) -> tuple[Section, ...]:
     return tuple(found.values())
 
 
-def _groups(source: Input, section: Section, data: Section, strings: _Strings) -> tuple[int, tuple[Group, ...]]:
+def _groups(
+    source: ModuleInput, section: BytecodeSection, data: BytecodeSection, strings: _Strings
+) -> tuple[int, tuple[Group, ...]]:
     """How many groups are external, and all groups."""
     cursor = _Cursor(
         source, source.at(section.offset, section.nbytes, "section 6"), section.offset, "the resource offset section"
@@ -405,7 +407,7 @@ def _groups(source: Input, section: Section, data: Section, strings: _Strings) -
         owners.add((is_external, owner))
         if count * 3 > cursor.left:
             raise source.error(here, f"{count} resources expected within {cursor.left} bytes of their section")
-        entries: list[Entry] = []
+        entries: list[ResourceEntry] = []
         keys: set[int] = set()
         for place, key, nbytes, kind in cursor.entries(count):
             if key >= known or key in keys:
@@ -419,7 +421,7 @@ def _groups(source: Input, section: Section, data: Section, strings: _Strings) -
             if not nbytes and (is_external or kind != BLOB):
                 raise source.error(place, "only a dialect's blob may be without bytes, found another resource")
             keys.add(key)
-            entries.append(Entry(key, kind, at, nbytes))
+            entries.append(ResourceEntry(key, kind, at, nbytes))
             at += nbytes
         groups.append(Group(owner, is_external, tuple(entries)))
     if len(groups) < external:
@@ -429,12 +431,12 @@ def _groups(source: Input, section: Section, data: Section, strings: _Strings) -
     return external, tuple(groups)
 
 
-def _check_alignment(source: Input, offset: int, alignment: int, what: str) -> None:
+def _check_alignment(source: ModuleInput, offset: int, alignment: int, what: str) -> None:
     if alignment == 0 or alignment & (alignment - 1) or alignment >= _MAX_ALIGNMENT:
         raise source.error(offset, f"{what}: an alignment expected that is a power of two, found {alignment}")
 
 
-def _check_padding(source: Input, start: int, end: int, what: str) -> None:
+def _check_padding(source: ModuleInput, start: int, end: int, what: str) -> None:
     """Raise CheckpointError unless all bytes between are padding."""
     step = 1 << 16
     for at in range(start, end, step):

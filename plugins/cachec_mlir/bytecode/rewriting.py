@@ -17,8 +17,8 @@ from cachec_mlir.bytecode.reading import (
     RESOURCES,
     STRINGS,
     Bytecode,
-    Entry,
     Group,
+    ResourceEntry,
     resource,
     varint,
 )
@@ -60,7 +60,7 @@ class UnlinkedBytecode:
             if name in bound:
                 by_key[group.key, entry.key] = bound[name]
 
-        def fill(group: Group, entry: Entry) -> tuple[int, Blob] | None:
+        def fill(group: Group, entry: ResourceEntry) -> tuple[int, Blob] | None:
             if entry.nbytes:
                 found = resource(module.input, "", ("", ""), entry)
                 return found.alignment, found.blob
@@ -91,7 +91,7 @@ def _as_bytes(piece: Piece) -> bytes:
 
 def _module(
     module: Bytecode,
-    fill: Callable[[Group, Entry], tuple[int, Blob] | None],
+    fill: Callable[[Group, ResourceEntry], tuple[int, Blob] | None],
     keys: Mapping[tuple[int, int], int] | None = None,
     strings: bytes | None = None,
 ) -> list[Piece]:
@@ -124,7 +124,7 @@ def _module(
 
 def _resources(
     module: Bytecode,
-    fill: Callable[[Group, Entry], tuple[int, Blob] | None],
+    fill: Callable[[Group, ResourceEntry], tuple[int, Blob] | None],
     keys: Mapping[tuple[int, int], int],
 ) -> tuple[bytes, list[Piece], int, int]:
     """Section 6, the pieces of section 5, its bytes and its alignment."""

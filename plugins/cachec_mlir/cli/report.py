@@ -7,7 +7,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 from cachec.base.excerpts import clean
 from cachec_mlir.blobs import Resource
-from cachec_mlir.explain.diff import Change, Difference
+from cachec_mlir.explain.diff import Difference, OperationChange
 from cachec_mlir.explain.readable import Readable
 
 #: Packages whose version a bug report says, where they are installed.
@@ -65,7 +65,7 @@ def difference_lines(found: Difference, most: int) -> Iterator[str]:
         yield f"and {len(found.weights) - most:,} more weights (--json has all)"
 
 
-def _change(each: Change) -> Iterator[str]:
+def _change(each: OperationChange) -> Iterator[str]:
     if each.kind == "connected":
         yield "  the same operations, connected or ordered otherwise, first where"
         yield f"  - … {each.old} …"

@@ -35,7 +35,7 @@ _NAMES = re.compile(
 )
 
 
-class Change(msgspec.Struct, frozen=True):
+class OperationChange(msgspec.Struct, frozen=True):
     """An operation that differs. kind: ``added``, ``removed``, ``changed``, or ``connected`` where all operations are
     alike, and their order or operands are not. function: that it is in. old, new: line number and text in each, null
     where it is absent. after: the operation before it.
@@ -68,7 +68,7 @@ class Difference(msgspec.Struct, frozen=True):
     old: str
     new: str
     notation: str
-    operations: tuple[Change, ...]
+    operations: tuple[OperationChange, ...]
     weights: tuple[WeightChange, ...]
 
 
@@ -97,7 +97,7 @@ def difference(old: Source, new: Source, *, values: bool = False, bindings: str 
 # --- operations
 
 
-def _changes(old: Sequence[Operation], new: Sequence[Operation]) -> Iterator[Change]:
+def _changes(old: Sequence[Operation], new: Sequence[Operation]) -> Iterator[OperationChange]:
     before, after = [_neutral(each) for each in old], [_neutral(each) for each in new]
     for i1, i2, j1, j2 in _blocks(before, after, 0, len(before), 0, len(after)):
         pairs = paired([each for each in old[i1:i2] if _told(each)], [each for each in new[j1:j2] if _told(each)])
@@ -118,11 +118,11 @@ def _previous(found: Sequence[Operation], index: int) -> str:
     return ""
 
 
-def _change(old: Operation | None, new: Operation | None, previous: str) -> Change:
+def _change(old: Operation | None, new: Operation | None, previous: str) -> OperationChange:
     kind = "added" if old is None else "removed" if new is None else "changed"
     function = (new or old or Operation(0, "", "", "")).function
     before, after = shown_pair(old and old.text.strip(), new and new.text.strip())
-    return Change(
+    return OperationChange(
         kind,
         function,
         None if old is None else old.number,
@@ -187,7 +187,7 @@ def _anchors(a: Sequence[str], b: Sequence[str], alo: int, ahi: int, blo: int, b
     return run[::-1]
 
 
-def _connected(old: Source, new: Source, texts: tuple[Readable, Readable]) -> Change:
+def _connected(old: Source, new: Source, texts: tuple[Readable, Readable]) -> OperationChange:
     """The first place where two modules of the same operations differ."""
     if texts[0].notation == "text":
         one, other = canonical(old).split("\n"), canonical(new).split("\n")
@@ -195,7 +195,7 @@ def _connected(old: Source, new: Source, texts: tuple[Readable, Readable]) -> Ch
         one, other = texts[0].text.split(), texts[1].text.split()
     at = next((i for i, (x, y) in enumerate(zip(one, other, strict=False)) if x != y), min(len(one), len(other)))
     around = slice(max(0, at - _NEAR), at + _NEAR)
-    return Change("connected", "", None, None, *shown_pair(" ".join(one[around]), " ".join(other[around])))
+    return OperationChange("connected", "", None, None, *shown_pair(" ".join(one[around]), " ".join(other[around])))
 
 
 # --- weights

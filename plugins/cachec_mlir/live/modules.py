@@ -200,7 +200,7 @@ class _Lifted(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     alignment: Annotated[int, msgspec.Meta(ge=1, le=_MAX_ALIGNMENT)]
 
 
-class _Meta(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class _ModuleMeta(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a stored module is: whose, and its resources in the order of the artifacts behind the IR."""
 
     bindings: str
@@ -219,13 +219,13 @@ def encode(module: Any, out: ArtifactWriter) -> dict[str, Any]:
         for key in stripped.resources:
             out.write(weights[key].raw())
         resources = [_Lifted(key, resource.alignment) for key, resource in stripped.resources.items()]
-        found: dict[str, Any] = msgspec.to_builtins(_Meta(name, resources))
+        found: dict[str, Any] = msgspec.to_builtins(_ModuleMeta(name, resources))
         return found
 
 
 def decode(meta: Mapping[str, Any], artifacts: Sequence[Path]) -> Any:
     """The module back, in a context of its own, over mapped bytes. Raises PluginError, StoreFault."""
-    found = msgspec.convert(meta, _Meta)
+    found = msgspec.convert(meta, _ModuleMeta)
     if len(artifacts) != 1 + len(found.resources):
         raise PluginError(f"a stored ir.Module of {len(found.resources)} resources has {len(artifacts)} artifacts")
     with _faults():

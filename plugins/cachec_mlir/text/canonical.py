@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from cachec.base.hashing import Hasher, digest_bytes
-from cachec_mlir.inputs import Input
+from cachec_mlir.inputs import ModuleInput
 from cachec_mlir.text.scanning import Marks, find
 
 #: Operations in custom notation whose region sees no value from outside (trait IsolatedFromAbove), each of the form
@@ -67,7 +67,7 @@ class _Frame(NamedTuple):
 class Canonical:
     """One text, on its way to canonical tokens."""
 
-    def __init__(self, module: Input, marks: Marks) -> None:
+    def __init__(self, module: ModuleInput, marks: Marks) -> None:
         self._module = module
         self._marks = marks
         self._tokens = _tokens(module, marks)
@@ -361,7 +361,7 @@ class Canonical:
         return self._module.size
 
 
-def _tokens(module: Input, marks: Marks) -> list[bytes]:
+def _tokens(module: ModuleInput, marks: Marks) -> list[bytes]:
     """All tokens outside of trailers, equal ones as one object; a long hexadecimal string as its digest."""
     one = dict[bytes, bytes]().setdefault
     tokens: list[bytes] = []
@@ -376,7 +376,7 @@ def _tokens(module: Input, marks: Marks) -> list[bytes]:
     return tokens
 
 
-def _placed(module: Input, marks: Marks) -> Iterator[tuple[bytes, int]]:
+def _placed(module: ModuleInput, marks: Marks) -> Iterator[tuple[bytes, int]]:
     """The same with offsets."""
     for data, start in _windows(module, marks):
         if start >= 0:
@@ -387,7 +387,7 @@ def _placed(module: Input, marks: Marks) -> Iterator[tuple[bytes, int]]:
                 yield found[1], ~start + found.start(1)
 
 
-def _windows(module: Input, marks: Marks) -> Iterator[tuple[bytes, int]]:
+def _windows(module: ModuleInput, marks: Marks) -> Iterator[tuple[bytes, int]]:
     """The text in pieces of whole lines, each with the complement of its offset; between them hexadecimal strings (or
     their digests), and dialects' attributes and types that have a body, each with its offset.
     """
@@ -426,13 +426,13 @@ def _windows(module: Input, marks: Marks) -> Iterator[tuple[bytes, int]]:
         at = end
 
 
-def _refuse_nul(module: Input, data: bytes, at: int) -> None:
+def _refuse_nul(module: ModuleInput, data: bytes, at: int) -> None:
     zero = data.find(b"\0")
     if zero >= 0:
         raise module.error(at + zero, "text expected, found a NUL")
 
 
-def _bodies(module: Input, stops: Sequence[tuple[int, int, str]]) -> Iterator[tuple[int, int]]:
+def _bodies(module: ModuleInput, stops: Sequence[tuple[int, int, str]]) -> Iterator[tuple[int, int]]:
     """Where dialects' attributes and types with a body are, from # or ! to behind the bracket. stops: what is passed
     over, in order, unless a body holds it.
     """
@@ -447,7 +447,7 @@ def _bodies(module: Input, stops: Sequence[tuple[int, int, str]]) -> Iterator[tu
         at = max(at, end)
 
 
-def _end_of_body(module: Input, start: int) -> int:
+def _end_of_body(module: ModuleInput, start: int) -> int:
     """Behind the bracket that closes the one at ``start``. Raises CheckpointError where none does, as MLIR would."""
     depth: list[bytes] = []
     for found in _NESTED.finditer(module.view(), start):
@@ -461,7 +461,7 @@ def _end_of_body(module: Input, start: int) -> int:
     raise module.error(start, "a bracket that is not closed")
 
 
-def _digest(module: Input, start: int, end: int) -> bytes:
+def _digest(module: ModuleInput, start: int, end: int) -> bytes:
     hasher = Hasher("mlir-string")
     for at in range(start, end, _WINDOW):
         hasher.part("", bytes(module.view()[at : min(end, at + _WINDOW)]))

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
-from cachec_mlir.inputs import Input
+from cachec_mlir.inputs import ModuleInput
 from cachec_mlir.text.scanning import COMMENT, EDGE, NAME, STRING, key_literal, quoted, unescaped, uses
 
 _TYPE = rb"(?:tensor|memref)\s*+<[^<>\"{}]*+(?:<[^<>\"{}]*+>[^<>\"{}]*+)*+>"
@@ -54,7 +54,7 @@ class Reference(NamedTuple):
     after: bytes = b""
 
 
-def references(module: Input, text: bytes, kind: str, scope: str) -> list[Reference]:
+def references(module: ModuleInput, text: bytes, kind: str, scope: str) -> list[Reference]:
     """All references of a kind (see ``strip_text``), in order; of ``parameter`` those of ``scope``."""
     if kind == "resource":
         found: Iterator[tuple[int, int, bytes, str]] = uses(text)
@@ -77,7 +77,7 @@ def written(kind: str, scope: str, name: str) -> bytes:
     return f"#flow.parameter.named<{quoted(scope)}::{quoted(name)}>".encode()
 
 
-def _parameters(module: Input, text: bytes, scope: str) -> Iterator[Reference]:
+def _parameters(module: ModuleInput, text: bytes, scope: str) -> Iterator[Reference]:
     for found in _PARAMETER.finditer(text):
         if found["name"] is None:
             continue
@@ -87,7 +87,7 @@ def _parameters(module: Input, text: bytes, scope: str) -> Iterator[Reference]:
             yield Reference(found.start(), end, unescaped(module, found["name"], found.start()), _text(found["type"]))
 
 
-def _externals(module: Input, text: bytes, scope: str) -> Iterator[Reference]:
+def _externals(module: ModuleInput, text: bytes, scope: str) -> Iterator[Reference]:
     aliases: dict[bytes, bytes] = dict(_EXTERN_ALIAS.findall(text))
     for outer in _EXTERNAL.finditer(text):
         name, found, at = outer["name"], outer, 0
@@ -104,7 +104,7 @@ def _externals(module: Input, text: bytes, scope: str) -> Iterator[Reference]:
             yield Reference(start, end, unescaped(module, name, start), _text(kind), b"", b" : " + kind)
 
 
-def _undefined(module: Input, text: bytes, scope: str) -> Iterator[Reference]:
+def _undefined(module: ModuleInput, text: bytes, scope: str) -> Iterator[Reference]:
     for found in _UNDEFINED.finditer(text):
         if found["name"] is not None:
             end = found.end()
@@ -117,7 +117,7 @@ def _undefined(module: Input, text: bytes, scope: str) -> Iterator[Reference]:
                 yield Reference(at, at, unescaped(module, symbol[1], at), tensor, b"initial_value = ", after)
 
 
-_FINDERS: dict[str, Callable[[Input, bytes, str], Iterator[Reference]]] = {
+_FINDERS: dict[str, Callable[[ModuleInput, bytes, str], Iterator[Reference]]] = {
     "parameter": _parameters,
     "external": _externals,
     "undefined": _undefined,

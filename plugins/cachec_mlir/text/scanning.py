@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 from cachec.errors import CheckpointError
 from cachec_mlir.blobs import Blob, Resource
-from cachec_mlir.inputs import Input
+from cachec_mlir.inputs import ModuleInput
 
 Text = memoryview | mmap
 
@@ -54,7 +54,7 @@ _LONG = 1 << 16
 _HEAD = 8
 
 
-class Entry(NamedTuple):
+class TrailerItem(NamedTuple):
     """One item of the trailer. section, group, key: where it stands. start, end: of its value, in bytes of the text.
 
     digits_only: whether the value is a string of 0x and hexadecimal digits.
@@ -76,7 +76,7 @@ class Trailer(NamedTuple):
 
     start: int
     end: int
-    entries: tuple[Entry, ...]
+    entries: tuple[TrailerItem, ...]
 
 
 class Constant(NamedTuple):
@@ -96,13 +96,13 @@ class Marks(NamedTuple):
     trailers: tuple[Trailer, ...]
     constants: tuple[Constant, ...]
 
-    def resources(self) -> list[Entry]:
+    def resources(self) -> list[TrailerItem]:
         """The resources of dialects, of all trailers."""
         every = (entry for trailer in self.trailers for entry in trailer.entries)
         return [entry for entry in every if entry.section == "dialect_resources"]
 
 
-def scan(source: Input, *, checked: bool = True) -> Marks:
+def scan(source: ModuleInput, *, checked: bool = True) -> Marks:
     """Find trailers and hexadecimal strings. Raises CheckpointError, naming the byte, for text that is malformed.
 
     checked: whether digits are looked at now; else long strings outside of trailers are taken for digits where they
@@ -130,7 +130,7 @@ def scan(source: Input, *, checked: bool = True) -> Marks:
     return Marks(tuple(trailers), tuple(constants))
 
 
-def blob_of(source: Input, entry: Entry, name: str) -> Resource | None:
+def blob_of(source: ModuleInput, entry: TrailerItem, name: str) -> Resource | None:
     """The blob that an item of the trailer states, None for a setting. Digits are checked. Raises CheckpointError."""
     if bytes(source.view()[entry.start : entry.start + 3]) != b'"0x' or entry.section != "dialect_resources":
         return None
@@ -148,7 +148,7 @@ def blob_of(source: Input, entry: Entry, name: str) -> Resource | None:
     return Resource(name, entry.group, entry.key, alignment, blob)
 
 
-def check_digits(source: Input, start: int, end: int, what: str, *, digits_only: bool) -> None:
+def check_digits(source: ModuleInput, start: int, end: int, what: str, *, digits_only: bool) -> None:
     """Raise CheckpointError unless the string ``[start, end)`` is an even number of hexadecimal digits behind 0x."""
     if not digits_only:
         found = _DIGITS.match(source.view(), start + 3)
@@ -158,12 +158,12 @@ def check_digits(source: Input, start: int, end: int, what: str, *, digits_only:
         raise source.error(end - 1, f"{what}: an even number of hexadecimal digits expected, found {end - start - 4}")
 
 
-def name_of(entry: Entry) -> str:
+def name_of(entry: TrailerItem) -> str:
     """The name of a blob as a weight."""
     return entry.key if entry.group == "builtin" else f"{entry.group}:{entry.key}"
 
 
-def unescaped(source: Input, raw: bytes, offset: int) -> str:
+def unescaped(source: ModuleInput, raw: bytes, offset: int) -> str:
     """The text of a bare word, or of a string with its quotes. Raises CheckpointError."""
     if raw[:1] == _QUOTE:
         raw = raw[1:-1]
@@ -217,7 +217,7 @@ def _escaped(byte: int) -> str:
     return chr(byte) if 0x20 <= byte < 0x7F and byte != 0x22 else f"\\{byte:02X}"
 
 
-def _end_of_string(source: Input, text: Text, start: int, *, checked: bool = True) -> tuple[int, bool]:
+def _end_of_string(source: ModuleInput, text: Text, start: int, *, checked: bool = True) -> tuple[int, bool]:
     """The offset behind a string that begins with 0x, and whether only hexadecimal digits follow."""
     end = find(text, _QUOTE, start + 1)
     if end < 0:
@@ -254,11 +254,11 @@ def find(text: Text, byte: bytes, start: int, end: int | None = None) -> int:
     return -1 if found is None else found.start()
 
 
-def _unterminated(source: Input, start: int) -> CheckpointError:
+def _unterminated(source: ModuleInput, start: int) -> CheckpointError:
     return source.error(start, "a string that does not end on its line")
 
 
-def _refuse_twice(source: Input, trailers: list[Trailer]) -> None:
+def _refuse_twice(source: ModuleInput, trailers: list[Trailer]) -> None:
     seen: set[tuple[str, str, str]] = set()
     for trailer in trailers:
         for entry in trailer.entries:
@@ -271,12 +271,12 @@ def _refuse_twice(source: Input, trailers: list[Trailer]) -> None:
 class _Trailer:
     """Reads one trailer."""
 
-    def __init__(self, source: Input, text: Text, start: int) -> None:
+    def __init__(self, source: ModuleInput, text: Text, start: int) -> None:
         self._source = source
         self._text = text
         self._start = start
         self._at = start + 3
-        self._entries: list[Entry] = []
+        self._entries: list[TrailerItem] = []
 
     def read(self) -> Trailer:
         """All of it. Raises CheckpointError."""
@@ -296,7 +296,9 @@ class _Trailer:
             key, raw_key = self._key()
             start = self._skip()
             digits_only = self._value()
-            self._entries.append(Entry(section, group, key, start, self._at, digits_only, raw_section, raw, raw_key))
+            self._entries.append(
+                TrailerItem(section, group, key, start, self._at, digits_only, raw_section, raw, raw_key)
+            )
 
         self._list(b"}", item)
 

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from cachec_mlir.inputs import Input
+from cachec_mlir.inputs import ModuleInput
 from cachec_mlir.text.scanning import COMMENT, EDGE, STRING, Marks
 
 #: Characters from which a literal is set aside.
@@ -40,7 +40,7 @@ class Skeleton:
     trailers: where in ``text`` each was.
     """
 
-    def __init__(self, module: Input, marks: Marks) -> None:
+    def __init__(self, module: ModuleInput, marks: Marks) -> None:
         """Raises CheckpointError for a text that holds a NUL."""
         self.module = module
         spans: list[tuple[int, int, Literal | None]] = [(each.start, each.end, None) for each in marks.trailers]
@@ -96,7 +96,7 @@ class Skeleton:
         self.literals.append(literal)
 
 
-def _lists(module: Input, start: int, end: int) -> Iterator[tuple[int, int]]:
+def _lists(module: ModuleInput, start: int, end: int) -> Iterator[tuple[int, int]]:
     """The long lists within ``[start, end)``, each with its outer brackets."""
     view = module.view()
     at = start

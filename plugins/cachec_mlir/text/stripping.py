@@ -12,7 +12,7 @@ from typing import NamedTuple
 from cachec.errors import UsageError
 from cachec.weights.dtypes import SIZES
 from cachec_mlir.blobs import ELIDED, Blob, Resource, Resources, element_type
-from cachec_mlir.inputs import Input, Source, open_input
+from cachec_mlir.inputs import ModuleInput, Source, open_input
 from cachec_mlir.text.elements import parsed
 from cachec_mlir.text.references import references, written
 from cachec_mlir.text.scanning import (
@@ -27,7 +27,7 @@ from cachec_mlir.text.scanning import (
 )
 from cachec_mlir.text.sites import CONSTANT, GLOBAL, MEMREF_GLOBAL, PROGRAM_GLOBAL, Site, sites
 from cachec_mlir.text.skeleton import Skeleton
-from cachec_mlir.text.structure import Place, Structure
+from cachec_mlir.text.structure import Structure, TextPlace
 from cachec_mlir.writing import Stripped
 
 #: What stands in a stripped text for a weight.
@@ -90,20 +90,26 @@ def strip_text(
     return stripped
 
 
-class _Found(NamedTuple):
+class _WeightSite(NamedTuple):
     """A site that is a weight. given: whether its name was in the module."""
 
     site: Site
     name: str
     resource: Resource | None
-    place: Place
+    place: TextPlace
 
 
 class _Stripper:
     """One text on its way to be stripped."""
 
     def __init__(
-        self, module: Input, trailers: tuple[Trailer, ...], skeleton: Skeleton, to: Target, scope: str, minimum: int
+        self,
+        module: ModuleInput,
+        trailers: tuple[Trailer, ...],
+        skeleton: Skeleton,
+        to: Target,
+        scope: str,
+        minimum: int,
     ) -> None:
         self._module = module
         self._trailers = trailers
@@ -139,7 +145,7 @@ class _Stripper:
             at = find(self._module.view(), ELIDED.encode(), 0)
             raise self._module.error(at, "a constant was elided when this was printed, and is lost; print it in full")
         structure = Structure(text) if any(site.form not in _GLOBALS for site in every) else None
-        nowhere = Place("", False, 0)
+        nowhere = TextPlace("", False, 0)
         places = [nowhere if structure is None else structure.place(site.whole[0]) for site in every]
         kept = self._kept(every, places)
         double = stripped.intersection(self._key(site) for site in every if site.literal < 0) - kept
@@ -175,7 +181,7 @@ class _Stripper:
 
     # --- what is a weight
 
-    def _kept(self, every: list[Site], places: list[Place]) -> set[str]:
+    def _kept(self, every: list[Site], places: list[TextPlace]) -> set[str]:
         """Resources that stay as they are: a use of theirs has no reference of this kind, or they have none at all."""
         if self._to == "resource":
             return set()
@@ -189,7 +195,7 @@ class _Stripper:
                     kept.add(name)
         return kept | (set(self._blobs) - used)
 
-    def _fits(self, site: Site, place: Place) -> bool:
+    def _fits(self, site: Site, place: TextPlace) -> bool:
         """Whether a reference can stand in place of a value."""
         if self._to == "resource":
             return site.literal < 0 or not site.setting
@@ -199,7 +205,7 @@ class _Stripper:
             return place.direct and site.type.startswith("tensor") and site.out in {"", site.type}
         return site.form == GLOBAL or self._declared[self._text(site.symbol)] == 1
 
-    def _weight(self, site: Site, place: Place, kept: set[str]) -> _Found | None:
+    def _weight(self, site: Site, place: TextPlace, kept: set[str]) -> _WeightSite | None:
         """The site as a weight, None where it stays as it is."""
         if not self._fits(site, place):
             return None
@@ -209,14 +215,14 @@ class _Stripper:
                 return None
             blob = self._blobs.get(key)
             name = key if self._to in {"resource", "parameter"} else self._text(site.symbol)
-            return _Found(site, name, None if blob is None else blob._replace(name=name, key=name), place)
+            return _WeightSite(site, name, None if blob is None else blob._replace(name=name, key=name), place)
         constant = self._constant(site)
         if constant is None:
             return None
         alignment, blob_ = constant
         wanted = self._text(site.symbol) if site.symbol else ""
         name = wanted if self._to in {"external", "undefined"} else self._name(wanted, site, place)
-        return _Found(site, name, Resource(name, "builtin", name, alignment, blob_, _as_tensor(site.type)), place)
+        return _WeightSite(site, name, Resource(name, "builtin", name, alignment, blob_, _as_tensor(site.type)), place)
 
     def _constant(self, site: Site) -> tuple[int, Blob] | None:
         """Alignment and bytes of a literal, None where it stays inline."""
@@ -250,7 +256,7 @@ class _Stripper:
     def _text(self, raw: bytes) -> str:
         return unescaped(self._module, raw, 0)
 
-    def _name(self, wanted: str, site: Site, place: Place) -> str:
+    def _name(self, wanted: str, site: Site, place: TextPlace) -> str:
         """A name for a constant: of its global, or invented."""
         if not wanted:
             kind = re.sub(r"[^A-Za-z0-9]+", "_", site.type.partition("<")[2].removesuffix(">")).strip("_")
@@ -270,7 +276,7 @@ class _Stripper:
 
     # --- what takes its place
 
-    def _replace(self, weight: _Found) -> None:
+    def _replace(self, weight: _WeightSite) -> None:
         site, name = weight.site, weight.name
         if self._to == "resource":
             if site.literal >= 0:
@@ -325,7 +331,7 @@ def _as_tensor(kind: str) -> str:
     return "" if "," in kind else "tensor" + kind.removeprefix("memref")
 
 
-def _remaining(module: Input, trailer: Trailer, gone: set[str]) -> bytes:
+def _remaining(module: ModuleInput, trailer: Trailer, gone: set[str]) -> bytes:
     """The trailer without builtin's blobs of these names; empty, if nothing is left, as it is, if none was there."""
     text = module.view()
     kept: dict[bytes, dict[bytes, list[bytes]]] = {}

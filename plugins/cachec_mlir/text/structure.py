@@ -27,7 +27,7 @@ _NEAR = 32
 MODULE, FUNCTION, OTHER = "module", "function", "other"
 
 
-class Place(NamedTuple):
+class TextPlace(NamedTuple):
     """Where an offset is. function: its name, empty outside of one. direct: whether it is in the body of a function
     itself, in no other region, and only modules are around that. insert: where a symbol of that module can be put.
     """
@@ -57,11 +57,11 @@ class Structure:
         self._within: list[int] = [0]
         self._read()
 
-    def place(self, offset: int) -> Place:
+    def place(self, offset: int) -> TextPlace:
         """Where ``offset`` is."""
         region = self._regions[self._number(offset)]
         direct = region.kind == FUNCTION and self._regions[region.parent].only_modules
-        return Place(region.function, direct, region.insert if region.insert >= 0 else self._top)
+        return TextPlace(region.function, direct, region.insert if region.insert >= 0 else self._top)
 
     @cached_property
     def _top(self) -> int:

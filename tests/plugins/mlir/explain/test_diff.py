@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from cachec.errors import UsageError
-from cachec_mlir.explain.diff import Change, difference
+from cachec_mlir.explain.diff import OperationChange, difference
 from cachec_mlir.explain.readable import operations, readable, shown
 from tests.plugins.mlir.conftest import IREE_OPT, arrays, program, trailer
 
@@ -174,5 +174,5 @@ def test_cut_literals_of_different_content_look_different() -> None:
 
 
 def test_a_change_is_data() -> None:
-    change = Change("added", "f", None, 1, None, "x")
-    assert change == Change("added", "f", None, 1, None, "x", "")
+    change = OperationChange("added", "f", None, 1, None, "x")
+    assert change == OperationChange("added", "f", None, 1, None, "x", "")

@@ -40,7 +40,7 @@ def expected(seed: int) -> np.ndarray:
 @pytest.mark.parametrize("inline", [False, True])
 @pytest.mark.sampled
 def test_parameters_become_bytes_again(form, inline, tmp_path):
-    from cachec_iree.runtime import Linked
+    from cachec_iree.runtime import LinkedModule
 
     stripped = strip(FORMS[form](0).encode(), to="parameter")
     names = dict(zip(stripped.resources, arrays(1), strict=True))
@@ -56,7 +56,7 @@ def test_parameters_become_bytes_again(form, inline, tmp_path):
     )
     assert out.read_bytes().count(b"dense<" if inline else b"dense_resource<") == (4 if inline else 2)
     assert b"#flow.parameter" not in out.read_bytes()
-    np.testing.assert_allclose(Linked(compiled(out.read_bytes(), tmp_path / "m"), {})(X), expected(1), atol=1e-5)
+    np.testing.assert_allclose(LinkedModule(compiled(out.read_bytes(), tmp_path / "m"), {})(X), expected(1), atol=1e-5)
 
 
 def test_a_scope_of_its_own(tmp_path):

@@ -41,12 +41,12 @@ def phase(module: bytes, to: str, *options: str) -> bytes:
 
 def from_phase(path, to: str) -> np.ndarray:
     """Compile on from a phase, run."""
-    from cachec_iree.runtime import Linked
+    from cachec_iree.runtime import LinkedModule
 
     out = path.with_suffix(".vmfb")
     done = subprocess.run([*COMPILE, f"--compile-from={to}", path, "-o", out], capture_output=True)
     assert done.returncode == 0, done.stderr.decode(errors="replace")[:2000]
-    return Linked(out, {})(X)
+    return LinkedModule(out, {})(X)
 
 
 def expected(seed: int) -> np.ndarray:
@@ -272,7 +272,7 @@ def test_by_reference_nothing_is_copied(form, tmp_path):
 
 def test_by_reference_for_iree(iree_opt, tmp_path):
     """Old weights, new IR with parameters, no byte copied: the runtime maps the bytecode file."""
-    from cachec_iree.runtime import Linked
+    from cachec_iree.runtime import LinkedModule
     from cachec_mlir import refer
 
     (tmp_path / "old").write_bytes(iree_opt(program(1).encode(), "--emit-bytecode"))
@@ -280,7 +280,7 @@ def test_by_reference_for_iree(iree_opt, tmp_path):
     done = relink_by_reference(ir, tmp_path / "old", tmp_path / "new.mlir")
     parameters = strip(ir, to="parameter").ir
     vmfb = compiled(parameters, tmp_path / "m")
-    found = Linked(vmfb, {name: weight.raw() for name, weight in done.weights().items()})(X)
+    found = LinkedModule(vmfb, {name: weight.raw() for name, weight in done.weights().items()})(X)
     np.testing.assert_allclose(found, expected(1), atol=1e-5)
     again = refer(ir, done.weights(), tmp_path / "p.mlir", archive=tmp_path / "p.irpa")
     assert again.written

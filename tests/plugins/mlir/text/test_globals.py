@@ -115,15 +115,15 @@ def test_weights_are_taken_out_of_every_form(form, to):
 @pytest.mark.sampled
 def test_iree_compiles_it_once_for_all_weights(form, tmp_path):
     """With parameters of either set it computes what the module with those weights inside does, and what numpy does."""
-    from cachec_iree.runtime import Linked
+    from cachec_iree.runtime import LinkedModule
 
-    inside = Linked(compiled(FORMS[form](0).encode(), tmp_path / "inside"), {})(X)
+    inside = LinkedModule(compiled(FORMS[form](0).encode(), tmp_path / "inside"), {})(X)
     stripped = strip(FORMS[form](0).encode(), to="parameter")
     vmfb = compiled(stripped.ir, tmp_path / "stripped")
     for seed in (0, 1):
         source = strip(FORMS[form](seed).encode(), to="parameter")
         weights = source.resources.weights()
-        found = Linked(vmfb, {name: weight.raw() for name, weight in weights.items()})(X)
+        found = LinkedModule(vmfb, {name: weight.raw() for name, weight in weights.items()})(X)
         values = arrays(seed)
         np.testing.assert_allclose(found, np.tanh(X @ values["w1"]) @ values["w2"], atol=1e-5)
         if seed == 0:
@@ -566,7 +566,7 @@ def test_closed_over_weights_of_jax(tmp_path):
     import jax
     import jax.numpy as jnp
 
-    from cachec_iree.runtime import Linked
+    from cachec_iree.runtime import LinkedModule
 
     def module(seed: int) -> bytes:
         w = arrays(seed)
@@ -584,6 +584,6 @@ def test_closed_over_weights_of_jax(tmp_path):
     vmfb = compiled(stripped[0].ir, tmp_path / "m")
     for seed in (0, 1):
         weights = stripped[seed].resources.weights()
-        found = Linked(vmfb, {name: weight.raw() for name, weight in weights.items()})(X)
+        found = LinkedModule(vmfb, {name: weight.raw() for name, weight in weights.items()})(X)
         values = arrays(seed)
         np.testing.assert_allclose(found, np.tanh(X @ values["w1"]) @ values["w2"], atol=1e-5)
