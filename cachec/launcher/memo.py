@@ -38,7 +38,7 @@ from cachec.store.store import Store
 _MODES = frozenset({Mode.ON, Mode.REQUIRE})
 
 #: Variables that choose settings, folders or programs, beside the keyed ones and CACHEC_*.
-_VARIABLES = ("PATH", "PWD", "HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "PYTHONPATH", "LD_LIBRARY_PATH")
+_VARIABLES = ("PATH", "PWD", "HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "PYTHONPATH")
 
 #: Bytes of streams in a memo; what writes more is answered by the other road.
 _MAX_BLOBS = 1 << 20

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 import time
 from pathlib import Path
 
 import pytest
 
+from cachec.base import fsio
 from cachec.launcher import direct
 from cachec.store.store import Store
-from tests.launcher.conftest import Launcher, Ran, write
+from tests.launcher.conftest import Launcher, Ran, need, write
 
 _LINE = ("fakecc", "a.txt", "-o", "a.out")
 
@@ -330,3 +332,29 @@ def test_a_link_to_the_compiler_that_comes_to_lead_elsewhere(launcher: Launcher,
     tool.unlink()
     tool.symlink_to(tmp_path / "two")
     assert launcher.direct(*_LINE) is None
+
+
+@need("gcc")
+def test_a_library_of_the_compiler_that_is_built_anew(
+    launcher: Launcher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fsio, "settled", lambda *_: True)  # else folders that were just made are not trusted
+
+    def build(*words: str, text: str) -> None:
+        subprocess.run(["gcc", "-xc", "-", *words], input=text, text=True, check=True, cwd=tmp_path)
+
+    library = tmp_path / "lib" / "libanswer.so"
+    library.parent.mkdir()
+    for answer in "ab":
+        build("-shared", "-fPIC", "-o", str(tmp_path / answer), text=f"char answer(void) {{ return '{answer}'; }}")
+    shutil.copy(tmp_path / "a", library)
+    caller = 'extern char answer(void);\nint main(int n, char **v) { fputc(answer(), fopen(v[3], "w")); return 0; }'
+    words = ("-o", str(tmp_path / "bin" / "fakecc"), "-Wl,-rpath,$ORIGIN/../lib", "-xnone", str(library))
+    build(*words, text=f"#include <stdio.h>\n{caller}")
+    write("a.txt", "x")
+    for answer in "ab":
+        library.write_bytes((tmp_path / answer).read_bytes())
+        assert launcher.direct(*_LINE) is None
+        assert launcher.run(*_LINE).code == 0
+        assert launcher.direct(*_LINE) is not None
+        assert Path("a.out").read_text() == answer

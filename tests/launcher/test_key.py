@@ -100,6 +100,15 @@ def test_variables(before: dict[str, str], monkeypatch: pytest.MonkeyPatch, name
         assert _changed(before, _parts(*_LINE)) == changed
 
 
+def test_a_variable_with_folders_of_a_search(launcher: Launcher, monkeypatch: pytest.MonkeyPatch) -> None:
+    adapter = launcher.folder.parent / "fakecc.toml"
+    adapter.write_text(adapter.read_text() + 'search = ["FAKE_PATH"]\n')
+    write("a.txt", "x")
+    before = _parts(*_LINE)
+    monkeypatch.setenv("FAKE_PATH", "/x")
+    assert _changed(before, _parts(*_LINE)) == {"env/FAKE_PATH"}
+
+
 def test_an_input(before: dict[str, str]) -> None:
     os.utime("a.txt", (1, 1))
     os.chmod("a.txt", 0o600)

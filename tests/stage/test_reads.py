@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -153,6 +154,35 @@ def test_files_and_absences_and_listings(cache, tmp_path):
     (folder / "earlier.h").unlink()
     assert stage(place) == first
     assert second != first
+
+
+@pytest.mark.parametrize(
+    ("declared", "edited", "neighbour"),
+    [("include/a.h", "include/a.h", "include/b.h"), ("include", "include/c.h", "include/a.h"), ("c.h", "c.h", "d.h")],
+    ids=["file", "folder", "absent"],
+)
+def test_what_is_declared_counts_alone(cache, tmp_path, monkeypatch, declared, edited, neighbour):
+    """A file by its content, a folder by its names, what is missing by its absence; found anew in every folder."""
+    for folder in ("one/include", "two/include"):
+        (tmp_path / folder).mkdir(parents=True)
+        for name in "ab":
+            (tmp_path / folder / f"{name}.h").write_text("1")
+
+    @cache.stage(name="stage", version="1")
+    def stage() -> bytes:
+        assert cachec.depends(declared) == f"{os.getcwd()}/{declared}"
+        return os.urandom(8)
+
+    monkeypatch.chdir(tmp_path / "one")
+    first = stage()
+    Path(neighbour).write_text("2")
+    assert stage() == first
+    Path(edited).write_text("2")
+    second, outcome = cache.call(stage)
+    assert outcome.reason is Reason.DEPENDENCY_CHANGED
+    assert second != first
+    monkeypatch.chdir(tmp_path / "two")
+    assert stage() == first
 
 
 def test_an_argument_changed_by_the_stage_gives_the_fresh_result_stored_nowhere(cache):
