@@ -103,6 +103,7 @@ def test_a_missing_input_is_named_and_the_compiler_heard(
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+@pytest.mark.sampled
 def test_signals_reach_the_compiler_and_end_the_launcher(
     launcher: Launcher, start: _Start, number: signal.Signals
 ) -> None:

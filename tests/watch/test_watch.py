@@ -163,6 +163,7 @@ def test_without_watchdog(warmed: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
+@pytest.mark.long
 def test_with_warm_what_is_stale_is_compiled(warmed: Any, watch: Watch) -> None:
     watching = watch(warm=True)
     edit(warmed.folder / "stages.py", "return 2 * n", "return n + n")

@@ -99,6 +99,7 @@ def test_weights_in_memory_are_handed_out_as_they_are(arrays: dict[str, Any]) ->
 
 @ACCESS
 @AHEAD
+@pytest.mark.sampled
 def test_what_a_consumer_keeps_never_changes(path: Path, arrays: dict[str, Any], access: Any, read_ahead: int) -> None:
     kept = {weight.name: weight.read() for weight in open_weights(path, access=access).stream(read_ahead)}
     gc.collect()
@@ -270,6 +271,7 @@ _MEASURE = """
 
 
 @pytest.mark.parametrize("how", ["mmap", "read", "mmap-drop", "read-drop"])
+@pytest.mark.sampled
 def test_at_most_two_tensors_are_resident(tmp_path: Path, make: Any, how: str) -> None:
     nbytes = 8 << 20
     path = make.write(tmp_path / "w.safetensors", {f"w{i}": make.ramp(nbytes // 4, start=i) for i in range(6)})
