@@ -127,7 +127,7 @@ def test_a_killed_launcher_takes_the_compiler_with_it(launcher: Launcher, start:
     child = int(_wait_for(Path("pid")))
     process.kill()
     process.communicate(timeout=60)
-    end = time.monotonic() + 10
+    end = time.monotonic() + 60
     while _is_alive(child) and time.monotonic() < end:
         time.sleep(0.01)
     assert not _is_alive(child)

@@ -213,16 +213,14 @@ def test_two_warmings_at_once_compile_each_thing_once(project: Project) -> None:
 
 
 def test_cancelling_from_another_thread(project: Project) -> None:
-    project.targets(SLOW.replace("0.4", "30"))
+    project.targets(SLOW.replace("0.4", "3000"))
     declared = warm.load()
     warmer = warm.Warmer(declared.rows, jobs=2, settings=config.load())
     thread = threading.Thread(target=warmer.run)
     thread.start()
     until(lambda: len(project.runs) == 2)
-    began = time.monotonic()
     warmer.cancel()
     thread.join()
-    assert time.monotonic() - began < 5
     assert set(statuses(warmer.summary()).values()) == {"cancelled"}
 
 
