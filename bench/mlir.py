@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.harness import Row, settle
-from bench.minilm import EXAMPLE, SENTENCES
+from bench.minilm import EXAMPLE, SENTENCES, left_out
 
 MIB, GIB = 1 << 20, 1 << 30
 ROOT = Path(__file__).parents[1]
@@ -62,7 +62,7 @@ print(json.dumps([taken, after["rchar"] - before["rchar"], after["read_bytes"] -
 
 
 def run(folder: Path, *, scale: float = 1.0) -> list[Row]:
-    """scale: share of the bytes and rounds. Raises RuntimeError where a tool is not installed."""
+    """scale: share of the bytes and rounds; below 1 MiniLM has one layer. Raises RuntimeError without a tool."""
     if shutil.which(MLIR_OPT) is None:
         raise RuntimeError(f"bench.mlir needs {MLIR_OPT} (Debian: mlir-19-tools)")
     rows: list[Row] = []
@@ -200,7 +200,7 @@ def _topology(folder: Path, scale: float, rounds: int) -> list[Row]:
     from cachec_mlir.hashes import Topologies, topology
 
     module = folder / "minilm.mlir"
-    module.write_bytes(_minilm())
+    module.write_bytes(_minilm(scale))
     copies = max(2, int(10e6 * scale / module.stat().st_size))
     large, part = folder / "large.mlir", folder / "part.mlir"
     large.write_bytes(_repeated(module.read_bytes(), copies))
@@ -230,8 +230,8 @@ def _topology(folder: Path, scale: float, rounds: int) -> list[Row]:
     return rows
 
 
-def _minilm() -> bytes:
-    """The program that the example's first stage makes."""
+def _minilm(scale: float) -> bytes:
+    """The program that the example's first stage makes; below full scale of one layer."""
     sys.path.insert(0, str(EXAMPLE))
     try:
         import pipeline
@@ -241,7 +241,7 @@ def _minilm() -> bytes:
 
         from cachec_jax import to_stablehlo
 
-        with open_checkpoint() as weights:
+        with open_checkpoint().select(exclude=left_out(scale)) as weights:
             return to_stablehlo(minilm, weights.placeholders(), *inputs(len(SENTENCES), pipeline.LENGTH)).ir
     finally:
         sys.path.remove(str(EXAMPLE))

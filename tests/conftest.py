@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 import compileall
+import gc
 import os
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 import cachec
-from tests.effort import WHOLE, rounds
+from tests.effort import rounds
 
 ROOT = Path(__file__).parents[1]
+_CLOCK_REALTIME_COARSE = 5  # <linux/time.h>; Python's ``time`` has no name for it
 
-settings.register_profile("sample", max_examples=rounds(settings.default.max_examples))
-settings.load_profile("default" if WHOLE else "sample")
+# How long an example takes is the machine's business.
+settings.register_profile(
+    "ours",
+    max_examples=rounds(settings.default.max_examples),
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.load_profile("ours")
 
 # Pytest may keep the test modules that it has rewritten, also where the environment forbids bytecode: rewriting them
 # is half of collecting them. What tests write and import later is left as the environment wants it.
@@ -51,6 +60,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_collection_finish() -> None:
     sys.dont_write_bytecode = _dont_write_bytecode
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _what_is_imported_is_no_garbage() -> None:
+    """A collection looks at what the module's tests made, not at a million objects of torch, JAX and TVM each time."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)
@@ -91,6 +107,15 @@ def write_weights(path: Path, *, seed: int, **changes: object) -> Path:
     return path
 
 
-def wait_until_settled(path: Path) -> None:
-    """Sleep until the file's last change is two seconds old, so that its digests may be remembered."""
-    time.sleep(max(0.0, path.stat().st_ctime + 2.1 - time.time()))
+@pytest.fixture
+def seconds_later(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """Put this process's clock forward: digests are remembered of what was changed more than two seconds ago."""
+
+    def put_forward(seconds: float) -> None:
+        before = time.time
+        now = before()
+        while time.clock_gettime(_CLOCK_REALTIME_COARSE) <= now:
+            pass  # files have their times from this clock: what is written from here on has another one
+        monkeypatch.setattr(time, "time", lambda: before() + seconds)
+
+    return put_forward

@@ -1,9 +1,11 @@
-"""Programs that tests need: without them a test is skipped, but not where CI runs it."""
+"""What tests need: programs, without which a test is skipped, but not where CI runs, and modules that take seconds."""
 
 from __future__ import annotations
 
+import importlib
 import os
 import shutil
+from typing import Any
 
 import pytest
 
@@ -19,3 +21,13 @@ def need(*tools: str) -> None:
         if os.environ.get("CI"):
             pytest.fail(reason)
         pytest.skip(reason)
+
+
+class Later:
+    """A module that is imported when something of it is first asked for: not by every process that collects tests."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(importlib.import_module(self._name), name)

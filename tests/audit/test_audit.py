@@ -242,6 +242,7 @@ open(out, "wb").write(open(source, "rb").read() + seen)
         ("name", "name", False, False, []),
     ],
 )
+@pytest.mark.sampled
 def test_whether_the_bytes_of_weights_count(
     auditor: Auditor, weights: str, part: str, key: str, opened: bool, changes: bool, kinds: list[str]
 ) -> None:

@@ -13,7 +13,6 @@ from blake3 import blake3
 
 from cachec.base import fsio
 from cachec.base.hashing import EMPTY, FileDigests, Hasher, digest_bytes, frame
-from tests.conftest import wait_until_settled
 
 
 def digest(*parts: tuple[str, bytes]) -> str:
@@ -66,8 +65,8 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return calls
 
 
-def test_a_settled_file_is_hashed_once(file, counted):
-    wait_until_settled(file)
+def test_a_settled_file_is_hashed_once(file, counted, seconds_later):
+    seconds_later(2.1)
     digests = FileDigests()
     assert digests.of_path(file) == digests.of_path(file) == digest_bytes(b"content")
     assert len(counted) == 1
@@ -80,8 +79,8 @@ def test_a_young_file_is_hashed_each_time(file, counted):
     assert len(counted) == 2
 
 
-def test_a_file_with_a_writer_is_hashed_each_time(file, counted):
-    wait_until_settled(file)
+def test_a_file_with_a_writer_is_hashed_each_time(file, counted, seconds_later):
+    seconds_later(2.1)
     digests = FileDigests()
     with file.open("r+b"):
         digests.of_path(file)
@@ -89,26 +88,26 @@ def test_a_file_with_a_writer_is_hashed_each_time(file, counted):
     assert len(counted) == 2
 
 
-def test_a_store_through_a_writable_map_is_seen(file):
+def test_a_store_through_a_writable_map_is_seen(file, seconds_later):
     file.write_bytes(bytes(4096))
     digests = FileDigests()
     with file.open("r+b") as opened, mmap.mmap(opened.fileno(), 4096) as shared:
         opened.close()
         shared[0] = 1  # the page is dirty now: further stores leave no mark on the file
-        wait_until_settled(file)
+        seconds_later(2.1)
         first = digests.of_path(file)
         shared[1] = 1
         assert digests.of_path(file) != first
     assert first == digest_bytes(b"\x01" + bytes(4095))
 
 
-def test_a_file_on_tmpfs_is_hashed_each_time(counted):
+def test_a_file_on_tmpfs_is_hashed_each_time(counted, seconds_later):
     if fsio.Mounts().kind("/dev/shm") != "tmpfs":
         pytest.skip("/dev/shm is no tmpfs here")
     path = Path("/dev/shm") / f"cachec-test-{os.getpid()}"
     path.write_bytes(b"content")
     try:
-        wait_until_settled(path)
+        seconds_later(2.1)
         digests = FileDigests()
         digests.of_path(path)
         digests.of_path(path)
@@ -117,8 +116,8 @@ def test_a_file_on_tmpfs_is_hashed_each_time(counted):
         path.unlink()
 
 
-def test_a_write_that_keeps_size_and_mtime_is_seen(file):
-    wait_until_settled(file)
+def test_a_write_that_keeps_size_and_mtime_is_seen(file, seconds_later):
+    seconds_later(2.1)
     digests = FileDigests()
     before, times = digests.of_path(file), file.stat()
     file.write_bytes(b"CONTENT")
@@ -126,8 +125,8 @@ def test_a_write_that_keeps_size_and_mtime_is_seen(file):
     assert digests.of_path(file) != before
 
 
-def test_a_replaced_file_is_seen(file, tmp_path):
-    wait_until_settled(file)
+def test_a_replaced_file_is_seen(file, tmp_path, seconds_later):
+    seconds_later(2.1)
     digests = FileDigests()
     before, times = digests.of_path(file), file.stat()
     (tmp_path / "new").write_bytes(b"CONTENT")
@@ -136,7 +135,7 @@ def test_a_replaced_file_is_seen(file, tmp_path):
     assert digests.of_path(file) != before
 
 
-def test_digests_are_remembered_between_processes_by_the_same_rule(file, counted):
+def test_digests_are_remembered_between_processes_by_the_same_rule(file, counted, seconds_later):
     class Table(dict[str, bytes]):
         def recall(self, name: str) -> bytes | None:
             return self.get(name)
@@ -144,7 +143,7 @@ def test_digests_are_remembered_between_processes_by_the_same_rule(file, counted
         def remember(self, name: str, value: bytes) -> None:
             self[name] = value
 
-    wait_until_settled(file)
+    seconds_later(2.1)
     table = Table()
     FileDigests(table).of_path(file)
     assert FileDigests(table).of_path(file) == digest_bytes(b"content")

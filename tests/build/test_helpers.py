@@ -112,6 +112,7 @@ def test_the_settings_are_those_of_config(
 
 
 @pytest.mark.parametrize("text", ["dir = ", "dir = 3\n", "\xff"])
+@pytest.mark.sampled
 def test_a_malformed_configuration_is_told_by_the_whole_road(build: Build, fake: Path, text: str) -> None:
     build.run("cachec", "exec", "--", "cmake", cwd=fake)
     del build.environ["CACHEC_DIR"]

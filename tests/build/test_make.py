@@ -23,6 +23,7 @@ def all_of(answer: str) -> Counter[str]:
     return Counter({f"{answer} mlir-opt": 2, f"{answer} mlir-translate": 1})
 
 
+@pytest.mark.long
 def test_a_project_built_twice(build: Build, project: Path) -> None:
     assert build.outcomes("make", "-j2", cwd=project) == all_of("miss")
     written = {path.name: path.read_bytes() for path in (project / "out").iterdir()}

@@ -30,6 +30,7 @@ def result(build: Build, project: Path) -> str:
     return build.run(project / "out" / "run", cwd=project).strip()
 
 
+@pytest.mark.long
 def test_a_project_built_twice(build: Build) -> None:
     project = build.project(EXAMPLE)
     for answer in ("miss", "hit"):

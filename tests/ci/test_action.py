@@ -166,7 +166,8 @@ def test_the_event_is_looked_at_by_the_plan_alone() -> None:
     assert script.index("GITHUB_EVENT_NAME") < script.index("run() {")
 
 
-@pytest.mark.parametrize("event", [FOREIGN[0], *(pytest.param(each, marks=pytest.mark.long) for each in FOREIGN[1:])])
+@pytest.mark.long
+@pytest.mark.parametrize("event", FOREIGN)
 def test_a_pull_request_and_what_it_starts_read_and_never_save(runner: Runner, event: str) -> None:
     runner.job()
     runner.project.targets('[warm.targets.word]\ncall = "stages:word"\nmatrix = { text = ["x", "y"] }\n')
@@ -246,6 +247,7 @@ def test_wrong_inputs(runner: Runner, inputs: dict[str, str], words: str) -> Non
 
 
 @pytest.mark.parametrize("targets", ["$(touch pwned)", "`touch pwned`", "; touch pwned", "--dir=x"])
+@pytest.mark.sampled
 def test_inputs_are_never_run(runner: Runner, targets: str) -> None:
     runner.job(targets=targets, code=2)
     assert "no target is named" in runner.output

@@ -122,6 +122,7 @@ def test_the_real_pre_commit(repository: Any) -> None:
     assert "ValueError: no luck" in output
 
 
+@pytest.mark.long
 def test_the_entries_as_pre_commit_calls_them(repository: Any) -> None:
     """The same without pre-commit: each entry, with changed files behind it."""
     entries = re.findall(r"entry: (.*)", HOOKS.read_text())

@@ -264,12 +264,17 @@ def test_standard_output_under_a_name(launcher: Launcher, place: str) -> None:
 
 
 def test_a_process_that_writes_after_the_command_has_ended(launcher: Launcher) -> None:
-    line = ["sh", "-c", "echo early > out; (sleep 0.3; echo late >> out) > /dev/null 2>&1 &"]
+    os.mkfifo("go")
+    line = ["sh", "-c", "echo early > out; (read go < go; echo late >> out) > /dev/null 2>&1 &"]
     launcher.run(*line, options=["--output=out"])
     assert launcher.last().reason.value == "bypass:undescribed-effect"
     assert not launcher.last().stored
-    time.sleep(0.6)
-    assert Path("out").read_text() == "early\nlate\n"
+    Path("go").write_text("go\n")
+    for _ in range(3000):
+        if Path("out").read_text() == "early\nlate\n":
+            return
+        time.sleep(0.01)
+    raise AssertionError(Path("out").read_text())
 
 
 @pytest.mark.parametrize("option", [[], ["--hardlink"]])
@@ -435,6 +440,7 @@ def test_an_output_that_another_program_writes_to_before_it_is_stored(
 
 
 @pytest.mark.parametrize("name", ["LC_ALL", "LANG", "LC_COLLATE", "LANGUAGE"])
+@pytest.mark.sampled
 def test_the_locale_counts(known: Launcher, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setenv(name, "tr_TR.UTF-8")
     assert _both(known, *_LINE) == "miss:environment-changed"
@@ -521,6 +527,7 @@ _SOURCE = '#include "my.h"\nint f(void) { return VALUE; }\n'
         (("-Isys", "-Isub/deep"), "sys", "."),
     ],
 )
+@pytest.mark.sampled
 def test_a_header_in_a_folder_that_is_searched_first_though_named_later(
     launcher: Launcher, clang: _Clang, flags: tuple[str, ...], there: str, added: str
 ) -> None:
@@ -570,6 +577,7 @@ def test_a_header_that_is_asked_for_by_a_macro(launcher: Launcher) -> None:
 
 @need(CLANG)
 @pytest.mark.parametrize("flag", ["-I.", "-isystem."])
+@pytest.mark.sampled
 def test_a_header_in_a_folder_of_the_system(clang: _Clang, flag: str) -> None:
     write("a.c", "#include <sys/stat.h>\n#ifndef VALUE\n#define VALUE 1\n#endif\nint f(void) { return VALUE; }\n")
     os.mkdir("sys")
@@ -588,6 +596,7 @@ def test_the_time_in_a_definition(launcher: Launcher) -> None:
 
 @need(CLANG)
 @pytest.mark.parametrize("ending", ["clang.cfg", "x86_64-pc-linux-gnu.cfg"])
+@pytest.mark.sampled
 def test_a_configuration_file_beside_the_compiler(launcher: Launcher, tmp_path: Path, ending: str) -> None:
     real = os.path.realpath(shutil.which(CLANG) or "")
     folder = tmp_path / "toolchain"
@@ -618,6 +627,7 @@ def test_a_configuration_file_beside_the_compiler(launcher: Launcher, tmp_path: 
     "flags",
     [("-emit-llvm",), ("-g", "-gz=zlib"), ("-g", "-Wa,--compress-debug-sections"), ("-g",), ("-emit-llvm", "-g")],
 )
+@pytest.mark.sampled
 def test_a_checkout_gets_no_paths_of_another_one(
     launcher: Launcher, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, flags: tuple[str, ...]
 ) -> None:

@@ -51,6 +51,7 @@ def test_what_is_not_opened_does_not_count(launcher: Launcher, key: str) -> None
         "exec 9< w.bin; cat in > out",
     ],
 )
+@pytest.mark.sampled
 def test_what_is_opened_counts(launcher: Launcher, script: str) -> None:
     os.symlink("w.bin", "link")
     os.link("w.bin", "hard")

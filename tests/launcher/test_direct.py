@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -131,6 +132,7 @@ def test_a_variable_outside_the_key(known: Launcher, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("mode", ["off", "refresh", "verify", "read-only"])
+@pytest.mark.sampled
 def test_other_modes_take_the_whole_road(known: Launcher, monkeypatch: pytest.MonkeyPatch, mode: str) -> None:
     monkeypatch.setenv("CACHEC_MODE", mode)
     assert _direct(known) is None
@@ -218,9 +220,10 @@ def test_a_memo_of_another_boot(known: Launcher, monkeypatch: pytest.MonkeyPatch
     assert _direct(known) is None
 
 
-def test_a_quiet_index_is_looked_into_once(known: Launcher, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = known.store / "index" / "cache.db"
-    time.sleep(max(0.0, file.stat().st_ctime + 2.1 - time.time()))
+def test_a_quiet_index_is_looked_into_once(
+    known: Launcher, monkeypatch: pytest.MonkeyPatch, seconds_later: Callable[[float], None]
+) -> None:
+    seconds_later(2.1)
     looked: list[str] = []
     look = direct._read_row
     monkeypatch.setattr(direct, "_read_row", lambda *args: looked.append(args[0]) or look(*args))

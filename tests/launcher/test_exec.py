@@ -190,6 +190,7 @@ def test_a_command_gets_no_standard_input_that_is_not_described(launcher: Launch
         ("require", ["miss:first-run", "hit", "hit"], 1),
     ],
 )
+@pytest.mark.sampled
 def test_modes(launcher: Launcher, monkeypatch: pytest.MonkeyPatch, mode: str, reasons: list[str], runs: int) -> None:
     _twice(launcher)
     monkeypatch.setenv("CACHEC_MODE", mode)

@@ -156,6 +156,7 @@ class TestClang:
         assert _compile(launcher, *flags) == "miss:dependency-changed"
 
     @pytest.mark.parametrize("word", ["__TIME__", "__DATE__", "__TIMESTAMP__"])
+    @pytest.mark.sampled
     def test_a_source_or_header_with_the_time_in_it(
         self, project: Launcher, monkeypatch: pytest.MonkeyPatch, word: str
     ) -> None:

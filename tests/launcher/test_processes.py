@@ -103,6 +103,7 @@ def test_a_missing_input_is_named_and_the_compiler_heard(
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+@pytest.mark.sampled
 def test_signals_reach_the_compiler_and_end_the_launcher(
     launcher: Launcher, start: _Start, number: signal.Signals
 ) -> None:
@@ -126,7 +127,7 @@ def test_a_killed_launcher_takes_the_compiler_with_it(launcher: Launcher, start:
     child = int(_wait_for(Path("pid")))
     process.kill()
     process.communicate(timeout=60)
-    end = time.monotonic() + 10
+    end = time.monotonic() + 60
     while _is_alive(child) and time.monotonic() < end:
         time.sleep(0.01)
     assert not _is_alive(child)

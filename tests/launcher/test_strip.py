@@ -192,6 +192,7 @@ def test_an_adapter_that_always_strips(launcher: Launcher) -> None:
 
 @need(_MLIR_OPT)
 @pytest.mark.parametrize("name", CONSTANTS)
+@pytest.mark.sampled
 def test_a_constant_that_stays_inline_is_in_the_key(launcher: Launcher, name: str) -> None:
     """In each form: the second look at each of two modules is a hit, and gives what the tool itself gives."""
     (launcher.folder.parent / "cachec.toml").write_text(

@@ -115,6 +115,7 @@ class TestEpoch:
         return tmp_path / "bin" / "clang"
 
     @pytest.mark.parametrize("word", ["__DATE__", "__TIME__", "__TIMESTAMP__"])
+    @pytest.mark.sampled
     def test_only_a_compiler_that_heeds_it(
         self, launcher: Launcher, deaf: Path, monkeypatch: pytest.MonkeyPatch, word: str
     ) -> None:
@@ -209,6 +210,7 @@ class TestSpelling:
             'asm(".inc" "bin \\"data\\"");\n',
         ],
     )
+    @pytest.mark.sampled
     def test_with_the_real_compiler(self, launcher: Launcher, text: str) -> None:
         need(CLANG)
         write("a.c", text)
@@ -362,6 +364,7 @@ class TestCommandLine:
     """Flags that put the command line into the result."""
 
     @pytest.mark.parametrize("flags", [["-frecord-command-line"], ["-g", "-grecord-command-line"]])
+    @pytest.mark.sampled
     def test_another_output_name(self, launcher: Launcher, flags: list[str]) -> None:
         need(CLANG)
         write("a.c", "int f(void) { return 1; }\n")

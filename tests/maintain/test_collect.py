@@ -393,9 +393,9 @@ def test_facts_that_nothing_needs_go(yard: Yard) -> None:
     assert len(list(yard.store.index.keys(prefix="facts:"))) == 1
 
 
-def test_the_remembered_digests_of_removed_files_go(yard: Yard) -> None:
+def test_the_remembered_digests_of_removed_files_go(yard: Yard, seconds_later: Callable[[float], None]) -> None:
     fill(yard, 1)
-    time.sleep(2.1)  # before, no digest of a file is remembered
+    seconds_later(2.1)  # before, no digest of a file is remembered
     entry = yard.store.lookup(KEYS[0])
     assert entry is not None
     yard.store.objects.path(entry.traces[0].value.artifacts[0])  # type: ignore[union-attr]

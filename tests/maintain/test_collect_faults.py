@@ -23,7 +23,7 @@ from cachec.maintain import Selector
 from cachec.model import Fault
 from cachec.store.store import references
 from cachec.weights.library.owned import WeightStore
-from tests.effort import WHOLE, sample
+from tests.effort import WHOLE, rounds, sample
 
 from .conftest import Yard, key_of, start
 
@@ -176,8 +176,8 @@ def test_two_at_once(tmp_path: Path) -> None:
             assert len(yard.store.objects.read(ref)) == ref.size
 
 
-def churn(folder: Path, seconds: float, number: int, ran: Path) -> None:
-    """Calls a stage with few keys, thirty times or more, keeps what it was handed, and looks at it again and again."""
+def churn(folder: Path, number: int, ran: Path) -> None:
+    """Calls a stage with few keys, keeps what it was handed, and looks at it again and again."""
     cache = cachec.Cache(folder, log="off", mode="on", max_size=0)
 
     @cache.stage(ignore=["ran"], tags=["churn"])
@@ -188,10 +188,8 @@ def churn(folder: Path, seconds: float, number: int, ran: Path) -> None:
             (scratch / "out").write_bytes(f"{value} ".encode() * 4000)
             return cachec.File(scratch / "out")
 
-    rng, held, calls = random.Random(number), {}, 0
-    end = time.monotonic() + seconds
-    while time.monotonic() < end or calls < 30:
-        calls += 1
+    rng, held = random.Random(number), {}
+    for _ in range(rounds(600)):
         value = rng.randrange(40)
         file, outcome = cache.call(build, value, ran)
         assert outcome.reason.kind in {"hit", "miss"}, outcome
@@ -204,12 +202,11 @@ def churn(folder: Path, seconds: float, number: int, ran: Path) -> None:
             cache.store.release()
 
 
-def clean(folder: Path, seconds: float, number: int) -> None:
+def clean(folder: Path, number: int) -> None:
     """Runs gc with a small bound, and invalidates."""
     yard = Yard(folder, now=time.time())
     rng = random.Random(number)
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
+    for _ in range(rounds(200)):
         if rng.random() < 0.7:
             yard.maintainer.collect(limit=rng.choice([1, 300_000, 800_000]))
         else:
@@ -219,7 +216,7 @@ def clean(folder: Path, seconds: float, number: int) -> None:
     assert set(yard.faults) <= {Fault.ARTIFACT_MISSING}
 
 
-def beside(folder: Path, seconds: float) -> Counter[str]:
+def beside(folder: Path) -> Counter[str]:
     """Six processes that hit and miss, two that clean; what was pinned and what is held stays. Outcomes by kind."""
     pinned = Yard(folder, now=time.time())
     refs = {number: pinned.publish(key_of(number), tags=("keep",) if number % 2 else ()) for number in range(4)}
@@ -229,8 +226,8 @@ def beside(folder: Path, seconds: float) -> Counter[str]:
     pinned.age()
     user = Yard(folder)
     held = user.publish(key_of(7), content=b"held" * 5000)
-    children = [start(lambda n=n: churn(folder, seconds, n, folder / "ran")) for n in range(6)]  # type: ignore[misc]
-    children += [start(lambda n=n: clean(folder, seconds, n)) for n in range(2)]  # type: ignore[misc]
+    children = [start(lambda n=n: churn(folder, n, folder / "ran")) for n in range(6)]  # type: ignore[misc]
+    children += [start(lambda n=n: clean(folder, n)) for n in range(2)]  # type: ignore[misc]
     codes = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in children]
     assert codes == [0] * 8
     for number, ref in refs.items():
@@ -242,9 +239,10 @@ def beside(folder: Path, seconds: float) -> Counter[str]:
     return log
 
 
+@pytest.mark.fuzz
 def test_hits_misses_gc_and_invalidation_in_eight_processes(tmp_path: Path) -> None:
     (tmp_path / "ran").touch()
-    log = beside(tmp_path, 2.0)
+    log = beside(tmp_path)
     assert set(log) == {"hit", "miss"}
-    assert log["hit"] > 5  # of 180 calls or more for 40 keys; how many depends on the machine
+    assert log["hit"] > 5  # how many depends on who comes first
     assert log["miss"] > 5

@@ -247,6 +247,7 @@ def test_what_a_process_has_not_read_yet_stays(tmp_path: Path, weights_file: Pat
 
 
 @pytest.mark.parametrize("kept", [0, 1, 2])
+@pytest.mark.sampled
 def test_each_result_keeps_what_it_needs_and_gives_it_up(tmp_path: Path, weights_file: Path, kept: int) -> None:
     result = called(tmp_path, weights_file)[kept]
     gc.collect()  # the cache

@@ -61,6 +61,20 @@ class TestJax(_JaxToIree):
             jnp.zeros((0, 2), bool),
         )
 
+    # These three ask nothing of the plugin's own object: for IREE's they run each time.
+
+    @pytest.mark.long
+    def test_new_weights_hit_and_give_their_own_numbers(self, cache, sets):
+        super().test_new_weights_hit_and_give_their_own_numbers(cache, sets)
+
+    @pytest.mark.long
+    def test_a_value_that_no_name_stands_for_is_in_the_key(self, cache, sets):
+        super().test_a_value_that_no_name_stands_for_is_in_the_key(cache, sets)
+
+    @pytest.mark.long
+    def test_weights_that_do_not_fit_are_refused(self, cache, sets):
+        super().test_weights_that_do_not_fit_are_refused(cache, sets)
+
     @pytest.mark.long
     def test_a_warm_result_is_the_cold_one(self, cache, sets):
         """What JAX makes is a program: the same text each time."""

@@ -259,6 +259,7 @@ print(json.dumps([private() - before, float(result.ravel()[0])]))
 
 
 @pytest.mark.parametrize("aligned", [True, False])
+@pytest.mark.sampled
 def test_aligned_weights_are_used_in_place(tmp_path, aligned):
     """64 MiB of weights: in place where the data starts at a multiple of 64 bytes, copied once elsewhere."""
     size = 4096 * 4096 * 4

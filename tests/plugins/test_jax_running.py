@@ -107,6 +107,7 @@ def test_a_changed_global_is_traced_again(cache, tmp_path, project, name, before
 
 
 @pytest.mark.parametrize("name", STAGES)
+@pytest.mark.sampled
 def test_a_changed_helper_is_traced_again(cache, project, name):
     old = call(cache, getattr(project, name), 1)
 

@@ -92,7 +92,7 @@ def test_a_key_that_comes_again_is_there_once_and_what_nobody_has_is_forgotten()
     assert unpack(pack(row), Recent, "s") == row
 
 
-@pytest.mark.parametrize("count", [0, 200, 3000, 20_000])
+@pytest.mark.parametrize("count", [0, 200, 3000, pytest.param(20_000, marks=pytest.mark.long)])
 def test_the_row_is_bounded(count: int) -> None:
     row = EMPTY
     for number in range(MAX_KEYS if count < 1000 else 12):

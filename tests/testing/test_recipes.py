@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from cachec.testing.conformance import PluginConformance
 from cachec.testing.formats import FormatConformance
 from tests.recipes import block, entry_points, install
@@ -19,6 +21,7 @@ def ran(*args: str, site: Path, cwd: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=cwd, env=environ, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.long
 def test_what_a_newcomer_writes_passes_the_suites(tmp_path: Path) -> None:
     """A plugin and a format, each with the test that the recipe tells to write; the suites' own tests show that these
     fail what is broken."""

@@ -63,8 +63,8 @@ def test_models_and_tools_that_were_read_long_ago(project: Any, watch: Watch) ->
         file = project.folder / path
         known = file.read_bytes()
         file.write_bytes(known[:-1] + b"!")
-        watching.next("stale", target, seconds=8)
+        watching.next("stale", target)
         file.write_bytes(known)
-        watching.next("warm", target, seconds=8)
+        watching.next("warm", target)
     os.utime(project.folder / "model.bin")
     watching.next("changed")

@@ -9,20 +9,23 @@ import mmap
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
-import torch
 
 from cachec.base.hashing import digest_bytes
 from cachec.errors import UsageError
 from cachec.model import WeightSpec
 from cachec.weights import WeightSet, from_arrays, open_weights
+from tests.needs import Later
+
+jax: Any = Later("jax")
+jnp: Any = Later("jax.numpy")
+torch: Any = Later("torch")
 
 
 def address(view: Any) -> int:
@@ -44,45 +47,45 @@ class Dlpack:
         return self._device
 
 
-SOURCES: dict[str, tuple[Any, str, tuple[int, ...]]] = {
-    "numpy": (np.arange(6, dtype="f4").reshape(2, 3), "float32", (2, 3)),
-    "numpy bf16": (np.ones((2, 3), ml_dtypes.bfloat16), "bfloat16", (2, 3)),
-    "numpy fp8": (np.ones(5, ml_dtypes.float8_e4m3fn), "float8_e4m3fn", (5,)),
-    "numpy scalar": (np.float64(3), "float64", ()),
-    "numpy read-only": (np.frombuffer(b"\1\2\3\4", "i2"), "int16", (2,)),
-    "jax": (jnp.arange(6.0).reshape(2, 3), "float32", (2, 3)),
-    "jax bf16": (jnp.ones((2, 3), jnp.bfloat16), "bfloat16", (2, 3)),
-    "jax fp8": (jnp.ones(4, jnp.float8_e5m2), "float8_e5m2", (4,)),
-    "jax scalar": (jnp.int32(3), "int32", ()),
-    "jax bool": (jnp.array([True, False]), "bool", (2,)),
-    "torch": (torch.arange(6.0).reshape(2, 3), "float32", (2, 3)),
-    "torch part": (torch.arange(6.0).reshape(3, 2)[1:], "float32", (2, 2)),
-    "torch bf16": (torch.ones(2, 3, dtype=torch.bfloat16), "bfloat16", (2, 3)),
-    "torch fp8": (torch.ones(4).to(torch.float8_e4m3fn), "float8_e4m3fn", (4,)),
-    "torch fp8 of exponents": (torch.ones(4).to(torch.float8_e8m0fnu), "float8_e8m0fnu", (4,)),
-    "torch complex": (torch.ones(2, dtype=torch.complex64), "complex64", (2,)),
-    "torch scalar": (torch.tensor(7), "int64", ()),
-    "torch parameter": (torch.nn.Parameter(torch.ones(3)), "float32", (3,)),
-    "dlpack of numpy": (Dlpack(np.arange(4, dtype="i8")), "int64", (4,)),
-    "dlpack of torch": (Dlpack(torch.ones(2, 2)), "float32", (2, 2)),
-    "dlpack of jax": (Dlpack(jnp.ones(3)), "float32", (3,)),
-    "bytes": (b"abcd", "uint8", (4,)),
-    "bytearray": (bytearray(b"abcd"), "uint8", (4,)),
-    "array.array": (array.array("d", [1, 2, 3]), "float64", (3,)),
-    "memoryview": (memoryview(bytes(24)).cast("f", [2, 3]), "float32", (2, 3)),
-    "memoryview of bool": (memoryview(bytes(3)).cast("?"), "bool", (3,)),
-    "ctypes": ((ctypes.c_int16 * 5)(), "int16", (5,)),
-    "mmap": (mmap.mmap(-1, 4096), "uint8", (4096,)),
-    "empty numpy": (np.empty((0, 3), "f2"), "float16", (0, 3)),
-    "empty torch": (torch.empty(0, 3), "float32", (0, 3)),
-    "empty jax": (jnp.empty((0, 3)), "float32", (0, 3)),
-    "empty bytes": (b"", "uint8", (0,)),
+SOURCES: dict[str, tuple[Callable[[], Any], str, tuple[int, ...]]] = {
+    "numpy": (lambda: np.arange(6, dtype="f4").reshape(2, 3), "float32", (2, 3)),
+    "numpy bf16": (lambda: np.ones((2, 3), ml_dtypes.bfloat16), "bfloat16", (2, 3)),
+    "numpy fp8": (lambda: np.ones(5, ml_dtypes.float8_e4m3fn), "float8_e4m3fn", (5,)),
+    "numpy scalar": (lambda: np.float64(3), "float64", ()),
+    "numpy read-only": (lambda: np.frombuffer(b"\1\2\3\4", "i2"), "int16", (2,)),
+    "jax": (lambda: jnp.arange(6.0).reshape(2, 3), "float32", (2, 3)),
+    "jax bf16": (lambda: jnp.ones((2, 3), jnp.bfloat16), "bfloat16", (2, 3)),
+    "jax fp8": (lambda: jnp.ones(4, jnp.float8_e5m2), "float8_e5m2", (4,)),
+    "jax scalar": (lambda: jnp.int32(3), "int32", ()),
+    "jax bool": (lambda: jnp.array([True, False]), "bool", (2,)),
+    "torch": (lambda: torch.arange(6.0).reshape(2, 3), "float32", (2, 3)),
+    "torch part": (lambda: torch.arange(6.0).reshape(3, 2)[1:], "float32", (2, 2)),
+    "torch bf16": (lambda: torch.ones(2, 3, dtype=torch.bfloat16), "bfloat16", (2, 3)),
+    "torch fp8": (lambda: torch.ones(4).to(torch.float8_e4m3fn), "float8_e4m3fn", (4,)),
+    "torch fp8 of exponents": (lambda: torch.ones(4).to(torch.float8_e8m0fnu), "float8_e8m0fnu", (4,)),
+    "torch complex": (lambda: torch.ones(2, dtype=torch.complex64), "complex64", (2,)),
+    "torch scalar": (lambda: torch.tensor(7), "int64", ()),
+    "torch parameter": (lambda: torch.nn.Parameter(torch.ones(3)), "float32", (3,)),
+    "dlpack of numpy": (lambda: Dlpack(np.arange(4, dtype="i8")), "int64", (4,)),
+    "dlpack of torch": (lambda: Dlpack(torch.ones(2, 2)), "float32", (2, 2)),
+    "dlpack of jax": (lambda: Dlpack(jnp.ones(3)), "float32", (3,)),
+    "bytes": (lambda: b"abcd", "uint8", (4,)),
+    "bytearray": (lambda: bytearray(b"abcd"), "uint8", (4,)),
+    "array.array": (lambda: array.array("d", [1, 2, 3]), "float64", (3,)),
+    "memoryview": (lambda: memoryview(bytes(24)).cast("f", [2, 3]), "float32", (2, 3)),
+    "memoryview of bool": (lambda: memoryview(bytes(3)).cast("?"), "bool", (3,)),
+    "ctypes": (lambda: (ctypes.c_int16 * 5)(), "int16", (5,)),
+    "mmap": (lambda: mmap.mmap(-1, 4096), "uint8", (4096,)),
+    "empty numpy": (lambda: np.empty((0, 3), "f2"), "float16", (0, 3)),
+    "empty torch": (lambda: torch.empty(0, 3), "float32", (0, 3)),
+    "empty jax": (lambda: jnp.empty((0, 3)), "float32", (0, 3)),
+    "empty bytes": (lambda: b"", "uint8", (0,)),
 }
 
 
-@pytest.mark.parametrize(("source", "dtype", "shape"), SOURCES.values(), ids=SOURCES.keys())
-def test_what_is_taken(source: Any, dtype: str, shape: tuple[int, ...]) -> None:
-    weight = from_arrays({"a": source})["a"]
+@pytest.mark.parametrize(("make", "dtype", "shape"), SOURCES.values(), ids=SOURCES.keys())
+def test_what_is_taken(make: Any, dtype: str, shape: tuple[int, ...]) -> None:
+    weight = from_arrays({"a": make()})["a"]
     assert (weight.dtype, weight.shape) == (dtype, shape)
     read = weight.read()
     assert (read.dtype.name, read.shape, read.flags.writeable) == (dtype, shape, False)
@@ -246,41 +249,53 @@ def test_a_jax_array_on_a_mesh_of_one_device_is_taken() -> None:
     assert from_arrays({"a": _sharded()})["a"].read().tolist() == [1, 1, 1, 1]
 
 
-REFUSED: dict[str, tuple[Any, str]] = {
-    "numpy transposed": (np.ones((3, 4)).T, r"row-major.*\[4, 3\].*strides of \[8, 32\].*numpy.ascontiguousarray"),
-    "numpy every second": (np.ones(8)[::2], r"row-major.*\[16\].*numpy.ascontiguousarray"),
-    "numpy big-endian": (np.ones(3, ">f4"), r"little-endian bytes, found dtype >f4; use .astype\('<f4'\)"),
-    "numpy objects": (np.array([None]), "dtype object can't be a weight"),
-    "numpy text": (np.array(["a"]), "can't be a weight"),
-    "torch transposed": (torch.ones(3, 4).T, r"row-major.*\[4, 3\].*\[4, 16\] bytes; use tensor.contiguous\(\)"),
-    "torch expanded": (torch.ones(1).expand(4), r"strides of \[0\] bytes; use tensor.contiguous\(\)"),
-    "torch sparse": (torch.ones(3, 3).to_sparse(), r"dense tensor, found torch.sparse_coo; use tensor.to_dense\(\)"),
-    "torch elsewhere": (torch.ones(3, device="meta"), r"on the CPU, found it on meta; copy it with tensor.cpu\(\)"),
-    "torch negative": (torch._neg_view(torch.ones(3)), "resolve_neg"),
-    "torch conjugate": (torch.ones(3, dtype=torch.complex64).conj(), "resolve_conj"),
-    "jax int4": (jnp.ones(4, jnp.int4), "dtype int4 can't be a weight"),
-    "jax key": (jax.random.key(0), "numpy can't see the jax array of key"),
-    "dlpack on CUDA": (Dlpack(np.ones(3), (2, 1)), "on the CPU, found it on CUDA 1; copy it"),
-    "dlpack on ROCm": (Dlpack(np.ones(3), (10, 0)), "found it on ROCm 0"),
-    "dlpack on an unknown": (Dlpack(np.ones(3), (99, 0)), "found it on DLPack device type 99 0"),
-    "dlpack transposed": (Dlpack(np.ones((2, 3)).T), "row-major"),
-    "dlpack that fails": (Dlpack(np.ones(3, ">f4")), "Dlpack can't be taken by DLPack"),
-    "dlpack of bf16": (Dlpack(torch.ones(3, dtype=torch.bfloat16)), r"DLPack.*pass \(bytes-like, WeightSpec\)"),
-    "dlpack without device": (type("Half", (), {"__dlpack__": None})(), "Half does not say where it is"),
-    "buffer every second": (memoryview(bytearray(8))[::2], "row-major"),
-    "buffer big-endian": ((ctypes.c_float.__ctype_be__ * 3)(), "little-endian"),
-    "buffer of characters": (memoryview(b"abc").cast("c"), "can't be a weight"),
-    "list": ([1.0, 2.0], "expected an array .*, found list; use numpy.asarray"),
-    "text": ("abc", "found str"),
-    "none": (None, "found NoneType"),
-    "a weight": (from_arrays({"w": np.ones(1)})["w"], "use WeightSet.from_weights"),
+REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
+    "numpy transposed": (
+        lambda: np.ones((3, 4)).T,
+        r"row-major.*\[4, 3\].*strides of \[8, 32\].*numpy.ascontiguousarray",
+    ),
+    "numpy every second": (lambda: np.ones(8)[::2], r"row-major.*\[16\].*numpy.ascontiguousarray"),
+    "numpy big-endian": (lambda: np.ones(3, ">f4"), r"little-endian bytes, found dtype >f4; use .astype\('<f4'\)"),
+    "numpy objects": (lambda: np.array([None]), "dtype object can't be a weight"),
+    "numpy text": (lambda: np.array(["a"]), "can't be a weight"),
+    "torch transposed": (
+        lambda: torch.ones(3, 4).T,
+        r"row-major.*\[4, 3\].*\[4, 16\] bytes; use tensor.contiguous\(\)",
+    ),
+    "torch expanded": (lambda: torch.ones(1).expand(4), r"strides of \[0\] bytes; use tensor.contiguous\(\)"),
+    "torch sparse": (
+        lambda: torch.ones(3, 3).to_sparse(),
+        r"dense tensor, found torch.sparse_coo; use tensor.to_dense\(\)",
+    ),
+    "torch elsewhere": (
+        lambda: torch.ones(3, device="meta"),
+        r"on the CPU, found it on meta; copy it with tensor.cpu\(\)",
+    ),
+    "torch negative": (lambda: torch._neg_view(torch.ones(3)), "resolve_neg"),
+    "torch conjugate": (lambda: torch.ones(3, dtype=torch.complex64).conj(), "resolve_conj"),
+    "jax int4": (lambda: jnp.ones(4, jnp.int4), "dtype int4 can't be a weight"),
+    "jax key": (lambda: jax.random.key(0), "numpy can't see the jax array of key"),
+    "dlpack on CUDA": (lambda: Dlpack(np.ones(3), (2, 1)), "on the CPU, found it on CUDA 1; copy it"),
+    "dlpack on ROCm": (lambda: Dlpack(np.ones(3), (10, 0)), "found it on ROCm 0"),
+    "dlpack on an unknown": (lambda: Dlpack(np.ones(3), (99, 0)), "found it on DLPack device type 99 0"),
+    "dlpack transposed": (lambda: Dlpack(np.ones((2, 3)).T), "row-major"),
+    "dlpack that fails": (lambda: Dlpack(np.ones(3, ">f4")), "Dlpack can't be taken by DLPack"),
+    "dlpack of bf16": (lambda: Dlpack(torch.ones(3, dtype=torch.bfloat16)), r"DLPack.*pass \(bytes-like, WeightSpec\)"),
+    "dlpack without device": (lambda: type("Half", (), {"__dlpack__": None})(), "Half does not say where it is"),
+    "buffer every second": (lambda: memoryview(bytearray(8))[::2], "row-major"),
+    "buffer big-endian": (lambda: (ctypes.c_float.__ctype_be__ * 3)(), "little-endian"),
+    "buffer of characters": (lambda: memoryview(b"abc").cast("c"), "can't be a weight"),
+    "list": (lambda: [1.0, 2.0], "expected an array .*, found list; use numpy.asarray"),
+    "text": (lambda: "abc", "found str"),
+    "none": (lambda: None, "found NoneType"),
+    "a weight": (lambda: from_arrays({"w": np.ones(1)})["w"], "use WeightSet.from_weights"),
 }
 
 
-@pytest.mark.parametrize(("source", "message"), REFUSED.values(), ids=REFUSED.keys())
-def test_what_is_refused(source: Any, message: str) -> None:
+@pytest.mark.parametrize(("make", "message"), REFUSED.values(), ids=REFUSED.keys())
+def test_what_is_refused(make: Any, message: str) -> None:
     with pytest.raises(UsageError, match=message) as error:
-        from_arrays({"layer.w": source})
+        from_arrays({"layer.w": make()})
     assert "'layer.w'" in str(error.value)
 
 

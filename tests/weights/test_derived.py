@@ -207,6 +207,7 @@ def test_files_that_are_read_when_it_is_stored_count(cache: cachec.Cache, model:
 
 
 @pytest.mark.parametrize("mode", ["read-only", "verify", "refresh", "off"])
+@pytest.mark.sampled
 def test_results_that_are_not_stored_can_be_used(cache: cachec.Cache, model: Path, make: Any, mode: str) -> None:
     def body(weights: cachec.WeightSet) -> cachec.WeightSet:
         # The function holds on to the stage's own handles, which close when the stage returns.

@@ -237,7 +237,7 @@ def test_a_text_that_has_such_names_already():
         program(b'module { memref.global "private" constant @w : memref<4xf32> }', to="undefined", symbols="alpha")
 
 
-@pytest.mark.sampled
+@pytest.mark.long
 @pytest.mark.parametrize("mode", ["on", "off"])
 def test_two_layers_are_compiled_once_and_linked_to_their_own_weights(tmp_path, mode):
     """IREE's numbers."""

@@ -124,6 +124,7 @@ print(json.dumps([private() - before, total, linked.copied]))
 
 
 @pytest.mark.parametrize("aligned", [True, False])
+@pytest.mark.sampled
 def test_a_swap_takes_no_private_memory(mlp, save, tmp_path, aligned):
     """32 MiB of weights, all of them read. In place, unless the module states an alignment that their file lacks."""
     w = {"w1": np.ones((1024, 4096), "f4"), "b1": np.zeros(4096, "f4"), "w2": np.ones((4096, 1024), "f4")}

@@ -10,15 +10,17 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-import tvm
 from hypothesis import given
 from hypothesis import strategies as st
-from tvm.contrib import tvmjs
 
 from cachec.errors import CheckpointError, WeightsChanged
 from cachec.model import WeightSpec
 from cachec.weights import open_weights
+from tests.needs import Later
 from tests.weights.formats.suite import ShippedFormat
+
+tvm: Any = Later("tvm")
+tvmjs: Any = Later("tvm.contrib.tvmjs")
 
 NAME = "tensor-cache.json"
 

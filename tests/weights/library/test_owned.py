@@ -751,6 +751,7 @@ owned.WeightStore(Store(sys.argv[1])).add(open_weights(sys.argv[2]), "m")
         ("commit", 6, 4, 1),
     ],
 )
+@pytest.mark.sampled
 def test_kill_minus_nine(
     store: WeightStore, tmp_path: Path, where: str, number: int, published: int, partial: int
 ) -> None:
@@ -806,6 +807,7 @@ print(WeightStore(Store(sys.argv[1])).add(open_weights(sys.argv[2]), sys.argv[3]
 
 
 @pytest.mark.parametrize("names", [("m", "m"), ("a", "b")])
+@pytest.mark.sampled
 def test_two_processes_add_the_same_at_once(store: WeightStore, tmp_path: Path, names: tuple[str, str]) -> None:
     path = tmp_path / "m.safetensors"
     from_arrays(arrays(20, size=MIB // 2)).save(path)
@@ -866,6 +868,7 @@ def on_disk(folder: Path) -> int:
 
 
 @pytest.mark.parametrize("order", ["result first", "owned first"])
+@pytest.mark.sampled
 def test_a_result_of_40_mb_that_is_owned_takes_40_mb(tmp_path: Path, order: str) -> None:
     given = arrays(4, size=10 * MIB // 4)
     cache = cachec.Cache(tmp_path / "store", log="off", mode="on")

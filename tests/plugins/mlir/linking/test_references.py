@@ -95,6 +95,7 @@ def test_undefined_symbols_become_bytes_again(generic, tmp_path):
 
 
 @pytest.mark.parametrize("generic", [False, True])
+@pytest.mark.sampled
 def test_externals_become_bytes_again(generic, iree_opt, tmp_path):
     """Also where the printer made an alias of them."""
     text = "module {\n" + "".join(

@@ -70,7 +70,7 @@ def test_marks_are_found_again_behind_every_phase(to):
 
 # Not (hal, bytecode): IREE 3.13 can't read its own bytecode there, linked or not ("resource data missing").
 @pytest.mark.parametrize(("to", "form"), [("flow", "text"), ("flow", "bytecode"), ("hal", "text")])
-@pytest.mark.sampled
+@pytest.mark.long
 def test_weights_of_a_file_go_with_the_ir_of_a_later_phase(to, form, iree_opt, tmp_path):
     """Compiled once without bytes, linked with those of two files, run."""
     marked = mark(strip(program(0).encode()).ir)

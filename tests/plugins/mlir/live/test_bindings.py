@@ -12,7 +12,6 @@ from cachec.base.hashing import FileDigests
 from cachec.errors import CheckpointError, PluginError, UsageError
 from cachec_mlir import Topologies, link, program, strip, topology
 from cachec_mlir.live.bindings import Bindings, bindings_of, generic, write_bytecode
-from tests.conftest import wait_until_settled
 from tests.plugins.mlir.conftest import inline_program
 from tests.plugins.mlir.conftest import program as text_program
 
@@ -216,7 +215,7 @@ def test_a_second_look_at_the_same_bytes_is_remembered(counted, tmp_path):
     assert known.of(mutable) == topology(bytes(mutable)) != topology(data)
 
 
-def test_a_file_is_remembered_where_a_write_would_show(counted, tmp_path):
+def test_a_file_is_remembered_where_a_write_would_show(counted, tmp_path, seconds_later):
     path = tmp_path / "m.mlir"
     path.write_text(text_program(0))
     digests = Counting()
@@ -224,7 +223,7 @@ def test_a_file_is_remembered_where_a_write_would_show(counted, tmp_path):
     base = known.of(path)
     path.write_text(text_program(0).replace("tanh", "sinh"))
     assert known.of(path) == topology(path) != base
-    wait_until_settled(path)
+    seconds_later(2.1)
     known.of(path)
     seen = len(counted)
     assert known.of(path) == Topologies(digests).of(path) == topology(path)

@@ -92,6 +92,7 @@ def test_a_stage_that_changes_its_argument_is_not_stored(cache, run):
 
 
 @pytest.mark.parametrize("bindings", ["iree", "jax"])
+@pytest.mark.sampled
 def test_a_module_is_a_result_with_its_resources(cache, bindings, tmp_path):
     body = "func.func @f() -> tensor<8x16xf32> {{ %0 = {op} dense_resource<w1> : tensor<8x16xf32>\n"
     body += "return %0 : tensor<8x16xf32> }}"
