@@ -4,45 +4,30 @@ from __future__ import annotations
 
 import os
 import time
-from importlib import import_module
 
 import click
 
 from cachec import report
 from cachec.cli import weight_sources as sources
 from cachec.cli.meter import Meter, throughput
-from cachec.cli.session import Session, json_option, pass_session, print_json, print_table
+from cachec.cli.session import LazyGroup, Session, json_option, pass_session, print_json, print_table
 from cachec.cli.weight_sources import SHOWN_REVISION, say
 from cachec.errors import UsageError
 
-#: Subcommand -> module, in the order of the help; "" for those below.
+#: Subcommand -> where it is, in the order of the help; "" for those below.
 _COMMANDS = {
     "add": "",
     "ls": "",
     "show": "",
-    "diff": "cachec.cli.cmd_weights_diff",
+    "diff": "cachec.cli.cmd_weights_diff:diff",
     "verify": "",
-    "export": "cachec.cli.cmd_weights_files",
-    "shard": "cachec.cli.cmd_weights_files",
+    "export": "cachec.cli.cmd_weights_files:export",
+    "shard": "cachec.cli.cmd_weights_files:shard",
     "rm": "",
 }
 
 
-class _Commands(click.Group):
-    """Imports what compares and writes when it is used."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(_COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        module = _COMMANDS.get(cmd_name)
-        if not module:
-            return super().get_command(ctx, cmd_name)
-        found: click.Command = getattr(import_module(module), cmd_name)
-        return found
-
-
-@click.group("weights", cls=_Commands)
+@click.group("weights", cls=LazyGroup, homes=_COMMANDS)
 def command() -> None:
     """Keep, look at, compare and write weights, without loading them.
 

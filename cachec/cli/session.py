@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
@@ -122,6 +123,22 @@ class Session:
         """Say what was not found, and exit with 1."""
         click.echo(f"cachec: {clean(words)}", err=True)
         click.get_current_context().exit(1)
+
+
+class LazyGroup(click.Group):
+    """A group that imports a command when it is used."""
+
+    def __init__(self, *args: Any, homes: Mapping[str, str], **options: Any) -> None:
+        """homes: command -> ``module:attribute`` in the order of the help, empty for one that was added."""
+        super().__init__(*args, **options)
+        self._homes = homes
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self._homes)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        home = self._homes.get(cmd_name)
+        return resolve_name(home) if home else super().get_command(ctx, cmd_name)
 
 
 pass_session = click.make_pass_decorator(Session)

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 from blake3 import blake3
 
-from cachec.base import fsio
+from cachec.base import fsio, texts
 from cachec.cli.meter import throughput
 from cachec.cli.session import Session, clean
-from cachec.errors import CachecError, UsageError, WeightError, WeightsChanged
+from cachec.errors import UsageError, WeightError, WeightsChanged
 from cachec.model import WeightSpec
 
 if TYPE_CHECKING:
@@ -25,11 +25,9 @@ if TYPE_CHECKING:
     from cachec.weights.library.checksums import Verified
     from cachec.weights.library.owned import Revision, WeightStore
 
-#: Digits of a revision in a table; an argument takes as few as ``_MIN_DIGITS``.
+#: Digits of a revision in a table.
 SHOWN_REVISION = 12
-_MIN_DIGITS = 4
 
-_DIGITS = re.compile(rf"[0-9a-f]{{{_MIN_DIGITS},64}}")
 _EXPECTED = re.compile(r"(?:(?P<algorithm>sha256|blake3):)?(?P<digest>[0-9a-fA-F]{64})")
 #: Stems that every checkpoint has, so that its folder says more.
 _COMMON = frozenset({"model", "tensor-cache", "ndarray-cache", "pytorch_model", "adapter_model", "weights"})
@@ -63,7 +61,7 @@ def weight_store(session: Session) -> WeightStore:
 
 def named(session: Session, store: WeightStore, text: str) -> Revision:
     """What a name, or the first digits of a revision, stands for. Exits with 1 where there is none."""
-    found = _find(store, text)
+    found = store.find(text)
     if found is None:
         _not_found(session, store, text, "")
     return found
@@ -72,7 +70,7 @@ def named(session: Session, store: WeightStore, text: str) -> Revision:
 def located(session: Session, store: WeightStore, text: str) -> Located:
     """A name in the store, else a path; what begins with ``.`` or ``/`` is a path. Exits with 1 where it is neither."""
     if not text.startswith((".", os.sep)):
-        found = _find(store, text)
+        found = store.find(text)
         if found is not None:
             return Located(text, found)
     if not os.path.exists(text):
@@ -80,25 +78,9 @@ def located(session: Session, store: WeightStore, text: str) -> Located:
     return Located(text, None, text)
 
 
-def _find(store: WeightStore, text: str) -> Revision | None:
-    revisions = store.revisions()
-    for revision in revisions:
-        if revision.name == text:
-            return revision
-    if _DIGITS.fullmatch(text) is None:
-        return None
-    found = {revision.id: revision for revision in revisions if revision.id.startswith(text)}
-    if len(found) > 1:
-        listed = ", ".join(f"{each.id[:SHOWN_REVISION]} ({each.name})" for each in list(found.values())[:8])
-        raise CachecError(f"{text} is the beginning of {len(found)} revisions: {listed}; give more digits")
-    return next(iter(found.values()), None)
-
-
 def _not_found(session: Session, store: WeightStore, text: str, more: str) -> NoReturn:
-    import difflib
-
-    near = difflib.get_close_matches(text, [revision.name for revision in store.revisions()], 1)
-    hint = f"; did you mean {near[0]!r}?" if near else "; `cachec weights ls` lists what is"
+    near = texts.nearest(text, (revision.name for revision in store.revisions()))
+    hint = f"; did you mean {near!r}?" if near else "; `cachec weights ls` lists what is"
     session.fail(f"no weights are named {text!r}{more}{hint}")
 
 

@@ -26,6 +26,7 @@ import msgspec
 from cachec import config
 from cachec.base import foreign
 from cachec.base.hashing import Hasher
+from cachec.base.texts import nearest
 from cachec.errors import ConfigError
 
 #: What a flag means.
@@ -237,7 +238,7 @@ def _configured() -> Iterator[Adapter]:
         yield read(path)
 
 
-def _files(table: config.SubTable) -> Iterator[Path]:
+def _files(table: config.ConfigTable) -> Iterator[Path]:
     listed = table.data.get("files", [])
     if not isinstance(listed, list) or not all(isinstance(item, str) for item in listed):
         raise ConfigError(f"{table.where('files')}: files = {listed!r} is not accepted; give a list of paths")
@@ -293,12 +294,10 @@ def _malformed(where: str, text: str, problem: str, line: int) -> ConfigError:
     hint = ""
     unknown = re.search(r"unknown field `([^`]*)`", problem)
     if unknown:
-        import difflib
-
         kind = Flag if "names" in problem or _is_flag_line(text, line) else Adapter
         known = [field.encode_name for field in msgspec.structs.fields(kind) if field.name != "origin"]
-        close = difflib.get_close_matches(unknown[1], known, 1)
-        hint = f"; did you mean {close[0]!r}?" if close else f"; the keys are {', '.join(known)}"
+        close = nearest(unknown[1], known)
+        hint = f"; did you mean {close!r}?" if close else f"; the keys are {', '.join(known)}"
     return ConfigError(f"{where}:{line}: {problem}{hint}")
 
 

@@ -35,7 +35,7 @@ from blake3 import blake3
 from cachec.base import __version__
 from cachec.base.appending import Appender
 from cachec.base.foreign import read_regular
-from cachec.launcher.helpers import default_folder
+from cachec.base.xdg import cache_folder
 from cachec.launcher.restore import mode_of, restore_bytes, restore_file
 
 MAGIC = b"cachec direct 3\n"
@@ -64,7 +64,7 @@ class _Stale(Exception):
 def memo_path(args: list[str], environ: "os._Environ[str] | dict[str, str]", cwd: str) -> str:
     """Where the memo of a command line is."""
     given = environ.get("CACHEC_DIR", "")
-    folder = os.path.normpath(os.path.join(cwd, os.path.expanduser(given))) if given else default_folder(environ)
+    folder = os.path.normpath(os.path.join(cwd, os.path.expanduser(given))) if given else cache_folder(environ)
     name = blake3(os.fsencode("\0".join((*args, "", cwd)))).hexdigest()
     return f"{folder}/direct/{name[:2]}/{name}"
 

@@ -7,7 +7,7 @@ compiler in them, so they cost little more than the start of Python: no key and 
 import os
 import time
 
-from cachec.base import foreign
+from cachec.base import foreign, xdg
 from cachec.base.appending import Appender
 
 #: By the base name of the command.
@@ -103,16 +103,8 @@ def _settings(folder: str) -> dict[str, str]:
     for name in ("dir", "stats_file"):
         if found[name]:
             found[name] = _placed(found[name], starts[name])
-    found["dir"] = found["dir"] or default_folder(environ)
+    found["dir"] = found["dir"] or xdg.cache_folder(environ)
     return found
-
-
-def default_folder(environ: "os._Environ[str] | dict[str, str]") -> str:
-    """The store where no setting says another, as config.py has it."""
-    base = environ.get("XDG_CACHE_HOME", "")
-    if not base.startswith("/"):
-        base = os.path.join(environ.get("HOME") or os.path.expanduser("~"), ".cache")
-    return os.path.join(base, "cachec")
 
 
 def _placed(value: str, folder: str) -> str:
@@ -147,11 +139,8 @@ def _table(folder: str) -> tuple[dict[str, object], str]:
 
 
 def _user_table() -> tuple[dict[str, object], str]:
-    """The user's own settings, and their folder, as ``config.user_file`` finds them."""
-    base = os.environ.get("XDG_CONFIG_HOME", "")
-    if not base.startswith("/"):
-        base = os.path.join(os.environ.get("HOME") or os.path.expanduser("~"), ".config")
-    path = f"{base}/cachec/cachec.toml"
+    """The user's own settings, and their folder, as ``config`` finds them."""
+    path = xdg.settings_file(os.environ)
     if not os.path.isfile(path):
         return {}, ""
     import tomllib

@@ -14,8 +14,7 @@ from typing import Any
 import msgspec
 from blake3 import blake3
 
-from cachec import config
-from cachec.base import __version__, fsio
+from cachec.base import __version__, fsio, xdg
 from cachec.base.hashing import is_foreign
 from cachec.commands.watched import WATCHED_FILESYSTEMS
 from cachec.errors import StoreFault, UsageError
@@ -177,7 +176,7 @@ class Draft:
             if parent == folder:
                 break
             folder = parent
-        self._file_or_absent(config.user_file(self._opened.variables))
+        self._file_or_absent(xdg.settings_file(self._opened.variables))
         adapter = self._command.adapter
         for path in (*adapters.sources(), *(() if adapter is None else (adapter.origin,))):
             self._file_or_absent(path)

@@ -9,12 +9,13 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import msgspec
 
 from cachec.base.distributions import Distributions
 from cachec.errors import CachecError
+from cachec.key.request import StageLike
 from cachec.key.tools.environment import is_secret
 from cachec.model import Digest, Read
 from cachec.recording import CommandRun, FileSeen, Recorder
@@ -96,23 +97,7 @@ class EncodedRecipe(NamedTuple):
     contents: Contents
 
 
-class _Options(Protocol):
-    @property
-    def name(self) -> str: ...
-    @property
-    def env(self) -> tuple[str, ...]: ...
-    @property
-    def ignore(self) -> frozenset[str]: ...
-
-
-class _Stage(Protocol):
-    @property
-    def options(self) -> Any: ...
-    @property
-    def __wrapped__(self) -> Any: ...
-
-
-def recipe_of(stage: _Stage, arguments: Mapping[str, Any], recorder: Recorder) -> EncodedRecipe:
+def recipe_of(stage: StageLike, arguments: Mapping[str, Any], recorder: Recorder) -> EncodedRecipe:
     """The recipe of a run of ``stage`` with these arguments (unguarded, defaults filled in).
 
     Never fails for what it can't keep: such an argument is described in words, and a replay says that it is. Arguments
@@ -120,7 +105,7 @@ def recipe_of(stage: _Stage, arguments: Mapping[str, Any], recorder: Recorder) -
     """
     contents: Contents = {}
     function = stage.__wrapped__
-    options: _Options = stage.options
+    options = stage.options
     folders = _NumberedFolders(recorder.commands())
     distributions = Distributions()
     identities = {read.where: read.digest for read in recorder.reads() if read.kind == "tool"}

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from cachec.base.texts import nearest
 from cachec.errors import UsageError
 from cachec.warm.model import Row, Target
 
@@ -159,11 +160,9 @@ def select(rows: Sequence[Row], wanted: Sequence[str]) -> list[Row]:
         pattern = re.sub(r"\[", "[[]", name)  # a row's name has brackets of its own
         found = [row.id for row in rows if name in {row.target, row.id} or fnmatch.fnmatchcase(row.id, pattern)]
         if not found:
-            import difflib
-
             names = [*dict.fromkeys(row.target for row in rows)]
-            close = difflib.get_close_matches(name, [*names, *(row.id for row in rows)], 1)
-            hint = f" Did you mean {close[0]}?" if close else ""
+            close = nearest(name, [*names, *(row.id for row in rows)])
+            hint = f" Did you mean {close}?" if close else ""
             raise UsageError(f"no target is named {name!r}.{hint} The targets are {', '.join(names) or 'none'}.")
         chosen.update(found)
     return with_needed(rows, chosen)

@@ -9,7 +9,7 @@ from typing import Any
 
 from cachec.base.hashing import Hasher
 from cachec.base.kept import Kept
-from cachec.base.texts import is_text
+from cachec.base.texts import is_text, nearest
 from cachec.errors import UnknownWeight, UsageError, WeightError
 from cachec.model import WeightSpec
 from cachec.weights.manifest import Manifest, renaming_hint
@@ -79,15 +79,12 @@ class Layout:
 
         others: names that are wanted at the same time; where all differ by one prefix, the error says so.
         """
-        import difflib
-
         missing = {each for each in (name, *others) if isinstance(each, str) and each not in self.tensors}
         renaming = renaming_hint(missing, self.tensors)
         if renaming:
             return UnknownWeight(f"no weight {name!r} among {len(self.tensors)}{renaming}")
-
-        near = difflib.get_close_matches(name, self.tensors, n=1) if isinstance(name, str) else []
-        hint = f"; did you mean {near[0]!r}?" if near else ""
+        near = nearest(name, self.tensors) if isinstance(name, str) else ""
+        hint = f"; did you mean {near!r}?" if near else ""
         return UnknownWeight(f"no weight {name!r} among {len(self.tensors)}{hint}")
 
     def tied(self, groups: Iterable[Iterable[str]]) -> Layout:

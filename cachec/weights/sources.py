@@ -124,8 +124,11 @@ class Source:
         if extent is None:
             out[:] = self.view(name, tensor)
             return
-        fsio.pread_into(extent.fd, extent.offset, out)
-        extent.check()
+        try:
+            fsio.pread_into(extent.fd, extent.offset, out)
+        except EOFError as error:
+            raise WeightsChanged(f"weight {name!r}: its file became shorter while it was read") from error
+        extent.check()  # a file that was written to meanwhile is not the one that was opened
 
     def origin(self, name: str) -> Origin | None:
         """Which caller's weight this is: argument path and name there; None for one that no stage was given."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Collection, Mapping, Set
 from typing import NamedTuple
 
 from msgspec.structs import replace
 
+from cachec.base.texts import nearest
 from cachec.errors import LinkError, UsageError
 from cachec.model import WeightSpec
 from cachec.weights import Weight
@@ -63,8 +63,8 @@ def offered(
     missing = sorted(name for name in wanted if names.get(name, name) not in there)
     if missing:
         first = names.get(missing[0], missing[0])
-        near = difflib.get_close_matches(first, list(weights), n=1)
-        hint = f"; if {near[0]!r} is meant, say names={{{missing[0]!r}: {near[0]!r}}}" if near else ""
+        near = nearest(first, weights)
+        hint = f"; if {near!r} is meant, say names={{{missing[0]!r}: {near!r}}}" if near else ""
         mapped = f", which names= says is {first!r}" if first != missing[0] else ""
         raise LinkError(f"no bytes for {len(missing)} resources of the module, first {missing[0]!r}{mapped}{hint}")
     return {name: _bound(weights[names.get(name, name)], alignment) for name in wanted}

@@ -25,6 +25,7 @@ import msgspec
 
 from cachec.base import foreign, fsio
 from cachec.base.hashing import digest_bytes
+from cachec.base.texts import nearest
 from cachec.errors import UsageError, WeightError
 from cachec.model import ArtifactRef, Digest, WeightSpec
 from cachec.store.leases import Held, Leases
@@ -187,11 +188,9 @@ class Revisions:
 
     def unknown(self, text: str) -> WeightError:
         """The error for a name that is not here."""
-        import difflib
-
         names = [pointer.name for pointer in self.pointers()]
-        near = difflib.get_close_matches(text, names, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else f"; there are: {', '.join(names[:8]) or 'none'}"
+        near = nearest(text, names)
+        hint = f"; did you mean {near!r}?" if near else f"; there are: {', '.join(names[:8]) or 'none'}"
         return WeightError(f"no weights are named {text!r}, and no revision begins so{hint}")
 
     # --- records

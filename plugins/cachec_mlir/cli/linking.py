@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from cachec.base.excerpts import clean
+from cachec.base.texts import clean
 from cachec.errors import UsageError
 from cachec_mlir.cli.shared import MODULE, few, json_option, module_file, print_json
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from importlib.metadata import PackageNotFoundError, version
 
-from cachec.base.excerpts import clean
+from cachec.base.texts import clean
 from cachec_mlir.blobs import Resource
 from cachec_mlir.explain.diff import Difference, OperationChange
 from cachec_mlir.explain.readable import Readable

@@ -15,8 +15,8 @@ from typing import Annotated, Any
 
 import msgspec
 
-from cachec.base.excerpts import shown_pair
 from cachec.base.hashing import Hasher
+from cachec.base.texts import shown_pair
 from cachec.errors import CachecError, CheckpointError, LinkError, PluginError, StoreFault, UsageError
 from cachec.model import Fault
 from cachec.programs.plugin import ArtifactWriter, Fingerprint
