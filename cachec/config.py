@@ -243,10 +243,10 @@ class _Sources(NamedTuple):
         elif self.environ.get(_VARIABLES[key]):
             raw, origin = self.environ[_VARIABLES[key]], f"environment: {_VARIABLES[key]}"
         else:
-            found = next((each for each in (file, self.user) if each is not None and key in each.data), None)
-            if found is None:
+            table = next((each for each in (file, self.user) if each is not None and key in each.data), None)
+            if table is None:
                 return (Path(xdg.cache_folder(self.environ)) if key == "dir" else _SETTINGS[key].default), "default"
-            raw, origin, start = found.data[key], found, found.folder
+            raw, origin, start = table.data[key], table, table.folder
         try:
             value = _SETTINGS[key].parse(raw, start)
         except _BadValueError as error:
@@ -265,10 +265,10 @@ def _user_settings(environ: Mapping[str, str]) -> ConfigTable | None:
     path = xdg.settings_file(environ)
     if not os.path.isfile(path):
         return None
-    found = _read_file(path, os.path.dirname(path), ())
-    for table in () if found is None else KNOWN_TABLES & found.data.keys():
+    settings = _read_file(path, os.path.dirname(path), ())
+    for table in () if settings is None else KNOWN_TABLES & settings.data.keys():
         raise ConfigError(f"{path}: [{table}] belongs into the file of a project; here are settings alone")
-    return found
+    return settings
 
 
 class ConfigTable(msgspec.Struct, frozen=True):
@@ -305,8 +305,8 @@ def sub_table(name: str, *, cwd: str | os.PathLike[str] | None = None) -> Config
 
 def trusted() -> tuple[Path, ...]:
     """The setting of that name, as the environment or the user's file has it: no other file can."""
-    found, _ = _Sources({}, os.environ, _working_folder(), _user_settings(os.environ)).value("trusted", None)
-    return tuple(found)
+    folders, _ = _Sources({}, os.environ, _working_folder(), _user_settings(os.environ)).value("trusted", None)
+    return tuple(folders)
 
 
 def unknown_variables(environ: Mapping[str, str] | None = None) -> tuple[str, ...]:
@@ -351,9 +351,9 @@ def _nearest_file(folder: str, trusted: Iterable[Path]) -> ConfigTable | None:
         for name, table_path in FILES.items():
             path = os.path.join(folder, name)
             if os.path.isfile(path):
-                found = _read_file(path, folder, table_path, trusted)
-                if found is not None:
-                    return found
+                table = _read_file(path, folder, table_path, trusted)
+                if table is not None:
+                    return table
         parent = os.path.dirname(folder)
         if parent == folder:
             return None
@@ -406,18 +406,18 @@ def _read_file(
         refuse_foreign(path, "configuration file", trusted)
     if not isinstance(table, dict):
         raise ConfigError(f"{path}: tool.cachec is {table!r}; it has to be a table: [tool.cachec]")
-    found = ConfigTable(path, folder, table, text, table_path)
+    settings = ConfigTable(path, folder, table, text, table_path)
     for key, value in table.items():
         if key not in _SETTINGS and not (key in KNOWN_TABLES and isinstance(value, dict | list)):
-            raise ConfigError(_unknown(key, found.where(key)))
-    return found
+            raise ConfigError(_unknown(key, settings.where(key)))
+    return settings
 
 
 def _table(document: dict[str, Any], table_path: tuple[str, ...]) -> Any:
-    found: Any = document
+    value: Any = document
     for name in table_path:
-        found = found.get(name) if isinstance(found, dict) else None
-    return found
+        value = value.get(name) if isinstance(value, dict) else None
+    return value
 
 
 def _line_of(text: str, table_path: tuple[str, ...], key: str) -> int:

@@ -125,11 +125,11 @@ def ls(session: Session, as_json: bool) -> None:
     JSON: {"dir", "weights": [{"name", "revision", "owned", "weights", "size", "created", "source"}]}
     """
     store = sources.weight_store(session)
-    found = [sources.summary(revision) for revision in store.revisions()]
+    summaries = [sources.summary(revision) for revision in store.revisions()]
     if as_json:
-        print_json({"dir": str(store.folder), "weights": found})
+        print_json({"dir": str(store.folder), "weights": summaries})
         return
-    if not found:
+    if not summaries:
         say(f"no weights in {store.folder}")
         return
     now = time.time()
@@ -143,7 +143,7 @@ def ls(session: Session, as_json: bool) -> None:
             report.age(each["created"], now),
             each["source"] or "-",
         )
-        for each in found
+        for each in summaries
     ]
     columns = ("name", "revision", "bytes", "weights", "size", "added", "source")
     print_table(columns, rows, right=("weights", "size"))
@@ -174,10 +174,10 @@ def show(
     may be null. Exit code 1: no such weights.
     """
     store = sources.weight_store(session)
-    found = sources.located(session, store, what)
-    with found.open(store, rank=rank, world_size=world_size) as weights:
+    source = sources.located(session, store, what)
+    with source.open(store, rank=rank, world_size=world_size) as weights:
         specs = weights.specs
-        digests = dict(found.revision.digests) if found.revision is not None else {}
+        digests = dict(source.revision.digests) if source.revision is not None else {}
         if with_digests and not digests:
             with Meter("hash") as meter:
                 done = 0
@@ -185,7 +185,7 @@ def show(
                     digests[name] = weight.digest()
                     done += weight.nbytes
                     meter(done, weights.nbytes)
-    details = sources.details(found, specs, digests)
+    details = sources.details(source, specs, digests)
     if as_json:
         print_json(details)
         return
@@ -234,18 +234,18 @@ def verify(session: Session, what: str, as_json: bool) -> None:
     such weights.
     """
     store = sources.weight_store(session)
-    found = sources.located(session, store, what)
+    source = sources.located(session, store, what)
     started = time.monotonic()
     with Meter(f"verify {what}") as meter:
-        result = sources.verified(found, store, meter)
+        result = sources.verified(source, store, meter)
     seconds = time.monotonic() - started
     if as_json:
-        print_json(sources.verdict(found, result, seconds))
+        print_json(sources.verdict(source, result, seconds))
     else:
-        for words in sources.verdict_lines(found, result, seconds):
+        for words in sources.verdict_lines(source, result, seconds):
             say(words)
     if result.damages:
-        way = "; add the weights again" if found.revision is not None else ""
+        way = "; add the weights again" if source.revision is not None else ""
         session.fail(f"{what}: {len(result.damages)} files are not what they should be{way}")
 
 

@@ -82,18 +82,18 @@ class Session:
 
     def entries(self) -> list[Entry]:
         """All entries that can be read, newest first."""
-        found = [entry for entry in self.store.entries() if entry.traces]
-        return sorted(found, key=lambda entry: -max(trace.created for trace in entry.traces))
+        listed = [entry for entry in self.store.entries() if entry.traces]
+        return sorted(listed, key=lambda entry: -max(trace.created for trace in entry.traces))
 
     def entry(self, prefix: str) -> Entry:
         """The entry whose key begins with ``prefix``. Exits with 1 where there is none.
 
         Raises CachecError for what is no key, or is the beginning of several.
         """
-        found = self.matches(prefix)
-        if not found:
+        matches = self.matches(prefix)
+        if not matches:
             self.fail(f"no entry has a key that begins with {prefix}; `cachec ls` lists them")
-        return found[0]
+        return matches[0]
 
     def matches(self, prefix: str) -> list[Entry]:
         """The one entry whose key begins with ``prefix``, or none. Raises CachecError as ``entry`` does."""
@@ -103,13 +103,13 @@ class Session:
         if len(prefix) == 64:
             entry = self.store.lookup(prefix)
             return [] if entry is None else [entry]
-        found = list(self.store.entries(prefix))
-        if len(found) > 1:
+        entries = list(self.store.entries(prefix))
+        if len(entries) > 1:
             shown = max(SHOWN_KEY, len(prefix) + 4)
-            listed = ", ".join(f"{entry.key[:shown]} ({clean(entry.stage)})" for entry in found[:_SHOWN_MATCHES])
-            more = f" and {len(found) - _SHOWN_MATCHES} more" if len(found) > _SHOWN_MATCHES else ""
-            raise CachecError(f"{prefix} is the beginning of {len(found)} keys: {listed}{more}; give more characters")
-        return found
+            listed = ", ".join(f"{entry.key[:shown]} ({clean(entry.stage)})" for entry in entries[:_SHOWN_MATCHES])
+            more = f" and {len(entries) - _SHOWN_MATCHES} more" if len(entries) > _SHOWN_MATCHES else ""
+            raise CachecError(f"{prefix} is the beginning of {len(entries)} keys: {listed}{more}; give more characters")
+        return entries
 
     def parts(self, entry: Entry) -> tuple[Part, ...] | None:
         """The named parts of an entry's key; None, said on stderr, where their artifact can't be read."""

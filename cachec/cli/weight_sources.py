@@ -61,18 +61,18 @@ def weight_store(session: Session) -> WeightStore:
 
 def named(session: Session, store: WeightStore, text: str) -> Revision:
     """What a name, or the first digits of a revision, stands for. Exits with 1 where there is none."""
-    found = store.find(text)
-    if found is None:
+    revision = store.find(text)
+    if revision is None:
         _not_found(session, store, text, "")
-    return found
+    return revision
 
 
 def located(session: Session, store: WeightStore, text: str) -> Located:
     """A name in the store, else a path; what begins with ``.`` or ``/`` is a path. Exits with 1 where it is neither."""
     if not text.startswith((".", os.sep)):
-        found = store.find(text)
-        if found is not None:
-            return Located(text, found)
+        revision = store.find(text)
+        if revision is not None:
+            return Located(text, revision)
     if not os.path.exists(text):
         _not_found(session, store, text, ", and there is no such file")
     return Located(text, None, text)
@@ -203,23 +203,23 @@ def summary(revision: Revision) -> dict[str, Any]:
     }
 
 
-def verified(found: Located, store: WeightStore, meter: Meter) -> Verified:
+def verified(source: Located, store: WeightStore, meter: Meter) -> Verified:
     """What ``verify`` finds out. Raises CachecError, OSError."""
     from cachec.weights.library.checksums import Verified, verify
 
-    revision = found.revision
+    revision = source.revision
     if revision is not None:
         return Verified(revision.checksums, store.verify(revision.id, progress=meter))
-    with found.open(store) as weights:
+    with source.open(store) as weights:
         return verify(weights, meter)
 
 
-def verdict(found: Located, result: Verified, seconds: float) -> dict[str, Any]:
+def verdict(source: Located, result: Verified, seconds: float) -> dict[str, Any]:
     """What ``verify`` says, as JSON."""
-    revision = found.revision
+    revision = source.revision
     return {
         "name": revision.name if revision else None,
-        "path": os.path.abspath(found.path) if found.path else None,
+        "path": os.path.abspath(source.path) if source.path else None,
         "revision": revision.id if revision else None,
         "owned": revision is not None and revision.owned,
         "checksums": result.checksums,
@@ -228,32 +228,32 @@ def verdict(found: Located, result: Verified, seconds: float) -> dict[str, Any]:
     }
 
 
-def verdict_lines(found: Located, result: Verified, seconds: float) -> list[str]:
+def verdict_lines(source: Located, result: Verified, seconds: float) -> list[str]:
     """What ``verify`` says, as lines."""
     if result.damages:
         return [f"damaged: {_some_names(damage.names)}: {damage.path}: {damage.detail}" for damage in result.damages]
-    revision = found.revision
+    revision = source.revision
     if revision is not None and revision.owned:
         return [f"{revision.name} is whole: {revision.count} weights, {throughput(revision.nbytes, seconds)}"]
     number = result.checksums
     stated = f"{number} stated checksums agree" if number else "no checksums are stated"
     if revision is not None:
         return [f"{revision.name}: all files are as they were added; {stated}"]
-    return [f"{found.text}: its structure is valid; {stated}"]
+    return [f"{source.text}: its structure is valid; {stated}"]
 
 
 def _some_names(names: tuple[str, ...]) -> str:
     return ", ".join(map(repr, names[:8])) + (" and more" if len(names) > 8 else "") if names else "no weight"
 
 
-def details(found: Located, specs: Mapping[str, WeightSpec], digests: Mapping[str, str]) -> dict[str, Any]:
+def details(source: Located, specs: Mapping[str, WeightSpec], digests: Mapping[str, str]) -> dict[str, Any]:
     """What ``show`` says. digests: those that are known."""
-    revision = found.revision
+    revision = source.revision
     owned = revision is not None and revision.owned
     stored = {digests[name]: spec.nbytes for name, spec in specs.items()} if owned else {}
     return {
         "name": revision.name if revision else None,
-        "path": os.path.abspath(found.path) if found.path else None,
+        "path": os.path.abspath(source.path) if source.path else None,
         "revision": revision.id if revision else None,
         "owned": owned,
         "source": revision.source if revision else "",

@@ -252,23 +252,23 @@ def _adapter(table: dict[str, Any], where: str, text: str) -> Adapter:
     if isinstance(flags, list):
         table["flags"] = [_flag(item, number, where, text) for number, item in enumerate(flags)]
     try:
-        found = msgspec.convert({**table, "flags": [] if isinstance(flags, list) else flags}, Adapter)
+        adapter = msgspec.convert({**table, "flags": [] if isinstance(flags, list) else flags}, Adapter)
     except msgspec.ValidationError as error:
         raise _malformed(where, text, str(error), _line_of(text, str(error))) from None
-    if _NAME.fullmatch(found.name) is None:
+    if _NAME.fullmatch(adapter.name) is None:
         raise ConfigError(
-            f"{where}:{_line(text, 'name')}: name = {found.name!r} is not accepted; it stands in the log, and "
+            f"{where}:{_line(text, 'name')}: name = {adapter.name!r} is not accepted; it stands in the log, and "
             "has up to 64 letters, digits and any of '._+-'"
         )
-    if not found.match:
+    if not adapter.match:
         raise ConfigError(f"{where}:{_line(text, 'match')}: match is empty; name the executables, as in ['mycc*']")
-    for pattern in found.match:
+    for pattern in adapter.match:
         if not pattern or "/" in pattern or _is_unclosed(pattern):
             raise ConfigError(
                 f"{where}:{_line(text, 'match')}: bad pattern {pattern!r}; match takes base names such as "
                 "'clang' or 'clang-[0-9]*'"
             )
-    return msgspec.structs.replace(found, flags=tuple(table["flags"]))
+    return msgspec.structs.replace(adapter, flags=tuple(table["flags"]))
 
 
 def _flag(item: Any, number: int, where: str, text: str) -> Flag:

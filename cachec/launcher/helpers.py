@@ -55,16 +55,16 @@ def run_helper(args: list[str]) -> None:
     if len(args) < 2 or args[0] != "--" or not is_helper(args[1]):
         return
     try:
-        found = _settings(os.getcwd())
+        settings = _settings(os.getcwd())
     except (OSError, ValueError):
         return
     now = time.time()
-    log = f"{found['dir']}/log/{time.strftime('%Y-%m-%d', time.gmtime(now))}.jsonl"
-    if found["log"] == "all" or not os.path.exists(log):
+    log = f"{settings['dir']}/log/{time.strftime('%Y-%m-%d', time.gmtime(now))}.jsonl"
+    if settings["log"] == "all" or not os.path.exists(log):
         return  # the whole road tells it, or makes the log
     record = '{"reason":"bypass:build-helper","stage":"exec:%s","key":"","detail":"%s","time":%.6f}\n'
     line = (record % (args[1].rpartition("/")[2], DETAIL, now)).encode()
-    for path in (log, found["stats_file"]):
+    for path in (log, settings["stats_file"]):
         try:
             if path:
                 Appender(path).append(line)
@@ -87,24 +87,24 @@ def _settings(folder: str) -> dict[str, str]:
     """
     environ = os.environ
     names = ("dir", "stats_file", "log")
-    found = {name: environ.get("CACHEC_" + name.upper(), "") for name in names}
+    settings = {name: environ.get("CACHEC_" + name.upper(), "") for name in names}
     starts = dict.fromkeys(names, folder)
-    if not all(found.values()):
+    if not all(settings.values()):
         for table, place, is_confined in ((*_table(folder), True), (*_user_table(), False)):
             for name in names:
                 value = table.get(name, "")
                 if not isinstance(value, str):
                     raise ValueError(name)  # noqa: TRY004 - one kind for all that the whole road has to tell
-                if not value or found[name]:
+                if not value or settings[name]:
                     continue
-                found[name], starts[name] = value, place
+                settings[name], starts[name] = value, place
                 if is_confined and name != "log" and not foreign.is_within(_placed(value, place), place):
                     raise ValueError(name)
     for name in ("dir", "stats_file"):
-        if found[name]:
-            found[name] = _placed(found[name], starts[name])
-    found["dir"] = found["dir"] or xdg.cache_folder(environ)
-    return found
+        if settings[name]:
+            settings[name] = _placed(settings[name], starts[name])
+    settings["dir"] = settings["dir"] or xdg.cache_folder(environ)
+    return settings
 
 
 def _placed(value: str, folder: str) -> str:

@@ -155,14 +155,14 @@ class _NumberedFolders:
     """Numbers for the folders of files; one inside another is a path below it."""
 
     def __init__(self, runs: Sequence[CommandRun]) -> None:
-        found: list[str] = []
+        folders: list[str] = []
         for run in runs:
-            found.append(run.cwd)
-            found += (os.path.dirname(seen.path) for seen in (*run.inputs, *run.outputs))
-            found += map(os.path.dirname, run.weights)
+            folders.append(run.cwd)
+            folders += (os.path.dirname(seen.path) for seen in (*run.inputs, *run.outputs))
+            folders += map(os.path.dirname, run.weights)
         self._roots: list[str] = []
-        for folder in dict.fromkeys(found):
-            if not any(_is_below(folder, other) for other in found if other not in {folder, os.sep}):
+        for folder in dict.fromkeys(folders):
+            if not any(_is_below(folder, other) for other in folders if other not in {folder, os.sep}):
                 self._roots.append(folder)
         self._roots.sort(key=lambda root: root == os.sep)  # what lies right below / is found last
 
@@ -233,8 +233,8 @@ def _command(
         if seen is not None and seen.data is not None:
             contents.setdefault(seen.digest, seen.data)
 
-    def refs(found: Sequence[FileSeen]) -> tuple[FileRef, ...]:
-        return tuple(FileRef(*folders.place(seen.path), seen.digest, seen.nbytes) for seen in found)
+    def refs(files_seen: Sequence[FileSeen]) -> tuple[FileRef, ...]:
+        return tuple(FileRef(*folders.place(seen.path), seen.digest, seen.nbytes) for seen in files_seen)
 
     return RecordedCommand(
         tool=_tool(run, distributions, identities),

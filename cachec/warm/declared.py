@@ -146,12 +146,12 @@ def _known(table: config.ConfigTable, at: tuple[str, ...], fields: Mapping[str, 
 
 def _checked(table: config.ConfigTable, at: tuple[str, ...], value: Any, kind: _Kind) -> Any:
     try:
-        found = msgspec.convert(value, kind.type)
+        converted = msgspec.convert(value, kind.type)
     except msgspec.ValidationError:
         raise _bad(table, at, value, kind.accepted) from None
     if not _plain(value):
         raise _bad(table, at, value, kind.accepted)
-    return found
+    return converted
 
 
 def _bad(table: config.ConfigTable, at: tuple[str, ...], value: Any, accepted: str) -> ConfigError:

@@ -266,17 +266,17 @@ class WeightStore:
 
 
 def _users(contents: RevisionContents, digest: str) -> tuple[str, ...]:
-    return tuple(name for name, found in contents.by_name.items() if found == digest)
+    return tuple(name for name, held in contents.by_name.items() if held == digest)
 
 
 def _placed_file(file: OpenedFile) -> PlacedFile:
-    found = file.identity
+    state = file.identity
     return PlacedFile(
         file.path,
-        found.ino,
-        found.size,
-        found.mtime_ns,
-        found.ctime_ns,
+        state.ino,
+        state.size,
+        state.mtime_ns,
+        state.ctime_ns,
         file.header_nbytes,
         file.header_digest,
         file.checksum,
@@ -290,12 +290,12 @@ def _state_of(file: PlacedFile) -> tuple[int, int, int, int]:
 def _reopened(file: PlacedFile) -> OpenedFile:
     """A file of the user's, if it is still as it was added. Raises WeightsChanged."""
     try:
-        found = fsio.identity(file.path)
+        identity = fsio.identity(file.path)
     except OSError as error:
         raise WeightsChanged(f"{file.path}: expected as it was added, found none: {error.strerror}") from error
-    if found[1:] != _state_of(file):
+    if identity[1:] != _state_of(file):
         raise WeightsChanged(f"{file.path}: changed after its weights were added in place; add them again")
-    return OpenedFile(file.path, found, file.header_nbytes, file.header_digest, checksum=file.checksum)
+    return OpenedFile(file.path, identity, file.header_nbytes, file.header_digest, checksum=file.checksum)
 
 
 def _changed_files(contents: RevisionContents, progress: Progress | None) -> tuple[Damage, ...]:
