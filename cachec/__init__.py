@@ -43,31 +43,11 @@ if TYPE_CHECKING:
     from cachec.weights.manifest import Manifest
     from cachec.weights.overlay import Made
 
+#: Where names are; any other is an error (``cachec.errors``).
 _HOMES = {
     "cachec.programs.artifact": ("Dir", "File"),
     "cachec.cache": ("Cache",),
     "cachec.commands.run": ("run", "scratch"),
-    "cachec.errors": (
-        "CacheMissError",
-        "CachecError",
-        "CachecWarning",
-        "CapturedWeights",
-        "CheckpointError",
-        "ConfigError",
-        "HandleClosed",
-        "LinkError",
-        "PluginError",
-        "ReproducerError",
-        "UnkeyableArgument",
-        "UnknownWeight",
-        "UnresolvedCode",
-        "UnstorableResult",
-        "UnsupportedFunction",
-        "UsageError",
-        "WeightError",
-        "WeightReadError",
-        "WeightsChanged",
-    ),
     "cachec.programs.linker": ("link",),
     "cachec.model": ("Mode", "Outcome", "Reason", "WeightSpec"),
     "cachec.stage": ("Stage", "depends"),
@@ -120,12 +100,11 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    home = _HOME.get(name)
-    if home is None:
+    if name not in __all__:
         raise AttributeError(f"module 'cachec' has no attribute {name!r}")
     from importlib import import_module
 
-    value = getattr(import_module(home), name)
+    value = getattr(import_module(_HOME.get(name, "cachec.errors")), name)
     globals()[name] = value  # the next look-up finds it without coming here
     return value
 

@@ -21,21 +21,12 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from cachec.base import foreign
+from cachec.base import foreign, texts, xdg
 from cachec.errors import ConfigError
 from cachec.model import Mode
 
 #: Sub-tables of the file that other parts of cachec read for themselves.
 KNOWN_TABLES = frozenset({"warm", "adapters"})
-
-#: What is printed: misses, everything, or nothing.
-LOG_LEVELS = ("miss", "all", "off")
-
-#: Whether runs record what they look at.
-RECORDING = ("auto", "off")
-
-#: Whether other users may own or write the store.
-SHARED = ("no", "trusted")
 
 #: Names of configuration files, the first wins in one folder, each with the table that holds the settings.
 FILES: Mapping[str, tuple[str, ...]] = {"cachec.toml": (), "pyproject.toml": ("tool", "cachec")}
@@ -97,17 +88,6 @@ def _path(value: object, folder: str) -> Path:
     return Path(os.path.normpath(os.path.join(folder, text)))
 
 
-def _mode(value: object, _folder: str) -> Mode:
-    if isinstance(value, Mode):
-        return value
-    for mode in Mode:
-        if mode.value == value:
-            return mode
-    raise _BadValueError(
-        "one of " + ", ".join(mode.value for mode in Mode) + suggestion(value, [m.value for m in Mode])
-    )
-
-
 def parse_size(text: str) -> int:
     """Bytes of ``500``, ``500MB``, ``20GiB`` or ``1.5TiB``. Raises ValueError."""
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", text)
@@ -139,16 +119,17 @@ def _namespace(value: object, _folder: str) -> str:
     return value
 
 
-def _log(value: object, _folder: str) -> str:
-    if isinstance(value, str) and value in LOG_LEVELS:
-        return value
-    raise _BadValueError("one of " + ", ".join(LOG_LEVELS) + suggestion(value, LOG_LEVELS))
+def _one_of(*words: str) -> Callable[[object, str], str]:
+    def parse(value: object, _folder: str) -> str:
+        if isinstance(value, str) and value in words:
+            return value
+        raise _BadValueError("one of " + ", ".join(words) + suggestion(value, words))
+
+    return parse
 
 
-def _record(value: object, _folder: str) -> str:
-    if isinstance(value, str) and value in RECORDING:
-        return value
-    raise _BadValueError("one of " + ", ".join(RECORDING) + suggestion(value, RECORDING))
+def _mode(value: object, folder: str) -> Mode:
+    return value if isinstance(value, Mode) else Mode(_one_of(*(mode.value for mode in Mode))(value, folder))
 
 
 def _seconds(value: object, _folder: str) -> float:
@@ -175,12 +156,6 @@ def _flag(value: object, _folder: str) -> bool:
     raise _BadValueError("true or false")
 
 
-def _shared(value: object, _folder: str) -> str:
-    if isinstance(value, str) and value in SHARED:
-        return value
-    raise _BadValueError("one of " + ", ".join(SHARED))
-
-
 def _paths(value: object, folder: str) -> tuple[Path, ...]:
     listed = [item for item in value.split(os.pathsep) if item] if isinstance(value, str) else value
     if not isinstance(listed, list | tuple):
@@ -188,44 +163,36 @@ def _paths(value: object, folder: str) -> tuple[Path, ...]:
     return tuple(_path(item, folder) for item in listed)
 
 
-#: Every key, in the order that they are shown in, with the function that validates it.
-_PARSERS: Mapping[str, Callable[[object, str], Any]] = {
-    "dir": _path,
-    "mode": _mode,
-    "max_size": _size,
-    "namespace": _namespace,
-    "base_dir": _path,
-    "log": _log,
-    "lock_timeout": _seconds,
-    "stats_file": _path,
-    "repro_dir": _path,
-    "fsync": _flag,
-    "record": _record,
-    "shared": _shared,
-    "trusted": _paths,
-}
+class _Setting(NamedTuple):
+    """A key: the function that validates a value of it, and the value where nobody gives one."""
 
-KEYS = tuple(_PARSERS)
+    parse: Callable[[object, str], Any]
+    default: object
 
-_VARIABLES: Mapping[str, str] = {key: "CACHEC_" + key.upper() for key in KEYS}
 
+#: Every key, in the order that they are shown in. dir: its default follows from the environment.
 # lock_timeout: a lock is released by the kernel when its holder dies, so the time-out only guards against a holder
 # that hangs. It has to be longer than the longest compile, else every waiter compiles the same thing again: an hour.
 # fsync off: after a power cut a short artifact is found by its digest and rebuilt, so syncing buys only that rebuild.
-_DEFAULTS: Mapping[str, object] = {
-    "mode": Mode.ON,
-    "max_size": 20 * 1024**3,
-    "namespace": "default",
-    "base_dir": None,
-    "log": "miss",
-    "lock_timeout": 3600.0,
-    "stats_file": None,
-    "repro_dir": None,
-    "fsync": False,
-    "record": "auto",
-    "shared": "no",
-    "trusted": (),
+_SETTINGS: Mapping[str, _Setting] = {
+    "dir": _Setting(_path, None),
+    "mode": _Setting(_mode, Mode.ON),
+    "max_size": _Setting(_size, 20 * 1024**3),
+    "namespace": _Setting(_namespace, "default"),
+    "base_dir": _Setting(_path, None),
+    "log": _Setting(_one_of("miss", "all", "off"), "miss"),
+    "lock_timeout": _Setting(_seconds, 3600.0),
+    "stats_file": _Setting(_path, None),
+    "repro_dir": _Setting(_path, None),
+    "fsync": _Setting(_flag, False),
+    "record": _Setting(_one_of("auto", "off"), "auto"),
+    "shared": _Setting(_one_of("no", "trusted"), "no"),
+    "trusted": _Setting(_paths, ()),
 }
+
+KEYS = tuple(_SETTINGS)
+
+_VARIABLES: Mapping[str, str] = {key: "CACHEC_" + key.upper() for key in KEYS}
 
 
 def load(
@@ -242,13 +209,13 @@ def load(
     folder = _working_folder() if cwd is None else os.path.abspath(cwd)
     overrides = overrides or {}
     for key in overrides:
-        if key not in _PARSERS:
+        if key not in _SETTINGS:
             raise ConfigError(_unknown(key, "argument"))
     sources = _Sources(overrides, environ, folder, _user_settings(environ))
     file = _nearest_file(folder, sources.value("trusted", None)[0])
     values: dict[str, Any] = {}
-    origins: dict[str, str | _File] = {}
-    for key in _PARSERS:
+    origins: dict[str, str | ConfigTable] = {}
+    for key in _SETTINGS:
         values[key], origins[key] = sources.value(key, file)
     return Settings(**values, origins=_Origins(origins))
 
@@ -259,62 +226,53 @@ class _Sources(NamedTuple):
     overrides: Mapping[str, object]
     environ: Mapping[str, str]
     folder: str
-    user: _File | None
+    user: ConfigTable | None
 
-    def value(self, key: str, file: _File | None) -> tuple[Any, str | _File]:
+    def value(self, key: str, file: ConfigTable | None) -> tuple[Any, str | ConfigTable]:
         """The value of a key, and its origin. Raises ConfigError."""
         raw: object
         start = self.folder
-        origin: str | _File
-        if file is not None and key in PERSONAL and key in file.table:
+        origin: str | ConfigTable
+        if file is not None and key in PERSONAL and key in file.data:
             raise ConfigError(
-                f"{file.path}:{file.line(key)}: {key} is not for the file of a project, which others may have written; "
-                f"set {_VARIABLES[key]}, or {key} in {user_file(self.environ)}"
+                f"{file.where(key)}: {key} is not for the file of a project, which others may have written; "
+                f"set {_VARIABLES[key]}, or {key} in {xdg.settings_file(self.environ)}"
             )
         if self.overrides.get(key) is not None:
             raw, origin = self.overrides[key], "argument"
         elif self.environ.get(_VARIABLES[key]):
             raw, origin = self.environ[_VARIABLES[key]], f"environment: {_VARIABLES[key]}"
         else:
-            found = next((each for each in (file, self.user) if each is not None and key in each.table), None)
-            if found is None:
-                return (_default_dir(self.environ) if key == "dir" else _DEFAULTS[key]), "default"
-            raw, origin, start = found.table[key], found, found.folder
+            table = next((each for each in (file, self.user) if each is not None and key in each.data), None)
+            if table is None:
+                return (Path(xdg.cache_folder(self.environ)) if key == "dir" else _SETTINGS[key].default), "default"
+            raw, origin, start = table.data[key], table, table.folder
         try:
-            value = _PARSERS[key](raw, start)
+            value = _SETTINGS[key].parse(raw, start)
         except _BadValueError as error:
             shown = raw.value if isinstance(raw, Mode) else raw
             where = _Origins({key: origin})[key]
             raise ConfigError(f"{where}: {key} = {shown!r} is not accepted; {key} is {error}") from None
         if file is not None and origin is file and key in CONFINED and not foreign.is_within(value, file.folder):
             raise ConfigError(
-                f"{file.path}:{file.line(key)}: {key} = {raw!r} leads out of the project {file.folder}, which a file "
-                f"that is found there may not; set {_VARIABLES[key]}, or {key} in {user_file(self.environ)}"
+                f"{file.where(key)}: {key} = {raw!r} leads out of the project {file.folder}, which a file "
+                f"that is found there may not; set {_VARIABLES[key]}, or {key} in {xdg.settings_file(self.environ)}"
             )
         return value, origin
 
 
-def user_file(environ: Mapping[str, str] | None = None) -> str:
-    """Where the user's own file is, if there is one. Looked for in no other place, so nobody else put it there."""
-    environ = os.environ if environ is None else environ
-    base = environ.get("XDG_CONFIG_HOME", "")  # XDG Base Directory Specification, as for the store
-    if not os.path.isabs(base):
-        base = os.path.join(environ.get("HOME") or os.path.expanduser("~"), ".config")
-    return os.path.join(base, "cachec", "cachec.toml")
-
-
-def _user_settings(environ: Mapping[str, str]) -> _File | None:
-    path = user_file(environ)
+def _user_settings(environ: Mapping[str, str]) -> ConfigTable | None:
+    path = xdg.settings_file(environ)
     if not os.path.isfile(path):
         return None
-    found = _read_file(path, os.path.dirname(path), ())
-    for table in () if found is None else KNOWN_TABLES & found.table.keys():
+    settings = _read_file(path, os.path.dirname(path), ())
+    for table in () if settings is None else KNOWN_TABLES & settings.data.keys():
         raise ConfigError(f"{path}: [{table}] belongs into the file of a project; here are settings alone")
-    return found
+    return settings
 
 
-class SubTable(msgspec.Struct, frozen=True):
-    """A table of the configuration file that another part of cachec reads for itself.
+class ConfigTable(msgspec.Struct, frozen=True):
+    """A table of a configuration file: its settings, or one that another part of cachec reads for itself.
 
     path: the file. folder: where it lies; relative paths in it start here. data: the table as TOML gives it.
     """
@@ -331,24 +289,24 @@ class SubTable(msgspec.Struct, frozen=True):
         return f"{self.path}:{_line_of(self.text, (*self.table_path, *tables), key)}"
 
 
-def sub_table(name: str, *, cwd: str | os.PathLike[str] | None = None) -> SubTable | None:
+def sub_table(name: str, *, cwd: str | os.PathLike[str] | None = None) -> ConfigTable | None:
     """The table ``name`` of the configuration file in force; None where there is no file, or it has none.
 
     Raises ConfigError as ``load`` does, and where it is no table.
     """
     file = _nearest_file(_working_folder() if cwd is None else os.path.abspath(cwd), trusted())
-    if file is None or name not in file.table:
+    if file is None or name not in file.data:
         return None
-    data = file.table[name]
+    data = file.data[name]
     if not isinstance(data, dict):
-        raise ConfigError(f"{file.path}:{file.line(name)}: {name} is {data!r}; it has to be a table: [{name}]")
-    return SubTable(file.path, file.folder, data, file.text, (*file.table_path, name))
+        raise ConfigError(f"{file.where(name)}: {name} is {data!r}; it has to be a table: [{name}]")
+    return ConfigTable(file.path, file.folder, data, file.text, (*file.table_path, name))
 
 
 def trusted() -> tuple[Path, ...]:
     """The setting of that name, as the environment or the user's file has it: no other file can."""
-    found, _ = _Sources({}, os.environ, _working_folder(), _user_settings(os.environ)).value("trusted", None)
-    return tuple(found)
+    folders, _ = _Sources({}, os.environ, _working_folder(), _user_settings(os.environ)).value("trusted", None)
+    return tuple(folders)
 
 
 def unknown_variables(environ: Mapping[str, str] | None = None) -> tuple[str, ...]:
@@ -359,38 +317,15 @@ def unknown_variables(environ: Mapping[str, str] | None = None) -> tuple[str, ..
     return tuple(f"{name} is not a setting{suggestion(name, sorted(known))}" for name in strange)
 
 
-def _default_dir(environ: Mapping[str, str]) -> Path:
-    # XDG Base Directory Specification: an empty or relative path counts as not set.
-    base = environ.get("XDG_CACHE_HOME", "")
-    if not os.path.isabs(base):
-        home = environ.get("HOME") or os.path.expanduser("~")
-        base = os.path.join(home, ".cache")
-    return Path(base, "cachec")
-
-
-class _File(msgspec.Struct, frozen=True):
-    """The settings of one file."""
-
-    path: str
-    folder: str
-    text: str
-    table_path: tuple[str, ...]
-    table: dict[str, Any]
-
-    def line(self, key: str) -> int:
-        """The line (from 1) where the statement that sets ``key`` begins."""
-        return _line_of(self.text, self.table_path, key)
-
-
 class _Origins(Mapping[str, str]):
     """Key -> origin. A line number costs several runs of the TOML parser, so it is found when it is looked at."""
 
-    def __init__(self, kinds: Mapping[str, str | _File]) -> None:
+    def __init__(self, kinds: Mapping[str, str | ConfigTable]) -> None:
         self._kinds = kinds
 
     def __getitem__(self, key: str) -> str:
         kind = self._kinds[key]
-        return kind if isinstance(kind, str) else f"file: {kind.path}:{kind.line(key)}"
+        return kind if isinstance(kind, str) else f"file: {kind.where(key)}"
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._kinds)
@@ -410,15 +345,15 @@ def _working_folder() -> str:
         return ""
 
 
-def _nearest_file(folder: str, trusted: Iterable[Path]) -> _File | None:
+def _nearest_file(folder: str, trusted: Iterable[Path]) -> ConfigTable | None:
     """The project's file. Raises ConfigError where it is malformed, or others can write it and it is not trusted."""
     while True:
         for name, table_path in FILES.items():
             path = os.path.join(folder, name)
             if os.path.isfile(path):
-                found = _read_file(path, folder, table_path, trusted)
-                if found is not None:
-                    return found
+                table = _read_file(path, folder, table_path, trusted)
+                if table is not None:
+                    return table
         parent = os.path.dirname(folder)
         if parent == folder:
             return None
@@ -440,7 +375,7 @@ def refuse_foreign(path: str, kind: str, trusted: Iterable[Path]) -> None:
 
 def _read_file(
     path: str, folder: str, table_path: tuple[str, ...], trusted: Iterable[Path] | None = None
-) -> _File | None:
+) -> ConfigTable | None:
     """The settings in a file, or None where it has no such table. Raises ConfigError where it is malformed.
 
     trusted: as for ``refuse_foreign``; None for a file that was not found but named.
@@ -471,18 +406,18 @@ def _read_file(
         refuse_foreign(path, "configuration file", trusted)
     if not isinstance(table, dict):
         raise ConfigError(f"{path}: tool.cachec is {table!r}; it has to be a table: [tool.cachec]")
-    found = _File(path, folder, text, table_path, table)
+    settings = ConfigTable(path, folder, table, text, table_path)
     for key, value in table.items():
-        if key not in _PARSERS and not (key in KNOWN_TABLES and isinstance(value, dict | list)):
-            raise ConfigError(_unknown(key, f"{path}:{found.line(key)}"))
-    return found
+        if key not in _SETTINGS and not (key in KNOWN_TABLES and isinstance(value, dict | list)):
+            raise ConfigError(_unknown(key, settings.where(key)))
+    return settings
 
 
 def _table(document: dict[str, Any], table_path: tuple[str, ...]) -> Any:
-    found: Any = document
+    value: Any = document
     for name in table_path:
-        found = found.get(name) if isinstance(found, dict) else None
-    return found
+        value = value.get(name) if isinstance(value, dict) else None
+    return value
 
 
 def _line_of(text: str, table_path: tuple[str, ...], key: str) -> int:
@@ -521,7 +456,5 @@ def _unknown(key: str, where: str) -> str:
 
 def suggestion(word: object, known: Iterable[str]) -> str:
     """The end of a message about an unknown word: the known one that is nearest, empty where none is near."""
-    import difflib
-
-    close = difflib.get_close_matches(str(word), [*known], 1)
-    return f" (did you mean {close[0]}?)" if close else ""
+    close = texts.nearest(str(word), known)
+    return f" (did you mean {close}?)" if close else ""

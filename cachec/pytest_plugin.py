@@ -120,9 +120,9 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
 
 
 def _counts(config: pytest.Config) -> Counts:
-    found = config.pluginmanager.get_plugin(_NAME)
-    assert isinstance(found, Counts)
-    return found
+    counter = config.pluginmanager.get_plugin(_NAME)
+    assert isinstance(counter, Counts)
+    return counter
 
 
 @pytest.fixture

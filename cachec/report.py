@@ -110,8 +110,8 @@ def _run(trace: Trace) -> dict[str, Any]:
 
 def file_details(path: str, digest: str, size: int, origins: Iterable[tuple[str, str]]) -> dict[str, Any]:
     """What ``show FILE`` says: which entries hold this very content."""
-    found = [{"key": key, "stage": stage} for key, stage in origins]
-    return {"kind": "file", "path": path, "digest": digest, "size": size, "origins": found}
+    holders = [{"key": key, "stage": stage} for key, stage in origins]
+    return {"kind": "file", "path": path, "digest": digest, "size": size, "origins": holders}
 
 
 def outcome_details(outcome: Outcome) -> dict[str, Any]:
@@ -119,25 +119,25 @@ def outcome_details(outcome: Outcome) -> dict[str, Any]:
     return {"outcome": outcome.reason.value, "stage": outcome.stage, "key": outcome.key, "detail": outcome.detail}
 
 
-def why_details(entry: Entry, other: Entry, how: str, found: Sequence[PartDifference]) -> dict[str, Any]:
+def why_details(entry: Entry, other: Entry, how: str, differences: Sequence[PartDifference]) -> dict[str, Any]:
     """What ``why`` says. how: ``nearest`` or ``given``: how the other entry was chosen."""
     return {
         "key": entry.key,
         "stage": entry.stage,
         "other": {"key": other.key, "stage": other.stage, "chosen": how},
-        "reason": found[0].reason.value if found else None,
-        "differences": [difference_details(each) for each in found],
+        "reason": differences[0].reason.value if differences else None,
+        "differences": [difference_details(each) for each in differences],
     }
 
 
-def difference_details(found: PartDifference) -> dict[str, Any]:
+def difference_details(difference: PartDifference) -> dict[str, Any]:
     """One part that two keys disagree on."""
     return {
-        "part": found.part.label,
-        "reason": found.reason.value,
-        "old": None if found.old is None else found.old.detail,
-        "new": None if found.new is None else found.new.detail,
-        "words": found.words,
+        "part": difference.part.label,
+        "reason": difference.reason.value,
+        "old": None if difference.old is None else difference.old.detail,
+        "new": None if difference.new is None else difference.new.detail,
+        "words": difference.words,
     }
 
 

@@ -113,16 +113,16 @@ class _Folder:
         return os.path.normpath(os.path.join(folder or "/", path))
 
     def _one(self, call: SystemCall, path: str) -> None:
-        found, name = self.found, call.name
+        seen, name = self.found, call.name
         if call.failed:
             is_search = name in _OPENS or name in _LOOKS or name == "execve"
-            if is_search and call.failed in _MISSING and path not in self._made and path not in found.removed:
-                found.missed.setdefault(path)
+            if is_search and call.failed in _MISSING and path not in self._made and path not in seen.removed:
+                seen.missed.setdefault(path)
             return
         if name == "chdir":
             self._cwd[call.pid] = path
         elif name.startswith("execve"):
-            found.executed.setdefault(path)
+            seen.executed.setdefault(path)
         elif name in _OPENS:
             self._open(call, path)
         elif name in _MAKES:

@@ -26,9 +26,9 @@ class Advice(NamedTuple):
 def advice_for(command: Command, outcome: str, problems: Sequence[Finding]) -> Advice:
     """What is missing; nothing where all is covered."""
     words: list[str] = []
-    for found in problems:
-        if found.kind in _OPTIONS and found.fix.startswith("--"):
-            words += found.fix.split(" ", 1)
+    for problem in problems:
+        if problem.kind in _OPTIONS and problem.fix.startswith("--"):
+            words += problem.fix.split(" ", 1)
     if not words:
         return Advice((), "")
     options = tuple(words)
@@ -45,7 +45,7 @@ def command_line(command: Sequence[str], options: Sequence[str]) -> str:
 def _helpers(command: Command, problems: Sequence[Finding]) -> str:
     """What to add to an adapter that is there: the programs that its command starts."""
     assert command.adapter is not None
-    names = [found.fix.removeprefix("--tool ") for found in problems if found.kind == "program"]
+    names = [problem.fix.removeprefix("--tool ") for problem in problems if problem.kind == "program"]
     if not names:
         return ""
     return f"# in the adapter {command.adapter.name}:\nhelpers = {json.dumps([*command.adapter.helpers, *names])}\n"
@@ -54,9 +54,9 @@ def _helpers(command: Command, problems: Sequence[Finding]) -> str:
 def _adapter(command: Command, problems: Sequence[Finding]) -> str:
     """An adapter for a command that has none, as far as its command line tells what is what."""
     name = os.path.basename(command.argv[0])
-    reads = {found.path for found in problems if found.kind == "read"}
+    reads = {problem.path for problem in problems if problem.kind == "read"}
     reads |= {os.path.normpath(each.path) for each in command.inputs}
-    writes = {found.path for found in problems if found.kind == "written"}
+    writes = {problem.path for problem in problems if problem.kind == "written"}
     writes |= {os.path.normpath(output.path) for output in command.outputs}
     weights = {os.path.normpath(path): key for path, key in command.weights.items()}
     flags: dict[str, str] = {}
@@ -86,10 +86,10 @@ def _adapter(command: Command, problems: Sequence[Finding]) -> str:
         return ""  # files without a flag are told apart by order, which no adapter can say
     key = name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else json.dumps(name)
     lines = [f"[adapters.{key}]", f"match = [{json.dumps(name)}]"]
-    helpers = [found.fix.removeprefix("--tool ") for found in problems if found.kind == "program"]
+    helpers = [problem.fix.removeprefix("--tool ") for problem in problems if problem.kind == "program"]
     if helpers:
         lines.append(f"helpers = {json.dumps(helpers)}")
-    also = [found.path for found in problems if found.kind == "distribution"]
+    also = [problem.path for problem in problems if problem.kind == "distribution"]
     if also:
         lines.append(f"also = {json.dumps(also)}")
     if not has_positional:

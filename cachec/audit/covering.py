@@ -145,16 +145,16 @@ class Covered:
 
     def _program(self, path: str, words: str, environ: Mapping[str, str]) -> None:
         try:
-            found = Finder(self._distributions).program(path, environ)
+            program = Finder(self._distributions).program(path, environ)
         except (UsageError, OSError):
             self._files[path] = words
             return
-        self._files[found.path] = self._files[os.path.realpath(found.path)] = words
-        for _, file in found.files:
+        self._files[program.path] = self._files[os.path.realpath(program.path)] = words
+        for _, file in program.files:
             self._files.setdefault(os.path.realpath(file), words)
             if os.path.basename(os.path.realpath(file)).startswith("python3"):
                 self._interpreters.add(file)
-        self._owned.update(name for _, name in found.distributions)
+        self._owned.update(name for _, name in program.distributions)
 
     def owner(self, path: str) -> str:
         """The distribution that a file or a folder belongs to; empty for none."""

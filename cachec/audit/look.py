@@ -160,30 +160,30 @@ class _Look:
             self._problem("distribution", name, words, f'also = ["{name}"] in an adapter')
 
     def _searches(self, traced: Traced, covered: Covered, environ: Mapping[str, str]) -> None:
-        found = traced.found
-        for path in found.listed:
+        seen = traced.found
+        for path in seen.listed:
             if covered.listing(path) or covered.owner(path):
                 continue
             words = "its names are read, and the key does not cover them"
             if is_of_the_system(path) or (covered.has_interpreter() and path == self._command.cwd):
                 self._note("listing", path, words)  # Python looks for modules in the folder of the script
-            elif any(each.startswith(path.rstrip("/") + "/") for each in (*found.written, *self._outputs)):
+            elif any(each.startswith(path.rstrip("/") + "/") for each in (*seen.written, *self._outputs)):
                 self._problem("listing", path, f"{words}; the command writes there, so have it read another folder")
             else:
                 self._problem("listing", path, words, f"--input {self._shown(path)}")
         commands = set(environ.get("PATH", "").split(":"))
-        for path in found.missed:
+        for path in seen.missed:
             if is_of_the_system(path) or os.path.dirname(path) in commands or path in self._outputs:
                 continue
             if not covered.missed(path):
                 self._note("missed", path, "is looked for, and would count if it were there")
-        for address in found.servers:
+        for address in seen.servers:
             self._problem("server", address, "is connected to: what it answers is in no key")
 
     def _writes(self, traced: Traced) -> None:
-        found = traced.found
+        seen = traced.found
         folders = [path for path in self._outputs if os.path.isdir(path)]
-        for path in found.written:
+        for path in seen.written:
             if self._is_output(path) or path.startswith("/dev/") or not os.path.exists(path):
                 continue
             if any(path.startswith(folder + "/") for folder in folders):
@@ -195,9 +195,9 @@ class _Look:
             else:
                 fix = f"--output {self._shown(path)}"
                 self._problem("written", path, "is written, and is no output: a hit does not write it", fix)
-        for path in found.removed:
+        for path in seen.removed:
             self._problem("removed", path, "was there, and is removed: a hit does not remove it")
-        written = {os.path.realpath(path) for path in found.written}
+        written = {os.path.realpath(path) for path in seen.written}
         for path, output in self._outputs.items():
             real = os.path.realpath(path)
             if path not in traced.digests:
@@ -286,13 +286,13 @@ class _Look:
 def _inode(path: str) -> tuple[int, int] | str:
     """What a path leads to, under whatever name; the path itself where it leads nowhere."""
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except OSError:
         return path
-    return found.st_dev, found.st_ino
+    return status.st_dev, status.st_ino
 
 
 def _tool(path: str, environ: Mapping[str, str]) -> str:
     name = os.path.basename(path)
-    found = which(name, environ)
-    return name if found is not None and os.path.realpath(found) == os.path.realpath(path) else path
+    executable = which(name, environ)
+    return name if executable is not None and os.path.realpath(executable) == os.path.realpath(path) else path

@@ -105,9 +105,9 @@ class Runner:
                 raise CommandEnded(ended, "under strace")
             with open(log, encoding="utf-8", errors="surrogateescape") as file:
                 calls = Calls(file)
-                found = accesses(calls, self._command.cwd)
-        paths = (*(os.path.normpath(output.path) for output in self._command.outputs), *found.written)
-        return Traced(found, ended, calls.strange, calls.first_strange, self.digests_of(paths), seconds)
+                seen = accesses(calls, self._command.cwd)
+        paths = (*(os.path.normpath(output.path) for output in self._command.outputs), *seen.written)
+        return Traced(seen, ended, calls.strange, calls.first_strange, self.digests_of(paths), seconds)
 
     def again(self, traced: Traced) -> Again:
         """Run it again, as the launcher does where it is described. Raises CommandEnded."""
@@ -145,8 +145,8 @@ class Runner:
                 output.path: os.path.join(folder, f"{at}-{os.path.basename(output.path)}")
                 for at, output in enumerate(command.outputs)
             }
-            argv, found = substituted(self._argv, {weights: place, **targets}, command.cwd)
-            left = next((path for path in (weights, *targets) if path not in found), None)
+            argv, replaced = substituted(self._argv, {weights: place, **targets}, command.cwd)
+            left = next((path for path in (weights, *targets) if path not in replaced), None)
             if left is not None:
                 return None, f"{left} is not named on the command line, so it can't be put elsewhere"
             results = []
@@ -166,13 +166,13 @@ class Runner:
 
     def digests_of(self, paths: Iterable[str]) -> dict[str, str]:
         """The digests of those files and folders that are there, each read now."""
-        found: dict[str, str] = {}
+        digests: dict[str, str] = {}
         for path in paths:
             if os.path.isdir(path):
-                found[path] = dir_digest(Dir(path).path, FileDigests())
+                digests[path] = dir_digest(Dir(path).path, FileDigests())
             elif os.path.isfile(path):
-                found[path] = FileDigests().of_path(path)
-        return found
+                digests[path] = FileDigests().of_path(path)
+        return digests
 
     def _run(self, argv: Sequence[str], program: str) -> Ended:
         try:

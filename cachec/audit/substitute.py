@@ -12,22 +12,22 @@ _PIECES = re.compile(r"([=,])")
 
 def substituted(argv: Sequence[str], places: Mapping[str, str], cwd: str) -> tuple[list[str], set[str]]:
     """(the command line, the paths that stand in it). places: absolute path -> the one that takes its place."""
-    found: set[str] = set()
+    replaced: set[str] = set()
     out = [argv[0]]
     for word in argv[1:]:
         pieces = _PIECES.split(word)
-        out.append("".join(_piece(piece, places, cwd, found) for piece in pieces))
-    return out, found
+        out.append("".join(_piece(piece, places, cwd, replaced) for piece in pieces))
+    return out, replaced
 
 
-def _piece(piece: str, places: Mapping[str, str], cwd: str, found: set[str]) -> str:
+def _piece(piece: str, places: Mapping[str, str], cwd: str, replaced: set[str]) -> str:
     for path, other in places.items():
         real = os.path.normpath(path)
         if piece and not piece.startswith("-") and os.path.normpath(os.path.join(cwd, piece)) == real:
-            found.add(path)
+            replaced.add(path)
             return other
         joined = re.fullmatch(r"(-{1,2}[A-Za-z])(.+)", piece)  # -oPATH
         if joined is not None and os.path.normpath(os.path.join(cwd, joined[2])) == real:
-            found.add(path)
+            replaced.add(path)
             return joined[1] + other
     return piece

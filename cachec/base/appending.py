@@ -24,11 +24,11 @@ class Appender:
             shared = stat.S_ISGID | stat.S_IWGRP  # as fsio.is_shared
             if os.stat(os.path.dirname(path) or ".").st_mode & shared == shared:
                 os.fchmod(self.fd, 0o660)
-        found = os.fstat(self.fd)
-        if not stat.S_ISREG(found.st_mode):
+        status = os.fstat(self.fd)
+        if not stat.S_ISREG(status.st_mode):
             raise OSError(errno.EINVAL, "not a regular file", path)
-        self._place = (found.st_dev, found.st_ino)
-        if found.st_size and os.pread(self.fd, 1, found.st_size - 1) != b"\n":
+        self._place = (status.st_dev, status.st_ino)
+        if status.st_size and os.pread(self.fd, 1, status.st_size - 1) != b"\n":
             os.write(self.fd, b"\n")  # a torn last line (power cut, full disk) must not swallow the next record
 
     def append(self, line: bytes) -> bool:
@@ -38,19 +38,19 @@ class Appender:
     def replaced(self) -> bool:
         """Whether the path no longer leads to this file."""
         try:
-            found = os.stat(self.path)
+            status = os.stat(self.path)
         except OSError:
             return True
-        return (found.st_dev, found.st_ino) != self._place
+        return (status.st_dev, status.st_ino) != self._place
 
     def disown(self) -> None:
         """After a fork: a child that made itself a daemon may have closed the descriptor, and used its number again."""
         try:
-            found = os.fstat(self.fd)
+            status = os.fstat(self.fd)
         except OSError:
             self.fd = -1
             return
-        if (found.st_dev, found.st_ino) != self._place:
+        if (status.st_dev, status.st_ino) != self._place:
             self.fd = -1
 
     def __del__(self, close=os.close) -> None:  # type: ignore[no-untyped-def]  # Callable would have to be imported

@@ -116,13 +116,13 @@ class Distribution:
 
     def _record_text(self) -> tuple[Identity, bytes] | None:
         try:
-            found = fsio.identity(self.record_path)
-            if self._text is None or self._text[0] != found:
+            identity = fsio.identity(self.record_path)
+            if self._text is None or self._text[0] != identity:
                 with open(self.record_path, "rb") as file:
                     data = file.read()
                 if b"\r" in data:  # rare, and to look is ten times as fast as to replace
                     data = data.replace(b"\r\n", b"\n")
-                self._text = (found, b"\n" + data)
+                self._text = (identity, b"\n" + data)
         except FileNotFoundError:
             return None
         return self._text
@@ -150,7 +150,7 @@ def parse_record(text: str) -> tuple[RecordedFile, ...]:
 
 def parse_entry_points(text: str, group: str) -> dict[str, str]:
     """One group of an ``entry_points.txt``; extras in brackets are dropped, as the specification asks of readers."""
-    found: dict[str, str] = {}
+    targets: dict[str, str] = {}
     section = ""
     for line in text.splitlines():
         line = line.strip()
@@ -161,8 +161,8 @@ def parse_entry_points(text: str, group: str) -> dict[str, str]:
         elif section == group:
             name, equals, value = line.partition("=")
             if equals:
-                found[name.strip()] = value.partition("[")[0].strip()
-    return found
+                targets[name.strip()] = value.partition("[")[0].strip()
+    return targets
 
 
 class _Site:
@@ -213,17 +213,17 @@ class Distributions:
         """Every distribution that an import would see: the first of a name on the path."""
         seen: dict[str, Distribution] = {}
         for site in self._refreshed():
-            for name, found in site.found.items():
-                seen.setdefault(name, found)
+            for name, distribution in site.found.items():
+                seen.setdefault(name, distribution)
         return iter(seen.values())
 
     def find(self, name: str) -> Distribution | None:
         """The distribution of that name, in any spelling; the first on the path."""
         wanted = normalise(name)
         for site in self._refreshed():
-            found = site.found.get(wanted)
-            if found is not None:
-                return found
+            distribution = site.found.get(wanted)
+            if distribution is not None:
+                return distribution
         return None
 
     def owner(self, file: str | os.PathLike[str]) -> Distribution | None:
@@ -236,12 +236,12 @@ class Distributions:
         given = os.path.abspath(file)
         if given in self._owners:
             return self._owners[given]
-        found = self._search(sites, given)
-        if found is None:
+        distribution = self._search(sites, given)
+        if distribution is None:
             real = os.path.realpath(given)
-            found = self._search(sites, real) if real != given else None
-        self._owners[given] = found
-        return found
+            distribution = self._search(sites, real) if real != given else None
+        self._owners[given] = distribution
+        return distribution
 
     def plugin_entry_points(self, group: str) -> dict[str, str]:
         """Name to ``module:attribute`` over all distributions; the first on the path wins a name."""
@@ -276,13 +276,13 @@ class Distributions:
         for site in sites:
             for root in site.roots:
                 if path.startswith(root + os.sep):
-                    found = self._lister(site, path[len(root) + 1 :])
+                    distribution = self._lister(site, path[len(root) + 1 :])
                 elif is_script:
-                    found = self._lister(site, os.path.relpath(path, root))
+                    distribution = self._lister(site, os.path.relpath(path, root))
                 else:
                     continue
-                if found is not None:
-                    return found
+                if distribution is not None:
+                    return distribution
         return None
 
     def _lister(self, site: _Site, relative: str) -> Distribution | None:

@@ -17,13 +17,13 @@ def imported(what: str, target: str, attribute: str, kind: type[Any]) -> Any:
     module_name, _, named = target.partition(":")
     try:
         module = importlib.import_module(module_name)
-        found = getattr(module, named) if named else getattr(module, attribute, module)
+        value = getattr(module, named) if named else getattr(module, attribute, module)
     except (ImportError, AttributeError, SyntaxError) as error:
         raise PluginError(
             f"{what} ({target}) can't be loaded: {error}. Repair or uninstall the package that offers it; "
             f"this Python is {sys.executable}"
         ) from error
-    if not isinstance(found, kind):
+    if not isinstance(value, kind):
         wanted = f"{kind.__module__}.{kind.__name__}"
-        raise PluginError(f"{what} ({target}) is a {type(found).__name__}, expected a {wanted}")
-    return found
+        raise PluginError(f"{what} ({target}) is a {type(value).__name__}, expected a {wanted}")
+    return value

@@ -19,13 +19,13 @@ def read_regular(path: str | bytes | os.PathLike[str], limit: int, *, own: bool 
     except BlockingIOError:  # another process holds a write lease, and gives it up while we wait (fcntl(2))
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        found = os.fstat(fd)
-        if not stat.S_ISREG(found.st_mode):
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode):
             raise OSError(errno.EINVAL, "not a regular file", path)
-        if found.st_size > limit:
-            raise OSError(errno.EFBIG, f"{found.st_size} bytes, where {limit} are the most", path)
-        if own and why_foreign(found):
-            raise OSError(errno.EPERM, why_foreign(found), path)
+        if status.st_size > limit:
+            raise OSError(errno.EFBIG, f"{status.st_size} bytes, where {limit} are the most", path)
+        if own and why_foreign(status):
+            raise OSError(errno.EPERM, why_foreign(status), path)
         pieces = []
         left = limit + 1  # one more than may be there: it may grow while it is read
         while left and (piece := os.read(fd, min(left, 1 << 20))):
@@ -38,16 +38,16 @@ def read_regular(path: str | bytes | os.PathLike[str], limit: int, *, own: bool 
         os.close(fd)
 
 
-def why_foreign(found: os.stat_result) -> str:
+def why_foreign(status: os.stat_result) -> str:
     """Why what ``stat`` found can be written by others than this user and root; empty where it can't."""
-    if found.st_uid not in (0, os.geteuid()):
-        return f"belongs to user {found.st_uid}"
-    if stat.S_ISLNK(found.st_mode):
+    if status.st_uid not in (0, os.geteuid()):
+        return f"belongs to user {status.st_uid}"
+    if stat.S_ISLNK(status.st_mode):
         return ""  # a link has no permissions of its own
-    if found.st_mode & stat.S_IWOTH:
-        return f"is writable for everybody (mode {stat.S_IMODE(found.st_mode):04o})"
-    if found.st_mode & stat.S_IWGRP and not _is_private(found.st_gid):
-        return f"is writable for the group {found.st_gid} (mode {stat.S_IMODE(found.st_mode):04o})"
+    if status.st_mode & stat.S_IWOTH:
+        return f"is writable for everybody (mode {stat.S_IMODE(status.st_mode):04o})"
+    if status.st_mode & stat.S_IWGRP and not _is_private(status.st_gid):
+        return f"is writable for the group {status.st_gid} (mode {stat.S_IMODE(status.st_mode):04o})"
     return ""
 
 
@@ -63,12 +63,12 @@ def why_distrusted(path: str) -> str:
         here, is_above = place, False
         while True:
             try:
-                found = os.lstat(here)
+                status = os.lstat(here)
             except FileNotFoundError:
                 why = ""  # it is to be made
             else:
-                why = why_foreign(found)
-                if why and not (is_above and _keeps(found)):
+                why = why_foreign(status)
+                if why and not (is_above and _keeps(status)):
                     return f"{here} {why}"
             if here == os.path.dirname(here):
                 break

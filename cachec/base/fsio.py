@@ -168,10 +168,10 @@ def map_private(fd: int, offset: int, nbytes: int) -> memoryview:
     return memoryview(mapped)[offset - base :]
 
 
-def settled(found: Identity, now: float | None = None) -> bool:
+def settled(state: Identity, now: float | None = None) -> bool:
     """Whether a later write to the file would show in its identity: its last change is over two seconds old."""
     now = time.time() if now is None else now
-    return now - found.ctime_ns / 1e9 > SETTLE_SECONDS
+    return now - state.ctime_ns / 1e9 > SETTLE_SECONDS
 
 
 def no_writer(fd: int) -> bool:
@@ -223,7 +223,7 @@ class Mounts:
             return "unknown"
         wanted = f"{os.major(dev)}:{os.minor(dev)}"
         real = os.path.realpath(path) if path is not None else None
-        best, found = -1, "unknown"
+        best, longest = -1, "unknown"
         for line in lines:
             head, _, tail = line.partition(" - ")
             fields, kind = head.split(), tail.split()[0] if tail else "unknown"
@@ -233,8 +233,8 @@ class Mounts:
             for code, character in _MOUNT_ESCAPES:
                 mount = mount.replace(code, character)
             if real is not None and len(mount) > best and (real + "/").startswith(mount.rstrip("/") + "/"):
-                best, found = len(mount), kind
-        return found
+                best, longest = len(mount), kind
+        return longest
 
 
 def is_network(kind: str) -> bool:
@@ -249,10 +249,10 @@ def open_folder(path: str | os.PathLike[str]) -> int:
     group may write, and what is made in it is the group's: setgid).
     """
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
-    found = os.fstat(fd)
-    if found.st_uid not in {0, os.geteuid()} and not is_shared(found):
+    status = os.fstat(fd)
+    if status.st_uid not in {0, os.geteuid()} and not is_shared(status):
         os.close(fd)
-        raise PermissionError(errno.EPERM, f"belongs to user {found.st_uid}", os.fspath(path))
+        raise PermissionError(errno.EPERM, f"belongs to user {status.st_uid}", os.fspath(path))
     return fd
 
 
@@ -288,10 +288,10 @@ def open_own(path: str | os.PathLike[str], flags: int) -> int:
     _, mode = _modes_below(os.path.dirname(os.fspath(path)) or ".")
     fd = os.open(path, flags | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, mode)
     try:
-        found = os.fstat(fd)
-        if not stat.S_ISREG(found.st_mode):
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode):
             raise OSError(errno.EINVAL, "not a regular file", os.fspath(path))
-        if stat.S_IMODE(found.st_mode) != mode and found.st_uid == os.geteuid():
+        if stat.S_IMODE(status.st_mode) != mode and status.st_uid == os.geteuid():
             os.fchmod(fd, mode)
     except BaseException:
         os.close(fd)
@@ -334,9 +334,9 @@ class Staging:
     @classmethod
     def taken(cls, path: str, fd: int) -> Staging:
         """The temporary file of a process that was killed, open as ``fd``, which is this object's from now on."""
-        found = cls.__new__(cls)
-        found.path, found.fd = path, fd
-        return found
+        staging = cls.__new__(cls)
+        staging.path, staging.fd = path, fd
+        return staging
 
     def write(self, data: bytes | memoryview) -> None:
         """Append ``data`` in full. Raises OSError (ENOSPC, EDQUOT, EFBIG, ...) where it does not fit."""

@@ -115,8 +115,8 @@ class FileDigests:
         return self._of_path(path, lambda fd: fsio.no_writer(fd) or is_foreign(fd, path))
 
     def _of_path(self, path: str | os.PathLike[str], is_calm: Callable[[int], bool]) -> str:
-        found = fsio.identity(path)
-        known = self._known.get((found, 0, found.size))
+        identity = fsio.identity(path)
+        known = self._known.get((identity, 0, identity.size))
         if known is not None:
             return known
         fd = fsio.open_read(path)
@@ -160,33 +160,33 @@ class FileDigests:
             before = after
         return digest
 
-    def trusts(self, fd: int, found: Identity) -> bool:
+    def trusts(self, fd: int, identity: Identity) -> bool:
         """Whether a write after this moment would change the file's identity."""
-        return fsio.settled(found) and self._mounts.kind_of_device(found.dev, f"/proc/self/fd/{fd}") in (
+        return fsio.settled(identity) and self._mounts.kind_of_device(identity.dev, f"/proc/self/fd/{fd}") in (
             fsio.TRACKED_FILESYSTEMS
         )
 
-    def _recall(self, found: Identity, offset: int, nbytes: int) -> str | None:
-        known = self._known.get((found, offset, nbytes))
-        if known is not None or self._memory is None or not fsio.settled(found):
+    def _recall(self, identity: Identity, offset: int, nbytes: int) -> str | None:
+        known = self._known.get((identity, offset, nbytes))
+        if known is not None or self._memory is None or not fsio.settled(identity):
             return known  # one that changed just now was never remembered
-        row = self._memory.recall(row_name(found, offset, nbytes))
+        row = self._memory.recall(row_name(identity, offset, nbytes))
         if row is None:
             return None
         try:
             kept = msgspec.json.decode(row, type=_Remembered)
         except msgspec.MsgspecError:
             return None  # a damaged memory only costs the time to hash again
-        if kept.identity != tuple(found):
+        if kept.identity != tuple(identity):
             return None
-        self._known[found, offset, nbytes] = kept.digest
+        self._known[identity, offset, nbytes] = kept.digest
         return kept.digest
 
-    def _keep(self, found: Identity, offset: int, nbytes: int, digest: str) -> None:
-        self._known[found, offset, nbytes] = digest
+    def _keep(self, identity: Identity, offset: int, nbytes: int, digest: str) -> None:
+        self._known[identity, offset, nbytes] = digest
         if self._memory is not None:
-            row = msgspec.json.encode(_Remembered((*found,), digest))
-            self._memory.remember(row_name(found, offset, nbytes), row)
+            row = msgspec.json.encode(_Remembered((*identity,), digest))
+            self._memory.remember(row_name(identity, offset, nbytes), row)
 
 
 def is_foreign(fd: int, path: str | os.PathLike[str]) -> bool:
@@ -198,6 +198,6 @@ def is_foreign(fd: int, path: str | os.PathLike[str]) -> bool:
     return os.fstat(fd).st_uid != os.geteuid() and not os.access(path, os.W_OK, effective_ids=True)
 
 
-def row_name(found: Identity, offset: int, nbytes: int) -> str:
+def row_name(identity: Identity, offset: int, nbytes: int) -> str:
     """The name under which the digest of a range of a file is remembered."""
-    return f"digest:{found.dev}:{found.ino}:{offset}:{nbytes}"
+    return f"digest:{identity.dev}:{identity.ino}:{offset}:{nbytes}"

@@ -1,8 +1,18 @@
-"""Texts that come from elsewhere: whether they can be written down, and how they are shown."""
+"""Texts that come from elsewhere: whether they can be written down, and how a person is shown them: printable, cut, and
+of two that differ around where they begin to.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from cachec.errors import printable
+
+#: Characters of one text that are shown.
+MAX_SHOWN = 160
+
+#: How much of the common beginning of two long texts is shown.
+_CONTEXT = 40
 
 #: Text without control characters, which a terminal might obey.
 clean = printable
@@ -15,3 +25,38 @@ def is_text(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """The known word that ``word`` may be a slip of, for a message; empty where none is near."""
+    import difflib  # for messages alone
+
+    return next(iter(difflib.get_close_matches(word, list(known), 1)), "")
+
+
+def shown_pair(old: str | None, new: str | None) -> tuple[str, str]:
+    """Two texts cut to what can be shown, around where they begin to differ."""
+    old, new = old or "", new or ""
+    if max(len(old), len(new)) <= MAX_SHOWN:
+        return old, new
+    start = max(0, _common(old, new) - _CONTEXT)
+    return _window(old, start), _window(new, start)
+
+
+def _window(text: str, start: int) -> str:
+    if start < 2 * _CONTEXT:
+        start = 0
+    end = start + MAX_SHOWN
+    return ("…" if start else "") + text[start:end] + ("…" if end < len(text) else "")
+
+
+def _common(old: str, new: str) -> int:
+    """The length of the common beginning, by bisection: slices are compared at the speed of memcmp."""
+    low, high = 0, min(len(old), len(new))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if old[low:middle] == new[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low

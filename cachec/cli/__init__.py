@@ -6,53 +6,46 @@ Exit codes: 0 done, 1 not found, 2 wrong use or an error. With ``--json`` a comm
 from __future__ import annotations
 
 import errno
-from importlib import import_module
 from typing import Any
 
 import click
 
 from cachec.base import __version__
+from cachec.base.texts import nearest
 from cachec.cli.plugin_commands import plugin_commands
-from cachec.cli.session import Session
+from cachec.cli.session import LazyGroup, Session
 from cachec.errors import CachecError
 
-#: Command -> module, in the order of the help.
+#: Command -> where it is, in the order of the help.
 _COMMANDS = {
-    "exec": "cachec.cli.cmd_exec",
-    "check": "cachec.cli.cmd_check",
-    "audit": "cachec.cli.cmd_audit",
-    "stats": "cachec.cli.cmd_stats",
-    "ls": "cachec.cli.cmd_ls",
-    "show": "cachec.cli.cmd_show",
-    "why": "cachec.cli.cmd_why",
-    "invalidate": "cachec.cli.cmd_invalidate",
-    "gc": "cachec.cli.cmd_gc",
-    "pin": "cachec.cli.cmd_pin",
-    "weights": "cachec.cli.cmd_weights",
-    "warm": "cachec.cli.cmd_warm",
-    "watch": "cachec.cli.cmd_watch",
-    "repro": "cachec.cli.cmd_repro",
-    "config": "cachec.cli.cmd_config",
-    "completion": "cachec.cli.cmd_completion",
+    "exec": "cachec.cli.cmd_exec:command",
+    "check": "cachec.cli.cmd_check:command",
+    "audit": "cachec.cli.cmd_audit:command",
+    "stats": "cachec.cli.cmd_stats:command",
+    "ls": "cachec.cli.cmd_ls:command",
+    "show": "cachec.cli.cmd_show:command",
+    "why": "cachec.cli.cmd_why:command",
+    "invalidate": "cachec.cli.cmd_invalidate:command",
+    "gc": "cachec.cli.cmd_gc:command",
+    "pin": "cachec.cli.cmd_pin:command",
+    "weights": "cachec.cli.cmd_weights:command",
+    "warm": "cachec.cli.cmd_warm:command",
+    "watch": "cachec.cli.cmd_watch:command",
+    "repro": "cachec.cli.cmd_repro:command",
+    "config": "cachec.cli.cmd_config:command",
+    "completion": "cachec.cli.cmd_completion:command",
 }
 
 
-class _Commands(click.Group):
-    """A group that imports a command when it is used, and turns errors of cachec into one line.
+class _Main(LazyGroup):
+    """Turns errors of cachec into one line.
 
     Commands of plugins come after its own; the help names them, and the package of each, without importing any.
     """
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(_COMMANDS)
-
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        module = _COMMANDS.get(cmd_name)
-        if module is None:
-            offered = plugin_commands(_COMMANDS).get(cmd_name)
-            return None if offered is None else offered.load()
-        command: click.Command = import_module(module).command
-        return command
+        offered = None if cmd_name in _COMMANDS else plugin_commands(_COMMANDS).get(cmd_name)
+        return super().get_command(ctx, cmd_name) if offered is None else offered.load()
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         super().format_commands(ctx, formatter)
@@ -67,10 +60,8 @@ class _Commands(click.Group):
         if args and args[0] not in _COMMANDS and not args[0].startswith("-") and not ctx.resilient_parsing:
             known = [*_COMMANDS, *plugin_commands(_COMMANDS)]
             if args[0] not in known:
-                import difflib
-
-                close = difflib.get_close_matches(args[0], known, 1)
-                hint = f" Did you mean {close[0]}?" if close else ""
+                close = nearest(args[0], known)
+                hint = f" Did you mean {close}?" if close else ""
                 ctx.fail(f"no command {args[0]!r}.{hint} The commands are {', '.join(known)}.")
         return super().resolve_command(ctx, args)
 
@@ -86,7 +77,9 @@ class _Commands(click.Group):
         return ctx.exit(2)
 
 
-@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.group(
+    cls=_Main, homes=_COMMANDS, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110}
+)
 @click.version_option(__version__, prog_name="cachec")
 @click.option("--dir", "folder", metavar="DIR", help="The store; wins over CACHEC_DIR and the configuration file.")
 @click.pass_context

@@ -56,30 +56,32 @@ def command(session: Session, args: tuple[str, ...]) -> None:
 
     rest, as_json = without_json(args)
     try:
-        found = audit(rest, session.overrides)
+        result = audit(rest, session.overrides)
     except CommandEnded as error:
         click.echo(error.ended.stderr or error.ended.stdout, err=True, nl=False)  # its own words come first
         raise
     if as_json:
-        print_json(dataclasses.asdict(found))
+        print_json(dataclasses.asdict(result))
     else:
-        _print(found, rest[: rest.index("--")])
-    click.get_current_context().exit(1 if found.problems else 0)
+        _print(result, rest[: rest.index("--")])
+    click.get_current_context().exit(1 if result.problems else 0)
 
 
-def _print(found: Audit, given: list[str]) -> None:
+def _print(result: Audit, given: list[str]) -> None:
     """given: the options that were on the command line."""
     from cachec.audit.advice import command_line
 
-    if found.outcome != "described":
-        click.echo(f"{found.stage}: exec would let it pass: {found.outcome}: {clean(found.detail)}")
-    counts = Counter("inputs" if words.startswith("input ") else words for words in found.covered.values())
+    if result.outcome != "described":
+        click.echo(f"{result.stage}: exec would let it pass: {result.outcome}: {clean(result.detail)}")
+    counts = Counter("inputs" if words.startswith("input ") else words for words in result.covered.values())
     listed = ", ".join(f"{count} of {name}" for name, count in counts.most_common(6))
-    more = f", {len(found.covered)} files in all" if len(counts) > 6 else ""
+    more = f", {len(result.covered)} files in all" if len(counts) > 6 else ""
     click.echo(f"in the key: {clean(listed) or 'nothing that was read'}{more}")
-    same = {True: "the same bytes", False: "different bytes", None: "nothing"}[found.deterministic]
-    click.echo(f"two runs wrote {same} ({found.seconds['traced']:.2f} s under strace, {found.seconds['again']:.2f} s)")
-    for each in found.weights:
+    same = {True: "the same bytes", False: "different bytes", None: "nothing"}[result.deterministic]
+    click.echo(
+        f"two runs wrote {same} ({result.seconds['traced']:.2f} s under strace, {result.seconds['again']:.2f} s)"
+    )
+    for each in result.weights:
         changes = {
             True: "the result changes with its bytes",
             False: "the result is the same with other bytes",
@@ -87,16 +89,16 @@ def _print(found: Audit, given: list[str]) -> None:
         }[each.changes]
         opened = "opened" if each.opened else "not opened"
         click.echo(f"weights {clean(each.path)} (={each.key}): {opened}; {clean(changes)}")
-    _print_findings("problem", found.problems, len(found.problems))
-    _print_findings("note", found.notes, _SHOWN_NOTES)
-    if found.options:
+    _print_findings("problem", result.problems, len(result.problems))
+    _print_findings("note", result.notes, _SHOWN_NOTES)
+    if result.options:
         click.echo("\nto have it in the key:\n")
-        click.echo(f"  {clean(command_line(found.command, (*given, *found.options)))}")
-    if found.adapter:
+        click.echo(f"  {clean(command_line(result.command, (*given, *result.options)))}")
+    if result.adapter:
         click.echo("\nor, in cachec.toml:\n")
-        for line in found.adapter.splitlines():
+        for line in result.adapter.splitlines():
             click.echo(f"  {clean(line)}")
-    if not found.problems:
+    if not result.problems:
         click.echo("no problems")
 
 

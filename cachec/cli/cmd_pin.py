@@ -38,10 +38,10 @@ def command(session: Session, keys: tuple[str, ...], tags: tuple[str, ...], remo
             raise UsageError("--remove: nothing says which pins; give a KEY or --tag TAG")
         pinned = pins.read().of(session.store.quoted, "key")
         for prefix in keys:
-            found = [key for key in pinned if key.startswith(prefix.lower())]
-            if len(found) > 1:
-                raise UsageError(f"{prefix} is the beginning of {len(found)} pinned keys; give more characters")
-            if not found or not pins.remove("key", found[0]):
+            begun = [key for key in pinned if key.startswith(prefix.lower())]
+            if len(begun) > 1:
+                raise UsageError(f"{prefix} is the beginning of {len(begun)} pinned keys; give more characters")
+            if not begun or not pins.remove("key", begun[0]):
                 missing.append(prefix)
         missing += [tag for tag in tags if not pins.remove("tag", tag)]
     else:

@@ -123,13 +123,13 @@ def show(file: str, as_json: bool) -> None:
     """
     from cachec.reproduce.loaded import load
 
-    found = load(file)
-    details = _details(found)
+    reproducer = load(file)
+    details = _details(reproducer)
     if as_json:
         print_json(details)
         return
     click.echo(f"stage   {clean(details['stage'])}\nkey     {clean(details['key'])}")
-    _print_plan(found)
+    _print_plan(reproducer)
     for each in details["expected"]:
         click.echo(f"made    {clean(each['codec'])} {each['digest']} ({report.size(each['nbytes'])})")
     if details["failure"] is not None:
@@ -180,9 +180,9 @@ def run(
     from cachec.reproduce.loaded import load
 
     tools, given = _pairs("--tool", tool), _pairs("--file", files)
-    found = load(file)
-    if not run_code and not replay.is_own(session.store, found):
-        _ask(found)
+    reproducer = load(file)
+    if not run_code and not replay.is_own(session.store, reproducer):
+        _ask(reproducer)
     with tempfile.TemporaryDirectory(prefix="cachec-repro-") as temporary:
         folder = Path(os.path.realpath(temporary))
         if keep is not None:
@@ -191,19 +191,19 @@ def run(
                 folder.mkdir(mode=0o700)
             except FileExistsError as error:
                 raise UsageError(f"--keep {keep}: a folder that does not exist yet expected, found one") from error
-        if found.about.mode == "command":
+        if reproducer.about.mode == "command":
             ended = replay.replay_commands(
-                found, folder, tools=tools, files=given, digests=session.store.digests, timeout=timeout
+                reproducer, folder, tools=tools, files=given, digests=session.store.digests, timeout=timeout
             )
         else:
-            ended = replay.replay_python(found, folder, path=path)
+            ended = replay.replay_python(reproducer, folder, path=path)
     artifacts = [
         {"codec": each.expected.codec, "expected": each.expected.digest, "found": each.found} for each in ended.made
     ]
     if as_json:
         print_json({"same": ended.same, "artifacts": artifacts, "tools": list(ended.tools), "failure": ended.failure})
     else:
-        _print_replayed(found, ended)
+        _print_replayed(reproducer, ended)
     if not ended.same:
         click.get_current_context().exit(1)
 
@@ -229,72 +229,72 @@ def weights(file: str, output: str, as_json: bool) -> None:
 
     if Path(output).suffix not in WRITTEN_SUFFIXES:
         raise UsageError(f"{output}: a name that ends with {' or '.join(WRITTEN_SUFFIXES)} expected")
-    found = load(file)
+    reproducer = load(file)
     with tempfile.TemporaryDirectory(prefix="cachec-repro-") as folder:
-        made = weights_of(found, found.specs, Path(folder))
+        made = weights_of(reproducer, reproducer.specs, Path(folder))
         made.save(output)
         nbytes = made.nbytes
     if as_json:
-        print_json({"path": output, "weights": len(found.specs), "nbytes": nbytes})
+        print_json({"path": output, "weights": len(reproducer.specs), "nbytes": nbytes})
     else:
-        click.echo(f"{clean(output)}: {len(found.specs)} weights, {report.size(nbytes)}")
+        click.echo(f"{clean(output)}: {len(reproducer.specs)} weights, {report.size(nbytes)}")
 
 
 def _pairs(option: str, values: Sequence[str]) -> dict[str, str]:
-    found = {}
+    pairs = {}
     for value in values:
         name, equals, path = value.partition("=")
         if not name or not equals or not path:
             raise UsageError(f"{option} {value!r}: NAME=PATH expected")
         if not os.path.exists(path):
             raise UsageError(f"{option} {value!r}: there is no {path!r}")
-        found[name] = path
-    return found
+        pairs[name] = path
+    return pairs
 
 
-def _ask(found: Any) -> None:
+def _ask(reproducer: Any) -> None:
     """Show what would be run, and go on only where somebody says so."""
     import sys
 
     click.echo("this reproducer does not come from a run of this store; it would run:", err=True)
-    _print_plan(found, err=True)
+    _print_plan(reproducer, err=True)
     if sys.stdin.isatty() and click.confirm("Run it?", err=True):
         return
     raise UsageError("nothing was run: look at the lines above, then say --run-code")
 
 
-def _print_plan(found: Any, *, err: bool = False) -> None:
+def _print_plan(reproducer: Any, *, err: bool = False) -> None:
     from cachec.reproduce.readme import command_line
 
-    if found.about.mode == "command":
-        for each in found.recipe.commands:
+    if reproducer.about.mode == "command":
+        for each in reproducer.recipe.commands:
             click.echo(f"runs    {clean(command_line(each))}", err=err)
     else:
-        click.echo(f"calls   {clean(found.recipe.entry)}", err=err)
+        click.echo(f"calls   {clean(reproducer.recipe.entry)}", err=err)
 
 
-def _details(found: Any) -> dict[str, Any]:
+def _details(reproducer: Any) -> dict[str, Any]:
     from cachec.reproduce.readme import command_line
 
-    about = found.about
+    about = reproducer.about
     failure = about.failure
     return {
         "key": about.key,
         "stage": about.stage,
         "mode": about.mode,
-        "entry": found.recipe.entry,
-        "commands": [command_line(each) for each in found.recipe.commands],
+        "entry": reproducer.recipe.entry,
+        "commands": [command_line(each) for each in reproducer.recipe.commands],
         "expected": [{"codec": each.codec, "digest": each.digest, "nbytes": each.nbytes} for each in about.expected],
         "failure": None if failure is None else {"error": failure.error, "text": failure.text},
         "parts": [{"part": part.label, "digest": part.digest, "detail": part.detail} for part in about.parts],
-        "weights": len(found.specs),
-        "weight_bytes": sum(spec.nbytes for spec in found.specs.values()),
+        "weights": len(reproducer.specs),
+        "weight_bytes": sum(spec.nbytes for spec in reproducer.specs.values()),
         "seed": about.seed,
         "missing": list(about.missing),
     }
 
 
-def _print_replayed(found: Any, ended: Any) -> None:
+def _print_replayed(reproducer: Any, ended: Any) -> None:
     for words in ended.tools:
         click.echo(clean(words))
     for each in ended.made:
@@ -307,10 +307,11 @@ def _print_replayed(found: Any, ended: Any) -> None:
     if ended.failure:
         how = "failed as recorded" if ended.same else "failed"
         click.echo(f"{how}: " + "\n".join(clean(line) for line in ended.failure.split("\n")))
-    elif found.about.failure is not None:
-        click.echo(f"did not fail; {clean(found.about.failure.error)} was expected")
-    if found.about.reads and not ended.same:
+    elif reproducer.about.failure is not None:
+        click.echo(f"did not fail; {clean(reproducer.about.failure.error)} was expected")
+    about = reproducer.about
+    if about.reads and not ended.same:
         click.echo(
-            f"the run read {len(found.about.reads)} weights, of which {len(found.about.given)} are inside; with others "
+            f"the run read {len(about.reads)} weights, of which {len(about.given)} are inside; with others "
             "another result is to be expected (see --with-weights)"
         )

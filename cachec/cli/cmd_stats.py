@@ -96,8 +96,8 @@ def _check(rate: float | None, bound: float | None) -> None:
     """Exit with 1 where the hit rate is below the bound."""
     if bound is None or (rate is not None and rate >= bound):
         return
-    found = "no call was a hit or a miss" if rate is None else f"the hit rate is {report.share(rate)}"
-    click.echo(f"cachec: {found}; --fail-under wants {report.share(bound)}", err=True)
+    words = "no call was a hit or a miss" if rate is None else f"the hit rate is {report.share(rate)}"
+    click.echo(f"cachec: {words}; --fail-under wants {report.share(bound)}", err=True)
     click.get_current_context().exit(1)
 
 

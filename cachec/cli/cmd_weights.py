@@ -4,45 +4,30 @@ from __future__ import annotations
 
 import os
 import time
-from importlib import import_module
 
 import click
 
 from cachec import report
 from cachec.cli import weight_sources as sources
 from cachec.cli.meter import Meter, throughput
-from cachec.cli.session import Session, json_option, pass_session, print_json, print_table
+from cachec.cli.session import LazyGroup, Session, json_option, pass_session, print_json, print_table
 from cachec.cli.weight_sources import SHOWN_REVISION, say
 from cachec.errors import UsageError
 
-#: Subcommand -> module, in the order of the help; "" for those below.
+#: Subcommand -> where it is, in the order of the help; "" for those below.
 _COMMANDS = {
     "add": "",
     "ls": "",
     "show": "",
-    "diff": "cachec.cli.cmd_weights_diff",
+    "diff": "cachec.cli.cmd_weights_diff:diff",
     "verify": "",
-    "export": "cachec.cli.cmd_weights_files",
-    "shard": "cachec.cli.cmd_weights_files",
+    "export": "cachec.cli.cmd_weights_files:export",
+    "shard": "cachec.cli.cmd_weights_files:shard",
     "rm": "",
 }
 
 
-class _Commands(click.Group):
-    """Imports what compares and writes when it is used."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(_COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        module = _COMMANDS.get(cmd_name)
-        if not module:
-            return super().get_command(ctx, cmd_name)
-        found: click.Command = getattr(import_module(module), cmd_name)
-        return found
-
-
-@click.group("weights", cls=_Commands)
+@click.group("weights", cls=LazyGroup, homes=_COMMANDS)
 def command() -> None:
     """Keep, look at, compare and write weights, without loading them.
 
@@ -140,11 +125,11 @@ def ls(session: Session, as_json: bool) -> None:
     JSON: {"dir", "weights": [{"name", "revision", "owned", "weights", "size", "created", "source"}]}
     """
     store = sources.weight_store(session)
-    found = [sources.summary(revision) for revision in store.revisions()]
+    summaries = [sources.summary(revision) for revision in store.revisions()]
     if as_json:
-        print_json({"dir": str(store.folder), "weights": found})
+        print_json({"dir": str(store.folder), "weights": summaries})
         return
-    if not found:
+    if not summaries:
         say(f"no weights in {store.folder}")
         return
     now = time.time()
@@ -158,7 +143,7 @@ def ls(session: Session, as_json: bool) -> None:
             report.age(each["created"], now),
             each["source"] or "-",
         )
-        for each in found
+        for each in summaries
     ]
     columns = ("name", "revision", "bytes", "weights", "size", "added", "source")
     print_table(columns, rows, right=("weights", "size"))
@@ -189,10 +174,10 @@ def show(
     may be null. Exit code 1: no such weights.
     """
     store = sources.weight_store(session)
-    found = sources.located(session, store, what)
-    with found.open(store, rank=rank, world_size=world_size) as weights:
+    source = sources.located(session, store, what)
+    with source.open(store, rank=rank, world_size=world_size) as weights:
         specs = weights.specs
-        digests = dict(found.revision.digests) if found.revision is not None else {}
+        digests = dict(source.revision.digests) if source.revision is not None else {}
         if with_digests and not digests:
             with Meter("hash") as meter:
                 done = 0
@@ -200,7 +185,7 @@ def show(
                     digests[name] = weight.digest()
                     done += weight.nbytes
                     meter(done, weights.nbytes)
-    details = sources.details(found, specs, digests)
+    details = sources.details(source, specs, digests)
     if as_json:
         print_json(details)
         return
@@ -249,18 +234,18 @@ def verify(session: Session, what: str, as_json: bool) -> None:
     such weights.
     """
     store = sources.weight_store(session)
-    found = sources.located(session, store, what)
+    source = sources.located(session, store, what)
     started = time.monotonic()
     with Meter(f"verify {what}") as meter:
-        result = sources.verified(found, store, meter)
+        result = sources.verified(source, store, meter)
     seconds = time.monotonic() - started
     if as_json:
-        print_json(sources.verdict(found, result, seconds))
+        print_json(sources.verdict(source, result, seconds))
     else:
-        for words in sources.verdict_lines(found, result, seconds):
+        for words in sources.verdict_lines(source, result, seconds):
             say(words)
     if result.damages:
-        way = "; add the weights again" if found.revision is not None else ""
+        way = "; add the weights again" if source.revision is not None else ""
         session.fail(f"{what}: {len(result.damages)} files are not what they should be{way}")
 
 

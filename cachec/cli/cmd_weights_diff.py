@@ -88,21 +88,21 @@ def _compare(
     by = "digest" if all(each.revision is not None and each.revision.owned for each in (old, new)) else "specification"
     if by == "specification":
         digests = [{}, {}]
-    found = compared(ours.specs, theirs.specs, *digests)
-    differing = _values(found, ours, theirs) if values else None
+    comparison = compared(ours.specs, theirs.specs, *digests)
+    differing = _values(comparison, ours, theirs) if values else None
     if as_json:
-        print_json(_document(old, new, by, found, differing))
+        print_json(_document(old, new, by, comparison, differing))
     else:
-        _print(old, new, by, found, differing)
-    if found.added or found.removed or found.changed or differing:
+        _print(old, new, by, comparison, differing)
+    if comparison.added or comparison.removed or comparison.changed or differing:
         click.get_current_context().exit(1)
 
 
-def _values(found: Comparison, ours: WeightSet, theirs: WeightSet) -> dict[str, ValueDifference]:
+def _values(comparison: Comparison, ours: WeightSet, theirs: WeightSet) -> dict[str, ValueDifference]:
     """The weights of equal spec whose values differ."""
     from cachec.weights.compare import value_difference
 
-    names = [change.name for change in found.changed if not change.fields] + list(found.unknown)
+    names = [change.name for change in comparison.changed if not change.fields] + list(comparison.unknown)
     total, done = sum(ours[name].nbytes for name in names), 0
     differing: dict[str, ValueDifference] = {}
     with Meter("compare values") as meter:
@@ -116,19 +116,19 @@ def _values(found: Comparison, ours: WeightSet, theirs: WeightSet) -> dict[str, 
 
 
 def _document(
-    old: Located, new: Located, by: str, found: Comparison, differing: dict[str, ValueDifference] | None
+    old: Located, new: Located, by: str, comparison: Comparison, differing: dict[str, ValueDifference] | None
 ) -> dict[str, Any]:
     document: dict[str, Any] = {
         "a": old.text,
         "b": new.text,
         "by": by,
-        "added": found.added,
-        "removed": found.removed,
+        "added": comparison.added,
+        "removed": comparison.removed,
         "changed": [
             {"name": change.name, "fields": {field: [one, other] for field, one, other in change.fields}}
-            for change in found.changed
+            for change in comparison.changed
         ],
-        "same": len(found.same) + len(found.unknown),
+        "same": len(comparison.same) + len(comparison.unknown),
     }
     if differing is not None:
         document["values"] = [
@@ -144,22 +144,22 @@ def _document(
 
 
 def _print(
-    old: Located, new: Located, by: str, found: Comparison, differing: dict[str, ValueDifference] | None
+    old: Located, new: Located, by: str, comparison: Comparison, differing: dict[str, ValueDifference] | None
 ) -> None:
-    same = len(found.same) + len(found.unknown)
+    same = len(comparison.same) + len(comparison.unknown)
     say(
-        f"{old.text} -> {new.text}, by {by}: {len(found.changed)} changed, {len(found.added)} added, "
-        f"{len(found.removed)} removed, {same} same"
+        f"{old.text} -> {new.text}, by {by}: {len(comparison.changed)} changed, {len(comparison.added)} added, "
+        f"{len(comparison.removed)} removed, {same} same"
     )
-    for name in found.removed:
+    for name in comparison.removed:
         say(f"  - {name}")
-    for name in found.added:
+    for name in comparison.added:
         say(f"  + {name}")
-    for change in found.changed:
+    for change in comparison.changed:
         words = ", ".join(f"{field} {_text(one)} -> {_text(other)}" for field, one, other in change.fields)
         say(f"  ~ {change.name}: {words or 'content'}")
     if differing is None:
-        if found.unknown:
+        if comparison.unknown:
             say("their values were not compared; --values does")
         return
     say(f"values: {len(differing)} weights differ")

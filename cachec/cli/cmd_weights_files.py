@@ -60,9 +60,9 @@ def export(
             raise UsageError(f"--shard-size: expected a size such as 5GB or 500MiB, found {shard_size!r}") from None
     chosen = format_to_write(out, kind).name
     store = sources.weight_store(session)
-    found = sources.located(session, store, what)
+    source = sources.located(session, store, what)
     started = time.monotonic()
-    with found.open(store) as weights, Meter(f"export {what}") as meter:
+    with source.open(store) as weights, Meter(f"export {what}") as meter:
         weights.save(out, format=kind, shard_size=limit, progress=meter)
         count, nbytes = len(weights), weights.nbytes
     seconds = time.monotonic() - started
@@ -107,12 +107,12 @@ def shard(
     from cachec.weights.shards import matching_axes
 
     store = sources.weight_store(session)
-    found = sources.located(session, store, what)
+    source = sources.located(session, store, what)
     patterns = sources.parse_axes(specs)
     total = 0
 
     started = time.monotonic()
-    with found.open(store) as weights, Meter(f"shard {what}") as meter:
+    with source.open(store) as weights, Meter(f"shard {what}") as meter:
 
         def told(done: int, in_all: int) -> None:
             nonlocal total

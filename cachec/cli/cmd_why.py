@@ -72,8 +72,8 @@ def command(session: Session, key: str, other: str | None, as_json: bool) -> Non
     theirs = session.parts(chosen)
     if mine is None or theirs is None:
         raise CachecError("the parts of a key can't be read, so the keys can't be compared")
-    found = differences(theirs, mine, session.store.content)
-    details = report.why_details(entry, chosen, "given" if other is not None else "nearest", found)
+    differing = differences(theirs, mine, session.store.content)
+    details = report.why_details(entry, chosen, "given" if other is not None else "nearest", differing)
     if as_json:
         print_json(details)
         return
@@ -82,34 +82,36 @@ def command(session: Session, key: str, other: str | None, as_json: bool) -> Non
     for each in details["differences"]:
         kind = each["reason"].partition(":")[2]
         click.echo(f"  {kind}: {clean(each['words'])}")
-    if not found:
+    if not differing:
         click.echo("  no part differs")
 
 
 def _why_command(session: Session, line: list[str], as_json: bool) -> None:
     from cachec.launcher.explain import explain
 
-    found = explain(line, session.overrides)
-    outcome = found.outcome
+    explanation = explain(line, session.overrides)
+    outcome = explanation.outcome
     if as_json:
-        other = {"key": found.nearest, "stage": outcome.stage, "chosen": "nearest"} if found.nearest else None
+        other = (
+            {"key": explanation.nearest, "stage": outcome.stage, "chosen": "nearest"} if explanation.nearest else None
+        )
         print_json(
             {
                 **report.outcome_details(outcome),
                 "other": other,
-                "differences": [report.difference_details(each) for each in found.differences],
-                "fix": found.fix,
+                "differences": [report.difference_details(each) for each in explanation.differences],
+                "fix": explanation.fix,
             }
         )
     else:
-        detail = f": {clean(outcome.detail)}" if outcome.detail and not found.differences else ""
+        detail = f": {clean(outcome.detail)}" if outcome.detail and not explanation.differences else ""
         click.echo(f"{outcome.reason.value} ({clean(outcome.stage)}){detail}")
-        if found.nearest:
-            click.echo(f"against {found.nearest[: report.SHOWN_KEY]}:")
-        for each in found.differences:
+        if explanation.nearest:
+            click.echo(f"against {explanation.nearest[: report.SHOWN_KEY]}:")
+        for each in explanation.differences:
             click.echo(f"  {each.reason.value.partition(':')[2]}: {clean(each.words)}")
-        if found.fix:
-            click.echo(f"fix: {clean(found.fix)}")
+        if explanation.fix:
+            click.echo(f"fix: {clean(explanation.fix)}")
     click.get_current_context().exit(0 if outcome.hit else 1)
 
 
@@ -118,5 +120,5 @@ def _nearest(session: Session, entry: Entry) -> Entry | None:
     mine = session.parts(entry)
     others = {each.key: each for each in session.entries() if each.stage == entry.stage and each.key != entry.key}
     candidates = [(key, parts) for key, each in others.items() if (parts := session.parts(each)) is not None]
-    found = nearest(candidates, mine or ())
-    return None if found is None else others[found[0]]
+    other = nearest(candidates, mine or ())
+    return None if other is None else others[other[0]]

@@ -28,15 +28,15 @@ class PluginCommand(NamedTuple):
     def load(self) -> click.Command:
         """Import it. Raises PluginError, naming the package, where it can't be imported or is no command."""
         offered = f"command {self.name!r} of package {self.package} {self.version}"
-        found: click.Command = imported(offered, self.target, "command", click.Command)
-        return found
+        command: click.Command = imported(offered, self.target, "command", click.Command)
+        return command
 
 
 def plugin_commands(taken: Collection[str]) -> dict[str, PluginCommand]:
     """The commands by name, sorted; those named as one of ``taken`` are left out, of two packages the first wins."""
-    found: dict[str, PluginCommand] = {}
+    commands: dict[str, PluginCommand] = {}
     for package in Distributions():
         for name, target in package.entry_points(GROUP).items():
             if name not in taken:
-                found.setdefault(name, PluginCommand(name, target, package.name, package.version))
-    return {name: found[name] for name in sorted(found)}
+                commands.setdefault(name, PluginCommand(name, target, package.name, package.version))
+    return {name: commands[name] for name in sorted(commands)}

@@ -29,10 +29,10 @@ def span(_ctx: click.Context, _param: click.Parameter, text: str | None) -> floa
     """The seconds of ``30m``, ``24h``, ``7d``, ``4w``. Raises BadParameter."""
     if text is None:
         return None
-    found = seconds_of(text)
-    if found is None:
+    seconds = seconds_of(text)
+    if seconds is None:
         raise click.BadParameter(f"{text!r} is not accepted; give a span such as 90s, 30m, 24h, 7d or 4w")
-    return found
+    return seconds
 
 
 _OPTIONS = (

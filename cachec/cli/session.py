@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
@@ -81,18 +82,18 @@ class Session:
 
     def entries(self) -> list[Entry]:
         """All entries that can be read, newest first."""
-        found = [entry for entry in self.store.entries() if entry.traces]
-        return sorted(found, key=lambda entry: -max(trace.created for trace in entry.traces))
+        listed = [entry for entry in self.store.entries() if entry.traces]
+        return sorted(listed, key=lambda entry: -max(trace.created for trace in entry.traces))
 
     def entry(self, prefix: str) -> Entry:
         """The entry whose key begins with ``prefix``. Exits with 1 where there is none.
 
         Raises CachecError for what is no key, or is the beginning of several.
         """
-        found = self.matches(prefix)
-        if not found:
+        matches = self.matches(prefix)
+        if not matches:
             self.fail(f"no entry has a key that begins with {prefix}; `cachec ls` lists them")
-        return found[0]
+        return matches[0]
 
     def matches(self, prefix: str) -> list[Entry]:
         """The one entry whose key begins with ``prefix``, or none. Raises CachecError as ``entry`` does."""
@@ -102,13 +103,13 @@ class Session:
         if len(prefix) == 64:
             entry = self.store.lookup(prefix)
             return [] if entry is None else [entry]
-        found = list(self.store.entries(prefix))
-        if len(found) > 1:
+        entries = list(self.store.entries(prefix))
+        if len(entries) > 1:
             shown = max(SHOWN_KEY, len(prefix) + 4)
-            listed = ", ".join(f"{entry.key[:shown]} ({clean(entry.stage)})" for entry in found[:_SHOWN_MATCHES])
-            more = f" and {len(found) - _SHOWN_MATCHES} more" if len(found) > _SHOWN_MATCHES else ""
-            raise CachecError(f"{prefix} is the beginning of {len(found)} keys: {listed}{more}; give more characters")
-        return found
+            listed = ", ".join(f"{entry.key[:shown]} ({clean(entry.stage)})" for entry in entries[:_SHOWN_MATCHES])
+            more = f" and {len(entries) - _SHOWN_MATCHES} more" if len(entries) > _SHOWN_MATCHES else ""
+            raise CachecError(f"{prefix} is the beginning of {len(entries)} keys: {listed}{more}; give more characters")
+        return entries
 
     def parts(self, entry: Entry) -> tuple[Part, ...] | None:
         """The named parts of an entry's key; None, said on stderr, where their artifact can't be read."""
@@ -122,6 +123,22 @@ class Session:
         """Say what was not found, and exit with 1."""
         click.echo(f"cachec: {clean(words)}", err=True)
         click.get_current_context().exit(1)
+
+
+class LazyGroup(click.Group):
+    """A group that imports a command when it is used."""
+
+    def __init__(self, *args: Any, homes: Mapping[str, str], **options: Any) -> None:
+        """homes: command -> ``module:attribute`` in the order of the help, empty for one that was added."""
+        super().__init__(*args, **options)
+        self._homes = homes
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self._homes)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        home = self._homes.get(cmd_name)
+        return resolve_name(home) if home else super().get_command(ctx, cmd_name)
 
 
 pass_session = click.make_pass_decorator(Session)

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 from blake3 import blake3
 
-from cachec.base import fsio
+from cachec.base import fsio, texts
 from cachec.cli.meter import throughput
 from cachec.cli.session import Session, clean
-from cachec.errors import CachecError, UsageError, WeightError, WeightsChanged
+from cachec.errors import UsageError, WeightError, WeightsChanged
 from cachec.model import WeightSpec
 
 if TYPE_CHECKING:
@@ -25,11 +25,9 @@ if TYPE_CHECKING:
     from cachec.weights.library.checksums import Verified
     from cachec.weights.library.owned import Revision, WeightStore
 
-#: Digits of a revision in a table; an argument takes as few as ``_MIN_DIGITS``.
+#: Digits of a revision in a table.
 SHOWN_REVISION = 12
-_MIN_DIGITS = 4
 
-_DIGITS = re.compile(rf"[0-9a-f]{{{_MIN_DIGITS},64}}")
 _EXPECTED = re.compile(r"(?:(?P<algorithm>sha256|blake3):)?(?P<digest>[0-9a-fA-F]{64})")
 #: Stems that every checkpoint has, so that its folder says more.
 _COMMON = frozenset({"model", "tensor-cache", "ndarray-cache", "pytorch_model", "adapter_model", "weights"})
@@ -63,42 +61,26 @@ def weight_store(session: Session) -> WeightStore:
 
 def named(session: Session, store: WeightStore, text: str) -> Revision:
     """What a name, or the first digits of a revision, stands for. Exits with 1 where there is none."""
-    found = _find(store, text)
-    if found is None:
+    revision = store.find(text)
+    if revision is None:
         _not_found(session, store, text, "")
-    return found
+    return revision
 
 
 def located(session: Session, store: WeightStore, text: str) -> Located:
     """A name in the store, else a path; what begins with ``.`` or ``/`` is a path. Exits with 1 where it is neither."""
     if not text.startswith((".", os.sep)):
-        found = _find(store, text)
-        if found is not None:
-            return Located(text, found)
+        revision = store.find(text)
+        if revision is not None:
+            return Located(text, revision)
     if not os.path.exists(text):
         _not_found(session, store, text, ", and there is no such file")
     return Located(text, None, text)
 
 
-def _find(store: WeightStore, text: str) -> Revision | None:
-    revisions = store.revisions()
-    for revision in revisions:
-        if revision.name == text:
-            return revision
-    if _DIGITS.fullmatch(text) is None:
-        return None
-    found = {revision.id: revision for revision in revisions if revision.id.startswith(text)}
-    if len(found) > 1:
-        listed = ", ".join(f"{each.id[:SHOWN_REVISION]} ({each.name})" for each in list(found.values())[:8])
-        raise CachecError(f"{text} is the beginning of {len(found)} revisions: {listed}; give more digits")
-    return next(iter(found.values()), None)
-
-
 def _not_found(session: Session, store: WeightStore, text: str, more: str) -> NoReturn:
-    import difflib
-
-    near = difflib.get_close_matches(text, [revision.name for revision in store.revisions()], 1)
-    hint = f"; did you mean {near[0]!r}?" if near else "; `cachec weights ls` lists what is"
+    near = texts.nearest(text, (revision.name for revision in store.revisions()))
+    hint = f"; did you mean {near!r}?" if near else "; `cachec weights ls` lists what is"
     session.fail(f"no weights are named {text!r}{more}{hint}")
 
 
@@ -221,23 +203,23 @@ def summary(revision: Revision) -> dict[str, Any]:
     }
 
 
-def verified(found: Located, store: WeightStore, meter: Meter) -> Verified:
+def verified(source: Located, store: WeightStore, meter: Meter) -> Verified:
     """What ``verify`` finds out. Raises CachecError, OSError."""
     from cachec.weights.library.checksums import Verified, verify
 
-    revision = found.revision
+    revision = source.revision
     if revision is not None:
         return Verified(revision.checksums, store.verify(revision.id, progress=meter))
-    with found.open(store) as weights:
+    with source.open(store) as weights:
         return verify(weights, meter)
 
 
-def verdict(found: Located, result: Verified, seconds: float) -> dict[str, Any]:
+def verdict(source: Located, result: Verified, seconds: float) -> dict[str, Any]:
     """What ``verify`` says, as JSON."""
-    revision = found.revision
+    revision = source.revision
     return {
         "name": revision.name if revision else None,
-        "path": os.path.abspath(found.path) if found.path else None,
+        "path": os.path.abspath(source.path) if source.path else None,
         "revision": revision.id if revision else None,
         "owned": revision is not None and revision.owned,
         "checksums": result.checksums,
@@ -246,32 +228,32 @@ def verdict(found: Located, result: Verified, seconds: float) -> dict[str, Any]:
     }
 
 
-def verdict_lines(found: Located, result: Verified, seconds: float) -> list[str]:
+def verdict_lines(source: Located, result: Verified, seconds: float) -> list[str]:
     """What ``verify`` says, as lines."""
     if result.damages:
         return [f"damaged: {_some_names(damage.names)}: {damage.path}: {damage.detail}" for damage in result.damages]
-    revision = found.revision
+    revision = source.revision
     if revision is not None and revision.owned:
         return [f"{revision.name} is whole: {revision.count} weights, {throughput(revision.nbytes, seconds)}"]
     number = result.checksums
     stated = f"{number} stated checksums agree" if number else "no checksums are stated"
     if revision is not None:
         return [f"{revision.name}: all files are as they were added; {stated}"]
-    return [f"{found.text}: its structure is valid; {stated}"]
+    return [f"{source.text}: its structure is valid; {stated}"]
 
 
 def _some_names(names: tuple[str, ...]) -> str:
     return ", ".join(map(repr, names[:8])) + (" and more" if len(names) > 8 else "") if names else "no weight"
 
 
-def details(found: Located, specs: Mapping[str, WeightSpec], digests: Mapping[str, str]) -> dict[str, Any]:
+def details(source: Located, specs: Mapping[str, WeightSpec], digests: Mapping[str, str]) -> dict[str, Any]:
     """What ``show`` says. digests: those that are known."""
-    revision = found.revision
+    revision = source.revision
     owned = revision is not None and revision.owned
     stored = {digests[name]: spec.nbytes for name, spec in specs.items()} if owned else {}
     return {
         "name": revision.name if revision else None,
-        "path": os.path.abspath(found.path) if found.path else None,
+        "path": os.path.abspath(source.path) if source.path else None,
         "revision": revision.id if revision else None,
         "owned": owned,
         "source": revision.source if revision else "",

@@ -72,23 +72,23 @@ class OpenWatch:
 
     def touched(self) -> frozenset[str]:
         """The files that something happened to since the last call; all of them where the queue ran over."""
-        found: set[str] = set()
+        paths: set[str] = set()
         while True:
             try:
                 data = os.read(self._fd, _READ)
             except BlockingIOError:
-                return frozenset(found)
-            found.update(self.affected(parse_events(data)))
+                return frozenset(paths)
+            paths.update(self.affected(parse_events(data)))
 
     def affected(self, events: Iterable[InotifyEvent]) -> set[str]:
         """The files that these events are about."""
-        found: set[str] = set()
+        named: set[str] = set()
         for event in events:
             if event.mask & IN_Q_OVERFLOW:
-                found.update(path for paths in self._paths.values() for path in paths)
+                named.update(path for paths in self._paths.values() for path in paths)
             elif event.mask & (TOUCHED | IN_IGNORED):
-                found.update(self._paths.get(event.watch, ()))
-        return found
+                named.update(self._paths.get(event.watch, ()))
+        return named
 
     def close(self) -> None:
         """Give the watches back. May be called twice."""

@@ -195,11 +195,11 @@ class _CommandRun(NamedTuple):
             recorder.environment(name, variable_digest(name, os.environ))
         tools = ToolKeys(recorder.digests, Distributions())
         search = search_text(fixed)
-        found = search_environ(search, self.environ)
+        values = search_environ(search, self.environ)
         for tool in declared.tools:
             place = tool if "/" not in tool else _recorded_as(tool)
             if place is not None:
-                recorder.tool(place, tools.executable(place, found).digest, search)
+                recorder.tool(place, tools.executable(place, values).digest, search)
         given = [file for path in declared.inputs for file in _tree(reads, path, set())]
         for path in declared.candidates:
             reads.candidate(path)
@@ -234,21 +234,21 @@ class _CommandRun(NamedTuple):
 def _tree(reads: Reads, path: str, above: set[tuple[int, int]]) -> Iterator[str]:
     """Record an input, with all below it where it is a folder; yields the files."""
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except FileNotFoundError:
         reads.absent(path)
         raise
-    if stat.S_ISREG(found.st_mode):
+    if stat.S_ISREG(status.st_mode):
         reads.file(path, required=True)
         yield path
-    elif not stat.S_ISDIR(found.st_mode):
+    elif not stat.S_ISDIR(status.st_mode):
         raise UsageError(f"input {path!r} is neither a file nor a folder, so its content can't be recorded")
-    elif (found.st_dev, found.st_ino) not in above:  # a symbolic link may lead back up
+    elif (status.st_dev, status.st_ino) not in above:  # a symbolic link may lead back up
         reads.listing(path)
         for name in sorted(os.listdir(path)):
             inner = os.path.join(path, name)
             if os.path.isfile(inner) or os.path.isdir(inner):
-                yield from _tree(reads, inner, above | {(found.st_dev, found.st_ino)})
+                yield from _tree(reads, inner, above | {(status.st_dev, status.st_ino)})
 
 
 def _recorded_as(path: str) -> str | None:
@@ -276,15 +276,15 @@ def _tool_place(tool: str, base: str) -> str:
 
 def _behind(fds: Sequence[int]) -> tuple[str, ...]:
     """The files behind descriptors that are handed on: inputs. Raises UsageError for a pipe or a socket in a stage."""
-    found = []
+    paths = []
     for fd in fds:
         if stat.S_ISREG(os.fstat(fd).st_mode):
-            found.append(os.readlink(f"/proc/self/fd/{fd}"))
+            paths.append(os.readlink(f"/proc/self/fd/{fd}"))
         elif recording.current() is not None:
             raise UsageError(
                 f"pass_fds: descriptor {fd} is no regular file, so what comes through it can't be recorded"
             )
-    return tuple(found)
+    return tuple(paths)
 
 
 def _rules(weights: Mapping[AnyPath, WeightRule] | Sequence[AnyPath]) -> dict[AnyPath, WeightRule]:

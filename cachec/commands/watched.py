@@ -182,7 +182,7 @@ class Watched:
         for path in _changed(self._undescribed):
             self._keep_out(Reason.UNDESCRIBED, f"{path} was written, and no argument is known to be for that")
         for output in self._outputs if not ended.returncode else ():
-            old = next((path for path, found in states(output) if self._written.get(path) == found), None)
+            old = next((path for path, now in states(output) if self._written.get(path) == now), None)
             if old is not None:
                 self._keep_out(Reason.UNDESCRIBED, f"output {old} was there before, and the command did not write it")
 
@@ -201,9 +201,9 @@ def state(path: str) -> Identity | None:
 def states(path: str) -> Iterator[tuple[str, Identity | None]]:
     """Of the file, or of every file below the folder; nothing where neither is there."""
     if not os.path.isdir(path):
-        found = state(path)
-        if found is not None:
-            yield path, found
+        now = state(path)
+        if now is not None:
+            yield path, now
         return
     for where, _, names in os.walk(path):
         for name in names:
@@ -212,4 +212,4 @@ def states(path: str) -> Iterator[tuple[str, Identity | None]]:
 
 
 def _changed(before: Mapping[str, Identity | None]) -> list[str]:
-    return [path for path, found in before.items() if state(path) != found]
+    return [path for path, state_before in before.items() if state(path) != state_before]

@@ -53,13 +53,13 @@ class Witness:
         before = [seen.data for run in recorder.commands() for seen in run.inputs if seen.data is not None]
         self._kept, self._files = sum(map(len, before)), len(before)
         self._before = {path: _identity(path) for path in (*outputs, *_named(args[1:], cwd))}
-        found = [*_files(inputs), *(path for path, state in self._before.items() if state is not None)]
+        files = [*_files(inputs), *(path for path, state in self._before.items() if state is not None)]
         # Nobody said so, and yet a reproducer holds their specs alone.
-        unsaid = (path for path in found if os.path.splitext(path)[1] in WEIGHT_SUFFIXES)
+        unsaid = (path for path in files if os.path.splitext(path)[1] in WEIGHT_SUFFIXES)
         weights = {**dict.fromkeys(unsaid, "content"), **weights}
         self._withheld = {place for path in weights if (place := _place(path)) is not None}
         self.run = CommandRun(tuple(args), program, cwd, dict(environ), weights)
-        self.run.inputs = tuple(seen for path in dict.fromkeys(found) if (seen := self._seen(path)) is not None)
+        self.run.inputs = tuple(seen for path in dict.fromkeys(files) if (seen := self._seen(path)) is not None)
         if isinstance(stdin, bytes):
             self.run.stdin = FileSeen("", digest_bytes(stdin), len(stdin), self._keep(stdin))
         elif stdin is not None:
@@ -76,17 +76,17 @@ class Witness:
     def _seen(self, path: str, *, keep: bool = True) -> FileSeen | None:
         """None for a weight, for what is gone meanwhile or can't be read, and for what is too large to be hashed."""
         try:
-            found = os.stat(path)
-            if (found.st_dev, found.st_ino) in self._withheld or found.st_size > _MAX_HASHED:
+            status = os.stat(path)
+            if (status.st_dev, status.st_ino) in self._withheld or status.st_size > _MAX_HASHED:
                 return None
-            if keep and self._has_room(found.st_size):
+            if keep and self._has_room(status.st_size):
                 fd = fsio.open_read(path)
                 try:
-                    data = fsio.pread_exact(fd, 0, found.st_size)
+                    data = fsio.pread_exact(fd, 0, status.st_size)
                 finally:
                     os.close(fd)
                 return FileSeen(path, digest_bytes(data), len(data), self._keep(data))
-            return FileSeen(path, self._recorder.digests.of_path(path), found.st_size)
+            return FileSeen(path, self._recorder.digests.of_path(path), status.st_size)
         except (OSError, EOFError):
             return None  # what the key and the reads say of it is looked at elsewhere; a reproducer does without
 
@@ -130,5 +130,5 @@ def _identity(path: str) -> Identity | None:
 
 
 def _place(path: str) -> tuple[int, int] | None:
-    found = _identity(path)
-    return None if found is None else (found.dev, found.ino)
+    identity = _identity(path)
+    return None if identity is None else (identity.dev, identity.ino)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 
-from cachec.base.excerpts import shown_pair
+from cachec.base.texts import shown_pair
 from cachec.errors import PluginError, StoreFault
 from cachec.model import Part, PartKind, Reason, WeightSpec
 from cachec.programs import ir

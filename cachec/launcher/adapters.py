@@ -26,6 +26,7 @@ import msgspec
 from cachec import config
 from cachec.base import foreign
 from cachec.base.hashing import Hasher
+from cachec.base.texts import nearest
 from cachec.errors import ConfigError
 
 #: What a flag means.
@@ -237,7 +238,7 @@ def _configured() -> Iterator[Adapter]:
         yield read(path)
 
 
-def _files(table: config.SubTable) -> Iterator[Path]:
+def _files(table: config.ConfigTable) -> Iterator[Path]:
     listed = table.data.get("files", [])
     if not isinstance(listed, list) or not all(isinstance(item, str) for item in listed):
         raise ConfigError(f"{table.where('files')}: files = {listed!r} is not accepted; give a list of paths")
@@ -251,23 +252,23 @@ def _adapter(table: dict[str, Any], where: str, text: str) -> Adapter:
     if isinstance(flags, list):
         table["flags"] = [_flag(item, number, where, text) for number, item in enumerate(flags)]
     try:
-        found = msgspec.convert({**table, "flags": [] if isinstance(flags, list) else flags}, Adapter)
+        adapter = msgspec.convert({**table, "flags": [] if isinstance(flags, list) else flags}, Adapter)
     except msgspec.ValidationError as error:
         raise _malformed(where, text, str(error), _line_of(text, str(error))) from None
-    if _NAME.fullmatch(found.name) is None:
+    if _NAME.fullmatch(adapter.name) is None:
         raise ConfigError(
-            f"{where}:{_line(text, 'name')}: name = {found.name!r} is not accepted; it stands in the log, and "
+            f"{where}:{_line(text, 'name')}: name = {adapter.name!r} is not accepted; it stands in the log, and "
             "has up to 64 letters, digits and any of '._+-'"
         )
-    if not found.match:
+    if not adapter.match:
         raise ConfigError(f"{where}:{_line(text, 'match')}: match is empty; name the executables, as in ['mycc*']")
-    for pattern in found.match:
+    for pattern in adapter.match:
         if not pattern or "/" in pattern or _is_unclosed(pattern):
             raise ConfigError(
                 f"{where}:{_line(text, 'match')}: bad pattern {pattern!r}; match takes base names such as "
                 "'clang' or 'clang-[0-9]*'"
             )
-    return msgspec.structs.replace(found, flags=tuple(table["flags"]))
+    return msgspec.structs.replace(adapter, flags=tuple(table["flags"]))
 
 
 def _flag(item: Any, number: int, where: str, text: str) -> Flag:
@@ -293,12 +294,10 @@ def _malformed(where: str, text: str, problem: str, line: int) -> ConfigError:
     hint = ""
     unknown = re.search(r"unknown field `([^`]*)`", problem)
     if unknown:
-        import difflib
-
         kind = Flag if "names" in problem or _is_flag_line(text, line) else Adapter
         known = [field.encode_name for field in msgspec.structs.fields(kind) if field.name != "origin"]
-        close = difflib.get_close_matches(unknown[1], known, 1)
-        hint = f"; did you mean {close[0]!r}?" if close else f"; the keys are {', '.join(known)}"
+        close = nearest(unknown[1], known)
+        hint = f"; did you mean {close!r}?" if close else f"; the keys are {', '.join(known)}"
     return ConfigError(f"{where}:{line}: {problem}{hint}")
 
 

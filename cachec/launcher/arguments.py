@@ -421,11 +421,11 @@ class _ArgumentReader:
             self._to_stdout = True
             return value
         path = os.path.join(self._command.cwd, value)
-        found = Output(path, "folder" if means == "output-folder" else "file", shown)
+        output = Output(path, "folder" if means == "output-folder" else "file", shown)
         if means == "depfile":
-            self._depfile = found._replace(kind="depfile")
+            self._depfile = output._replace(kind="depfile")
         else:
-            self._command.outputs.append(found)
+            self._command.outputs.append(output)
         return None
 
     def _input(self, text: str, where: str) -> None:

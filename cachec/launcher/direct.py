@@ -35,7 +35,7 @@ from blake3 import blake3
 from cachec.base import __version__
 from cachec.base.appending import Appender
 from cachec.base.foreign import read_regular
-from cachec.launcher.helpers import default_folder
+from cachec.base.xdg import cache_folder
 from cachec.launcher.restore import mode_of, restore_bytes, restore_file
 
 MAGIC = b"cachec direct 3\n"
@@ -64,7 +64,7 @@ class _Stale(Exception):
 def memo_path(args: list[str], environ: "os._Environ[str] | dict[str, str]", cwd: str) -> str:
     """Where the memo of a command line is."""
     given = environ.get("CACHEC_DIR", "")
-    folder = os.path.normpath(os.path.join(cwd, os.path.expanduser(given))) if given else default_folder(environ)
+    folder = os.path.normpath(os.path.join(cwd, os.path.expanduser(given))) if given else cache_folder(environ)
     name = blake3(os.fsencode("\0".join((*args, "", cwd)))).hexdigest()
     return f"{folder}/direct/{name[:2]}/{name}"
 
@@ -171,8 +171,8 @@ class _Memo:
         is_quiet = not _has_log(file)
         if trust == b"1" and now == wanted and is_quiet:
             return  # nobody has written to the database since the row was seen in it
-        found = _read_row(os.fsdecode(file), row.decode(), is_quiet)
-        if found is None or blake3(found).hexdigest().encode() != digest:
+        row_now = _read_row(os.fsdecode(file), row.decode(), is_quiet)
+        if row_now is None or blake3(row_now).hexdigest().encode() != digest:
             raise _Stale
         if is_quiet and trust != b"0" and identity(file) == now and not _has_log(file):
             is_settled = time.time() - os.stat(file).st_ctime > _SETTLE_SECONDS
@@ -190,11 +190,11 @@ class _Memo:
     def read_rest(self) -> None:
         """Artifacts, outputs and blobs."""
         for _ in range(int(self._next())):
-            digest, size, found, trust = self._take(4)
+            digest, size, state, trust = self._take(4)
             name = digest.decode("ascii")
             if len(name) != 64 or not name.isalnum():
                 raise _Stale
-            self._artifacts.append((f"{self._store}/objects/{name[:2]}/{name}", found, trust, digest))
+            self._artifacts.append((f"{self._store}/objects/{name[:2]}/{name}", state, trust, digest))
             if int(size) < 0:
                 raise _Stale
         for _ in range(int(self._next())):
@@ -211,8 +211,8 @@ class _Memo:
 
     def check_artifacts(self) -> None:
         """Each is there, and whole."""
-        for path, found, trust, digest in self._artifacts:
-            _check_file(os.fsencode(path), found, trust, digest)
+        for path, state, trust, digest in self._artifacts:
+            _check_file(os.fsencode(path), state, trust, digest)
 
     def hand_out(self) -> None:
         """Put the outputs in their places. Raises OSError; the other road then does it again, and tells."""

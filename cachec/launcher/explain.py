@@ -77,17 +77,17 @@ def _from_engine(opened: Opened, command: Command, stripped: Sequence[StrippedIn
         return Explanation(outcome)
     parts = call.keyed.parts()
     try:
-        found = call.engine.tools.looker.nearest(command.stage, parts)
+        other = call.engine.tools.looker.nearest(command.stage, parts)
     except StoreFault as fault:
         opened.events.note_fault(fault.fault, fault.detail)
-        found = None
-    if found is None:
+        other = None
+    if other is None:
         return Explanation(outcome)
-    differing = differences(found[1], parts, opened.store.content)
+    differing = differences(other[1], parts, opened.store.content)
     if any(each.part.kind is PartKind.ARGUMENT for each in differing):
         differing = tuple(each for each in differing if each.part.kind is not PartKind.ORDER)  # it follows
     fix = next(filter(None, map(call.keyed.remedy, differing)), "")
-    return Explanation(outcome, found[0], differing, fix)
+    return Explanation(outcome, other[0], differing, fix)
 
 
 def _way_in(reason: Reason) -> str:

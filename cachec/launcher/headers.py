@@ -105,8 +105,8 @@ def looked_for(files: Iterable[str], search: Sequence[str]) -> Iterator[str]:
     seen: set[bytes] = set()
     for file in files:
         with open(file, "rb") as opened:
-            found = {match[1] for match in _HAS_INCLUDE.finditer(opened.read())}
-        for name in found - seen:
+            names = {match[1] for match in _HAS_INCLUDE.finditer(opened.read())}
+        for name in names - seen:
             seen.add(name)
             for folder in (os.path.dirname(file), *search):
                 yield os.path.join(folder, os.fsdecode(name))

@@ -7,7 +7,7 @@ compiler in them, so they cost little more than the start of Python: no key and 
 import os
 import time
 
-from cachec.base import foreign
+from cachec.base import foreign, xdg
 from cachec.base.appending import Appender
 
 #: By the base name of the command.
@@ -55,16 +55,16 @@ def run_helper(args: list[str]) -> None:
     if len(args) < 2 or args[0] != "--" or not is_helper(args[1]):
         return
     try:
-        found = _settings(os.getcwd())
+        settings = _settings(os.getcwd())
     except (OSError, ValueError):
         return
     now = time.time()
-    log = f"{found['dir']}/log/{time.strftime('%Y-%m-%d', time.gmtime(now))}.jsonl"
-    if found["log"] == "all" or not os.path.exists(log):
+    log = f"{settings['dir']}/log/{time.strftime('%Y-%m-%d', time.gmtime(now))}.jsonl"
+    if settings["log"] == "all" or not os.path.exists(log):
         return  # the whole road tells it, or makes the log
     record = '{"reason":"bypass:build-helper","stage":"exec:%s","key":"","detail":"%s","time":%.6f}\n'
     line = (record % (args[1].rpartition("/")[2], DETAIL, now)).encode()
-    for path in (log, found["stats_file"]):
+    for path in (log, settings["stats_file"]):
         try:
             if path:
                 Appender(path).append(line)
@@ -87,32 +87,24 @@ def _settings(folder: str) -> dict[str, str]:
     """
     environ = os.environ
     names = ("dir", "stats_file", "log")
-    found = {name: environ.get("CACHEC_" + name.upper(), "") for name in names}
+    settings = {name: environ.get("CACHEC_" + name.upper(), "") for name in names}
     starts = dict.fromkeys(names, folder)
-    if not all(found.values()):
+    if not all(settings.values()):
         for table, place, is_confined in ((*_table(folder), True), (*_user_table(), False)):
             for name in names:
                 value = table.get(name, "")
                 if not isinstance(value, str):
                     raise ValueError(name)  # noqa: TRY004 - one kind for all that the whole road has to tell
-                if not value or found[name]:
+                if not value or settings[name]:
                     continue
-                found[name], starts[name] = value, place
+                settings[name], starts[name] = value, place
                 if is_confined and name != "log" and not foreign.is_within(_placed(value, place), place):
                     raise ValueError(name)
     for name in ("dir", "stats_file"):
-        if found[name]:
-            found[name] = _placed(found[name], starts[name])
-    found["dir"] = found["dir"] or default_folder(environ)
-    return found
-
-
-def default_folder(environ: "os._Environ[str] | dict[str, str]") -> str:
-    """The store where no setting says another, as config.py has it."""
-    base = environ.get("XDG_CACHE_HOME", "")
-    if not base.startswith("/"):
-        base = os.path.join(environ.get("HOME") or os.path.expanduser("~"), ".cache")
-    return os.path.join(base, "cachec")
+        if settings[name]:
+            settings[name] = _placed(settings[name], starts[name])
+    settings["dir"] = settings["dir"] or xdg.cache_folder(environ)
+    return settings
 
 
 def _placed(value: str, folder: str) -> str:
@@ -147,11 +139,8 @@ def _table(folder: str) -> tuple[dict[str, object], str]:
 
 
 def _user_table() -> tuple[dict[str, object], str]:
-    """The user's own settings, and their folder, as ``config.user_file`` finds them."""
-    base = os.environ.get("XDG_CONFIG_HOME", "")
-    if not base.startswith("/"):
-        base = os.path.join(os.environ.get("HOME") or os.path.expanduser("~"), ".config")
-    path = f"{base}/cachec/cachec.toml"
+    """The user's own settings, and their folder, as ``config`` finds them."""
+    path = xdg.settings_file(os.environ)
     if not os.path.isfile(path):
         return {}, ""
     import tomllib

@@ -14,8 +14,7 @@ from typing import Any
 import msgspec
 from blake3 import blake3
 
-from cachec import config
-from cachec.base import __version__, fsio
+from cachec.base import __version__, fsio, xdg
 from cachec.base.hashing import is_foreign
 from cachec.commands.watched import WATCHED_FILESYSTEMS
 from cachec.errors import StoreFault, UsageError
@@ -109,21 +108,21 @@ class Draft:
         self._collect_reads(trace)
         files = [(path, direct.identity(path), digest) for path, digest in self._files.items()]
         folders = [(path, direct.identity(path), names) for path, names in self._folders.items()]
-        is_same = all(self._before.get(path, found) == found for path, found, _ in (*files, *folders))
+        is_same = all(self._before.get(path, state) == state for path, state, _ in (*files, *folders))
         if not is_same or any(looker.present(read, {}) != read.digest for read in trace.reads):
             raise _Unfit
         self._request(args)
         self._list([[os.fsencode(path)] for path in self._absent])
         self._list(
             [
-                [os.fsencode(path), found, _flag(self._trusts_folder(path, found)), *_listed(map(os.fsencode, names))]
-                for path, found, names in folders
+                [os.fsencode(path), state, _flag(self._trusts_folder(path, state)), *_listed(map(os.fsencode, names))]
+                for path, state, names in folders
             ]
         )
         self._list(
             [
-                [os.fsencode(path), found, _flag(self._is_certain(path, found, digest)), digest.encode()]
-                for path, found, digest in files
+                [os.fsencode(path), state, _flag(self._is_certain(path, state, digest)), digest.encode()]
+                for path, state, digest in files
             ]
         )
         self._row(self._opened.store, key, trace)
@@ -177,7 +176,7 @@ class Draft:
             if parent == folder:
                 break
             folder = parent
-        self._file_or_absent(config.user_file(self._opened.variables))
+        self._file_or_absent(xdg.settings_file(self._opened.variables))
         adapter = self._command.adapter
         for path in (*adapters.sources(), *(() if adapter is None else (adapter.origin,))):
             self._file_or_absent(path)
@@ -220,19 +219,19 @@ class Draft:
 
         The path counts as it was found: a link in it may come to lead elsewhere.
         """
-        found = which(asked, environ, self._command.cwd)
+        executable = which(asked, environ, self._command.cwd)
         if "/" not in asked:
             for folder in environ.get("PATH", os.defpath).split(os.pathsep):
                 path = os.path.join(self._command.cwd, folder, asked)
-                if path == found:
+                if path == executable:
                     break
                 if os.path.exists(path):
                     raise _Unfit  # there, and not to be executed: that may change
                 self._absent[path] = None
-        if found is None:
+        if executable is None:
             return
-        self._installed_file(found)
-        with open(found, "rb") as file:
+        self._installed_file(executable)
+        with open(executable, "rb") as file:
             head = file.read(_HEAD)
         name = interpreter_name(head) if head.startswith(b"#!") else ""
         if name and depth < _MAX_DEPTH:
@@ -269,20 +268,20 @@ class Draft:
 
     # --- trust
 
-    def _trusts_folder(self, path: str, found: bytes) -> bool:
+    def _trusts_folder(self, path: str, state: bytes) -> bool:
         """Whether a name that comes or goes would show in the identity. No folder is written through a map."""
         now = fsio.identity(path)
-        return direct.identity(path) == found and fsio.settled(now) and self._mounts.kind(path) in WATCHED_FILESYSTEMS
+        return direct.identity(path) == state and fsio.settled(now) and self._mounts.kind(path) in WATCHED_FILESYSTEMS
 
-    def _trusts(self, path: str, found: bytes) -> bool:
+    def _trusts(self, path: str, state: bytes) -> bool:
         """Whether a later change would show in the identity, and this one is still the file's."""
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         try:
-            return direct.identity(path) == found and self._digests.trusts(fd, fsio.identity(fd))
+            return direct.identity(path) == state and self._digests.trusts(fd, fsio.identity(fd))
         finally:
             os.close(fd)
 
-    def _is_certain(self, path: str, found: bytes, digest: str) -> bool:
+    def _is_certain(self, path: str, state: bytes, digest: str) -> bool:
         if not digest:  # a file of a distribution, trusted as RECORD is (see key/tools/tools.py)
             if not fsio.settled(fsio.identity(path)):
                 raise _Unfit
@@ -290,7 +289,7 @@ class Draft:
         fd = fsio.open_read(path)
         try:
             is_calm = fsio.no_writer(fd) or (path in self._installed and is_foreign(fd, path))
-            is_certain = is_calm and self._trusts(path, found)
+            is_certain = is_calm and self._trusts(path, state)
             if not is_certain and os.fstat(fd).st_size > direct.MAX_HASHED:
                 raise _Unfit
             return is_certain
@@ -317,13 +316,13 @@ class Draft:
     def _row(self, store: Store, key: str, trace: Trace) -> None:
         place = store.entry_row(key)
         file = os.path.join(store.folder, "index", "cache.db")
-        found = direct.identity(file)
+        identity = direct.identity(file)
         row = store.index.read(place)
         if row is None or trace not in unpack(row, Entry, key).traces:
             raise _Unfit
         is_tracked = self._mounts.kind(file) in fsio.TRACKED_FILESYSTEMS
         # Never 1: the next hit sees to that, when it finds the file settled and the row in it.
-        self._put(os.fsencode(store.folder), os.fsencode(file), found, b"2" if is_tracked else b"0")
+        self._put(os.fsencode(store.folder), os.fsencode(file), identity, b"2" if is_tracked else b"0")
         self._put(place.encode(), blake3(row).hexdigest().encode())
 
     def _results(self, value: Any) -> list[bytes]:
@@ -340,9 +339,9 @@ class Draft:
             else:
                 number = b"%d" % len(artifacts)
                 path, digest = os.fspath(stored.path), stored.path.name
-                found = direct.identity(path)
+                identity = direct.identity(path)
                 size = b"%d" % os.stat(path).st_size
-                artifacts.append([digest.encode(), size, found, _flag(self._is_certain(path, found, digest))])
+                artifacts.append([digest.encode(), size, identity, _flag(self._is_certain(path, identity, digest))])
             lock = lock_of(self._opened.store, output).path
             outputs.append([os.fsencode(output.path), mode.encode(), number, os.fsencode(lock)])
         if sum(map(len, blobs)) > _MAX_BLOBS:
@@ -364,9 +363,9 @@ class Draft:
 
 
 def _listed(items: Iterable[bytes]) -> Iterator[bytes]:
-    found = list(items)
-    yield b"%d" % len(found)
-    yield from found
+    fields = list(items)
+    yield b"%d" % len(fields)
+    yield from fields
 
 
 def _flag(is_set: bool) -> bytes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import get_args
 
+from cachec.base.texts import nearest
 from cachec.errors import UsageError
 from cachec.launcher.adapters import WeightKey
 from cachec.launcher.arguments import Options
@@ -33,10 +34,8 @@ def parse(args: Sequence[str]) -> tuple[Options, list[str]]:
         if arg in _SWITCHES:
             switches.add(arg)
         elif name not in _MANY:
-            import difflib
-
-            close = difflib.get_close_matches(name, (*_MANY, *_SWITCHES), 1)
-            hint = f"; did you mean {close[0]}?" if close else f"; the options are {', '.join((*_MANY, *_SWITCHES))}"
+            close = nearest(name, (*_MANY, *_SWITCHES))
+            hint = f"; did you mean {close}?" if close else f"; the options are {', '.join((*_MANY, *_SWITCHES))}"
             raise UsageError(f"{arg!r} is no option of cachec exec{hint}")
         elif equals or left:
             many[name].append(value if equals else left.pop(0))

@@ -68,8 +68,8 @@ def check_stored(recorder: Recorder, outputs: Sequence[Output]) -> None:
     after = {path: state for output in outputs for path, state in states(output.path)}
 
     def check() -> None:
-        for path, found in after.items():
-            if state(path) != found:
+        for path, before in after.items():
+            if state(path) != before:
                 recorder.keep_out(Reason.UNDESCRIBED, f"{path} was written to after the command had ended")
 
     recorder.check_before_storing(check)
@@ -90,10 +90,10 @@ class Untouched:
         self._before: dict[str, _Before] = {}
         for output in outputs:
             try:
-                found = os.stat(output.path)
-                if stat.S_ISREG(found.st_mode):
+                status = os.stat(output.path)
+                if stat.S_ISREG(status.st_mode):
                     digest = digests.of_path(output.path)
-                    self._before[output.path] = _Before(found.st_size, found.st_mtime_ns, digest)
+                    self._before[output.path] = _Before(status.st_size, status.st_mtime_ns, digest)
             except OSError:
                 continue  # it is not there, or not to be read: then there is nothing to keep
 
@@ -101,9 +101,9 @@ class Untouched:
         """Set the time stamp again of each file that has the content that it had. Raises OSError."""
         for path, before in self._before.items():
             try:
-                found = os.stat(path)
+                status = os.stat(path)
             except FileNotFoundError:
                 continue
-            is_new = stat.S_ISREG(found.st_mode) and found.st_mtime_ns != before.mtime_ns
-            if is_new and found.st_size == before.size and self._digests.of_path(path) == before.digest:
-                os.utime(path, ns=(found.st_atime_ns, before.mtime_ns))
+            is_new = stat.S_ISREG(status.st_mode) and status.st_mtime_ns != before.mtime_ns
+            if is_new and status.st_size == before.size and self._digests.of_path(path) == before.digest:
+                os.utime(path, ns=(status.st_atime_ns, before.mtime_ns))

@@ -113,14 +113,14 @@ def _is_same(one: str, other: str) -> bool:
 
 def leaked(folders: dict[str, str], files: Iterable[str], texts: Iterable[bytes]) -> dict[str, str]:
     """Which of the folders have their path in what was written, and where: name of the folder -> the file."""
-    found: dict[str, str] = {}
+    leaks: dict[str, str] = {}
     wanted = {name: os.fsencode(path) for name, path in folders.items()}
     for text in texts:
-        found.update((name, "its messages") for name, path in wanted.items() if path in text)
+        leaks.update((name, "its messages") for name, path in wanted.items() if path in text)
     for file in files:
         with open(file, "rb") as opened:
             if not os.fstat(opened.fileno()).st_size:
                 continue
             with mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as data:
-                found.update((name, file) for name, path in wanted.items() if data.find(path) >= 0)
-    return found
+                leaks.update((name, file) for name, path in wanted.items() if data.find(path) >= 0)
+    return leaks

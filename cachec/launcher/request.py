@@ -267,10 +267,10 @@ def helper_path(name: str, command: Command, environ: Mapping[str, str]) -> str:
         beside = os.path.join(os.path.dirname(os.path.realpath(command.program)), name)
         if os.access(beside, os.X_OK):
             return beside
-    found = which(name, environ, command.cwd)
-    if found is None:
+    executable = which(name, environ, command.cwd)
+    if executable is None:
         raise UsageError(f"tool {name!r} is not an executable in PATH; install it, or give its path (--tool)")
-    return found
+    return executable
 
 
 def _differ_in_folder(old: str, new: str) -> bool:

@@ -32,8 +32,8 @@ def mode_of(word: str) -> int:
 def same_content(target: str, source: str, size: int) -> bool:
     """Whether ``target`` is a regular file with the content of ``source``, which has ``size`` bytes."""
     try:
-        found = os.stat(target)
-        if not stat.S_ISREG(found.st_mode) or found.st_size != size:
+        status = os.stat(target)
+        if not stat.S_ISREG(status.st_mode) or status.st_size != size:
             return False
         with open(target, "rb", 0) as one, open(source, "rb", 0) as other:
             length = _FIRST  # what differs mostly does so at once

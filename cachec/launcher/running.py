@@ -111,17 +111,17 @@ class _CommandReads(Reads):
         assert adapter is not None
         try:
             with open(depfile, "rb") as file:
-                found = [os.path.join(command.cwd, path) for path in headers.read_depfile(file.read())]
+                included = [os.path.join(command.cwd, path) for path in headers.read_depfile(file.read())]
         except (OSError, headers.DepfileError) as error:
             recorder.keep_out(Reason.UNDESCRIBED, f"the compiler did not name what it included: {error}")
             return
-        strange = next((path for path in found if not is_text(path)), None)
+        strange = next((path for path in included if not is_text(path)), None)
         if strange is not None:
             recorder.keep_out(Reason.NOT_UNDERSTOOD, f"{strange!a} is not UTF-8")
             return
         given = {each.path for each in command.inputs}
         words = VolatileWords(command, environment(command, self._where.variables))
-        for path in found:
+        for path in included:
             if os.stat(path).st_ctime > started - _CLOCK_SECONDS:
                 recorder.keep_out(Reason.INPUT_CHANGED, f"{path} was changed while it was compiled")
             if headers.asks_by_macro(path, command.search):
@@ -133,12 +133,12 @@ class _CommandReads(Reads):
                 if why:
                     recorder.keep_out(Reason.VOLATILE_INPUT, f"{path} {why}")
                 self.file(path)
-        why = words.pasted([*map(_content, found), *(os.fsencode(arg) for arg in command.argv)])
+        why = words.pasted([*map(_content, included), *(os.fsencode(arg) for arg in command.argv)])
         if why:
-            recorder.keep_out(Reason.VOLATILE_INPUT, f"{found[0]} {why}")
-        for path in headers.candidates(found, command.search, adapter.builtin_search):
+            recorder.keep_out(Reason.VOLATILE_INPUT, f"{included[0]} {why}")
+        for path in headers.candidates(included, command.search, adapter.builtin_search):
             self.candidate(path)  # a folder counts as what is no file: one may come to be there
-        for path in headers.looked_for(found, command.search):
+        for path in headers.looked_for(included, command.search):
             self.candidate(path)
         for path in adapter.builtin_search:
             if os.path.isdir(path):
@@ -159,8 +159,8 @@ def _result(places: Places, command: Command, ended: Ended, recorder: Recorder) 
                 Reason.UNDESCRIBED, f"it ended well and did not write {output.path}, its output by {output.where}"
             )
             continue
-        found = os.stat(output.path)
-        modes.append(_mode(found.st_mode))
+        status = os.stat(output.path)
+        modes.append(_mode(status.st_mode))
         if os.path.isdir(output.path):
             outputs.append(Dir(output.path))
             files += _files_below(output.path)

@@ -56,14 +56,14 @@ def strip_inputs(command: Command) -> Iterator[tuple[StrippedInput, ...]]:
     model = _model(command)
     adapter = command.adapter
     assert adapter is not None
-    found = Plugins(Distributions()).named(adapter.format).strip_file(Path(model.path), adapter.strip_as)
-    manifest = Manifest.of({name: weight.spec for name, weight in found.weights.items()})
-    program = Program(found.ir, format=f"{adapter.format}:{adapter.strip_as}", manifest=manifest)
+    stripped_file = Plugins(Distributions()).named(adapter.format).strip_file(Path(model.path), adapter.strip_as)
+    manifest = Manifest.of({name: weight.spec for name, weight in stripped_file.weights.items()})
+    program = Program(stripped_file.ir, format=f"{adapter.format}:{adapter.strip_as}", manifest=manifest)
     fd = os.memfd_create("cachec-stripped")
     try:
         with open(fd, "wb", closefd=False) as file:
-            file.write(found.ir)
-        yield (StrippedInput(model.path, program, found.weights, fd),)
+            file.write(stripped_file.ir)
+        yield (StrippedInput(model.path, program, stripped_file.weights, fd),)
     finally:
         os.close(fd)
 

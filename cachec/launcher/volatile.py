@@ -78,8 +78,8 @@ class VolatileWords:
 
     def _first(self, find: Callable[[Mapping[str, str]], tuple[str, str] | None]) -> str:
         words = dict(self._words)
-        while (found := find(words)) is not None:
-            word, why = found
+        while (said := find(words)) is not None:
+            word, why = said
             if not self._is_fixed(word):
                 return why
             del words[word]

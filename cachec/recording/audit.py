@@ -119,17 +119,17 @@ def _made(observed: Observed, path: str) -> None:
 
 def _read(observed: Observed, path: str) -> None:
     if not observed.own(path):
-        found = opening(path)
-        if found is None:
+        state = opening(path)
+        if state is None:
             observed.absent.setdefault(path)
         else:
-            observed.opened.setdefault(path, found)
+            observed.opened.setdefault(path, state)
 
 
 def _source(observed: Observed, path: str) -> None:
-    found = opening(path)
-    if found is not None:
-        observed.sources.setdefault(path, found)
+    state = opening(path)
+    if state is not None:
+        observed.sources.setdefault(path, state)
 
 
 def _listed(observed: Observed, path: str) -> None:

@@ -134,10 +134,10 @@ class CodeObserver:
 
     def _project(self, code: CodeType) -> bool:
         name = code.co_filename
-        found = self._kinds.get(name)
-        if found is None:
-            found = self._kinds[name] = self._is_project(name)
-        return found
+        kind = self._kinds.get(name)
+        if kind is None:
+            kind = self._kinds[name] = self._is_project(name)
+        return kind
 
     def _looked(self, code: CodeType, frame: FrameType) -> bool:
         """Whether this is code of Python's library that looks at something; it is noted if the project asks."""

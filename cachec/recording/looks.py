@@ -19,8 +19,8 @@ Look = Callable[[Observed, FrameType], None]
 
 def look_of(code: CodeType, frame: FrameType) -> Look | None:
     """What the code that starts in ``frame`` looks at; None for nearly all code."""
-    found = _LOOKS.get(code.co_qualname)
-    return found[1] if found is not None and frame.f_globals.get("__name__") in found[0] else None
+    look = _LOOKS.get(code.co_qualname)
+    return look[1] if look is not None and frame.f_globals.get("__name__") in look[0] else None
 
 
 def _first(frame: FrameType) -> object:
@@ -40,11 +40,11 @@ def _is_there(observed: Observed, frame: FrameType) -> None:
     if place is None or observed.own(place):
         return
     try:
-        found = os.stat(place)
+        status = os.stat(place)
     except (OSError, ValueError):
         observed.absent.setdefault(place)
     else:
-        observed.there.setdefault(place, stat.S_ISDIR(found.st_mode))
+        observed.there.setdefault(place, stat.S_ISDIR(status.st_mode))
 
 
 def _is_such(observed: Observed, frame: FrameType) -> None:

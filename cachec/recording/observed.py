@@ -40,10 +40,10 @@ class Opening(NamedTuple):
 def opening(path: str) -> Opening | None:
     """A file as it is now; None where there is none."""
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except (OSError, ValueError):
         return None
-    return Opening(found.st_dev, found.st_ino, found.st_size, max(found.st_mtime_ns, found.st_ctime_ns))
+    return Opening(status.st_dev, status.st_ino, status.st_size, max(status.st_mtime_ns, status.st_ctime_ns))
 
 
 @dataclass(slots=True)

@@ -247,12 +247,12 @@ class Maker:
         )
 
     def _content(self, digest: str, path: str) -> bytes:
-        found = self._contents.get(digest)
-        if found is None:
+        content = self._contents.get(digest)
+        if content is None:
             raise ReproducerError(
                 f"argument {path}: its content {digest[:12]} is not in the reproducer; make a new one"
             )
-        return found
+        return content
 
     def _manifest(self, digest: str, path: str) -> Manifest:
         data = self._content(digest, path)

@@ -61,19 +61,19 @@ class _MadeBy(msgspec.Struct):
 
 
 def _specs(recipe: Recipe, contents: Mapping[str, bytes], label: str) -> dict[str, WeightSpec]:
-    found: dict[str, WeightSpec] = {}
+    specs: dict[str, WeightSpec] = {}
     for digest in manifests(recipe):
         data = contents.get(digest)
         if data is None:
             continue
         try:
-            found.update(Manifest(digest, lambda data=data: data).weights)  # type: ignore[misc]
+            specs.update(Manifest(digest, lambda data=data: data).weights)  # type: ignore[misc]
         except LinkError as error:
             raise ReproducerError(f"{label}: {error}") from error
-    total = sum(spec.nbytes for spec in found.values())
-    if total > MAX_WEIGHTS or any(spec.nbytes < 0 for spec in found.values()):
+    total = sum(spec.nbytes for spec in specs.values())
+    if total > MAX_WEIGHTS or any(spec.nbytes < 0 for spec in specs.values()):
         raise ReproducerError(f"{label}: weights of 0 to {MAX_WEIGHTS} bytes expected, found {total}")
-    return found
+    return specs
 
 
 def _check(recipe: Recipe, label: str) -> None:

@@ -139,9 +139,9 @@ def expected_of(node: Node) -> Iterator[Expected]:
 
 def manifests(recipe: Recipe) -> list[str]:
     """Digests of the manifests of the programs, weight sets and weight files of a run, each once."""
-    found = [each.manifest for _, each in leaves(recipe.arguments) if isinstance(each, ProgramOf | WeightsOf)]
-    found += [each.manifest for command in recipe.commands for each in command.weights if each.manifest]
-    return list(dict.fromkeys(found))
+    digests = [each.manifest for _, each in leaves(recipe.arguments) if isinstance(each, ProgramOf | WeightsOf)]
+    digests += [each.manifest for command in recipe.commands for each in command.weights if each.manifest]
+    return list(dict.fromkeys(digests))
 
 
 def _mode(recipe: Recipe, expected: Sequence[Expected]) -> str:
@@ -155,16 +155,16 @@ def _fetch_from(store: Store, trace: Trace) -> Callable[[str], bytes | None]:
 
     def fetch(digest: str) -> bytes | None:
         try:
-            found = store.content(digest)
+            content = store.content(digest)
         except StoreFault:
-            found = None  # damaged, and counted where it is: it is missing here, which is said
-        if found is None and digest in places:
+            content = None  # damaged, and counted where it is: it is missing here, which is said
+        if content is None and digest in places:
             try:
                 data = Path(places[digest]).read_bytes()
             except OSError:
                 return None
-            found = data if digest_bytes(data) == digest else None
-        return found
+            content = data if digest_bytes(data) == digest else None
+        return content
 
     return fetch
 

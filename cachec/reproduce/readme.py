@@ -38,10 +38,10 @@ def readme(about: About, recipe: Recipe, specs: Mapping[str, WeightSpec], usages
     lines += [f"- `{name}`: {_told(value)}" for name, value in recipe.arguments.items()]
     lines += ["", *_weights(about, specs)]
     for title, kinds in _LISTED:
-        found = [part for part in about.parts if part.kind in kinds]
-        if found:
+        parts = [part for part in about.parts if part.kind in kinds]
+        if parts:
             lines += [f"## {title}", ""]
-            lines += [f"- `{part.label}`: {part.detail or part.digest[:12]}" for part in found]
+            lines += [f"- `{part.label}`: {part.detail or part.digest[:12]}" for part in parts]
             lines += [""]
     if about.missing:
         lines += ["## Not in here", ""]
@@ -114,8 +114,10 @@ def _weights(about: About, specs: Mapping[str, WeightSpec]) -> Iterator[str]:
 
 
 def _names(names: Iterable[str]) -> str:
-    found = sorted(names)
-    return ", ".join(f"`{name}`" for name in found[:6]) + (f" and {len(found) - 6} more" if len(found) > 6 else "")
+    ordered = sorted(names)
+    return ", ".join(f"`{name}`" for name in ordered[:6]) + (
+        f" and {len(ordered) - 6} more" if len(ordered) > 6 else ""
+    )
 
 
 def _quoted(text: Text) -> str:

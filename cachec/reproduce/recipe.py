@@ -9,12 +9,13 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import msgspec
 
 from cachec.base.distributions import Distributions
 from cachec.errors import CachecError
+from cachec.key.request import StageLike
 from cachec.key.tools.environment import is_secret
 from cachec.model import Digest, Read
 from cachec.recording import CommandRun, FileSeen, Recorder
@@ -96,23 +97,7 @@ class EncodedRecipe(NamedTuple):
     contents: Contents
 
 
-class _Options(Protocol):
-    @property
-    def name(self) -> str: ...
-    @property
-    def env(self) -> tuple[str, ...]: ...
-    @property
-    def ignore(self) -> frozenset[str]: ...
-
-
-class _Stage(Protocol):
-    @property
-    def options(self) -> Any: ...
-    @property
-    def __wrapped__(self) -> Any: ...
-
-
-def recipe_of(stage: _Stage, arguments: Mapping[str, Any], recorder: Recorder) -> EncodedRecipe:
+def recipe_of(stage: StageLike, arguments: Mapping[str, Any], recorder: Recorder) -> EncodedRecipe:
     """The recipe of a run of ``stage`` with these arguments (unguarded, defaults filled in).
 
     Never fails for what it can't keep: such an argument is described in words, and a replay says that it is. Arguments
@@ -120,7 +105,7 @@ def recipe_of(stage: _Stage, arguments: Mapping[str, Any], recorder: Recorder) -
     """
     contents: Contents = {}
     function = stage.__wrapped__
-    options: _Options = stage.options
+    options = stage.options
     folders = _NumberedFolders(recorder.commands())
     distributions = Distributions()
     identities = {read.where: read.digest for read in recorder.reads() if read.kind == "tool"}
@@ -170,14 +155,14 @@ class _NumberedFolders:
     """Numbers for the folders of files; one inside another is a path below it."""
 
     def __init__(self, runs: Sequence[CommandRun]) -> None:
-        found: list[str] = []
+        folders: list[str] = []
         for run in runs:
-            found.append(run.cwd)
-            found += (os.path.dirname(seen.path) for seen in (*run.inputs, *run.outputs))
-            found += map(os.path.dirname, run.weights)
+            folders.append(run.cwd)
+            folders += (os.path.dirname(seen.path) for seen in (*run.inputs, *run.outputs))
+            folders += map(os.path.dirname, run.weights)
         self._roots: list[str] = []
-        for folder in dict.fromkeys(found):
-            if not any(_is_below(folder, other) for other in found if other not in {folder, os.sep}):
+        for folder in dict.fromkeys(folders):
+            if not any(_is_below(folder, other) for other in folders if other not in {folder, os.sep}):
                 self._roots.append(folder)
         self._roots.sort(key=lambda root: root == os.sep)  # what lies right below / is found last
 
@@ -248,8 +233,8 @@ def _command(
         if seen is not None and seen.data is not None:
             contents.setdefault(seen.digest, seen.data)
 
-    def refs(found: Sequence[FileSeen]) -> tuple[FileRef, ...]:
-        return tuple(FileRef(*folders.place(seen.path), seen.digest, seen.nbytes) for seen in found)
+    def refs(files_seen: Sequence[FileSeen]) -> tuple[FileRef, ...]:
+        return tuple(FileRef(*folders.place(seen.path), seen.digest, seen.nbytes) for seen in files_seen)
 
     return RecordedCommand(
         tool=_tool(run, distributions, identities),

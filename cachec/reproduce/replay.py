@@ -58,7 +58,7 @@ class Replayed(NamedTuple):
 
 
 def replay_commands(
-    found: LoadedReproducer,
+    reproducer: LoadedReproducer,
     folder: Path,
     *,
     tools: Mapping[str, str] | None = None,
@@ -71,7 +71,7 @@ def replay_commands(
     tools: name -> executable to take instead of the one that is found. files: name within the zip -> a file to take
     where the zip has none. Raises ReproducerError (a tool or a file is missing), UsageError.
     """
-    recipe = found.recipe
+    recipe = reproducer.recipe
     chosen = [_executable(each.tool, tools or {}) for each in recipe.commands]
     for number in range(recipe.folders):
         (folder / folder_name(number)).mkdir(mode=0o700)
@@ -82,7 +82,7 @@ def replay_commands(
     as_recorded = True
     for number, each in enumerate(recipe.commands):
         told.append(_tool_told(each.tool, chosen[number], keys))
-        _put_files(found, number, folder, files or {})
+        _put_files(reproducer, number, folder, files or {})
         try:
             ended = command.run(
                 [chosen[number], *(_text(arg, folder) for arg in each.args)],
@@ -91,7 +91,7 @@ def replay_commands(
                     **{name: value for name, value in each.environ.items() if value is not None},
                     **dict.fromkeys(each.hidden),
                 },
-                stdin=_stdin(found, each),
+                stdin=_stdin(reproducer, each),
                 timeout=timeout,
                 check=False,
             )
@@ -109,18 +109,18 @@ def replay_commands(
             failure = f"{each.tool.name} ended with exit code {ended.returncode}" + (f":\n{tail}" if tail else "")
             if ended.returncode != each.returncode:
                 break
-    results = tuple(Remade(each, made.get(each.digest)) for each in found.about.expected)
+    results = tuple(Remade(each, made.get(each.digest)) for each in reproducer.about.expected)
     same = as_recorded and all(each.found == each.expected.digest for each in results)
-    return Replayed(same and (found.about.failure is None or bool(failure)), results, tuple(told), failure)
+    return Replayed(same and (reproducer.about.failure is None or bool(failure)), results, tuple(told), failure)
 
 
-def replay_python(found: LoadedReproducer, folder: Path, *, path: Sequence[str] = ()) -> Replayed:
+def replay_python(reproducer: LoadedReproducer, folder: Path, *, path: Sequence[str] = ()) -> Replayed:
     """Import the stage and call its function with the recorded arguments, uncached, with synthetic weights.
 
     path: folders to import from first. Raises ReproducerError where the project's code can't be imported, or is no
     stage, or where an argument is not in the reproducer.
     """
-    recipe = found.recipe
+    recipe = reproducer.recipe
     sys.path[:0] = [os.path.abspath(each) for each in path]
     module, _, name = recipe.entry.partition(":")
     stage = imported(module, name)
@@ -133,11 +133,11 @@ def replay_python(found: LoadedReproducer, folder: Path, *, path: Sequence[str] 
     guarded: list[WeightSet] = []
 
     def weights(manifest: Manifest, where: str) -> WeightSet:
-        made = weights_of(found, manifest.weights, folder).guarded(where, recorder, store.digests)
+        made = weights_of(reproducer, manifest.weights, folder).guarded(where, recorder, store.digests)
         guarded.append(made)
         return made
 
-    maker = Maker(found.contents, folder, weights, imported)
+    maker = Maker(reproducer.contents, folder, weights, imported)
     try:
         given = {name: maker.make(value, name) for name, value in recipe.arguments.items()}
     except StoreFault as error:
@@ -170,24 +170,24 @@ def replay_python(found: LoadedReproducer, folder: Path, *, path: Sequence[str] 
     made = [] if node is None else list(expected_of(node))
     results = tuple(
         Remade(each, made[number].digest if number < len(made) else None)
-        for number, each in enumerate(found.about.expected)
+        for number, each in enumerate(reproducer.about.expected)
     )
-    recorded = found.about.failure
+    recorded = reproducer.about.failure
     if recorded is not None:
         return Replayed(failure.startswith(f"{recorded.error}: {recorded.text}"), results, (), failure)
     same = not failure and len(made) == len(results) and all(each.found == each.expected.digest for each in results)
     return Replayed(same, results, (), failure)
 
 
-def weights_of(found: LoadedReproducer, specs: Mapping[str, WeightSpec], folder: Path) -> WeightSet:
+def weights_of(reproducer: LoadedReproducer, specs: Mapping[str, WeightSpec], folder: Path) -> WeightSet:
     """Weights of these specs: the real bytes where the reproducer has them, else those of its seed."""
-    given = {name: specs[name] for name in found.about.given if name in specs}
-    made = synthetic_weights({name: spec for name, spec in specs.items() if name not in given}, found.about.seed)
-    if not given or found.weights is None:
+    given = {name: specs[name] for name in reproducer.about.given if name in specs}
+    made = synthetic_weights({name: spec for name, spec in specs.items() if name not in given}, reproducer.about.seed)
+    if not given or reproducer.weights is None:
         return made
     path = folder / "weights.safetensors"
     if not path.exists():
-        path.write_bytes(found.weights)
+        path.write_bytes(reproducer.weights)
     real = open_weights(path).select(sorted(given))
     both = {name: real[name] if name in given else made[name] for name in specs}
     return WeightSet.from_weights(both, tied=stated_ties(specs.values()))
@@ -201,38 +201,38 @@ def imported(module: str, name: str) -> Any:
             "run that script, or move the stage into a module"
         )
     try:
-        found: Any = importlib.import_module(module)
+        value: Any = importlib.import_module(module)
         for part in name.split("."):
-            found = getattr(found, part)
+            value = getattr(value, part)
     except (ImportError, AttributeError, ValueError) as error:
         raise ReproducerError(
             f"{module}:{name} can't be imported here: {error}. It is code of the project that made this reproducer; "
             "install that, or say --path FOLDER where it is"
         ) from error
-    return found
+    return value
 
 
-def is_own(store: Store, found: LoadedReproducer) -> bool:
+def is_own(store: Store, reproducer: LoadedReproducer) -> bool:
     """Whether the store has a run with this very recipe, so that running it does what this cache did before."""
     try:
-        entry = store.lookup(found.about.key)
+        entry = store.lookup(reproducer.about.key)
         recipe = None if entry is None else store.recipe(entry)
     except StoreFault:
         return False  # nothing that can't be read vouches for anything
-    return recipe is not None and digest_bytes(recipe) == found.about.recipe
+    return recipe is not None and digest_bytes(recipe) == reproducer.about.recipe
 
 
 def _defaults(stage: Any) -> dict[str, Any]:
     """Defaults by name; of ``*args`` and ``**kwargs`` that they are empty."""
     import inspect
 
-    found: dict[str, Any] = {}
+    defaults: dict[str, Any] = {}
     for each in inspect.signature(stage.__wrapped__).parameters.values():
         if each.default is not each.empty:
-            found[each.name] = each.default
+            defaults[each.name] = each.default
         elif each.kind in {each.VAR_POSITIONAL, each.VAR_KEYWORD}:
-            found[each.name] = () if each.kind is each.VAR_POSITIONAL else {}
-    return found
+            defaults[each.name] = () if each.kind is each.VAR_POSITIONAL else {}
+    return defaults
 
 
 async def _awaited(awaitable: Any) -> Any:
@@ -262,12 +262,12 @@ def _executable(tool: Tool, given: Mapping[str, str]) -> str:
         path = os.path.normpath(os.path.join(owner.root, tool.path))
         if os.access(path, os.X_OK):
             return path
-    found = which(tool.name, os.environ, os.getcwd())
-    if found is None:
+    executable = which(tool.name, os.environ, os.getcwd())
+    if executable is None:
         wanted = f" (of {tool.distribution} {tool.version})" if tool.distribution else ""
         way = f"pip install {tool.distribution}=={tool.version}, or " if tool.distribution else "install it, or "
         raise ReproducerError(f"{tool.name}{wanted} is not installed here; {way}say --tool {tool.name}=PATH")
-    return found
+    return executable
 
 
 def _tool_told(tool: Tool, path: str, keys: ToolKeys) -> str:
@@ -287,20 +287,20 @@ def _text(text: Text, folder: Path) -> str:
     return "".join(str(folder / folder_name(piece)) if isinstance(piece, int) else piece for piece in text)
 
 
-def _stdin(found: LoadedReproducer, each: RecordedCommand) -> bytes | None:
+def _stdin(reproducer: LoadedReproducer, each: RecordedCommand) -> bytes | None:
     if each.stdin is None:
         return None
-    data = found.contents.get(each.stdin)
+    data = reproducer.contents.get(each.stdin)
     if data is None:
         raise ReproducerError(f"what {each.tool.name} read from stdin is not in the reproducer; make a new one")
     return data
 
 
-def _put_files(found: LoadedReproducer, number: int, folder: Path, files: Mapping[str, str]) -> None:
-    each = found.recipe.commands[number]
-    for ref in needed(found.recipe.commands, number):
+def _put_files(reproducer: LoadedReproducer, number: int, folder: Path, files: Mapping[str, str]) -> None:
+    each = reproducer.recipe.commands[number]
+    for ref in needed(reproducer.recipe.commands, number):
         name, target = _place(folder, ref)
-        data = found.contents.get(ref.digest)
+        data = reproducer.contents.get(ref.digest)
         if data is None and name in files:
             data = Path(files[name]).read_bytes()
         if data is None:
@@ -319,12 +319,12 @@ def _put_files(found: LoadedReproducer, number: int, folder: Path, files: Mappin
         if name in files:
             os.symlink(os.path.abspath(files[name]), target)
             continue
-        data = found.contents.get(weight.manifest)
+        data = reproducer.contents.get(weight.manifest)
         if data is None or target.suffix not in WRITTEN_SUFFIXES:
             raise ReproducerError(
                 f"{each.tool.name} wants the weights {name}, which can't be made from a seed; say --file {name}=FILE"
             )
-        made = weights_of(found, Manifest(weight.manifest, lambda data=data: data).weights, folder)  # type: ignore[misc]
+        made = weights_of(reproducer, Manifest(weight.manifest, lambda data=data: data).weights, folder)  # type: ignore[misc]
         made.save(target)
 
 

@@ -20,12 +20,12 @@ def folded(reads: Iterable[Read], given: Folded, made: Made) -> Folded:
     reads: of the run. given: what was folded into the programs and files that it was given. A weight that the stage
     made anew fits as well as the one that it was made from: the stage knows which of the two its program takes.
     """
-    found = agreed(given, *({read.name: (read.digest,)} for read in reads if read.kind == "weight"))
-    if found:
-        for name, digest in made(found):
-            if found[name] and digest not in found[name]:
-                found[name] = (*found[name], digest)
-    return found
+    folds = agreed(given, *({read.name: (read.digest,)} for read in reads if read.kind == "weight"))
+    if folds:
+        for name, digest in made(folds):
+            if folds[name] and digest not in folds[name]:
+                folds[name] = (*folds[name], digest)
+    return folds
 
 
 def made_in_node(node: Node) -> Made:

@@ -44,11 +44,11 @@ def returned(value: Any, callers: Mapping[str, str], folded: Folded) -> Any:
 def _relinked(value: Any, change: Callable[[Manifest], Manifest]) -> Any:
     """``value`` with every program, and every file with a manifest, in it linked as ``change`` says."""
 
-    def relinked(found: Any, _path: str) -> Any:
-        if isinstance(found, Manifest):
-            return change(found)
-        manifest = change(found.manifest)
-        return found if manifest is found.manifest else found.linked_as(manifest)
+    def relinked(held: Any, _path: str) -> Any:
+        if isinstance(held, Manifest):
+            return change(held)
+        manifest = change(held.manifest)
+        return held if manifest is held.manifest else held.linked_as(manifest)
 
     return _replaced(value, "", relinked, (), (Program, Manifest))
 

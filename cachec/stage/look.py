@@ -159,12 +159,12 @@ class Looker:
             recent = self._store.recent(stage)
             if request.digest in recent.keys:
                 return Reason.ENTRY_GONE, "the entry was invalidated or evicted"
-            found = self._nearest(recent, mine)
+            other = self._nearest(recent, mine)
         except StoreFault as fault:
             return Reason.FIRST_RUN, f"no earlier entry can be read ({fault.detail})"
-        if found is None:
+        if other is None:
             return Reason.FIRST_RUN, "no entry of this stage yet"
-        difference = first_difference(found[1], mine, lambda digest: self._fetch(digest, request))
+        difference = first_difference(other[1], mine, lambda digest: self._fetch(digest, request))
         remedy = request.remedy(difference.parts[0]) if difference.parts else ""
         return difference.reason, f"{difference.detail}; {remedy}" if remedy else difference.detail
 

@@ -26,16 +26,16 @@ def limit(max_size: int, folder: Path, nbytes: int) -> int | None:
     while not place.exists() and place.parent != place:
         place = place.parent
     with fsio.faults(f"asking for the free space of {place}"):
-        found = os.statvfs(place)
-    return min(max_size, int((found.f_bavail * found.f_frsize + nbytes) * DISK_SHARE))
+        space = os.statvfs(place)
+    return min(max_size, int((space.f_bavail * space.f_frsize + nbytes) * DISK_SHARE))
 
 
-def is_due(found: Usage, limit: int) -> bool:
+def is_due(usage: Usage, limit: int) -> bool:
     """Whether a ``gc`` may help: over the limit, and by a tenth of it over what the last one could not go below."""
-    return found.nbytes > max(limit, found.rest + int(limit * (1 - LOW_WATER)) if found.rest else limit)
+    return usage.nbytes > max(limit, usage.rest + int(limit * (1 - LOW_WATER)) if usage.rest else limit)
 
 
-def is_over(found: Usage, max_size: int, folder: Path) -> bool:
+def is_over(usage: Usage, max_size: int, folder: Path) -> bool:
     """Whether a store of this size is to come down. Raises StoreFault as ``limit``."""
-    allowed = limit(max_size, folder, found.nbytes)
-    return allowed is not None and is_due(found, allowed)
+    allowed = limit(max_size, folder, usage.nbytes)
+    return allowed is not None and is_due(usage, allowed)

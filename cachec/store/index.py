@@ -163,8 +163,8 @@ class DiskcacheIndex:
 
     def keys(self, tag: str | None = None, prefix: str = "") -> Iterator[str]:
         """The keys in order, read 500 at a time, so that no read transaction stays open."""
-        found = self._pages(_KEYS, prefix) if tag is None else self._pages(_TAGGED_KEYS, prefix, tag)
-        yield from (name for name, *_ in found)
+        pages = self._pages(_KEYS, prefix) if tag is None else self._pages(_TAGGED_KEYS, prefix, tag)
+        yield from (name for name, *_ in pages)
 
     def rows(self, prefix: str) -> Iterator[tuple[str, bytes | None]]:
         """Key and value of the rows with a prefix, read 1,000 at a time, so that no read transaction stays open."""

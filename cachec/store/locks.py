@@ -179,15 +179,15 @@ class _Forked(Protocol):
 
 def follow_forks(of: _Forked) -> None:
     """Have ``of`` told of each fork, as long as somebody holds it: ``os.register_at_fork`` has no way back."""
-    found = weakref.ref(of)
+    lock = weakref.ref(of)
 
     def before() -> None:
-        alive = found()
+        alive = lock()
         if alive is not None:
             alive.before_fork()
 
     def after(child: bool) -> None:
-        alive = found()
+        alive = lock()
         if alive is not None:
             alive.after_fork(child=child)
 

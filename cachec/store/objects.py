@@ -263,15 +263,15 @@ class Objects:
 
         may_seal: False for a question, which writes nothing.
         """
-        found = os.lstat(path)
-        if not stat.S_ISREG(found.st_mode) or found.st_size != ref.size:
+        status = os.lstat(path)
+        if not stat.S_ISREG(status.st_mode) or status.st_size != ref.size:
             return False
         is_large = ref.size >= HASHED_BELOW
-        if is_large and is_sealed(found):
+        if is_large and is_sealed(status):
             return True
         if self.digests.of_path(path) != ref.digest:
             return False
-        if is_large and may_seal and found.st_mtime_ns % _SECOND != SEAL_NS:
+        if is_large and may_seal and status.st_mtime_ns % _SECOND != SEAL_NS:
             try:
                 seal(path, time.time_ns())
             except OSError as error:  # a store that is only read stays as it is
@@ -285,15 +285,15 @@ class Objects:
         A damaged one is removed, so that it heals.
         """
         try:
-            found = _hashed(self.place(ref.digest))
+            digest = _hashed(self.place(ref.digest))
         except FileNotFoundError:
             return "it is gone"
         except OSError as error:
             return f"it can't be read: {error.strerror}"
-        if found == ref.digest:
+        if digest == ref.digest:
             return ""
         self._refusal(ref)
-        return f"its bytes have the digest {found}" if found else "it is no regular file"
+        return f"its bytes have the digest {digest}" if digest else "it is no regular file"
 
     # --- reading
 
@@ -400,8 +400,8 @@ class Objects:
                     if not name.startswith(shard):
                         continue
                     with contextlib.suppress(FileNotFoundError):
-                        found = os.lstat(os.path.join(folder, name))
-                        yield ArtifactRef(name, found.st_size), found.st_mtime
+                        status = os.lstat(os.path.join(folder, name))
+                        yield ArtifactRef(name, status.st_size), status.st_mtime
 
     def remove_unheld(self, digests: Collection[str], held: Held) -> list[tuple[str, os.stat_result]]:
         """Remove the objects of one folder that nobody holds; which, each as it was.
@@ -421,9 +421,9 @@ class Objects:
                     continue
                 self._paths.pop(digest, None)
                 with contextlib.suppress(FileNotFoundError):
-                    found = os.lstat(self.place(digest))
+                    status = os.lstat(self.place(digest))
                     os.unlink(self.place(digest))
-                    removed.append((digest, found))
+                    removed.append((digest, status))
         return removed
 
     def _folder(self, digest: str) -> str:

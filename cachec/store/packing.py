@@ -36,10 +36,10 @@ def body(row: bytes, name: str) -> memoryview:
     version = row[len(_MAGIC)]
     if version != RECORD_VERSION:
         raise StoreFault(Fault.ROW_VERSION, f"the row of {name} has version {version}; this is {RECORD_VERSION}")
-    found = memoryview(row)[_HEADER:]
-    if blake3(found).digest() != row[_SUM]:
+    data = memoryview(row)[_HEADER:]
+    if blake3(data).digest() != row[_SUM]:
         raise StoreFault(Fault.ROW_CORRUPT, f"the row of {name} does not match its checksum")
-    return found
+    return data
 
 
 def unpack(row: bytes, kind: type[T], name: str) -> T:
@@ -48,9 +48,9 @@ def unpack(row: bytes, kind: type[T], name: str) -> T:
         record = msgspec.json.decode(body(row, name), type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise StoreFault(Fault.ROW_CORRUPT, f"the row of {name} is no {kind.__name__}: {error}") from error
-    found = getattr(record, "version", RECORD_VERSION)
-    if found != RECORD_VERSION:
-        raise StoreFault(Fault.ROW_VERSION, f"the row of {name} has version {found}; this is {RECORD_VERSION}")
+    version = getattr(record, "version", RECORD_VERSION)
+    if version != RECORD_VERSION:
+        raise StoreFault(Fault.ROW_VERSION, f"the row of {name} has version {version}; this is {RECORD_VERSION}")
     return record
 
 

@@ -181,12 +181,12 @@ class Reader:
     def place(self) -> tuple[int, int] | None:
         """Device and inode of the database file; None where it is not there."""
         try:
-            found = os.stat(self.file)
+            status = os.stat(self.file)
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
             raise fsio.fault(error, "opening the index") from error
-        return found.st_dev, found.st_ino
+        return status.st_dev, status.st_ino
 
     def _frozen_state(self) -> Identity | None:
         """The state of a database without a log; None where there is a log with content, or no database."""

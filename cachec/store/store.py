@@ -164,10 +164,10 @@ class Store:
         row = self.index.read(self._recent + stage)
         if row is None:
             return Recent(version=RECORD_VERSION, stage=stage)
-        found = unpack(row, Recent, stage)
-        if found.stage != stage:
-            raise StoreFault(Fault.ROW_FOREIGN, f"the recent row of {stage} is that of {found.stage}")
-        return found
+        record = unpack(row, Recent, stage)
+        if record.stage != stage:
+            raise StoreFault(Fault.ROW_FOREIGN, f"the recent row of {stage} is that of {record.stage}")
+        return record
 
     def parts(self, entry: Entry | Near) -> tuple[Part, ...]:
         """The named parts of an entry's key. Raises StoreFault where their artifact is gone or is no list of parts."""
@@ -189,10 +189,10 @@ class Store:
     def _described(self, ref: ArtifactRef) -> KeyDescription:
         try:
             # A list is parts alone: of a command, or of an older entry.
-            found = msgspec.json.decode(self.objects.read(ref), type=tuple[Part, ...] | KeyDescription)
+            parts = msgspec.json.decode(self.objects.read(ref), type=tuple[Part, ...] | KeyDescription)
         except msgspec.MsgspecError as error:
             raise StoreFault(Fault.ARTIFACT_CORRUPT, f"artifact {ref.digest} is no list of parts: {error}") from error
-        return found if isinstance(found, KeyDescription) else KeyDescription(found)
+        return parts if isinstance(parts, KeyDescription) else KeyDescription(parts)
 
     def content(self, digest: Digest) -> bytes | None:
         """The content of an artifact by its digest alone; None where there is none."""
@@ -240,12 +240,12 @@ class Store:
             for name in () if why else (*FOLDERS, "direct"):
                 part = os.path.join(folder, name)
                 try:
-                    found = os.lstat(part)
+                    status = os.lstat(part)
                 except FileNotFoundError:
                     continue
-                if not stat.S_ISDIR(found.st_mode):
+                if not stat.S_ISDIR(status.st_mode):
                     raise ConfigError(f"the store {folder} is refused: {part} is no folder; remove it, if it is yours")
-                why = why or ("" if shared else foreign.why_foreign(found) and f"{part} {foreign.why_foreign(found)}")
+                why = why or ("" if shared else foreign.why_foreign(status) and f"{part} {foreign.why_foreign(status)}")
         except OSError:
             return  # not made yet, or out of reach: whoever reads or writes in it is told
         if why:
@@ -299,11 +299,11 @@ class Store:
                 self._on_fault(fault.fault, fault.detail)  # a search reads the parts then, and finds the same fault
         added = self.objects.written()
         try:
-            found = self.index.atomically(change)
+            usage_now = self.index.atomically(change)
         except BaseException:
             self.objects.count(added)  # they are there: the next publication tells
             raise
-        self._published = (found,)
+        self._published = (usage_now,)
 
     def summarise(self, name: str, terms: SearchTerms, stage: str) -> None:
         """Write the rows of a summary. name: namespace and key, as in the name of the entry's row."""

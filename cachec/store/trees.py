@@ -129,8 +129,10 @@ class Trees:
             for folder, _, files in os.walk(self.root):
                 for name in files:
                     with contextlib.suppress(FileNotFoundError):
-                        found = os.lstat(os.path.join(folder, name))
-                        nbytes += occupied(found.st_size) if stat.S_ISREG(found.st_mode) and found.st_nlink == 1 else 0
+                        status = os.lstat(os.path.join(folder, name))
+                        nbytes += (
+                            occupied(status.st_size) if stat.S_ISREG(status.st_mode) and status.st_nlink == 1 else 0
+                        )
         return nbytes
 
     def remove(self, name: str, held: Held | None = None) -> bool:
@@ -194,10 +196,10 @@ class Trees:
             folder = pending.pop()
             try:
                 with os.scandir(top / folder) as entries:
-                    found = list(entries)
+                    names = list(entries)
             except (FileNotFoundError, NotADirectoryError):
                 return False
-            for entry in found:
+            for entry in names:
                 name = f"{folder}/{entry.name}" if folder else entry.name
                 if name not in left or not self._matches(entry, name, plan):
                     return False

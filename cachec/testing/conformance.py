@@ -110,10 +110,10 @@ class PluginConformance:
 
         program = lower(weights, self.variants[0])
         for _ in range(2):
-            found, outcome = cache.call(scribble, program, np.zeros(3))
+            result, outcome = cache.call(scribble, program, np.zeros(3))
             assert outcome.reason is Reason.INPUT_CHANGED
             assert not outcome.stored
-            assert found == program
+            assert result == program
 
     def test_weights_that_do_not_fit_are_refused(self, cache: cachec.Cache, sets: Any) -> None:
         lower, build = self.stages(cache)
@@ -140,10 +140,10 @@ class PluginConformance:
 
         for value in self.values():
             for kind in ("miss", "hit"):
-                found, outcome = cache.call(pass_on, value)
+                result, outcome = cache.call(pass_on, value)
                 assert outcome.reason.kind == kind, outcome
-                assert type(found) is type(value)
-                assert self.plugin.compare(value, found) is None
+                assert type(result) is type(value)
+                assert self.plugin.compare(value, result) is None
 
     def test_values_are_told_apart_as_arguments(self) -> None:
         values = self.values()
@@ -152,9 +152,9 @@ class PluginConformance:
         assert len(set(digests)) == len(values)
 
     def test_ambient_is_stable_text(self) -> None:
-        found = self.plugin.ambient()
-        assert found == self.plugin.ambient()
-        assert all(type(name) is str and type(value) is str for name, value in found.items())
+        ambient = self.plugin.ambient()
+        assert ambient == self.plugin.ambient()
+        assert all(type(name) is str and type(value) is str for name, value in ambient.items())
 
     def test_the_plugin_does_not_import_its_compiler(self) -> None:
         package = type(self.plugin).__module__.partition(".")[0]

@@ -92,14 +92,14 @@ class Check:
         except CheckpointError as error:
             assert str(path) in str(error)  # noqa: PT017 - only some are refused
             return False
-        found = {name: bytes(weight.raw()) for name, weight in weights.items() if weight.nbytes < 1 << 24}
+        contents = {name: bytes(weight.raw()) for name, weight in weights.items() if weight.nbytes < 1 << 24}
         try:
             library = official(path)
         except Exception:  # whatever it raises on a damaged file: stricter than we are, by a checksum or a name
             if is_good:
                 raise
             return True
-        for name, data in found.items() if library is not None else ():
+        for name, data in contents.items() if library is not None else ():
             assert library is not None
             assert library[name] == data, name
         return True

@@ -68,8 +68,8 @@ def save(store: Store, keys: Iterable[str], path: str | os.PathLike[str], *, max
     max_size: bytes of the archive, 0 for no limit; entries that save most seconds a byte come first. Raises StoreFault
     where the store can't be read, OSError where ``path`` can't be written.
     """
-    found = [entry for key in dict.fromkeys(keys) if (entry := _usable(store, key)) is not None]
-    chosen, objects = _fitting(found, max_size)
+    entries = [entry for key in dict.fromkeys(keys) if (entry := _usable(store, key)) is not None]
+    chosen, objects = _fitting(entries, max_size)
     target = os.path.abspath(path)
     with fsio.Staging(os.path.dirname(target), ".cachec-archive-") as staged:
         _member(staged, _HEAD, msgspec.json.encode(_Head(format="cachec-archive", version=VERSION)))
@@ -88,7 +88,7 @@ def save(store: Store, keys: Iterable[str], path: str | os.PathLike[str], *, max
         staged.write(_END)
         size = os.fstat(staged.fd).st_size
         staged.commit(target, mode=0o600, fsync=False)
-    return Saved(len(chosen), len(found) - len(chosen), size)
+    return Saved(len(chosen), len(entries) - len(chosen), size)
 
 
 def _usable(store: Store, key: str) -> Entry | None:
@@ -186,8 +186,8 @@ def _read(reader: _ArchiveReader, store: Store) -> Iterator[Entry]:
         raise reader.refuse(f"it is {what}; this reads cachec-archive version {VERSION}")
     objects: dict[str, int] = {}
     entries: dict[str, Entry] = {}
-    while (found := reader.next()) is not None:
-        name, nbytes = found
+    while (member := reader.next()) is not None:
+        name, nbytes = member
         if (match := _OBJECT.fullmatch(name)) and not entries and match[1] not in objects:
             _object(reader, store, match[1], nbytes)
             objects[match[1]] = nbytes
@@ -246,10 +246,10 @@ class _ArchiveReader:
 
     def member(self) -> tuple[str, int]:
         """Name and size of the next member. Raises ArchiveError at the end."""
-        found = self.next()
-        if found is None:
+        following = self.next()
+        if following is None:
             raise self.refuse("it is empty")
-        return found
+        return following
 
     def next(self) -> tuple[str, int] | None:
         """Name and size of the next member; None at the end."""

@@ -50,8 +50,8 @@ def touched(rows: Sequence[Row], changed: Iterable[str], config: str) -> list[Ro
     files = [os.path.realpath(each) for each in changed]
     if config and os.path.realpath(config) in files:
         return list(rows)
-    found = {row.id for row in rows if _touches(row, files)}
-    return with_needed(rows, (row.id for row in with_dependents(rows, found)))
+    ids = {row.id for row in rows if _touches(row, files)}
+    return with_needed(rows, (row.id for row in with_dependents(rows, ids)))
 
 
 def _touches(row: Row, files: Collection[str]) -> bool:

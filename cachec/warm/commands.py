@@ -46,11 +46,11 @@ def _checked(row: Row) -> Outcome:
         raise TargetFailed(
             f"{row.id} belongs in {row.folder}, and commands are looked at in the current folder; leave out executor="
         )
-    found = explain([*row.options, "--", *row.command], {"mode": Mode.REQUIRE.value}).outcome
-    if found.hit or found.reason.kind == "bypass":
-        return found
-    detail = f"{found.reason.value}: {found.detail}" if found.detail else found.reason.value
-    return Outcome(reason=Reason.REQUIRED, stage=found.stage, key=found.key, detail=detail)
+    explanation = explain([*row.options, "--", *row.command], {"mode": Mode.REQUIRE.value}).outcome
+    if explanation.hit or explanation.reason.kind == "bypass":
+        return explanation
+    detail = f"{explanation.reason.value}: {explanation.detail}" if explanation.detail else explanation.reason.value
+    return Outcome(reason=Reason.REQUIRED, stage=explanation.stage, key=explanation.key, detail=detail)
 
 
 def _executed(row: Row) -> list[Outcome]:

@@ -105,7 +105,7 @@ def load(cwd: str | os.PathLike[str] | None = None) -> Declared:
 
 
 @contextmanager
-def _at(table: config.SubTable, target: str, key: str | None) -> Iterator[None]:
+def _at(table: config.ConfigTable, target: str, key: str | None) -> Iterator[None]:
     """Turn a UsageError of the body into a ConfigError that says where."""
     try:
         yield
@@ -114,7 +114,7 @@ def _at(table: config.SubTable, target: str, key: str | None) -> Iterator[None]:
         raise ConfigError(f"{table.where(*keys)}: {error}") from None
 
 
-def _target(table: config.SubTable, name: str, fields: Any, timeout: float) -> Target:
+def _target(table: config.ConfigTable, name: str, fields: Any, timeout: float) -> Target:
     if not isinstance(fields, dict):
         raise _bad(table, ("targets", name), fields, "a table")
     if _NAME.fullmatch(name) is None:
@@ -134,7 +134,7 @@ def _target(table: config.SubTable, name: str, fields: Any, timeout: float) -> T
     return Target(name=name, folder=table.folder, **values)
 
 
-def _known(table: config.SubTable, at: tuple[str, ...], fields: Mapping[str, Any], known: tuple[str, ...]) -> None:
+def _known(table: config.ConfigTable, at: tuple[str, ...], fields: Mapping[str, Any], known: tuple[str, ...]) -> None:
     for key in fields:
         if key not in known:
             hint = config.suggestion(key, known)
@@ -144,17 +144,17 @@ def _known(table: config.SubTable, at: tuple[str, ...], fields: Mapping[str, Any
             )
 
 
-def _checked(table: config.SubTable, at: tuple[str, ...], value: Any, kind: _Kind) -> Any:
+def _checked(table: config.ConfigTable, at: tuple[str, ...], value: Any, kind: _Kind) -> Any:
     try:
-        found = msgspec.convert(value, kind.type)
+        converted = msgspec.convert(value, kind.type)
     except msgspec.ValidationError:
         raise _bad(table, at, value, kind.accepted) from None
     if not _plain(value):
         raise _bad(table, at, value, kind.accepted)
-    return found
+    return converted
 
 
-def _bad(table: config.SubTable, at: tuple[str, ...], value: Any, accepted: str) -> ConfigError:
+def _bad(table: config.ConfigTable, at: tuple[str, ...], value: Any, accepted: str) -> ConfigError:
     return ConfigError(f"{table.where(*at)}: {'.'.join(at)} = {value!r} is not accepted; it is {accepted}")
 
 

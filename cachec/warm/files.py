@@ -64,17 +64,17 @@ def traced(task: Task) -> Result:
     opened.written.clear()
     result = run_task(task)
     # What it wrote itself is no reason to look again: that would never end.
-    found = {_source(path) for path in opened.paths - opened.written}
-    found.update(_modules())
-    found.update(_reads(task, result))
+    paths = {_source(path) for path in opened.paths - opened.written}
+    paths.update(_modules())
+    paths.update(_reads(task, result))
     store = os.path.abspath(task.store) + os.sep
     # Files of installed packages are thousands, and the same for every row: told once by a worker.
-    found = {path for path in found if not any(part in path for part in _SITE) or path not in opened.told}
-    opened.told |= found
+    paths = {path for path in paths if not any(part in path for part in _SITE) or path not in opened.told}
+    opened.told |= paths
     library = os.path.dirname(os.__file__) + os.sep
     kept = {
         path
-        for path in found
+        for path in paths
         if not path.startswith((*_NOWHERE, store, OWN_FOLDER))
         and _CACHED not in path
         and not (path.startswith(library) and not any(part in path for part in _SITE))

@@ -43,11 +43,11 @@ class History:
         self._kept = _Kept(version=VERSION, config=config)
         self._changed = False
         try:
-            found = msgspec.json.decode(self._path.read_bytes(), type=_Kept)
+            kept = msgspec.json.decode(self._path.read_bytes(), type=_Kept)
         except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             return
-        if found.version == VERSION and found.config == config:
-            self._kept = found
+        if kept.version == VERSION and kept.config == config:
+            self._kept = kept
 
     def note(self, result: Result) -> None:
         """Remember what a row took to compile."""
@@ -86,9 +86,9 @@ class History:
         return max((sum(known) + rest) / max(1, min(jobs, len(rows))), *known)
 
     def _own(self, row: Row) -> float | None:
-        found = self._kept.seconds.get(row.id)
-        if found is not None:
-            return found
+        seconds = self._kept.seconds.get(row.id)
+        if seconds is not None:
+            return seconds
         kin = [taken for name, taken in self._kept.seconds.items() if name.partition("[")[0] == row.target]
         return mean(kin) if kin else None
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from cachec.base.texts import nearest
 from cachec.errors import UsageError
 from cachec.warm.model import Row, Target
 
@@ -133,16 +134,16 @@ def fill(value: Any, axes: Mapping[str, Any], target: str) -> Any:
     if not isinstance(value, str):
         return value
 
-    def one(found: re.Match[str]) -> str:
-        if found[1]:
-            return found[1][1:-1]
-        if found[2] not in axes:
+    def one(match: re.Match[str]) -> str:
+        if match[1]:
+            return match[1][1:-1]
+        if match[2] not in axes:
             known = ", ".join(axes) or "none"
             raise UsageError(
-                f"target {target!r}: {found[0]} in {value!r} is no axis of the matrix (they are: {known}); "
-                f"write {{{found[0]}}} for the text itself"
+                f"target {target!r}: {match[0]} in {value!r} is no axis of the matrix (they are: {known}); "
+                f"write {{{match[0]}}} for the text itself"
             )
-        return label(axes[found[2]])
+        return label(axes[match[2]])
 
     return _FIELD.sub(one, value)
 
@@ -157,15 +158,13 @@ def select(rows: Sequence[Row], wanted: Sequence[str]) -> list[Row]:
     chosen: set[str] = set()
     for name in wanted:
         pattern = re.sub(r"\[", "[[]", name)  # a row's name has brackets of its own
-        found = [row.id for row in rows if name in {row.target, row.id} or fnmatch.fnmatchcase(row.id, pattern)]
-        if not found:
-            import difflib
-
+        ids = [row.id for row in rows if name in {row.target, row.id} or fnmatch.fnmatchcase(row.id, pattern)]
+        if not ids:
             names = [*dict.fromkeys(row.target for row in rows)]
-            close = difflib.get_close_matches(name, [*names, *(row.id for row in rows)], 1)
-            hint = f" Did you mean {close[0]}?" if close else ""
+            close = nearest(name, [*names, *(row.id for row in rows)])
+            hint = f" Did you mean {close}?" if close else ""
             raise UsageError(f"no target is named {name!r}.{hint} The targets are {', '.join(names) or 'none'}.")
-        chosen.update(found)
+        chosen.update(ids)
     return with_needed(rows, chosen)
 
 
@@ -184,11 +183,11 @@ def with_needed(rows: Sequence[Row], chosen: Iterable[str]) -> list[Row]:
 
 def with_dependents(rows: Sequence[Row], chosen: Iterable[str]) -> list[Row]:
     """The chosen rows and all that wait for them: what a change of the chosen may make stale."""
-    found = set(chosen)
+    stale = set(chosen)
     for row in rows:  # each comes after what it waits for
-        if found.intersection(row.after):
-            found.add(row.id)
-    return [row for row in rows if row.id in found]
+        if stale.intersection(row.after):
+            stale.add(row.id)
+    return [row for row in rows if row.id in stale]
 
 
 def shard(rows: Sequence[Row], index: int, count: int) -> list[Row]:

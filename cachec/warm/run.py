@@ -121,15 +121,15 @@ def entry_point(row: Row) -> Callable[..., Any]:
                 f"no module {error.name!r} for {row.call}; the folders of `path` are: {places}"
             ) from None
         raise
-    found: Any = module
+    target: Any = module
     for name in qualname.split("."):
-        if not hasattr(found, name):
+        if not hasattr(target, name):
             where = getattr(module, "__file__", None) or "a namespace package"
             raise _EntryPointError(f"module {module_name!r} ({where}) has no {qualname!r}")
-        found = getattr(found, name)
-    if not callable(found):
-        raise _EntryPointError(f"{row.call} is a {type(found).__name__}, which can't be called")
-    function: Callable[..., Any] = found
+        target = getattr(target, name)
+    if not callable(target):
+        raise _EntryPointError(f"{row.call} is a {type(target).__name__}, which can't be called")
+    function: Callable[..., Any] = target
     return function
 
 

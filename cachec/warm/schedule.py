@@ -161,10 +161,10 @@ class Warmer:
                 if name in self._misses or name in left_out:
                     left_out.add(row.id)
                     return None
-                found = self._results.get(name)
-                if found is None:
+                before = self._results.get(name)
+                if before is None:
                     return False
-                if found.status is not Status.HIT:
+                if before.status is not Status.HIT:
                     left_out.add(row.id)
                     return None
             return True

@@ -22,8 +22,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def counts(self) -> dict[str, int]:
         """Rows by status; each status is there."""
-        found = Counter(result.status for result in self.results)
-        return {status.value: found[status] for status in Status}
+        counter = Counter(result.status for result in self.results)
+        return {status.value: counter[status] for status in Status}
 
     @property
     def saved(self) -> float:
@@ -38,10 +38,10 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def exit_code(self) -> int:
         """0: all is warm. 1: something would miss. 2: something failed, was skipped or cancelled."""
-        found = {result.status for result in self.results}
-        if found & {Status.FAILED, Status.SKIPPED, Status.CANCELLED}:
+        statuses = {result.status for result in self.results}
+        if statuses & {Status.FAILED, Status.SKIPPED, Status.CANCELLED}:
             return 2
-        return 1 if Status.WOULD_MISS in found else 0
+        return 1 if Status.WOULD_MISS in statuses else 0
 
     def data(self) -> dict[str, Any]:
         """For ``--json``."""

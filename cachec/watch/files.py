@@ -75,7 +75,7 @@ class Files:
         installed: those of installed packages too. entries: new entries count as a change of the store; else only that
         its database is another, or gone. folders: what lists other names, too.
         """
-        found: list[str] = []
+        paths: list[str] = []
         for path, known in self._known.items():
             if known.installed and not installed:
                 continue
@@ -83,12 +83,12 @@ class Files:
             listed = any(_is_folder(each) for each in (state, known.state))
             if state != known.state and (folders or not listed):
                 self._known[path] = _KnownFile(state, known.installed)
-                found.append(path)
+                paths.append(path)
         database, content = self._store
         self._store = self._store_state()
         if self._store[0] != database or (entries and self._store[1] != content):
-            found.append(self._index)
-        return found
+            paths.append(self._index)
+        return paths
 
     def accept_store(self) -> None:
         """The store is as it is through what this process did."""
@@ -129,9 +129,9 @@ class Files:
 
     def _store_state(self) -> tuple[State, State]:
         """Which database it is, and what tells that it was written: SQLite's log beside it, or itself."""
-        found = _state(self._index)
-        which = None if found is None else found[:2]
-        return which, (found, _state(self._index + "-wal"))
+        state = _state(self._index)
+        which = None if state is None else state[:2]
+        return which, (state, _state(self._index + "-wal"))
 
     def _state(self, path: str) -> State:
         state = _state(path)
@@ -152,12 +152,12 @@ _TICK = 0.01
 
 def _state(path: str) -> State:
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except (OSError, ValueError):
         return None
-    if stat.S_ISDIR(found.st_mode):
-        return (_FOLDER, found.st_dev, found.st_ino)
-    return fsio.Identity(found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+    if stat.S_ISDIR(status.st_mode):
+        return (_FOLDER, status.st_dev, status.st_ino)
+    return fsio.Identity(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
 
 
 def _is_folder(state: State) -> bool:

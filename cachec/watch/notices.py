@@ -87,7 +87,7 @@ class _Handler(FileSystemEventHandler):
 
 def _place(folder: str) -> tuple[int, int] | None:
     try:
-        found = os.stat(folder)
+        status = os.stat(folder)
     except OSError:
         return None
-    return (found.st_dev, found.st_ino)
+    return (status.st_dev, status.st_ino)

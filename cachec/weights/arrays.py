@@ -164,10 +164,10 @@ def _of_jax(name: str, array: Any, jax: Any) -> Described:
     if platforms != {"cpu"} or len(devices) != 1:
         raise _elsewhere(name, ", ".join(devices), "jax.device_put(array, jax.devices('cpu')[0])")
     try:
-        found = np.asarray(array)
+        values = np.asarray(array)
     except _REFUSALS as error:
         raise UsageError(f"weight {name!r}: numpy can't see the jax array of {array.dtype}: {error}") from error
-    return _of_numpy(name, found)
+    return _of_numpy(name, values)
 
 
 def _of_dlpack(name: str, value: Any) -> Described:
@@ -182,24 +182,24 @@ def _of_dlpack(name: str, value: Any) -> Described:
         where = _DEVICES.get(int(device), f"DLPack device type {int(device)}")
         raise _elsewhere(name, f"{where} {number}", "what its library has for that")
     try:
-        found = np.from_dlpack(value)
+        values = np.from_dlpack(value)
     except _REFUSALS as error:
         raise UsageError(
             f"weight {name!r}: {kind} can't be taken by DLPack: {error}; pass (bytes-like, WeightSpec)"
         ) from error
-    return _of_numpy(name, found)
+    return _of_numpy(name, values)
 
 
 def _of_buffer(name: str, view: memoryview) -> Described:
     import numpy as np
 
     try:
-        found = np.asarray(view)
+        values = np.asarray(view)
     except (TypeError, ValueError) as error:
         raise UsageError(
             f"weight {name!r}: numpy has no dtype for a buffer of format {view.format!r}; pass (bytes-like, WeightSpec)"
         ) from error
-    return _of_numpy(name, found, fixed=type(view.obj) is bytes)
+    return _of_numpy(name, values, fixed=type(view.obj) is bytes)
 
 
 def _no_weight(name: str, dtype: str) -> UsageError:

@@ -94,12 +94,12 @@ def value_difference(old: Weight, new: Weight) -> ValueDifference:
     for one, other in zip(pieces(source_of(old), _CHUNK), pieces(source_of(new), _CHUNK), strict=True):
         if np.array_equal(np.frombuffer(one, np.uint8), np.frombuffer(other, np.uint8)):
             continue
-        found = _difference(np.frombuffer(one, dtype), np.frombuffer(other, dtype))
-        missing = int(np.isnan(found).sum()) if found.dtype.kind == "f" else 0
-        count += found.size
+        difference = _difference(np.frombuffer(one, dtype), np.frombuffer(other, dtype))
+        missing = int(np.isnan(difference).sum()) if difference.dtype.kind == "f" else 0
+        count += difference.size
         unordered += missing
-        if found.size > missing:
-            largest = max(largest, float(np.nanmax(found) if missing else found.max()))
+        if difference.size > missing:
+            largest = max(largest, float(np.nanmax(difference) if missing else difference.max()))
     return ValueDifference(count, None if blocks else largest, unordered)
 
 

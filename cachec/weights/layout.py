@@ -9,7 +9,7 @@ from typing import Any
 
 from cachec.base.hashing import Hasher
 from cachec.base.kept import Kept
-from cachec.base.texts import is_text
+from cachec.base.texts import is_text, nearest
 from cachec.errors import UnknownWeight, UsageError, WeightError
 from cachec.model import WeightSpec
 from cachec.weights.manifest import Manifest, renaming_hint
@@ -79,15 +79,12 @@ class Layout:
 
         others: names that are wanted at the same time; where all differ by one prefix, the error says so.
         """
-        import difflib
-
         missing = {each for each in (name, *others) if isinstance(each, str) and each not in self.tensors}
         renaming = renaming_hint(missing, self.tensors)
         if renaming:
             return UnknownWeight(f"no weight {name!r} among {len(self.tensors)}{renaming}")
-
-        near = difflib.get_close_matches(name, self.tensors, n=1) if isinstance(name, str) else []
-        hint = f"; did you mean {near[0]!r}?" if near else ""
+        near = nearest(name, self.tensors) if isinstance(name, str) else ""
+        hint = f"; did you mean {near!r}?" if near else ""
         return UnknownWeight(f"no weight {name!r} among {len(self.tensors)}{hint}")
 
     def tied(self, groups: Iterable[Iterable[str]]) -> Layout:
@@ -187,11 +184,11 @@ class Layout:
     def _remember(
         self, request: object, derive: Callable[[], tuple[Layout, Mapping[str, str] | None]]
     ) -> tuple[Layout, Mapping[str, str] | None]:
-        found = self._derived.get(request)
-        if found is None:
-            found = derive()
-            self._derived.put(request, found)
-        return found
+        layout = self._derived.get(request)
+        if layout is None:
+            layout = derive()
+            self._derived.put(request, layout)
+        return layout
 
     def _select(self, include: tuple[str, ...] | None, exclude: tuple[str, ...] | None) -> Layout:
         names = list(self.tensors)
@@ -211,18 +208,18 @@ class Layout:
     def _matching(self, patterns: tuple[str, ...], *, must_match: bool) -> set[str]:
         import fnmatch
 
-        found: set[str] = set()
+        names: set[str] = set()
         for pattern in patterns:
             if pattern in self.tensors:
-                found.add(pattern)
+                names.add(pattern)
                 continue
             if not any(mark in pattern for mark in "*?["):
                 raise self.unknown(pattern, [each for each in patterns if not any(mark in each for mark in "*?[")])
             matches = [name for name in self.tensors if fnmatch.fnmatchcase(name, pattern)]
             if must_match and not matches:
                 raise UnknownWeight(f"no weight among {len(self.tensors)} matches {pattern!r}")
-            found.update(matches)
-        return found
+            names.update(matches)
+        return names
 
     def _names(self, pairs: Collection[tuple[str, str]]) -> dict[str, str]:
         names = {name: name for name in self.tensors}

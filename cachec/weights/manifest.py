@@ -125,9 +125,9 @@ class Manifest:
         problems = [f"missing {name!r}" for name in wanted if name not in offered]
         problems += [f"extra {name!r}" for name in offered if name not in wanted]
         for name, spec in wanted.items():
-            found = offered.get(name)
-            if found is not None and found != spec:
-                problems.append(f"{name!r}: {_difference(spec, found)}")
+            given = offered.get(name)
+            if given is not None and given != spec:
+                problems.append(f"{name!r}: {_difference(spec, given)}")
         if problems:
             hint = renaming_hint([name for name in wanted if name not in offered], offered)
             more = f", and {len(problems) - _SHOWN} more" if len(problems) > _SHOWN else ""
@@ -189,6 +189,6 @@ def differing_fields(old: WeightSpec, new: WeightSpec) -> tuple[tuple[str, objec
     return tuple(pair for pair in pairs if pair[1] != pair[2])
 
 
-def _difference(wanted: WeightSpec, found: WeightSpec) -> str:
-    differing = differing_fields(wanted, found)
+def _difference(wanted: WeightSpec, given: WeightSpec) -> str:
+    differing = differing_fields(wanted, given)
     return ", ".join(f"{field} expected {ours!r}, found {theirs!r}" for field, ours, theirs in differing)

@@ -104,11 +104,11 @@ class MadeSource(MadeOfWeights):
             raise HandleClosed(f"weight {name!r}: its set was released")
         made = self._made[name]
         tensors, buffers = buffers_of({name: np.asarray(made.make(self._base), order="C")})
-        found = tensors[name]
-        if (found.dtype, found.shape) != (made.dtype, made.shape):
+        fresh = tensors[name]
+        if (fresh.dtype, fresh.shape) != (made.dtype, made.shape):
             raise WeightError(
                 f"derived weight {name!r}: expected {made.dtype} {list(made.shape)}, "
-                f"found {found.dtype} {list(found.shape)}; state what is returned: Made(dtype, shape, function)"
+                f"found {fresh.dtype} {list(fresh.shape)}; state what is returned: Made(dtype, shape, function)"
             )
         return buffers[name].view[tensor.offset : tensor.offset + tensor.nbytes]
 
@@ -179,15 +179,15 @@ def pad_rank(weights: Handles, patterns: AxisPatterns, rank: int) -> tuple[Layou
     parts: dict[str, Slice] = {}
     for name, axis in matching_axes(layout.tensors, patterns, "pad_rank").items():
         whole = layout.tensors[name]
-        found = whole.shape[axis]
-        if found > rank:
+        length = whole.shape[axis]
+        if length > rank:
             raise UsageError(
                 f"pad_rank: {name!r} {whole.dtype} {list(whole.shape)}: expected a rank of at most {rank} on axis "
-                f"{axis}, found {found}; pad all adapters to the largest"
+                f"{axis}, found {length}; pad all adapters to the largest"
             )
-        if found == rank:
+        if length == rank:
             continue
-        spans = slice_spans(whole.shape, SIZES[whole.dtype], axis, 0, found, rank)
+        spans = slice_spans(whole.shape, SIZES[whole.dtype], axis, 0, length, rank)
         parts[name] = Slice(weights[name], spans, spans.number * spans.step)
         tensors[name] = parts[name].tensor((*whole.shape[:axis], rank, *whole.shape[axis + 1 :]), whole.shard)
     if not parts:

@@ -303,6 +303,6 @@ def open_weights(
     ties: Ties = tuple(tuple(group) for group in tied) if tied else ()
     place = world(rank, world_size, label_of(source))
     expected = None if specs is None else manifest_of(specs)
-    found = process_checkpoints().open(source, ties=ties, world=place, specs=expected)
-    weights = WeightSet(found.layout, found.source(read_access=access == "read"), rank=rank)
+    checkpoint = process_checkpoints().open(source, ties=ties, world=place, specs=expected)
+    weights = WeightSet(checkpoint.layout, checkpoint.source(read_access=access == "read"), rank=rank)
     return weights if rename is None else weights.rename(rename)

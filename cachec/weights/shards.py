@@ -168,13 +168,13 @@ def matching_axes(tensors: Mapping[str, Tensor], patterns: AxisPatterns, what: s
     axes: dict[str, int] = {}
     decided: set[str] = set()
     for pattern, axis in patterns.items():
-        found = _matches(tensors, pattern)
-        if not found:
+        matches = _matches(tensors, pattern)
+        if not matches:
             text = pattern if isinstance(pattern, str) else pattern.pattern
             raise UnknownWeight(f"{what}: no weight among {len(tensors)} matches {text!r}")
         if axis is not None and type(axis) is not int:
             raise UsageError(f"{what}: expected an axis or None for {pattern!r}, found {axis!r}")
-        for name in found:
+        for name in matches:
             if name in decided:
                 continue
             decided.add(name)
@@ -224,10 +224,10 @@ def shard(
         spans = slice_spans(whole.shape, SIZES[whole.dtype], axis, begin, there, length)
         parts[name] = Slice(weights[name], spans, spans.number * spans.step)
         tensors[name] = parts[name].tensor(shape, (axis, world_size))
-    found = Layout(tensors, layout.ties).tied(layout.ties)  # again: the parts of tied weights have to agree
+    sharded = Layout(tensors, layout.ties).tied(layout.ties)  # again: the parts of tied weights have to agree
     made = SliceSource(parts)
-    handles = {name: Weight(name, found, made, name) if name in parts else weights[name] for name in tensors}
-    return found, ComposedSource(handles)
+    handles = {name: Weight(name, sharded, made, name) if name in parts else weights[name] for name in tensors}
+    return sharded, ComposedSource(handles)
 
 
 def save_shards(

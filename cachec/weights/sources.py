@@ -124,8 +124,11 @@ class Source:
         if extent is None:
             out[:] = self.view(name, tensor)
             return
-        fsio.pread_into(extent.fd, extent.offset, out)
-        extent.check()
+        try:
+            fsio.pread_into(extent.fd, extent.offset, out)
+        except EOFError as error:
+            raise WeightsChanged(f"weight {name!r}: its file became shorter while it was read") from error
+        extent.check()  # a file that was written to meanwhile is not the one that was opened
 
     def origin(self, name: str) -> Origin | None:
         """Which caller's weight this is: argument path and name there; None for one that no stage was given."""
@@ -167,9 +170,9 @@ class OpenedFile(NamedTuple):
     artifact: bool = False
     checksum: str = ""
 
-    def same(self, found: fsio.Identity) -> bool:
-        """Whether ``found`` is this file in the state that was opened."""
-        return found[:3] == self.identity[:3] if self.artifact else found == self.identity
+    def same(self, identity: fsio.Identity) -> bool:
+        """Whether ``identity`` is this file in the state that was opened."""
+        return identity[:3] == self.identity[:3] if self.artifact else identity == self.identity
 
 
 class _Bound:
@@ -195,12 +198,12 @@ class _Bound:
 
     def check(self) -> None:
         """Raise WeightsChanged unless this is still the file that was opened, in the same state."""
-        found = fsio.identity(self.fd)
-        if not self.file.same(found):
+        identity = fsio.identity(self.fd)
+        if not self.file.same(identity):
             expected = self.file.identity
             fields = [
                 f"{field} expected {old}, found {new}"
-                for field, old, new in zip(expected._fields, expected, found, strict=True)
+                for field, old, new in zip(expected._fields, expected, identity, strict=True)
                 if old != new
             ]
             raise self._changed(", ".join(fields))

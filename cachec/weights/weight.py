@@ -121,12 +121,12 @@ class Weight:
         """For ``numpy.asarray``: ``read()``, converted or copied as asked."""
         import numpy as np
 
-        found = self.read()
-        if dtype is not None and np.dtype(dtype) != found.dtype:
+        values = self.read()
+        if dtype is not None and np.dtype(dtype) != values.dtype:
             if copy is False:
-                raise ValueError(f"weight {self.name!r} is {found.dtype}; as {np.dtype(dtype)} it has to be copied")
-            return found.astype(dtype)
-        return found.copy() if copy else found
+                raise ValueError(f"weight {self.name!r} is {values.dtype}; as {np.dtype(dtype)} it has to be copied")
+            return values.astype(dtype)
+        return values.copy() if copy else values
 
     def __buffer__(self, flags: int) -> memoryview:
         """For ``memoryview`` and C (Python 3.12): a read-only typed view. Raises BufferError for bf16 and fp8."""

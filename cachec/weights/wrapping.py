@@ -133,19 +133,19 @@ class ComposedSource(RelayedSource, MadeOfWeights):
 
     def unguarded(self, weight: Weight, there: str, callers: Callers) -> Weight:
         inner = self.weights[there]
-        found = inner.unguarded(callers)
-        return weight if found is inner else found
+        outer = inner.unguarded(callers)
+        return weight if outer is inner else outer
 
     def arguments(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(path for source in self.sources() for path in source.arguments()))
 
     def sources(self) -> list[Source]:
         """The sources behind the handles, each once, by the first name that uses it."""
-        found: dict[int, Source] = {}
+        by_identity: dict[int, Source] = {}
         for name in sorted(self.weights):
             source, _ = self.weights[name].within()
-            found.setdefault(id(source), source)
-        return list(found.values())
+            by_identity.setdefault(id(source), source)
+        return list(by_identity.values())
 
     def changed(self) -> str | None:
         return next((path for source in self.sources() if (path := source.changed()) is not None), None)

@@ -154,9 +154,9 @@ def find_iree_compile(path: Sequence[str] | None = None) -> Path:
     path: folders to look in instead of ``sys.path``. Raises PluginError where there is none.
     """
     for folder in sys.path if path is None else path:
-        found = Path(folder or os.curdir, _EXECUTABLE)
-        if found.is_file() and os.access(found, os.X_OK):
-            return found.absolute()
+        candidate = Path(folder or os.curdir, _EXECUTABLE)
+        if candidate.is_file() and os.access(candidate, os.X_OK):
+            return candidate.absolute()
     from shutil import which
 
     script = which("iree-compile")

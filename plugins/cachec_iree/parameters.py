@@ -9,11 +9,9 @@ imported, into huge pages. Neither this module nor the thread needs numpy.
 from __future__ import annotations
 
 import mmap
-import os
 import threading
 from collections.abc import Mapping
 
-from cachec.errors import WeightsChanged
 from cachec.weights import Weight, WeightSet
 
 #: IREE_HAL_HEAP_BUFFER_ALIGNMENT (runtime/src/iree/hal/buffer.h).
@@ -56,7 +54,8 @@ class Parameters:
             at = 0
             for name, weight in weights.items():
                 part = memory[at : at + weight.nbytes]
-                _fill(weight, part)
+                source, there = weight.within()
+                source.fill(there, weight.tensor, part)  # the interpreter runs on meanwhile
                 self._views[name] = part.toreadonly()
                 at += _padded(weight.nbytes)
         except Exception as error:  # noqa: BLE001 - raised where the views are asked for
@@ -65,17 +64,3 @@ class Parameters:
 
 def _padded(nbytes: int) -> int:
     return -(-nbytes // ALIGNMENT) * ALIGNMENT
-
-
-def _fill(weight: Weight, out: memoryview) -> None:
-    extent = weight.extent()
-    if extent is None:
-        out[:] = weight.raw()
-        return
-    done = 0
-    while done < len(out):
-        count = os.preadv(extent.fd, [out[done:]], extent.offset + done)  # the interpreter runs on meanwhile
-        if not count:
-            raise WeightsChanged(f"weight {weight.name!r}: its file became shorter while it was read")
-        done += count
-    weight.extent()  # once more: a file that was written to while it was read is not the one that was opened

@@ -66,10 +66,10 @@ class LinkedModule:
         """
         invoke = self._invokers.get(function)
         if invoke is None:
-            found = self._module.lookup_function(function)
-            if found is None:
+            target = self._module.lookup_function(function)
+            if target is None:
                 raise UsageError(f"no function {function!r} in this module; it has {', '.join(self.functions)}")
-            invoke = self._invokers[function] = rt.FunctionInvoker(self._context, self._device, found)
+            invoke = self._invokers[function] = rt.FunctionInvoker(self._context, self._device, target)
         outputs = invoke(*(np.asarray(each, order="C") for each in inputs))
         return tuple(map(_to_numpy, outputs)) if isinstance(outputs, tuple) else _to_numpy(outputs)
 

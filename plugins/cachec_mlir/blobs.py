@@ -181,10 +181,10 @@ class Resource(NamedTuple):
 
 def element_type(text: str) -> tuple[str, tuple[int, ...]] | None:
     """dtype and shape of a static tensor or vector type, None for any other."""
-    found = _TYPE.match(text.replace(" ", ""))
-    if found is None or found[2] not in ELEMENTS:
+    match = _TYPE.match(text.replace(" ", ""))
+    if match is None or match[2] not in ELEMENTS:
         return None
-    return ELEMENTS[found[2]], tuple(int(each) for each in found[1].split("x") if each)
+    return ELEMENTS[match[2]], tuple(int(each) for each in match[1].split("x") if each)
 
 
 def spec_of(name: str, text: str) -> WeightSpec | None:
@@ -207,10 +207,10 @@ class Resources(Mapping[str, Resource]):
 
     def __getitem__(self, name: str) -> Resource:
         """The resource. Raises KeyError, CheckpointError (its head is malformed)."""
-        found = self._loaded.get(name)
-        if found is None:
-            found = self._loaded[name] = self._load(self._names[name])
-        return found
+        resource = self._loaded.get(name)
+        if resource is None:
+            resource = self._loaded[name] = self._load(self._names[name])
+        return resource
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._names)
@@ -231,17 +231,17 @@ class Resources(Mapping[str, Resource]):
         size disagrees.
         """
         names = self if only is None else [name for name in self if name in only]
-        found = {name: _typed(self[name], (specs or {}).get(name)) for name in names}
-        blobs = {name: self[name].blob for name in found}
+        typed = {name: _typed(self[name], (specs or {}).get(name)) for name in names}
+        blobs = {name: self[name].blob for name in typed}
         files = {blob.place.file for blob in blobs.values() if isinstance(blob.place, Extent) and not blob.hexadecimal}
         if len(files) == 1 and all(isinstance(b.place, Extent) and not b.hexadecimal for b in blobs.values()):
             tensors = {
                 name: Tensor(spec.dtype, spec.shape, spec.nbytes, blob.place.offset)
-                for (name, spec), blob in zip(found.items(), blobs.values(), strict=True)
+                for (name, spec), blob in zip(typed.items(), blobs.values(), strict=True)
                 if isinstance(blob.place, Extent)
             }
             return WeightSet(Layout(tensors), FileSource(tuple(files)))
-        tensors = {name: Tensor(spec.dtype, spec.shape, spec.nbytes, 0) for name, spec in found.items()}
+        tensors = {name: Tensor(spec.dtype, spec.shape, spec.nbytes, 0) for name, spec in typed.items()}
         return WeightSet(Layout(tensors), _BlobSource(blobs))
 
 

@@ -77,14 +77,14 @@ def topology(source: Source | Any, *, bindings: str | None = None, locations: bo
     marks = scan(text)
     if bindings is not None:
         read = Bindings(bindings).parse(_without_trailers(text, marks), text.label)
-        found = _generic(generic(read, locations=locations), _of_text(text, marks.trailers), locations=locations)
+        digest = _generic(generic(read, locations=locations), _of_text(text, marks.trailers), locations=locations)
     else:
         hasher = Hasher("mlir-text-located" if locations else "mlir-text")
         tokens = _without_trailers(text, marks) if locations else Canonical(text, marks).tokens()
         hasher.part("operations", tokens)
-        found = _with_resources(hasher, _of_text(text, marks.trailers))
+        digest = _with_resources(hasher, _of_text(text, marks.trailers))
     text.check()
-    return found
+    return digest
 
 
 def canonical(source: Source) -> str:
@@ -118,12 +118,12 @@ class Topologies:
         else:
             return topology(source, bindings=bindings, locations=locations)
         place = (digest, bindings, locations)
-        found = self._by_digest.get(place) or self._recalled(place)
-        if found is None:
-            found = topology(source, bindings=bindings, locations=locations)
+        known = self._by_digest.get(place) or self._recalled(place)
+        if known is None:
+            known = topology(source, bindings=bindings, locations=locations)
             if isinstance(source, bytes) or self._digests.of_path(source) == digest:
-                self._keep(place, found)
-        return found
+                self._keep(place, known)
+        return known
 
     def _of_object(self, source: bytes) -> str:
         kept = self._objects.get(id(source))
@@ -142,17 +142,17 @@ class Topologies:
         if memory is None or place[1] is not None:  # what bindings print changes with their version
             return None
         row = memory.recall(_row_name(place))
-        found = row.decode("ascii", "replace") if row is not None else ""
-        if len(found) != 64 or set(found) - set("0123456789abcdef"):
+        digest_text = row.decode("ascii", "replace") if row is not None else ""
+        if len(digest_text) != 64 or set(digest_text) - set("0123456789abcdef"):
             return None
-        self._by_digest[place] = found
-        return found
+        self._by_digest[place] = digest_text
+        return digest_text
 
-    def _keep(self, place: tuple[str, str | None, bool], found: str) -> None:
-        self._by_digest[place] = found
+    def _keep(self, place: tuple[str, str | None, bool], value: str) -> None:
+        self._by_digest[place] = value
         memory = self._digests.memory
         if memory is not None and place[1] is None:
-            memory.remember(_row_name(place), found.encode())
+            memory.remember(_row_name(place), value.encode())
 
 
 #: Changes with the meaning of the hash: one that was remembered by an older release says nothing.
@@ -209,8 +209,8 @@ def _blob(nbytes: int, alignment: int) -> bytes:
 def _of_text(module: ModuleInput, trailers: tuple[Trailer, ...]) -> Iterator[bytes]:
     for trailer in trailers:
         for entry in trailer.entries:
-            found = blob_of(module, entry, name_of(entry))
-            value = _setting(module, entry) if found is None else _blob(found.nbytes, found.alignment)
+            blob = blob_of(module, entry, name_of(entry))
+            value = _setting(module, entry) if blob is None else _blob(blob.nbytes, blob.alignment)
             yield _line(entry.section, entry.group, entry.key, value)
 
 
@@ -235,10 +235,10 @@ def _of_bytecode(module: Bytecode) -> Iterator[bytes]:
             if not entry.nbytes:
                 continue  # declared; the operations use it
             if entry.kind == BLOB:
-                found = reading.resource(module.input, key, (owner, key), entry)
-                value = _blob(found.nbytes, found.alignment)
+                resource = reading.resource(module.input, key, (owner, key), entry)
+                value = _blob(resource.nbytes, resource.alignment)
                 if group.external:
-                    value += b" " + found.blob.digest().encode()
+                    value += b" " + resource.blob.digest().encode()
             elif entry.kind == BOOL:
                 value = b"word true" if any(module.input.at(entry.offset, entry.nbytes, key)) else b"word false"
             else:

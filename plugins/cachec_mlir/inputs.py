@@ -84,9 +84,9 @@ class FileInput(ModuleInput):
         if self.size == 0:
             return memoryview(b"")
         if self._map is None:
-            found = map_read(self.fd, 0, self.size).obj
-            assert isinstance(found, mmap)
-            self._map = found
+            mapped = map_read(self.fd, 0, self.size).obj
+            assert isinstance(mapped, mmap)
+            self._map = mapped
         return self._map
 
     def range(self, offset: int, nbytes: int) -> Extent | memoryview:

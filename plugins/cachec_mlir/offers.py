@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Collection, Mapping, Set
 from typing import NamedTuple
 
 from msgspec.structs import replace
 
+from cachec.base.texts import nearest
 from cachec.errors import LinkError, UsageError
 from cachec.model import WeightSpec
 from cachec.weights import Weight
@@ -63,8 +63,8 @@ def offered(
     missing = sorted(name for name in wanted if names.get(name, name) not in there)
     if missing:
         first = names.get(missing[0], missing[0])
-        near = difflib.get_close_matches(first, list(weights), n=1)
-        hint = f"; if {near[0]!r} is meant, say names={{{missing[0]!r}: {near[0]!r}}}" if near else ""
+        near = nearest(first, weights)
+        hint = f"; if {near!r} is meant, say names={{{missing[0]!r}: {near!r}}}" if near else ""
         mapped = f", which names= says is {first!r}" if first != missing[0] else ""
         raise LinkError(f"no bytes for {len(missing)} resources of the module, first {missing[0]!r}{mapped}{hint}")
     return {name: _bound(weights[names.get(name, name)], alignment) for name in wanted}
@@ -107,20 +107,20 @@ def _check_manifest(
         raise LinkError(
             f"names= binds {clash!r} to {there[clash]!r}, and a weight {clash!r} was offered too; leave that one out"
         )
-    found = {name: (there[name], each.spec, each.blob.nbytes) for name, each in bound.items()}
-    found |= {name: (name, *_described(weights[name])) for name in others}
-    check_specs(manifest, found)
+    given = {name: (there[name], each.spec, each.blob.nbytes) for name, each in bound.items()}
+    given |= {name: (name, *_described(weights[name])) for name in others}
+    check_specs(manifest, given)
 
 
-def check_specs(manifest: Manifest, found: Mapping[str, tuple[str, WeightSpec | None, int]]) -> None:
-    """Raise LinkError unless ``found`` is just what the manifest says: name in the module -> name where it was offered,
+def check_specs(manifest: Manifest, given: Mapping[str, tuple[str, WeightSpec | None, int]]) -> None:
+    """Raise LinkError unless ``given`` is just what the manifest says: name in the module -> name where it was offered,
     its spec there (None: of the expected type, if it has its size), bytes.
     """
     groups: dict[str, list[str]] = {}
-    for name, (there, spec, _) in found.items():
+    for name, (there, spec, _) in given.items():
         groups.setdefault(there if spec is None or spec.alias is None else spec.alias, []).append(name)
     alias = {name: min(group) for group in groups.values() if len(group) > 1 for name in group}
-    specs = {name: _stated(manifest, name, spec, nbytes, alias.get(name)) for name, (_, spec, nbytes) in found.items()}
+    specs = {name: _stated(manifest, name, spec, nbytes, alias.get(name)) for name, (_, spec, nbytes) in given.items()}
     manifest.check(specs)
 
 
@@ -139,8 +139,8 @@ def _check_type(name: str, kind: str, bound: Bound) -> None:
         raise LinkError(f"resource {name!r}: expected {kind}, found {spec.dtype} {list(spec.shape)}")
 
 
-def _described(found: Weight | Resource) -> tuple[WeightSpec | None, int]:
-    return (None, found.nbytes) if isinstance(found, Resource) else (found.spec, found.nbytes)
+def _described(given: Weight | Resource) -> tuple[WeightSpec | None, int]:
+    return (None, given.nbytes) if isinstance(given, Resource) else (given.spec, given.nbytes)
 
 
 def _stated(manifest: Manifest, name: str, spec: WeightSpec | None, nbytes: int, alias: str | None) -> WeightSpec:
@@ -152,13 +152,13 @@ def _stated(manifest: Manifest, name: str, spec: WeightSpec | None, nbytes: int,
     return replace(spec, name=name, alias=alias)
 
 
-def _bound(found: Weight | Resource, alignment: int) -> Bound:
-    if isinstance(found, Resource):
-        return Bound(found.alignment, found.blob, None)
-    source, there = found.within()
-    source.expose(there, found.tensor, None)
-    place = source.extent(there, found.tensor)  # also in a stage: only the bytes get out
-    return Bound(alignment, Blob(found.raw() if place is None else place), found.spec)
+def _bound(given: Weight | Resource, alignment: int) -> Bound:
+    if isinstance(given, Resource):
+        return Bound(given.alignment, given.blob, None)
+    source, there = given.within()
+    source.expose(there, given.tensor, None)
+    place = source.extent(there, given.tensor)  # also in a stage: only the bytes get out
+    return Bound(alignment, Blob(given.raw() if place is None else place), given.spec)
 
 
 def _few(names: Collection[str]) -> str:

@@ -63,9 +63,9 @@ class MlirPlugin(MlirFormats):
 
         if bindings_of(value) is None:
             raise self._refusal("strip", value)
-        found = program(value).program
-        found.manifest.check(weights.specs)
-        return found
+        stripped = program(value).program
+        stripped.manifest.check(weights.specs)
+        return stripped
 
     def encode(self, value: Any, out: ArtifactWriter) -> dict[str, Any]:
         """A live ``ir.Module``: bytecode without resources, and an artifact for each of these."""
@@ -87,9 +87,9 @@ class MlirPlugin(MlirFormats):
         if stand_in not in TARGETS:
             raise UsageError(f"strip expected one of {', '.join(TARGETS)}, found {stand_in!r}")
         # Who asks for this writes all weights to a file, and so looks at each digit.
-        found = strip(path, to=stand_in, checked=False)  # type: ignore[arg-type]  # it is one of TARGETS
-        specs = {name: resource.spec() for name, resource in found.resources.items()}
-        return StrippedFile(found.ir, found.resources.weights(specs))
+        stripped = strip(path, to=stand_in, checked=False)  # type: ignore[arg-type]  # it is one of TARGETS
+        specs = {name: resource.spec() for name, resource in stripped.resources.items()}
+        return StrippedFile(stripped.ir, stripped.resources.weights(specs))
 
     def compare(self, fresh: Any, stored: Any) -> str | None:
         """None where two live modules are equal in operations and resources."""

@@ -52,7 +52,7 @@ def external_weights(text: str, specs: Mapping[str, WeightSpec]) -> list[Externa
     Raises PluginError where a weight is not external (its bytes, or undefined values, are then compiled in), or is of
     another shape or dtype than its spec says.
     """
-    found = []
+    externals = []
     for name, words, kind, rest in _globals(text):
         spec = specs.get(name)
         if spec is None:
@@ -73,8 +73,8 @@ def external_weights(text: str, specs: Mapping[str, WeightSpec]) -> list[Externa
         alignment = int(stated.group(1)) if stated else max(1, spec.nbytes // max(1, math.prod(spec.shape)))
         if alignment > LARGEST_ALIGNMENT:
             raise PluginError(f"weight {name!r} wants {alignment} bytes of alignment; {LARGEST_ALIGNMENT} is the most")
-        found.append(External(name, Needs(1 << (alignment - 1).bit_length(), constant=kind == "constant")))
-    return found
+        externals.append(External(name, Needs(1 << (alignment - 1).bit_length(), constant=kind == "constant")))
+    return externals
 
 
 def section_of_needs(weights: list[External]) -> bytes:
@@ -91,10 +91,10 @@ def _bytes(data: bytes) -> Iterator[str]:
 
 def _globals(text: str) -> Iterator[tuple[str, list[str], str, str]]:
     """Name, words before ``global`` or ``constant``, which of the two, and the rest of the line."""
-    for found in _GLOBAL.finditer(text):
-        quoted = found["quoted"]
-        name = found["plain"] if quoted is None else _unescaped(quoted)
-        yield name, found["words"].split(), found["kind"], found["rest"]
+    for match in _GLOBAL.finditer(text):
+        quoted = match["quoted"]
+        name = match["plain"] if quoted is None else _unescaped(quoted)
+        yield name, match["words"].split(), match["kind"], match["rest"]
 
 
 def _unescaped(text: str) -> str:
@@ -108,9 +108,9 @@ def _unescaped(text: str) -> str:
 
 def _check_type(name: str, rest: str, spec: WeightSpec) -> None:
     shape, at = [], 0
-    while found := _ARRAY.match(rest, at):
-        shape.append(int(found.group(1)))
-        at = found.end()
+    while match := _ARRAY.match(rest, at):
+        shape.append(int(match.group(1)))
+        at = match.end()
     element = _ELEMENTS.get(spec.dtype, "i8" if spec.dtype.startswith("float8") else "")
     if tuple(shape) != spec.shape or not rest.startswith(element + "]" * len(shape), at) or not element:
         declared = rest.split(", align", 1)[0]

@@ -134,10 +134,10 @@ def check_loader() -> None:
     """
     try:
         name, _, version = (os.confstr("CS_GNU_LIBC_VERSION") or "").partition(" ")
-        found = tuple(map(int, version.split(".")[:2]))
+        numbers = tuple(map(int, version.split(".")[:2]))
     except (OSError, ValueError):
-        name, found = "", ()
-    if name != "glibc" or found < _GLIBC:
+        name, numbers = "", ()
+    if name != "glibc" or numbers < _GLIBC:
         raise LinkError(
             f"linking native code expected glibc {'.'.join(map(str, _GLIBC))} or later, found "
             f"{f'{name} {version}' if name else 'another C library'}; run it where there is one"
@@ -172,13 +172,13 @@ def needs_of(library: Library, where: str) -> Mapping[str, Needs]:
     if data is None:
         return {}
     try:
-        found = msgspec.json.decode(data, type=dict[str, Needs])
+        by_name = msgspec.json.decode(data, type=dict[str, Needs])
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise LinkError(f"{where}: section {SECTION} is malformed: {error}") from error
-    for name, needs in found.items():
+    for name, needs in by_name.items():
         if not 0 < needs.alignment <= LARGEST_ALIGNMENT or needs.alignment & (needs.alignment - 1):
             raise LinkError(f"{where}: section {SECTION} wants {name!r} aligned to {needs.alignment} bytes")
-    return found
+    return by_name
 
 
 def _placed(weight: Weight, needs: Needs, private: dict[OpenedFile, memoryview]) -> tuple[memoryview, bool]:

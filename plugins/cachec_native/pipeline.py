@@ -161,22 +161,22 @@ def _ran(tool: str, data: bytes, options: Sequence[str]) -> bytes:
 def _linker(name: str) -> str:
     from shutil import which
 
-    found = which(name)
-    if found is None:
+    executable = which(name)
+    if executable is None:
         raise PluginError(f"linker {name!r} is not in PATH; install binutils, or name another with linker=")
-    return found
+    return executable
 
 
 def _runtime(tool: str) -> list[Path]:
     """The runtime libraries as clang finds them, and its builtins (half precision, where the processor has none)."""
-    found = []
+    files = []
     for name in _RUNTIME:
         path = Path(os.fsdecode(run([tool, "--no-default-config", f"--print-file-name={name}"]).stdout.strip()))
         if not path.is_file():
             raise PluginError(f"{tool} finds no {name}; install the C library")
-        found.append(path)
+        files.append(path)
     builtins = Path(os.fsdecode(run([tool, "--no-default-config", "--print-libgcc-file-name"]).stdout.strip()))
-    return [*found, builtins] if builtins.is_file() else found
+    return [*files, builtins] if builtins.is_file() else files
 
 
 def _cpu_flag(cpu: str) -> str:

@@ -146,7 +146,7 @@ def test_an_error_of_one_file_is_told_and_the_rest_goes_on(
     assert len(yard.faults) == 1
     assert list(yard.store.index.keys(prefix="condemned:")) != []
     yard.maintainer.collect(limit=1)
-    assert yard.objects() == set(WeightStore(yard.store).show("named").digests.values())
+    assert yard.objects() == set(WeightStore(yard.store).find("named").digests.values())
     assert list(yard.store.index.keys(prefix="condemned:")) == []
 
 

@@ -265,7 +265,7 @@ def test_views_and_handles_of_what_was_removed(tmp_path: Path, make: Any) -> Non
     store.add(from_arrays({"a": make.ramp(2000)}), "m")
     weights = store.open("m")
     handle, view = weights["a"], weights["a"].read()
-    revision = store.show("m").id
+    revision = store.find("m").id
     del weights  # the handle keeps the revision, as a set does
     store.remove("m")
     maintainer = Maintainer(Store(tmp_path / "store"))

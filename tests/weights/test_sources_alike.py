@@ -180,6 +180,6 @@ def test_a_copy_in_the_owned_store_needs_no_artifact(tmp_path: Path, make: Any) 
     del made
     gc.collect()
     collect(tmp_path / "store")
-    assert {path.name for path in artifacts(tmp_path / "store")} == set(owned.show("doubled").digests.values())
+    assert {path.name for path in artifacts(tmp_path / "store")} == set(owned.find("doubled").digests.values())
     assert owned.verify("doubled") == ()
     np.testing.assert_array_equal(owned.open("doubled")["w"].read(), make.ramp(4, 3) * 2)

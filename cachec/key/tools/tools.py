@@ -93,14 +93,14 @@ class ToolKeys:
         """The digest of a distribution as ``distribution`` tells it; of its version alone where its files are not
         listed, of nothing where there is none, and of the versions of all that are installed for ``*``."""
         if name == "*":
-            found = list(self._distributions)
+            owners = list(self._distributions)
         else:
             try:
                 return self.distribution(name).digest
             except UsageError:
-                found = [each for each in self._distributions if each.name == normalise(name)]
+                owners = [each for each in self._distributions if each.name == normalise(name)]
         hasher = Hasher("installed")
-        for said in sorted(f"{each.name} {each.version}" for each in found):
+        for said in sorted(f"{each.name} {each.version}" for each in owners):
             hasher.part("distribution", said.encode())
         return hasher.digest()
 

@@ -124,8 +124,8 @@ def loaded(known: Known) -> Format:
     from cachec.base.extensions import imported
     from cachec.weights.formats.base import Format
 
-    found: Format = imported(f"the format {known.name!r}", known.target, "format", Format)
-    return found
+    reader: Format = imported(f"the format {known.name!r}", known.target, "format", Format)
+    return reader
 
 
 def writer(known: Known) -> WritableFormat:
@@ -133,10 +133,10 @@ def writer(known: Known) -> WritableFormat:
     from cachec.base.extensions import imported
     from cachec.weights.formats.base import WritableFormat
 
-    found = imported(f"the format {known.name!r}", known.target, "format", object)
-    if not isinstance(found, WritableFormat):
+    plugin = imported(f"the format {known.name!r}", known.target, "format", object)
+    if not isinstance(plugin, WritableFormat):
         raise UsageError(f"save: the format {known.name} ({known.target}) can be read and not written")
-    return found
+    return plugin
 
 
 def _suffix(path: str) -> str:

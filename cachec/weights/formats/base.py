@@ -224,14 +224,14 @@ class Opener:
         for tensor in contents.tensors.values():
             if tensor.file >= 0 and tensor.nbytes:
                 first[tensor.file] = min(first.get(tensor.file, tensor.offset), tensor.offset)
-        found = [file.finish(first.get(file.number)) for file in self._files]
+        finished = [file.finish(first.get(file.number)) for file in self._files]
         return FilesRead(
             tuple(
                 opened._replace(checksum=contents.checksums.get(number, ""))
-                for number, (opened, _, _) in enumerate(found)
+                for number, (opened, _, _) in enumerate(finished)
             ),
-            all(trusted for _, trusted, _ in found),
-            tuple(digest for _, _, digest in found),
+            all(trusted for _, trusted, _ in finished),
+            tuple(digest for _, _, digest in finished),
         )
 
     def __enter__(self) -> Opener:

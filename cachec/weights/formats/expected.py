@@ -42,7 +42,7 @@ def with_specs(
 
     Raises CheckpointError where a tensor is missing or is something else, UsageError for a spec that can't be.
     """
-    found = dict(tensors)
+    typed = dict(tensors)
     for name, spec in specs.weights.items():
         nbytes = _checked_size(name, spec)
         tensor = tensors.get(name)
@@ -64,10 +64,10 @@ def with_specs(
             raise CheckpointError(
                 f"{label}: tensor {name!r}: expected {wanted} by specs=, found one of {tensor.shard[1]} shards"
             )
-        found[name] = Tensor(
+        typed[name] = Tensor(
             spec.dtype, spec.shape, nbytes, tensor.offset, tensor.file, spec.shard or tensor.shard, spec.layout
         )
-    return found
+    return typed
 
 
 def _checked_size(name: str, spec: WeightSpec) -> int:

@@ -103,17 +103,17 @@ def read(path: str, opener: Opener) -> Contents:
         shape = tuple(cursor.u64(what) for _ in range(rank))[::-1]
         infos[name] = (number, shape, cursor.u32(what), cursor.u64(what))
     start = cursor.offset + -cursor.offset % alignment
-    found: dict[str, Tensor] = {}
+    placed: dict[str, Tensor] = {}
     spans: list[tuple[int, int, str]] = []
     for name, (_, shape, kind, relative) in infos.items():
         tensor = _tensor(file, name, shape, kind, start + relative)
         if relative % alignment:
             raise file.bad(name, f"an offset that is a multiple of {alignment}", relative)
         file.within(tensor.offset, tensor.nbytes, f"tensor {name!r}")
-        found[name] = tensor
+        placed[name] = tensor
         spans.append((tensor.offset, tensor.offset + tensor.nbytes, name))
     refuse_overlaps(file, spans)
-    return Contents(found)
+    return Contents(placed)
 
 
 def _tensor(file: CheckpointFile, name: str, shape: tuple[int, ...], kind: int, offset: int) -> Tensor:

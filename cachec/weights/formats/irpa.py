@@ -59,13 +59,13 @@ class _Segment(NamedTuple):
 def read(path: str, opener: Opener) -> Contents:
     """The entries of all archives of the file. Raises CheckpointError."""
     file = opener.main
-    found = _Archive(opener)
+    archive = _Archive(opener)
     base, archives = 0, 0
     while True:
-        following = _read_archive(file, base, found)
+        following = _read_archive(file, base, archive)
         archives += 1
         if following == 0:
-            return Contents(found.tensors, values=tuple(found.values), typed=False)
+            return Contents(archive.tensors, values=tuple(archive.values), typed=False)
         if archives >= _MAX_ARCHIVES:
             raise file.error(f"expected at most {_MAX_ARCHIVES} linked archives, found more")
         base += following  # offsets are positive, so the chain ends at the end of the file
@@ -80,7 +80,7 @@ class _Archive:
         self.values: list[Value] = []
 
 
-def _read_archive(file: CheckpointFile, base: int, found: _Archive) -> int:
+def _read_archive(file: CheckpointFile, base: int, archive: _Archive) -> int:
     """Read one archive; the offset of the next header from this one, 0 if it is the last."""
     fields = _HEADER.unpack(file.at(base, _HEADER.size, "the header"))
     magic, major, minor, size, following, _flags, count = fields[:7]
@@ -102,7 +102,7 @@ def _read_archive(file: CheckpointFile, base: int, found: _Archive) -> int:
         raise file.error(f"{count} entries expected within the {entries.nbytes} bytes of the entry segment")
     at = 0
     for number in range(count):
-        at += _read_entry(file, base, number, at, (entries, metadata, storage), found)
+        at += _read_entry(file, base, number, at, (entries, metadata, storage), archive)
     return int(following)
 
 
@@ -112,7 +112,7 @@ def _read_entry(
     number: int,
     at: int,
     segments: tuple[_Segment, _Segment, _Segment],
-    found: _Archive,
+    archive: _Archive,
 ) -> int:
     """Read the entry ``at`` bytes into the table; the bytes up to the next one."""
     entries, metadata, storage = segments
@@ -133,11 +133,11 @@ def _read_entry(
     if kind == _SKIP_TYPE:
         return int(step)
     name = text_of(file, file.at(name_place, name_size, f"the name of {what}"), f"the name of {what}")
-    if not name or name in found.tensors:
+    if not name or name in archive.tensors:
         raise file.error(f"{what}: expected a name of its own, found {name!r}{' twice' if name else ''}")
     body = file.at(body_at, bodies[kind], f"tensor {name!r}")
     if kind == _SPLAT_TYPE:
-        found.tensors[name] = _splat(file, name, body, found.values)
+        archive.tensors[name] = _splat(file, name, body, archive.values)
     elif kind == _DATA_TYPE:
         offset, nbytes = _DATA.unpack(body)
         place = storage.place(file, offset, nbytes, f"tensor {name!r}")
@@ -145,17 +145,17 @@ def _read_entry(
             raise file.bad(name, "a minimum alignment that is a power of two", alignment)
         if nbytes and alignment and (place - base) % alignment:
             raise file.bad(name, f"an offset that is a multiple of {alignment} from its header", place - base)
-        found.tensors[name] = _vector(file, name, nbytes, place)
+        archive.tensors[name] = _vector(file, name, nbytes, place)
     else:
         path_at, path_size, offset, nbytes = _EXTERNAL.unpack(body)
         if path_size > _MAX_NAME:
             raise file.bad(name, f"a path of at most {_MAX_NAME} bytes", path_size)
         path_place = metadata.place(file, path_at, path_size, f"the path of tensor {name!r}")
         raw = file.at(path_place, path_size, f"the path of tensor {name!r}")
-        other = found.opener.beside(text_of(file, raw, f"the path of tensor {name!r}"), f"tensor {name!r}")
+        other = archive.opener.beside(text_of(file, raw, f"the path of tensor {name!r}"), f"tensor {name!r}")
         if offset + nbytes > other.size:
             raise file.bad(name, f"its bytes within the {other.size} of {other.path}", f"{nbytes} at offset {offset}")
-        found.tensors[name] = _vector(file, name, nbytes, offset, other.number)
+        archive.tensors[name] = _vector(file, name, nbytes, offset, other.number)
     return int(step)
 
 

@@ -87,30 +87,30 @@ class _Message:
 
 def read(path: str, opener: Opener) -> Contents:
     """The initialisers of the main graph. Raises CheckpointError."""
-    found = _Initialisers(opener)
+    initialisers = _Initialisers(opener)
     graph: _Field | None = None
-    for field in _fields(found.file, 0, found.file.size, "the model"):
+    for field in _fields(initialisers.file, 0, initialisers.file.size, "the model"):
         if field.number == 7:
             if graph is not None:
-                raise found.file.error(f"expected one graph, found another at offset {field.value}")
-            graph = _message(found.file, field, "the graph")
+                raise initialisers.file.error(f"expected one graph, found another at offset {field.value}")
+            graph = _message(initialisers.file, field, "the graph")
     if graph is None:
-        raise found.file.error("expected an ONNX model with a graph, found none")
-    for field in _fields(found.file, graph.value, graph.value + graph.nbytes, "the graph"):
+        raise initialisers.file.error("expected an ONNX model with a graph, found none")
+    for field in _fields(initialisers.file, graph.value, graph.value + graph.nbytes, "the graph"):
         if field.number == 5:
-            _initializer(found, _message(found.file, field, "an initializer"))
+            _initializer(initialisers, _message(initialisers.file, field, "an initializer"))
         elif field.number == 15:
-            raise found.file.error(
+            raise initialisers.file.error(
                 f"expected dense initializers, found a sparse one at offset {field.value}; save it dense"
             )
-    return Contents(found.tensors, values=tuple(found.values), checksums=found.checksums)
+    return Contents(initialisers.tensors, values=tuple(initialisers.values), checksums=initialisers.checksums)
 
 
-def _initializer(found: _Initialisers, field: _Field) -> None:
-    file = found.file
+def _initializer(initialisers: _Initialisers, field: _Field) -> None:
+    file = initialisers.file
     message = _tensor_proto(file, field)
     name = message.name
-    if not name or name in found.tensors:
+    if not name or name in initialisers.tensors:
         which = f"{name!r} twice" if name else "none"
         raise file.error(f"initializer at offset {field.value}: expected a name of its own, found {which}")
     if message.kind in _PACKED:
@@ -127,7 +127,7 @@ def _initializer(found: _Initialisers, field: _Field) -> None:
     if message.location == 1:
         if stores:
             raise file.bad(name, "external data alone", "values in the model too")
-        found.tensors[name] = _external(found, message, dtype, shape, nbytes)
+        initialisers.tensors[name] = _external(initialisers, message, dtype, shape, nbytes)
         return
     if len(stores) > 1:
         raise file.bad(name, "its values in one field", f"{len(stores)} fields")
@@ -138,15 +138,17 @@ def _initializer(found: _Initialisers, field: _Field) -> None:
                 f"{nbytes} bytes for {dtype} of shape {list(shape)}",
                 f"{message.raw.nbytes} at offset {field.value}",
             )
-        found.tensors[name] = Tensor(dtype, shape, nbytes, message.raw.value)
+        initialisers.tensors[name] = Tensor(dtype, shape, nbytes, message.raw.value)
     else:
-        found.tensors[name] = _typed(found, message, dtype, shape, nbytes)
+        initialisers.tensors[name] = _typed(initialisers, message, dtype, shape, nbytes)
 
 
-def _external(found: _Initialisers, message: _Message, dtype: str, shape: tuple[int, ...], nbytes: int) -> Tensor:
-    file, name, entries = found.file, message.name, message.external
+def _external(
+    initialisers: _Initialisers, message: _Message, dtype: str, shape: tuple[int, ...], nbytes: int
+) -> Tensor:
+    file, name, entries = initialisers.file, message.name, message.external
     location = entries.get("location", "")
-    other = found.opener.beside(location, f"tensor {name!r}")
+    other = initialisers.opener.beside(location, f"tensor {name!r}")
     offset = _natural(file, name, entries, "offset", 0)
     length = _natural(file, name, entries, "length", max(other.size - offset, 0))
     if length != nbytes:
@@ -163,7 +165,7 @@ def _external(found: _Initialisers, message: _Message, dtype: str, shape: tuple[
         )
     if entries.get("checksum"):
         checksum = f"sha1:{entries['checksum']}"
-        known = found.checksums.setdefault(other.number, checksum)
+        known = initialisers.checksums.setdefault(other.number, checksum)
         if known != checksum:
             raise file.bad(name, f"the checksum {known} of {location!r}", checksum)
     return Tensor(dtype, shape, nbytes, offset, other.number)
@@ -178,9 +180,9 @@ def _natural(file: CheckpointFile, name: str, entries: dict[str, str], key: str,
     return int(text)
 
 
-def _typed(found: _Initialisers, message: _Message, dtype: str, shape: tuple[int, ...], nbytes: int) -> Tensor:
+def _typed(initialisers: _Initialisers, message: _Message, dtype: str, shape: tuple[int, ...], nbytes: int) -> Tensor:
     """Values in a typed field: fixed-size ones in one run are used in place, others become values in memory."""
-    file, name = found.file, message.name
+    file, name = initialisers.file, message.name
     if not message.typed:
         if nbytes:
             raise file.bad(name, f"{nbytes} bytes of values", "none")
@@ -193,8 +195,8 @@ def _typed(found: _Initialisers, message: _Message, dtype: str, shape: tuple[int
         if runs[0].nbytes != nbytes:
             raise file.bad(name, f"{nbytes} bytes in {label}", f"{runs[0].nbytes} at offset {runs[0].value}")
         return Tensor(dtype, shape, nbytes, runs[0].value)
-    found.nbytes += nbytes
-    if found.nbytes > _MAX_VALUES:
+    initialisers.nbytes += nbytes
+    if initialisers.nbytes > _MAX_VALUES:
         raise file.bad(
             name, f"at most {_MAX_VALUES} bytes in typed fields", f"more in {label}; save it with raw_data instead"
         )
@@ -205,8 +207,8 @@ def _typed(found: _Initialisers, message: _Message, dtype: str, shape: tuple[int
             break
     if len(data) != nbytes:
         raise file.bad(name, f"{nbytes} bytes of values in {label}", "more" if len(data) > nbytes else len(data))
-    found.values.append(Value(bytes(data), nbytes, file.number))
-    return Tensor(dtype, shape, nbytes, 0, -len(found.values))
+    initialisers.values.append(Value(bytes(data), nbytes, file.number))
+    return Tensor(dtype, shape, nbytes, 0, -len(initialisers.values))
 
 
 def _fixed(file: CheckpointFile, name: str, run: _Field, code: str) -> bytes:
@@ -282,14 +284,14 @@ def _tensor_proto(file: CheckpointFile, outer: _Field) -> _Message:
 
 def _dims(file: CheckpointFile, field: _Field, dims: list[int], what: str) -> None:
     if field.wire == _VARINT:
-        found = [field.value]
+        sizes = [field.value]
     else:
-        found = []
+        sizes = []
         at, end = _message(file, field, what).value, field.value + field.nbytes
-        while at < end and len(found) <= _MAX_ENTRIES:
+        while at < end and len(sizes) <= _MAX_ENTRIES:
             value, at = _varint(file, at, end, what)
-            found.append(value)
-    dims += found
+            sizes.append(value)
+    dims += sizes
     if len(dims) > _MAX_ENTRIES or any(dim >> 63 for dim in dims):
         raise file.error(f"{what}: expected at most {_MAX_ENTRIES} dimensions from 0, found {dims[:8]}")
 

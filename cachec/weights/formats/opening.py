@@ -141,17 +141,17 @@ class Checkpoints:
         try:
             if not stat.S_ISREG(os.fstat(fd).st_mode):
                 raise CheckpointError(f"{path}: expected a regular file, found another kind")
-            found = fsio.identity(fd)
-            if found.size > _MAX_INDEX:
-                raise CheckpointError(f"{path}: index expected at most {_MAX_INDEX} bytes, found {found.size}")
+            identity = fsio.identity(fd)
+            if identity.size > _MAX_INDEX:
+                raise CheckpointError(f"{path}: index expected at most {_MAX_INDEX} bytes, found {identity.size}")
             try:
-                text = fsio.pread_exact(fd, 0, found.size)
+                text = fsio.pread_exact(fd, 0, identity.size)
             except EOFError as error:
                 raise WeightsChanged(f"{path}: became shorter while it was opened") from error
-            trusted = self._trusts(fd, path, found)
+            trusted = self._trusts(fd, path, identity)
         finally:
             os.close(fd)
-        index = _IndexFile(path, found, digest_bytes(text), _weight_map(path, text), trusted)
+        index = _IndexFile(path, identity, digest_bytes(text), _weight_map(path, text), trusted)
         folder = os.path.dirname(path)
         shards = tuple(os.path.join(folder, name) for name in index.shards())
         return self._read_files(shards, wanted, index=index, absent=absent)
@@ -171,10 +171,10 @@ class Checkpoints:
         trusted = index is None or index.trusted
         _refuse_what_is_no_file(paths, index)
         for path in paths:
-            opened_files, found, trust = self._read_file(path)
+            opened_files, held, trust = self._read_file(path)
             starts.append(len(files))
             files += opened_files
-            contents.append(found)
+            contents.append(held)
             trusted = trusted and trust
         # The contents are kept alive by the key, so equal ids mean equal contents.
         parts = (label, tuple(contents), tuple(starts), index.digest if index else "", wanted)
@@ -184,8 +184,8 @@ class Checkpoints:
             self._merged.put(parts, layout)
         values = tuple(
             Value(value.pattern, value.nbytes, start + value.file)
-            for start, found in zip(starts, contents, strict=True)
-            for value in found.values
+            for start, held in zip(starts, contents, strict=True)
+            for value in held.values
         )
         opened = tuple(file.path for file in files) + ((index.path,) if index else ())
         states = tuple(tuple(file.identity) for file in files) + ((tuple(index.identity),) if index else ())
@@ -194,24 +194,24 @@ class Checkpoints:
     def _read_file(self, path: str) -> tuple[tuple[OpenedFile, ...], Contents, bool]:
         fd = fsio.open_read(path)
         try:
-            found = fsio.identity(fd)
-            may_trust = self._may_trust(path, found)
+            identity = fsio.identity(fd)
+            may_trust = self._may_trust(path, identity)
             calm = may_trust and fsio.no_writer(fd)
             start = os.pread(fd, safetensors.START, 0)
             known = format_of(path, start[:MAGIC])
             if known is not SAFETENSORS:
                 return self._read_format(path, known)
-            data = safetensors.header_bytes(path, fd, found, start)
+            data = safetensors.header_bytes(path, fd, identity, start)
             trusted = calm and fsio.no_writer(fd)
         finally:
             os.close(fd)
-        key = (digest_bytes(data), found.size)
+        key = (digest_bytes(data), identity.size)
         contents = self._headers.get(key)
         if contents is None:
-            header = safetensors.parse_header(path, data, found.size)
+            header = safetensors.parse_header(path, data, identity.size)
             contents = Contents(header.tensors, header.metadata)
             self._headers.put(key, contents)
-        return (OpenedFile(path, found, len(data), key[0]),), contents, trusted
+        return (OpenedFile(path, identity, len(data), key[0]),), contents, trusted
 
     def _read_format(self, path: str, format: Known) -> tuple[tuple[OpenedFile, ...], Contents, bool]:
         with Opener(path, self._trusts) as opener:
@@ -225,11 +225,11 @@ class Checkpoints:
             self._headers.put(key, known)
         return finished.files, known, finished.trusted
 
-    def _trusts(self, fd: int, path: str, found: fsio.Identity) -> bool:
-        return self._may_trust(path, found) and fsio.no_writer(fd)
+    def _trusts(self, fd: int, path: str, identity: fsio.Identity) -> bool:
+        return self._may_trust(path, identity) and fsio.no_writer(fd)
 
-    def _may_trust(self, path: str, found: fsio.Identity) -> bool:
-        return fsio.settled(found) and self._mounts.kind_of_device(found.dev, path) in fsio.TRACKED_FILESYSTEMS
+    def _may_trust(self, path: str, identity: fsio.Identity) -> bool:
+        return fsio.settled(identity) and self._mounts.kind_of_device(identity.dev, path) in fsio.TRACKED_FILESYSTEMS
 
 
 class _Wanted(NamedTuple):
@@ -359,13 +359,13 @@ def _check_index(index: _IndexFile, paths: Sequence[str], contents: Sequence[Con
     """Every tensor is in the shard that the index says, and in the index. paths: those of ``index.shards()``."""
     weight_map = index.weight_map
     shards = index.shards()
-    found = 0
+    count = 0
     for shard, header in zip(shards, contents, strict=True):
         if set(map(weight_map.get, header.tensors)) != {shard}:
             break
-        found += len(header.tensors)
+        count += len(header.tensors)
     else:
-        if found == len(weight_map):
+        if count == len(weight_map):
             return
     owners = {name: shard for shard, header in zip(shards, contents, strict=True) for name in header.tensors}
     for name, shard in weight_map.items():
@@ -407,7 +407,7 @@ def _weight_map(path: str, text: bytes) -> dict[str, str]:
     safetensors.refuse_duplicates(path, "index", text, strings if metadata.count(b":") <= 1 else -1)
     for shard in set(index.weight_map.values()):
         if not shard or shard.startswith("/") or ".." in shard.split("/") or "\0" in shard:
-            name = next(name for name, found in index.weight_map.items() if found == shard)
+            name = next(name for name, file in index.weight_map.items() if file == shard)
             raise CheckpointError(f"{path}: tensor {name!r}: expected a file within the folder, found {shard!r}")
     if not index.weight_map:
         raise CheckpointError(f"{path}: weight_map is empty")

@@ -83,10 +83,10 @@ def own_file(folder: str, place: World | None) -> str | None:
         own = os.path.join(folder, rank_file(*place))
         if os.path.lexists(own):
             return own
-    found = [match for match in map(_RANK_FILE.fullmatch, os.listdir(folder)) if match]
-    if not found:
+    matches = [match for match in map(_RANK_FILE.fullmatch, os.listdir(folder)) if match]
+    if not matches:
         return None
-    sizes = sorted({int(match["count"]) for match in found})
+    sizes = sorted({int(match["count"]) for match in matches})
     if place is None:
         raise CheckpointError(
             f"{folder}: weights cut up for world_size={' and '.join(map(str, sizes))}; "
@@ -97,7 +97,7 @@ def own_file(folder: str, place: World | None) -> str | None:
             f"{folder}: expected {rank_file(*place)} (world_size={place.size}), found shards for "
             f"world_size={' and '.join(map(str, sizes))}; open it with that, or cut the weights up for {place.size}"
         )
-    numbers = sorted(int(match["number"]) for match in found if int(match["count"]) == place.size)
+    numbers = sorted(int(match["number"]) for match in matches if int(match["count"]) == place.size)
     raise CheckpointError(
         f"{folder}: missing {rank_file(*place)}, the file of rank={place.rank}; found those of rank "
         f"{', '.join(str(number - 1) for number in numbers[:16])} of world_size={place.size}"
@@ -120,10 +120,10 @@ def whole_names(path: str, metadata: Mapping[str, str]) -> set[str] | None:
 
 def check_whole(path: str, tensors: Iterable[str], stated: set[str]) -> None:
     """The tensors of one file that are no shards are those that it states. Raises CheckpointError for another one."""
-    found = {name for name in tensors if not is_shard_name(name)}
-    for name in sorted(stated - found):
+    names = {name for name in tensors if not is_shard_name(name)}
+    for name in sorted(stated - names):
         raise CheckpointError(f"{path}: missing tensor {name!r}, expected beside the shards (metadata {WHOLE_KEY!r})")
-    for name in sorted(found - stated):
+    for name in sorted(names - stated):
         raise CheckpointError(f"{path}: extra tensor {name!r}, expected only what metadata {WHOLE_KEY!r} names")
 
 
@@ -181,22 +181,22 @@ def own_tensors(
         )
     _check_axes(source, axes, shards)
     mine = place.rank + 1
-    alone = all(set(found) == {mine} for found in shards.values())
-    for name, found in shards.items():
+    alone = all(set(numbered) == {mine} for numbered in shards.values())
+    for name, numbered in shards.items():
         if name in whole:
             raise CheckpointError(f"{file_of(name)}: {name!r} is there both whole and in shards; expected one of them")
         expected: Iterable[int] = (mine,) if alone else range(1, place.size + 1)
         for number in expected:
-            if number not in found:
-                numbers = ", ".join(map(str, sorted(found)))
+            if number not in numbered:
+                numbers = ", ".join(map(str, sorted(numbered)))
                 raise CheckpointError(
                     f"{source}: missing shard '{name}_shard-{number}-of-{place.size}', expected for "
                     f"rank={place.rank} of world_size={place.size}; found number {numbers} of {name!r}, in "
-                    f"{file_of(f'{name}_shard-{min(found)}-of-{place.size}')}"
+                    f"{file_of(f'{name}_shard-{min(numbered)}-of-{place.size}')}"
                 )
         axis = axes.get(name, 0)
-        _check_fit(name, axis, found, lambda number: file_of(f"{name}_shard-{number}-of-{place.size}"))  # noqa: B023
-        own = found[mine]
+        _check_fit(name, axis, numbered, lambda number: file_of(f"{name}_shard-{number}-of-{place.size}"))  # noqa: B023
+        own = numbered[mine]
         whole[name] = Tensor(own.dtype, own.shape, own.nbytes, own.offset, own.file, (axis, place.size), own.layout)
     return whole
 
@@ -207,14 +207,14 @@ def _check_axes(source: str, axes: Mapping[str, int], shards: Mapping[str, objec
             raise CheckpointError(f"{source}: metadata {AXES_KEY!r} names {name!r}, of which there is no shard")
 
 
-def _check_fit(name: str, axis: int, found: Mapping[int, Tensor], file_of: Callable[[int], str]) -> None:
-    first = found[min(found)]
+def _check_fit(name: str, axis: int, tensors: Mapping[int, Tensor], file_of: Callable[[int], str]) -> None:
+    first = tensors[min(tensors)]
     if axis >= len(first.shape):
         raise CheckpointError(
-            f"{file_of(min(found))}: {name!r}: shard axis expected below {len(first.shape)} for {list(first.shape)}, "
+            f"{file_of(min(tensors))}: {name!r}: shard axis expected below {len(first.shape)} for {list(first.shape)}, "
             f"found {axis}"
         )
-    for number, tensor in found.items():
+    for number, tensor in tensors.items():
         same = len(tensor.shape) == len(first.shape) and all(
             a == b for i, (a, b) in enumerate(zip(tensor.shape, first.shape, strict=True)) if i != axis
         )

@@ -91,30 +91,30 @@ class Header(msgspec.Struct, frozen=True, eq=False):
     nbytes: int
 
 
-def header_bytes(path: str, fd: int, found: fsio.Identity, start: bytes) -> bytes:
+def header_bytes(path: str, fd: int, identity: fsio.Identity, start: bytes) -> bytes:
     """Length and JSON of the file's header.
 
-    found: the identity of the open file; start: its first ``START`` bytes. Raises CheckpointError for a length that
+    identity: the identity of the open file; start: its first ``START`` bytes. Raises CheckpointError for a length that
     can't be, WeightsChanged for a file that changes meanwhile.
     """
-    if found.size < _LENGTH.size:
-        raise CheckpointError(f"{path}: expected at least 8 bytes (the header's length), found {found.size}")
-    if len(start) < min(found.size, START):
+    if identity.size < _LENGTH.size:
+        raise CheckpointError(f"{path}: expected at least 8 bytes (the header's length), found {identity.size}")
+    if len(start) < min(identity.size, START):
         raise WeightsChanged(f"{path}: became shorter while it was opened")
     (length,) = _LENGTH.unpack_from(start)
     if length > _MAX_HEADER:
         raise CheckpointError(f"{path}: header length expected at most {_MAX_HEADER}, found {length}")
     end = _LENGTH.size + length
-    if end > found.size:
+    if end > identity.size:
         raise CheckpointError(
-            f"{path}: the header ends at byte {end}, but the file has {found.size} bytes: "
+            f"{path}: the header ends at byte {end}, but the file has {identity.size} bytes: "
             "it is truncated, or no safetensors file"
         )
     try:
         data = start[:end] if end <= len(start) else start + fsio.pread_exact(fd, len(start), end - len(start))
     except EOFError as error:
         raise WeightsChanged(f"{path}: became shorter while it was opened") from error
-    if fsio.identity(fd) != found:
+    if fsio.identity(fd) != identity:
         raise WeightsChanged(f"{path}: changed while it was opened")
     return data
 
@@ -236,14 +236,14 @@ def _check_every_pair(path: str, what: str, text: bytes) -> None:
     import json
 
     def unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
-        found = dict(pairs)
-        if len(found) != len(pairs):
+        by_key = dict(pairs)
+        if len(by_key) != len(pairs):
             names = [key for key, _ in pairs]
             twice = next(key for key in names if names.count(key) > 1)
             raise CheckpointError(f"{path}: the {what} has the key {twice!r} twice")
-        for key in found:
+        for key in by_key:
             key.encode()  # a lone surrogate is no Unicode text
-        return found
+        return by_key
 
     def integer(digits: str) -> int:
         if digits == "-0":  # msgspec takes it for 0, the official reader for a float
@@ -256,15 +256,15 @@ def _check_every_pair(path: str, what: str, text: bytes) -> None:
         raise CheckpointError(f"{path}: the {what} is not valid JSON: {error}") from error
 
 
-def _metadata(path: str, found: object) -> dict[str, str]:
-    if found is None:
+def _metadata(path: str, metadata: object) -> dict[str, str]:
+    if metadata is None:
         return {}
-    if not isinstance(found, dict):
-        raise CheckpointError(f"{path}: {_METADATA} expected an object, found {type(found).__name__}")
-    for key, value in found.items():
+    if not isinstance(metadata, dict):
+        raise CheckpointError(f"{path}: {_METADATA} expected an object, found {type(metadata).__name__}")
+    for key, value in metadata.items():
         if not isinstance(value, str):
             raise CheckpointError(f"{path}: {_METADATA}[{key!r}] expected a string, found {type(value).__name__}")
-    return found
+    return metadata
 
 
 def _entry(path: str, name: str, entry: object) -> tuple[str, tuple[int, ...], int, int]:

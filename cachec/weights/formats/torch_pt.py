@@ -93,7 +93,7 @@ def _maps(file: CheckpointFile) -> list[_Map]:
 
     By device and inode, or by name: an overlay reports those of another layer.
     """
-    found: list[_Map] = []
+    maps: list[_Map] = []
     real = os.path.realpath(f"/proc/self/fd/{file.fd}")
     device = f"{os.major(file.identity.dev):02x}:{os.minor(file.identity.dev):02x}"
     with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as lines:
@@ -102,8 +102,8 @@ def _maps(file: CheckpointFile) -> list[_Map]:
             same = len(parts) == 6 and parts[5].rstrip("\n") == real
             if same or (parts[3] == device and parts[4] == str(file.identity.ino)):
                 start, _, end = parts[0].partition("-")
-                found.append(_Map(int(start, 16), int(end, 16), int(parts[2], 16)))
-    return found
+                maps.append(_Map(int(start, 16), int(end, 16), int(parts[2], 16)))
+    return maps
 
 
 class _Storages:
@@ -119,21 +119,21 @@ class _Storages:
         return number >= 0 and offset + nbytes <= self._stored[number].offset + self._stored[number].nbytes
 
 
-def _tensor(file: CheckpointFile, name: str, found: Any, maps: list[_Map], storages: _Storages) -> Tensor:
+def _tensor(file: CheckpointFile, name: str, value: Any, maps: list[_Map], storages: _Storages) -> Tensor:
     import torch
 
-    dtype = str(found.dtype).removeprefix("torch.")
-    if dtype not in SIZES or found.layout is not torch.strided or found.is_quantized:
-        raise file.bad(name, f"a dense tensor of {', '.join(sorted(SIZES))}", f"{dtype}, {found.layout}")
-    if found.device.type != "cpu" or found.is_conj() or found.is_neg():
-        raise file.bad(name, "plain values", f"a lazy view or one on {found.device}; {_AGAIN}")
-    shape = tuple(found.shape)
+    dtype = str(value.dtype).removeprefix("torch.")
+    if dtype not in SIZES or value.layout is not torch.strided or value.is_quantized:
+        raise file.bad(name, f"a dense tensor of {', '.join(sorted(SIZES))}", f"{dtype}, {value.layout}")
+    if value.device.type != "cpu" or value.is_conj() or value.is_neg():
+        raise file.bad(name, "plain values", f"a lazy view or one on {value.device}; {_AGAIN}")
+    shape = tuple(value.shape)
     nbytes = size_in_bytes(file, name, dtype, shape)
     if nbytes == 0:
         return Tensor(dtype, shape, 0, 0)
-    if not found.is_contiguous():
-        raise file.bad(name, "row-major strides", f"{tuple(found.stride())} for {shape}; save tensor.contiguous()")
-    address = found.data_ptr()
+    if not value.is_contiguous():
+        raise file.bad(name, "row-major strides", f"{tuple(value.stride())} for {shape}; save tensor.contiguous()")
+    address = value.data_ptr()
     for place in maps:
         if place.start <= address and address + nbytes <= place.end:
             offset = address - place.start + place.offset

@@ -37,10 +37,10 @@ class ValueSource(FileSource):
             return super().digest(name, tensor, digests)
         pattern = self._value(name, tensor)
         key = (tensor.file, tensor.offset, tensor.nbytes)
-        found = self._digests.get(key)  # values never change
-        if found is None:
-            found = self._digests[key] = _repeated(pattern, tensor.nbytes).digest()
-        return found
+        known = self._digests.get(key)  # values never change
+        if known is None:
+            known = self._digests[key] = _repeated(pattern, tensor.nbytes).digest()
+        return known
 
     def view(self, name: str, tensor: Tensor) -> memoryview:
         if tensor.file >= 0:

@@ -42,15 +42,15 @@ class Member(NamedTuple):
     crc: int
 
 
-def stated_checksums(file: CheckpointFile, found: Mapping[str, Member]) -> dict[int, str]:
+def stated_checksums(file: CheckpointFile, stored: Mapping[str, Member]) -> dict[int, str]:
     """For ``Contents.checksums``: the members have CRC-32s. PyTorch leaves all of them 0 where it computes none."""
-    return {file.number: MEMBERS} if any(member.crc for member in found.values()) else {}
+    return {file.number: MEMBERS} if any(member.crc for member in stored.values()) else {}
 
 
 def members(file: CheckpointFile) -> dict[str, Member]:
     """All members by name, folders left out. Raises CheckpointError."""
     count, start, nbytes = _directory(file)
-    found: dict[str, Member] = {}
+    by_name: dict[str, Member] = {}
     spans: list[tuple[int, int, str]] = []
     at, limit = start, start + nbytes
     for number in range(count):
@@ -75,7 +75,7 @@ def members(file: CheckpointFile) -> dict[str, Member]:
             )
         if mode & _FOLDER and size:
             raise file.error(f"{what}: expected a file, found a folder with {size} bytes")  # some readers skip them
-        if name in found:
+        if name in by_name:
             raise file.error(f"{what} twice")
         member = _local(file, name, text[:names], local, size, crc)
         if member.offset + size > start:
@@ -83,11 +83,11 @@ def members(file: CheckpointFile) -> dict[str, Member]:
                 f"{what}: expected to end before the directory at offset {start}, found {member.offset + size}"
             )
         spans.append((local, member.offset + size, name))
-        found[name] = member
+        by_name[name] = member
     if at != limit:
         raise file.error(f"the directory expected to end at offset {limit}, found {at}")
     refuse_overlaps(file, spans, "member")
-    return {name: member for name, member in found.items() if not name.endswith("/")}
+    return {name: member for name, member in by_name.items() if not name.endswith("/")}
 
 
 def _directory(file: CheckpointFile) -> tuple[int, int, int]:
@@ -127,7 +127,7 @@ def _directory(file: CheckpointFile) -> tuple[int, int, int]:
 
 def _zip64(file: CheckpointFile, extra: bytes, values: tuple[int, int, int], what: str) -> tuple[int, int, int]:
     """Sizes and offset with the values of the zip64 field in place of 0xFFFFFFFF."""
-    found = list(values)
+    numbers = list(values)
     seen, at = False, 0
     while at < len(extra):
         if at + 4 > len(extra):
@@ -146,18 +146,18 @@ def _zip64(file: CheckpointFile, extra: bytes, values: tuple[int, int, int], wha
             if value == _ZIP64:
                 if len(body) < 8:
                     raise file.error(f"{what}: a zip64 field that is too short")
-                found[number] = int.from_bytes(body[:8], "little")
+                numbers[number] = int.from_bytes(body[:8], "little")
                 body = body[8:]
     if not seen and _ZIP64 in values:
         raise file.error(f"{what}: expected a zip64 field, found none")
-    return found[0], found[1], found[2]
+    return numbers[0], numbers[1], numbers[2]
 
 
 def _local(file: CheckpointFile, name: str, raw: bytes, at: int, size: int, crc: int) -> Member:
     what = f"member {name!r}"
     signature, _, flags, method, _, _, _, _, _, names, extras = _LOCAL.unpack(file.at(at, _LOCAL.size, what))
-    found = file.at(at + _LOCAL.size, names, what)
-    if signature != b"PK\3\4" or found != raw or method != 0 or flags & _ENCRYPTED:
+    head = file.at(at + _LOCAL.size, names, what)
+    if signature != b"PK\3\4" or head != raw or method != 0 or flags & _ENCRYPTED:
         raise file.error(f"{what}: its record at offset {at} expected to agree with the directory, found another one")
     offset = at + _LOCAL.size + names + extras
     file.within(offset, size, what)

@@ -100,14 +100,14 @@ def _differences(file: OpenedFile, advance: Callable[[int], None]) -> list[_Diff
     try:
         if not file.same(fsio.identity(fd)):
             return [_Difference("changed after it was opened", 0, size)]
-        found = list(compare(file, fd, advance))
+        differences = list(compare(file, fd, advance))
         if not file.same(fsio.identity(fd)):
             return [_Difference("changed while it was read", 0, size)]
     except (EOFError, WeightsChanged):
         return [_Difference("became shorter while it was read", 0, size)]
     finally:
         os.close(fd)
-    return found
+    return differences
 
 
 def _whole(file: OpenedFile, fd: int, advance: Callable[[int], None]) -> Iterator[_Difference]:
@@ -118,9 +118,9 @@ def _whole(file: OpenedFile, fd: int, advance: Callable[[int], None]) -> Iterato
         hasher.update(chunk)
         done += len(chunk)
         advance(done)
-    found = hasher.hexdigest()
-    if found != expected.lower():
-        yield _Difference(f"{algorithm} expected {expected}, found {found}", 0, size)
+    digest = hasher.hexdigest()
+    if digest != expected.lower():
+        yield _Difference(f"{algorithm} expected {expected}, found {digest}", 0, size)
 
 
 def _members(file: OpenedFile, fd: int, advance: Callable[[int], None]) -> Iterator[_Difference]:
@@ -136,14 +136,14 @@ def _members(file: OpenedFile, fd: int, advance: Callable[[int], None]) -> Itera
     finally:
         directory.close()
     for member in stored:
-        found, done = 0, member.offset
+        checksum, done = 0, member.offset
         for chunk in fsio.pread_chunks(fd, member.offset, member.nbytes):
-            found = zlib.crc32(chunk, found)
+            checksum = zlib.crc32(chunk, checksum)
             done += len(chunk)
             advance(done)
-        if found != member.crc:
+        if checksum != member.crc:
             yield _Difference(
-                f"member {member.name!r}: crc32 expected {member.crc:08x}, found {found:08x}",
+                f"member {member.name!r}: crc32 expected {member.crc:08x}, found {checksum:08x}",
                 member.offset,
                 member.offset + member.nbytes,
             )

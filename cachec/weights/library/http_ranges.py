@@ -137,13 +137,13 @@ class HttpResolver:
         self, identifier: Identifier, response: Any, have: int, validator: str, fd: int, state: Path
     ) -> tuple[int, int | None]:
         """Where the body goes, and the size of all. The file is cut to that place, and ``state`` tells its version."""
-        found = _validator(response.headers)
+        version = _validator(response.headers)
         if response.status == 416:  # there is nothing after what is here: it is all, or of another version
             _restart(fd, state)
             raise _Broken("the server has no such range; starting over")
         if response.status == 206:
             match = _RANGE.fullmatch(response.headers.get("Content-Range", ""))
-            if not have or match is None or int(match[1]) != have or (found and found != validator):
+            if not have or match is None or int(match[1]) != have or (version and version != validator):
                 _restart(fd, state)
                 raise _Broken("the server sent another range, or another version; starting over")
             total = int(match[3]) if match[3] != "*" else None
@@ -154,9 +154,9 @@ class HttpResolver:
         total = int(length) if length.isascii() and length.isdigit() else None
         self._checked_size(identifier, total)
         _restart(fd, state)
-        if found:
+        if version:
             with fsio.Staging(state.parent) as staged:
-                staged.write(msgspec.json.encode(_State(identifier.url, found)))
+                staged.write(msgspec.json.encode(_State(identifier.url, version)))
                 staged.commit(state, mode=0o600, fsync=False)
         return 0, total
 

@@ -15,6 +15,7 @@ no revision names, go with a later ``gc``.
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
@@ -43,6 +44,8 @@ from cachec.weights.library.source import OwnedSource
 from cachec.weights.moving.copying import Copier, Progress, room_for
 from cachec.weights.sets import WeightSet
 from cachec.weights.sources import FileSource, OpenedFile
+
+_DIGITS = re.compile(r"[0-9a-f]{4,64}")
 
 
 class Revision:
@@ -84,16 +87,6 @@ class Revision:
 
     def __repr__(self) -> str:
         return f"Revision({self.name!r}, {self.id[:16]}, {self.count} weights, {self.nbytes} bytes)"
-
-
-class Difference(NamedTuple):
-    """How two revisions differ, by names. by: ``digest``, or ``specification`` where one of them is in place."""
-
-    added: tuple[str, ...]
-    removed: tuple[str, ...]
-    changed: tuple[str, ...]
-    same: int
-    by: str
 
 
 class _Only(NamedTuple):
@@ -203,34 +196,24 @@ class WeightStore:
             return WeightSet(contents.layout, FileSource(tuple(map(_reopened, contents.record.files))))
         return WeightSet(contents.layout, OwnedSource(objects, revision, contents.refs))
 
-    def show(self, name: str) -> Revision:
-        """What a name stands for. Raises WeightError where there is none."""
-        pointer = self._revisions.pointer(name)
-        if pointer is None:
-            raise self._revisions.unknown(name)
-        return self._revision(pointer)
+    def find(self, text: str) -> Revision | None:
+        """What a name, or the first digits of its revision (4 at least), stands for; None where it is neither.
+
+        Raises WeightError for what begins several, or is damaged.
+        """
+        known = self.revisions()
+        named = next((each for each in known if each.name == text), None)
+        if named is not None or _DIGITS.fullmatch(text) is None:
+            return named
+        begun = {each.id: each for each in known if each.id.startswith(text)}
+        if len(begun) > 1:
+            listed = ", ".join(f"{each.id[:12]} ({each.name})" for each in list(begun.values())[:8])
+            raise WeightError(f"{text} is the beginning of {len(begun)} revisions: {listed}; give more digits")
+        return next(iter(begun.values()), None)
 
     def revisions(self) -> list[Revision]:
         """Everything that has a name, sorted by it."""
         return [self._revision(pointer) for pointer in self._revisions.pointers()]
-
-    def diff(self, a: str, b: str) -> Difference:
-        """What changes from ``a`` to ``b`` (names or revisions), without reading a byte. Raises WeightError."""
-        old, new = (self._revisions.contents(self._revisions.resolve(name)) for name in (a, b))
-        by_digest = not old.record.files and not new.record.files
-        changed = [
-            name
-            for name, spec in old.layout.specs.items()
-            if name in new.layout.tensors
-            and (spec != new.layout.spec(name) or (by_digest and old.by_name[name] != new.by_name[name]))
-        ]
-        return Difference(
-            added=tuple(name for name in new.layout.tensors if name not in old.layout.tensors),
-            removed=tuple(name for name in old.layout.tensors if name not in new.layout.tensors),
-            changed=tuple(changed),
-            same=sum(name in new.layout.tensors for name in old.layout.tensors) - len(changed),
-            by="digest" if by_digest else "specification",
-        )
 
     def verify(self, name: str, progress: Progress | None = None) -> tuple[Damage, ...]:
         """Hash every object of a revision. Of weights in place: look whether the files are as they were added, and
@@ -283,17 +266,17 @@ class WeightStore:
 
 
 def _users(contents: RevisionContents, digest: str) -> tuple[str, ...]:
-    return tuple(name for name, found in contents.by_name.items() if found == digest)
+    return tuple(name for name, held in contents.by_name.items() if held == digest)
 
 
 def _placed_file(file: OpenedFile) -> PlacedFile:
-    found = file.identity
+    state = file.identity
     return PlacedFile(
         file.path,
-        found.ino,
-        found.size,
-        found.mtime_ns,
-        found.ctime_ns,
+        state.ino,
+        state.size,
+        state.mtime_ns,
+        state.ctime_ns,
         file.header_nbytes,
         file.header_digest,
         file.checksum,
@@ -307,12 +290,12 @@ def _state_of(file: PlacedFile) -> tuple[int, int, int, int]:
 def _reopened(file: PlacedFile) -> OpenedFile:
     """A file of the user's, if it is still as it was added. Raises WeightsChanged."""
     try:
-        found = fsio.identity(file.path)
+        identity = fsio.identity(file.path)
     except OSError as error:
         raise WeightsChanged(f"{file.path}: expected as it was added, found none: {error.strerror}") from error
-    if found[1:] != _state_of(file):
+    if identity[1:] != _state_of(file):
         raise WeightsChanged(f"{file.path}: changed after its weights were added in place; add them again")
-    return OpenedFile(file.path, found, file.header_nbytes, file.header_digest, checksum=file.checksum)
+    return OpenedFile(file.path, identity, file.header_nbytes, file.header_digest, checksum=file.checksum)
 
 
 def _changed_files(contents: RevisionContents, progress: Progress | None) -> tuple[Damage, ...]:
@@ -337,4 +320,4 @@ def _changed_files(contents: RevisionContents, progress: Progress | None) -> tup
     return (*damages, *verify_files(same, placed, progress).damages)
 
 
-__all__ = ["Damage", "Difference", "Revision", "WeightError", "WeightStore"]
+__all__ = ["Damage", "Revision", "WeightError", "WeightStore"]

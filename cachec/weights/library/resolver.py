@@ -65,11 +65,11 @@ class Resolvers:
         if target is not None:
             self._resolvers[scheme] = imported(f"the resolver of {scheme!r}", target, "resolver", Resolver)
             del self._offered[scheme]
-        found = self._resolvers.get(scheme)
-        if found is None:
+        resolver = self._resolvers.get(scheme)
+        if resolver is None:
             known = ", ".join(sorted(self._resolvers | self._offered)) or "none"
             raise UsageError(f"no resolver for {scheme!r} (there are: {known}); install the package that offers it")
-        return found
+        return resolver
 
 
 def resolve(
@@ -184,20 +184,20 @@ def _remove_abandoned(folder: Path, wanted: str) -> None:
 
 
 def _is_whole(identifier: Identifier, fd: int) -> bool:
-    found = os.fstat(fd).st_size
-    return found > 0 and identifier.size in {None, found} and _digest(identifier, fd) == identifier.digest
+    size = os.fstat(fd).st_size
+    return size > 0 and identifier.size in {None, size} and _digest(identifier, fd) == identifier.digest
 
 
 def _check(identifier: Identifier, fd: int, place: Path) -> None:
-    found = os.fstat(fd).st_size
-    if identifier.size is not None and found != identifier.size:
+    size = os.fstat(fd).st_size
+    if identifier.size is not None and size != identifier.size:
         _remove(place)
-        raise WeightError(f"{identifier.url}: expected {identifier.size} bytes, found {found}; nothing of it was kept")
+        raise WeightError(f"{identifier.url}: expected {identifier.size} bytes, found {size}; nothing of it was kept")
     digest = _digest(identifier, fd)
     if digest != identifier.digest:
         _remove(place)
         raise WeightError(
-            f"{identifier.url}: expected {identifier.algorithm} {identifier.digest}, found {digest} of {found} bytes; "
+            f"{identifier.url}: expected {identifier.algorithm} {identifier.digest}, found {digest} of {size} bytes; "
             "nothing was kept"
         )
 

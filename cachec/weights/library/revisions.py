@@ -25,6 +25,7 @@ import msgspec
 
 from cachec.base import foreign, fsio
 from cachec.base.hashing import digest_bytes
+from cachec.base.texts import nearest
 from cachec.errors import UsageError, WeightError
 from cachec.model import ArtifactRef, Digest, WeightSpec
 from cachec.store.leases import Held, Leases
@@ -178,20 +179,18 @@ class Revisions:
         pointer = self.pointer(text) if _is_name(text) else None
         if pointer is not None:
             return pointer.revision
-        found = [known for known in self.ids() if known.startswith(text)] if _PREFIX.fullmatch(text) else []
-        if len(found) > 1:
-            raise WeightError(f"{text!r} begins {len(found)} revisions: {', '.join(known[:16] for known in found)}")
-        if not found:
+        ids = [known for known in self.ids() if known.startswith(text)] if _PREFIX.fullmatch(text) else []
+        if len(ids) > 1:
+            raise WeightError(f"{text!r} begins {len(ids)} revisions: {', '.join(known[:16] for known in ids)}")
+        if not ids:
             raise self.unknown(text)
-        return found[0]
+        return ids[0]
 
     def unknown(self, text: str) -> WeightError:
         """The error for a name that is not here."""
-        import difflib
-
         names = [pointer.name for pointer in self.pointers()]
-        near = difflib.get_close_matches(text, names, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else f"; there are: {', '.join(names[:8]) or 'none'}"
+        near = nearest(text, names)
+        hint = f"; did you mean {near!r}?" if near else f"; there are: {', '.join(names[:8]) or 'none'}"
         return WeightError(f"no weights are named {text!r}, and no revision begins so{hint}")
 
     # --- records
@@ -244,15 +243,15 @@ class Revisions:
         """Everything that the records may name, also those of another version. on_damaged: told of one that is not
         what it was: what that needs is not all known.
         """
-        found: set[Digest] = set()
+        digests: set[Digest] = set()
         for revision in self.ids():
             path = self._record_path(revision)
             with contextlib.suppress(FileNotFoundError):
                 data = foreign.read_regular(path, _MAX_FILE)
-                found.update(_named_in(data))
+                digests.update(_named_in(data))
                 if digest_bytes(data) != revision:
                     on_damaged(f"{path}: {_DAMAGED}")
-        return frozenset(found)
+        return frozenset(digests)
 
     def sweep(self, held: Held) -> Swept:
         """Remove the records that no name stands for and no process holds. Raises WeightError where a name can't be

@@ -55,8 +55,8 @@ class OwnedSource(FileSource):
             # Binding again what had to be hashed, and can't be sealed by this user, must not hash it again.
             if self._checked.get(number) != fsio.identity(path):
                 self._objects.path(ref, lease=False)
-            found = self._checked[number] = fsio.identity(path)
+            identity = self._checked[number] = fsio.identity(path)
         except (FileNotFoundError, StoreFault) as error:
             detail = error.detail if isinstance(error, StoreFault) else f"object {ref.digest} is gone"
             raise WeightsChanged(f"weight {name!r}: {detail}; add the weights again") from error
-        return OpenedFile(path, found, 0, "", artifact=True, checksum=f"blake3:{ref.digest}")
+        return OpenedFile(path, identity, 0, "", artifact=True, checksum=f"blake3:{ref.digest}")

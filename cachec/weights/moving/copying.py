@@ -81,8 +81,8 @@ def stored_form(weight: Weight) -> memoryview | Iterator[memoryview]:
     source, there = weight.within()
     tensor = weight.tensor
     if source.copies(there, tensor):
-        found = source_of(weight)
-        return found if isinstance(found, memoryview) else pieces(found)
+        copied = source_of(weight)
+        return copied if isinstance(copied, memoryview) else pieces(copied)
     return weight.raw()
 
 
@@ -183,10 +183,10 @@ class Copier:
         while done < source.nbytes:
             # Small ones, and what could not be copied better; the end of a file is believed only of a plain read.
             buffer = self._borrowed()
-            found = os.preadv(source.fd, [buffer[: source.nbytes - done]], source.offset + done)
-            if found == 0:
+            count = os.preadv(source.fd, [buffer[: source.nbytes - done]], source.offset + done)
+            if count == 0:
                 raise _shorter(source)
-            step = os.pwrite(fd, buffer[:found], offset + done)
+            step = os.pwrite(fd, buffer[:count], offset + done)
             done += step
             yield step
 
@@ -414,12 +414,12 @@ def _by_map(source: Extent, fd: int, offset: int) -> Iterator[int]:
 def _update(hasher: blake3, fd: int, offset: int, nbytes: int, buffer: memoryview) -> None:
     """Hash a range of a file through ``buffer``. Raises EOFError where the file ends before."""
     while nbytes:
-        found = os.preadv(fd, [buffer[:nbytes]], offset)
-        if found == 0:
+        count = os.preadv(fd, [buffer[:nbytes]], offset)
+        if count == 0:
             raise EOFError(f"file ends at byte {offset}, {nbytes} bytes early")
-        hasher.update(buffer[:found])
-        offset += found
-        nbytes -= found
+        hasher.update(buffer[:count])
+        offset += count
+        nbytes -= count
 
 
 def _clone(source: Extent, fd: int) -> bool:

@@ -73,8 +73,8 @@ def copy_spans(data: memoryview, spans: Spans, out: memoryview) -> None:
     first, width, stride, count, step = spans
     if first + (count - 1) * stride + width > len(data) or (count - 1) * step + width > len(out):
         raise IndexError(f"{spans} leaves {len(data)} bytes, or does not fit into {len(out)}")
-    found = as_strided(np.frombuffer(data, np.uint8)[first:], (count, width), (stride, 1), writeable=False)
-    as_strided(np.frombuffer(out, np.uint8), (count, width), (step, 1))[:] = found
+    pieces = as_strided(np.frombuffer(data, np.uint8)[first:], (count, width), (stride, 1), writeable=False)
+    as_strided(np.frombuffer(out, np.uint8), (count, width), (step, 1))[:] = pieces
 
 
 def read_spans(fd: int, start: int, spans: Spans, out: memoryview) -> None:

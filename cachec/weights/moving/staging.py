@@ -55,15 +55,15 @@ class Staged:
         folder, name = os.path.split(target)
         self._marks = None if plan is None else _Marks.of(plan, folder)
         self._slots: list[bytes] = []
-        found = None
+        staging = None
         for path, fd in _abandoned(folder, f".{name}.partial-"):
-            if found is None and self._is_mine(fd):
-                found = fsio.Staging.taken(path, fd)
+            if staging is None and self._is_mine(fd):
+                staging = fsio.Staging.taken(path, fd)
             else:
                 with contextlib.suppress(FileNotFoundError, PermissionError):
                     os.unlink(path)
                 os.close(fd)
-        self.file = _made(folder, f".{name}.partial-") if found is None else found
+        self.file = _made(folder, f".{name}.partial-") if staging is None else staging
 
     def _is_mine(self, fd: int) -> bool:
         """Whether an abandoned file is one of this plan; its slots are then known."""
@@ -290,12 +290,12 @@ def _made(folder: str, prefix: str) -> fsio.Staging:
 def _abandoned(folder: str, prefix: str) -> Iterator[tuple[str, int]]:
     """Temporary files of processes that were killed, by path and descriptor: locked, which nobody else has them."""
     with os.scandir(folder) as entries:
-        found = [
+        paths = [
             entry.path
             for entry in entries
             if entry.name.startswith(prefix) and _SUFFIX.fullmatch(entry.name, len(prefix))
         ]
-    for path in found:
+    for path in paths:
         try:
             fd = _opened(path)
         except OSError:

@@ -197,10 +197,10 @@ class _ReadAhead:
                 kept.is_abandoned = True
                 self._buffers.remove(kept)
             self._add_buffer()
-        found = self._ready.get()
-        if isinstance(found, BaseException):
-            raise found
-        return found
+        data = self._ready.get()
+        if isinstance(data, BaseException):
+            raise data
+        return data
 
     def close(self) -> None:
         """Stop the thread."""

@@ -115,7 +115,7 @@ class Bytecode:
         return self.strings[number]
 
     def _name(self) -> list[tuple[str, Group, ResourceEntry]]:
-        found: list[tuple[str, Group, ResourceEntry]] = []
+        named: list[tuple[str, Group, ResourceEntry]] = []
         seen: set[str] = set()
         for group in self.groups:
             if group.external:
@@ -130,8 +130,8 @@ class Bytecode:
                 if name in seen:
                     raise self.input.error(entry.offset, f"resource {name!r} expected once, found again")
                 seen.add(name)
-                found.append((name, group, entry))
-        return found
+                named.append((name, group, entry))
+        return named
 
     def _resource(self, number: int) -> Resource:
         name, group, entry = self.named[number]
@@ -156,10 +156,10 @@ def resource(source: ModuleInput, name: str, place: tuple[str, str], entry: Reso
         raise source.error(
             offset, f"resource {name!r} expected to end with its entry at byte {offset + held}, found {data + nbytes}"
         )
-    found = head[at : data - offset]
-    if len(found) < data - padding:
+    padded = head[at : data - offset]
+    if len(padded) < data - padding:
         _check_padding(source, padding, data, f"resource {name!r}")
-    elif found.count(PAD) != len(found):
+    elif padded.count(PAD) != len(padded):
         raise source.error(padding, f"resource {name!r} expected padding of 0xCB up to byte {data}, found other bytes")
     return Resource(name, *place, alignment, Blob(source.range(data, nbytes)))
 
@@ -185,8 +185,8 @@ def topology(source: Source | Bytecode) -> str:
             if group.external or entry.kind != BLOB:
                 hasher.part(f"{entry.kind} {name}", module.input.at(entry.offset, entry.nbytes, f"resource {name!r}"))
             elif entry.nbytes:
-                found = resource(module.input, name, ("", name), entry)
-                hasher.part(f"blob {name}", f"{found.alignment} {found.nbytes}".encode())
+                blob = resource(module.input, name, ("", name), entry)
+                hasher.part(f"blob {name}", f"{blob.alignment} {blob.nbytes}".encode())
             else:
                 hasher.part(f"declared {name}", b"")
     return hasher.digest()
@@ -255,11 +255,11 @@ class _Cursor:
 
     def varints(self, count: int) -> list[int]:
         """The next ``count`` numbers. Raises CheckpointError at the end."""
-        data, at, widths, found = self._data, self.at, _WIDTHS, []
+        data, at, widths, numbers = self._data, self.at, _WIDTHS, []
         try:
             for _ in range(count):
                 width = widths[data[at]]
-                found.append(int.from_bytes(data[at : at + width], "little") >> min(width, 8))
+                numbers.append(int.from_bytes(data[at : at + width], "little") >> min(width, 8))
                 at += width
         except IndexError:
             self.at = at
@@ -267,7 +267,7 @@ class _Cursor:
         self.at = at
         if at > len(data):
             raise self._short()
-        return found
+        return numbers
 
     def entries(self, count: int) -> Iterator[tuple[int, int, int, int]]:
         """``count`` times place in the module, two numbers, a byte. Modules have thousands of these."""
@@ -357,7 +357,7 @@ def _header(source: ModuleInput) -> tuple[int, bytes, int]:
 
 
 def _sections(source: ModuleInput, start: int) -> tuple[BytecodeSection, ...]:
-    found: dict[int, BytecodeSection] = {}
+    sections: dict[int, BytecodeSection] = {}
     at = start
     while at < source.size:
         cursor = _Cursor(source, source.start(at, _SECTION_HEAD), at, "a section")
@@ -365,7 +365,7 @@ def _sections(source: ModuleInput, start: int) -> tuple[BytecodeSection, ...]:
         number, what = tag & 0x7F, f"section {tag & 0x7F}"
         if number >= _SECTIONS:
             raise source.error(at, f"a section expected to be one of 0 to {_SECTIONS - 1}, found {number}")
-        if number in found:
+        if number in sections:
             raise source.error(at, f"{what} expected once, found again")
         nbytes, alignment, data = cursor.varint(), 1, 0
         if tag & 0x80:
@@ -376,14 +376,14 @@ def _sections(source: ModuleInput, start: int) -> tuple[BytecodeSection, ...]:
         if number != RESOURCES and nbytes > _MAX_SECTION:
             raise source.error(at, f"{what} expected of at most {_MAX_SECTION} bytes, found {nbytes}")
         _check_padding(source, cursor.offset, data, what)
-        found[number] = BytecodeSection(number, data, nbytes, alignment)
+        sections[number] = BytecodeSection(number, data, nbytes, alignment)
         at = data + nbytes
     for number in _REQUIRED:
-        if number not in found:
+        if number not in sections:
             raise source.error(source.size, f"section {number} expected, found the end of the module")
-    if (RESOURCES in found) != (OFFSETS in found):
+    if (RESOURCES in sections) != (OFFSETS in sections):
         raise source.error(source.size, "sections 5 and 6 expected both or neither, found one")
-    return tuple(found.values())
+    return tuple(sections.values())
 
 
 def _groups(
@@ -440,6 +440,6 @@ def _check_padding(source: ModuleInput, start: int, end: int, what: str) -> None
     """Raise CheckpointError unless all bytes between are padding."""
     step = 1 << 16
     for at in range(start, end, step):
-        found = source.at(at, min(step, end - at), f"the padding of {what}")
-        if found.count(PAD) != len(found):
+        bytes_there = source.at(at, min(step, end - at), f"the padding of {what}")
+        if bytes_there.count(PAD) != len(bytes_there):
             raise source.error(at, f"{what} expected padding of 0xCB up to byte {end}, found other bytes")

@@ -62,8 +62,8 @@ class UnlinkedBytecode:
 
         def fill(group: Group, entry: ResourceEntry) -> tuple[int, Blob] | None:
             if entry.nbytes:
-                found = resource(module.input, "", ("", ""), entry)
-                return found.alignment, found.blob
+                kept = resource(module.input, "", ("", ""), entry)
+                return kept.alignment, kept.blob
             chosen = by_key[group.key, entry.key]
             return chosen.alignment, chosen.blob
 

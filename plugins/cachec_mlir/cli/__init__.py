@@ -11,7 +11,7 @@ from typing import Any
 import click
 import msgspec
 
-from cachec.base.excerpts import clean
+from cachec.base.texts import clean
 from cachec.errors import UsageError
 from cachec_mlir.cli.linking import link, relink
 from cachec_mlir.cli.shared import MODULE, bindings_option, few, json_option, module_file, print_json
@@ -62,30 +62,34 @@ def inspect(file: str, bindings: str | None, as_json: bool) -> None:
     from cachec_mlir.explain.inspecting import inspected
 
     with module_file(file) as source:
-        found = inspected(source, bindings=bindings) | {"path": file, "topology": topology(source)}
+        figures = inspected(source, bindings=bindings) | {"path": file, "topology": topology(source)}
     if as_json:
-        print_json(found)
+        print_json(figures)
         return
-    kind = f"bytecode version {found['version']} of {found['producer']}" if found["version"] is not None else "text"
-    click.echo(f"{clean(file)}: {clean(kind)}, {found['size']:,} bytes, {found['stripped_size']:,} without resources")
-    click.echo(f"topology   {found['topology']}")
-    if found["operations"] is None:
-        click.echo(f"operations unknown: {clean(found['unread'])}")
+    kind = (
+        f"bytecode version {figures['version']} of {figures['producer']}" if figures["version"] is not None else "text"
+    )
+    click.echo(
+        f"{clean(file)}: {clean(kind)}, {figures['size']:,} bytes, {figures['stripped_size']:,} without resources"
+    )
+    click.echo(f"topology   {figures['topology']}")
+    if figures["operations"] is None:
+        click.echo(f"operations unknown: {clean(figures['unread'])}")
     else:
-        click.echo(f"operations {found['operations']:,}")
-        for name, count in list(found["operation_names"].items())[:_LISTED]:
+        click.echo(f"operations {figures['operations']:,}")
+        for name, count in list(figures["operation_names"].items())[:_LISTED]:
             click.echo(f"  {count:>7,} {clean(name)}")
-    click.echo(f"resources  {len(found['resources']):,}, {found['resource_bytes']:,} bytes")
-    for each in found["resources"][:_LISTED]:
+    click.echo(f"resources  {len(figures['resources']):,}, {figures['resource_bytes']:,} bytes")
+    for each in figures["resources"][:_LISTED]:
         lifted = ", a constant" if each["lifted"] else ""
         type_ = f" {each['type']}" if each["type"] else ""
         click.echo(
             f"  {clean(each['name'])}{clean(type_)}: {each['nbytes']:,} bytes, alignment {each['alignment']}{lifted}"
         )
-    _say_more(len(found["resources"]))
-    if found["declared"]:
-        click.echo(f"declared   {len(found['declared']):,} without bytes: {few(found['declared'])}")
-    for each in found["constants"]:
+    _say_more(len(figures["resources"]))
+    if figures["declared"]:
+        click.echo(f"declared   {len(figures['declared']):,} without bytes: {few(figures['declared'])}")
+    for each in figures["constants"]:
         click.echo(f"constant   line {each['line']}: {clean(each['type'])}, {each['characters']:,} characters")
 
 
@@ -107,14 +111,14 @@ def hash_(files: Sequence[str], bindings: str | None, locations: bool, as_json: 
     """
     from cachec_mlir import topology
 
-    found = []
+    hashes = []
     for file in files:
         with module_file(file) as source:
-            found.append({"path": file, "topology": topology(source, bindings=bindings, locations=locations)})
+            hashes.append({"path": file, "topology": topology(source, bindings=bindings, locations=locations)})
         if not as_json:
-            click.echo(f"{found[-1]['topology']}  {clean(file)}")
+            click.echo(f"{hashes[-1]['topology']}  {clean(file)}")
     if as_json:
-        print_json(found)
+        print_json(hashes)
 
 
 @command.command("strip")
@@ -162,29 +166,29 @@ def strip(
         raise UsageError(f"--weights {weights}: a name that ends with {' or '.join(WRITTEN_SUFFIXES)} expected")
     with module_file(file) as source:
         size = os.stat(source).st_size
-        found = take_out(source, to=to, scope=scope or SCOPE, minimum=minimum or MINIMUM)
-        seen = readable(found.ir, limit=WHOLE) if output is None else None
-        typed = typed_resources(found, seen)
+        stripped = take_out(source, to=to, scope=scope or SCOPE, minimum=minimum or MINIMUM)
+        seen = readable(stripped.ir, limit=WHOLE) if output is None else None
+        typed = typed_resources(stripped, seen)
         text = None if seen is None else bug_report(file, size, typed, seen)
         specs = {each.name: each.spec() for each in typed}
         if weights is not None:
-            found.resources.weights(specs).save(weights)
+            stripped.resources.weights(specs).save(weights)
         if output is not None and output != "-":
-            write(output, [found.ir])
+            write(output, [stripped.ir])
     if output == "-":
-        _to_stdout(found.ir)
+        _to_stdout(stripped.ir)
     if as_json:
         print_json(
             {
                 "path": file,
                 "output": output,
                 "size": size,
-                "stripped_size": len(found.ir),
+                "stripped_size": len(stripped.ir),
                 "weights": [
                     {"name": each.name, "dtype": each.dtype, "shape": list(each.shape), "nbytes": each.nbytes}
                     for each in specs.values()
                 ],
-                "lifted": list(found.lifted),
+                "lifted": list(stripped.lifted),
                 "ir": text,
             }
         )
@@ -218,15 +222,15 @@ def diff(old: str, new: str, values: bool, bindings: str | None, as_json: bool) 
     if old == new == "-":
         raise UsageError("only one of the two can be stdin")
     with module_file(old) as one, module_file(new) as other:
-        found = difference(one, other, values=values, bindings=bindings)
+        result = difference(one, other, values=values, bindings=bindings)
     if as_json:
-        print_json(msgspec.to_builtins(found))
+        print_json(msgspec.to_builtins(result))
     else:
         from cachec_mlir.cli.report import difference_lines
 
-        for line in difference_lines(found, _LISTED):
+        for line in difference_lines(result, _LISTED):
             click.echo(clean(line))
-    if not found.same:
+    if not result.same:
         click.get_current_context().exit(1)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from cachec.base.excerpts import clean
+from cachec.base.texts import clean
 from cachec.errors import UsageError
 from cachec_mlir.cli.shared import MODULE, few, json_option, module_file, print_json
 
@@ -174,15 +174,15 @@ def _print_linked(output: str, nbytes: int, archive: Path | None, unused: Sequen
 
 
 def _pairs(values: Sequence[str]) -> dict[str, str]:
-    found = {}
+    pairs = {}
     for value in values:
         there, equals, here = value.partition("=")
         if not there or not equals or not here:
             raise UsageError(f"--name {value!r}: two names with = between expected")
-        if there in found:
+        if there in pairs:
             raise UsageError(f"--name {value!r}: {there!r} was said before")
-        found[there] = here
-    return found
+        pairs[there] = here
+    return pairs
 
 
 def _is_module(path: str) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from importlib.metadata import PackageNotFoundError, version
 
-from cachec.base.excerpts import clean
+from cachec.base.texts import clean
 from cachec_mlir.blobs import Resource
 from cachec_mlir.explain.diff import Difference, OperationChange
 from cachec_mlir.explain.readable import Readable
@@ -38,14 +38,14 @@ def bug_report(name: str, size: int, weights: Sequence[Resource], seen: Readable
     return "".join(f"// {line}\n" for line in lines) + "\n" + seen.text.rstrip() + "\n"
 
 
-def difference_lines(found: Difference, most: int) -> Iterator[str]:
+def difference_lines(difference: Difference, most: int) -> Iterator[str]:
     """A difference in lines, ``most`` operations and weights at most."""
-    if found.same:
+    if difference.same:
         yield "the same program; only names, places or weight bytes may differ"
         return
     function = None
     after = ""
-    for each in found.operations[:most]:
+    for each in difference.operations[:most]:
         if each.function != function:
             function = each.function
             yield f"in @{function}:" if function else "at the top:"
@@ -53,16 +53,16 @@ def difference_lines(found: Difference, most: int) -> Iterator[str]:
             yield f"      {each.after}"
         after = each.after
         yield from _change(each)
-    if len(found.operations) > most:
-        yield f"and {len(found.operations) - most:,} more operations (--json has all)"
-    for weight in found.weights[:most]:
+    if len(difference.operations) > most:
+        yield f"and {len(difference.operations) - most:,} more operations (--json has all)"
+    for weight in difference.weights[:most]:
         if weight.kind in {"changed", "values"}:
             yield f"weight {weight.name}: {weight.old} -> {weight.new}"
         else:
             sign = "+" if weight.kind == "added" else "-"
             yield f"{sign} weight {weight.name}: {weight.old or weight.new}"
-    if len(found.weights) > most:
-        yield f"and {len(found.weights) - most:,} more weights (--json has all)"
+    if len(difference.weights) > most:
+        yield f"and {len(difference.weights) - most:,} more weights (--json has all)"
 
 
 def _change(each: OperationChange) -> Iterator[str]:

@@ -13,7 +13,7 @@ from typing import Any
 import click
 import msgspec
 
-from cachec.base.excerpts import clean
+from cachec.base.texts import clean
 
 #: A module as an argument: a file, or - for stdin.
 MODULE = click.Path(dir_okay=False, allow_dash=True)

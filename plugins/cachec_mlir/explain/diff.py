@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from cachec.base.excerpts import shown_pair
+from cachec.base.texts import shown_pair
 from cachec.errors import UsageError
 from cachec_mlir.blobs import Resource
 from cachec_mlir.bytecode.reading import Bytecode, is_bytecode
@@ -111,8 +111,8 @@ def _told(operation: Operation) -> bool:
     return any(map(str.isalnum, operation.text))
 
 
-def _previous(found: Sequence[Operation], index: int) -> str:
-    for each in reversed(found[max(0, index - 20) : index]):
+def _previous(lines: Sequence[Operation], index: int) -> str:
+    for each in reversed(lines[max(0, index - 20) : index]):
         if each.name:
             return shown_pair(each.text.strip(), "")[0]
     return ""
@@ -134,7 +134,7 @@ def _change(old: Operation | None, new: Operation | None, previous: str) -> Oper
 
 
 def _neutral(operation: Operation) -> str:
-    return _NAMES.sub(lambda found: found[0][0], operation.text).strip()
+    return _NAMES.sub(lambda match: match[0][0], operation.text).strip()
 
 
 def _blocks(
@@ -225,7 +225,7 @@ def _weights(
 def _specs(source: Source, bindings: str | None) -> Mapping[str, _Described]:
     stripped = strip(source)
     seen = readable(source, bindings) if bindings is not None else None
-    found = {each.name: _Described(each.words(), each) for each in typed_resources(stripped, seen)}
+    described = {each.name: _Described(each.words(), each) for each in typed_resources(stripped, seen)}
     if is_bytecode(source):
-        found |= {name: _Described("declared, without bytes", None) for name in Bytecode(source).declared}
-    return found
+        described |= {name: _Described("declared, without bytes", None) for name in Bytecode(source).declared}
+    return described

@@ -22,13 +22,13 @@ def inspected(source: Source, *, bindings: str | None = None) -> dict[str, Any]:
     CheckpointError, OSError.
     """
     module = open_input(source)
-    found: dict[str, Any] = {"path": module.label, "kind": "text", "size": module.size}
-    found |= {"version": None, "producer": None}
+    figures: dict[str, Any] = {"path": module.label, "kind": "text", "size": module.size}
+    figures |= {"version": None, "producer": None}
     stripped = strip(source)
     constants: list[dict[str, Any]] = []
     if is_bytecode(source):
         opened = Bytecode(source)
-        found |= {"kind": "bytecode", "version": opened.version, "producer": opened.producer.decode(errors="replace")}
+        figures |= {"kind": "bytecode", "version": opened.version, "producer": opened.producer.decode(errors="replace")}
     else:
         constants = [{"line": line, "type": kind, "characters": size} for line, kind, size in literals(stripped.ir)]
         constants.sort(key=lambda each: -each["characters"])
@@ -42,7 +42,7 @@ def inspected(source: Source, *, bindings: str | None = None) -> dict[str, Any]:
     dialects: Counter[str] = Counter()
     for name, count in (names or {}).items():
         dialects[name.partition(".")[0]] += count
-    return found | {
+    return figures | {
         "stripped_size": len(stripped.ir),
         "operations": None if names is None else names.total(),
         "dialects": None if names is None else dict(dialects.most_common()),

@@ -10,7 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 
-from cachec.base.excerpts import MAX_SHOWN, shown_pair
+from cachec.base.texts import MAX_SHOWN, shown_pair
 from cachec.errors import PluginError
 from cachec_mlir.explain.readable import Operation, name_of, paired
 
@@ -87,11 +87,11 @@ def _neutral(line: str) -> str:
 
 def _excess(lines: Sequence[str], counts: Counter[str], sign: int) -> list[Operation]:
     """The lines of which this side has more, at their first place. Braces and empty lines are no operations."""
-    found: dict[str, Operation] = {}
+    operations: dict[str, Operation] = {}
     for at, line in enumerate(lines):
-        if counts[line] * sign > 0 and line not in found and any(map(str.isalnum, line)):
-            found[line] = Operation(at, line, name_of(line), "")
-    return list(found.values())
+        if counts[line] * sign > 0 and line not in operations and any(map(str.isalnum, line)):
+            operations[line] = Operation(at, line, name_of(line), "")
+    return list(operations.values())
 
 
 def _changes(removed: list[Operation], added: list[Operation], counts: Counter[str]) -> list[str]:

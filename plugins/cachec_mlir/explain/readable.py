@@ -89,21 +89,21 @@ def readable(source: Source, bindings: str | None = None, *, limit: int = 0) -> 
     )
 
 
-def typed_resources(found: Stripped, seen: Readable | None = None) -> list[Resource]:
+def typed_resources(stripped: Stripped, seen: Readable | None = None) -> list[Resource]:
     """The resources with their types: of bytecode, those that its printed text uses them with. seen: that text.
 
     A type that no MLIR here tells, or that is not of the resource's size, is left open.
     """
     types: dict[str, str] = {}
-    if any(each.type is None for each in found.resources.values()):
+    if any(each.type is None for each in stripped.resources.values()):
         try:
-            text = (seen or readable(found.ir)).text.encode()
+            text = (seen or readable(stripped.ir)).text.encode()
         except CachecError:
-            return list(found.resources.values())  # inspect says why; the bytes are of no known type then
+            return list(stripped.resources.values())  # inspect says why; the bytes are of no known type then
         module = open_input(text)
         types = {unescaped(module, key, start): kind for start, _, key, kind in uses(text) if kind}
     out = []
-    for name, each in found.resources.items():
+    for name, each in stripped.resources.items():
         typed = each._replace(type=types.get(name, each.type))
         try:
             typed.spec()
@@ -122,9 +122,9 @@ def shown(ir: bytes, limit: int = 0) -> tuple[str, int]:
     skeleton = Skeleton(module, scan(module))
     cut = 0
 
-    def short(found: re.Match[bytes]) -> bytes:
+    def short(match: re.Match[bytes]) -> bytes:
         nonlocal cut
-        literal, raw = skeleton.literals[int(found[1])], skeleton.raw(int(found[1]))
+        literal, raw = skeleton.literals[int(match[1])], skeleton.raw(int(match[1]))
         if len(raw) <= limit:
             return raw
         cut += 1
@@ -137,16 +137,16 @@ def literals(source: Source) -> Iterator[tuple[int, str, int]]:
     """(line, type where it is written behind, bytes of text) of each large literal that a stripped text still has."""
     module = open_input(strip(source).ir)
     skeleton = Skeleton(module, scan(module))
-    for found in MARKER.finditer(skeleton.text):
-        literal = skeleton.literals[int(found[1])]
-        behind = re.match(rb"\s*>\s*:\s*([^\s,)}]+)", skeleton.text[found.end() : found.end() + 200])
-        line = skeleton.text.count(b"\n", 0, found.start()) + 1
+    for match in MARKER.finditer(skeleton.text):
+        literal = skeleton.literals[int(match[1])]
+        behind = re.match(rb"\s*>\s*:\s*([^\s,)}]+)", skeleton.text[match.end() : match.end() + 200])
+        line = skeleton.text.count(b"\n", 0, match.start()) + 1
         yield line, "" if behind is None else behind[1].decode("utf-8", "replace"), literal.end - literal.start
 
 
 def operations(text: str) -> list[Operation]:
     """The lines of a text, without empty ones, comments and definitions of locations."""
-    found: list[Operation] = []
+    lines: list[Operation] = []
     function, depth = "", 0
     for number, line in enumerate(text.split("\n"), 1):
         line = _LOCATION.sub("", line.rstrip())
@@ -155,14 +155,14 @@ def operations(text: str) -> list[Operation]:
             continue
         indent = len(line) - len(bare)
         if function and bare.startswith("}") and indent <= depth:
-            found.append(Operation(number, line, "", function))
+            lines.append(Operation(number, line, "", function))
             function = ""
             continue
         if _FUNCTION.match(line):
             symbol = _SYM_NAME.search(line) or _SYMBOL.search(line)
             function, depth = (symbol[1] if symbol else ""), indent
-        found.append(Operation(number, line, name_of(bare), function))
-    return found
+        lines.append(Operation(number, line, name_of(bare), function))
+    return lines
 
 
 def paired(removed: Sequence[Operation], added: Sequence[Operation]) -> list[tuple[Operation | None, Operation | None]]:
@@ -184,12 +184,12 @@ def paired(removed: Sequence[Operation], added: Sequence[Operation]) -> list[tup
 
 def name_of(line: str) -> str:
     """The name of the operation that a line begins, with its dialect; empty where it begins none."""
-    found = _NAME.match(line)
-    if found is None:
+    match = _NAME.match(line)
+    if match is None:
         return ""
-    if "." in found[1]:
-        return found[1]
-    return _BARE.get(found[1], "")
+    if "." in match[1]:
+        return match[1]
+    return _BARE.get(match[1], "")
 
 
 def _cut(raw: bytes, literal: Literal) -> bytes:

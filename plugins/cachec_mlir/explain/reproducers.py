@@ -25,7 +25,7 @@ def reproducer(command: Sequence[str], data: bytes) -> Reproducer | None:
     """
     if not TOOLS.fullmatch(command[0]) or data.startswith(MAGIC) or b"\0" in data or b"mlir_reproducer" in data:
         return None
-    pipeline = next((found[1] for arg in command[1:] if (found := _PIPELINE.fullmatch(arg))), None)
+    pipeline = next((match[1] for arg in command[1:] if (match := _PIPELINE.fullmatch(arg))), None)
     if pipeline is None:
         return None
     resource = (

@@ -44,8 +44,8 @@ class Referenced:
         """The weights over the old file, by their names in the module; of the types that its text states."""
         specs = {other: spec_of(other, kind) for other, kind in self.wanted.values()}
         typed = {name: spec for name, spec in specs.items() if spec is not None and spec.dtype != "bool"}
-        found = self.resources.weights(typed, only={other for other, _ in self.wanted.values()})
-        return WeightSet.from_weights({name: found[other] for name, (other, _) in self.wanted.items()})
+        held = self.resources.weights(typed, only={other for other, _ in self.wanted.values()})
+        return WeightSet.from_weights({name: held[other] for name, (other, _) in self.wanted.items()})
 
 
 def relink(
@@ -108,8 +108,8 @@ def relink_by_reference(
 
 def shortened(name: str, there: Container[str]) -> str | None:
     """A name of ``there`` that a compiler may have made ``name`` of by a suffix of digits, None where there is none."""
-    while (found := _SUFFIX.search(name)) is not None:
-        name = name[: found.start()]
+    while (match := _SUFFIX.search(name)) is not None:
+        name = name[: match.start()]
         if name in there:
             return name
     return None

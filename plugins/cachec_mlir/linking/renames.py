@@ -53,12 +53,12 @@ class Renames(NamedTuple):
     def decoded(cls, data: bytes) -> Renames:
         """Raises LinkError for what is no such record."""
         try:
-            found = msgspec.json.decode(data, type=_Record)
+            record = msgspec.json.decode(data, type=_Record)
         except msgspec.MsgspecError as error:
             raise LinkError(f"the record of renames is malformed: {error}") from error
-        if found.version != _VERSION:
-            raise LinkError(f"the record of renames expected version {_VERSION}, found {found.version}")
-        return cls(found.names, tuple(found.dropped))
+        if record.version != _VERSION:
+            raise LinkError(f"the record of renames expected version {_VERSION}, found {record.version}")
+        return cls(record.names, tuple(record.dropped))
 
 
 class _Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -78,7 +78,7 @@ class Marked(NamedTuple):
 
         Raises LinkError for a resource that is none of those that were marked.
         """
-        found: dict[str, str] = {}
+        names: dict[str, str] = {}
         for key in sorted(_keys(after)):
             name = self._name(key)
             if name is None:
@@ -86,8 +86,8 @@ class Marked(NamedTuple):
                     f"resource {key!r} of the output was made by the compiler, it is none of the {len(self.names)} "
                     "that went in; it has to be compiled with these weights, and keyed by their content"
                 )
-            found[key] = name
-        return Renames(found, tuple(sorted(set(self.names.values()) - set(found.values()))))
+            names[key] = name
+        return Renames(names, tuple(sorted(set(self.names.values()) - set(names.values()))))
 
     def _name(self, key: str) -> str | None:
         end = key.rfind(_END)
@@ -135,7 +135,7 @@ def recorded(before: Mapping[str, Resource], after: Mapping[str, Resource]) -> R
     by_digest: dict[str, list[str]] = {}
     for name, resource in before.items():
         by_digest.setdefault(resource.blob.digest(), []).append(name)
-    found: dict[str, str] = {}
+    names: dict[str, str] = {}
     for name, resource in after.items():
         candidates = by_digest.get(resource.blob.digest(), [])
         if len(candidates) > 1:
@@ -148,8 +148,8 @@ def recorded(before: Mapping[str, Resource], after: Mapping[str, Resource]) -> R
                 f"resource {name!r} of the output has the bytes of none that went in: the compiler made it from them, "
                 "so the result depends on their content"
             )
-        found[name] = candidates[0]
-    return Renames(found, tuple(sorted(set(before) - set(found.values()))))
+        names[name] = candidates[0]
+    return Renames(names, tuple(sorted(set(before) - set(names.values()))))
 
 
 def _keys(source: Source) -> set[str]:

@@ -60,8 +60,8 @@ def attached(
     from_placeholder = {placeholder: name for name, placeholder in names.items()}
     made: dict[str, Any] = {}
     for operation, key, attribute in _resources(module.operation):
-        found = _USE.match(str(attribute))
-        name = None if found is None else from_placeholder.get(found[1])
+        match = _USE.match(str(attribute))
+        name = None if match is None else from_placeholder.get(match[1])
         if name is None:
             continue
         resource = made.get(name)

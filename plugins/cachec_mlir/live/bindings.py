@@ -94,9 +94,9 @@ class Bindings:
 def bindings_of(value: Any) -> str | None:
     """Which bindings a live module belongs to; None for any other value."""
     for base in type(value).__mro__:
-        found = MODULES.get(f"{base.__module__}.{base.__qualname__}")
-        if found is not None:
-            return found
+        name = MODULES.get(f"{base.__module__}.{base.__qualname__}")
+        if name is not None:
+            return name
     return None
 
 

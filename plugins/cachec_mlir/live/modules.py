@@ -15,8 +15,8 @@ from typing import Annotated, Any
 
 import msgspec
 
-from cachec.base.excerpts import shown_pair
 from cachec.base.hashing import Hasher
+from cachec.base.texts import shown_pair
 from cachec.errors import CachecError, CheckpointError, LinkError, PluginError, StoreFault, UsageError
 from cachec.model import Fault
 from cachec.programs.plugin import ArtifactWriter, Fingerprint
@@ -108,9 +108,9 @@ def _check(program: Program, weights: Mapping[str, Weight], names: Mapping[str, 
     missing = sorted(name for name in wanted if names.get(name, name) not in weights)
     if missing:
         raise LinkError(f"{program!r} has no bytes for {missing[0]!r} ({len(missing)} missing)")
-    found = {name: weights[names.get(name, name)] for name in wanted}
+    given = {name: weights[names.get(name, name)] for name in wanted}
     check_specs(
-        program.manifest, {name: (names.get(name, name), each.spec, each.nbytes) for name, each in found.items()}
+        program.manifest, {name: (names.get(name, name), each.spec, each.nbytes) for name, each in given.items()}
     )
 
 
@@ -219,23 +219,23 @@ def encode(module: Any, out: ArtifactWriter) -> dict[str, Any]:
         for key in stripped.resources:
             out.write(weights[key].raw())
         resources = [_Lifted(key, resource.alignment) for key, resource in stripped.resources.items()]
-        found: dict[str, Any] = msgspec.to_builtins(_ModuleMeta(name, resources))
-        return found
+        meta: dict[str, Any] = msgspec.to_builtins(_ModuleMeta(name, resources))
+        return meta
 
 
 def decode(meta: Mapping[str, Any], artifacts: Sequence[Path]) -> Any:
     """The module back, in a context of its own, over mapped bytes. Raises PluginError, StoreFault."""
-    found = msgspec.convert(meta, _ModuleMeta)
-    if len(artifacts) != 1 + len(found.resources):
-        raise PluginError(f"a stored ir.Module of {len(found.resources)} resources has {len(artifacts)} artifacts")
+    stored = msgspec.convert(meta, _ModuleMeta)
+    if len(artifacts) != 1 + len(stored.resources):
+        raise PluginError(f"a stored ir.Module of {len(stored.resources)} resources has {len(artifacts)} artifacts")
     with _faults():
         ir = artifacts[0].read_bytes()
         resources = {
-            each.name: _resource(each, path) for each, path in zip(found.resources, artifacts[1:], strict=True)
+            each.name: _resource(each, path) for each, path in zip(stored.resources, artifacts[1:], strict=True)
         }
-        if len(resources) != len(found.resources):
+        if len(resources) != len(stored.resources):
             raise PluginError("a stored ir.Module names a resource twice")
-        bindings = Bindings(found.bindings)
+        bindings = Bindings(stored.bindings)
         return _linked(bindings, ir, resources, {}) if resources else bindings.parse(ir, "a stored ir.Module")
 
 

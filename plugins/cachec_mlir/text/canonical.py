@@ -122,8 +122,8 @@ class Canonical:
             elif token == b"loc":
                 if tokens[index + 1 : index + 2] == [b"("]:
                     behind = self._location(index)
-            elif (found := self._function(index)) is not None:
-                self._frames.append(found)
+            elif (frame := self._function(index)) is not None:
+                self._frames.append(frame)
                 self._names.append({})
         if len(self._open) > 1:
             raise self._module.error(
@@ -178,14 +178,14 @@ class Canonical:
                 continue
             stack.pop()
             if name in self._aliases:
-                found = [piece for each in parts for piece in self._meanings.get(each, (each,))]
+                pieces = [piece for each in parts for piece in self._meanings.get(each, (each,))]
             else:
-                found = [name if len(name) <= _LONG_STRING else b"#\n<" + digest_bytes(name).encode()]
+                pieces = [name if len(name) <= _LONG_STRING else b"#\n<" + digest_bytes(name).encode()]
                 for each in dict.fromkeys(filter(self._aliases.__contains__, parts)):
-                    found += [b"#\n=" + each, *self._meanings.get(each, ())]
-            if len(found) > _LONG_ALIAS:
-                found = [b"#\n" + digest_bytes(b"\0".join(found)).encode()]
-            self._meanings[name] = found
+                    pieces += [b"#\n=" + each, *self._meanings.get(each, ())]
+            if len(pieces) > _LONG_ALIAS:
+                pieces = [b"#\n" + digest_bytes(b"\0".join(pieces)).encode()]
+            self._meanings[name] = pieces
         return self._meanings[token]
 
     def _stands(self, token: bytes) -> bool:
@@ -328,10 +328,10 @@ class Canonical:
         for token, region in names:
             regions.setdefault(token, []).append(region)
         values: list[list[int]] = []
-        for token, found in regions.items():
+        for token, within in regions.items():
             root = -1
             # Regions that are in none of the others: the name is another value in each.
-            for region in sorted(found):
+            for region in sorted(within):
                 places = names[token, region]
                 if root < 0 or region > last[root]:
                     root = region
@@ -369,10 +369,10 @@ def _tokens(module: ModuleInput, marks: Marks) -> list[bytes]:
         if start >= 0:
             tokens.append(data)
             continue
-        found = _TOKEN.findall(data)
-        while found and not found[-1]:
-            found.pop()
-        tokens.extend(map(one, found, found))
+        pieces = _TOKEN.findall(data)
+        while pieces and not pieces[-1]:
+            pieces.pop()
+        tokens.extend(map(one, pieces, pieces))
     return tokens
 
 
@@ -382,9 +382,9 @@ def _placed(module: ModuleInput, marks: Marks) -> Iterator[tuple[bytes, int]]:
         if start >= 0:
             yield data, start
             continue
-        for found in _TOKEN.finditer(data):
-            if found[1]:
-                yield found[1], ~start + found.start(1)
+        for match in _TOKEN.finditer(data):
+            if match[1]:
+                yield match[1], ~start + match.start(1)
 
 
 def _windows(module: ModuleInput, marks: Marks) -> Iterator[tuple[bytes, int]]:
@@ -439,25 +439,25 @@ def _bodies(module: ModuleInput, stops: Sequence[tuple[int, int, str]]) -> Itera
     view = module.view()
     at = 0
     for start, end, _ in [*stops, (module.size, module.size, "")]:
-        while at < start and (found := _BODY.search(view, at, start)) is not None:
-            at = found.end()
-            if found[0][:1] in _ALIAS_MARKS:
+        while at < start and (match := _BODY.search(view, at, start)) is not None:
+            at = match.end()
+            if match[0][:1] in _ALIAS_MARKS:
                 at = _end_of_body(module, at - 1)
-                yield found.start(), at
+                yield match.start(), at
         at = max(at, end)
 
 
 def _end_of_body(module: ModuleInput, start: int) -> int:
     """Behind the bracket that closes the one at ``start``. Raises CheckpointError where none does, as MLIR would."""
     depth: list[bytes] = []
-    for found in _NESTED.finditer(module.view(), start):
-        mark = found[0]
+    for match in _NESTED.finditer(module.view(), start):
+        mark = match[0]
         if mark in _OPEN:
             depth.append(_OPEN[mark])
         elif mark == b'"' or (mark in _CLOSE and mark != depth.pop()):
-            raise module.error(found.start(), "a string or bracket that does not end in the attribute that it is in")
+            raise module.error(match.start(), "a string or bracket that does not end in the attribute that it is in")
         if not depth:
-            return found.end()
+            return match.end()
     raise module.error(start, "a bracket that is not closed")
 
 

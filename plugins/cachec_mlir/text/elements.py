@@ -76,8 +76,8 @@ def parsed(text: memoryview | mmap | bytes, start: int, end: int, dtype: str, sh
             at += 1
     if b"".join(structure) != _nesting(shape, paired=dtype.startswith("complex")):
         return None
-    found = b"".join(out)
-    return found if len(found) == math.prod(shape) * SIZES[dtype] else None
+    values_bytes = b"".join(out)
+    return values_bytes if len(values_bytes) == math.prod(shape) * SIZES[dtype] else None
 
 
 def _last_comma(data: bytes, *, paired: bool) -> int:

@@ -57,17 +57,17 @@ class Reference(NamedTuple):
 def references(module: ModuleInput, text: bytes, kind: str, scope: str) -> list[Reference]:
     """All references of a kind (see ``strip_text``), in order; of ``parameter`` those of ``scope``."""
     if kind == "resource":
-        found: Iterator[tuple[int, int, bytes, str]] = uses(text)
-        return [Reference(start, end, unescaped(module, key, start), kind_) for start, end, key, kind_ in found]
+        places: Iterator[tuple[int, int, bytes, str]] = uses(text)
+        return [Reference(start, end, unescaped(module, key, start), kind_) for start, end, key, kind_ in places]
     return list(_FINDERS[kind](module, text, scope))
 
 
 def types(used: Iterable[Reference]) -> dict[str, list[str]]:
     """Name -> the types that it is used with, each once, by place."""
-    found: dict[str, dict[str, None]] = {}
+    by_name: dict[str, dict[str, None]] = {}
     for each in used:
-        found.setdefault(each.name, {})[each.type] = None
-    return {name: list(kinds) for name, kinds in found.items()}
+        by_name.setdefault(each.name, {})[each.type] = None
+    return {name: list(kinds) for name, kinds in by_name.items()}
 
 
 def written(kind: str, scope: str, name: str) -> bytes:
@@ -78,41 +78,41 @@ def written(kind: str, scope: str, name: str) -> bytes:
 
 
 def _parameters(module: ModuleInput, text: bytes, scope: str) -> Iterator[Reference]:
-    for found in _PARAMETER.finditer(text):
-        if found["name"] is None:
+    for match in _PARAMETER.finditer(text):
+        if match["name"] is None:
             continue
-        of = unescaped(module, found["scope"], found.start()) if found["scope"] is not None else ""
+        of = unescaped(module, match["scope"], match.start()) if match["scope"] is not None else ""
         if of == scope:
-            end = text.index(b">", found.end("name")) + 1
-            yield Reference(found.start(), end, unescaped(module, found["name"], found.start()), _text(found["type"]))
+            end = text.index(b">", match.end("name")) + 1
+            yield Reference(match.start(), end, unescaped(module, match["name"], match.start()), _text(match["type"]))
 
 
 def _externals(module: ModuleInput, text: bytes, scope: str) -> Iterator[Reference]:
     aliases: dict[bytes, bytes] = dict(_EXTERN_ALIAS.findall(text))
     for outer in _EXTERNAL.finditer(text):
-        name, found, at = outer["name"], outer, 0
+        name, match, at = outer["name"], outer, 0
         if outer["inside"] is not None:
             inside, symbol = _EXTERN_INSIDE.search(outer["inside"]), _SYMBOL_NAME.search(outer["inside"])
             if inside is None or symbol is None:
                 continue
-            name, found, at = symbol[1], inside, outer.start("inside")
+            name, match, at = symbol[1], inside, outer.start("inside")
         if name is None:
             continue
-        kind = found["type1"] or aliases.get(found["alias1"])
+        kind = match["type1"] or aliases.get(match["alias1"])
         if kind is not None:
-            start, end = (at + place for place in found.span("value1"))
+            start, end = (at + place for place in match.span("value1"))
             yield Reference(start, end, unescaped(module, name, start), _text(kind), b"", b" : " + kind)
 
 
 def _undefined(module: ModuleInput, text: bytes, scope: str) -> Iterator[Reference]:
-    for found in _UNDEFINED.finditer(text):
-        if found["name"] is not None:
-            end = found.end()
-            yield Reference(end, end, unescaped(module, found["name"], end), _tensor(found["type"]), b" = ")
-        elif found["inside"] is not None and not _INITIAL.search(found["inside"]):
-            symbol, kind = _SYMBOL_NAME.search(found["inside"]), _MEMREF.search(found["inside"])
+    for match in _UNDEFINED.finditer(text):
+        if match["name"] is not None:
+            end = match.end()
+            yield Reference(end, end, unescaped(module, match["name"], end), _tensor(match["type"]), b" = ")
+        elif match["inside"] is not None and not _INITIAL.search(match["inside"]):
+            symbol, kind = _SYMBOL_NAME.search(match["inside"]), _MEMREF.search(match["inside"])
             if symbol is not None and kind is not None:
-                at, tensor = found.start("inside"), _tensor(kind[1])
+                at, tensor = match.start("inside"), _tensor(kind[1])
                 after = f" : {tensor}, ".encode()
                 yield Reference(at, at, unescaped(module, symbol[1], at), tensor, b"initial_value = ", after)
 

@@ -113,10 +113,10 @@ def scan(source: ModuleInput, *, checked: bool = True) -> Marks:
     constants: list[Constant] = []
     at = 0
     search = _MARK.search
-    while (found := search(text, at)) is not None:
-        at = found.end()
-        start = found.start()
-        mark = found[0]
+    while (match := search(text, at)) is not None:
+        at = match.end()
+        start = match.start()
+        mark = match[0]
         if mark == b'"0x':
             at, digits_only = _end_of_string(source, text, start, checked=checked)
             constants.append(Constant(start, at, digits_only))
@@ -151,8 +151,8 @@ def blob_of(source: ModuleInput, entry: TrailerItem, name: str) -> Resource | No
 def check_digits(source: ModuleInput, start: int, end: int, what: str, *, digits_only: bool) -> None:
     """Raise CheckpointError unless the string ``[start, end)`` is an even number of hexadecimal digits behind 0x."""
     if not digits_only:
-        found = _DIGITS.match(source.view(), start + 3)
-        place = found.end() if found is not None else start
+        match = _DIGITS.match(source.view(), start + 3)
+        place = match.end() if match is not None else start
         raise source.error(place, f"{what}: a hexadecimal digit expected, found {source.at(place, 1, what)!r}")
     if (end - start) % 2:
         raise source.error(end - 1, f"{what}: an even number of hexadecimal digits expected, found {end - start - 4}")
@@ -199,9 +199,9 @@ def edited(text: bytes, edits: Iterable[tuple[int, int, bytes]]) -> bytes:
 
 def uses(ir: bytes) -> Iterator[tuple[int, int, bytes, str]]:
     """Each ``dense_resource<key> : type``: start, end (behind ``>``), the key as it is written, its type or empty."""
-    for found in _USE.finditer(ir):
-        if found[1] is not None:
-            yield found.start(), found.end(1) + len(found[2]), found[1], (found[3] or b"").decode("utf-8", "replace")
+    for match in _USE.finditer(ir):
+        if match[1] is not None:
+            yield match.start(), match.end(1) + len(match[2]), match[1], (match[3] or b"").decode("utf-8", "replace")
 
 
 # Strings and comments are matched to be passed over.
@@ -227,10 +227,10 @@ def _end_of_string(source: ModuleInput, text: Text, start: int, *, checked: bool
             return end + 1, True
     elif _digits_only(text, start + 3, end):  # so no escape hides the quote
         return end + 1, True
-    found = _STRING.match(text, start)
-    if found is None:
+    match = _STRING.match(text, start)
+    if match is None:
         raise _unterminated(source, start)
-    return found.end(), False
+    return match.end(), False
 
 
 def _digits_only(text: Text, start: int, end: int) -> bool:
@@ -250,8 +250,8 @@ def find(text: Text, byte: bytes, start: int, end: int | None = None) -> int:
     """The offset of the first such byte within ``[start, end)``, -1 for none."""
     if isinstance(text, mmap):
         return text.find(byte, start, len(text) if end is None else end)
-    found = re.compile(re.escape(byte)).search(text, start, len(text) if end is None else end)
-    return -1 if found is None else found.start()
+    match = re.compile(re.escape(byte)).search(text, start, len(text) if end is None else end)
+    return -1 if match is None else match.start()
 
 
 def _unterminated(source: ModuleInput, start: int) -> CheckpointError:
@@ -313,12 +313,12 @@ class _Trailer:
 
     def _key(self) -> tuple[str, bytes]:
         at = self._skip()
-        found = _WORD.match(self._text, at) or _STRING.match(self._text, at)
-        if found is None:
+        match = _WORD.match(self._text, at) or _STRING.match(self._text, at)
+        if match is None:
             raise self._source.error(at, "a key of a resource expected, found something else")
-        self._at = found.end()
+        self._at = match.end()
         self._expect(b":")
-        return unescaped(self._source, found[0], at), found[0]
+        return unescaped(self._source, match[0], at), match[0]
 
     def _value(self) -> bool:
         """Pass over a value; whether it is hexadecimal."""
@@ -327,20 +327,20 @@ class _Trailer:
             if bytes(self._text[at : at + 3]) == b'"0x':
                 self._at, digits_only = _end_of_string(self._source, self._text, at)
                 return digits_only
-            found = _STRING.match(self._text, at)
-            if found is None:
+            match = _STRING.match(self._text, at)
+            if match is None:
                 raise _unterminated(self._source, at)
         else:
-            found = _VALUE.match(self._text, at)
-            if found is None:
+            match = _VALUE.match(self._text, at)
+            if match is None:
                 raise self._source.error(at, "a string, number or word expected as a resource, found something else")
-        self._at = found.end()
+        self._at = match.end()
         return digits_only
 
     def _skip(self) -> int:
-        found = _SPACE.match(self._text, self._at)
-        if found is not None:
-            self._at = found.end()
+        match = _SPACE.match(self._text, self._at)
+        if match is not None:
+            self._at = match.end()
         return self._at
 
     def _taken(self, token: bytes) -> bool:

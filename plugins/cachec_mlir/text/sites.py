@@ -110,36 +110,36 @@ def sites(text: bytes) -> Iterator[Site]:
     """All values of a skeleton that are set aside or resources, in order."""
     if b"\0" not in text and b"dense_resource" not in text:
         return  # as most modules whose weights are arguments; the expression below takes 0.12 s a megabyte
-    for found in _SITE.finditer(text):
-        if found["inside7"] is not None:
-            site = _generic_global(found)
+    for match in _SITE.finditer(text):
+        if match["inside7"] is not None:
+            site = _generic_global(match)
             if site is not None:
                 yield site
             continue
         for number in (1, 2, 3, 4, 5, 6, 8):
-            if found[f"value{number}"] is not None:
-                yield _site(found, number)
+            if match[f"value{number}"] is not None:
+                yield _site(match, number)
                 break
 
 
-def _site(found: re.Match[bytes], number: int) -> Site:
+def _site(match: re.Match[bytes], number: int) -> Site:
     form, symbol, visibility, setting, out = _FORMS[number], b"", (0, 0), False, b""
-    value, kind = found.span(f"value{number}"), found[f"type{number}"]
-    typed = value if kind is None else (value[0], found.end(f"type{number}"))
+    value, kind = match.span(f"value{number}"), match[f"type{number}"]
+    typed = value if kind is None else (value[0], match.end(f"type{number}"))
     whole = value
     if number in {1, 2, 3}:
-        symbol = found[f"symbol{number}"]
+        symbol = match[f"symbol{number}"]
     if number == 3:
-        typed, whole = value, found.span("initialiser3")
-        visibility = (0, 0) if found["visibility3"] is None else found.span("visibility3")
+        typed, whole = value, match.span("initialiser3")
+        visibility = (0, 0) if match["visibility3"] is None else match.span("visibility3")
     elif number in {4, 5, 6}:
-        whole = found.span("operation6" if number == 6 else "operation4")
-        out = b"" if number == 4 else found[f"out{number}"]
+        whole = match.span("operation6" if number == 6 else "operation4")
+        out = b"" if number == 4 else match[f"out{number}"]
     elif number == 8:
-        before = _SETTING.search(found.string[max(0, value[0] - _NEAR) : value[0]])
+        before = _SETTING.search(match.string[max(0, value[0] - _NEAR) : value[0]])
         setting = before is not None and re.fullmatch(_VALUE_NAMES, before[1]) is None
-    literal = -1 if found[f"literal{number}"] is None else int(found[f"literal{number}"])
-    key = found[f"key{number}"] or b""
+    literal = -1 if match[f"literal{number}"] is None else int(match[f"literal{number}"])
+    key = match[f"key{number}"] or b""
     return Site(
         form, value, typed, whole, literal, key, _text(kind), symbol, visibility, number == 6, setting, _text(out)
     )
@@ -148,22 +148,22 @@ def _site(found: re.Match[bytes], number: int) -> Site:
 def _generic_global(outer: re.Match[bytes]) -> Site | None:
     """A global in generic notation, None for one without a value that is set aside or a resource."""
     inside, at = outer["inside7"], outer.start("inside7")
-    found = next((each for each in _ATTRIBUTE.finditer(inside) if each["value7"] is not None), None)
-    if found is None:
+    attribute = next((each for each in _ATTRIBUTE.finditer(inside) if each["value7"] is not None), None)
+    if attribute is None:
         return None
-    start, end = found.span("attribute7")
-    if found["comma7"] is None:  # the last one: the comma in front of it goes too
+    start, end = attribute.span("attribute7")
+    if attribute["comma7"] is None:  # the last one: the comma in front of it goes too
         start = len(inside[:start].rstrip().removesuffix(b","))
     named, memref, private = (each.search(inside) for each in (_SYMBOL_NAME, _MEMREF, _VISIBILITY))
-    literal = -1 if found["literal7"] is None else int(found["literal7"])
-    kind = found["type7"] if memref is None else memref[1]
+    literal = -1 if attribute["literal7"] is None else int(attribute["literal7"])
+    kind = attribute["type7"] if memref is None else memref[1]
     return Site(
         outer["generic7"].decode(),
-        (at + found.start("value7"), at + found.end("value7")),
-        (at + found.start("value7"), at + found.end("type7")),
+        (at + attribute.start("value7"), at + attribute.end("value7")),
+        (at + attribute.start("value7"), at + attribute.end("type7")),
         (at + start, at + end),
         literal,
-        found["key7"] or b"",
+        attribute["key7"] or b"",
         _text(kind),
         b"" if named is None else named[1],
         (0, 0) if private is None else (at + private.start(), at + private.end()),

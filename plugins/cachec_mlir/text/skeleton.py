@@ -66,7 +66,7 @@ class Skeleton:
 
     def whole(self, text: bytes) -> bytes:
         """``text`` with the literals in place of their markers."""
-        return MARKER.sub(lambda found: self.raw(int(found[1])), text)
+        return MARKER.sub(lambda match: self.raw(int(match[1])), text)
 
     def raw(self, number: int) -> bytes:
         """A literal as it stands in the text."""
@@ -100,9 +100,9 @@ def _lists(module: ModuleInput, start: int, end: int) -> Iterator[tuple[int, int
     """The long lists within ``[start, end)``, each with its outer brackets."""
     view = module.view()
     at = start
-    while (found := _LIST.search(view, at, end)) is not None:
-        at = found.end()
-        if found[0][:1] != b"d":
+    while (match := _LIST.search(view, at, end)) is not None:
+        at = match.end()
+        if match[0][:1] != b"d":
             continue
         # No run of numbers holds what begins a list, so no byte is looked at twice.
         numbers = _NUMBERS.match(view, at, end)

@@ -154,7 +154,7 @@ class _Stripper:
                 f"strip: the module has a parameter {min(double)!r} of scope {self._scope!r} and a resource of that "
                 "name, which would become one weight; say another scope="
             )
-        found: dict[str, Resource] = {}
+        taken_out: dict[str, Resource] = {}
         lifted: list[str] = []
         types: dict[str, set[str]] = {}
         if self._to == "parameter":
@@ -164,14 +164,14 @@ class _Stripper:
             if weight is None:
                 continue
             if weight.resource is not None:
-                found[weight.name] = weight.resource
+                taken_out[weight.name] = weight.resource
                 if site.literal >= 0:
                     lifted.append(weight.name)
             types.setdefault(weight.name, set()).add(site.type)
             self._replace(weight)
         if self._to == "resource":
-            found = {**self._blobs, **found}
-        resources = self._typed(found, types)
+            taken_out = {**self._blobs, **taken_out}
+        resources = self._typed(taken_out, types)
         for trailer, offset in zip(self._trailers, self._skeleton.trailers, strict=True):
             gone = {name for name in self._blobs if name not in kept} if self._to != "resource" else set(self._blobs)
             self._edits.append((offset, offset, _remaining(self._module, trailer, gone)))
@@ -310,10 +310,10 @@ class _Stripper:
         self._globals[name, kind, insert] = b"@" + symbol.encode()
         return b"@" + symbol.encode()
 
-    def _typed(self, found: Mapping[str, Resource], types: Mapping[str, set[str]]) -> dict[str, Resource]:
+    def _typed(self, resources: Mapping[str, Resource], types: Mapping[str, set[str]]) -> dict[str, Resource]:
         """The resources with the types that they are used with; none for one that is used with several."""
         out: dict[str, Resource] = {}
-        for name, resource in found.items():
+        for name, resource in resources.items():
             kinds = types.get(name, set())
             only = _as_tensor(next(iter(kinds))) if len(kinds) == 1 else ""
             out[name] = resource._replace(type=only or None)

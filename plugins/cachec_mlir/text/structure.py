@@ -66,9 +66,9 @@ class Structure:
     @cached_property
     def _top(self) -> int:
         """The first operation of a text without a module: behind aliases, which begin with # or !."""
-        for found in _FIRST.finditer(self._text):
-            if self._number(found.start()) == 0:
-                return found.end()
+        for match in _FIRST.finditer(self._text):
+            if self._number(match.start()) == 0:
+                return match.end()
         return 0
 
     def _number(self, offset: int) -> int:
@@ -80,8 +80,8 @@ class Structure:
         # The function or module whose body is to come: kind, name, whether generic, depth of parentheses.
         pending: tuple[str, str, bool] | None = None
         depth = 0
-        for found in _TOKEN.finditer(text):
-            token = found[0]
+        for match in _TOKEN.finditer(text):
+            token = match[0]
             first = token[0]
             if first == 0x28:  # (
                 depth += 1
@@ -89,7 +89,7 @@ class Structure:
                 depth -= 1
             elif first == 0x7B:  # {
                 kind, name = OTHER, ""
-                before = bytes(text[max(0, found.start() - _NEAR) : found.start()])
+                before = bytes(text[max(0, match.start() - _NEAR) : match.start()])
                 if pending is not None and not _ATTRIBUTES.search(before):
                     generic = pending[2]
                     if before.rstrip().endswith(b"(") if generic else depth == 0:
@@ -97,30 +97,30 @@ class Structure:
                         depth = 0
                 around = self._regions[at]
                 only_modules = around.only_modules and kind == MODULE
-                insert = found.end() if kind == MODULE else around.insert
+                insert = match.end() if kind == MODULE else around.insert
                 function = name if kind == FUNCTION else around.function
                 self._regions.append(_Region(kind, function, only_modules, insert, at))
                 at = len(self._regions) - 1
-                self._mark(found.end(), at)
+                self._mark(match.end(), at)
             elif first == 0x7D:  # }
                 at = self._regions[at].parent
-                self._mark(found.end(), at)
+                self._mark(match.end(), at)
             elif first != 0x2F and (first != 0x22 or token in _GENERIC):
-                pending, depth = _header(text, found, generic=first == 0x22), 0
+                pending, depth = _header(text, match, generic=first == 0x22), 0
 
     def _mark(self, offset: int, region: int) -> None:
         self._starts.append(offset)
         self._within.append(region)
 
 
-def _header(text: bytes, found: re.Match[bytes], *, generic: bool) -> tuple[str, str, bool] | None:
-    kind = MODULE if b"module" in found[0] else FUNCTION
+def _header(text: bytes, match: re.Match[bytes], *, generic: bool) -> tuple[str, str, bool] | None:
+    kind = MODULE if b"module" in match[0] else FUNCTION
     if generic:
-        inside = _PROPERTIES.match(text, found.end())
+        inside = _PROPERTIES.match(text, match.end())
         names = [] if inside is None else [each[1] for each in _SYMBOL_NAME.finditer(inside[1]) if each[1] is not None]
         name = names[0] if names else None
     else:
-        symbol = _SYMBOL.match(text, found.end())
+        symbol = _SYMBOL.match(text, match.end())
         name = None if symbol is None else symbol[1]
     if name is None:
         return None if kind == FUNCTION else (kind, "", generic)

@@ -58,12 +58,12 @@ def alpha(ir: bytes, *, to: str, scope: str, taken: Iterable[str] = ()) -> Alpha
     if to not in {"resource", "parameter"}:
         raise UsageError(f"symbols='alpha': references of to={to!r} are symbols of the linker, and keep their names")
     module = open_input(ir)
-    found = references(module, ir, to, scope)
+    used = references(module, ir, to, scope)
     globals_ = _globals(ir)
     uses = _uses(ir, globals_)
     order: dict[str, int] = {}
     symbols: dict[bytes, str] = {}
-    for each in found:
+    for each in used:
         line = next((g for g in globals_ if g.start <= each.start < g.end), None)
         place = each.start
         if line is not None and line.symbol in uses:
@@ -74,7 +74,7 @@ def alpha(ir: bytes, *, to: str, scope: str, taken: Iterable[str] = ()) -> Alpha
     while prefix.encode() in ir or any(name.startswith(prefix) for name in others):
         prefix = prefix.replace(".", "_.")
     new = {old: f"{prefix}{number}" for number, old in enumerate(sorted(order, key=lambda name: (order[name], name)))}
-    edits = [(each.start, each.end, written(to, scope, new[each.name])) for each in found]
+    edits = [(each.start, each.end, written(to, scope, new[each.name])) for each in used]
     edits += _symbol_edits(ir, {symbol: new[name] for symbol, name in symbols.items()}, globals_)
     return Alpha(_in_order(edited(ir, edits), prefix), {each: old for old, each in new.items()})
 
@@ -107,14 +107,14 @@ class _Global(NamedTuple):
 
 
 def _globals(ir: bytes) -> list[_Global]:
-    found = []
+    lines = []
     for each in _GLOBAL.finditer(ir):
         name = each["symbol"] or each["quoted"]
         if not _CONTINUED.match(ir, each.end()):
-            found.append(
+            lines.append(
                 _Global(each.start(), each.end(), _plain(name), each.span("quoted") if each["quoted"] else None)
             )
-    return found
+    return lines
 
 
 def _plain(name: bytes) -> bytes:
@@ -143,23 +143,23 @@ def _uses(ir: bytes, globals_: list[_Global]) -> dict[bytes, int]:
 
 def _loaded(ir: bytes) -> dict[int, int]:
     """Where a symbol that is loaded stands -> where the value of the load is first used."""
-    found = {}
+    places = {}
     for load in _LOAD.finditer(ir):
         use = re.compile(re.escape(load["value"]) + rb"(?![A-Za-z0-9_$.\-])").search(ir, load.end())
-        found[load.start("symbol") - 1] = use.start() if use is not None else len(ir)
-    return found
+        places[load.start("symbol") - 1] = use.start() if use is not None else len(ir)
+    return places
 
 
 def _symbols(ir: bytes) -> Iterator[tuple[bytes, int, bool]]:
-    for found in _SYMBOL.finditer(ir):
-        if found["name"] is not None:
-            yield _plain(found["name"]), found.start(), found["call"] is not None
+    for match in _SYMBOL.finditer(ir):
+        if match["name"] is not None:
+            yield _plain(match["name"]), match.start(), match["call"] is not None
 
 
 def _symbol_edits(ir: bytes, new: dict[bytes, str], globals_: list[_Global]) -> Iterator[tuple[int, int, bytes]]:
-    for found in _SYMBOL.finditer(ir):
-        if found["name"] is not None and (name := new.get(_plain(found["name"]))) is not None:
-            yield *found.span("name"), key_literal(name).encode()
+    for match in _SYMBOL.finditer(ir):
+        if match["name"] is not None and (name := new.get(_plain(match["name"]))) is not None:
+            yield *match.span("name"), key_literal(name).encode()
     for each in globals_:
         if each.quoted is not None and each.symbol in new:
             yield *each.quoted, quoted(new[each.symbol]).encode()

@@ -29,6 +29,7 @@ from cachec.model import Fault, WeightSpec
 from cachec.store.objects import SEAL_NS
 from cachec.store.store import Store
 from cachec.weights import WeightSet, from_arrays, open_weights
+from cachec.weights.compare import compared
 from cachec.weights.library.owned import WeightStore
 from cachec.weights.moving import copying
 
@@ -140,7 +141,10 @@ def test_two_fine_tunes_share_what_they_share(store: WeightStore) -> None:
     after = stored(store)
     assert len(after) == 101
     assert {path: path.stat().st_ino for path in before} == before
-    assert store.diff("base", "tuned") == ((), (), ("w7",), 99, "digest")
+    old, new = store.find("base"), store.find("tuned")
+    differing = compared(old.specs, new.specs, old.digests, new.digests)
+    assert [each.name for each in differing.changed] == ["w7"]
+    assert len(differing.same) == 99
 
 
 def test_what_is_there_is_not_copied(store: WeightStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,7 +156,7 @@ def test_what_is_there_is_not_copied(store: WeightStore, tmp_path: Path, monkeyp
     seen: list[tuple[int, int]] = []
     store.add(open_weights(path), "two", progress=lambda done, total: seen.append((done, total)))
     assert seen[-1] == (8 * MIB + 32, 8 * MIB + 32)
-    assert store.show("one").id == store.show("two").id
+    assert store.find("one").id == store.find("two").id
 
 
 @pytest.mark.parametrize("size", [MIB // 8, MIB], ids=["small", "large"])
@@ -197,28 +201,28 @@ def test_owned_weights_are_added_again_without_reading_them(
     monkeypatch.setattr(copying.Copier, "hash", lambda *args: pytest.fail("hashed"))
     with store.open("one") as weights:
         found = store.add(weights.rename({"w0": "first"}), "two")
-    assert found.digests["first"] == store.show("one").digests["w0"]
+    assert found.digests["first"] == store.find("one").digests["w0"]
 
 
 def test_from_one_store_to_another(store: WeightStore, tmp_path: Path) -> None:
     other = WeightStore(Store(tmp_path / "other"))
     store.add(from_arrays(arrays()), "m")
     with store.open("m") as weights:
-        assert other.add(weights, "m").id == store.show("m").id
+        assert other.add(weights, "m").id == store.find("m").id
     assert len(stored(other)) == 5
 
 
 def test_a_name_keeps_its_weights_unless_replaced(store: WeightStore) -> None:
     store.add(from_arrays(arrays()), "m")
     again = store.add(from_arrays(arrays()), "m")
-    assert again.id == store.show("m").id
+    assert again.id == store.find("m").id
     for other in (arrays(start=1), arrays(4), {"x": np.zeros(3)}):
         with pytest.raises(UsageError, match="'m' is the name of other weights"):
             store.add(from_arrays(other), "m")
     assert len(stored(store)) == 5  # nothing was copied for them
-    old = store.show("m").id
+    old = store.find("m").id
     new = store.add(from_arrays(arrays(start=1)), "m", replace=True)
-    assert store.show("m").id == new.id != old
+    assert store.find("m").id == new.id != old
     assert (store.folder / "revisions" / f"{old}.json").exists()
     assert collect(store).swept["revisions"] == 1
     assert [path.stem for path in (store.folder / "revisions").iterdir()] == [new.id]
@@ -241,7 +245,7 @@ def test_names_and_prefixes(store: WeightStore) -> None:
         with pytest.raises(WeightError, match="no weights are named"):
             store.open(wrong)
     with pytest.raises(WeightError, match=r"did you mean 'other'"):
-        store.show("othr")
+        store.open("othr")
 
 
 def test_equal_weights_are_one_revision_whatever_their_source(tmp_path: Path, model: Path) -> None:
@@ -285,7 +289,7 @@ def damage(path: Path, *, keep_seal: bool) -> None:
 
 
 def object_of(store: WeightStore, name: str, weight: str) -> Path:
-    return Path(store.objects.place(store.show(name).digests[weight]))
+    return Path(store.objects.place(store.find(name).digests[weight]))
 
 
 #: Large, with its times set back as well, is found by ``verify`` alone: see the next test.
@@ -354,7 +358,7 @@ def test_a_store_restored_without_its_times_is_hashed_once_and_sealed(
     assert not any(map(is_sealed, stored(copy)))
     with copy.open("m") as weights:
         np.testing.assert_array_equal(weights["w3"].read(), given["w3"])
-    assert [path.name for path in filter(is_sealed, stored(copy))] == [store.show("m").digests["w3"]]
+    assert [path.name for path in filter(is_sealed, stored(copy))] == [store.find("m").digests["w3"]]
     monkeypatch.setattr(FileDigests, "of_path", lambda *args: pytest.fail("hashed again"))
     with WeightStore(Store(tmp_path / "copy")).open("m") as weights:
         np.testing.assert_array_equal(weights["w3"].read(), given["w3"])
@@ -452,12 +456,6 @@ def test_in_place_is_refused_for_memory_and_for_files_of_a_store(store: WeightSt
     store.add(from_arrays(arrays()), "m")
     with store.open("m") as weights, pytest.raises(UsageError, match="file of a store"):
         store.add(weights, "again", own=False)
-
-
-def test_diff_with_weights_in_place_is_by_specification(store: WeightStore, model: Path) -> None:
-    store.add(open_weights(model), "file", own=False)
-    store.add(open_weights(model).rename({"b": "c"}), "own")
-    assert store.diff("file", "own") == (("c",), ("b",), (), 2, "specification")
 
 
 # --- removing
@@ -887,7 +885,7 @@ def test_a_result_of_40_mb_that_is_owned_takes_40_mb(tmp_path: Path, order: str)
     os.sync()
     assert 40 * MIB <= on_disk(tmp_path / "store") < 41 * MIB
     assert sorted(path.name for path in stored(owned) if path.stat().st_size > MIB) == sorted(
-        owned.show("doubled").digests.values()
+        owned.find("doubled").digests.values()
     )
     # Neither goes with the other.
     for forget in (lambda: cache.store.invalidate(next(cache.store.entries()).key), lambda: owned.remove("doubled")):
@@ -937,7 +935,7 @@ def test_gc_takes_no_named_weights_to_come_within_its_limit(tmp_path: Path) -> N
     gc.collect()
     done = Maintainer(cache.store, clock=lambda: time.time() + 2 * GRACE_SECONDS).collect(limit=1)
     assert (done.entries, done.after, done.is_within) == (1, 0, True)
-    assert [path.name for path in stored(owned)] == sorted(owned.show("m").digests.values())
+    assert [path.name for path in stored(owned)] == sorted(owned.find("m").digests.values())
     assert owned.verify("m") == ()
 
 
