@@ -1,4 +1,4 @@
-"""Cases: a construct, where it stands, how the stage comes to it, and two edits, all chosen by a seed."""
+"""Projects: a construct, where it stands, how the stage comes to it, and its edits, all chosen by a seed."""
 
 from __future__ import annotations
 
@@ -9,61 +9,90 @@ from typing import NamedTuple
 
 from tests.soundness.constructs import CONSTRUCTS, Construct
 
-#: Where the construct is: a module imported at the top (whole, or by name), one imported inside the stage, or the
-#: module of the stage itself.
-PLACES = ("top", "names", "inside", "main")
+#: Where the construct is: a module imported at the top (whole, or by name), one imported inside the stage, the module
+#: of the stage itself, or a cell of a notebook.
+PLACES = ("top", "names", "inside", "main", "cell")
 #: How the stage comes to its value.
 WAYS = ("direct", "helper", "lambda", "partial", "table", "closure")
+#: What cells are called: by ipykernel, which names a file that is never there, and by IPython. ``#`` is the cell.
+KERNELS = ("/tmp/ipykernel_7/#.py", "<ipython-input-#-soundness>")
 
 Files = dict[str, str | None]
 
 
-class Case(NamedTuple):
-    """Files of a project, and of its edits: ``changed`` decides the result, ``neutral`` does not, nor does ``unused``,
-    which adds to what nothing uses. A file that is None is not there. live: a module and what to run in it, which does
-    in a process what ``changed`` does in files; empty where nothing does.
+class Edit(NamedTuple):
+    """files: what is there after it, None for a file that is not. kind: ``decides`` the result, ``neutral`` (changes
+    nothing: lines, comments), ``unused`` (adds to what nothing uses)."""
+
+    kind: str
+    files: Files
+
+
+class Project(NamedTuple):
+    """A program with a stage, and its edits; the first decides its result.
+
+    cells: names of files, in the order in which a notebook runs them as cells, empty for a program of modules. kernel:
+    what cells are called. live: a module and what to run in it, which does in a process what the first edit does in
+    files; empty where nothing does. edits_while_running: whether files may be edited under a process.
     """
 
     name: str
     files: Files
-    changed: Files
-    neutral: Files
-    unused: Files
+    edits: tuple[Edit, ...]
+    cells: tuple[str, ...]
+    kernel: str
     live: tuple[str, str] | tuple[()]
     edits_while_running: bool
 
 
-def cases(seed: int, count: int) -> Iterator[Case]:
-    """As many cases as asked for; the first ones hold every construct once, at a place of its own."""
+def projects(seed: int) -> Iterator[Project]:
+    """Projects without end; among the first ones is every construct once, at a place of its own."""
     rng = random.Random(seed)
-    for number in range(count):
-        construct = CONSTRUCTS[number % len(CONSTRUCTS)]
-        places = [place for place in PLACES if place not in construct.without]
-        yield case(construct, rng.choice(places), rng.choice(WAYS), rng)
+    while True:
+        for construct in CONSTRUCTS:
+            yield project(construct, rng)
 
 
-def case(construct: Construct, place: str, way: str, rng: random.Random) -> Case:
-    """One case of a construct."""
-    first, second = rng.sample(range(1, 8), 2)
-    if (first + second) % 2 == 0:
-        second += 1  # of the other parity: what depends on that alone shows too
+def project(construct: Construct, rng: random.Random) -> Project:
+    """One project of a construct."""
+    place = rng.choice([place for place in PLACES if place not in construct.without])
+    way = rng.choice(WAYS)
+    beside = rng.choice(_BESIDE) if rng.random() < 0.3 else None
+    numbers = rng.sample(range(1, 9), 3)
+    while (numbers[0] + numbers[1]) % 2 == 0:  # of the other parity: what depends on that alone shows
+        rng.shuffle(numbers)
+        if len({each % 2 for each in numbers}) == 1:
+            numbers = rng.sample(range(1, 9), 3)
 
-    def project(significant: int, neutral: int, unused: int) -> Files:
-        return _project(construct, place, way, significant, neutral, unused)
+    def files(significant: int, neutral: int = 1, unused: int = 1) -> Files:
+        return _files(construct, place, way, beside, significant, neutral, unused)
 
-    module = "main" if place == "main" else "helper"
-    return Case(
-        f"{construct.name} / {place} / {way} / {first}->{second}",
-        project(first, 1, 1),
-        project(second, 1, 1),
-        project(first, 1 if "comment" in construct.without else 2, 1),
-        project(first, 1, 2),
-        (module, f"K = {second}") if re.search(r"^K = \$S$", construct.text, re.M) else (),
-        "stale" not in construct.without,
+    first, second, third = numbers
+    edits = [
+        Edit("decides", files(second)),
+        Edit("decides", files(third)),
+        Edit("neutral", files(first, neutral=1 if "comment" in construct.without else 2)),
+        Edit("unused", files(first, unused=2)),
+    ]
+    is_set = re.search(r"^K = \$S$", construct.text, re.M) and place != "cell"
+    return Project(
+        f"{construct.name} / {place} / {way} / {first}->{second}, {third}" + (f" / {beside.name}" if beside else ""),
+        files(first),
+        tuple(edits),
+        ("construct.py", "main.py") if place == "cell" else (),
+        rng.choice(KERNELS),
+        ("main" if place == "main" else "helper", f"K = {second}") if is_set else (),
+        "stale" not in construct.without and place != "cell",
     )
 
 
-def _project(construct: Construct, place: str, way: str, significant: int, neutral: int, unused: int) -> Files:
+#: What may stand beside a construct in the same project: constructs of one text.
+_BESIDE = [each for each in CONSTRUCTS if not each.files and not each.without]
+
+
+def _files(
+    construct: Construct, place: str, way: str, beside: Construct | None, significant: int, neutral: int, unused: int
+) -> Files:
     def filled(text: str) -> str:
         return text.replace("$S", str(significant)).replace("$N", str(neutral))
 
@@ -74,14 +103,20 @@ def _project(construct: Construct, place: str, way: str, significant: int, neutr
     # What is neutral: comments, lines, and what nothing uses.
     text = filled(construct.text) + "\n" * neutral + f"def unused_{place}(): return {unused}  # {neutral}\n"
     names = sorted(set(re.findall(r"@(\w+)", construct.use)))
-    own = construct.use.replace("@", "" if place in ("main", "names") else "helper.")
+    own = construct.use.replace("@", "helper." if place in ("top", "inside") else "")
     top, inside = "", ""
     if place == "main":
         top = text
+    elif place == "cell":
+        files["construct.py"] = text
     else:
         files["helper.py"] = text
         imported = f"from helper import {', '.join(names)}\n" if place == "names" else "import helper\n"
         top, inside = ("", imported) if place == "inside" else (imported, "")
+    if beside is not None:
+        files["beside.py"] = beside.text.replace("$S", "3").replace("$N", "1")
+        own += f", ({beside.use.replace('@', 'beside.')})"
+        top = f"import beside\n{top}"
     files["main.py"] = _main(top, inside, f"repr(({own},))", way)
     return files
 

@@ -159,7 +159,7 @@ CONSTRUCTS = [
     Construct("file", "def f(p):\n    with open(p) as h: return h.read()\n", "@f('t.txt')", {"t.txt": "$S"}),
     Construct("file by pathlib", "import pathlib\ndef f(p): return pathlib.Path(p).read_text()\n", "@f('t.txt')", {"t.txt": "$S"}),
     Construct("file by os", "import os\ndef f(p):\n    d = os.open(p, os.O_RDONLY)\n    try: return os.read(d, 9)\n    finally: os.close(d)\n", "@f('t.txt')", {"t.txt": "$S"}),
-    Construct("file beside the module", "import pathlib\ndef f(p): return pathlib.Path(__file__).with_name(p).read_text()\n", "@f('t.txt')", {"t.txt": "$S"}),
+    Construct("file beside the module", "import pathlib\ndef f(p): return pathlib.Path(__file__).with_name(p).read_text()\n", "@f('t.txt')", {"t.txt": "$S"}, without=("cell",)),
     Construct("json", "import json\ndef f(p): return json.load(open(p))['k']\n", "@f('t.json')", {"t.json": "{\"k\": $S}"}),
     Construct("size of a file", "import os\ndef f(p): return os.path.getsize(p)\n", "@f('t.txt')", {"t.txt": "$S" * 3}),
     Construct("stat of a file", "import pathlib\ndef f(p): return pathlib.Path(p).stat().st_size\n", "@f('t.txt')", {"t.txt": "x" * 3 + "$S$S"}),

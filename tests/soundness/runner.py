@@ -1,4 +1,9 @@
-"""Runs cases and holds each answer of the cache against the stage itself."""
+"""Runs projects and holds each answer of the cache against the stage itself.
+
+A case is a project, an edit (or the way back from it) and a way in which a process comes to it: a new process, the same
+process with what it has, after a reload, or after a value was set, a kernel that runs its cells again. In each of them
+the cache is asked, and held against what the stage itself gives there.
+"""
 
 from __future__ import annotations
 
@@ -7,34 +12,52 @@ import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, fields
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from tests.soundness.cases import Case
+from tests.soundness.cases import Project
 
 ROOT = Path(__file__).parents[2]
+
+#: Projects that share their processes.
+BATCH = 16
+
+Step = tuple[Any, ...]
 
 
 @dataclass
 class Report:
-    """What came of many cases. wrong: hits with another result than the stage's own; what should never be."""
+    """What came of many cases. wrong: hits with another result than the stage's own. failed: other answers that are not
+    the stage's own. What neither should ever be. needless: misses after an edit that changes nothing; coarse: after one
+    of what nothing uses. hits: answers that came from the cache."""
 
+    projects: int = 0
+    cases: int = 0
     looks: int = 0
+    hits: int = 0
+    neutral: int = 0
+    unused: int = 0
     wrong: list[str] = field(default_factory=list)
     failed: list[str] = field(default_factory=list)
     needless: list[str] = field(default_factory=list)
-    refused: list[str] = field(default_factory=list)
     coarse: list[str] = field(default_factory=list)
-    neutral: int = 0
+    refused: list[str] = field(default_factory=list)
+
+    def add(self, other: Report) -> None:
+        """Count what came of more cases."""
+        for each in fields(self):
+            setattr(self, each.name, getattr(self, each.name) + getattr(other, each.name))
 
     def text(self) -> str:
         """In words, the rates and each wrong hit."""
         lines = [
-            f"{self.looks} looks: {len(self.wrong)} wrong hits, {len(self.failed)} failures",
-            f"{len(self.needless)} needless misses of {self.neutral} edits that change nothing, "
-            f"{len(self.coarse)} of as many that add to what nothing uses, {len(self.refused)} refusals",
+            f"{self.cases} cases of {self.projects} projects, {self.looks} looks, {self.hits} hits: "
+            f"{len(self.wrong)} wrong hits, {len(self.failed)} failures",
+            f"{len(self.needless)} needless misses after {self.neutral} edits that change nothing, "
+            f"{len(self.coarse)} after {self.unused} that add to what nothing uses, {len(self.refused)} refusals",
         ]
         for title, names in (("wrong", self.wrong), ("failed", self.failed), ("needless", self.needless)):
             lines += [f"  {title}: {name}" for name in names[:40]]
@@ -54,10 +77,11 @@ class Server:
             text=True,
         )
 
-    def __call__(self, folder: Path, *steps: tuple[Any, ...]) -> list[dict[str, Any]]:
+    def __call__(self, store: Path, projects: Sequence[tuple[Path, Sequence[Step]]]) -> list[Any]:
+        """The answers of each project's looks, from one new process."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        job = {"folder": str(folder), "store": str(folder.with_name(folder.name + "-store")), "steps": steps}
+        job = {"store": str(store), "projects": [(str(folder), steps) for folder, steps in projects]}
         self._process.stdin.write(json.dumps(job) + "\n")
         self._process.stdin.flush()
         answer = json.loads(self._process.stdout.readline())
@@ -74,66 +98,119 @@ class Server:
 def judge(report: Report, name: str, answer: dict[str, Any]) -> None:
     """One answer of the cache: a hit is what the stage itself gives, or it is wrong."""
     report.looks += 1
+    report.hits += answer["reason"] == "hit"
     if answer["reason"] == "refused":
         report.refused.append(f"{name}: {answer['detail']}")
-    elif answer["value"] != answer["truth"]:
+    elif answer["reason"] != "miss" and answer["value"] != answer["truth"]:
         found = report.wrong if answer["reason"] == "hit" else report.failed
         found.append(
             f"{name}: {answer['reason']} gives {answer['value']}, the stage {answer['truth']} {answer['detail']}"
         )
 
 
-def run_case(ask: Server, report: Report, case: Case, folder: Path) -> None:
-    """All the ways in which one case is looked at."""
-    folder.mkdir(parents=True)
-    # Each in a new process: a first run, an edit that decides nothing, one that does.
-    (first,) = ask(folder, ("write", case.files), ("call",))
-    judge(report, f"{case.name}, first", first)
-    report.neutral += 1
-    for files, missed in ((case.neutral, report.needless), (case.unused, report.coarse)):
-        (answer,) = ask(folder, ("write", files), ("call",))
-        judge(report, f"{case.name}, neutral edit", answer)
-        if answer["reason"] not in ("hit", "refused") and answer["truth"] == first["truth"]:
-            why = f"{answer['reason']} {answer['detail']}; first {first['reason']} {first['detail']}"
-            missed.append(f"{case.name}: {why}")
-    (changed,) = ask(folder, ("write", case.changed), ("call",))
-    judge(report, f"{case.name}, edit", changed)
-    shutil.rmtree(folder.with_name(folder.name + "-store"), ignore_errors=True)
-    if case.edits_while_running:
-        # One process: its files are edited, then read again; and what new processes make of what it stored.
-        steps = [("write", case.files), ("call",), ("write", case.changed), ("call",), ("reload", "helper"), ("call",)]
-        for number, answer in enumerate(ask(folder, *steps)):
-            judge(report, f"{case.name}, one process, call {number}", answer)
-        (after,) = ask(folder, ("call",))
-        judge(report, f"{case.name}, a new process after it", after)
-        (back,) = ask(folder, ("write", case.files), ("call",))
-        judge(report, f"{case.name}, edited back", back)
-    if case.live:
-        shutil.rmtree(folder.with_name(folder.name + "-store"), ignore_errors=True)
-        steps = [("write", case.files), ("call",), ("exec", *case.live), ("call",)]
-        for number, answer in enumerate(ask(folder, *steps)):
-            judge(report, f"{case.name}, changed in the process, call {number}", answer)
-        (after,) = ask(folder, ("write", case.changed), ("call",))
-        judge(report, f"{case.name}, edited to what was changed in the process", after)
-    for each in (folder, folder.with_name(folder.name + "-store")):
-        shutil.rmtree(each, ignore_errors=True)
+class _Process:
+    """What one new process does with each project: steps, and what each look of them is for."""
+
+    def __init__(self, store: str) -> None:
+        self.store = store
+        self.steps: dict[int, list[Step]] = {}
+        self.looks: dict[int, list[tuple[str, str]]] = {}
+
+    def add(self, number: int, *steps: Step) -> None:
+        """steps: as the server takes them; ``("call", what, why)`` and ``("look", what, why)`` with what they are for:
+        an edit's kind, or empty where it is the beginning of a case and no case."""
+        taken, looks = self.steps.setdefault(number, []), self.looks.setdefault(number, [])
+        for step in steps:
+            if step[0] in {"call", "look"}:
+                looks.append(step[1:])
+                step = step[:1]
+            taken.append(step)
 
 
-def run(cases: Iterable[Case], folder: Path, *, servers: int = 2, python: str = sys.executable) -> Report:
-    """Run cases, by as many processes at a time as there are servers."""
-    report, pending, lock = Report(), list(enumerate(cases)), threading.Lock()
+def _processes(projects: Sequence[Project]) -> list[_Process]:
+    """The processes in which projects are looked at, in their order."""
+    first, edited, live, after, kept, later = (
+        _Process(store) for store in ("store", "store", "live", "live", "set", "set")
+    )
+    for number, project in enumerate(projects):
+        change = project.edits[0].files
+
+        def there(files: dict[str, str | None], project: Project = project) -> list[Step]:
+            """A project as it is after an edit."""
+            if not project.cells:
+                return [("write", files)]
+            beside = {name: text for name, text in files.items() if name not in project.cells}
+            return [("write", beside), ("cells", project.kernel, [files[name] for name in project.cells])]
+
+        first.add(number, *there(project.files), ("call", "", "first"))
+        for place, edit in enumerate(project.edits):
+            edited.add(number, ("anew",), *there(edit.files), ("look", edit.kind, f"edit {place} in a new process"))
+        edited.add(number, ("anew",), *there(project.files), ("look", "neutral", "edited back in a new process"))
+        begun = [*there(project.files), ("call", "", "first")]
+        if project.cells:
+            again = [*there(change), ("call", "decides", "cells run again")]
+            live.add(number, *begun, *again, *there(project.files), ("call", "back", "cells run as they were"))
+            after.add(number, *there(change), ("look", "decides", "a new kernel after it"))
+        elif project.edits_while_running:
+            stale = [("write", change), ("call", "decides", "the same process")]
+            live.add(number, *begun, *stale, ("reload", "helper"), ("call", "decides", "after a reload"))
+            after.add(number, ("look", "decides", "a new process after it"))
+            after.add(number, ("anew",), *there(project.files), ("look", "back", "edited back after it"))
+        if project.live:
+            kept.add(number, *begun, ("exec", *project.live), ("call", "decides", "a value set in the process"))
+            later.add(number, *there(change), ("look", "decides", "edited to what was set in the process"))
+    return [first, edited, live, after, kept, later]
+
+
+def run_batch(ask: Server, report: Report, projects: Sequence[Project], folder: Path) -> None:
+    """All the ways in which some projects are looked at, by processes that they share."""
+    firsts: dict[int, Any] = {}
+    report.projects += len(projects)
+    for process in _processes(projects):
+        numbers = sorted(process.steps)
+        answers = ask(folder / process.store, [(folder / f"p{number}", process.steps[number]) for number in numbers])
+        for number, answered in zip(numbers, answers, strict=True):
+            name = projects[number].name
+            if "failed" in answered:
+                report.failed.append(f"{name}: {answered['failed']}")
+                continue
+            for answer, (kind, what) in zip(answered, process.looks[number], strict=True):
+                _count(report, f"{name}, {what}", kind, answer, firsts.setdefault(number, answer))
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _count(report: Report, name: str, kind: str, answer: dict[str, Any], first: dict[str, Any]) -> None:
+    judge(report, name, answer)
+    report.cases += kind != ""
+    report.neutral += kind == "neutral"
+    report.unused += kind == "unused"
+    if kind in {"neutral", "unused"} and answer["reason"] not in {"hit", "refused"}:
+        missed = report.needless if kind == "neutral" else report.coarse
+        missed.append(f"{name}: {answer['reason']} {answer['detail']}; first {first['reason']} {first['detail']}")
+
+
+def run(projects: Iterator[Project], count: int, folders: Sequence[Path], *, servers: int = 2) -> Report:
+    """Run as many projects as it takes for ``count`` cases, by as many processes at a time as there are servers.
+
+    folders: where projects are put, in turn.
+    """
+    report, lock, numbers = Report(), threading.Lock(), iter(range(sys.maxsize))
 
     def drain() -> None:
-        ask = Server(python)
+        ask = Server()
         while True:
             with lock:
-                if not pending:
-                    break
-                number, case = pending.pop(0)
+                number = next(numbers)
+                batch = list(islice(projects, BATCH)) if report.cases < count else []
+            if not batch:
+                break
+            own = Report()
             try:
-                run_case(ask, report, case, folder / str(number))
-            except RuntimeError as error:
-                report.failed.append(f"{case.name}: {error}")
+                run_batch(ask, own, batch, folders[number % len(folders)] / str(number))
+            except (RuntimeError, ValueError) as error:
+                own.failed.append(f"{[project.name for project in batch]}: {error}")
+            with lock:
+                report.add(own)
         ask.close()
 
     threads = [threading.Thread(target=drain) for _ in range(servers)]

@@ -1,7 +1,9 @@
-"""A process that has imported what cases need and forks for each: a new process in a few milliseconds.
+"""A process that has imported what cases need and forks for each job: a new process in a few milliseconds.
 
-Reads jobs as lines of JSON, writes an answer to each. A job names a folder and a store, and steps that are taken one by
-one in a process of its own: ``["write", files]``, ``["call"]``, ``["reload", module]``, ``["exec", module, text]``.
+Reads jobs as lines of JSON, writes an answer to each. A job names a store, and projects that are worked on one after
+the other in one process: a folder and steps. ``["write", files]``, ``["call"]`` (miss, run and store, or hit),
+``["look"]`` (hit or nothing), ``["anew"]`` (as in a new process: no module of the project is imported),
+``["reload", module]``, ``["exec", module, text]``, ``["cells", name, texts]`` (a notebook runs these).
 """
 
 from __future__ import annotations
@@ -9,17 +11,21 @@ from __future__ import annotations
 import contextlib
 import importlib
 import json
+import linecache
 import os
 import shutil
 import sys
 import tempfile
 import time
 import traceback
+import types
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from cachec.errors import CachecError
+from cachec.errors import CachecError, CacheMissError
 from cachec.key.code.executed import executed
+from cachec.model import Mode
 
 
 def write(folder: Path, files: dict[str, str | None]) -> None:
@@ -34,11 +40,14 @@ def write(folder: Path, files: dict[str, str | None]) -> None:
             new.replace(path)
 
 
-def call(stage: Any) -> dict[str, Any]:
+def call(stage: Any, mode: Mode = Mode.ON) -> dict[str, Any]:
     """What the cache answers, and what the stage itself does in the same place."""
+    stage.mode = mode
     try:
         value, outcome = stage.call()
         answer = {"value": value, "reason": outcome.reason.value, "detail": outcome.detail, "stored": outcome.stored}
+    except CacheMissError as error:
+        return {"reason": "miss", "detail": str(error)}
     except CachecError as error:
         answer = {"value": None, "reason": "refused", "detail": str(error), "stored": False}
     except Exception as error:
@@ -50,34 +59,97 @@ def call(stage: Any) -> dict[str, Any]:
     return answer
 
 
-def work(job: dict[str, Any]) -> list[dict[str, Any]]:
-    folder = Path(job["folder"])
-    os.environ["SOUNDNESS_STORE"] = job["store"]
+def forget(folder: str) -> None:
+    """Leave of the project what a new process has of it: nothing."""
+    for name, module in list(sys.modules.items()):
+        places = [getattr(module, "__file__", None), *map(str, getattr(module, "__path__", ()))]
+        if any(place is not None and place.startswith(folder + "/") for place in places):
+            if name == "main":
+                module.cache.close()
+            del sys.modules[name]
+    sys.modules["__main__"] = types.ModuleType("__main__")
+    linecache.clearcache()
+    importlib.invalidate_caches()
+    began()
+
+
+def began() -> None:
+    """What is there now was there before the process."""
+    executed.cache_clear()
+    executed()._started = time.time()
+
+
+@contextlib.contextmanager
+def entered(folder: str) -> Iterator[None]:
     os.chdir(folder)
-    sys.path.insert(0, str(folder))
-    answers = []
-    for kind, *given in job["steps"]:
+    sys.path.insert(0, folder)
+    try:
+        yield
+    finally:
+        forget(folder)
+        sys.path.remove(folder)
+        os.chdir("/")
+
+
+def run_cells(kernel: str, texts: list[str]) -> None:
+    """Run the cells of a notebook as ipykernel does: each a file that is not there, whose text ``linecache`` has."""
+    main = sys.modules["__main__"]
+    for text in texts:
+        number = main.__dict__.setdefault("_count", 0) + 1
+        main.__dict__["_count"] = number
+        name = kernel.replace("#", str(number))
+        linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
+        exec(compile(text, name, "exec"), main.__dict__)
+
+
+def follow(folder: str, steps: list[list[Any]]) -> list[dict[str, Any]]:
+    """What comes of the looks among the steps that are taken with one project."""
+    answers: list[dict[str, Any]] = []
+    began()
+    module, is_new = "main", True
+    for kind, *given in steps:
         if kind == "write":
-            write(folder, given[0])
-            if not answers:  # what is written first was there before the process
-                executed.cache_clear()
-                executed()._started = time.time()
+            write(Path(folder), given[0])
+            if is_new:
+                began()
+        elif kind == "anew":
+            forget(folder)
+            is_new = True
         elif kind == "reload":
             if given[0] in sys.modules:
                 importlib.invalidate_caches()
                 with contextlib.suppress(Exception):  # half an import is a state that a program may be in
                     importlib.reload(sys.modules[given[0]])
         elif kind == "exec":
-            module = importlib.import_module(given[0])
-            exec(given[1], vars(module))
-        elif kind == "call":
-            answers.append(call(importlib.import_module("main").stage))
+            exec(given[1], vars(importlib.import_module(given[0])))
+        elif kind == "cells":
+            module = "__main__"
+            run_cells(*given)
+        else:
+            stage = importlib.import_module(module).stage
+            answers.append(call(stage, Mode.ON if kind == "call" else Mode.REQUIRE))
+            is_new = False
     return answers
+
+
+def work(job: dict[str, Any]) -> list[Any]:
+    """The answers of each project, in order; of one that failed what it failed with."""
+    os.environ["SOUNDNESS_STORE"] = job["store"]
+    done: list[Any] = []
+    for folder, steps in job["projects"]:
+        os.makedirs(folder, exist_ok=True)
+        try:
+            with entered(folder):
+                done.append(follow(folder, steps))
+        except Exception:
+            done.append({"failed": traceback.format_exc()})
+    return done
 
 
 _WARM = """
 import os, cachec
-@cachec.Cache(os.environ['SOUNDNESS_STORE'], log='off', mode='on').stage
+cache = cachec.Cache(os.environ['SOUNDNESS_STORE'], log='off', mode='on')
+@cache.stage
 def stage(): return 'it'
 """
 
@@ -86,14 +158,9 @@ def warm() -> None:
     """Import, by one call that misses and one that hits, whatever a first call imports."""
     folder = tempfile.mkdtemp(prefix="soundness-warm-")
     try:
-        work(
-            {"folder": folder, "store": f"{folder}/store", "steps": [["write", {"main.py": _WARM}], ["call"], ["call"]]}
-        )
+        work({"store": f"{folder}/store", "projects": [[folder, [["write", {"main.py": _WARM}], ["call"], ["look"]]]]})
         importlib.import_module("cachec.key.compare")
     finally:
-        os.chdir("/")
-        sys.path.remove(folder)
-        sys.modules.pop("main", None)
         shutil.rmtree(folder)
     sys.dont_write_bytecode = True
 

@@ -39,12 +39,20 @@ def ask(server: Server, tmp_path: Path) -> Callable[..., dict[str, Any]]:
     def asked(files: dict[str, str | None], *steps: tuple[Any, ...], folder: Path = tmp_path / "p") -> dict[str, Any]:
         if "main.py" in files:
             files = {**files, "main.py": _HEAD + str(files["main.py"])}
-        answer: dict[str, Any] = server(folder, ("write", files), *steps, ("call",))[-1]
+        answer: dict[str, Any] = _last(server, folder, ("write", files), *steps, ("call",))
         if answer["reason"] == "hit":
             assert answer["value"] == answer["truth"]
         return answer
 
     return asked
+
+
+def _last(server: Server, folder: Path, *steps: tuple[Any, ...]) -> dict[str, Any]:
+    """The last answer of a new process that takes these steps."""
+    (answers,) = server(folder.with_name(f"{folder.name}-store"), [(folder, steps)])
+    assert "failed" not in answers, answers
+    answer: dict[str, Any] = answers[-1]
+    return answer
 
 
 def test_a_variable_that_project_code_looks_up(ask: Any) -> None:
@@ -115,7 +123,7 @@ def test_another_checkout_and_home_hit_where_the_content_is_equal_and_never_wher
         if not given.exists():
             given.symlink_to(store["path"])
         home = ("exec", "os", f"environ['HOME'] = {str(folder)!r}")
-        answer: dict[str, Any] = server(folder, ("write", files), home, ("call",))[-1]
+        answer: dict[str, Any] = _last(server, folder, ("write", files), home, ("call",))
         assert answer["value"] == answer["truth"]
         return answer
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
+from cachec.key.code.modules import is_cell
 from cachec.key.code.watch import Watch
 
 #: Modules that make methods: of dataclasses, enumerations, named tuples, protocols.
@@ -22,6 +23,8 @@ _MAKERS = frozenset({"dataclasses", "enum", "typing", "collections", "reprlib"})
 HEAPTYPE = 1 << 9
 #: What every member of an enumeration holds beside what its class gives it.
 _MEMBER = frozenset({"_value_", "_name_", "__objclass__", "_sort_order_"})
+#: What the interpreter and the standard library put on classes that they were not told.
+_INTERPRETERS = frozenset({"__slotnames__", "__classcell__", "__static_attributes__", "__replace__", "__new__"})
 
 
 def tells(cls: type) -> bool:
@@ -35,7 +38,7 @@ def made(function: FunctionType, cls: type, is_library: Callable[[str], bool]) -
     is_library: whether a file is one of the standard library.
     """
     file = function.__code__.co_filename
-    if file.startswith("<") and not file.startswith("<frozen"):
+    if file.startswith("<") and not file.startswith("<frozen") and not is_cell(file):
         return True
     if function.__globals__.get("__name__") not in _MAKERS or not is_library(file):
         return False
@@ -46,7 +49,7 @@ def made(function: FunctionType, cls: type, is_library: Callable[[str], bool]) -
             continue
         if isinstance(held, FunctionType):
             # A wrapper of what was made; of anything else it is not made from the class alone.
-            if not held.__code__.co_filename.startswith("<"):
+            if not held.__code__.co_filename.startswith("<") or is_cell(held.__code__.co_filename):
                 return False
         elif callable(held) and held is not cls and not _built_in(held):
             return False
@@ -84,10 +87,10 @@ def is_made_elsewhere(cls: type) -> bool:
 
 def is_own(cls: type, name: str, node: ast.ClassDef | None) -> bool:
     """Whether an attribute that is no method is the class's own. Double-underscore values are only where its statement
-    ``node`` binds them: others are the interpreter's (some appear late: ``__slotnames__``). Enumerations keep lists and
-    caches of their members."""
+    ``node`` binds them: others are the interpreter's (some appear late: ``__slotnames__``); all count where there is no
+    statement. Enumerations keep lists and caches of their members."""
     if name.startswith("__") and name.endswith("__"):
-        return node is not None and name in _bound(node)
+        return name in _bound(node) if node is not None else name not in _INTERPRETERS and not tells(cls)
     if isinstance(cls, enum.EnumType):
         return name not in cls.__members__ and not (name.startswith("_") and name.endswith("_"))
     return True

@@ -5,19 +5,21 @@ from __future__ import annotations
 import ast
 import collections
 import functools
+import gc
 import os
 import sys
 import types
 from collections.abc import Callable, Mapping
-from types import FunctionType, ModuleType
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
-from cachec.base.hashing import Hasher
+from cachec.base.hashing import Hasher, digest_bytes
 from cachec.key.code import classes
 from cachec.key.code.codeobjects import code_digest, code_uses, code_words, nested
 from cachec.key.code.executed import executed
 from cachec.key.code.graph import Graph, file_part, module_name, package_name
-from cachec.key.code.modules import Locator, Sources
+from cachec.key.code.library import attribute
+from cachec.key.code.modules import CELLS, Locator, Sources, cell_names, is_cell
 from cachec.key.code.scopes import Chain, ImportUse
 from cachec.key.code.static import Static
 from cachec.key.code.syntax import docstrings
@@ -233,7 +235,7 @@ class Walk:
         """What a name that code of a module takes from outside of itself stands for now."""
         watch, root = self._graph.watch, chain[0]
         if root in _MODULE_NAMES:
-            return f"{root} of {module_name(namespace)}"
+            return self._of_every_module(namespace, root)
         value = watch.name(namespace, root)
         if value is not MISSING:
             return self._taken(value, chain[1:], f"{self._module_label(namespace)}.{root}", namespace, lenient)
@@ -246,6 +248,11 @@ class Walk:
             return "builtin"
         return self.reference(value, f"builtins.{root}", lenient=lenient)
 
+    def _of_every_module(self, namespace: dict[str, Any], name: str) -> str:
+        """What stands for a name that every module has: the documentation as it is, all else as that module's."""
+        said = _text(self._graph.watch.name(namespace, name)) if name == "__doc__" else b""
+        return f"{name} of {module_name(namespace)} {digest_bytes(said)}"
+
     def _taken(self, value: object, rest: Chain, name: str, namespace: dict[str, Any] | None, lenient: bool) -> str:
         if value is MISSING:
             return "unbound"
@@ -256,7 +263,7 @@ class Walk:
             made = functools.partial(self._by_origin, name, value, namespace)
             said = self._values.part(value, name, lenient=lenient, fallback=made)
         if namespace is not None and self._shows_not_all(value, name):
-            return f"{said} made by {self._statements(namespace, name.rpartition('.')[2], 8)}"
+            return f"{said} made by {self._statements(namespace, name.rpartition('.')[2], 8, value)}"
         return said
 
     def _shows_not_all(self, value: object, name: str) -> bool:
@@ -270,8 +277,10 @@ class Walk:
         namespace, head = function.__globals__, function.__qualname__.partition(".<locals>")[0]
         unit = self._unit(namespace)
         node = unit.source.definition(head) if unit is not None else None
+        if unit is not None and node is None and (cell := self._of_cell(namespace, function.__code__)) is not None:
+            unit, node = cell, cell.source.definition(head)
         if unit is None or not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            return "unknown"
+            return self._unknown(namespace, head)
         hasher = Hasher("maker")
         hasher.part("syntax", unit.source.syntax(node) + unit.unsure)
         self._names(namespace, [each for each in unit.source.uses(node).refs if each[0] in namespace], hasher)
@@ -280,6 +289,8 @@ class Walk:
     def _unit(self, namespace: dict[str, Any]) -> Unit | None:
         """The module of a namespace, where it has source of the project."""
         file = namespace.get("__file__")
+        if file is None and namespace.get("__name__") == "__main__":
+            return self._cells(namespace)
         if not isinstance(file, str) or not file.endswith(".py") or self._locator.of_file(file)[0] != "project":
             return None
         unit = self._units.at(module_name(namespace), file, package_name(namespace))
@@ -295,17 +306,46 @@ class Walk:
         then.unsure = b"" if ran is not None else executed().token(module.__name__)
         return then
 
-    def _statements(self, namespace: dict[str, Any], variable: str, depth: int) -> str:
-        """The digest of the statements that bind a global, which are followed; through the modules that hand it on."""
+    def _cells(self, namespace: dict[str, Any]) -> Unit | None:
+        """What was typed into this process, as a module; None where nothing was."""
+        source = self._sources.cells()
+        if source is None:
+            return None
+        self._graph.watch.value(cell_names, cell_names())
+        return Unit(module_name(namespace), package_name(namespace), source)
+
+    def _of_cell(self, namespace: dict[str, Any], code: CodeType) -> Unit | None:
+        """The cell alone that this code was compiled from; None where it is no cell's."""
+        source = self._sources.load(code.co_filename) if is_cell(code.co_filename) else None
+        return Unit(module_name(namespace), package_name(namespace), source) if source is not None else None
+
+    def _ambiguous(self, unit: Unit, variable: str) -> bool:
+        """Whether cells bind a name in different ways. Which of them was run last, and which before something else
+        used it, is not known."""
+        found = {unit.source.syntax(each) for each in unit.source.bindings.get(variable, ())}
+        return unit.source.path == CELLS and len(found) > 1
+
+    def _statements(self, namespace: dict[str, Any], variable: str, depth: int, value: object = None) -> str:
+        """The digest of the statements that bind a global, which are followed; through the modules that hand it on.
+        value: the global itself, which the statement of one cell made."""
         unit = self._unit(namespace)
         if unit is None:
-            return "unknown"
+            return self._unknown(namespace, variable)
+        statements = unit.source.bindings.get(variable, [])
+        if self._ambiguous(unit, variable):
+            code = getattr(attribute(value, "__wrapped__"), "__code__", None)
+            cell = self._of_cell(namespace, code) if isinstance(code, CodeType) else None
+            statements = cell.source.bindings.get(variable, []) if cell is not None else []
+            if cell is None or len(statements) != 1:
+                return self._unknown(namespace, variable)
+            unit = cell
         hasher = Hasher("statements")
         hasher.part("unsure", unit.unsure)
-        for statement in unit.source.bindings.get(variable, ()):
+        for statement in statements:
             hasher.part("syntax", unit.source.syntax(statement))
             for chain in unit.source.uses(statement).refs:
                 if chain[0] in namespace and chain[0] != variable:
+                    self._check_one(namespace, chain[0], value)
                     where = f"{self._module_label(namespace)}.{chain[0]}"
                     said = self._taken(namespace[chain[0]], chain[1:], where, namespace, lenient=True)
                     hasher.part(f"name {'.'.join(chain)}", said.encode())
@@ -314,6 +354,22 @@ class Walk:
             if isinstance(module, ModuleType) and depth:
                 hasher.part("import", self._statements(vars(module), use.name, depth - 1).encode())
         return hasher.digest()
+
+    def _check_one(self, namespace: dict[str, Any], name: str, value: object = None) -> None:
+        """Report a name of cells that is bound in different ways, where something was made of it of which not all
+        shows. value: what was made; what it wraps shows."""
+        unit = self._unit(namespace)
+        if unit is not None and self._ambiguous(unit, name):
+            shown = [attribute(value, "__wrapped__"), *gc.get_referents(value)]
+            if not any(each is namespace[name] for each in shown):
+                self._unknown(namespace, name)
+
+    def _unknown(self, namespace: dict[str, Any], name: str) -> str:
+        """Report something of which not all shows, and the statement that made it can't be told."""
+        file = namespace.get("__file__")
+        if isinstance(file, str) and self._locator.of_file(file)[0] != "project":
+            return "unknown"  # a library's own
+        return self._graph.unresolved(f"{module_name(namespace)}.{name}", "was made by a statement that can't be told")
 
     def _by_origin(self, name: str, value: object, namespace: dict[str, Any] | None) -> str | None:
         """For a value that can't be encoded: the library that a global was imported from, if it is still that one's."""
@@ -363,7 +419,7 @@ class Walk:
         if isinstance(file, str):
             self._reached(namespace, self._units.at(name, file, package_name(namespace)))
         if rest[0] in _MODULE_NAMES:
-            return f"{rest[0]} of {name}"
+            return self._of_every_module(namespace, rest[0])
         value = graph.watch.name(namespace, rest[0])
         if value is MISSING:
             if "__path__" in namespace and self._locator.find(f"{name}.{rest[0]}").kind != "absent":
@@ -388,7 +444,10 @@ class Walk:
         """Once a module that something was taken from: its whole where that is the unit, and its idle imports."""
         if unit is None:
             return
-        _, first = self._graph.label(("reached live", id(namespace)), f"reached {unit.name}", namespace)
+        # Each cell of a notebook is a text of its own, all of one namespace.
+        _, first = self._graph.label(
+            ("reached live", id(namespace), unit.source.path), f"reached {unit.name}", namespace
+        )
         if first:
             if unit.whole and namespace.get("__name__") == "__main__":
                 self._script(namespace, unit)
@@ -396,7 +455,8 @@ class Walk:
                 self._whole(namespace, unit.source.path, dynamic=False)
             self._static.effects(unit)
             self._static.idle(unit)
-            self._static.asides(unit)
+            whole = self._cells(namespace) if is_cell(unit.source.path) else unit
+            self._static.asides(whole or unit)
 
     def _whole(self, namespace: dict[str, Any], file: str, *, dynamic: bool) -> str:
         """Take a whole module, and leniently everything that its names reach.
@@ -517,8 +577,11 @@ class Walk:
         module = sys.modules.get(cls.__module__)
         namespace = vars(module) if module is not None and self.origin_of_module(cls.__module__)[0] == "project" else {}
         unit = self._unit(namespace)
+        if unit is not None and self._ambiguous(unit, cls.__qualname__.partition(".")[0]):
+            unit = self._cell_of(cls, namespace)
         found = unit.source.definition(cls.__qualname__) if unit is not None else None
         node = found if isinstance(found, ast.ClassDef) else None
+        by_source = node is not None or (lenient and unit is not None)  # or else nothing says what made its values
         said = node is not None or classes.tells(cls)
         opaque = False
         detail = "no source"
@@ -546,22 +609,35 @@ class Walk:
             for kind, held in _held(value):
                 if isinstance(held, FunctionType) and said and classes.made(held, cls, self._is_library):
                     continue  # from what the class says, by a decorator or base
-                stands = self.reference(held, f"{label}.{name}", lenient=lenient or not isinstance(held, FunctionType))
+                leniently = lenient if isinstance(held, FunctionType) else by_source
+                stands = self.reference(held, f"{label}.{name}", lenient=leniently)
                 hasher.part(f"{kind} {name}", stands.encode())
                 opaque = opaque or stands == "by source" or self._shows_not_all(held, f"{label}.{name}")
             if not _held(value) and classes.is_own(cls, name, node):
-                stands = self.reference(value, f"{label}.{name}", lenient=True)
+                stands = self.reference(value, f"{label}.{name}", lenient=by_source)
                 hasher.part(f"attribute {name}", stands.encode())
                 opaque = opaque or stands == "by source" or self._shows_not_all(value, f"{label}.{name}")
         if opaque and unit is not None and namespace:
             replaced = classes.is_made_elsewhere(cls)  # by a reload: which text made this one is not known
             hasher.part("unsure", executed().token(cls.__module__) + b" earlier" if replaced else unit.unsure)
+            if node is not None and "__file__" not in namespace:
+                for chain in unit.source.class_uses(node).refs:
+                    if chain[0] in namespace:
+                        self._check_one(namespace, chain[0])
         for name, content in classes.contents(cls, graph.watch):
-            hasher.part(f"content {name}", self.reference(content, f"{label}.{name}", lenient=True).encode())
+            hasher.part(f"content {name}", self.reference(content, f"{label}.{name}", lenient=by_source).encode())
         graph.part(label, hasher, detail)
         graph.aside("documentation", label, lambda: _text([vars(cls).get("__doc__"), node and docstrings(node)]))
         graph.when("subclasses", lambda: self._subclasses(cls, label))
         self._reached(namespace, unit)
+
+    def _cell_of(self, cls: type, namespace: dict[str, Any]) -> Unit | None:
+        """The cell that a class was made by, as its methods tell."""
+        codes = [value.__code__ for value in vars(cls).values() if isinstance(value, FunctionType)]
+        cells = [
+            self._of_cell(namespace, code) for code in codes if code.co_qualname.startswith(f"{cls.__qualname__}.")
+        ]
+        return cells[0] if cells else None
 
     def _subclasses(self, cls: type, label: str) -> None:
         """A part for the subclasses that a class has in this process, whoever made them; they are followed."""

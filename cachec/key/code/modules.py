@@ -272,6 +272,21 @@ def _place(node: ast.expr) -> tuple[int | None, int | None, int | None, int | No
     return (node.lineno, node.end_lineno, node.col_offset, node.end_col_offset)
 
 
+#: What all cells together have for a path.
+CELLS = "<cells>"
+
+
+def is_cell(name: str) -> bool:
+    """Whether code of this name was typed in: into IPython, a kernel of Jupyter (which names files that are never
+    there), or Python itself."""
+    return name.startswith(("<ipython-input-", "<python-input-")) or f"{os.sep}ipykernel_" in name
+
+
+def cell_names() -> bytes:
+    """Which cells were run so far: a text that changes with each new one."""
+    return repr(list(filter(is_cell, list(linecache.cache)))).encode("utf-8", "surrogatepass")
+
+
 class Sources:
     """Parsed source files, kept by path and identity."""
 
@@ -280,7 +295,7 @@ class Sources:
 
     def load(self, path: str) -> SourceText | None:
         """The source at ``path`` as it is now; None where it can't be read or parsed."""
-        if path.startswith("<"):
+        if path.startswith("<") or is_cell(path):
             return self._typed(path)
         try:
             found: Identity | None = fsio.identity(path)
@@ -298,9 +313,17 @@ class Sources:
         self._known[path] = (found, source)
         return source
 
+    def cells(self) -> SourceText | None:
+        """All that was typed into this process, as one text: each cell of a notebook, in the order in which it was run
+        first. None where there is nothing, or it is no text together."""
+        texts = [self._typed(name) for name in list(linecache.cache) if is_cell(name)]
+        return self._text_of(CELLS, "\n".join(each._text for each in texts if each is not None))  # type: ignore[misc]
+
     def _typed(self, name: str) -> SourceText | None:
         """Source that was typed in: notebooks and interactive sessions leave it with ``linecache``."""
-        text = "".join(linecache.getlines(name))
+        return self._text_of(name, "".join(linecache.getlines(name)))
+
+    def _text_of(self, name: str, text: str) -> SourceText | None:
         known = self._known.get(name)
         if known is not None and known[1] is not None and known[1]._text == text:
             return known[1]

@@ -161,7 +161,7 @@ class RanKeys:
         """The digest that a read of code, a module or a distribution has now. path: of its file, None where it has
         none here. What is not there has a digest that nothing else has."""
         if read.kind == "module":
-            return _found(self._code.origin(read.where).kind != "absent")
+            return _found(read.where in sys.modules or self._code.origin(read.where).kind != "absent")
         if read.kind == "distribution":
             return self._tool(read.where)
         module, _, name = read.name.partition(":")

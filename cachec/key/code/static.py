@@ -20,7 +20,7 @@ from cachec.base.hashing import Hasher
 from cachec.key.code.executed import executed
 from cachec.key.code.graph import Graph, file_part
 from cachec.key.code.memos import is_memo
-from cachec.key.code.modules import Locator, Origin, Sources, absolute
+from cachec.key.code.modules import CELLS, Locator, Origin, Sources, absolute
 from cachec.key.code.scopes import Chain, ImportUse, Uses, dotted
 from cachec.key.code.syntax import docstrings
 from cachec.key.code.units import Unit, Units
@@ -245,7 +245,8 @@ class Static:
             self._graph.covers(unit.source)
             tree, path = unit.source.tree, unit.source.path
             self._graph.aside("documentation", f"{unit.name}.<module>", lambda: repr(ast.get_docstring(tree)).encode())
-            self._graph.aside("source", f"{unit.name}.<module>", lambda: _text(path))
+            source = (lambda: unit.source.text) if path == CELLS else partial(_text, path)
+            self._graph.aside("source", f"{unit.name}.<module>", source)
             for asked in ("documentation", "source"):
                 self._graph.when(asked, partial(self._compare_run, unit, exact=True))
 
@@ -269,7 +270,7 @@ class Static:
         if unit.whole or not unit.effects:
             return
         who = f"{unit.name}.<import>"
-        label, first = self._graph.label(("effects", unit.name), who)
+        label, first = self._graph.label(("effects", unit.name, unit.source.path), who)
         if not first:
             return
         hasher = Hasher("effects")

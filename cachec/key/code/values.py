@@ -28,7 +28,14 @@ _BUILTINS = (
     types.ClassMethodDescriptorType,
 )
 #: Types whose instances take no part in a result: who holds a lock or writes a log line decides nothing.
-_INERT = frozenset({"_thread.lock", "_thread.RLock", "logging.Logger", "logging.RootLogger", "builtins.object"})
+_INERT = frozenset(
+    {
+        *("_thread.lock", "_thread.RLock", "logging.Logger", "logging.RootLogger", "builtins.object"),
+        "dataclasses._HAS_DEFAULT_FACTORY_CLASS",  # a mark in what dataclasses make
+    }
+)
+#: What pickling shows all of.
+_GETTERS = frozenset({"operator.itemgetter", "operator.attrgetter", "operator.methodcaller"})
 _TYPING = (types.GenericAlias, types.UnionType)
 #: More objects than this are not watched one by one.
 _WATCHED = 1000
@@ -231,6 +238,8 @@ class Values:
             return (_MARK + "method", again(value.__func__), again(value.__self__))
         if isinstance(value, _BUILTINS):
             return self._builtin(value, again)
+        if name in _GETTERS:
+            return (_MARK + "getter", name, again(value.__reduce__()))
         if name == "re.Pattern":
             return (_MARK + "pattern", value.pattern, value.flags)
         if isinstance(value, _TYPING) or kind.__module__ == "typing":
