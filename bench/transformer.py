@@ -34,7 +34,7 @@ def _model(blocks: list[dict[str, Any]], x: Any) -> Any:
 
 def traced(blocks: int) -> Any:
     """The model of so many blocks, traced: the part of lowering that is Python's alone."""
-    shapes = {name: (_WIDTH, _WIDTH) for name in ("query", "key", "value", "out")}
+    shapes: dict[str, tuple[int, ...]] = dict.fromkeys(("query", "key", "value", "out"), (_WIDTH, _WIDTH))
     shapes |= {"scale": (_WIDTH,), "shift": (_WIDTH,), "up": (_WIDTH, 4 * _WIDTH), "down": (4 * _WIDTH, _WIDTH)}
     block = {name: jax.ShapeDtypeStruct(shape, jnp.float32) for name, shape in shapes.items()}
     x = jax.ShapeDtypeStruct((_LENGTH, _WIDTH), jnp.float32)
