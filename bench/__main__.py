@@ -20,6 +20,7 @@ from bench.harness import Row
 BENCHMARKS = (
     "hits",
     "misses",
+    "recording",
     "opening",
     "processes",
     "weights",

@@ -23,12 +23,11 @@ class Active:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._all: tuple[Observed, ...] = ()
-        self._outermost = 0
 
     @property
-    def several(self) -> bool:
-        """Whether runs that do not stand around each other go on at once."""
-        return self._outermost > 1
+    def every(self) -> tuple[Observed, ...]:
+        """All that go on now."""
+        return self._all
 
     def here(self) -> tuple[Observed, ...]:
         """Who observes what happens in this thread now. A task may outlive the run that made its context: what it does
@@ -41,7 +40,6 @@ class Active:
         around = _here.get()
         with self._lock:
             self._all = (*self._all, observed)
-            self._outermost += not around
             arm(True)
         token = _here.set((observed, *around))
 
@@ -49,7 +47,6 @@ class Active:
             _here.reset(token)
             with self._lock:
                 self._all = tuple(each for each in self._all if each is not observed)
-                self._outermost -= not around
                 if not self._all:
                     arm(False)
 

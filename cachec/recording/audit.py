@@ -1,20 +1,17 @@
-"""Files, folders and modules that a run looks at, as audit events tell (PEP 578).
-
-An audit hook can't be removed, so a process has one; outside of runs it returns at once.
-"""
+"""Files, folders and modules that a run looks at, as audit events tell (PEP 578)."""
 
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable
 from functools import lru_cache
 from types import FrameType
-from typing import Any
+from typing import Any, cast
 
 from cachec.base.distributions import OWN_FOLDER
 from cachec.recording.active import Active, active
 from cachec.recording.frames import asker
+from cachec.recording.hook import Handler, audit_hook
 from cachec.recording.observed import Observed, is_unrepeatable, opening
 
 #: Empties a file, or makes one that must not be there.
@@ -36,32 +33,31 @@ class AuditObserver:
     def __init__(self, runs: Active) -> None:
         self._runs = runs
         self._is_project: Callable[[str], bool] = lambda _name: True
-        self._on = False
-        sys.addaudithook(self._heard)
+        self._handlers: dict[str, Handler] = {
+            "open": self._opened,
+            "import": self._imported,
+            **dict.fromkeys(_LISTED, self._listed),
+            **dict.fromkeys(_MADE, self._made),
+            **dict.fromkeys(_SOCKETS, self._connected),
+            **dict.fromkeys(_PROGRAMS | _PROCESSES, self._started),
+        }
 
     def arm(self, is_project: Callable[[str], bool], on: bool) -> None:
         """A run begins (``on``), or the last one has ended."""
-        self._is_project, self._on = is_project, on
+        self._is_project = is_project
+        (audit_hook().listen if on else audit_hook().leave)(self._handlers)
 
-    def _heard(self, event: str, args: tuple[Any, ...]) -> None:
-        if not self._on:
-            return
-        if event == "open":
-            self._opened(args, sys._getframe(1))
-        elif event == "import":
-            self._imported(str(args[0]), sys._getframe(1))
-        elif event in _LISTED:
-            frame = sys._getframe(1)
-            if not _by_importer(frame) and not _by_cachec(frame) and not _for_metadata(frame):
-                self._each(_listed, args[0] or os.curdir)
-        elif event in _MADE:
-            self._each(_made, args[_MADE[event]])
-        elif event in _SOCKETS:
-            self._unrepeatable(f"a connection ({event})", sys._getframe(1))
-        elif event in _PROGRAMS or event in _PROCESSES:
-            self._started(event, args, sys._getframe(1))
+    def _listed(self, _event: str, args: tuple[Any, ...], frame: FrameType) -> None:
+        if not _by_importer(frame) and not _by_cachec(frame) and not _for_metadata(frame):
+            self._each(_listed, args[0] or os.curdir)
 
-    def _opened(self, args: tuple[Any, ...], frame: FrameType) -> None:
+    def _made(self, event: str, args: tuple[Any, ...], _frame: FrameType) -> None:
+        self._each(_made, args[_MADE[event]])
+
+    def _connected(self, event: str, _args: tuple[Any, ...], frame: FrameType) -> None:
+        self._unrepeatable(f"a connection ({event})", frame)
+
+    def _opened(self, _event: str, args: tuple[Any, ...], frame: FrameType) -> None:
         path, flags = args[0], args[2] if len(args) > 2 and isinstance(args[2], int) else 0
         if isinstance(path, int) or path is None:
             return  # a descriptor was opened by a path before
@@ -102,8 +98,9 @@ class AuditObserver:
             for observed in self._runs.here():
                 observed.started.setdefault(told)
 
-    def _imported(self, name: str, frame: FrameType | None) -> None:
+    def _imported(self, _event: str, args: tuple[Any, ...], asking: FrameType) -> None:
         """A module is looked for that is not in ``sys.modules``; it counts where project code asks for it."""
+        name, frame = str(args[0]), cast("FrameType | None", asking)
         while frame is not None and frame.f_code.co_filename.startswith(("<frozen importlib", "<frozen zipimport")):
             frame = frame.f_back
         while frame is not None and frame.f_globals.get("__name__") in {"importlib", "pkgutil", "runpy"}:

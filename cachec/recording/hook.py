@@ -1,0 +1,55 @@
+"""The audit hook of this process (PEP 578). A hook can't be removed, so there is one for all who listen, and what
+nobody listens to costs a look-up.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from types import FrameType
+from typing import Any
+
+#: Is told the event, its arguments and the frame that it is raised in.
+Handler = Callable[[str, tuple[Any, ...], FrameType], None]
+
+
+class AuditHook:
+    """Tells those who listen of events."""
+
+    def __init__(self) -> None:
+        self._handlers: dict[str, tuple[Handler, ...]] = {}
+        sys.addaudithook(_hook(self._handlers))
+
+    def listen(self, handlers: Mapping[str, Handler]) -> None:
+        """Have handlers told of their events from here on."""
+        self.leave(handlers)
+        for event, handler in handlers.items():
+            self._handlers[event] = (*self._handlers.get(event, ()), handler)
+
+    def leave(self, handlers: Mapping[str, Handler]) -> None:
+        """No more of that; handlers that were told of nothing are passed over."""
+        for event, handler in handlers.items():
+            left = tuple(each for each in self._handlers.get(event, ()) if each != handler)
+            if left:
+                self._handlers[event] = left
+            else:
+                self._handlers.pop(event, None)
+
+
+def _hook(handlers: Mapping[str, tuple[Handler, ...]]) -> Callable[[str, tuple[Any, ...]], None]:
+    # A plain function: Python looks for an attribute of the hook with each event, which a method has not at once.
+    def hook(event: str, args: tuple[Any, ...]) -> None:
+        told = handlers.get(event)
+        if told is not None:
+            frame = sys._getframe(1)
+            for handler in told:
+                handler(event, args, frame)
+
+    return hook
+
+
+@lru_cache(maxsize=1)
+def audit_hook() -> AuditHook:
+    """The one of this process."""
+    return AuditHook()
