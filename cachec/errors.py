@@ -17,6 +17,7 @@
     │   └── HandleClosed             a handle was used after its stage returned, or after release
     ├── LinkError                a weight set does not fit an artifact's manifest
     ├── PluginError              a plugin is missing or broken
+    │   └── UnsupportedVersion       a library is not of the versions that its plugin knows; the stage runs uncached
     ├── ReproducerError          a reproducer is malformed, or can't be made or run here
     └── StoreFault               internal: the cache itself failed; always caught, counted and treated as a miss
 
@@ -125,6 +126,10 @@ class LinkError(CachecError):
 
 class PluginError(CachecError):
     """A plugin is missing, broken, or answers for nothing that was given."""
+
+
+class UnsupportedVersion(PluginError):
+    """An installed library is not of the versions that its plugin supports, or lacks what the plugin uses of it."""
 
 
 class ReproducerError(CachecError):

@@ -13,6 +13,7 @@ from cachec.codecs.weightsets import Caller
 from cachec.errors import PluginError
 from cachec.model import ArtifactRef, CallerSet, Inline, Leaf, Node, Record, Sequence, Weights
 from cachec.programs.plugin import Plugin
+from cachec.programs.supported import Asking
 from cachec.store.objects import ArtifactSource
 from cachec.weights.manifest import Folded
 
@@ -79,7 +80,9 @@ class _Decoder(NamedTuple):
         try:
             # A copy: what the plugin makes of the meta must not be shared with the next hit.
             meta = msgspec.json.decode(msgspec.json.encode(leaf.meta))
-            return self.plugins(name).decode(meta, paths)
+            plugin = self.plugins(name)
+            with Asking(plugin):
+                return plugin.decode(meta, paths)
         except (PluginError, msgspec.MsgspecError, ValueError, LookupError) as error:
             raise corrupt(f"codec {leaf.codec!r}: {error}") from error
 

@@ -17,6 +17,7 @@ from cachec.model import ArtifactRef, Leaf, Node, Record, Sequence
 from cachec.programs.artifact import Dir, File
 from cachec.programs.plugin import Plugin
 from cachec.programs.program import Program
+from cachec.programs.supported import Asking
 from cachec.store.objects import ArtifactSink
 from cachec.weights import Weight, WeightSet
 
@@ -41,7 +42,8 @@ _INSTEAD: Final[Mapping[type, str]] = {
 def encode(value: object, sink: ArtifactSink, plugins: PluginFor) -> Node:
     """The stored form of a stage's result; what is too large for a row becomes artifacts in ``sink``.
 
-    Raises UnstorableResult, naming the place in the result, the type and the way out; StoreFault from ``sink``.
+    Raises UnstorableResult, naming the place in the result, the type and the way out; StoreFault from ``sink``;
+    UnsupportedVersion.
     """
     return _Encoder(sink, plugins).node(value, "result", MAX_DEPTH)
 
@@ -109,7 +111,8 @@ class _Encoder:
 
     def _plugin(self, plugin: Plugin, value: object, path: str) -> Leaf:
         out = _Writer(self._sink)
-        meta = plugin.encode(value, out)
+        with Asking(plugin):
+            meta = plugin.encode(value, out)
         try:
             same = msgspec.json.decode(msgspec.json.encode(meta))
         except (TypeError, ValueError) as error:

@@ -21,6 +21,7 @@ from cachec.model import Part, PartKind, part_label
 from cachec.programs.artifact import Dir, File
 from cachec.programs.program import Program
 from cachec.programs.registry import Plugins
+from cachec.programs.supported import Asking
 from cachec.weights import Weight, WeightSet
 from cachec.weights.manifest import Folded, Manifest, agreed
 
@@ -186,7 +187,8 @@ class _Collector:
         if plugin is None:
             return None
         self._found.plugins.add(plugin.name)
-        digest, detail = plugin.fingerprint(value)
+        with Asking(plugin):
+            digest, detail = plugin.fingerprint(value)
         return Payload(PartKind.ARGUMENT, path, digest.encode(), lambda: Annotation(detail, value=detail))
 
     def _weights(self, value: WeightSet, path: str) -> Payload:
@@ -347,7 +349,10 @@ class GlobalKeys:
         if isinstance(value, type) or canonical.plain(value):
             return None
         plugin = self._plugins.for_type(type(value))
-        return plugin.fingerprint(value).digest.encode() if plugin is not None else None
+        if plugin is None:
+            return None
+        with Asking(plugin):
+            return plugin.fingerprint(value).digest.encode()
 
 
 def path_digest(path: str, digests: FileDigests) -> str:

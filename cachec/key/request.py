@@ -21,6 +21,7 @@ from cachec.key.tools.tools import ToolKeys
 from cachec.model import Part, PartKind, Read, part_label
 from cachec.programs.plugin import Plugin
 from cachec.programs.registry import Plugins
+from cachec.programs.supported import Asking
 
 if TYPE_CHECKING:
     from cachec.key.compare import PartDifference
@@ -236,7 +237,9 @@ class Requests:
 
     def _ambient(self, found: Found) -> Iterable[Part]:
         for plugin in self._speaking(found):
-            for setting, value in sorted(plugin.ambient().items()):
+            with Asking(plugin):
+                settings = plugin.ambient()
+            for setting, value in sorted(settings.items()):
                 yield _text_part(PartKind.AMBIENT, f"{plugin.name}/{setting}", value, value)
 
     def _speaking(self, found: Found) -> tuple[Plugin, ...]:

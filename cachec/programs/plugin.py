@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 from cachec.errors import PluginError
@@ -59,6 +60,9 @@ class Plugin:
     name: str = ""
     #: Installed distributions whose live state ``ambient`` speaks for.
     distributions: tuple[str, ...] = ()
+    #: Distribution -> the versions that this plugin knows (``>=0.10,<0.11``). With another one, and where what a verb
+    #: uses of the library is gone (an AttributeError, ImportError or TypeError), stages run without the cache.
+    supported: Mapping[str, str] = MappingProxyType({})
     #: ``module.qualname`` of the argument and result types that this plugin handles, subclasses included.
     types: tuple[str, ...] = ()
 

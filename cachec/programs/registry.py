@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from functools import lru_cache
 
 from cachec.base.distributions import Distributions
 from cachec.base.extensions import imported
-from cachec.errors import PluginError
+from cachec.errors import PluginError, UnsupportedVersion
 from cachec.programs.plugin import Plugin
+from cachec.programs.supported import outside
 
 #: The entry-point group under which a package offers its plugin object as ``module:attribute``.
 GROUP = "cachec.plugins"
@@ -28,6 +29,7 @@ class Plugins:
         self._all: tuple[Plugin, ...] | None = None
         self._by_type: dict[type, Plugin | None] = {}
         self._by_distributions: dict[frozenset[str], tuple[Plugin, ...]] = {}
+        self._outside: dict[str, str] = {}
 
     def all(self) -> tuple[Plugin, ...]:
         """Every installed plugin, sorted by name. Raises PluginError where one can't be imported."""
@@ -46,23 +48,36 @@ class Plugins:
         raise PluginError(f"no plugin is named {name!r} (installed: {known}); install the package that provides it")
 
     def for_type(self, cls: type) -> Plugin | None:
-        """The plugin that handles values of this class, by the names in its method resolution order."""
+        """The plugin that handles values of this class, by the names in its method resolution order.
+
+        Raises UnsupportedVersion where its library is none that it supports.
+        """
         try:
             return self._by_type[cls]
         except KeyError:
             names = {f"{base.__module__}.{base.__qualname__}" for base in cls.__mro__}
             found = next((plugin for plugin in self.all() if not names.isdisjoint(plugin.types)), None)
+            self._check(() if found is None else (found,))
             self._by_type[cls] = found
             return found
 
     def for_distributions(self, names: Collection[str]) -> tuple[Plugin, ...]:
-        """The plugins whose ``ambient`` speaks for any of these distributions."""
+        """The plugins whose ``ambient`` speaks for any of these distributions. Raises UnsupportedVersion as above."""
         wanted = frozenset(names)
         found = self._by_distributions.get(wanted)
         if found is None:
             found = tuple(plugin for plugin in self.all() if not wanted.isdisjoint(plugin.distributions))
+            self._check(found)
             self._by_distributions[wanted] = found
         return found
+
+    def _check(self, plugins: Iterable[Plugin]) -> None:
+        """The versions are looked at once a process."""
+        for plugin in plugins:
+            if plugin.name not in self._outside:
+                self._outside[plugin.name] = outside(plugin, self._distributions)
+            if self._outside[plugin.name]:
+                raise UnsupportedVersion(self._outside[plugin.name])
 
 
 @lru_cache(maxsize=1)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from cachec.base import fsio, oversight
 from cachec.config import Settings
-from cachec.errors import CacheMissError, StoreFault, UnstorableResult, UsageError
+from cachec.errors import CacheMissError, StoreFault, UnstorableResult, UnsupportedVersion, UsageError
 from cachec.events import EventLog
 from cachec.key.request import Request
 from cachec.model import Fault, Mode, Outcome, Reason, Trace
@@ -63,6 +63,7 @@ class Call:
         self.arguments = self.binding.bind(args, kwargs)
         self.asynchronous = asynchronous
         self.stopped: StopIteration | None = None
+        self.without: tuple[Reason, str] = (Reason.KEY_UNREADABLE, "")
         self._request: Request | None = None
         self._fault: Fault | None = None
 
@@ -75,8 +76,9 @@ class Call:
     def look(self) -> Look | None:
         """Key the call and look it up. A call that can't be keyed is counted, and raises its UsageError.
 
-        None where the system refuses what the key rests on (no descriptor is free, a folder can't be read): that says
-        nothing against the call, which can run without the cache.
+        None where the system refuses what the key rests on (no descriptor is free, a folder can't be read), or a plugin
+        does not know the library that is there: that says nothing against the call, which can run without the cache
+        (``without`` says why).
         """
         try:
             self._request = self.engine.tools.requests.request(self.stage, self.arguments)
@@ -85,6 +87,9 @@ class Call:
             raise
         except OSError as error:
             self.note(fsio.fault(error, "making the key"))
+            return None
+        except UnsupportedVersion as error:
+            self.without = (Reason.UNSUPPORTED_VERSION, str(error))
             return None
         return self.engine.tools.looker.look(self._request)
 
@@ -97,6 +102,8 @@ class Call:
                 self._request = self.engine.tools.requests.request(self.stage, self.arguments)
             except UsageError as error:
                 return self.described(Reason.USAGE, detail=str(error))
+            except UnsupportedVersion as error:
+                return self.described(Reason.UNSUPPORTED_VERSION, detail=str(error))
             look = self.engine.tools.looker.look(self._request, decode=False)
             if look.trace is not None:
                 return self.described(Reason.HIT, saved=look.trace.seconds)
@@ -217,7 +224,7 @@ class Engine:
         if look is None:
             if call.mode is Mode.REQUIRE:
                 raise _required(call, None)
-            return Answer(await _result(call, call.arguments, Bracket(())), call.outcome(Reason.KEY_UNREADABLE))
+            return await _unkeyed(call)
         if look.trace is not None and call.mode is Mode.VERIFY:
             return await self._verify(call, look)
         if look.trace is not None and call.mode is not Mode.REFRESH:
@@ -247,7 +254,10 @@ class Engine:
             run = call.run()
         except OSError as error:  # what a miss needs is imported, and watched, only then
             call.note(fsio.fault(error, "beginning a run"))
-            return Answer(await _result(call, call.arguments, Bracket(())), call.outcome(Reason.KEY_UNREADABLE))
+            return await _unkeyed(call)
+        except UnsupportedVersion as error:
+            call.without = (Reason.UNSUPPORTED_VERSION, str(error))
+            return await _unkeyed(call)
         finished = await _executed(call, run, lambda result: run.finish(result, store=store))
         return call.ran(finished, reason, detail)
 
@@ -317,6 +327,12 @@ async def _result(call: Call, arguments: Mapping[str, Any], bracket: Bracket) ->
     return await bracket.steps(result) if call.asynchronous else result
 
 
+async def _unkeyed(call: Call) -> Answer:
+    """The call runs without the cache."""
+    reason, detail = call.without
+    return Answer(await _result(call, call.arguments, Bracket(())), call.outcome(reason, detail=detail))
+
+
 async def _executed(call: Call, run: Run, then: Callable[[Any], T]) -> T:
     """Run the stage, and give what ``then`` makes of its result. What either raises is counted and raised."""
     token = _computing.set(_computing.get() | {call.keyed.digest})
@@ -341,7 +357,7 @@ async def _executed(call: Call, run: Run, then: Callable[[Any], T]) -> T:
 
 def _required(call: Call, look: Look | None) -> CacheMissError:
     """What is raised in place of a run in mode ``require``; it is counted. look: None where there is no key."""
-    reason, detail = (Reason.KEY_UNREADABLE, "") if look is None else call.explain(look)
+    reason, detail = call.without if look is None else call.explain(look)
     if look is not None and look.fault is not None:
         call.note(StoreFault(look.fault, look.detail))
     call.outcome(Reason.REQUIRED, detail=f"{reason.value}: {detail}")

@@ -12,10 +12,11 @@ import msgspec
 from cachec import codecs, recording
 from cachec.base import fsio
 from cachec.base.hashing import FileDigests
-from cachec.errors import LinkError, StoreFault, UnkeyableArgument, UsageError
+from cachec.errors import LinkError, StoreFault, UnkeyableArgument, UnsupportedVersion, UsageError
 from cachec.key.request import Request, Requests, StageLike
 from cachec.model import ArtifactRef, Fault, KeyDescription, Read, Reason, Trace
 from cachec.programs.registry import Plugins
+from cachec.programs.supported import Asking
 from cachec.recording import Recorder
 from cachec.stage import folding
 from cachec.stage.bracket import Bracket
@@ -91,7 +92,11 @@ class Run:
             raise _unguardable(min(unguarded))
         self._seen: frozenset[Read] = frozenset()
         self._stale = tools.requests.stale_memos(request)
-        self.bracket = Bracket([plugin.running(request.digest) for plugin in tools.requests.speaking(request)])
+        around = []
+        for plugin in tools.requests.speaking(request):
+            with Asking(plugin):
+                around.append(plugin.running(request.digest))
+        self.bracket = Bracket(around)
         self._started = time.perf_counter()
 
     def _guard(self, weights: WeightSet, path: str) -> WeightSet:
@@ -123,9 +128,11 @@ class Run:
                 finished.kept_out, finished.changed = Reason.STALE_MEMO, _stale(self._stale)
             elif kept_out is not None:
                 finished.kept_out, finished.changed = kept_out
-            else:
+            elif not finished.changed:
                 try:
                     finished.changed = self._changed()
+                except UnsupportedVersion as error:  # the library was imported meanwhile
+                    finished.kept_out, finished.changed = Reason.UNSUPPORTED_VERSION, str(error)
                 except OSError as error:  # whether an input changed can't be told: the result is good, and kept out
                     found = fsio.fault(error, "looking at the inputs again")
                     finished.fault, finished.detail, node = found.fault, found.detail, None
@@ -157,7 +164,9 @@ class Run:
             return self.encode(finished.value)
         except StoreFault as fault:
             finished.fault, finished.detail = fault.fault, fault.detail
-            return None
+        except UnsupportedVersion as error:
+            finished.kept_out, finished.changed = Reason.UNSUPPORTED_VERSION, str(error)
+        return None
 
     def _publish(self, finished: Finished, node: codecs.Node) -> None:
         objects = self._tools.store.objects

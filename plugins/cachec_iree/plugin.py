@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from cachec.errors import PluginError
@@ -19,6 +20,7 @@ class IreePlugin(FilePlugin):
 
     name = "iree"
     distributions = ("iree-base-compiler", "iree-base-runtime")
+    supported = MappingProxyType({"iree-base-compiler": ">=3.13,<3.14", "iree-base-runtime": ">=3.13,<3.14"})
 
     def ambient(self) -> Mapping[str, str]:
         """Nothing: a command gets only the variables that the stage declares, and iree-compile needs none."""

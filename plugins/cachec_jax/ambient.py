@@ -194,10 +194,9 @@ _JUDGED = frozenset(DEFAULTS) | IRRELEVANT
 
 def settings() -> dict[str, str]:
     """Option or variable -> value, for everything that is not at its default. Keeps no state: a plugin is in keys."""
-    module = sys.modules.get("jax._src.config")
     # While JAX is being imported by another thread the environment still speaks.
-    live = module is not None and getattr(sys.modules.get("jax"), "config", None) is not None
-    found = _live(module) if live else _from_environment(os.environb)
+    live = hasattr(sys.modules.get("jax"), "jit")
+    found = _live(sys.modules["jax"]._src.config) if live else _from_environment(os.environb)
     for variable in _XLA_VARIABLES:
         value = os.environb.get(variable)
         if value:

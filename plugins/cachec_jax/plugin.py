@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from cachec.errors import PluginError
@@ -21,6 +22,7 @@ class JaxPlugin(MlirFormats):
 
     name = "jax"
     distributions = ("jax", "jaxlib")
+    supported = MappingProxyType({"jax": ">=0.10,<0.11", "jaxlib": ">=0.10,<0.11"})
     types = (
         "jaxlib._jax.ArrayImpl",  # every concrete jax.Array of JAX 0.10
         "jax._src.random.prng.PRNGKeyArray",

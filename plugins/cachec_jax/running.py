@@ -14,12 +14,9 @@ A context is a thread's own: in threads that a stage starts, what was traced out
 from __future__ import annotations
 
 import sys
-import warnings
 from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache
 from typing import Any
-
-from cachec.errors import CachecWarning
 
 #: As large as JAX's own.
 _ENTRIES = 8192
@@ -36,18 +33,8 @@ def running() -> AbstractContextManager[Any]:
     if context is not None and make is not None:
         own: AbstractContextManager[Any] = context(make(_ENTRIES))
         return own
-    if hasattr(jax, "make_user_context"):
-        again: AbstractContextManager[Any] = _own_context()(object())
-        return again
-    warnings.warn(
-        f"jax {jax.__version__} has no make_user_context: all that it has traced and compiled in this process is "
-        "forgotten before each run of a stage, so that none is stored that was made of earlier code. "
-        "Install jax>=0.10,<0.11 to keep it",
-        CachecWarning,
-        stacklevel=2,
-    )
-    jax.clear_caches()
-    return nullcontext()
+    again: AbstractContextManager[Any] = _own_context()(object())  # JAX 0.10.0 and 0.10.1
+    return again
 
 
 @lru_cache(maxsize=1)

@@ -1,0 +1,164 @@
+"""Another JAX than the plugin knows: stages run without the cache, and the outcome says why."""
+
+from __future__ import annotations
+
+import sys
+import tomllib
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax._src import config as jax_config
+from jax._src.lax import lax
+
+import cachec
+from cachec.errors import CacheMissError
+from cachec.events import read_log
+from cachec.programs.supported import is_within
+from cachec_iree import plugin as iree
+from cachec_jax import plugin
+from cachec_jax.running import _own_context
+
+ROOT = Path(__file__).parents[2]
+
+#: A range that no JAX is in.
+OLDER = {"jax": ">=0.4,<0.5"}
+NEEDS = f"cachec_jax needs jax>=0.4,<0.5, found {jax.__version__}"
+
+
+@pytest.fixture
+def cache(tmp_path):
+    return cachec.Cache(dir=tmp_path / "store")
+
+
+def stages(cache: cachec.Cache):
+    """One that the plugin speaks for by its tools, by its argument, and by its result alone."""
+
+    @cache.stage(tools=["jax"], name="tools")
+    def tools(n: int) -> int:
+        return n
+
+    @cache.stage(name="argument")
+    def argument(x: object) -> float:
+        return float(sum(x))
+
+    @cache.stage(name="result", version="1")
+    def result(n: int):
+        return __import__("jax").numpy.ones(n)
+
+    return (tools, 1), (argument, jnp.ones(2)), (result, 2)
+
+
+def test_the_range_is_that_of_the_package() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    for each in (plugin, iree):
+        assert {name + versions for name, versions in each.supported.items()} == set(extras[each.name])
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_another_release_runs_without_the_cache(cache, monkeypatch, number):
+    monkeypatch.setattr(type(plugin), "supported", OLDER)
+    stage, value = stages(cache)[number]
+    for _ in range(2):
+        found, outcome = cache.call(stage, value)
+        assert (outcome.reason.value, outcome.detail, outcome.stored) == ("bypass:unsupported-version", NEEDS, False)
+        assert jnp.sum(jnp.asarray(found)) == stage.uncached(value) if number != 2 else found.shape == (2,)
+    logged = list(read_log(cache.settings.dir))
+    assert [(each.reason, each.detail) for each in logged] == [(outcome.reason, NEEDS)] * 2
+
+
+def test_what_asks_about_it_says_so(cache, monkeypatch):
+    monkeypatch.setattr(type(plugin), "supported", OLDER)
+    (stage, value), *_ = stages(cache)
+    assert stage.why(value) == f"bypass:unsupported-version: {NEEDS}"
+    (stage, value), *_ = stages(cachec.Cache(dir=cache.settings.dir, mode="require"))
+    with pytest.raises(CacheMissError, match="bypass:unsupported-version: cachec_jax needs"):
+        stage(value)
+
+
+def test_an_async_stage(cache, monkeypatch):
+    import asyncio
+
+    monkeypatch.setattr(type(plugin), "supported", OLDER)
+
+    @cache.stage(tools=["jax"])
+    async def awaited(n: int) -> int:
+        return n
+
+    assert asyncio.run(awaited(3)) == 3
+    assert [each.detail for each in read_log(cache.settings.dir)] == [NEEDS]
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "number"),
+    [
+        (type(jax_config.config), "_value_holders", 0),
+        (jax_config, "mesh_context_manager", 0),
+        (jax_config, "abstract_mesh_context_manager", 1),
+        (jax_config, "compute_on_context_manager", 1),
+        (jax_config, "xla_metadata_context_manager", 0),
+        (jax_config, "pallas_tpu_interpret_mode_context_manager", 0),
+        (sys.modules["jax._src"], "config", 0),
+        (jax.stages, "Lowered", 1),
+        (jax.dtypes, "prng_key", 2),
+    ],
+)
+def test_what_is_gone_is_a_bypass(cache, monkeypatch, owner, name, number):
+    stage, value = stages(cache)[number]
+    if owner is type(jax_config.config):
+        monkeypatch.delattr(jax_config.config, name)
+    else:
+        monkeypatch.delattr(owner, name)
+    found, outcome = cache.call(stage, value)
+    assert outcome.reason.value == "bypass:unsupported-version"
+    assert outcome.detail.startswith("cachec_jax knows jax>=0.10,<0.11, jaxlib>=0.10,<0.11, and met AttributeError: ")
+    assert name in outcome.detail
+    assert found is not None
+
+
+def test_a_context_that_is_gone(cache, monkeypatch):
+    (stage, value), *_ = stages(cache)
+    _own_context.cache_clear()
+    monkeypatch.delattr(jax_config, "jax_jit_cpp_cache_obj")
+    monkeypatch.delattr(jax, "make_user_context")
+    found, outcome = cache.call(stage, value)
+    assert (found, outcome.reason.value) == (value, "bypass:unsupported-version")
+    assert "make_user_context" in outcome.detail
+
+
+def test_a_result_that_can_not_be_made_again(cache, monkeypatch):
+    weakly_typed = jnp.asarray(1.0) * 2
+
+    @cache.stage(name="weak", version="1", ignore=["array"])
+    def weak(array: object) -> object:
+        return array
+
+    weak(weakly_typed)
+    monkeypatch.delattr(lax, "_convert_element_type")
+    found, outcome = cache.call(weak, weakly_typed)
+    assert (float(found), outcome.reason.value) == (2.0, "miss:row-corrupt")
+    assert "_convert_element_type" in outcome.detail
+
+
+@pytest.mark.parametrize(
+    ("version", "versions", "expected"),
+    [
+        ("0.10.2", ">=0.10,<0.11", True),
+        ("0.10", ">=0.10.0,<0.11", True),
+        ("0.10.0rc1", ">=0.10,<0.11", True),
+        ("0.9.2", ">=0.10,<0.11", False),
+        ("0.11.0", ">=0.10,<0.11", False),
+        ("0.11.0.dev20260101", ">=0.10,<0.11", False),
+        ("1.0+local", ">=0.10", True),
+        ("unknown", ">=0.10", False),
+    ],
+)
+def test_ranges(version: str, versions: str, expected: bool) -> None:
+    assert is_within(version, versions) is expected
+
+
+@pytest.mark.parametrize("versions", ["", "==1", ">=1;<2", "~=1.2"])
+def test_ranges_that_are_none(versions: str) -> None:
+    with pytest.raises(ValueError, match="no range"):
+        is_within("1.0", versions)
