@@ -87,3 +87,7 @@ class TestJax(_JaxToIree):
 class TestIree(_JaxToIree):
     plugin = cachec_iree.plugin
     compilers = ("iree.compiler", "iree.runtime", "jax")
+
+    @pytest.mark.long
+    def test_a_warm_result_is_the_cold_one(self, cache, sets):
+        super().test_a_warm_result_is_the_cold_one(cache, sets)

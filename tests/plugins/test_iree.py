@@ -232,13 +232,13 @@ for _ in range(20):
     assert done.returncode == 0, done.stderr
 
 
-def test_linked_weights_outlive_their_set(tmp_path):
+def test_linked_weights_outlive_their_set(built, tmp_path):
     from safetensors.numpy import save_file
 
     w = weights()
     save_file({name: each.read() for name, each in w.items()}, tmp_path / "w.safetensors")
     with cachec.open_weights(tmp_path / "w.safetensors") as opened:
-        run = cachec.link(cachec_iree.compile(lowered()), opened)
+        run = cachec.link(built, opened)
     del opened
     np.testing.assert_allclose(run(X), expected(w), atol=1e-5)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -90,7 +89,7 @@ def test_mlir_text_runs_every_weight_set(built):
 
 @pytest.mark.long
 def test_mlir_bytecode_is_taken_as_well(built):
-    tool = Path(sys.executable).with_name("iree-opt")
+    tool = cachec_iree.find_iree_compile().with_name("iree-opt")
     ir = subprocess.run([tool, "--emit-bytecode", "-"], input=TEXT.encode(), capture_output=True, check=True).stdout
     file = cachec_iree.compile(Program(ir, format="mlir:bytecode", manifest=weights().manifest))
     assert file.read_bytes() == built.read_bytes()

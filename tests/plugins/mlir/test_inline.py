@@ -162,7 +162,7 @@ func.func @main(%x: memref<4xf32>, %out: memref<4xf32>) attributes {{llvm.emit_c
 
 
 @pytest.mark.parametrize("name", CONSTANTS)
-@pytest.mark.sampled
+@pytest.mark.long
 def test_native(cache, name):
     """mlir-opt, mlir-translate and clang, each a stage; the constant is in what each of them makes."""
     need(*MLIR_TOOLS)

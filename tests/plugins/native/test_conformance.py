@@ -35,6 +35,10 @@ class TestNative(PluginConformance):
             sets.append(cachec.open_weights(folder / f"{seed}.safetensors"))
         return sets[0], sets[1]
 
+    @pytest.mark.long
+    def test_a_warm_result_is_the_cold_one(self, cache: cachec.Cache, sets: Any) -> None:
+        super().test_a_warm_result_is_the_cold_one(cache, sets)
+
     def inputs(self) -> Sequence[np.ndarray]:
         return (X,)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -257,11 +259,10 @@ def run(vmfb, archive, folder) -> np.ndarray:
     """By iree-run-module, which opens the archive by itself."""
     import subprocess
 
-    from tests.plugins.mlir.conftest import IREE_OPT
-
     np.save(folder / "x.npy", X)
-    command = [IREE_OPT.with_name("iree-run-module"), "--device=local-task", "--function=main", f"--module={vmfb}"]
-    command += [f"--parameters=model={archive}", f"--input=@{folder / 'x.npy'}", f"--output=@{folder / 'y.npy'}"]
+    command = [Path(sys.executable).with_name("iree-run-module"), "--device=local-task", "--function=main"]
+    command += [f"--module={vmfb}", f"--parameters=model={archive}"]
+    command += [f"--input=@{folder / 'x.npy'}", f"--output=@{folder / 'y.npy'}"]
     done = subprocess.run(command, capture_output=True)
     assert done.returncode == 0, done.stderr.decode(errors="replace")[:2000]
     return np.load(folder / "y.npy")
