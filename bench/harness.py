@@ -97,7 +97,11 @@ def sharded_checkpoint(folder: Path, tensors: int, files: int, nbytes: int) -> P
     return folder
 
 
+#: More than cachec waits before it remembers the digest of a file (``fsio.SETTLE_SECONDS``).
+SETTLE_SECONDS = 2.1
+
+
 def settle(folder: Path) -> None:
-    """Let two seconds pass since the last change, as real checkpoints have: before, no digest may be remembered."""
+    """Let time pass since the last change, as real checkpoints have: before, no digest may be remembered."""
     newest = max((file.stat().st_ctime for file in folder.rglob("*")), default=0.0)
-    time.sleep(max(0.0, newest + 2.1 - time.time()))
+    time.sleep(max(0.0, newest + SETTLE_SECONDS - time.time()))

@@ -302,7 +302,7 @@ def _gc(folder: Path, scale: float) -> list[Row]:
     fill(cache.store, range(count), files=True)
     for number in range(16):
         build(number)
-    time.sleep(2.1)  # before, the artifacts are hashed again at each hit
+    settle(folder)  # before, the artifacts are hashed again at each hit
     for number in range(16):
         build(number)
     alone = interleaved({"hit": lambda: [build(number) for number in range(16)]}, max(3, int(200 * scale)))["hit"] / 16

@@ -6,6 +6,7 @@ import importlib
 
 import pytest
 
+from bench import harness
 from bench.__main__ import BENCHMARKS
 from bench.harness import Row
 from tests.needs import MLIR_TOOLS, need
@@ -13,7 +14,8 @@ from tests.needs import MLIR_TOOLS, need
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("name", BENCHMARKS)
-def test_a_benchmark_runs(name, tmp_path):
+def test_a_benchmark_runs(name, tmp_path, monkeypatch):
+    monkeypatch.setattr(harness, "SETTLE_SECONDS", 0.0)
     if name in {"mlir", "native"}:
         need(*MLIR_TOOLS)
     rows = importlib.import_module(f"bench.{name}").run(tmp_path, scale=0.002)
