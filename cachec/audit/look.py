@@ -12,7 +12,7 @@ from cachec.audit.runs import Again, Runner, Traced
 from cachec.errors import UsageError
 from cachec.key.tools.executables import which
 from cachec.launcher import options
-from cachec.launcher.arguments import Command, PassThrough
+from cachec.launcher.command import Command, PassThrough
 from cachec.launcher.full import describe_here
 from cachec.launcher.places import leaked
 from cachec.launcher.stage import Opened
@@ -72,7 +72,7 @@ class _Look:
         again = runner.again(traced)
         distributions = self._opened.requests.distributions(self._command)
         covered = Covered(self._command, runner.environ, again.reads, self._opened.places, distributions)
-        covered.add_imports(traced.found.read)
+        covered.add_imports(traced.accesses.read)
         self._programs(traced, covered, runner.environ)
         self._reads(traced, covered)
         self._searches(traced, covered, runner.environ)
@@ -85,7 +85,7 @@ class _Look:
         if traced.strange:
             words = f"{traced.strange} lines of strace were not understood, the first is {traced.first_strange!r}"
             self._problem("strace", "", words, "report this with the version of strace")
-        if traced.found.is_hidden:
+        if traced.accesses.is_hidden:
             self._problem("strace", "", "it uses io_uring: what it opens that way is not seen")
         weights = tuple(self._weights(runner, traced, deterministic=deterministic))
         advice = advice_for(self._command, self._outcome, self._problems)
@@ -112,7 +112,7 @@ class _Look:
         self._notes.append(Finding(kind, path, words, fix))  # type: ignore[arg-type]
 
     def _programs(self, traced: Traced, covered: Covered, environ: Mapping[str, str]) -> None:
-        for path in traced.found.executed:
+        for path in traced.accesses.executed:
             if covered.file(path):
                 continue
             self._problem(
@@ -123,7 +123,7 @@ class _Look:
     def _reads(self, traced: Traced, covered: Covered) -> None:
         imported: dict[str, int] = {}
         weights = {_inode(path): key for path, key in self._command.weights.items()}
-        for path in traced.found.read:
+        for path in traced.accesses.read:
             why = covered.file(path)
             key = weights.get(_inode(path))
             if key is not None:
@@ -160,7 +160,7 @@ class _Look:
             self._problem("distribution", name, words, f'also = ["{name}"] in an adapter')
 
     def _searches(self, traced: Traced, covered: Covered, environ: Mapping[str, str]) -> None:
-        seen = traced.found
+        seen = traced.accesses
         for path in seen.listed:
             if covered.listing(path) or covered.owner(path):
                 continue
@@ -181,7 +181,7 @@ class _Look:
             self._problem("server", address, "is connected to: what it answers is in no key")
 
     def _writes(self, traced: Traced) -> None:
-        seen = traced.found
+        seen = traced.accesses
         folders = [path for path in self._outputs if os.path.isdir(path)]
         for path in seen.written:
             if self._is_output(path) or path.startswith("/dev/") or not os.path.exists(path):
@@ -259,7 +259,7 @@ class _Look:
                     yield from (os.path.join(folder, name) for name in names)
 
     def _weights(self, runner: Runner, traced: Traced, *, deterministic: bool | None) -> Iterator[WeightsCheck]:
-        opened = {_inode(path) for path in traced.found.read}
+        opened = {_inode(path) for path in traced.accesses.read}
         for path, key in self._command.weights.items():
             is_opened = _inode(path) in opened
             if deterministic is False:

@@ -11,7 +11,7 @@ from cachec.errors import StoreFault, UsageError
 from cachec.key.compare import PartDifference, differences
 from cachec.key.tools.executables import which
 from cachec.launcher import options
-from cachec.launcher.arguments import Command, Options, PassThrough
+from cachec.launcher.command import Command, Options, PassThrough
 from cachec.launcher.full import describe_here
 from cachec.launcher.running import run_command
 from cachec.launcher.stage import CommandStage, Opened

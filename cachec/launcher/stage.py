@@ -14,7 +14,7 @@ from cachec.base.distributions import Distributions
 from cachec.base.hashing import FileDigests
 from cachec.key.dependencies import Dependencies
 from cachec.key.request import StageOptions
-from cachec.launcher.arguments import Command
+from cachec.launcher.command import Command
 from cachec.launcher.places import Places, current_folder
 from cachec.launcher.request import CommandRequests
 from cachec.model import Read
