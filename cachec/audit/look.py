@@ -11,11 +11,10 @@ from cachec.audit.findings import Audit, Finding, WeightsCheck
 from cachec.audit.runs import Again, Runner, Traced
 from cachec.errors import UsageError
 from cachec.key.tools.executables import which
-from cachec.launcher import options
 from cachec.launcher.command import Command, PassThrough
 from cachec.launcher.full import describe_here
 from cachec.launcher.places import leaked
-from cachec.launcher.stage import Opened
+from cachec.launcher.stage import Opened, looked_at
 from cachec.launcher.stripping import StrippedInput, strip_inputs
 from cachec.model import Reason
 from cachec.weights.formats import WEIGHT_SUFFIXES
@@ -27,12 +26,7 @@ def audit(args: Sequence[str], overrides: Mapping[str, object] | None = None) ->
     Raises UsageError for wrong use, for a command that reads its standard input and where strace is missing;
     CommandEnded where the command itself fails.
     """
-    given, argv = options.parse(args)
-    opened = Opened(overrides or {}, dict(os.environ))
-    try:
-        program = which(argv[0], opened.variables)
-        if program is None:
-            raise UsageError(f"{argv[0]!r} is not an executable in PATH; install it, or give its path")
+    with looked_at(args, overrides) as (opened, given, argv, program):
         outcome, detail = "described", ""
         try:
             command = describe_here(opened, given, argv, program)
@@ -46,8 +40,6 @@ def audit(args: Sequence[str], overrides: Mapping[str, object] | None = None) ->
             raise UsageError("the command reads its standard input, which is there once; name its input as a file")
         with strip_inputs(command) as stripped:
             return _Look(opened, command, outcome, detail).audit(stripped)
-    finally:
-        opened.store.close()
 
 
 class _Look:
