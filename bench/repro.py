@@ -59,7 +59,7 @@ def _rows(folder: Path) -> list[Row]:
         Row("the same, made from the store", packing * 1e3, "ms"),
         Row(
             "the same, run again: artifacts that differ",
-            sum(each.found != each.expected.digest for each in replayed.made) + (not replayed.made),
+            sum(each.digest != each.expected.digest for each in replayed.made) + (not replayed.made),
             "",
             "0",
             replayed.same and bool(replayed.made),

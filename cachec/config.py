@@ -386,20 +386,8 @@ def _read_file(
         raise ConfigError(f"{path}: can't be read: {error.strerror}") from error
     if table_path and b"cachec" not in data:
         return None  # another project's file: not worth the import of a parser
-    import tomllib
-
-    try:
-        text = data.decode().replace("\r\n", "\n")
-        table = _table(tomllib.loads(text), table_path)
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        raise ConfigError(f"{path}:{line}: not UTF-8, so not TOML") from error
-    except tomllib.TOMLDecodeError as error:
-        at = re.search(r"at line (\d+)", str(error))
-        line = int(at[1]) if at else text.count("\n") + 1
-        raise ConfigError(f"{path}:{line}: not valid TOML: {error}") from error
-    except RecursionError as error:
-        raise ConfigError(f"{path}: tables nested too deep") from error
+    text, document = parse_toml(path, data)
+    table = _table(document, table_path)
     if table is None:
         return None
     if trusted is not None:
@@ -411,6 +399,24 @@ def _read_file(
         if key not in _SETTINGS and not (key in KNOWN_TABLES and isinstance(value, dict | list)):
             raise ConfigError(_unknown(key, settings.where(key)))
     return settings
+
+
+def parse_toml(path: str, data: bytes) -> tuple[str, dict[str, Any]]:
+    """The text of a TOML file and what it says. Raises ConfigError naming file and line."""
+    import tomllib
+
+    try:
+        text = data.decode().replace("\r\n", "\n")
+        return text, tomllib.loads(text)
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise ConfigError(f"{path}:{line}: not UTF-8, so not TOML") from error
+    except tomllib.TOMLDecodeError as error:
+        at = re.search(r"at line (\d+)", str(error))
+        line = int(at[1]) if at else text.count("\n") + 1
+        raise ConfigError(f"{path}:{line}: not valid TOML: {error}") from error
+    except RecursionError as error:
+        raise ConfigError(f"{path}: tables nested too deep") from error
 
 
 def _table(document: dict[str, Any], table_path: tuple[str, ...]) -> Any:

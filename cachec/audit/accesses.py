@@ -58,14 +58,14 @@ def accesses(calls: Iterable[SystemCall], cwd: str) -> Accesses:
     folder = _Folder(cwd)
     for call in calls:
         folder.take(call)
-    return folder.found
+    return folder.accesses
 
 
 class _Folder:
     """Folds calls, one by one. cwd: where relative paths start, a process."""
 
     def __init__(self, cwd: str) -> None:
-        self.found = Accesses()
+        self.accesses = Accesses()
         self._start = cwd
         self._cwd: dict[int, str] = {}
         self._made: set[str] = set()
@@ -81,11 +81,11 @@ class _Folder:
         elif name in {"getdents64", "getdents"}:
             path = descriptor_path(call.arguments[0])
             if path is not None and path not in self._made:
-                self.found.listed.setdefault(path)
+                self.accesses.listed.setdefault(path)
         elif name == "connect":
             self._connect(call)
         elif name == "io_uring_setup":
-            self.found.is_hidden = self.found.is_hidden or not call.failed
+            self.accesses.is_hidden = self.accesses.is_hidden or not call.failed
         elif name in _PAIRS:
             self._pair(call)
         elif name in _ONE_PATH:
@@ -113,7 +113,7 @@ class _Folder:
         return os.path.normpath(os.path.join(folder or "/", path))
 
     def _one(self, call: SystemCall, path: str) -> None:
-        seen, name = self.found, call.name
+        seen, name = self.accesses, call.name
         if call.failed:
             is_search = name in _OPENS or name in _LOOKS or name == "execve"
             if is_search and call.failed in _MISSING and path not in self._made and path not in seen.removed:
@@ -135,25 +135,25 @@ class _Folder:
         if "O_TMPFILE" in flags or "O_PATH" in flags:
             return
         if call.name == "creat" or _CHANGES.search(flags):
-            is_new = call.name == "creat" or "O_TRUNC" in flags or "O_EXCL" in flags or path in self.found.missed
+            is_new = call.name == "creat" or "O_TRUNC" in flags or "O_EXCL" in flags or path in self.accesses.missed
             if "O_RDWR" in flags and not is_new and path not in self._made:
-                self.found.read.setdefault(path)
+                self.accesses.read.setdefault(path)
             self._write(path)
         elif "O_DIRECTORY" not in flags and path not in self._made:
             opened = descriptor_path(call.result)
             if opened is None or not os.path.isdir(opened):
-                self.found.read.setdefault(path)
+                self.accesses.read.setdefault(path)
 
     def _write(self, path: str) -> None:
         self._made.add(path)
-        self.found.missed.pop(path, None)
-        self.found.removed.pop(path, None)  # it was replaced
-        self.found.written.setdefault(path)
+        self.accesses.missed.pop(path, None)
+        self.accesses.removed.pop(path, None)  # it was replaced
+        self.accesses.written.setdefault(path)
 
     def _remove(self, path: str) -> None:
-        was_made = self.found.written.pop(path, self) is None
+        was_made = self.accesses.written.pop(path, self) is None
         if not was_made and path not in self._made:
-            self.found.removed.setdefault(path)
+            self.accesses.removed.setdefault(path)
 
     def _pair(self, call: SystemCall) -> None:
         if call.failed:
@@ -164,7 +164,7 @@ class _Folder:
         if call.name.startswith("rename") and gone is not None:
             self._remove(gone)
         elif call.name.startswith("link") and gone is not None and gone not in self._made:
-            self.found.read.setdefault(gone)
+            self.accesses.read.setdefault(gone)
         if made is not None:
             self._write(made)
 
@@ -176,6 +176,6 @@ class _Folder:
         address = re.search(r'inet_(?:addr\(|pton\(AF_INET6, )"([^"]*)"', text)
         port = re.search(r"port=htons\((\d+)\)", text)
         if place is not None:
-            self.found.servers.setdefault(place[1])
+            self.accesses.servers.setdefault(place[1])
         elif address is not None and port is not None:
-            self.found.servers.setdefault(f"{address[1]}:{port[1]}")
+            self.accesses.servers.setdefault(f"{address[1]}:{port[1]}")

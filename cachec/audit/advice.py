@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from cachec.audit.findings import Finding
-from cachec.launcher.arguments import Command
+from cachec.launcher.command import Command
 
 #: Kinds of findings whose ``fix`` is an option of ``cachec exec``.
 _OPTIONS = frozenset({"read", "program", "listing", "written"})

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from cachec.base.distributions import Distributions
 from cachec.errors import UsageError
 from cachec.key.tools.executables import Finder
-from cachec.launcher.arguments import Command
+from cachec.launcher.command import Command
 from cachec.launcher.places import Places
 from cachec.launcher.request import helper_path
 from cachec.model import Read

@@ -11,11 +11,10 @@ from cachec.audit.findings import Audit, Finding, WeightsCheck
 from cachec.audit.runs import Again, Runner, Traced
 from cachec.errors import UsageError
 from cachec.key.tools.executables import which
-from cachec.launcher import options
-from cachec.launcher.arguments import Command, PassThrough
+from cachec.launcher.command import Command, PassThrough
 from cachec.launcher.full import describe_here
 from cachec.launcher.places import leaked
-from cachec.launcher.stage import Opened
+from cachec.launcher.stage import Opened, looked_at
 from cachec.launcher.stripping import StrippedInput, strip_inputs
 from cachec.model import Reason
 from cachec.weights.formats import WEIGHT_SUFFIXES
@@ -27,12 +26,7 @@ def audit(args: Sequence[str], overrides: Mapping[str, object] | None = None) ->
     Raises UsageError for wrong use, for a command that reads its standard input and where strace is missing;
     CommandEnded where the command itself fails.
     """
-    given, argv = options.parse(args)
-    opened = Opened(overrides or {}, dict(os.environ))
-    try:
-        program = which(argv[0], opened.variables)
-        if program is None:
-            raise UsageError(f"{argv[0]!r} is not an executable in PATH; install it, or give its path")
+    with looked_at(args, overrides) as (opened, given, argv, program):
         outcome, detail = "described", ""
         try:
             command = describe_here(opened, given, argv, program)
@@ -46,8 +40,6 @@ def audit(args: Sequence[str], overrides: Mapping[str, object] | None = None) ->
             raise UsageError("the command reads its standard input, which is there once; name its input as a file")
         with strip_inputs(command) as stripped:
             return _Look(opened, command, outcome, detail).audit(stripped)
-    finally:
-        opened.store.close()
 
 
 class _Look:
@@ -72,7 +64,7 @@ class _Look:
         again = runner.again(traced)
         distributions = self._opened.requests.distributions(self._command)
         covered = Covered(self._command, runner.environ, again.reads, self._opened.places, distributions)
-        covered.add_imports(traced.found.read)
+        covered.add_imports(traced.accesses.read)
         self._programs(traced, covered, runner.environ)
         self._reads(traced, covered)
         self._searches(traced, covered, runner.environ)
@@ -85,7 +77,7 @@ class _Look:
         if traced.strange:
             words = f"{traced.strange} lines of strace were not understood, the first is {traced.first_strange!r}"
             self._problem("strace", "", words, "report this with the version of strace")
-        if traced.found.is_hidden:
+        if traced.accesses.is_hidden:
             self._problem("strace", "", "it uses io_uring: what it opens that way is not seen")
         weights = tuple(self._weights(runner, traced, deterministic=deterministic))
         advice = advice_for(self._command, self._outcome, self._problems)
@@ -112,7 +104,7 @@ class _Look:
         self._notes.append(Finding(kind, path, words, fix))  # type: ignore[arg-type]
 
     def _programs(self, traced: Traced, covered: Covered, environ: Mapping[str, str]) -> None:
-        for path in traced.found.executed:
+        for path in traced.accesses.executed:
             if covered.file(path):
                 continue
             self._problem(
@@ -123,7 +115,7 @@ class _Look:
     def _reads(self, traced: Traced, covered: Covered) -> None:
         imported: dict[str, int] = {}
         weights = {_inode(path): key for path, key in self._command.weights.items()}
-        for path in traced.found.read:
+        for path in traced.accesses.read:
             why = covered.file(path)
             key = weights.get(_inode(path))
             if key is not None:
@@ -160,7 +152,7 @@ class _Look:
             self._problem("distribution", name, words, f'also = ["{name}"] in an adapter')
 
     def _searches(self, traced: Traced, covered: Covered, environ: Mapping[str, str]) -> None:
-        seen = traced.found
+        seen = traced.accesses
         for path in seen.listed:
             if covered.listing(path) or covered.owner(path):
                 continue
@@ -181,7 +173,7 @@ class _Look:
             self._problem("server", address, "is connected to: what it answers is in no key")
 
     def _writes(self, traced: Traced) -> None:
-        seen = traced.found
+        seen = traced.accesses
         folders = [path for path in self._outputs if os.path.isdir(path)]
         for path in seen.written:
             if self._is_output(path) or path.startswith("/dev/") or not os.path.exists(path):
@@ -259,7 +251,7 @@ class _Look:
                     yield from (os.path.join(folder, name) for name in names)
 
     def _weights(self, runner: Runner, traced: Traced, *, deterministic: bool | None) -> Iterator[WeightsCheck]:
-        opened = {_inode(path) for path in traced.found.read}
+        opened = {_inode(path) for path in traced.accesses.read}
         for path, key in self._command.weights.items():
             is_opened = _inode(path) in opened
             if deterministic is False:

@@ -18,7 +18,7 @@ from cachec.base.hashing import FileDigests
 from cachec.commands.process import Ended, run_process
 from cachec.errors import CachecError, CachecWarning, UsageError
 from cachec.key.arguments import dir_digest
-from cachec.launcher.arguments import Command
+from cachec.launcher.command import Command
 from cachec.launcher.request import environment
 from cachec.launcher.running import run_command
 from cachec.launcher.stage import CommandFailed, Opened
@@ -44,7 +44,7 @@ class CommandEnded(CachecError):
 class Traced:
     """One run under strace. digests: of the files and folders that it left, by path."""
 
-    found: Accesses
+    accesses: Accesses
     ended: Ended
     strange: int
     first_strange: str

@@ -171,7 +171,7 @@ class _Site:
     def __init__(self, path: str) -> None:
         self.path = path
         self.roots: tuple[str, ...] = (path,)
-        self.found: dict[str, Distribution] = {}
+        self.distributions: dict[str, Distribution] = {}
         self._mtime_ns = -1
         self._calm = False
 
@@ -185,17 +185,17 @@ class _Site:
             self._calm = time.time() - mtime_ns / 1e9 > fsio.SETTLE_SECONDS
             names = sorted(name for name in os.listdir(self.path) if name.endswith(_SUFFIX))
         except (FileNotFoundError, NotADirectoryError, PermissionError):
-            changed = bool(self.found)
-            self.found, self._mtime_ns = {}, -1
+            changed = bool(self.distributions)
+            self.distributions, self._mtime_ns = {}, -1
             return changed
-        was = self.found
+        was = self.distributions
         changed = mtime_ns != self._mtime_ns and bool(names or was)
         self._mtime_ns = mtime_ns
         self.roots = tuple(dict.fromkeys((self.path, os.path.realpath(self.path))))
         kept = {d.folder: d for d in was.values()}
         fresh = [kept.get(os.path.join(self.path, name)) or Distribution(self.path, name) for name in names]
-        self.found = {d.name: d for d in fresh}
-        return changed or self.found != was
+        self.distributions = {d.name: d for d in fresh}
+        return changed or self.distributions != was
 
 
 class Distributions:
@@ -213,7 +213,7 @@ class Distributions:
         """Every distribution that an import would see: the first of a name on the path."""
         seen: dict[str, Distribution] = {}
         for site in self._refreshed():
-            for name, distribution in site.found.items():
+            for name, distribution in site.distributions.items():
                 seen.setdefault(name, distribution)
         return iter(seen.values())
 
@@ -221,7 +221,7 @@ class Distributions:
         """The distribution of that name, in any spelling; the first on the path."""
         wanted = normalise(name)
         for site in self._refreshed():
-            distribution = site.found.get(wanted)
+            distribution = site.distributions.get(wanted)
             if distribution is not None:
                 return distribution
         return None
@@ -269,7 +269,7 @@ class Distributions:
             sites.append(site)
         if changed:
             self._owners, self._by_top, self._plugins = {}, {}, {}
-        return [site for site in sites if site.found]
+        return [site for site in sites if site.distributions]
 
     def _search(self, sites: list[_Site], path: str) -> Distribution | None:
         is_script = os.path.basename(os.path.dirname(path)) in _SCRIPT_FOLDERS
@@ -288,10 +288,10 @@ class Distributions:
     def _lister(self, site: _Site, relative: str) -> Distribution | None:
         top = relative.partition("/")[0] if not relative.startswith("..") else relative
         # Most files lie in a package named like their distribution, or beside one that was asked for before.
-        for likely in (self._by_top.get(top), site.found.get(normalise(top.removesuffix(".py")))):
+        for likely in (self._by_top.get(top), site.distributions.get(normalise(top.removesuffix(".py")))):
             if likely is not None and likely.root == site.path and likely.lists(relative):
                 return likely
-        for candidate in site.found.values():
+        for candidate in site.distributions.values():
             if candidate.lists(relative):
                 self._by_top[top] = candidate
                 return candidate

@@ -411,6 +411,23 @@ def folder_locked(folder: str | os.PathLike[str], *, exclusive: bool, seconds: f
         os.close(fd)
 
 
+def is_abandoned(path: str | os.PathLike[str], *, remove: bool = False) -> bool:
+    """Whether nobody has a file locked, or it is gone; it is then removed, if asked. Raises OSError."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except FileNotFoundError:
+        return True
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if remove:
+            os.unlink(path)
+    except BlockingIOError:
+        return False
+    finally:
+        os.close(fd)
+    return True
+
+
 def fault(error: OSError, what: str) -> StoreFault:
     """The StoreFault that an error on a file of the store stands for; ``what`` says what was being done."""
     if is_full(error):

@@ -70,6 +70,23 @@ def digest_bytes(data: bytes | bytearray | memoryview) -> str:
     return blake3(data).hexdigest()
 
 
+def digest_by(algorithm: str, fd: int, nbytes: int, progress: Callable[[int], None] | None = None) -> str:
+    """The digest of the first bytes of an open file, in hexadecimal. Raises EOFError on a short file.
+
+    algorithm: ``blake3``, or one of hashlib. progress: called with the bytes done.
+    """
+    import hashlib  # for what others stated alone
+
+    hasher = blake3() if algorithm == "blake3" else hashlib.new(algorithm, usedforsecurity=False)
+    done = 0
+    for chunk in fsio.pread_chunks(fd, 0, nbytes):
+        hasher.update(chunk)
+        done += len(chunk)
+        if progress is not None:
+            progress(done)
+    return hasher.hexdigest()
+
+
 def digest_extent(fd: int, offset: int, nbytes: int) -> str:
     """BLAKE3-256 of a range of an open file, read with ``pread`` in bounded memory. Raises EOFError on a short file."""
     hasher = blake3()

@@ -198,7 +198,7 @@ def run(
         else:
             ended = replay.replay_python(reproducer, folder, path=path)
     artifacts = [
-        {"codec": each.expected.codec, "expected": each.expected.digest, "found": each.found} for each in ended.made
+        {"codec": each.expected.codec, "expected": each.expected.digest, "found": each.digest} for each in ended.made
     ]
     if as_json:
         print_json({"same": ended.same, "artifacts": artifacts, "tools": list(ended.tools), "failure": ended.failure})
@@ -298,11 +298,11 @@ def _print_replayed(reproducer: Any, ended: Any) -> None:
     for words in ended.tools:
         click.echo(clean(words))
     for each in ended.made:
-        if each.found == each.expected.digest:
-            click.echo(f"same      {each.expected.codec} {each.found}")
+        if each.digest == each.expected.digest:
+            click.echo(f"same      {each.expected.codec} {each.digest}")
         else:
             click.echo(
-                f"differs   {each.expected.codec}: {each.expected.digest} expected, found {each.found or 'none'}"
+                f"differs   {each.expected.codec}: {each.expected.digest} expected, found {each.digest or 'none'}"
             )
     if ended.failure:
         how = "failed as recorded" if ended.same else "failed"

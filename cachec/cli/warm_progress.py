@@ -38,7 +38,6 @@ class Lines(Listener):
         self._total = self._done = 0
 
     def planned(self, rows: Sequence[Row], hits: int, estimate: float | None) -> None:
-        """See Listener."""
         self._total = len(rows)
         self._done = 0
         if rows:
@@ -46,7 +45,6 @@ class Lines(Listener):
             self._say(f"{len(rows)} to run, {hits} hit; time: {guess}")
 
     def finished(self, row: Row, result: Result) -> None:
-        """See Listener."""
         if result.status is Status.HIT and not self._total:
             return
         self._done += 1
@@ -90,17 +88,14 @@ class Table(Listener):
         )
 
     def planned(self, rows: Sequence[Row], hits: int, estimate: float | None) -> None:
-        """See Listener."""
         self._total = len(rows) + hits
         self._estimate = estimate
         self._began = self._clock()
 
     def started(self, row: Row) -> None:
-        """See Listener."""
         self._running[row.id] = self._clock()
 
     def finished(self, row: Row, result: Result) -> None:
-        """See Listener."""
         self._running.pop(row.id, None)
         self._counts[result.status] += 1
         if result.status is not Status.HIT:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 from collections.abc import Mapping
@@ -11,9 +10,9 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
-from blake3 import blake3
 
 from cachec.base import fsio, texts
+from cachec.base.hashing import digest_by
 from cachec.cli.meter import throughput
 from cachec.cli.session import Session, clean
 from cachec.errors import UsageError, WeightError, WeightsChanged
@@ -149,16 +148,11 @@ def opened_as_expected(path: str, expect: str | None, meter: Meter) -> WeightSet
     fd = fsio.open_read(path)
     try:
         before = fsio.identity(fd)
-        hasher = blake3() if algorithm == "blake3" else hashlib.sha256()
-        done = 0
-        for chunk in fsio.pread_chunks(fd, 0, before.size):
-            hasher.update(chunk)
-            done += len(chunk)
-            meter(done, before.size)
+        digest = digest_by(algorithm, fd, before.size, lambda done: meter(done, before.size))
     finally:
         os.close(fd)
-    if hasher.hexdigest() != wanted:
-        raise WeightError(f"{path}: expected {algorithm} {wanted}, found {hasher.hexdigest()}; nothing was added")
+    if digest != wanted:
+        raise WeightError(f"{path}: expected {algorithm} {wanted}, found {digest}; nothing was added")
     weights = open_weights(path)
     extents = filter(None, (weight.extent() for weight in weights.values()))
     other = next((each.file.path for each in extents if each.file.identity[:2] != before[:2]), None)
@@ -203,6 +197,16 @@ def summary(revision: Revision) -> dict[str, Any]:
     }
 
 
+def _whose(source: Located) -> dict[str, Any]:
+    revision = source.revision
+    return {
+        "name": revision.name if revision else None,
+        "path": os.path.abspath(source.path) if source.path else None,
+        "revision": revision.id if revision else None,
+        "owned": revision is not None and revision.owned,
+    }
+
+
 def verified(source: Located, store: WeightStore, meter: Meter) -> Verified:
     """What ``verify`` finds out. Raises CachecError, OSError."""
     from cachec.weights.library.checksums import Verified, verify
@@ -216,12 +220,8 @@ def verified(source: Located, store: WeightStore, meter: Meter) -> Verified:
 
 def verdict(source: Located, result: Verified, seconds: float) -> dict[str, Any]:
     """What ``verify`` says, as JSON."""
-    revision = source.revision
     return {
-        "name": revision.name if revision else None,
-        "path": os.path.abspath(source.path) if source.path else None,
-        "revision": revision.id if revision else None,
-        "owned": revision is not None and revision.owned,
+        **_whose(source),
         "checksums": result.checksums,
         "seconds": seconds,
         "damaged": [{"path": d.path, "weights": d.names, "words": d.detail} for d in result.damages],
@@ -252,10 +252,7 @@ def details(source: Located, specs: Mapping[str, WeightSpec], digests: Mapping[s
     owned = revision is not None and revision.owned
     stored = {digests[name]: spec.nbytes for name, spec in specs.items()} if owned else {}
     return {
-        "name": revision.name if revision else None,
-        "path": os.path.abspath(source.path) if source.path else None,
-        "revision": revision.id if revision else None,
-        "owned": owned,
+        **_whose(source),
         "source": revision.source if revision else "",
         "files": list(revision.files) if revision else [],
         "size": sum(spec.nbytes for spec in specs.values()),

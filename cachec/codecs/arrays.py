@@ -17,7 +17,7 @@ import msgspec
 from cachec.base import fsio
 from cachec.codecs.base import corrupt, meta_of, open_artifact, unstorable
 from cachec.model import Leaf
-from cachec.store.objects import ArtifactSink, ArtifactSource
+from cachec.store.artifacts import ArtifactSink, ArtifactSource
 
 if TYPE_CHECKING:
     import numpy as np

@@ -13,7 +13,7 @@ from cachec.base import fsio
 from cachec.base.hashing import digest_bytes
 from cachec.errors import StoreFault, UnstorableResult
 from cachec.model import ArtifactRef, Fault, Leaf
-from cachec.store.objects import ArtifactSource
+from cachec.store.artifacts import ArtifactSource
 
 #: Nesting of a result beyond this is refused: it is a cycle, or would exhaust Python's own stack.
 MAX_DEPTH: Final = 100

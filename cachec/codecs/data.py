@@ -20,7 +20,7 @@ import msgspec
 
 from cachec.codecs.base import MAX_DEPTH, corrupt, meta_of, read, unstorable
 from cachec.model import Inline, Leaf
-from cachec.store.objects import ArtifactSink, ArtifactSource
+from cachec.store.artifacts import ArtifactSink, ArtifactSource
 
 #: Strings, bytes and JSON up to this many bytes stay in the row.
 INLINE_LIMIT: Final = 1024

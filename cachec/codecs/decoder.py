@@ -14,7 +14,7 @@ from cachec.errors import PluginError
 from cachec.model import ArtifactRef, CallerSet, Inline, Leaf, Node, Record, Sequence, Weights
 from cachec.programs.plugin import Plugin
 from cachec.programs.supported import Asking
-from cachec.store.objects import ArtifactSource
+from cachec.store.artifacts import ArtifactSource
 from cachec.weights.manifest import Folded
 
 #: The plugin of a name. Raises PluginError where there is none.

@@ -18,7 +18,7 @@ from cachec.programs.artifact import Dir, File
 from cachec.programs.plugin import Plugin
 from cachec.programs.program import Program
 from cachec.programs.supported import Asking
-from cachec.store.objects import ArtifactSink
+from cachec.store.artifacts import ArtifactSink
 from cachec.weights import Weight, WeightSet
 
 #: The plugin that handles values of a class, or None.

@@ -18,7 +18,7 @@ from cachec.codecs.base import corrupt, meta_of, reader, unstorable
 from cachec.model import ArtifactRef, Leaf
 from cachec.programs.artifact import Dir, File
 from cachec.programs.program import Program
-from cachec.store.objects import ArtifactSink, ArtifactSource
+from cachec.store.artifacts import ArtifactSink, ArtifactSource
 from cachec.store.trees import tree_name
 from cachec.weights.manifest import Folded, Manifest
 

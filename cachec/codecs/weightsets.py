@@ -14,7 +14,7 @@ from operator import attrgetter
 from cachec.codecs.base import corrupt, unstorable
 from cachec.errors import UnknownWeight, UsageError, WeightError, WeightReadError
 from cachec.model import CallerSet, CallerWeight, OwnedWeight, Weights
-from cachec.store.objects import ArtifactSink, ArtifactSource
+from cachec.store.artifacts import ArtifactSink, ArtifactSource
 from cachec.weights import Weight, WeightSet
 
 _NAME, _WHERE, _ALIAS = attrgetter("name"), attrgetter("where"), attrgetter("alias")

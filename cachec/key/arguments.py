@@ -55,7 +55,7 @@ class Payload(NamedTuple):
         return Part(self.kind, self.name, digest_bytes(self.data), *self.annotate())
 
 
-class Found:
+class Inventory:
     """What turned up in the arguments of one call: weight sets, programs and large arrays (bytes) by argument path; the
     plugins whose types did; the code and stages that callables reach, functions with memos and installed distributions,
     which the stage may reach too; paths that count by content; manifests, and what the caller calls the weights that
@@ -107,20 +107,20 @@ class ArgumentKeys:
         self._code = code
         self._plugins = plugins
 
-    def payloads(self, arguments: Mapping[str, Any], *, per_rank: bool, found: Found) -> list[Payload]:
-        """One payload or more an argument, in order; fills ``found``. Raises UnkeyableArgument naming the argument."""
+    def payloads(self, arguments: Mapping[str, Any], *, per_rank: bool, inventory: Inventory) -> list[Payload]:
+        """One payload or more an argument, in order; fills ``inventory``. Raises UnkeyableArgument, naming the one."""
         payloads: list[Payload] = []
         for name, value in arguments.items():
             if type(value) in _SCALARS:
                 data = canonical.encode(value, _ask_nobody, name)
                 payloads.append(Payload(PartKind.ARGUMENT, name, data, _annotator(value)))
                 continue
-            collector = _Collector(self._digests, self._code, self._plugins, per_rank, found)
+            collector = _Collector(self._digests, self._code, self._plugins, per_rank, inventory)
             data = canonical.encode(value, collector.special, name)
             if not (len(collector.payloads) == 1 and collector.paths == [name]):
                 payloads.append(Payload(PartKind.ARGUMENT, name, data, _annotator(value)))
             payloads += collector.payloads
-        found.check_callers()
+        inventory.check_callers()
         return payloads
 
 
@@ -139,14 +139,16 @@ def _annotator(value: object) -> Callable[[], Annotation]:
 class _Collector:
     """Answers for the values inside one argument that are not keyed by plain value; each becomes a payload itself."""
 
-    __slots__ = ("_code", "_digests", "_found", "_per_rank", "_plugins", "paths", "payloads")
+    __slots__ = ("_code", "_digests", "_inventory", "_per_rank", "_plugins", "paths", "payloads")
 
-    def __init__(self, digests: FileDigests, code: CodeKeys, plugins: Plugins, per_rank: bool, found: Found) -> None:
+    def __init__(
+        self, digests: FileDigests, code: CodeKeys, plugins: Plugins, per_rank: bool, inventory: Inventory
+    ) -> None:
         self._digests = digests
         self._code = code
         self._plugins = plugins
         self._per_rank = per_rank
-        self._found = found
+        self._inventory = inventory
         self.payloads: list[Payload] = []
         self.paths: list[str] = []
 
@@ -163,7 +165,7 @@ class _Collector:
         if isinstance(value, WeightSet):
             return self._weights(value, path)
         if isinstance(value, Program):
-            self._found.programs[path] = value
+            self._inventory.programs[path] = value
             self._called(value.manifest, path)
             return Payload(PartKind.PROGRAM, path, value.topology.encode(), lambda: _of_program(value))
         if isinstance(value, File | Dir | PurePath):
@@ -186,13 +188,13 @@ class _Collector:
         plugin = self._plugins.for_type(type(value))
         if plugin is None:
             return None
-        self._found.plugins.add(plugin.name)
+        self._inventory.plugins.add(plugin.name)
         with Asking(plugin):
             digest, detail = plugin.fingerprint(value)
         return Payload(PartKind.ARGUMENT, path, digest.encode(), lambda: Annotation(detail, value=detail))
 
     def _weights(self, value: WeightSet, path: str) -> Payload:
-        self._found.weights[path] = value
+        self._inventory.weights[path] = value
         data = value.spec_digest.encode()
         if self._per_rank:
             data += b" rank %d" % (-1 if value.rank is None else value.rank)
@@ -205,7 +207,7 @@ class _Collector:
 
     def _file(self, value: File | Dir | PurePath, path: str) -> Payload:
         place = os.fspath(value)
-        self._found.paths.append(place)
+        self._inventory.paths.append(place)
         try:
             digest = path_digest(place, self._digests)
         except OSError as error:
@@ -221,17 +223,17 @@ class _Collector:
         return Payload(PartKind.FILE, path, digest.encode() + aspects, lambda: annotation)
 
     def _called(self, manifest: Manifest, path: str) -> None:
-        self._found.manifests[path] = manifest
+        self._inventory.manifests[path] = manifest
         for name, there in manifest.callers.items():
-            self._found.callers.setdefault(name, there)
+            self._inventory.callers.setdefault(name, there)
 
     def _callable(self, value: Any, path: str) -> Payload:
         code = self._code.of(value)
-        self._found.stages += code.stages
-        self._found.memos += code.memos
-        self._found.distributions |= code.distributions
-        self._found.code += code.parts
-        self._found.callables.append(code)
+        self._inventory.stages += code.stages
+        self._inventory.memos += code.memos
+        self._inventory.distributions |= code.distributions
+        self._inventory.code += code.parts
+        self._inventory.callables.append(code)
         name = f"{getattr(value, '__module__', '')}.{getattr(value, '__qualname__', type(value).__qualname__)}"
         annotation = Annotation(f"{name} {code.digest[:12]}", value=name)
         return Payload(PartKind.ARGUMENT, path, code.digest.encode(), lambda: annotation)
@@ -239,7 +241,7 @@ class _Collector:
     def _array(self, value: Any, path: str) -> Payload:
         _refuse_objects(value, path)
         if value.nbytes > LARGE_ARRAY:
-            self._found.large[path] = value.nbytes
+            self._inventory.large[path] = value.nbytes
         digest, shape, dtype = array_digest(value), value.shape, str(value.dtype)
 
         def annotate() -> Annotation:

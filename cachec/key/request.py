@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from cachec.base.distributions import Distributions
 from cachec.base.hashing import FileDigests, Hasher, digest_bytes, frame
 from cachec.errors import UsageError
-from cachec.key.arguments import ArgumentKeys, Found, Payload, path_digest
+from cachec.key.arguments import ArgumentKeys, Inventory, Payload, path_digest
 from cachec.key.code.coverage import Coverage
 from cachec.key.code.fingerprint import CodeKey, CodeKeys
 from cachec.key.tools.environment import environment_parts, variable_digest
@@ -76,12 +76,12 @@ class _Parts(NamedTuple):
 class Request:
     """The key of one call, and what was found in its arguments."""
 
-    __slots__ = ("_parts", "_payloads", "digest", "found", "stage")
+    __slots__ = ("_parts", "_payloads", "digest", "inventory", "stage")
 
-    def __init__(self, stage: StageLike, parts: _Parts, payloads: Sequence[Payload], found: Found) -> None:
+    def __init__(self, stage: StageLike, parts: _Parts, payloads: Sequence[Payload], inventory: Inventory) -> None:
         self.stage = stage
         self.digest = digest_bytes(b"".join((_DOMAIN, parts.prefix, *(payload.framed() for payload in payloads))))
-        self.found = found
+        self.inventory = inventory
         self._parts = parts
         self._payloads = payloads
 
@@ -90,7 +90,7 @@ class Request:
 
         The code of callable arguments is spelled out function by function here; in the key it is one digest each.
         """
-        return (*self._parts.parts, *self.found.code, *(payload.part() for payload in self._payloads))
+        return (*self._parts.parts, *self.inventory.code, *(payload.part() for payload in self._payloads))
 
     def remedy(self, difference: PartDifference) -> str:
         """What would make a hit of a miss by this difference, where its words do not say it; else empty."""
@@ -120,9 +120,9 @@ class Requests:
         options = stage.options
         if options.ignore:
             arguments = {name: value for name, value in arguments.items() if name not in options.ignore}
-        found = Found()
-        payloads = self._arguments.payloads(arguments, per_rank=options.per_rank, found=found)
-        return Request(stage, self._stage_parts(stage, found, fresh=fresh), payloads, found)
+        inventory = Inventory()
+        payloads = self._arguments.payloads(arguments, per_rank=options.per_rank, inventory=inventory)
+        return Request(stage, self._stage_parts(stage, inventory, fresh=fresh), payloads, inventory)
 
     def is_project(self, path: str) -> bool:
         """Whether a file, by the name that its code has, is the project's."""
@@ -131,15 +131,15 @@ class Requests:
     def coverage(self, request: Request) -> Coverage:
         """What the key of a request holds of code."""
         coverage = Coverage()
-        coverage.distributions |= request.found.distributions
-        pending: list[Any] = [request.stage, *request.found.stages]
+        coverage.distributions |= request.inventory.distributions
+        pending: list[Any] = [request.stage, *request.inventory.stages]
         for each in pending:
             code = self.code_of(each)
             coverage.stages.append(each)
             coverage.add(code)
             coverage.distributions.update(tool for tool in each.options.tools if isinstance(tool, str))
             pending += [stage for stage in code.stages if not any(stage is one for one in pending)]
-        for code in request.found.callables:
+        for code in request.inventory.callables:
             coverage.add(code)
         return coverage
 
@@ -162,11 +162,11 @@ class Requests:
 
     def stale_memos(self, request: Request) -> list[str]:
         """The names of functions with a memo that may answer for code which has changed since it was filled."""
-        return self._code.stale(request.found.memos)
+        return self._code.stale(request.inventory.memos)
 
     def speaking(self, request: Request) -> tuple[Plugin, ...]:
         """The plugins that speak for what a call works with, by name: those whose ambient state is in its key."""
-        return self._speaking(request.found)
+        return self._speaking(request.inventory)
 
     def code_of(self, stage: StageLike) -> CodeKey:
         """The code that a stage reaches."""
@@ -175,8 +175,8 @@ class Requests:
             stage.__wrapped__, depends=code, has_version=bool(stage.options.version or stage.options.depends)
         )
 
-    def _stage_parts(self, stage: StageLike, found: Found, *, fresh: bool) -> _Parts:
-        parts = tuple(self._fingerprints(stage, found, fresh=fresh))
+    def _stage_parts(self, stage: StageLike, inventory: Inventory, *, fresh: bool) -> _Parts:
+        parts = tuple(self._fingerprints(stage, inventory, fresh=fresh))
         last = self._last.get(id(stage))
         # Fingerprints that did not change are the same objects as before, and then so are their framed bytes.
         if last is not None and last[0] is stage and _same(last[1].parts, parts):
@@ -185,12 +185,12 @@ class Requests:
         self._last[id(stage)] = (stage, made)
         return made
 
-    def _fingerprints(self, stage: StageLike, found: Found, *, fresh: bool) -> list[Part]:
+    def _fingerprints(self, stage: StageLike, inventory: Inventory, *, fresh: bool) -> list[Part]:
         parts: list[Part] = []
-        distributions = found.distributions
+        distributions = inventory.distributions
         seen: set[int] = set()
         platform = False
-        pending: list[Any] = [stage, *found.stages]
+        pending: list[Any] = [stage, *inventory.stages]
         while pending:
             each = pending.pop(0)
             if id(each) in seen:
@@ -198,12 +198,12 @@ class Requests:
             seen.add(id(each))
             code = self.code_of(each)
             pending += code.stages
-            found.memos += code.memos
+            inventory.memos += code.memos
             distributions |= code.distributions
             parts += self._own_parts(each.options, code, distributions, fresh=fresh)
             platform = platform or not each.options.portable
         parts += [self._tools.distribution(name, fresh=fresh) for name in sorted(distributions)]
-        parts += self._ambient(found)
+        parts += self._ambient(inventory)
         parts.append(platform_part(portable=not platform))
         if not self._code.recorded:  # such a run depends on more than its trace says
             parts.append(_text_part(PartKind.STAGE, "record", "off", "runs record nothing"))
@@ -235,18 +235,18 @@ class Requests:
         base = os.path.basename(place)
         return Part(PartKind.FILE, f"depends/{base}", digest, digest[:12], value=base)
 
-    def _ambient(self, found: Found) -> Iterable[Part]:
-        for plugin in self._speaking(found):
+    def _ambient(self, inventory: Inventory) -> Iterable[Part]:
+        for plugin in self._speaking(inventory):
             with Asking(plugin):
                 settings = plugin.ambient()
             for setting, value in sorted(settings.items()):
                 yield _text_part(PartKind.AMBIENT, f"{plugin.name}/{setting}", value, value)
 
-    def _speaking(self, found: Found) -> tuple[Plugin, ...]:
-        if not found.distributions and not found.plugins:
+    def _speaking(self, inventory: Inventory) -> tuple[Plugin, ...]:
+        if not inventory.distributions and not inventory.plugins:
             return ()
-        speaking = {plugin.name: plugin for plugin in self._plugins.for_distributions(found.distributions)}
-        speaking.update((name, self._plugins.named(name)) for name in found.plugins)
+        speaking = {plugin.name: plugin for plugin in self._plugins.for_distributions(inventory.distributions)}
+        speaking.update((name, self._plugins.named(name)) for name in inventory.plugins)
         return tuple(speaking[name] for name in sorted(speaking))
 
 

@@ -207,18 +207,12 @@ def sources() -> tuple[str, ...]:
 
 def read(path: str | os.PathLike[str]) -> Adapter:
     """The adapter in a file. Raises ConfigError naming file and line."""
-    import tomllib
-
     where = os.fspath(path)
     try:
-        text = foreign.read_regular(path, config.MAX_FILE).decode()
-    except (OSError, UnicodeDecodeError) as error:
+        data = foreign.read_regular(path, config.MAX_FILE)
+    except OSError as error:
         raise ConfigError(f"adapter {where}: can't be read: {error}") from error
-    try:
-        table = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        at = re.search(r"at line (\d+)", str(error))
-        raise ConfigError(f"{where}:{at[1] if at else text.count(chr(10)) + 1}: not valid TOML: {error}") from error
+    text, table = config.parse_toml(where, data)
     table.setdefault("name", Path(path).stem)
     return _adapter(table, where, text)
 

@@ -9,12 +9,10 @@ from typing import Any
 
 from cachec.errors import StoreFault, UsageError
 from cachec.key.compare import PartDifference, differences
-from cachec.key.tools.executables import which
-from cachec.launcher import options
-from cachec.launcher.arguments import Command, Options, PassThrough
+from cachec.launcher.command import Command, Options, PassThrough
 from cachec.launcher.full import describe_here
 from cachec.launcher.running import run_command
-from cachec.launcher.stage import CommandStage, Opened
+from cachec.launcher.stage import CommandStage, Opened, looked_at
 from cachec.launcher.stripping import StrippedInput, strip_inputs
 from cachec.model import Mode, Outcome, PartKind, Reason
 from cachec.stage.engine import Call
@@ -37,16 +35,8 @@ def explain(args: Sequence[str], overrides: Mapping[str, object] | None = None) 
 
     A command that reads its standard input would wait for it, so for such a one this raises UsageError.
     """
-    given, argv = options.parse(args)
-    opened = Opened(overrides or {}, dict(os.environ))
-    try:
-        program = which(argv[0], opened.variables)
-        if program is None:
-            raise UsageError(f"{argv[0]!r} is not an executable in PATH; install it, or give its path")
-        with only_looking():
-            return _explain(opened, given, argv, program)
-    finally:
-        opened.store.close()
+    with looked_at(args, overrides) as line, only_looking():
+        return _explain(*line)
 
 
 def _explain(opened: Opened, given: Options, argv: Sequence[str], program: str) -> Explanation:

@@ -13,7 +13,8 @@ from cachec import recording
 from cachec.errors import CachecError, StoreFault, UnstorableResult
 from cachec.key.tools.executables import which
 from cachec.launcher import adapters, options
-from cachec.launcher.arguments import Command, Options, PassThrough, describe
+from cachec.launcher.arguments import describe
+from cachec.launcher.command import Command, Options, PassThrough
 from cachec.launcher.outputs import outputs_held
 from cachec.launcher.places import Places
 from cachec.launcher.restore import mode_of, restore_bytes, restore_file, restore_tree

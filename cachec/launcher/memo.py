@@ -22,7 +22,8 @@ from cachec.events import inert
 from cachec.key.tools.environment import LOCALE
 from cachec.key.tools.executables import Executable, Finder, interpreter_name, which
 from cachec.launcher import adapters, direct
-from cachec.launcher.arguments import Command, configuration_patterns
+from cachec.launcher.arguments import configuration_patterns
+from cachec.launcher.command import Command
 from cachec.launcher.outputs import lock_of
 from cachec.launcher.request import environment, helper_path, keyed_variables
 from cachec.launcher.stage import Opened

@@ -8,7 +8,7 @@ from typing import get_args
 from cachec.base.texts import nearest
 from cachec.errors import UsageError
 from cachec.launcher.adapters import WeightKey
-from cachec.launcher.arguments import Options
+from cachec.launcher.command import Options
 
 #: Options with a value, each of which may come several times.
 _MANY = ("--input", "--output", "--weights", "--env", "--tool")

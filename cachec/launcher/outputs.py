@@ -11,7 +11,7 @@ from typing import NamedTuple
 from cachec.base.hashing import FileDigests, digest_bytes
 from cachec.commands.watched import state, states
 from cachec.errors import StoreFault
-from cachec.launcher.arguments import Output
+from cachec.launcher.command import Output
 from cachec.model import Reason
 from cachec.recording import Recorder
 from cachec.store.locks import KeyLock

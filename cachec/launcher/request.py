@@ -12,12 +12,12 @@ from cachec.base.distributions import Distributions
 from cachec.base.hashing import FileDigests, Hasher, digest_bytes, frame
 from cachec.commands.environment import command_environment
 from cachec.errors import UsageError
-from cachec.key.arguments import Found, path_digest
+from cachec.key.arguments import Inventory, path_digest
 from cachec.key.tools.environment import LOCALE, environment_parts
 from cachec.key.tools.executables import which
 from cachec.key.tools.platform import CPUINFO, cpu_features
 from cachec.key.tools.tools import ToolKeys
-from cachec.launcher.arguments import Command, PassThrough
+from cachec.launcher.command import Command, PassThrough
 from cachec.launcher.places import Places
 from cachec.launcher.volatile import VolatileWords
 from cachec.model import Part, PartKind, Reason
@@ -44,8 +44,8 @@ class CommandRequest:
         self._has_base = has_base
         framed = b"".join(frame(part.label, part.digest.encode()) for part in parts)
         self.digest = digest_bytes(_DOMAIN + framed)
-        self.found = Found()
-        self.found.programs.update(programs)
+        self.inventory = Inventory()
+        self.inventory.programs.update(programs)
 
     def parts(self) -> tuple[Part, ...]:
         """Every named part, with its detail."""

@@ -13,7 +13,7 @@ from cachec.commands.process import Ended, run_process
 from cachec.commands.run import scratch
 from cachec.commands.watched import Reads, Watched
 from cachec.launcher import headers
-from cachec.launcher.arguments import Command
+from cachec.launcher.command import Command
 from cachec.launcher.outputs import Untouched, check_stored
 from cachec.launcher.places import Places, leaked
 from cachec.launcher.request import environment

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
 from cachec import config
 from cachec.base.distributions import Distributions
 from cachec.base.hashing import FileDigests
+from cachec.errors import UsageError
 from cachec.key.dependencies import Dependencies
 from cachec.key.request import StageOptions
-from cachec.launcher.arguments import Command
+from cachec.key.tools.executables import which
+from cachec.launcher import options
+from cachec.launcher.command import Command, Options
 from cachec.launcher.places import Places, current_folder
 from cachec.launcher.request import CommandRequests
 from cachec.model import Read
@@ -104,3 +108,26 @@ class Opened(OpenedCache):
         tools = self.requests.tool_keys(command)
         dependencies = PlacedDependencies(self.places, tools, self.store.digests, self.variables)
         return self.engine(self.requests, plugins, dependencies, lambda _weights, _name: None)
+
+
+class LookedAt(NamedTuple):
+    """A command line that is not run as it is. program: what its name leads to, as it was found in PATH."""
+
+    opened: Opened
+    given: Options
+    argv: list[str]
+    program: str
+
+
+@contextmanager
+def looked_at(args: Sequence[str], overrides: Mapping[str, object] | None) -> Iterator[LookedAt]:
+    """The command line behind ``--``, and the cache opened for it. Raises UsageError where it names no executable."""
+    given, argv = options.parse(args)
+    opened = Opened(overrides or {}, dict(os.environ))
+    try:
+        program = which(argv[0], opened.variables)
+        if program is None:
+            raise UsageError(f"{argv[0]!r} is not an executable in PATH; install it, or give its path")
+        yield LookedAt(opened, given, argv, program)
+    finally:
+        opened.store.close()

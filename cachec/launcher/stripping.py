@@ -16,7 +16,7 @@ from typing import NamedTuple, NoReturn
 
 from cachec.base.distributions import Distributions
 from cachec.errors import CachecError, UsageError
-from cachec.launcher.arguments import Command, Input
+from cachec.launcher.command import Command, Input
 from cachec.launcher.restore import same_content
 from cachec.programs.program import Program
 from cachec.programs.registry import Plugins

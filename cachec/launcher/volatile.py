@@ -12,7 +12,7 @@ import os
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
-from cachec.launcher.arguments import Command
+from cachec.launcher.command import Command
 
 #: A line that goes on in the next one; ``??/`` is a trigraph for the backslash.
 _SPLICE = re.compile(rb"(?:\\|\?\?/)[ \t\v\f]*\r?\n")

@@ -211,13 +211,10 @@ class _Around:
 
     def revision_digests(self, revision: str) -> frozenset[Digest]:
         """The digests of the weights of an owned revision. Raises UsageError where there is none, or it has none."""
-        known = WeightStore(self._store).revisions()
-        matching = [each for each in known if each.name == revision]
-        matching = matching or [each for each in known if len(revision) >= 4 and each.id.startswith(revision)]
-        if len({each.id for each in matching}) != 1:
-            what = "several revisions begin so" if matching else "no weights of the store are named so"
-            raise UsageError(f"{revision!r}: {what}; `cachec weights ls` lists them")
-        digests = frozenset(matching[0].digests.values())
+        weights = WeightStore(self._store).find(revision)
+        if weights is None:
+            raise UsageError(f"{revision!r}: no weights of the store are named so; `cachec weights ls` lists them")
+        digests = frozenset(weights.digests.values())
         if not digests:
             raise UsageError(f"{revision!r} are weights in place, of which the store has no digests; add them owned")
         return digests

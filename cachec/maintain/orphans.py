@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import re
 import stat
@@ -115,7 +114,7 @@ class Sweep:
         """What has arrived of weights that nobody fetches any more."""
         for folder in _listed(self._store.folder / "weights" / "fetched", _FETCHED):
             part = folder / "part"
-            if self._is_old(part if part.exists() else folder, LONG_SECONDS) and not _is_locked(part):
+            if self._is_old(part if part.exists() else folder, LONG_SECONDS) and fsio.is_abandoned(part):
                 self._try("unfinished downloads", partial(discard, folder))
 
     def revisions(self, weights: WeightStore) -> Swept:
@@ -185,17 +184,3 @@ def _unlock(locks: Locks, key: str) -> bool:
         return False
     lock.release()
     return True
-
-
-def _is_locked(part: Path) -> bool:
-    try:
-        fd = os.open(part, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-    except FileNotFoundError:
-        return False
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(fd)
-    return False

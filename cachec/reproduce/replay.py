@@ -40,10 +40,10 @@ from cachec.weights.manifest import Manifest
 
 
 class Remade(NamedTuple):
-    """An artifact that was to come out. found: its digest now, None where it was not made."""
+    """An artifact that was to come out. digest: what it has now, None where it was not made."""
 
     expected: Expected
-    found: str | None
+    digest: str | None
 
 
 class Replayed(NamedTuple):
@@ -110,7 +110,7 @@ def replay_commands(
             if ended.returncode != each.returncode:
                 break
     results = tuple(Remade(each, made.get(each.digest)) for each in reproducer.about.expected)
-    same = as_recorded and all(each.found == each.expected.digest for each in results)
+    same = as_recorded and all(each.digest == each.expected.digest for each in results)
     return Replayed(same and (reproducer.about.failure is None or bool(failure)), results, tuple(told), failure)
 
 
@@ -175,7 +175,7 @@ def replay_python(reproducer: LoadedReproducer, folder: Path, *, path: Sequence[
     recorded = reproducer.about.failure
     if recorded is not None:
         return Replayed(failure.startswith(f"{recorded.error}: {recorded.text}"), results, (), failure)
-    same = not failure and len(made) == len(results) and all(each.found == each.expected.digest for each in results)
+    same = not failure and len(made) == len(results) and all(each.digest == each.expected.digest for each in results)
     return Replayed(same, results, (), failure)
 
 

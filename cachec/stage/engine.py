@@ -132,7 +132,7 @@ class Call:
             reason, detail = self.explain(look)
         if look.fault is not None:
             self.note(StoreFault(look.fault, look.detail))
-        warn_on_miss(self.stage.options, self.arguments, self.keyed.found)
+        warn_on_miss(self.stage.options, self.arguments, self.keyed.inventory)
         return reason, detail
 
     def note(self, fault: StoreFault) -> None:

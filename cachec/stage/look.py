@@ -83,7 +83,7 @@ class Looker:
             return Look(reason, detail=fault.detail, fault=fault.fault)
 
     def _match(self, request: Request, entry: Entry, *, decode: bool) -> Look:
-        weights = request.found.weights
+        weights = request.inventory.weights
         seen: dict[tuple[str, str, str], Digest | None] = {}
         changed: Read | None = None
         for trace in entry.traces:
@@ -115,10 +115,10 @@ class Looker:
                 trace.value,
                 self._store.objects,
                 self._plugins.named,
-                request.found.weights.__getitem__,
+                request.inventory.weights.__getitem__,
                 trace.manifest,
-                names=request.found.callers,
-                folded=folding.folded(trace.reads, request.found.folded, folding.made_in_node(trace.value)),
+                names=request.inventory.callers,
+                folded=folding.folded(trace.reads, request.inventory.folded, folding.made_in_node(trace.value)),
             )
 
     def present(self, read: Read, weights: dict[str, WeightSet]) -> Digest | None:
@@ -189,11 +189,11 @@ class Looker:
 
     def _fetch(self, digest: Digest, request: Request) -> bytes | None:
         """Stripped IR or a manifest by digest: of the arguments, which may not be stored yet, else from the store."""
-        for program in request.found.programs.values():
+        for program in request.inventory.programs.values():
             if program.ir_digest == digest:
                 return program.ir
-        manifests = [program.manifest for program in request.found.programs.values()]
-        manifests += [weights.manifest for weights in request.found.weights.values()]
+        manifests = [program.manifest for program in request.inventory.programs.values()]
+        manifests += [weights.manifest for weights in request.inventory.weights.values()]
         for manifest in manifests:
             if manifest.digest == digest:
                 return manifest.encoded()

@@ -48,8 +48,8 @@ class Observing:
         from cachec.commands.opens import FolderWatch
         from cachec.recording.net import Net
 
-        folders = {os.path.dirname(os.path.abspath(path)) for path in request.found.paths if os.path.isfile(path)}
-        folders |= {os.path.abspath(path) for path in request.found.paths if os.path.isdir(path)}
+        folders = {os.path.dirname(os.path.abspath(path)) for path in request.inventory.paths if os.path.isfile(path)}
+        folders |= {os.path.abspath(path) for path in request.inventory.paths if os.path.isdir(path)}
         with suppress(FileNotFoundError):  # where the current folder is gone, nothing can be opened in it
             folders.add(os.getcwd())
         return Net(self._requests.is_project, FolderWatch(folders))
@@ -105,7 +105,9 @@ class Observing:
 
     def _files(self, request: Request, recorder: Recorder, net: Net) -> None:
         observed, known = net.observed, _known(request, recorder)
-        folders = tuple(os.path.join(os.path.abspath(path), "") for path in request.found.paths if os.path.isdir(path))
+        folders = tuple(
+            os.path.join(os.path.abspath(path), "") for path in request.inventory.paths if os.path.isdir(path)
+        )
         opened: dict[str, Opening | None] = {**dict.fromkeys(_beside(net)), **observed.opened}
         for path, before in opened.items():
             if path in known or path.startswith(folders) or self._ran.is_elsewhere(path) or os.path.isdir(path):
@@ -153,7 +155,7 @@ class Observing:
 def _known(request: Request, recorder: Recorder) -> set[str]:
     """Paths whose content is read or keyed otherwise."""
     known = {read.where for read in recorder.reads() if read.kind in _PATHS}
-    return known | {os.path.abspath(path) for path in request.found.paths}
+    return known | {os.path.abspath(path) for path in request.inventory.paths}
 
 
 def _beside(net: Net) -> Iterator[str]:

@@ -85,9 +85,9 @@ class Run:
             name: value if name in ignored else replace_weights(value, name, self._guard)
             for name, value in arguments.items()
         }
-        if request.found.manifests:
+        if request.inventory.manifests:
             self.arguments = {name: bare(value) for name, value in self.arguments.items()}
-        unguarded = request.found.weights.keys() ^ self._guarded.keys()
+        unguarded = request.inventory.weights.keys() ^ self._guarded.keys()
         if unguarded:
             raise _unguardable(min(unguarded))
         self._seen: frozenset[Read] = frozenset()
@@ -147,12 +147,12 @@ class Run:
 
     def _returned(self, result: Any, node: codecs.Node | None) -> Any:
         """A result that is not stored, as the caller gets it. node: what was to be stored, if it came to that."""
-        found = self._request.found
+        inventory = self._request.inventory
         made = folding.made_in_value(result) if node is None else folding.made_in_node(node)
         with recording.recording(self.recorder), self.bracket:
-            inside = folding.folded(self.recorder.reads(), found.folded, made)
-        value = callers_weights(result, found.weights)
-        return returned(value, found.callers, inside) if found.callers or inside else value
+            inside = folding.folded(self.recorder.reads(), inventory.folded, made)
+        value = callers_weights(result, inventory.weights)
+        return returned(value, inventory.callers, inside) if inventory.callers or inside else value
 
     def encode(self, result: Any) -> codecs.Node:
         """The result as stored nodes; its artifacts are in the store, no row points at them yet."""
@@ -192,9 +192,9 @@ class Run:
 
     def _manifest(self) -> ArtifactRef | None:
         """What the files of this result are to be linked with: that of the programs given, else of the weight sets."""
-        found = self._request.found
-        given = [program.manifest for program in found.programs.values()]
-        given = given or [weights.manifest for weights in found.weights.values()]
+        inventory = self._request.inventory
+        given = [program.manifest for program in inventory.programs.values()]
+        given = given or [weights.manifest for weights in inventory.weights.values()]
         if not given:
             return None
         whole = given[0]
@@ -213,10 +213,10 @@ class Run:
 
         made = recipe_of(self._stage, self._given, self.recorder)
         contents = dict(made.contents)
-        for program in self._request.found.programs.values():
+        for program in self._request.inventory.programs.values():
             contents.setdefault(program.ir_digest, program.ir)
             contents.setdefault(program.manifest.digest, program.manifest.encoded())
-        for weights in self._request.found.weights.values():
+        for weights in self._request.inventory.weights.values():
             contents.setdefault(weights.manifest.digest, weights.manifest.encoded())
         objects = self._tools.store.objects
         return made.encoded, tuple(objects.add_bytes(data) for data in contents.values())
@@ -225,7 +225,7 @@ class Run:
         """Which input is no longer what the key and the reads say, in words; empty where all still hold."""
         for read in self.recorder.contradictions():
             return f"{read.kind} {read.name or read.where} was seen with two different contents"
-        weights = self._request.found.weights
+        weights = self._request.inventory.weights
         for where, held in weights.items():
             replaced = held.changed()
             if replaced is not None:

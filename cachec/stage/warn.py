@@ -9,13 +9,13 @@ from typing import Any
 
 from cachec.base.distributions import OWN_FOLDER
 from cachec.errors import CachecWarning
-from cachec.key.arguments import Found, path_like_text
+from cachec.key.arguments import Inventory, path_like_text
 from cachec.key.request import StageOptions
 
 
-def warn_on_miss(options: StageOptions, arguments: Mapping[str, Any], found: Found) -> None:
+def warn_on_miss(options: StageOptions, arguments: Mapping[str, Any], inventory: Inventory) -> None:
     """Warn of large plain arrays (hashed at every call) and of text that names a file (keyed by its text)."""
-    for path, nbytes in found.large.items():
+    for path, nbytes in inventory.large.items():
         _warn(
             f"stage {options.name}: argument {path} is an array of {nbytes / 2**20:.1f} MiB, hashed at every "
             "call; pass weights as a WeightSet (cachec.open_weights or WeightSet.from_arrays) to key them by name"

@@ -173,24 +173,7 @@ def _close(held: _Open) -> None:
     with contextlib.suppress(OSError):
         os.close(fd)
     with contextlib.suppress(OSError), fsio.folder_locked(os.path.dirname(held.path), exclusive=False, seconds=0):
-        _is_dead(held.path, remove=True)
-
-
-def _is_dead(path: str, *, remove: bool) -> bool:
-    """Whether nobody holds a lease any more; it is then removed, if asked. Raises OSError."""
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-    except FileNotFoundError:
-        return True
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if remove:
-            os.unlink(path)
-    except BlockingIOError:
-        return False
-    finally:
-        os.close(fd)
-    return True
+        fsio.is_abandoned(held.path, remove=True)
 
 
 class Held:
@@ -209,7 +192,7 @@ class Held:
     def drop_dead(self, *, remove: bool = True) -> int:
         """Leave out the leases of dead processes, and remove them; how many. Only before the index is read."""
         with fsio.faults(f"reading the leases in {self.folder}"):
-            dead = [name for name in self._names() if _is_dead(os.path.join(self.folder, name), remove=remove)]
+            dead = [name for name in self._names() if fsio.is_abandoned(os.path.join(self.folder, name), remove=remove)]
         self._dead.update(dead)
         return len(dead)
 

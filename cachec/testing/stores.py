@@ -24,8 +24,8 @@ import pytest
 from cachec.base.hashing import digest_bytes
 from cachec.errors import StoreFault
 from cachec.model import ArtifactRef, Fault
+from cachec.store.artifacts import ObjectStore
 from cachec.store.index import Index
-from cachec.store.objects import ObjectStore
 
 _CONTENT = b"some content\n" * 20_000
 
@@ -137,7 +137,7 @@ class IndexConformance:
 
 
 class ObjectsConformance:
-    """What ``store.objects.ObjectStore`` promises."""
+    """What ``store.artifacts.ObjectStore`` promises."""
 
     def make(self, folder: Path) -> ObjectStore:
         """The objects in a folder that need not be there: called twice with one folder, two views of one store."""

@@ -280,5 +280,4 @@ class _Heard(Listener):
         self._report = report
 
     def finished(self, row: Row, result: Result) -> None:
-        """See Listener."""
         self._report(result)

@@ -10,7 +10,7 @@ import socket
 import sysconfig
 import threading
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,6 +21,7 @@ import torch
 
 import cachec
 from cachec import config, report, warm
+from cachec.audit.strace import Calls
 from cachec.base import distributions, elf
 from cachec.base.hashing import FileDigests, digest_bytes
 from cachec.cli.selecting import keys_from
@@ -31,7 +32,8 @@ from cachec.key.tools.executables import Finder
 from cachec.key.tools.loader import read_cache
 from cachec.launcher import adapters, direct, headers, helpers, wrappers
 from cachec.launcher.adapters import find
-from cachec.launcher.arguments import Options, PassThrough, describe
+from cachec.launcher.arguments import describe
+from cachec.launcher.command import Options, PassThrough
 from cachec.maintain import pins, selector
 from cachec.model import Entry
 from cachec.reproduce import archive, loaded, pack
@@ -44,7 +46,6 @@ from cachec.weights.library.http_ranges import HttpResolver
 from cachec.weights.library.identifier import Identifier
 from cachec.weights.library.owned import WeightStore
 from cachec.weights.manifest import Manifest
-from cachec.audit.strace import Calls
 from cachec_mlir import strip, topology
 from cachec_mlir.linking.renames import Renames
 from cachec_native.elf import Library
@@ -281,7 +282,10 @@ def _llvm(_folder: Path) -> tuple[list[Seed], Read]:
 def _objects() -> list[bytes]:
     """Small shared objects and programs of this machine."""
     found: list[bytes] = []
-    for folder, names in (("/usr/lib/x86_64-linux-gnu", "*.so.*"), (sysconfig.get_path("platstdlib"), "lib-dynload/*.so")):
+    for folder, names in (
+        ("/usr/lib/x86_64-linux-gnu", "*.so.*"),
+        (sysconfig.get_path("platstdlib"), "lib-dynload/*.so"),
+    ):
         for path in sorted(Path(folder).glob(names)) if Path(folder).is_dir() else ():
             if path.is_file() and path.stat().st_size < 25_000 and path.open("rb").read(4) == b"\x7fELF":
                 found.append(path.read_bytes())
@@ -542,7 +546,10 @@ def _log(folder: Path) -> tuple[list[Seed], Read]:
     [path] = (scene.store / "log").iterdir()
     lines = path.read_bytes()
     fault = b'{"fault":"io-error","detail":"x","time":1.5}\n'
-    seeds = [Seed(lines + fault), *(seed_of_json(line, lambda text: lines + text + b"\n") for line in (*lines.splitlines(), fault))]
+    seeds = [
+        Seed(lines + fault),
+        *(seed_of_json(line, lambda text: lines + text + b"\n") for line in (*lines.splitlines(), fault)),
+    ]
 
     def read(path: Path) -> None:
         log = read_outcomes(path)
@@ -686,6 +693,7 @@ def _about(recipe: bytes) -> bytes:
 
 def _recipe(folder: Path) -> tuple[list[Seed], Read]:
     """A reproducer that is whole, about a recipe that is none."""
+
     def read(data: bytes) -> None:
         with suppress(CachecError):
             pack.decoded(data, "recipe")
@@ -810,5 +818,3 @@ FAMILIES: tuple[Family, ...] = (
     Family("answers over HTTP", _http),
     Family("state of a download", _http_state),
 )
-
-

@@ -9,7 +9,8 @@ import pytest
 
 from cachec.errors import UsageError
 from cachec.launcher import adapters
-from cachec.launcher.arguments import Command, Options, PassThrough, describe
+from cachec.launcher.arguments import describe
+from cachec.launcher.command import Command, Options, PassThrough
 from cachec.launcher.options import parse
 from tests.launcher.conftest import write
 

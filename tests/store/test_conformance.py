@@ -13,9 +13,10 @@ import pytest
 from cachec.base.hashing import FileDigests, digest_bytes
 from cachec.errors import StoreFault
 from cachec.model import ArtifactRef, Fault
+from cachec.store.artifacts import ObjectStore
 from cachec.store.index import DiskcacheIndex
 from cachec.store.leases import Leases
-from cachec.store.objects import Objects, ObjectStore
+from cachec.store.objects import Objects
 from cachec.store.trees import Trees
 from cachec.testing.stores import IndexConformance, ObjectsConformance
 

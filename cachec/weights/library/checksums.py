@@ -6,7 +6,6 @@ They are computed when somebody asks for it (``cachec weights verify``), for tha
 
 from __future__ import annotations
 
-import hashlib
 import os
 import zlib
 from collections.abc import Callable, Iterator, Sequence
@@ -14,6 +13,7 @@ from functools import partial
 from typing import NamedTuple
 
 from cachec.base import fsio
+from cachec.base.hashing import digest_by
 from cachec.errors import CheckpointError, WeightsChanged
 from cachec.weights.formats.base import CheckpointFile
 from cachec.weights.formats.zipped import MEMBERS, members
@@ -112,13 +112,8 @@ def _differences(file: OpenedFile, advance: Callable[[int], None]) -> list[_Diff
 
 def _whole(file: OpenedFile, fd: int, advance: Callable[[int], None]) -> Iterator[_Difference]:
     algorithm, _, expected = file.checksum.partition(":")
-    hasher = hashlib.new(algorithm, usedforsecurity=False)
-    size, done = file.identity.size, 0
-    for chunk in fsio.pread_chunks(fd, 0, size):
-        hasher.update(chunk)
-        done += len(chunk)
-        advance(done)
-    digest = hasher.hexdigest()
+    size = file.identity.size
+    digest = digest_by(algorithm, fd, size, advance)
     if digest != expected.lower():
         yield _Difference(f"{algorithm} expected {expected}, found {digest}", 0, size)
 

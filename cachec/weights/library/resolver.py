@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import hashlib
 import os
 import re
 import shutil
@@ -21,11 +20,9 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from blake3 import blake3
-
 from cachec.base import fsio
 from cachec.base.extensions import imported
-from cachec.base.hashing import digest_bytes
+from cachec.base.hashing import digest_by, digest_bytes
 from cachec.errors import CheckpointError, UsageError, WeightError
 from cachec.weights.library.http_ranges import HttpResolver
 from cachec.weights.library.identifier import Identifier, Resolver
@@ -185,7 +182,9 @@ def _remove_abandoned(folder: Path, wanted: str) -> None:
 
 def _is_whole(identifier: Identifier, fd: int) -> bool:
     size = os.fstat(fd).st_size
-    return size > 0 and identifier.size in {None, size} and _digest(identifier, fd) == identifier.digest
+    return (
+        size > 0 and identifier.size in {None, size} and digest_by(identifier.algorithm, fd, size) == identifier.digest
+    )
 
 
 def _check(identifier: Identifier, fd: int, place: Path) -> None:
@@ -193,17 +192,10 @@ def _check(identifier: Identifier, fd: int, place: Path) -> None:
     if identifier.size is not None and size != identifier.size:
         _remove(place)
         raise WeightError(f"{identifier.url}: expected {identifier.size} bytes, found {size}; nothing of it was kept")
-    digest = _digest(identifier, fd)
+    digest = digest_by(identifier.algorithm, fd, size)
     if digest != identifier.digest:
         _remove(place)
         raise WeightError(
             f"{identifier.url}: expected {identifier.algorithm} {identifier.digest}, found {digest} of {size} bytes; "
             "nothing was kept"
         )
-
-
-def _digest(identifier: Identifier, fd: int) -> str:
-    hasher = blake3() if identifier.algorithm == "blake3" else hashlib.sha256()
-    for chunk in fsio.pread_chunks(fd, 0, os.fstat(fd).st_size):
-        hasher.update(chunk)
-    return hasher.hexdigest()

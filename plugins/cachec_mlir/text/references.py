@@ -7,7 +7,18 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from cachec_mlir.inputs import ModuleInput
-from cachec_mlir.text.scanning import COMMENT, EDGE, NAME, STRING, key_literal, quoted, unescaped, uses
+from cachec_mlir.text.scanning import (
+    COMMENT,
+    EDGE,
+    NAME,
+    STRING,
+    SYMBOL_NAME,
+    as_text,
+    key_literal,
+    quoted,
+    unescaped,
+    uses,
+)
 
 _TYPE = rb"(?:tensor|memref)\s*+<[^<>\"{}]*+(?:<[^<>\"{}]*+>[^<>\"{}]*+)*+>"
 _EXTERN = rb"\#ml_program\.extern\s*+:\s*+(?P<type1>" + _TYPE + rb")|(?P<alias1>\#[A-Za-z_][A-Za-z0-9_$.\-]*+)"
@@ -36,7 +47,6 @@ _UNDEFINED = _compiled(
     @(?P<name>%(name)b)\s*+:\s*+(?P<type>%(type)b)(?!\s*+=)
     | "memref\.global"\s*+\(\s*+\)\s*+<?+\{(?P<inside>(?:[^{}"]++|%(string)b)*+)\}"""
 )
-_SYMBOL_NAME = re.compile(rb"\bsym_name\s*+=\s*+(" + STRING + rb")")
 _MEMREF = re.compile(rb"\btype\s*+=\s*+(" + _TYPE + rb")")
 _INITIAL = re.compile(rb"\binitial_value\b")
 
@@ -84,7 +94,7 @@ def _parameters(module: ModuleInput, text: bytes, scope: str) -> Iterator[Refere
         of = unescaped(module, match["scope"], match.start()) if match["scope"] is not None else ""
         if of == scope:
             end = text.index(b">", match.end("name")) + 1
-            yield Reference(match.start(), end, unescaped(module, match["name"], match.start()), _text(match["type"]))
+            yield Reference(match.start(), end, unescaped(module, match["name"], match.start()), as_text(match["type"]))
 
 
 def _externals(module: ModuleInput, text: bytes, scope: str) -> Iterator[Reference]:
@@ -92,7 +102,7 @@ def _externals(module: ModuleInput, text: bytes, scope: str) -> Iterator[Referen
     for outer in _EXTERNAL.finditer(text):
         name, match, at = outer["name"], outer, 0
         if outer["inside"] is not None:
-            inside, symbol = _EXTERN_INSIDE.search(outer["inside"]), _SYMBOL_NAME.search(outer["inside"])
+            inside, symbol = _EXTERN_INSIDE.search(outer["inside"]), SYMBOL_NAME.search(outer["inside"])
             if inside is None or symbol is None:
                 continue
             name, match, at = symbol[1], inside, outer.start("inside")
@@ -101,7 +111,7 @@ def _externals(module: ModuleInput, text: bytes, scope: str) -> Iterator[Referen
         kind = match["type1"] or aliases.get(match["alias1"])
         if kind is not None:
             start, end = (at + place for place in match.span("value1"))
-            yield Reference(start, end, unescaped(module, name, start), _text(kind), b"", b" : " + kind)
+            yield Reference(start, end, unescaped(module, name, start), as_text(kind), b"", b" : " + kind)
 
 
 def _undefined(module: ModuleInput, text: bytes, scope: str) -> Iterator[Reference]:
@@ -110,7 +120,7 @@ def _undefined(module: ModuleInput, text: bytes, scope: str) -> Iterator[Referen
             end = match.end()
             yield Reference(end, end, unescaped(module, match["name"], end), _tensor(match["type"]), b" = ")
         elif match["inside"] is not None and not _INITIAL.search(match["inside"]):
-            symbol, kind = _SYMBOL_NAME.search(match["inside"]), _MEMREF.search(match["inside"])
+            symbol, kind = SYMBOL_NAME.search(match["inside"]), _MEMREF.search(match["inside"])
             if symbol is not None and kind is not None:
                 at, tensor = match.start("inside"), _tensor(kind[1])
                 after = f" : {tensor}, ".encode()
@@ -122,10 +132,6 @@ _FINDERS: dict[str, Callable[[ModuleInput, bytes, str], Iterator[Reference]]] = 
     "external": _externals,
     "undefined": _undefined,
 }
-
-
-def _text(raw: bytes | None) -> str:
-    return (raw or b"").decode("utf-8", "replace")
 
 
 def _tensor(raw: bytes) -> str:

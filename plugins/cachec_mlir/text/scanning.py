@@ -32,6 +32,8 @@ COMMENT = rb"//[^\n]*+"
 STRING = rb'"(?:[^"\\\n]++|\\[^\n])*+"'
 #: A symbol, an alias or a key without its prefix, bare or as a string.
 NAME = rb"(?:[A-Za-z_][A-Za-z0-9_$.\-]*+|" + STRING + rb")"
+#: The name of an operation that is a symbol, in generic notation.
+SYMBOL_NAME = re.compile(rb"\bsym_name\s*+=\s*+(" + STRING + rb")")
 #: In front of a word: nothing that would make it a part of a longer one.
 EDGE = rb"(?<![A-Za-z0-9_$.%@^#!-])"
 
@@ -177,6 +179,11 @@ def unescaped(source: ModuleInput, raw: bytes, offset: int) -> str:
         raise source.error(offset, f"a name expected in UTF-8, found {raw[:40]!r}") from error
 
 
+def as_text(raw: bytes | None) -> str:
+    """A piece of a text, empty for none; what is no UTF-8 is replaced."""
+    return (raw or b"").decode("utf-8", "replace")
+
+
 def quoted(text: str) -> str:
     """A string literal as MLIR's printer writes it: printable ASCII as it is, any other byte as ``\\XX``."""
     return '"' + "".join(_escaped(byte) for byte in text.encode()) + '"'
@@ -201,7 +208,7 @@ def uses(ir: bytes) -> Iterator[tuple[int, int, bytes, str]]:
     """Each ``dense_resource<key> : type``: start, end (behind ``>``), the key as it is written, its type or empty."""
     for match in _USE.finditer(ir):
         if match[1] is not None:
-            yield match.start(), match.end(1) + len(match[2]), match[1], (match[3] or b"").decode("utf-8", "replace")
+            yield match.start(), match.end(1) + len(match[2]), match[1], as_text(match[3])
 
 
 # Strings and comments are matched to be passed over.

@@ -20,7 +20,7 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from cachec_mlir.text.scanning import COMMENT, EDGE, NAME, STRING
+from cachec_mlir.text.scanning import COMMENT, EDGE, NAME, STRING, SYMBOL_NAME, as_text
 
 #: What an attribute that holds a weight is called in generic notation.
 _VALUE_NAMES = rb"(?:value|values|initial_value)"
@@ -74,7 +74,6 @@ _FORMS = {1: GLOBAL, 2: PROGRAM_GLOBAL, 3: MEMREF_GLOBAL, 4: CONSTANT, 5: CONSTA
 _ATTRIBUTE = _compiled(
     rb"%(string)b | %(edge)b (?P<attribute7>%(names)b\s*+=\s*+ %(value7)b %(typed7)b (?P<comma7>\s*+,\s*+)?+)"
 )
-_SYMBOL_NAME = re.compile(rb"\bsym_name\s*+=\s*+(" + STRING + rb")")
 _MEMREF = re.compile(rb"\btype\s*+=\s*+(memref\s*+<[^<>\"{}]*+(?:<[^<>\"{}]*+>[^<>\"{}]*+)*+>)")
 _VISIBILITY = re.compile(rb"sym_visibility\s*+=\s*+\"private\"\s*+,?+\s*+")
 #: In front of a value: the attribute that it is.
@@ -141,7 +140,18 @@ def _site(match: re.Match[bytes], number: int) -> Site:
     literal = -1 if match[f"literal{number}"] is None else int(match[f"literal{number}"])
     key = match[f"key{number}"] or b""
     return Site(
-        form, value, typed, whole, literal, key, _text(kind), symbol, visibility, number == 6, setting, _text(out)
+        form,
+        value,
+        typed,
+        whole,
+        literal,
+        key,
+        as_text(kind),
+        symbol,
+        visibility,
+        number == 6,
+        setting,
+        as_text(out),
     )
 
 
@@ -154,7 +164,7 @@ def _generic_global(outer: re.Match[bytes]) -> Site | None:
     start, end = attribute.span("attribute7")
     if attribute["comma7"] is None:  # the last one: the comma in front of it goes too
         start = len(inside[:start].rstrip().removesuffix(b","))
-    named, memref, private = (each.search(inside) for each in (_SYMBOL_NAME, _MEMREF, _VISIBILITY))
+    named, memref, private = (each.search(inside) for each in (SYMBOL_NAME, _MEMREF, _VISIBILITY))
     literal = -1 if attribute["literal7"] is None else int(attribute["literal7"])
     kind = attribute["type7"] if memref is None else memref[1]
     return Site(
@@ -164,14 +174,10 @@ def _generic_global(outer: re.Match[bytes]) -> Site | None:
         (at + start, at + end),
         literal,
         attribute["key7"] or b"",
-        _text(kind),
+        as_text(kind),
         b"" if named is None else named[1],
         (0, 0) if private is None else (at + private.start(), at + private.end()),
         True,
         False,
         "",
     )
-
-
-def _text(raw: bytes | None) -> str:
-    return (raw or b"").decode("utf-8", "replace")

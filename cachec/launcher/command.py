@@ -1,0 +1,110 @@
+"""One command line, understood: what it reads, writes and is keyed by; or why it is not cached."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+from cachec.launcher.adapters import Adapter, WeightKey
+from cachec.model import Reason
+
+
+class PassThrough(Exception):
+    """The command is not cached. reason, detail: of the outcome. told: whether the user is to hear of it. stage: its
+    name, where an adapter was found."""
+
+    def __init__(self, reason: Reason, detail: str, *, told: bool = False) -> None:
+        super().__init__(detail)
+        self.reason = reason
+        self.detail = detail
+        self.told = told
+        self.stage = ""
+
+
+@dataclass(frozen=True)
+class Options:
+    """What ``cachec exec`` was told beside the command. weights: path -> key; paths as they were given."""
+
+    inputs: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()
+    weights: dict[str, WeightKey] = field(default_factory=dict)
+    env: tuple[str, ...] = ()
+    tools: tuple[str, ...] = ()
+    strip: bool = False
+    hardlink: bool = False
+    portable: bool = False
+
+
+class Piece(NamedTuple):
+    """One piece of the command line that is keyed by its text.
+
+    label: the flag, or what a bare argument is. text: None where it leaves the key. begin, end: its arguments, counted
+    from the one behind the command's name; both -1 where a response file holds them.
+    """
+
+    label: str
+    text: str | None
+    means: str
+    begin: int
+    end: int
+
+
+class Input(NamedTuple):
+    """A file that the command reads, as an absolute path. text: as it was given. where: the argument, for messages.
+
+    main: one that is compiled, and not one that a flag names.
+    """
+
+    path: str
+    text: str
+    where: str
+    main: bool = True
+
+
+class Output(NamedTuple):
+    """A file or a folder that it writes, as an absolute path. kind: ``any`` is whichever of the two is there."""
+
+    path: str
+    kind: Literal["file", "folder", "depfile", "any"]
+    where: str
+
+
+@dataclass
+class Command:
+    """One command line, understood. Paths are absolute; ``cwd`` is where relative ones start.
+
+    argv: with the command's name as it was given. program: the executable that this leads to. search: folders where
+    files are looked for, in order. responses: files that arguments were read from. absent: files that are looked for
+    and not there. undescribed: paths that flags name, of which nothing is known. runs: executables that it starts, as
+    far as that is seen. includes: an input includes other files. depfile: what is written of these: ``short`` leaves
+    system headers out, empty where nothing is.
+    """
+
+    argv: tuple[str, ...]
+    program: str
+    cwd: str
+    adapter: Adapter | None
+    options: Options
+    pieces: list[Piece] = field(default_factory=list)
+    inputs: list[Input] = field(default_factory=list)
+    outputs: list[Output] = field(default_factory=list)
+    weights: dict[str, WeightKey] = field(default_factory=dict)
+    search: list[str] = field(default_factory=list)
+    responses: list[str] = field(default_factory=list)
+    absent: list[str] = field(default_factory=list)
+    undescribed: list[str] = field(default_factory=list)
+    runs: tuple[str, ...] = ()
+    stdin: bool = False
+    sees_cwd: bool = False
+    includes: bool = False
+    depfile: Literal["full", "short", ""] = ""
+
+    @property
+    def stage(self) -> str:
+        """The name of the stage in keys and reports."""
+        return f"exec:{self.adapter.name if self.adapter is not None else os.path.basename(self.argv[0])}"
+
+    def starts(self) -> tuple[str, ...]:
+        """The executables that count with it: those of its adapter, of ``--tool``, and what it is seen to run."""
+        return (*(() if self.adapter is None else self.adapter.helpers), *self.options.tools, *self.runs)
