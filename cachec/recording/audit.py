@@ -56,6 +56,8 @@ class AuditObserver:
                 self._each(_listed, args[0] or os.curdir)
         elif event in _MADE:
             self._each(_made, args[_MADE[event]])
+        elif event == "os.chdir":
+            self._each(_went, args[0])
         elif event in _SOCKETS:
             self._unrepeatable(f"a connection ({event})", sys._getframe(1))
         elif event in _PROGRAMS or event in _PROCESSES:
@@ -81,12 +83,14 @@ class AuditObserver:
     def _each(self, note: Callable[[Observed, str], object], path: object) -> None:
         """``note`` an absolute path with every run that is active here."""
         if isinstance(path, int) or path is None:
-            return
+            return  # a descriptor was opened by a path before
         try:
-            place = os.path.normpath(os.path.join(os.getcwd(), os.fsdecode(path)))  # type: ignore[arg-type]
+            text = os.fsdecode(path)  # type: ignore[arg-type]
+            place = os.path.normpath(os.path.join(os.getcwd(), text))
         except (TypeError, OSError):
             return  # no path, or the current folder is gone: the call fails by itself
         for observed in self._runs.here():
+            observed.given(text, place)
             note(observed, place)
 
     def _unrepeatable(self, what: str, frame: FrameType) -> None:
@@ -115,6 +119,10 @@ class AuditObserver:
 
 def _made(observed: Observed, path: str) -> None:
     observed.made.setdefault(path)
+
+
+def _went(observed: Observed, path: str) -> None:
+    observed.moved = observed.moved or path in observed.absolute
 
 
 def _read(observed: Observed, path: str) -> None:
