@@ -15,6 +15,8 @@ from functools import lru_cache
 PROJECT_MARKS = ("cachec.toml", "pyproject.toml", ".git")
 
 _NAMES = ("base_dir", "project", "prefix", "home")
+#: Anchors of one call, each with what it is of: a path argument, by number; a module that lies outside of the project.
+ARGUMENT, MODULE = _MOVING = ("argument ", "module ")
 
 
 def project_folder(path: str) -> str | None:
@@ -48,11 +50,15 @@ class Anchors:
     def keep(self, path: str) -> str:
         """How ``path`` is kept. A relative path that looks like an anchored one is kept behind ``./``."""
         if not path.startswith("/"):
-            return os.path.join(".", path) if path.partition(":")[0] in _NAMES else path
+            return os.path.join(".", path) if is_anchored(path) else path
         for name, folder in self._order:
-            if path.startswith(folder):
-                return f"{name}:{path[len(folder) :]}"
+            if os.path.join(path, "").startswith(folder):
+                return beside(name, folder, path)
         return path
+
+    def hold(self, folder: str) -> bool:
+        """Whether ``folder`` is an anchor's, or one above."""
+        return any(each.startswith(os.path.join(folder, "")) for each in self._folders.values())
 
     def resolve(self, kept: str) -> str | None:
         """The path that a kept one stands for here; None where its anchor is no folder here."""
@@ -60,15 +66,29 @@ class Anchors:
         if not colon or name not in _NAMES:
             return kept
         folder = self._folders.get(name)
-        return None if folder is None else folder + rest
+        return None if folder is None else os.path.join(folder, rest) if rest else folder[:-1] or folder
+
+
+def is_anchored(kept: str) -> bool:
+    """Whether a kept path starts from an anchor: a named folder, an argument's (``argument 0:``), a module's."""
+    name, colon, _ = kept.partition(":")
+    return bool(colon) and (name in _NAMES or name.startswith(_MOVING))
+
+
+def beside(name: str, folder: str, path: str) -> str:
+    """How a path in a folder, or the folder itself, is kept from an anchor."""
+    return f"{name}:{path[len(os.path.join(folder, '')) :]}"
 
 
 @lru_cache(maxsize=256)
 def anchors_of(source: str, base_dir: str | None, home: str | None) -> Anchors:
-    """The anchors of a stage whose source file is ``source`` (``<...>`` where it was typed in).
+    """The anchors of a stage whose source is the file ``source``, or that was typed in the folder where it would be.
 
     base_dir: the setting. home: ``$HOME``.
     """
-    typed = source.startswith("<")
-    project = project_folder(os.path.join(os.getcwd(), "typed") if typed else source)
-    return Anchors({"base_dir": base_dir, "project": project, "prefix": sys.prefix, "home": home or None})
+    return Anchors({"base_dir": base_dir, "project": project_of(source), "prefix": sys.prefix, "home": home or None})
+
+
+def project_of(source: str) -> str:
+    """The folder that moves as one with a source file: its project's, or else its own."""
+    return project_folder(source) or os.path.dirname(os.path.abspath(source))

@@ -10,6 +10,7 @@ from functools import cached_property
 
 import msgspec
 
+from cachec.base.anchors import is_anchored
 from cachec.errors import StoreFault, UsageError
 from cachec.maintain.catalogue import Catalogue, Damaged, Item
 from cachec.maintain.collect import Collected, Collector
@@ -189,9 +190,10 @@ class _Around:
         return Staleness(self._store.digests, self.place)
 
     def place(self, where: str) -> str:
-        """The absolute path of what a read names; empty where it counts from a base folder, and none is set."""
+        """The path of what a read names; empty where it counts from a folder that only the stage's process knows, or
+        from a base folder, and none is set."""
         if not where.startswith(BELOW_BASE):
-            return where
+            return "" if is_anchored(where) else where
         return "" if self._base_dir is None else os.path.join(self._base_dir, where.removeprefix(BELOW_BASE))
 
     def stale(self, item: Item) -> str:

@@ -83,7 +83,7 @@ class Staleness:
         named = (read.kind, read.where, read.name)
         if named not in self._of_reads:
             where = self._place(read.where)
-            if not where:
+            if not where or (read.kind != "tool" and not os.path.isabs(where)):
                 return read.digest  # taken to be as it was
             self._of_reads[named] = self._dependencies.present(msgspec.structs.replace(read, where=where))
         return self._of_reads[named]

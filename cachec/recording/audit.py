@@ -38,6 +38,7 @@ class AuditObserver:
             "import": self._imported,
             **dict.fromkeys(_LISTED, self._listed),
             **dict.fromkeys(_MADE, self._made),
+            "os.chdir": self._moved,
             **dict.fromkeys(_SOCKETS, self._connected),
             **dict.fromkeys(_PROGRAMS | _PROCESSES, self._started),
         }
@@ -53,6 +54,9 @@ class AuditObserver:
 
     def _made(self, event: str, args: tuple[Any, ...], _frame: FrameType) -> None:
         self._each(_made, args[_MADE[event]])
+
+    def _moved(self, _event: str, args: tuple[Any, ...], _frame: FrameType) -> None:
+        self._each(_went, args[0])
 
     def _connected(self, event: str, _args: tuple[Any, ...], frame: FrameType) -> None:
         self._unrepeatable(f"a connection ({event})", frame)
@@ -77,12 +81,14 @@ class AuditObserver:
     def _each(self, note: Callable[[Observed, str], object], path: object) -> None:
         """``note`` an absolute path with every run that is active here."""
         if isinstance(path, int) or path is None:
-            return
+            return  # a descriptor was opened by a path before
         try:
-            place = os.path.normpath(os.path.join(os.getcwd(), os.fsdecode(path)))  # type: ignore[arg-type]
+            text = os.fsdecode(path)  # type: ignore[arg-type]
+            place = os.path.normpath(os.path.join(os.getcwd(), text))
         except (TypeError, OSError):
             return  # no path, or the current folder is gone: the call fails by itself
         for observed in self._runs.here():
+            observed.given(text, place)
             note(observed, place)
 
     def _unrepeatable(self, what: str, frame: FrameType) -> None:
@@ -112,6 +118,10 @@ class AuditObserver:
 
 def _made(observed: Observed, path: str) -> None:
     observed.made.setdefault(path)
+
+
+def _went(observed: Observed, path: str) -> None:
+    observed.moved = observed.moved or path in observed.absolute
 
 
 def _read(observed: Observed, path: str) -> None:

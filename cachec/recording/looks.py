@@ -27,17 +27,21 @@ def _first(frame: FrameType) -> object:
     return frame.f_locals[frame.f_code.co_varnames[0]]
 
 
-def _place(path: object) -> str | None:
-    """The absolute path that is meant; None for a descriptor, and where the current folder is gone."""
+def _place(observed: Observed, path: object) -> str | None:
+    """The absolute path that is meant; None for a descriptor, for what the run made, and where the current folder is
+    gone."""
     try:
-        return os.path.normpath(os.path.join(os.getcwd(), os.fsdecode(path)))  # type: ignore[arg-type]
+        text = os.fsdecode(path)  # type: ignore[arg-type]
+        place = os.path.normpath(os.path.join(os.getcwd(), text))
     except (TypeError, OSError):
         return None
+    observed.given(text, place)
+    return None if observed.own(place) else place
 
 
 def _is_there(observed: Observed, frame: FrameType) -> None:
-    place = _place(_first(frame))
-    if place is None or observed.own(place):
+    place = _place(observed, _first(frame))
+    if place is None:
         return
     try:
         status = os.stat(place)
@@ -53,14 +57,27 @@ def _is_such(observed: Observed, frame: FrameType) -> None:
     if back is not None and str(back.f_globals.get("__name__")).partition(".")[0] == "pathlib":
         _is_there(observed, frame)
         return
-    place = _place(_first(frame))
-    if place is None or observed.own(place):
+    place = _place(observed, _first(frame))
+    if place is None:
         return
     found = opening(place)
     if found is None:
         observed.absent.setdefault(place)
     elif not os.path.isdir(place):
         observed.opened.setdefault(place, found)
+
+
+def _made_absolute(observed: Observed, frame: FrameType) -> None:
+    """What comes of a relative path holds the current folder."""
+    try:
+        absolute = os.fsdecode(_first(frame)).startswith("/")  # type: ignore[arg-type]
+    except TypeError:
+        return
+    observed.asked_cwd = observed.asked_cwd or not absolute
+
+
+def _current(observed: Observed, _frame: FrameType) -> None:
+    observed.asked_cwd = True
 
 
 def _module(observed: Observed, frame: FrameType) -> None:
@@ -94,6 +111,9 @@ _LOOKS: dict[str, tuple[tuple[str, ...], Look]] = {
     **dict.fromkeys(("Path.exists", "Path.is_file", "Path.is_dir"), (_PATHLIB, _is_there)),
     **dict.fromkeys(("getsize", "getmtime", "getctime", "getatime"), (_PATHS, _is_such)),
     **dict.fromkeys(("Path.stat", "Path.lstat"), (_PATHLIB, _is_such)),
+    **dict.fromkeys(("abspath", "realpath"), (_PATHS, _made_absolute)),
+    "Path.absolute": (_PATHLIB, _made_absolute),
+    "Path.cwd": (_PATHLIB, _current),
     "import_module": (("importlib",), _module),
     "Distribution.from_name": (_METADATA, _distribution),
     "MetadataPathFinder.find_distributions": (_METADATA, _distributions),

@@ -21,6 +21,14 @@ def is_unrepeatable(path: str) -> bool:
     return path.startswith(_UNREPEATABLE) and not path.startswith(_SHARED_MEMORY)
 
 
+def current_folder() -> str:
+    """The current folder; empty where it is gone."""
+    try:
+        return os.getcwd()
+    except OSError:
+        return ""
+
+
 class Ran(NamedTuple):
     """Code of the project that ran, and the globals that it ran in."""
 
@@ -58,9 +66,12 @@ class Observed:
     there; there: those of which no more was asked than whether they are (True for a folder); sources: files that the
     import system read; listed: folders with the names in them. made: paths that the run itself wrote or made, files
     and folders. variables: names that project code looked up in the environment, with the values that it found; fixed:
-    those that the run had set before; copied: whether it went through all that there are. started: programs and
-    processes. unrepeatable: what project code looked at that can't be read again alike. stages: nested ones.
-    blind: why something that ran may not have been seen, empty where everything was.
+    those that the run had set before; copied: all that there were when it first went through them. started: programs
+    and processes. unrepeatable: what project code looked at that can't be read again alike. stages: nested ones.
+    cwd: the current folder when the run began, empty where it was gone; asked_cwd: whether the run took it for a value
+    or for a part of one; moved: whether it went to a folder by an absolute path. relative: paths that were given
+    relative to ``cwd``, by the absolute ones; absolute: those that were given as they are. blind: why something that
+    ran may not have been seen, empty where everything was.
     """
 
     began: int = field(default_factory=lambda: time.clock_gettime_ns(_CLOCK_REALTIME_COARSE))
@@ -76,11 +87,23 @@ class Observed:
     listed: dict[str, tuple[str, ...]] = field(default_factory=dict)
     variables: dict[str, str | None] = field(default_factory=dict)
     fixed: dict[str, None] = field(default_factory=dict)
-    copied: bool = False
+    copied: dict[str, str] | None = None
     started: dict[str, None] = field(default_factory=dict)
     unrepeatable: dict[str, None] = field(default_factory=dict)
     stages: dict[int, Any] = field(default_factory=dict)
+    cwd: str = field(default_factory=current_folder)
+    asked_cwd: bool = False
+    moved: bool = False
+    relative: dict[str, str] = field(default_factory=dict)
+    absolute: dict[str, None] = field(default_factory=dict)
     blind: str = ""
+
+    def given(self, path: str, place: str) -> None:
+        """Note in which form an absolute path was given: what is relative means another place in another folder."""
+        if path.startswith("/") or self.moved or not self.cwd:
+            self.absolute.setdefault(place)
+        else:
+            self.relative.setdefault(place, os.path.relpath(place, self.cwd))
 
     def own(self, path: str) -> bool:
         """Whether the run itself made ``path``, or a folder above it."""

@@ -1,9 +1,9 @@
 """Variables of the environment that project code looks up while a run is active.
 
-``os.environ`` is given a class that tells, and its own back when the last run ends. A look counts where the nearest
-code that is not Python's own library is a project's: what a library looks up for itself is its plugin's to declare.
-The whole environment taken at once (``dict(os.environ)``, ``{**os.environ}``, as one does to start a program) is no
-look at each variable: that is named in mode ``verify``.
+``os.environ`` and ``os.environb`` are given a class that tells, and their own back when the last run ends. A look
+counts where the nearest code that is not Python's own library is a project's: what a library looks up for itself is its
+plugin's to declare. The whole environment taken at once (``dict(os.environ)``, ``{**os.environ}``) is a look at every
+variable, unless the run also starts a program, for which one takes it so: that is named in mode ``verify``.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ import sys
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 from types import FrameType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cachec.recording.active import Active, active
 from cachec.recording.frames import asker
 
 if TYPE_CHECKING:
-    _Environ = os._Environ[str]
+    _Environ = os._Environ[Any]
 else:
     _Environ = type(os.environ)
 
@@ -27,7 +27,7 @@ else:
 class _Telling(_Environ):
     """The environment while a run is active; instances are made by changing the class of ``os.environ``."""
 
-    def __getitem__(self, key: str) -> str:
+    def __getitem__(self, key: Any) -> Any:
         try:
             value = super().__getitem__(key)
         except KeyError:
@@ -36,15 +36,19 @@ class _Telling(_Environ):
         variables().looked_up(key, value, sys._getframe(1))
         return value
 
-    def __setitem__(self, key: str, value: str) -> None:
+    def __setitem__(self, key: Any, value: Any) -> None:
         variables().set(key)
         super().__setitem__(key, value)
 
-    def __delitem__(self, key: str) -> None:
+    def __delitem__(self, key: Any) -> None:
         variables().set(key)
         super().__delitem__(key)
 
-    def __iter__(self) -> Iterator[str]:
+    def __len__(self) -> int:
+        variables().taken_whole(sys._getframe(1))
+        return super().__len__()
+
+    def __iter__(self) -> Iterator[Any]:
         variables().taken_whole(sys._getframe(1))
         return super().__iter__()
 
@@ -62,22 +66,24 @@ class Variables:
         """A run begins (``on``), or the last one has ended."""
         self._is_project = is_project
         wanted: type = _Telling if on else _Environ
-        if type(os.environ) in {_Environ, _Telling} and type(os.environ) is not wanted:
-            os.environ.__class__ = wanted
+        for each in (os.environ, os.environb):
+            if type(each) in {_Environ, _Telling} and type(each) is not wanted:
+                each.__class__ = wanted
 
-    def looked_up(self, name: str, value: str | None, frame: FrameType) -> None:
+    def looked_up(self, name: str | bytes, value: str | bytes | None, frame: FrameType) -> None:
         """``frame`` asks for a variable, and gets this value."""
         asking = asker(frame, self._is_project)
         if asking is None or (id(asking), asking.f_lasti) == self._whole:
             return
+        name, value = os.fsdecode(name), None if value is None else os.fsdecode(value)
         for observed in self._runs.here():
             if name not in observed.fixed:
                 observed.variables.setdefault(name, value)
 
-    def set(self, name: str) -> None:
+    def set(self, name: str | bytes) -> None:
         """The run itself says what a variable is from here on."""
         for observed in self._runs.here():
-            observed.fixed.setdefault(name)
+            observed.fixed.setdefault(os.fsdecode(name))
 
     def taken_whole(self, frame: FrameType) -> None:
         """``frame`` goes through all names."""
@@ -85,7 +91,9 @@ class Variables:
         self._whole = None if asking is None else (id(asking), asking.f_lasti)
         if asking is not None:
             for observed in self._runs.here():
-                observed.copied = True
+                if observed.copied is None:
+                    names = os.environ._data  # type: ignore[attr-defined]
+                    observed.copied = {os.fsdecode(each): os.fsdecode(value) for each, value in names.items()}
 
 
 @lru_cache(maxsize=1)

@@ -138,7 +138,7 @@ class Looker:
         """Reads as a trace keeps them: paths from anchors, so that they mean the same place on another machine."""
         if self._observing is None:
             return reads
-        return tuple(self._observing.kept(read, request) for read in reads)
+        return tuple(self._observing.kept(reads, request))
 
     def _tell_outer(self, trace: Trace, request: Request) -> None:
         outer = recording.current()
@@ -216,6 +216,8 @@ def _read_in_words(read: Read) -> str:
         "absent": "is there now",
         "there": "is gone, or something else",
         "listing": "lists other names",
+        "state": "is another one",
+        "cwd": "is not the current folder",
         "tool": "is another build",
         "env": "has another value",
         "processor": "has another processor",

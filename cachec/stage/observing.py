@@ -3,27 +3,41 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from cachec.base.anchors import PROJECT_MARKS, Anchors, anchors_of
+from cachec.base.anchors import (
+    ARGUMENT,
+    MODULE,
+    PROJECT_MARKS,
+    Anchors,
+    anchors_of,
+    beside,
+    is_anchored,
+    project_of,
+)
 from cachec.base.hashing import EMPTY
+from cachec.key.code.modules import is_cell
 from cachec.key.code.ran import LIVE, RanKeys
-from cachec.key.dependencies import FOLDER, PRESENT, Dependencies, listing_digest
+from cachec.key.dependencies import ABSENT, FOLDER, PRESENT, Dependencies, listing_digest
 from cachec.key.request import Request, Requests
-from cachec.key.tools.environment import variable_digest
+from cachec.key.tools.environment import EVERY_NAME, variable_digest
+from cachec.key.tools.process import asked, state_digest
 from cachec.model import Read, Reason
 from cachec.recording import Recorder
-from cachec.recording.observed import Observed, Opening, Ran, opening
+from cachec.recording.observed import Observed, Opening, Ran, current_folder, opening
 
 if TYPE_CHECKING:
     from cachec.recording.net import Net  # on a miss only
 
 #: Reads whose ``where`` is a path.
-_PATHS = frozenset({"file", "absent", "there", "listing", "tool", "code"})
+_PATHS = frozenset({"file", "absent", "there", "listing", "tool", "code", "cwd"})
+
+#: Names by which code asks for the current folder: functions of C, which no event tells of.
+_GETCWD = frozenset({"getcwd", "getcwdb"})
 
 
 class Observing:
@@ -92,14 +106,22 @@ class Observing:
         known = _known(request, recorder)
         for path in list(observed.absent):
             if path not in known and not self._ran.is_elsewhere(path):
-                yield Read("absent", path, "", EMPTY)
+                yield from _as_given(observed, Read("absent", path, "", EMPTY))
         for path, names in list(observed.listed.items()):
             if path not in known and not self._ran.is_elsewhere(os.path.join(path, "")):
-                yield Read("listing", path, "", listing_digest(list(names)))
+                yield from _as_given(observed, Read("listing", path, "", listing_digest(list(names))))
         for path, is_folder in list(observed.there.items()):
             more = path in known or path in observed.opened or path in observed.listed
             if not more and not self._ran.is_elsewhere(os.path.join(path, "")):
-                yield Read("there", path, "", FOLDER if is_folder else PRESENT)
+                yield from _as_given(observed, Read("there", path, "", FOLDER if is_folder else PRESENT))
+        if observed.copied is not None and not observed.started and not recorder.commands():
+            yield Read("env", EVERY_NAME, "", variable_digest(EVERY_NAME, observed.copied))
+        codes = [ran.code for ran in list(observed.ran.values())]
+        for state in asked(codes):
+            yield Read("state", state, "", state_digest(state))
+        named = any(not _GETCWD.isdisjoint(code.co_names) for code in codes)
+        if observed.cwd and (observed.asked_cwd or named):
+            yield Read("cwd", observed.cwd, "", EMPTY)
         for name, value in list(observed.variables.items()):
             yield Read("env", name, "", variable_digest(name, {} if value is None else {name: value}))
 
@@ -120,7 +142,8 @@ class Observing:
                     recorder.keep_out(Reason.INPUT_CHANGED, f"file {path} was opened, and {what}")
             elif now is not None:
                 try:
-                    recorder.file(path, recorder.digests.of_path(path))
+                    for read in _as_given(observed, Read("file", path, "", recorder.digests.of_path(path))):
+                        recorder.seen(read)
                 except OSError as error:
                     recorder.keep_out(Reason.INPUT_CHANGED, f"file {path} was opened: {error.strerror}")
 
@@ -130,26 +153,81 @@ class Observing:
         """What the anchors of a stage's reads stand for here and now."""
         code = getattr(request.stage.__wrapped__, "__code__", None)
         source = code.co_filename if code is not None else "<unknown>"
+        if source.startswith("<") or is_cell(source):
+            source = os.path.join(current_folder() or "/", "typed")
         return anchors_of(source, self._base_dir, os.environ.get("HOME"))
 
-    def kept(self, read: Read, request: Request) -> Read:
-        """A read as a trace keeps it."""
-        if read.kind not in _PATHS or read.where == LIVE:
-            return read
-        return msgspec.structs.replace(read, where=self.anchors(request).keep(read.where))
+    def kept(self, reads: Sequence[Read], request: Request) -> Iterator[Read]:
+        """Reads as a trace keeps them. A path that the run may have had from an argument, or from the place of a module
+        outside of the project, is kept from there too: where these are elsewhere, the run would look elsewhere."""
+        anchors = self.anchors(request)
+        moving = {
+            name: folder
+            for name, folder in _arguments(request)
+            if not (name.endswith("/..") and anchors.hold(folder))  # it would be beside most that the project reads
+        }
+        for name, file in self._requests.coverage(request).modules():
+            if not is_anchored(anchors.keep(file)):
+                moving[f"{MODULE}{name}"] = project_of(file)
+        for read in reads:
+            if read.kind not in _PATHS or read.where == LIVE:
+                yield read
+                continue
+            yield msgspec.structs.replace(read, where=anchors.keep(read.where))
+            place = os.path.abspath(read.where)
+            if read.kind not in {"tool", "code", "cwd"}:
+                for name, folder in moving.items():
+                    if os.path.join(place, "").startswith(os.path.join(folder, "")):
+                        yield msgspec.structs.replace(read, where=beside(name, folder, place))
 
     def resolved(self, read: Read, request: Request) -> Read:
         """A kept read with the path that it stands for here; as it is where its anchor is no folder here."""
         if read.kind not in _PATHS or read.where == LIVE:
             return read
-        path = self.anchors(request).resolve(read.where)
+        path = self._resolve(read.where, request)
         return read if path is None or path == read.where else msgspec.structs.replace(read, where=path)
+
+    def _resolve(self, kept: str, request: Request) -> str | None:
+        name, _, rest = kept.partition(":")
+        if not name.startswith((ARGUMENT, MODULE)):
+            return self.anchors(request).resolve(kept)
+        if name.startswith(ARGUMENT):
+            folder = dict(_arguments(request)).get(name)
+        else:
+            file = self._ran.file_of(name.removeprefix(MODULE))
+            folder = project_of(file) if file else None
+        return None if folder is None else os.path.normpath(os.path.join(folder, rest))
 
     def present(self, read: Read, dependencies: Dependencies) -> str:
         """The digest that a resolved read has now."""
         if read.kind in {"code", "module", "distribution"}:
             return self._ran.present(read, read.where)
+        if read.kind == "state":
+            return state_digest(read.where)
+        if read.kind == "cwd":
+            return EMPTY if os.path.normpath(read.where) == current_folder() else ABSENT
         return dependencies.present(read)
+
+
+def _as_given(observed: Observed, read: Read) -> Iterator[Read]:
+    """A read of an absolute path, in the forms in which the run gave it. Native code may have used either."""
+    relative = observed.relative.get(read.where)
+    is_native = relative is None and read.where not in observed.absolute
+    if is_native and observed.cwd and read.where.startswith(os.path.join(observed.cwd, "")):
+        relative = os.path.relpath(read.where, observed.cwd)
+    if relative is not None:
+        yield msgspec.structs.replace(read, where=relative)
+    if relative is None or is_native or read.where in observed.absolute:
+        yield read
+
+
+def _arguments(request: Request) -> Iterator[tuple[str, str]]:
+    """The folders that files of path arguments are in, each with its anchor, and the folders above these."""
+    for number, path in enumerate(request.found.paths):
+        place = os.path.abspath(path)
+        folder = place if os.path.isdir(place) else os.path.dirname(place)
+        yield f"{ARGUMENT}{number}", folder
+        yield f"{ARGUMENT}{number}/..", os.path.dirname(folder)
 
 
 def _known(request: Request, recorder: Recorder) -> set[str]:

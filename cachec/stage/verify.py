@@ -32,11 +32,12 @@ def undeclared(observed: Observed, reads: Sequence[Read], *, recorded: bool) -> 
     """
     known = {os.path.realpath(read.where) for read in reads if read.kind in {"file", "absent", "tool"}}
     opened = () if recorded else map(os.path.realpath, observed.opened)
+    copied = observed.copied is not None and not recorded
     kinds = {
         "opened without cachec.depends": [path for path in opened if path not in known and not _covered(path)],
         "started without cachec.run": [*observed.started],
         "not to be read again alike": [*observed.unrepeatable],
-        "copied": ["the whole environment"] if observed.copied and not observed.started else [],
+        "copied": ["the whole environment"] if copied and not observed.started else [],
     }
     return "; ".join(f"{did}: {_listed(names)}" for did, names in kinds.items() if names)
 

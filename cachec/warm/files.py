@@ -17,6 +17,7 @@ from typing import Any
 
 import msgspec
 
+from cachec.base.anchors import is_anchored
 from cachec.base.distributions import OWN_FOLDER
 from cachec.errors import StoreFault
 from cachec.store.store import Store
@@ -110,5 +111,7 @@ def _reads(task: Task, result: Result) -> Iterator[str]:
             continue  # the row's own result says what is wrong with the store
         for trace in entry.traces if entry is not None else ():
             for read in trace.reads:
+                if is_anchored(read.where):
+                    continue  # from a folder that only the stage's process knows
                 if read.kind in {"file", "absent", "listing"} or (read.kind == "tool" and "/" in read.where):
                     yield os.path.abspath(read.where)

@@ -58,6 +58,7 @@ def project(construct: Construct, rng: random.Random) -> Project:
     place = rng.choice([place for place in PLACES if place not in construct.without])
     way = rng.choice(WAYS)
     beside = rng.choice(_BESIDE) if rng.random() < 0.3 else None
+    marks: Files = {"cachec.toml": ""} if rng.random() < 0.5 else {}
     numbers = rng.sample(range(1, 9), 3)
     while (numbers[0] + numbers[1]) % 2 == 0:  # of the other parity: what depends on that alone shows
         rng.shuffle(numbers)
@@ -65,7 +66,7 @@ def project(construct: Construct, rng: random.Random) -> Project:
             numbers = rng.sample(range(1, 9), 3)
 
     def files(significant: int, neutral: int = 1, unused: int = 1) -> Files:
-        return _files(construct, place, way, beside, significant, neutral, unused)
+        return marks | _files(construct, place, way, beside, significant, neutral, unused)
 
     first, second, third = numbers
     edits = [

@@ -31,8 +31,8 @@ Step = tuple[Any, ...]
 @dataclass
 class Report:
     """What came of many cases. wrong: hits with another result than the stage's own. failed: other answers that are not
-    the stage's own. What neither should ever be. needless: misses after an edit that changes nothing; coarse: after one
-    of what nothing uses. hits: answers that came from the cache."""
+    the stage's own. Neither should ever be. needless: misses after an edit that changes nothing; coarse: after one of
+    what nothing uses; apart: in another checkout of the same. hits: answers that came from the cache."""
 
     projects: int = 0
     cases: int = 0
@@ -40,10 +40,12 @@ class Report:
     hits: int = 0
     neutral: int = 0
     unused: int = 0
+    moved: int = 0
     wrong: list[str] = field(default_factory=list)
     failed: list[str] = field(default_factory=list)
     needless: list[str] = field(default_factory=list)
     coarse: list[str] = field(default_factory=list)
+    apart: list[str] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
 
     def add(self, other: Report) -> None:
@@ -57,10 +59,12 @@ class Report:
             f"{self.cases} cases of {self.projects} projects, {self.looks} looks, {self.hits} hits: "
             f"{len(self.wrong)} wrong hits, {len(self.failed)} failures",
             f"{len(self.needless)} needless misses after {self.neutral} edits that change nothing, "
-            f"{len(self.coarse)} after {self.unused} that add to what nothing uses, {len(self.refused)} refusals",
+            f"{len(self.coarse)} after {self.unused} that add to what nothing uses, "
+            f"{len(self.apart)} in {self.moved} other checkouts, {len(self.refused)} refusals",
         ]
         for title, names in (("wrong", self.wrong), ("failed", self.failed), ("needless", self.needless)):
             lines += [f"  {title}: {name}" for name in names[:40]]
+        lines += [f"  apart: {name}" for name in self.apart[:10]]
         lines += [f"  refused: {name}" for name in self.refused[:20]]
         return "\n".join(lines)
 
@@ -111,8 +115,8 @@ def judge(report: Report, name: str, answer: dict[str, Any]) -> None:
 class _Process:
     """What one new process does with each project: steps, and what each look of them is for."""
 
-    def __init__(self, store: str) -> None:
-        self.store = store
+    def __init__(self, store: str, folder: str = "p") -> None:
+        self.store, self.folder = store, folder
         self.steps: dict[int, list[Step]] = {}
         self.looks: dict[int, list[tuple[str, str]]] = {}
 
@@ -132,6 +136,7 @@ def _processes(projects: Sequence[Project]) -> list[_Process]:
     first, edited, live, after, kept, later = (
         _Process(store) for store in ("store", "store", "live", "live", "set", "set")
     )
+    moved = _Process("store", "elsewhere/q")
     for number, project in enumerate(projects):
         change = project.edits[0].files
 
@@ -146,6 +151,8 @@ def _processes(projects: Sequence[Project]) -> list[_Process]:
         for place, edit in enumerate(project.edits):
             edited.add(number, ("anew",), *there(edit.files), ("look", edit.kind, f"edit {place} in a new process"))
         edited.add(number, ("anew",), *there(project.files), ("look", "neutral", "edited back in a new process"))
+        moved.add(number, *there(change), ("look", "decides", "another checkout, edited"), ("anew",))
+        moved.add(number, *there(project.files), ("look", "elsewhere", "another checkout"))
         begun = [*there(project.files), ("call", "", "first")]
         if project.cells:
             again = [*there(change), ("call", "decides", "cells run again")]
@@ -159,7 +166,7 @@ def _processes(projects: Sequence[Project]) -> list[_Process]:
         if project.live:
             kept.add(number, *begun, ("exec", *project.live), ("call", "decides", "a value set in the process"))
             later.add(number, *there(change), ("look", "decides", "edited to what was set in the process"))
-    return [first, edited, live, after, kept, later]
+    return [first, edited, moved, live, after, kept, later]
 
 
 def run_batch(ask: Server, report: Report, projects: Sequence[Project], folder: Path) -> None:
@@ -168,7 +175,10 @@ def run_batch(ask: Server, report: Report, projects: Sequence[Project], folder: 
     report.projects += len(projects)
     for process in _processes(projects):
         numbers = sorted(process.steps)
-        answers = ask(folder / process.store, [(folder / f"p{number}", process.steps[number]) for number in numbers])
+        answers = ask(
+            folder / process.store,
+            [(folder / f"{process.folder}{number}", process.steps[number]) for number in numbers],
+        )
         for number, answered in zip(numbers, answers, strict=True):
             name = projects[number].name
             if "failed" in answered:
@@ -184,8 +194,9 @@ def _count(report: Report, name: str, kind: str, answer: dict[str, Any], first: 
     report.cases += kind != ""
     report.neutral += kind == "neutral"
     report.unused += kind == "unused"
-    if kind in {"neutral", "unused"} and answer["reason"] not in {"hit", "refused"}:
-        missed = report.needless if kind == "neutral" else report.coarse
+    report.moved += kind == "elsewhere"
+    if kind in {"neutral", "unused", "elsewhere"} and answer["reason"] not in {"hit", "refused"}:
+        missed = {"neutral": report.needless, "unused": report.coarse, "elsewhere": report.apart}[kind]
         missed.append(f"{name}: {answer['reason']} {answer['detail']}; first {first['reason']} {first['detail']}")
 
 

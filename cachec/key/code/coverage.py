@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from types import CodeType
 
 from cachec.key.code.fingerprint import CodeKey
@@ -30,6 +31,14 @@ class Coverage:
             self._lines.setdefault(version, set()).update(lines)
         self._codes |= key.codes
         self.distributions |= key.distributions
+
+    def modules(self) -> Iterator[tuple[str, str]]:
+        """Name and file of each module of the project whose code is there, as far as they are imported."""
+        files = {path for path, _ in self._lines} | {path for path, _ in self._codes}
+        for name, module in list(sys.modules.items()):
+            file = getattr(module, "__file__", None)
+            if isinstance(file, str) and file in files:
+                yield name, file
 
     def holds_code(self, path: str, code: CodeType) -> bool:
         """Whether code that its source no longer says is there as it runs."""

@@ -343,9 +343,13 @@ class Walk:
         hasher.part("unsure", unit.unsure)
         for statement in statements:
             hasher.part("syntax", unit.source.syntax(statement))
-            for chain in unit.source.uses(statement).refs:
+            run = used = unit.source.uses(statement).refs
+            if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef):
+                run = unit.source.decorator_refs(statement)  # the rest runs when it is called
+            for chain in used:
                 if chain[0] in namespace and chain[0] != variable:
-                    self._check_one(namespace, chain[0], value)
+                    if chain in run:
+                        self._check_one(namespace, chain[0], value)
                     where = f"{self._module_label(namespace)}.{chain[0]}"
                     said = self._taken(namespace[chain[0]], chain[1:], where, namespace, lenient=True)
                     hasher.part(f"name {'.'.join(chain)}", said.encode())

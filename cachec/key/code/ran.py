@@ -56,6 +56,10 @@ class RanKeys:
         self._tool = tool
         self._own = tuple(os.path.join(os.path.realpath(each), "") for each in own)
 
+    def file_of(self, module: str) -> str:
+        """The file that importing a module would execute now; empty where there is none."""
+        return self._code.origin(module).path
+
     # --- what a run adds
 
     def code(self, observed: Observed, coverage: Coverage, anchors: Anchors) -> Seen:

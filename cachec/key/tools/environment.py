@@ -17,6 +17,9 @@ LOCALE = ("LANG", "LANGUAGE", *(f"LC_{name}" for name in (
 #: Stands for all of LOCALE together where a variable is named.
 LOCALE_NAME = "LC_*"
 
+#: Stands for every variable where one is named.
+EVERY_NAME = "*"
+
 #: A variable with one of these in its name counts, and is never shown.
 _SECRET_WORDS = ("TOKEN", "SECRET", "PASSWORD", "PASSWD", "CREDENTIAL", "KEY")
 
@@ -27,9 +30,11 @@ _SHOWN = 120
 def variable_digest(name: str, environ: Mapping[str, str]) -> str:
     """The digest of one variable; ``EMPTY`` where it is not set, which is not the digest of an empty value.
 
-    Of ``LOCALE_NAME``: of all that are set.
+    Of ``LOCALE_NAME``: of all of these that are set; of ``EVERY_NAME``: of all that are set.
     """
     value = environ.get(name)
+    if name == EVERY_NAME:
+        value = "\0".join(f"{each}={environ[each]}" for each in sorted(environ))
     if name == LOCALE_NAME:
         value = "\0".join(f"{each}={environ[each]}" for each in LOCALE if each in environ) or None
     if value is None:

@@ -1,0 +1,49 @@
+"""State of the process that code takes for a value and no argument, file or variable shows, by the names that code asks
+for it by."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import CodeType
+
+from cachec.base.hashing import Hasher
+
+
+def _context() -> object:
+    import decimal
+
+    return decimal.getcontext()
+
+
+def _locale() -> object:
+    import locale
+
+    return locale.setlocale(locale.LC_ALL)
+
+
+#: What stands for each, and the names by which code asks for it.
+_STATES: Mapping[str, tuple[Callable[[], object], tuple[str, ...]]] = {
+    "arguments of the process": (lambda: [*sys.argv], ("argv", "orig_argv", "parse_args", "parse_known_args")),
+    "user": (lambda: (os.getuid(), os.getgid()), ("getuid", "geteuid", "getgid", "getegid", "getuser", "getlogin")),
+    "host": (os.uname, ("uname", "gethostname", "getfqdn")),
+    "processors": (lambda: (os.cpu_count(), sorted(os.sched_getaffinity(0))), ("cpu_count", "sched_getaffinity")),
+    "locale": (_locale, ("getlocale", "setlocale", "localeconv", "strxfrm", "strcoll")),
+    "decimal context": (_context, ("Decimal", "getcontext", "localcontext")),
+    "limit of recursion": (sys.getrecursionlimit, ("getrecursionlimit",)),
+}
+_NAMES = {name: state for state, (_, names) in _STATES.items() for name in names}
+
+
+def asked(codes: Iterable[CodeType]) -> Iterator[str]:
+    """The states that code which ran may have asked for, as far as its names tell."""
+    yield from sorted({_NAMES[name] for code in codes for name in code.co_names if name in _NAMES})
+
+
+def state_digest(state: str) -> str:
+    """The digest of a state as it is now."""
+    hasher = Hasher("state")
+    if state in _STATES:
+        hasher.part(state, repr(_STATES[state][0]()).encode("utf-8", "surrogatepass"))
+    return hasher.digest()
