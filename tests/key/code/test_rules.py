@@ -91,7 +91,7 @@ RULES = {
         ("said", "done"),
     ),
     "docstring told to a decorator in a class": (
-        "import functools\ndef f():\n    'one'  # said\nclass A:\n    p = staticmethod(functools.lru_cache(maxsize=len(f.__doc__))(abs))\ndef stage(): return A.p(1)\n",
+        "import functools, inspect\ndef f():\n    'one'  # said\nclass A:\n    p = staticmethod(functools.lru_cache(maxsize=len(inspect.getdoc(f)))(abs))\ndef stage(): return A.p(1)\n",
         ("one", "three"),
         ("said", "done"),
     ),
