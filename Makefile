@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 # On all processors; `make test ARGS='tests/store -n 0 -x'` runs some tests in one process.
 PYTEST := $(BIN)/python -m pytest -n auto --maxprocesses 8 --dist worksteal
 
-.PHONY: demo test test-long lint format bench soundness clean
+.PHONY: demo test test-long lint format bench soundness mutants clean
 
 demo: $(VENV)/.demo-ready
 	$(BIN)/python examples/minilm/demo.py
@@ -35,6 +35,11 @@ bench: $(VENV)/.dev-ready $(VENV)/.tools-ready
 # Generated projects, edits and processes against stages without a cache: 0 wrong hits. COUNT=20000 SEED=7
 soundness: $(VENV)/.dev-ready
 	$(BIN)/python -m tests.soundness $(or $(COUNT),1500) --seed $(or $(SEED),0)
+
+# Single changes of the sources that decide of keys, stores and weights: how many of them a test notices. COUNT=300 SEED=0
+# It works on a copy in the temporary folder, and keeps there which test runs which line; ARGS='--only cachec/key' takes some.
+mutants: $(VENV)/.dev-ready $(VENV)/.tools-ready
+	$(BIN)/python -m tests.mutants $(or $(COUNT),300) --seed $(or $(SEED),0) $(ARGS)
 
 clean:
 	rm -rf $(VENV) .demo bench/out .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

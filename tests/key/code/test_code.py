@@ -740,6 +740,24 @@ def test_unresolved_code_is_reported_with_the_ways_out(project: Any, text: str) 
     assert project.key(has_version=True).digest == versioned.digest
 
 
+@pytest.mark.parametrize("where", ["{}", "pkg.{}"])
+@pytest.mark.parametrize(
+    "name", [f"__{name}__" for name in "name file doc spec package path loader builtins cached".split()]
+)
+def test_what_every_module_has_counts_by_name(
+    project: Any, monkeypatch: pytest.MonkeyPatch, name: str, where: str
+) -> None:
+    """Most of it is a place on this machine."""
+    project.write({"pkg/__init__.py": f"import pkg\ndef f(): return {where.format(name)}\n"})
+    project.write({"main.py": "import pkg\ndef stage(): return pkg.f()\n"})
+    before = project.key().digest
+    project.forget()
+    project.root = project.root.rename(project.root.with_name("moved"))
+    monkeypatch.syspath_prepend(str(project.root))
+    assert project.key().digest == before
+    assert project.root in Path(sys.modules["pkg"].__file__).parents
+
+
 def test_depends_count(project: Any) -> None:
     project.write(
         {

@@ -90,6 +90,11 @@ RULES = {
         ("one", "two"),
         ("said", "done"),
     ),
+    "docstring told to a decorator in a class": (
+        "import functools, inspect\ndef f():\n    'one'  # said\nclass A:\n    p = staticmethod(functools.lru_cache(maxsize=len(inspect.getdoc(f)))(abs))\ndef stage(): return A.p(1)\n",
+        ("one", "three"),
+        ("said", "done"),
+    ),
     "docstring that nobody reads": (
         "def f():\n    'one'\n    return 1\ndef stage(): return f()\n",
         ("return 1", "return 2"),

@@ -35,6 +35,25 @@ def test_an_instruction_set_changes_it(old: str, new: str) -> None:
     assert part(X86).digest != part(X86.replace(old, new)).digest
 
 
+#: Linux's names of instructions, and some of what else it lists among them.
+INSTRUCTIONS = """
+    3dnow 3dnowext 3dnowprefetch abm adx aes amx_bf16 amx_int8 amx_tile apx avx avx2 avx512f avx512_vnni avx_vnni bmi1
+    bmi2 cldemote clflush clflushopt clwb clzero cmov cmpccxadd cx16 cx8 enqcmd f16c fma fma4 fsgsbase fsrm fxsr
+    fxsr_opt gfni hreset kl lahf_lm lm lwp misalignsse mmx mmxext movbe movdir64b movdiri mwaitx pclmulqdq pni popcnt
+    prefetchi ptwrite raoint rdpid rdrand rdseed rtm serialize sha512 sha_ni sm3 sm4 sse sse2 sse4_1 sse4a ssse3 tbm
+    tsxldtrk uintr vaes vpclmulqdq waitpkg wbnoinvd widekl xop xsave xsavec xsaveopt xsaves
+""".split()
+NO_INSTRUCTIONS = """
+    acpi apic arat constant_tsc cpb dts est fpu_not ht hypervisor ibpb ibrs invpcid_single md_clear monitor nopl npt nx
+    overflow_recov pat pebs pti rep_good retpoline smep ssbd stibp svm tm2 topoext tsc vmx vnmi x2apic
+""".split()
+
+
+def test_the_flags_that_name_instructions_count_and_no_others() -> None:
+    flags = " ".join([*NO_INSTRUCTIONS, *reversed(INSTRUCTIONS)])
+    assert cpu_features(f"flags : {flags}\n")[0] == tuple(sorted(INSTRUCTIONS))
+
+
 @pytest.mark.parametrize(
     ("old", "new"),
     [

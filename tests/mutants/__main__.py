@@ -1,0 +1,249 @@
+"""``make mutants``: change the sources in one place at a time, and count how many of the changes a test notices.
+
+``python -m tests.mutants 300 --seed 0``. The tests of a change are those that run its line, as measured once for each
+file of tests; first a few that run little else, and where they notice nothing some more. A change that lets tests hang
+counts as noticed. One that survives changes nothing, or a test is missing: a person has to judge.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from tests.mutants import operators, trace
+from tests.mutants.operators import Mutant
+from tests.mutants.tree import tree
+
+#: What is changed: whatever decides of a key, of what is stored and handed out, and of weights.
+MODULES = (
+    *("cachec/key/**/*.py", "cachec/stage/**/*.py", "cachec/store/**/*.py", "cachec/launcher/**/*.py"),
+    *("cachec/recording/**/*.py", "cachec/commands/**/*.py", "cachec/weights/formats/*.py"),
+    *("cachec/weights/moving/*.py", "cachec/weights/library/*.py", "cachec/base/elf.py"),
+    *("plugins/cachec_mlir/hashes.py", "plugins/cachec_mlir/text/*.py", "plugins/cachec_mlir/bytecode/*.py"),
+)
+#: Files of tests that run one of them, without those that are about something else.
+TESTS = (
+    *("tests/base", "tests/key", "tests/stage", "tests/store", "tests/recording", "tests/commands", "tests/launcher"),
+    *("tests/weights", "tests/codecs", "tests/programs", "tests/safety", "tests/plugins/mlir", "tests/cli"),
+)
+
+#: CPU seconds and number of tests: of the first look, and of the second.
+LOOKS = ((4.0, 20), (8.0, 40))
+
+
+class Server:
+    """A process that runs tests in the tree."""
+
+    def __init__(self, root: Path, folder: Path) -> None:
+        self._folder = folder
+        environ = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+        self._process = subprocess.Popen(
+            [root / ".venv/bin/python", Path(__file__).with_name("server.py")],
+            cwd=root, env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+
+    def run(self, files: list[str], names: list[str] | None, **job: Any) -> dict[str, Any]:
+        """Run tests; what came of it."""
+        job = {"environ": {}, "log": str(self._folder / "log"), "files": files, "names": names, **job}
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps(job) + "\n")
+        self._process.stdin.flush()
+        return dict(json.loads(self._process.stdout.readline()))
+
+    def close(self) -> None:
+        """End the process."""
+        self._process.communicate()
+
+
+def measure(server: Server, root: Path, folder: Path, file: str) -> dict[str, Any]:
+    """What the tests of one file run and cost, as JSON keeps it."""
+    kept = folder / "map" / (file.replace("/", "-") + ".json")
+    if kept.exists():
+        return dict(json.loads(kept.read_text()))
+    kept.parent.mkdir(exist_ok=True)
+    lines, tests = folder / "lines", folder / "tests"
+    lines.write_text("")
+    tests.write_text("")
+    environ = {trace.FILE: str(lines), trace.ROOT: str(root)}
+    server.run([file], None, environ=environ, tests=str(tests), seconds=1200, wall=3600)
+    found: dict[str, Any] = {"collecting": 0.0, "names": [], "tests": {}, "lines": {}}
+    for said in map(json.loads, tests.read_text().splitlines()):
+        if "test" not in said:
+            found.update(said)
+        elif said["passed"]:
+            found["tests"][said["test"]] = said["seconds"]
+    places: dict[str, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
+    for row in sorted(set(lines.read_text().splitlines())):
+        name, path, line = row.rsplit("\t", 2)
+        if name in found["tests"]:
+            places[name][path].append(int(line))
+    found["lines"] = places
+    kept.write_text(json.dumps(found))
+    return found
+
+
+class Map:
+    """Which tests run which lines."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self._collecting: dict[str, float] = {}
+        self._size: dict[str, int] = {}
+        self._by_line: dict[tuple[str, int], set[str]] = defaultdict(set)
+        self._by_file: dict[str, set[str]] = defaultdict(set)
+
+    def add(self, file: str, found: dict[str, Any]) -> None:
+        """Take what was measured of a file of tests."""
+        self._collecting[file] = found["collecting"]
+        self.seconds |= found["tests"]
+        rows: dict[str, Any] = dict(found["lines"])
+        # Other parameters of a function run what those run that were tried, as far as is known.
+        for name in found["names"]:
+            alike = [test for test in found["tests"] if test.partition("[")[0] == name.partition("[")[0]]
+            if name not in found["tests"] and alike and "[" in name:
+                self.seconds[name] = max(found["tests"][test] for test in alike)
+                rows[name] = found["lines"].get(alike[len(alike) // 2], {})
+        for name, places in rows.items():
+            self._size[name] = sum(map(len, places.values()))
+            for path, lines in places.items():
+                self._by_file[path].add(name)
+                for line in lines:
+                    self._by_line[path, line].add(name)
+
+    def related(self, path: str, source: bytes, line: int) -> list[str]:
+        """The tests that run a line, those first that run little else; then those of what is around it."""
+        found: dict[str, None] = {}
+        around = (
+            {test for each in lines for test in self._by_line.get((path, each), ())}
+            for lines in operators.lines_of(source, line)
+        )
+        for tests in (*around, self._by_file[path]):
+            found |= dict.fromkeys(sorted(tests - set(found), key=lambda test: (self._size[test], test)))
+        return list(found)
+
+    def looks(self, tests: list[str]) -> Iterator[list[str]]:
+        """Of related tests those of each look: of a function's parameters a few, and no file that is dear to import."""
+        left = tests
+        for seconds, count in LOOKS:
+            chosen: list[str] = []
+            files: set[str] = set()
+            functions: dict[str, int] = defaultdict(int)
+            for test in left:
+                file, function = test.partition("::")[0], test.partition("[")[0]
+                cost = self.seconds[test] + (0 if file in files else self._collecting[file])
+                if cost <= seconds and functions[function] < max(3, count // 5) and len(chosen) < count:
+                    seconds -= cost
+                    files.add(file)
+                    functions[function] += 1
+                    chosen.append(test)
+            left = [test for test in left if test not in set(chosen)]
+            if chosen:
+                yield sorted(chosen, key=lambda test: (self.seconds[test], test))
+
+
+class Judge:
+    """Applies mutants to the tree and runs their tests."""
+
+    def __init__(self, server: Server, root: Path, known: Map) -> None:
+        self._server = server
+        self._root = root
+        self._map = known
+
+    def noticed(self, mutant: Mutant) -> tuple[str, int]:
+        """What noticed it (a test, a hang) or "", and how many tests were tried."""
+        file = self._root / mutant.path
+        source = file.read_bytes()
+        tried = 0
+        try:
+            self._write(file, mutant.applied(source))
+            for tests in self._map.looks(self._map.related(mutant.path, source, mutant.line)):
+                tried += len(tests)
+                files = list(dict.fromkeys(test.partition("::")[0] for test in tests))
+                cost = sum(self._map.seconds[test] for test in tests)
+                done = self._server.run(files, tests, seconds=60 + int(3 * cost), wall=240 + 20 * cost)
+                if done["hung"]:
+                    return "hangs", tried
+                if done["code"] not in {0, 5}:
+                    return self._failed(), tried
+        finally:
+            self._write(file, source)
+        return "", tried
+
+    def _failed(self) -> str:
+        for line in (self._server._folder / "log").read_text(errors="replace").splitlines():
+            if line.startswith(("FAILED ", "ERROR ")):
+                return line.split(" - ")[0]
+        return "does not start"
+
+    def _write(self, file: Path, data: bytes) -> None:
+        """With a bytecode file of its own, also where one is written twice a second."""
+        file.write_bytes(data)
+        for compiled in (file.parent / "__pycache__").glob(f"{file.stem}.*.pyc"):
+            compiled.unlink()
+
+
+def population(root: Path, modules: tuple[str, ...]) -> list[Mutant]:
+    """Every mutant of these modules."""
+    files = sorted({file for pattern in modules for file in root.glob(pattern)})
+    return [mutant for file in files for mutant in operators.mutants(str(file.relative_to(root)), file.read_bytes())]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.mutants")
+    parser.add_argument("count", type=int, nargs="?", default=300)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--modules", nargs="+", default=MODULES, help="patterns of the sources that are changed")
+    parser.add_argument("--tests", nargs="+", default=TESTS, help="folders or files of tests")
+    parser.add_argument("--only", default="", help="of these, those whose description holds this text")
+    parser.add_argument("--measure", action="store_true", help="only measure what tests run")
+    parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()) / "cachec-mutants")
+    given = parser.parse_args()
+    given.folder.mkdir(parents=True, exist_ok=True)
+    root = tree(given.folder)
+    server = Server(root, given.folder)
+    known = Map()
+    for place in given.tests:
+        for file in sorted((root / place).rglob("test_*.py") if (root / place).is_dir() else [root / place]):
+            started = time.monotonic()
+            name = str(file.relative_to(root))
+            found = measure(server, root, given.folder, name)
+            known.add(name, found)
+            if given.measure:
+                cost = sum(found["tests"].values())
+                said = f"{len(found['tests'])} tests, {cost:.0f} s CPU, {time.monotonic() - started:.0f} s"
+                print(f"{name}: {said}", flush=True)
+    if given.measure:
+        return 0
+    whole = population(root, tuple(given.modules))
+    chosen = random.Random(given.seed).sample(whole, min(given.count, len(whole)))
+    chosen = [mutant for mutant in chosen if given.only in str(mutant)]
+    judge = Judge(server, root, known)
+    survivors = []
+    for number, mutant in enumerate(chosen, 1):
+        started = time.monotonic()
+        by, tried = judge.noticed(mutant)
+        if not by:
+            survivors.append(mutant)
+        print(
+            f"{number:4} {mutant}\n     {by or 'SURVIVES'} ({tried} tests, {time.monotonic() - started:.0f} s)",
+            flush=True,
+        )
+    server.close()
+    print(f"{len(chosen)} of {len(whole)} mutants, seed {given.seed}: {len(chosen) - len(survivors)} noticed", end="")
+    print(f" ({100 * (1 - len(survivors) / max(1, len(chosen))):.1f} %)")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
