@@ -28,7 +28,7 @@ def run_command(task: Task) -> list[Outcome]:
     """Run the command of a row, or with ``check`` say if it would hit; how its call ended.
 
     A look that is ``counted`` and hits runs it too where its files are ``needed``: that puts them in place. Raises
-    CommandFailed where the command fails, or would go round the cache; what ``cachec check`` raises.
+    TargetFailed where the command fails, or would go round the cache; what ``cachec check`` raises.
     """
     outcomes = [_checked(task.row)] if task.check else _executed(task.row)
     if task.counted and task.needed and outcomes[0].hit:
