@@ -213,9 +213,13 @@ def _texts(record: Outcome | FaultRecord) -> dict[str, str]:
     return {"stage": record.stage, "key": record.key, "detail": record.detail}
 
 
+#: Who asked for misses hears of these too: the call could have been stored.
+_TOLD = frozenset({Reason.INPUT_CHANGED, Reason.STALE_MEMO, Reason.UNDESCRIBED, Reason.UNSUPPORTED_VERSION})
+
+
 def _is_news(reason: Reason) -> bool:
     """Whether a user who asked for misses is to hear of it. An error speaks for itself, ``mode off`` was asked for."""
-    return reason.kind == "miss" or reason in {Reason.INPUT_CHANGED, Reason.STALE_MEMO, Reason.UNDESCRIBED}
+    return reason.kind == "miss" or reason in _TOLD
 
 
 def describe(outcome: Outcome) -> str:

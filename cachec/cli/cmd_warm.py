@@ -23,6 +23,7 @@ INTERRUPTED = 130
 @click.option("--jobs", "-j", type=click.IntRange(1), metavar="N", help="Rows at a time; by default one a processor.")
 @click.option("--shard", "share", metavar="K/N", help="Only the K-th of N shares, for N machines.")
 @click.option("--check", is_flag=True, help="Compile nothing; exit with 1 and the reasons when something would miss.")
+@click.option("--materialize", is_flag=True, help="Put in place what commands write, also where they hit.")
 @click.option("--changed-since", metavar="REV", help="Only targets touched by what git says changed since REV.")
 @click.option(
     "--touched", is_flag=True, help="Take TARGET as changed files (pre-commit): only targets touched by them."
@@ -41,6 +42,7 @@ def command(
     jobs: int | None,
     share: str | None,
     check: bool,
+    materialize: bool,
     changed_since: str | None,
     touched: bool,
     summary_file: str | None,
@@ -62,6 +64,7 @@ def command(
     Examples:
       cachec warm
       cachec warm minilm --jobs 2
+      cachec warm --materialize               on a fresh checkout: outputs of commands are there afterwards
       cachec warm --check                     exit 1 and the reasons when something would miss
       cachec warm --changed-since origin/main
       cachec warm --shard 3/8 --summary "$GITHUB_STEP_SUMMARY"
@@ -74,6 +77,8 @@ def command(
     Exit codes: 0 all is warm, 1 something would miss (--check), 2 something failed or wrong use, 130 interrupted.
     """
     limit = _limit(save_limit)
+    if check and materialize:
+        raise UsageError("--check writes nothing, so there is nothing to --materialize; leave one of them out")
     declared = load()
     if restore is not None:
         _restore(session, restore)
@@ -82,7 +87,7 @@ def command(
     if only_list:
         _list(rows, as_json=as_json)
         return
-    summary, code = _warm(session.settings, rows, declared, jobs, check=check)
+    summary, code = _warm(session.settings, rows, declared, jobs, check=check, materialize=materialize)
     if summary_file:
         with Path(summary_file).open("a", encoding="utf-8") as out:
             out.write(summary.markdown())
@@ -165,13 +170,25 @@ def _list(rows: list[Row], *, as_json: bool) -> None:
 
 
 def _warm(
-    settings: config.Settings, rows: list[Row], declared: Declared, jobs: int | None, *, check: bool
+    settings: config.Settings,
+    rows: list[Row],
+    declared: Declared,
+    jobs: int | None,
+    *,
+    check: bool,
+    materialize: bool,
 ) -> tuple[Summary, int]:
     from cachec.cli.warm_progress import progress
 
     with progress(sys.stderr) as listener:
         warmer = Warmer(
-            rows, check=check, jobs=jobs or declared.jobs, settings=settings, listener=listener, source=declared.path
+            rows,
+            check=check,
+            materialize=materialize,
+            jobs=jobs or declared.jobs,
+            settings=settings,
+            listener=listener,
+            source=declared.path,
         )
         try:
             summary = warmer.run()

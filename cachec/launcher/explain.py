@@ -39,6 +39,22 @@ def explain(args: Sequence[str], overrides: Mapping[str, object] | None = None) 
         return _explain(*line)
 
 
+def output_folders(args: Sequence[str]) -> list[str]:
+    """The folders that the outputs of a command line go to, as far as it is described. Raises CachecError."""
+    given, argv = options.parse(args)
+    opened = Opened({}, dict(os.environ))
+    try:
+        program = which(argv[0], opened.variables)
+        if program is None:
+            return []
+        command = describe_here(opened, given, argv, program)
+    except PassThrough:
+        return []
+    finally:
+        opened.store.close()
+    return list(dict.fromkeys(os.path.dirname(output.path) for output in command.outputs))
+
+
 def _explain(opened: Opened, given: Options, argv: Sequence[str], program: str) -> Explanation:
     name = f"exec:{os.path.basename(argv[0])}"
     try:

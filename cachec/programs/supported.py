@@ -37,12 +37,11 @@ class Asking:
 
 def outside(plugin: Plugin, distributions: Distributions) -> str:
     """Which installed distribution is of no version that the plugin supports, in words; empty for none."""
-    words = []
     for name, versions in plugin.supported.items():
         found = distributions.find(name)
         if found is not None and not is_within(found.version, versions):
-            words.append(f"{_package(plugin)} needs {name}{versions}, found {found.version}")
-    return "; ".join(words)
+            return f"{_package(plugin)} needs {name}{versions}, found {found.version}"
+    return ""
 
 
 def is_within(version: str, versions: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -11,7 +12,7 @@ from pathlib import Path
 from cachec import config
 from cachec.errors import CachecError
 from cachec.events import EventLog, read_outcomes
-from cachec.launcher.explain import explain
+from cachec.launcher.explain import explain, output_folders
 from cachec.model import Mode, Outcome, Reason
 from cachec.warm.model import Row, Task
 
@@ -26,17 +27,17 @@ class TargetFailed(CachecError):
 def run_command(task: Task) -> list[Outcome]:
     """Run the command of a row, or with ``check`` say if it would hit; how its call ended.
 
-    A look that is ``counted`` and hits runs it too where the row is ``needed``: that puts its outputs in place. Raises
-    CommandFailed where the command fails, or would go round the cache; what ``cachec check`` raises.
+    A look that is ``counted`` and hits runs it too where its files are ``needed``: that puts them in place. Raises
+    TargetFailed where the command fails, or would go round the cache; what ``cachec check`` raises.
     """
     outcomes = [_checked(task.row)] if task.check else _executed(task.row)
     if task.counted and task.needed and outcomes[0].hit:
         outcomes = _executed(task.row)
     for outcome in outcomes:
         if outcome.reason.kind == "bypass":
+            hint = "; these go into `options`, or into an adapter" if outcome.reason is Reason.UNKNOWN_COMMAND else ""
             raise TargetFailed(
-                f"{task.row.command[0]} goes round the cache ({outcome.reason.value}: {outcome.detail}); say what it "
-                "reads and writes with `options`, or write an adapter"
+                f"{task.row.command[0]} goes round the cache ({outcome.reason.value}: {outcome.detail}{hint})"
             )
     return outcomes
 
@@ -54,6 +55,8 @@ def _checked(row: Row) -> Outcome:
 
 
 def _executed(row: Row) -> list[Outcome]:
+    for folder in output_folders([*row.options, "--", *row.command]):  # a fresh checkout has none of them
+        os.makedirs(folder, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="cachec-warm-") as folder:
         record = Path(folder, "outcomes.jsonl")
         done = subprocess.run(
@@ -66,7 +69,7 @@ def _executed(row: Row) -> list[Outcome]:
         outcomes = list(read_outcomes(record))
         _pass_on(record)
     if done.returncode:
-        raise TargetFailed(f"`cachec exec -- {' '.join(row.command)}` ended with status {done.returncode}")
+        raise TargetFailed(f"`{shlex.join(row.command)}` ended with status {done.returncode}")
     return outcomes
 
 

@@ -75,9 +75,9 @@ class Status(enum.Enum):
 class Task(msgspec.Struct, frozen=True, kw_only=True):
     """What a worker is asked: to run a row, or only to look if it would miss.
 
-    counted: whether a look that found everything counts as use of it. needed: whether another row comes after this one,
-    which may read the files that its command writes. store, namespace: where entries are looked up when ``files`` asks
-    for what the row depends on.
+    counted: whether a look that found everything counts as use of it. needed: whether the files that its command writes
+    are to be in place, for another row that comes after this one or for whoever asked. store, namespace: where entries
+    are looked up when ``files`` asks for what the row depends on.
     """
 
     row: Row

@@ -13,8 +13,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from cachec.base.distributions import OWN_FOLDER
 from cachec.base.oversight import Oversight, overseen
-from cachec.errors import CacheMissError, UsageError
+from cachec.errors import CachecError, CacheMissError, UsageError
 from cachec.model import Mode, Outcome, Reason
 from cachec.warm.commands import count, run_command
 from cachec.warm.model import Result, Row, Status, Task
@@ -52,8 +53,11 @@ def run_task(task: Task) -> Result:
     except _EntryPointError as refused:
         error = str(refused)
     except (Exception, SystemExit) as raised:  # noqa: BLE001 - the target's own; it is reported, the others go on
-        error = _words_of(raised)
-        output = _end_of("".join(traceback.format_exception(raised)))
+        if task.row.command and isinstance(raised, CachecError):
+            error = str(raised)  # which says all that there is to say
+        else:
+            error = _words_of(raised)
+            output = _end_of(_traceback(raised))
     result = _result(task, heard, error, output, missed=missed, seconds=time.perf_counter() - started)
     if task.check and task.counted and result.status is Status.HIT:
         for emit in held:
@@ -156,6 +160,18 @@ def _words_of(error: BaseException) -> str:
         said = f"(its text can't be had: {type(other).__qualname__})"
     words = f"{type(error).__qualname__}: {said}"
     return words if len(words) <= _ERROR else words[: _ERROR - 1] + "…"
+
+
+def _traceback(error: BaseException) -> str:
+    """The traceback without the frames of cachec itself."""
+    whole = traceback.TracebackException.from_exception(error)
+    left = [whole]
+    while left:
+        each = left.pop()
+        frames = [frame for frame in each.stack if not frame.filename.startswith(OWN_FOLDER)]
+        each.stack = traceback.StackSummary.from_list(frames)
+        left += [other for other in (each.__cause__, each.__context__, *(each.exceptions or ())) if other is not None]
+    return "".join(whole.format())
 
 
 def _end_of(text: str) -> str:

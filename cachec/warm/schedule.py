@@ -46,6 +46,7 @@ def warm(
     targets: Iterable[Target | Row],
     *,
     check: bool = False,
+    materialize: bool = False,
     jobs: int | None = None,
     executor: Executor | None = None,
     settings: config.Settings | None = None,
@@ -54,13 +55,21 @@ def warm(
 ) -> Summary:
     """Run what would miss of ``targets``, each after what it comes after; one failure does not stop the others.
 
-    check: run nothing, only say what would miss. jobs: rows at a time, by default one a processor. executor: where
-    rows run, by default in worker processes of cachec's own; its owner shuts it down. settings: of the store. source:
-    what the figures of earlier runs are kept under, the path of the configuration file. Raises UsageError where the
-    targets can't be ordered, ConfigError where the mode of the cache stores nothing.
+    check: run nothing, only say what would miss. materialize: put in place what commands write, also where they hit.
+    jobs: rows at a time, by default one a processor. executor: where rows run, by default in worker processes of
+    cachec's own; its owner shuts it down. settings: of the store. source: what the figures of earlier runs are kept
+    under, the path of the configuration file. Raises UsageError where the targets can't be ordered, ConfigError where
+    the mode of the cache stores nothing.
     """
     return Warmer(
-        targets, check=check, jobs=jobs, executor=executor, settings=settings, listener=listener, source=source
+        targets,
+        check=check,
+        materialize=materialize,
+        jobs=jobs,
+        executor=executor,
+        settings=settings,
+        listener=listener,
+        source=source,
     ).run()
 
 
@@ -72,6 +81,7 @@ class Warmer:
         targets: Iterable[Target | Row],
         *,
         check: bool = False,
+        materialize: bool = False,
         jobs: int | None = None,
         executor: Executor | None = None,
         settings: config.Settings | None = None,
@@ -80,10 +90,10 @@ class Warmer:
         files: bool = False,
         pool: WorkerPool | None = None,
     ) -> None:
-        """files: find out what each row depends on. pool: workers that may be running already, and are used up; see
-        ``warm`` for the rest."""
+        """materialize: put in place what commands write, also where they hit. files: find out what each row depends
+        on. pool: workers that may be running already, and are used up; see ``warm`` for the rest."""
         self.rows = _rows(list(targets))
-        self._needed = {name for row in self.rows for name in row.after}
+        self._needed = {row.id for row in self.rows} if materialize else {n for row in self.rows for n in row.after}
         self._check = check
         self.settings = settings if settings is not None else config.load()
         if not check:

@@ -65,9 +65,23 @@ def test_commands_that_fail_are_absent_or_unknown(project: Project) -> None:
     assert {result.status.value for result in results.values()} == {"failed"}
     assert "ended with status 1" in results["fails"].error
     assert "absent.txt" in results["fails"].output, "the command's own words"
-    assert "no-such-compiler" in results["absent"].error + results["absent"].output
+    assert results["absent"].error.startswith("'no-such-compiler' is not an executable in PATH")
     assert "goes round the cache (bypass:" in results["unknown"].error
-    assert "--inptu" in results["wrong"].error + results["wrong"].output
+    assert results["wrong"].error.startswith("'--inptu' is no option")
+    for name, result in results.items():
+        assert result.output.count("\n") == (1 if name == "fails" else 0), "two lines tell all"
+
+
+def test_a_fresh_checkout(project: Project) -> None:
+    project.write("a.txt", "a")
+    project.targets(COPY.replace("{name}.out", "out/deep/{name}.out").replace('["a", "b"]', '["a"]'))
+    output = project.folder / "out" / "deep" / "a.out"
+    assert statuses(project.warm()) == {"copy[name=a]": "compiled"}, "the folder was made"
+    for materialize in (False, True):
+        shutil.rmtree(project.folder / "out", ignore_errors=True)
+        assert statuses(project.warm(materialize=materialize)) == {"copy[name=a]": "hit"}
+        assert output.exists() is materialize
+    assert output.read_text() == "a"
 
 
 @pytest.mark.long

@@ -76,7 +76,7 @@ def test_what_is_declared(documented: Project) -> None:
 @pytest.mark.long
 def test_every_command(documented: Project) -> None:
     commands = [line[2:].split("#")[0].strip() for line in blocks("warm", "console")[0].splitlines()]
-    assert len(commands) == 5
+    assert len(commands) == 6
     for command in commands:
         done = subprocess.run(["sh", "-c", command], cwd=documented.folder, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
