@@ -223,7 +223,7 @@ def _as_given(observed: Observed, read: Read) -> Iterator[Read]:
 
 def _arguments(request: Request) -> Iterator[tuple[str, str]]:
     """The folders that files of path arguments are in, each with its anchor, and the folders above these."""
-    for number, path in enumerate(request.found.paths):
+    for number, path in enumerate(request.inventory.paths):
         place = os.path.abspath(path)
         folder = place if os.path.isdir(place) else os.path.dirname(place)
         yield f"{ARGUMENT}{number}", folder
