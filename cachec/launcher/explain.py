@@ -41,17 +41,11 @@ def explain(args: Sequence[str], overrides: Mapping[str, object] | None = None) 
 
 def output_folders(args: Sequence[str]) -> list[str]:
     """The folders that the outputs of a command line go to, as far as it is described. Raises CachecError."""
-    given, argv = options.parse(args)
-    opened = Opened({}, dict(os.environ))
-    try:
-        program = which(argv[0], opened.variables)
-        if program is None:
+    with looked_at(args, None) as line:
+        try:
+            command = describe_here(*line)
+        except PassThrough:
             return []
-        command = describe_here(opened, given, argv, program)
-    except PassThrough:
-        return []
-    finally:
-        opened.store.close()
     return list(dict.fromkeys(os.path.dirname(output.path) for output in command.outputs))
 
 
