@@ -40,12 +40,12 @@ def explain(args: Sequence[str], overrides: Mapping[str, object] | None = None) 
 
 
 def output_folders(args: Sequence[str]) -> list[str]:
-    """The folders that the outputs of a command line go to, as far as it is described. Raises CachecError."""
-    with looked_at(args, None) as line:
-        try:
+    """The folders that the outputs of a command line go to, as far as it is described; none where nothing can run."""
+    try:
+        with looked_at(args, None) as line:
             command = describe_here(*line)
-        except PassThrough:
-            return []
+    except (PassThrough, UsageError):
+        return []
     return list(dict.fromkeys(os.path.dirname(output.path) for output in command.outputs))
 
 
