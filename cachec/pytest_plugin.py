@@ -113,7 +113,7 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     kinds = [kind for kind in ("hit", "miss", "bypass", "error") if counts.kinds[kind]]
     told = ", ".join(f"{counts.kinds[kind]} {kind}" for kind in kinds)
     terminalreporter.write_sep("-", "cachec")
-    terminalreporter.write_line(f"{told}; saved {period(counts.saved)}, spent {period(counts.spent)}")
+    terminalreporter.write_line(f"{told}; saved {period(max(counts.saved, 0.0))}, spent {period(counts.spent)}")
     if config.get_verbosity() > 0:
         for name, count in counts.stages.most_common(_SHOWN):
             terminalreporter.write_line(f"  {count} x {name}")

@@ -14,17 +14,26 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # the pytest plugin imports this module in every run of pytest
+    from pathlib import Path
+
     from cachec.model import Mode, Outcome
 
 
 @dataclass(frozen=True, slots=True)
 class Oversight:
     """on_outcome: called with each outcome, in the thread of its call. mode: wins over every setting; None leaves them
-    as they are. defer: is given what would count, log and tell the outcome, to be called later or never; None: now."""
+    as they are, and so does a call in the store ``spared``. defer: is given what would count, log and tell the outcome,
+    to be called later or never; None: now.
+    """
 
     on_outcome: Callable[[Outcome], None] | None = None
     mode: Mode | None = None
     defer: Callable[[Callable[[], None]], None] | None = None
+    spared: Path | None = None
+
+    def mode_in(self, store: Path) -> Mode | None:
+        """The mode that wins for calls in a store; None for that which they were told."""
+        return None if self.mode is None or store == self.spared else self.mode
 
 
 _NONE = Oversight()

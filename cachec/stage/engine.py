@@ -58,7 +58,7 @@ class Call:
         self.stage = stage
         self.started = time.perf_counter()
         own: Mode = stage.mode if stage.mode is not None else engine.settings.mode
-        self.mode = oversight.current().mode or own
+        self.mode = oversight.current().mode_in(engine.settings.dir) or own
         self.binding: Binding = stage.binding
         self.arguments = self.binding.bind(args, kwargs)
         self.asynchronous = asynchronous

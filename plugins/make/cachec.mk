@@ -25,6 +25,6 @@ $(1): $(1).stamp
 $(if $(wildcard $(1)),,.PHONY: $(1).stamp)
 $(1).stamp: $(2) $(call _cachec_path,$(5)) $(call _cachec_tool,$(3))
 	@mkdir -p $$(@D)
-	$$(CACHEC_EXEC) $(6) $(addprefix --weights ,$(5)) -- $(3) $(2) -o $(1) $(4)
+	$$(CACHEC_EXEC) $(strip $(6) $(addprefix --weights ,$(5)) --) $(3) $(2) -o $(1) $(4)
 	@touch $$@
 endef

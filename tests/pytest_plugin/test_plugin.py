@@ -112,16 +112,21 @@ def test_the_fixture_isolates_and_adopts(tmp_path: Path) -> None:
     assert summary(output).startswith("4 hit, 3 miss; ")
 
 
-def test_require_holds_in_the_fixture_too(tmp_path: Path) -> None:
+def test_require_does_not_hold_in_the_store_of_the_fixture(tmp_path: Path) -> None:
+    """It is empty, so that the example of docs/ci.md could never pass; elsewhere it holds in such a test too."""
     text = """
     import pytest
     import cachec as package
-    def test_it(cachec):
-        @cachec.cache.stage
+    def stage_of(cache):
+        @cache.stage
         def f(n: int) -> int:
             return n
+        return f
+    def test_it(cachec, tmp_path):
+        stage_of(cachec.cache)(1)
+        assert (cachec.hits, [each.reason.value for each in cachec.misses]) == (0, ["miss:first-run"])
         with pytest.raises(package.CacheMissError):
-            f(1)
+            stage_of(package.Cache(tmp_path))(1)
     """
     run(tmp_path, text, "--cachec=require")
 
