@@ -81,6 +81,10 @@ class EventLog:
         self._copy: Appender | None = None
         self._pid = os.getpid()
 
+    def tells(self, reason: Reason) -> bool:
+        """Whether an outcome is told: a miss and what is like it, or everything."""
+        return self._log == "all" or (self._log == "miss" and _is_news(reason))
+
     def emit(self, outcome: Outcome) -> None:
         """Count and record how a call ended; tell it if it is a miss, or if everything is told.
 
@@ -92,7 +96,7 @@ class EventLog:
             outcome = msgspec.structs.replace(outcome, time=now)
         hit = outcome.reason is Reason.HIT
         self._record(outcome, now, look=not hit)
-        if self._log == "all" or (self._log == "miss" and _is_news(outcome.reason)):
+        if self.tells(outcome.reason):
             self._tell(describe(outcome), _INFO if hit else _WARNING)
 
     def note_fault(self, fault: Fault, detail: str) -> None:

@@ -73,7 +73,8 @@ class _Main(LazyGroup):
         except OSError as error:
             if error.errno == errno.EPIPE:  # the reader of our output has gone; click ends quietly
                 raise
-            click.echo(f"cachec: error: {error}", err=True)
+            words = f"{error.filename!r}: {error.strerror}" if error.filename and error.strerror else error
+            click.echo(f"cachec: error: {words}", err=True)
         return ctx.exit(2)
 
 

@@ -68,8 +68,9 @@ def _execute(args: Sequence[str], overrides: Mapping[str, object]) -> int:  # no
     except OSError as error:  # something can't be read: the command says it better
         way = PassThrough(Reason.NOT_UNDERSTOOD, str(error), told=True)
     name = command.stage if command is not None else way.stage or f"exec:{os.path.basename(argv[0])}"
-    opened.events.emit(Outcome(reason=way.reason, stage=name, key="", detail=way.detail, time=time.time()))
-    if way.told and opened.settings.log != "off":
+    outcome = Outcome(reason=way.reason, stage=name, key="", detail=way.detail, time=time.time())
+    opened.events.emit(outcome)
+    if way.told and not opened.events.tells(way.reason) and opened.settings.log != "off":
         _say(f"{way.reason.value} {name}: {way.detail}")
     pass_through(program, argv, stdin)
 

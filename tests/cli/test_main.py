@@ -106,6 +106,11 @@ def test_an_error_of_the_system_is_one_line(shell: Shell) -> None:
     assert result.stderr.count("\n") == result.stderr.count("cachec: error:")
 
 
+def test_a_file_that_is_not_there_is_named(shell: Shell) -> None:
+    result = shell.run("repro", "show", "nothing.zip")
+    assert (result.exit_code, result.stderr) == (2, "cachec: error: 'nothing.zip': No such file or directory\n")
+
+
 def test_the_folder_comes_from_the_settings_too(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CACHEC_DIR", "elsewhere")
     result = CliRunner().invoke(main, ["ls"])

@@ -301,7 +301,7 @@ def test_no_room(shell: Shell, size: int) -> None:
         done = subprocess.run([*command, *args], capture_output=True, text=True, check=False)
         assert (done.returncode, done.stdout) == (2, "")
         place = shell.dir if "--own" in args else os.path.abspath("o.safetensors")
-        assert done.stderr == f"cachec: error: [Errno 27] File too large; {way}: '{place}'\n"
+        assert done.stderr == f"cachec: error: '{place}': File too large; {way}\n"
     assert len(stored(shell)) == 1
     assert os.listdir(shell.dir / "tmp") == []
     assert sorted(os.listdir()) == ["m.safetensors", "store"]

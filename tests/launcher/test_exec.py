@@ -274,11 +274,15 @@ def test_an_output_that_was_not_written_is_told_and_not_stored(
     assert "did not write" in caplog.text
 
 
-def test_an_output_that_cannot_be_written_is_named(launcher: Launcher) -> None:
+def test_an_output_that_cannot_be_written_is_named(
+    launcher: Launcher, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     _twice(launcher)
+    monkeypatch.setenv("CACHEC_LOG", "miss")
     ran = launcher.run("fakecc", "a.txt", "-o", "nowhere/a.out")
     assert "cachec: error: fakecc a.txt -o nowhere/a.out" in ran.stderr  # it is for the compiler to say
     assert "(-o nowhere/a.out) can't be written: No such file" in launcher.last().detail
+    assert (ran.stderr + caplog.text).count("can't be written") == 1
 
 
 def test_the_store_failing_is_a_miss_and_no_more(launcher: Launcher) -> None:
