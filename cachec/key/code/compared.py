@@ -35,7 +35,7 @@ class LiveWalk(Protocol):
         """Raise CapturedWeights for a weight set."""
 
 
-class Comparison:
+class TextComparison:
     """Compares what imported modules hold with what their text says.
 
     wholes: the modules that are in the key as a whole, which accounts for what they put into others.

@@ -14,7 +14,7 @@ from functools import partial
 from typing import NamedTuple
 
 from cachec.base.hashing import Hasher
-from cachec.key.code.compared import Comparison, LiveWalk
+from cachec.key.code.compared import LiveWalk, TextComparison
 from cachec.key.code.executed import executed
 from cachec.key.code.graph import Graph, file_part
 from cachec.key.code.modules import CELLS, Locator, Origin, Sources, absolute
@@ -44,7 +44,7 @@ class Static:
         self._units = units
         self._taken: set[tuple[str, str, Chain | None, bool]] = set()
         self._located: dict[str, Origin] = {}
-        self._compared = Comparison(graph, locator, sources, live, text_only=text_only)
+        self._compared = TextComparison(graph, locator, sources, live, text_only=text_only)
 
     def follow(self, uses: Uses, package: str, who: str, *, lenient: bool) -> None:
         """Follow the imports that some code makes while it runs. ``who`` names the code in messages."""
