@@ -230,12 +230,10 @@ class _Cursor:
 
     @property
     def offset(self) -> int:
-        """The place in the module."""
         return self._base + self.at
 
     @property
     def left(self) -> int:
-        """Bytes that are left."""
         return len(self._data) - self.at
 
     def byte(self) -> int:
