@@ -51,7 +51,6 @@ class _Tally:
         self.spent = 0.0
 
     def add(self, outcome: Outcome) -> None:
-        """Count one outcome."""
         self.kinds[outcome.reason.kind] += 1
         if outcome.reason is Reason.HIT:
             self.saved += outcome.saved - outcome.seconds
@@ -59,7 +58,6 @@ class _Tally:
             self.spent += outcome.seconds
 
     def data(self) -> dict[str, Any]:
-        """As plain data."""
         hits, misses = self.kinds["hit"], self.kinds["miss"]
         return {
             "calls": self.kinds.total(),

@@ -185,7 +185,6 @@ def say(text: str) -> None:
 
 
 def summary(revision: Revision) -> dict[str, Any]:
-    """One line of ``ls``."""
     return {
         "name": revision.name,
         "revision": revision.id,

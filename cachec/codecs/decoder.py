@@ -49,7 +49,6 @@ class _Decoder(NamedTuple):
     manifests: files.Manifests
 
     def decode(self, node: Node) -> Any:
-        """See the function ``decode``."""
         if isinstance(node, Leaf):
             decode = _LEAVES.get(node.codec)
             return decode(self, node) if decode is not None else self._plugin(node)

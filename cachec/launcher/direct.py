@@ -171,8 +171,8 @@ class _Memo:
         is_quiet = not _has_log(file)
         if trust == b"1" and now == wanted and is_quiet:
             return  # nobody has written to the database since the row was seen in it
-        row_now = _read_row(os.fsdecode(file), row.decode(), is_quiet)
-        if row_now is None or blake3(row_now).hexdigest().encode() != digest:
+        current = _read_row(os.fsdecode(file), row.decode(), is_quiet)
+        if current is None or blake3(current).hexdigest().encode() != digest:
             raise _Stale
         if is_quiet and trust != b"0" and identity(file) == now and not _has_log(file):
             is_settled = time.time() - os.stat(file).st_ctime > _SETTLE_SECONDS

@@ -99,7 +99,6 @@ class Draft:
         return True
 
     def _data(self, args: list[str], looker: Looker, answer: Answer) -> bytes:
-        """The whole memo."""
         trace, key = answer.trace, answer.outcome.key
         if trace is None:
             raise _Unfit

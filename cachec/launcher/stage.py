@@ -55,11 +55,9 @@ class _Binding:
     """``stage.binding.Binding`` for the one call that there is."""
 
     def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """The arguments by name."""
         return {**dict(zip(_PARAMETERS, args, strict=True)), **kwargs}
 
     def call(self, function: Callable[..., Any], bound: Mapping[str, Any]) -> Any:
-        """Call the body."""
         return function(**bound)
 
 
@@ -83,7 +81,6 @@ class PlacedDependencies(Dependencies):
         self._places = places
 
     def present(self, read: Read) -> str:
-        """See ``Dependencies.present``."""
         if read.kind == "folder":
             return self._places.digest(read.where)
         return super().present(msgspec.structs.replace(read, where=self._places.present(read.where)))
@@ -103,7 +100,6 @@ class Opened(OpenedCache):
         self.environment = RunEnvironment(self.places, self.variables, self.store.digests)
 
     def engine_for(self, command: Command) -> Engine:
-        """The engine for a command."""
         plugins = Plugins(Distributions())  # those of this Python, wherever the compiler is from
         tools = self.requests.tool_keys(command)
         dependencies = PlacedDependencies(self.places, tools, self.store.digests, self.variables)

@@ -299,11 +299,11 @@ class Store:
                 self._on_fault(fault.fault, fault.detail)  # a search reads the parts then, and finds the same fault
         added = self.objects.written()
         try:
-            usage_now = self.index.atomically(change)
+            size = self.index.atomically(change)
         except BaseException:
             self.objects.count(added)  # they are there: the next publication tells
             raise
-        self._published = (usage_now,)
+        self._published = (size,)
 
     def summarise(self, name: str, terms: SearchTerms, stage: str) -> None:
         """Write the rows of a summary. name: namespace and key, as in the name of the entry's row."""

@@ -168,7 +168,7 @@ class ObjectsConformance:
         assert objects.has(ref)
         assert objects.path(ref).read_bytes() == content
         assert objects.read(ref) == objects.content(ref.digest) == content
-        assert [ref_there for ref_there, _ in objects.iterate()] == [ref], "what is equal is there once"
+        assert [stored for stored, _ in objects.iterate()] == [ref], "what is equal is there once"
 
     def test_what_changes_after_it_was_stored_stays_as_it_was(self, objects: ObjectStore, tmp_path: Path) -> None:
         (tmp_path / "source").write_bytes(_CONTENT)

@@ -241,7 +241,6 @@ class _ArchiveReader:
         self._left = os.fstat(file.fileno()).st_size
 
     def refuse(self, why: str) -> ArchiveError:
-        """The error to raise."""
         return ArchiveError(f"{self._path} is refused: {why}; delete it, the next run saves a new one")
 
     def member(self) -> tuple[str, int]:
@@ -269,7 +268,6 @@ class _ArchiveReader:
         return info.name, info.size
 
     def content(self, nbytes: int) -> bytes:
-        """The content of the member."""
         return b"".join(self.chunks(nbytes))
 
     def chunks(self, nbytes: int) -> Iterator[bytes]:

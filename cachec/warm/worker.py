@@ -31,7 +31,6 @@ _FRESH = 2.0
 
 
 def send(channel: Connection, record: Task | Result) -> None:
-    """Send one frame."""
     try:
         body = msgspec.json.encode(record)
     except UnicodeEncodeError:  # words of a target, or paths, that are no text
@@ -135,7 +134,6 @@ def leave_no_fresh_bytecode() -> None:
 
 
 def main() -> None:
-    """Entry point."""
     channel = Connection(int(sys.argv[1]))
     os.set_inheritable(channel.fileno(), False)
     leave_no_fresh_bytecode()

@@ -46,7 +46,6 @@ def fingerprint(value: Any) -> Fingerprint:
 
 
 def encode(value: Any, out: ArtifactWriter) -> dict[str, Any]:
-    """See JaxPlugin.encode."""
     if not isinstance(value, jax.Array) or _is_key(value):
         raise PluginError(f"a {type(value).__qualname__} can't be stored; return arrays (of a PRNG key, its key_data)")
     if len(value.sharding.device_set) != 1:
@@ -58,7 +57,6 @@ def encode(value: Any, out: ArtifactWriter) -> dict[str, Any]:
 
 
 def decode(meta: Mapping[str, Any], artifacts: Sequence[Path]) -> Any:
-    """See JaxPlugin.decode."""
     try:
         name, shape, weak = msgspec.structs.astuple(msgspec.convert(dict(meta), _JaxArrayMeta))
     except msgspec.ValidationError as error:

@@ -142,11 +142,11 @@ class Topologies:
         if memory is None or place[1] is not None:  # what bindings print changes with their version
             return None
         row = memory.recall(_row_name(place))
-        digest_text = row.decode("ascii", "replace") if row is not None else ""
-        if len(digest_text) != 64 or set(digest_text) - set("0123456789abcdef"):
+        kept = row.decode("ascii", "replace") if row is not None else ""
+        if len(kept) != 64 or set(kept) - set("0123456789abcdef"):
             return None
-        self._by_digest[place] = digest_text
-        return digest_text
+        self._by_digest[place] = kept
+        return kept
 
     def _keep(self, place: tuple[str, str | None, bool], value: str) -> None:
         self._by_digest[place] = value

@@ -135,7 +135,6 @@ class CheckpointFile:
         return CheckpointError(f"{self.path}: tensor {name!r}: expected {expected}, found {found}")
 
     def close(self) -> None:
-        """Close the descriptor."""
         os.close(self.fd)
 
     def finish(self, first: int | None) -> tuple[OpenedFile, bool, str]:

@@ -270,12 +270,10 @@ class Digest:
         return self._value
 
     def set(self, value: str) -> None:
-        """It is there."""
         self._value = value
         self._ready.set()
 
     def fail(self, error: BaseException) -> None:
-        """There will be none."""
         self._error = error
         self._ready.set()
 
@@ -331,7 +329,6 @@ class _Follower(threading.Thread):
         self._tasks.join()
 
     def stop(self) -> None:
-        """End the thread."""
         self._tasks.put(None)
         self.join()
 

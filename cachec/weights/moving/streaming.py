@@ -172,7 +172,6 @@ class _ReadAhead:
         self._thread: threading.Thread | None = None
 
     def ask(self, weight: Weight) -> None:
-        """Begin to make a weight ready."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="cachec-stream", daemon=True)
             self._thread.start()
@@ -203,7 +202,6 @@ class _ReadAhead:
         return data
 
     def close(self) -> None:
-        """Stop the thread."""
         self._wanted.put(None)
         self._free.put(None)
         # A generator that nobody closed may be collected in any thread, in this one too.

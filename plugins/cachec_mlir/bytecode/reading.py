@@ -230,12 +230,10 @@ class _Cursor:
 
     @property
     def offset(self) -> int:
-        """The place in the module."""
         return self._base + self.at
 
     @property
     def left(self) -> int:
-        """Bytes that are left."""
         return len(self._data) - self.at
 
     def byte(self) -> int:
@@ -440,6 +438,6 @@ def _check_padding(source: ModuleInput, start: int, end: int, what: str) -> None
     """Raise CheckpointError unless all bytes between are padding."""
     step = 1 << 16
     for at in range(start, end, step):
-        bytes_there = source.at(at, min(step, end - at), f"the padding of {what}")
-        if bytes_there.count(PAD) != len(bytes_there):
+        filling = source.at(at, min(step, end - at), f"the padding of {what}")
+        if filling.count(PAD) != len(filling):
             raise source.error(at, f"{what} expected padding of 0xCB up to byte {end}, found other bytes")

@@ -76,8 +76,8 @@ def parsed(text: memoryview | mmap | bytes, start: int, end: int, dtype: str, sh
             at += 1
     if b"".join(structure) != _nesting(shape, paired=dtype.startswith("complex")):
         return None
-    values_bytes = b"".join(out)
-    return values_bytes if len(values_bytes) == math.prod(shape) * SIZES[dtype] else None
+    data = b"".join(out)
+    return data if len(data) == math.prod(shape) * SIZES[dtype] else None
 
 
 def _last_comma(data: bytes, *, paired: bool) -> int:

@@ -132,7 +132,6 @@ class _Stripper:
         self._globals: dict[tuple[str, str, int], bytes] = {}
 
     def run(self) -> Stripped:
-        """All of it."""
         text = self._skeleton.text
         every = list(sites(text))
         self._taken.update(self._key(site) for site in every if site.literal < 0)
