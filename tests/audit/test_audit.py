@@ -414,7 +414,10 @@ def test_every_shipped_adapter_is_audited() -> None:
     assert {tool.removesuffix("-19") for tool, *_ in COMPILERS} == {path.stem for path in SHIPPED.glob("*.toml")}
 
 
-@pytest.mark.parametrize(("tool", "name", "text", "flags"), COMPILERS)
+@pytest.mark.parametrize(
+    ("tool", "name", "text", "flags"),
+    [pytest.param(*row, marks=[pytest.mark.long] if row[0].startswith("iree") else []) for row in COMPILERS],
+)
 def test_shipped_adapters_cover_their_compilers(
     auditor: Auditor, tool: str, name: str, text: str, flags: tuple[str, ...]
 ) -> None:

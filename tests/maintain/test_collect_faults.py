@@ -189,7 +189,7 @@ def churn(folder: Path, number: int, ran: Path) -> None:
             return cachec.File(scratch / "out")
 
     rng, held = random.Random(number), {}
-    for _ in range(rounds(600)):
+    for _ in range(rounds(400)):
         value = rng.randrange(40)
         file, outcome = cache.call(build, value, ran)
         assert outcome.reason.kind in {"hit", "miss"}, outcome

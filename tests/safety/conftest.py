@@ -16,7 +16,11 @@ USER, ATTACKER = 65534, 65533
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
-@pytest.fixture(params=["self", "other"])
+#: Where root runs the tests, the short run attacks a plain user.
+_BY_ROOT = [pytest.mark.long] if os.geteuid() == 0 else []
+
+
+@pytest.fixture(params=[pytest.param("self", marks=_BY_ROOT), "other"])
 def uid(request: pytest.FixtureRequest) -> int | None:
     """The user that is attacked: who runs the tests, and where that is root another one too."""
     if request.param == "self":

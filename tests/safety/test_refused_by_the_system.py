@@ -45,6 +45,7 @@ os.execv(sys.executable, [sys.executable, "-m", "cachec", *sys.argv[1:]])
 
 
 @pytest.mark.parametrize("warm", ["warm", "cold"])
+@pytest.mark.sampled
 def test_no_free_descriptor(run: Run, place: Path, warm: str) -> None:
     (place / "source").write_text("x")
     (place / "source").chmod(0o644)

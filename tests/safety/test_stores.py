@@ -147,7 +147,7 @@ def test_a_store_of_another_user_is_refused(run: Run, place: Path, uid: int | No
     assert run("-c", CALL, store).stdout == "hit\n"
 
 
-@pytest.mark.parametrize("mode", [0o777, 0o707, 0o1777])
+@pytest.mark.parametrize("mode", [0o777, *(pytest.param(each, marks=pytest.mark.long) for each in (0o707, 0o1777))])
 def test_a_store_that_others_can_write_is_refused(run: Run, place: Path, mode: int) -> None:
     store = place / "store"
     assert run("-c", CALL, store).stdout == "ran\nmiss:first-run\n"
@@ -213,7 +213,9 @@ def test_a_team_shares_a_store(tmp_path: Path, place: Path, run: Run, uid: int |
     assert run("-c", CALL, store, environ=read_only).stdout == "hit\n"
 
 
-@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir], ids=["fifo", "folder"])
+@pytest.mark.parametrize(
+    "make", [pytest.param(os.mkfifo, id="fifo"), pytest.param(os.mkdir, id="folder", marks=pytest.mark.long)]
+)
 @pytest.mark.parametrize("what", ["object", "index", "lease", "lock", "log", "wal"])
 def test_no_regular_file_where_one_is_expected(
     run: Run, place: Path, uid: int | None, make: Callable[[Path], None], what: str
@@ -236,12 +238,12 @@ def test_no_regular_file_where_one_is_expected(
         if uid is not None:
             os.chown(path, uid, uid)
             os.chown(path.parent, uid, uid)
-    done = run("-c", CALL, store, timeout=30)
+    done = run("-c", CALL, store)
     assert done.returncode == 0, done
     assert done.stdout in {"hit\n"} or done.stdout.startswith("ran\nmiss"), done
-    done = run("-m", "cachec", "gc", environ={"CACHEC_DIR": str(store)}, timeout=30)
+    done = run("-m", "cachec", "gc", environ={"CACHEC_DIR": str(store)})
     assert "Traceback" not in done.stderr, done
-    done = run("-m", "cachec", "stats", environ={"CACHEC_DIR": str(store)}, timeout=30)
+    done = run("-m", "cachec", "stats", environ={"CACHEC_DIR": str(store)})
     assert "Traceback" not in done.stderr, done
 
 

@@ -68,6 +68,13 @@ class Watching:
                 assert left > 0, f"no {kind} {target} in {self.events}"
                 self._condition.wait(left)
 
+    def looked(self) -> None:
+        """Until every target was looked at, after one of them was told of."""
+        end = time.monotonic() + 60
+        while self.watcher._busy:
+            assert time.monotonic() < end
+            time.sleep(0.01)
+
     def quiet(self, seconds: float) -> list[Event]:
         """What is told while nothing is to be told."""
         before = len(self.events)

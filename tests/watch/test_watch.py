@@ -82,7 +82,7 @@ def test_a_saved_source_file(warmed: Any, watch: Watch, how: str) -> None:
     stale = watching.next("stale", "doubled[n=1]")
     assert "code-changed" in stale.why
     assert str(warmed.folder / "stages.py") in next(e for e in watching.events if e.kind == "changed").paths
-    watching.quiet(0.5)  # the other target is looked at after this one: no edit in the middle of that
+    watching.looked()  # no edit in the middle of that
     edit(warmed.folder / "stages.py", "return n + n", "return 2 * n", how)
     assert watching.next("warm").target == "doubled[n=1]"
     assert not [event for event in watching.events if event.kind == "stale" and event.target == "word"]

@@ -168,7 +168,7 @@ def printed(text: str, through: str) -> bytes | None:
 
 @pytest.mark.parametrize("through", ["iree", "jax"])
 @pytest.mark.parametrize("seed", range(2))
-@pytest.mark.sampled
+@pytest.mark.long
 def test_against_mlir(seed: int, through: str) -> None:
     r = random.Random(f"{through} {seed}")
     equal = other = tried = 0

@@ -59,7 +59,7 @@ def pauses() -> list[float]:
 
 @pytest.fixture
 def resolvers(pauses: list[float]) -> Resolvers:
-    return Resolvers({"http": HttpResolver(timeout=5, sleep=pauses.append)})
+    return Resolvers({"http": HttpResolver(timeout=60, sleep=pauses.append)})
 
 
 def fetch(site: Site, store: WeightStore, resolvers: Resolvers, **how: Any) -> bytes:
