@@ -68,7 +68,7 @@ class AuditObserver:
         if flags & _EMPTIES or (flags & os.O_CREAT and not os.path.lexists(path)):
             self._each(_made, path)
         elif flags & os.O_WRONLY:
-            return  # what is there is not looked at
+            self._each(_passed, path)  # what is there is not looked at
         elif _by_importer(frame):
             self._each(_source, path)
         elif not _for_messages(frame) and not _by_cachec(frame) and not _for_metadata(frame):
@@ -77,6 +77,8 @@ class AuditObserver:
                     self._unrepeatable(os.fsdecode(path), frame)
             else:
                 self._each(_read, path)
+        else:
+            self._each(_passed, path)
 
     def _each(self, note: Callable[[Observed, str], object], path: object) -> None:
         """``note`` an absolute path with every run that is active here."""
@@ -137,6 +139,10 @@ def _source(observed: Observed, path: str) -> None:
     state = opening(path)
     if state is not None:
         observed.sources.setdefault(path, state)
+
+
+def _passed(observed: Observed, path: str) -> None:
+    observed.passed.setdefault(path)
 
 
 def _listed(observed: Observed, path: str) -> None:

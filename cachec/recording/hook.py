@@ -5,6 +5,7 @@ nobody listens to costs a look-up.
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from types import FrameType
@@ -18,23 +19,28 @@ class AuditHook:
     """Tells those who listen of events."""
 
     def __init__(self) -> None:
+        self._lock = threading.Lock()
         self._handlers: dict[str, tuple[Handler, ...]] = {}
         sys.addaudithook(_hook(self._handlers))
 
     def listen(self, handlers: Mapping[str, Handler]) -> None:
-        """Have handlers told of their events from here on."""
-        self.leave(handlers)
-        for event, handler in handlers.items():
-            self._handlers[event] = (*self._handlers.get(event, ()), handler)
+        """Have handlers told of their events from here on, each once."""
+        with self._lock:
+            for event, handler in handlers.items():
+                self._handlers[event] = (*self._others(event, handler), handler)
 
     def leave(self, handlers: Mapping[str, Handler]) -> None:
-        """No more of that; handlers that were told of nothing are passed over."""
-        for event, handler in handlers.items():
-            left = tuple(each for each in self._handlers.get(event, ()) if each != handler)
-            if left:
-                self._handlers[event] = left
-            else:
-                self._handlers.pop(event, None)
+        """No more of that; those that were told of nothing are passed over."""
+        with self._lock:
+            for event, handler in handlers.items():
+                others = self._others(event, handler)
+                if others:
+                    self._handlers[event] = others
+                else:
+                    self._handlers.pop(event, None)
+
+    def _others(self, event: str, handler: Handler) -> tuple[Handler, ...]:
+        return tuple(each for each in self._handlers.get(event, ()) if each != handler)
 
 
 def _hook(handlers: Mapping[str, tuple[Handler, ...]]) -> Callable[[str, tuple[Any, ...]], None]:

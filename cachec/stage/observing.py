@@ -127,10 +127,10 @@ class Observing:
 
     def _files(self, request: Request, recorder: Recorder, net: Net) -> None:
         observed, known = net.observed, _known(request, recorder)
-        folders = tuple(
-            os.path.join(os.path.abspath(path), "") for path in request.inventory.paths if os.path.isdir(path)
-        )
-        opened: dict[str, Opening | None] = {**dict.fromkeys(_beside(net)), **observed.opened}
+        paths = [os.path.abspath(path) for path in request.inventory.paths]
+        folders = tuple(os.path.join(path, "") for path in paths if os.path.isdir(path))
+        beside = {os.path.dirname(path) for path in paths if os.path.isfile(path)}
+        opened: dict[str, Opening | None] = {**dict.fromkeys(_beside(net, beside)), **observed.opened}
         for path, before in opened.items():
             if path in known or path.startswith(folders) or self._ran.is_elsewhere(path) or os.path.isdir(path):
                 continue
@@ -236,15 +236,17 @@ def _known(request: Request, recorder: Recorder) -> set[str]:
     return known | {os.path.abspath(path) for path in request.inventory.paths}
 
 
-def _beside(net: Net) -> Iterator[str]:
-    """What native code opened in the watched folders: all that was, less what Python did and what the run made."""
+def _beside(net: Net, arguments: set[str]) -> Iterator[str]:
+    """What native code opened in the watched folders: all that was, less what Python did and what the run made.
+
+    arguments: the folders that arguments lie in. A watch tells not who opened a file; in a current folder with none of
+    them, what editors and tools open in every project all the time is passed over.
+    """
     observed = net.observed
     opened, written = net.beside.drained() if net.beside is not None else (frozenset(), frozenset())
-    for path in sorted(opened - written - observed.sources.keys() - observed.opened.keys() - observed.made.keys()):
-        if os.path.isfile(path) and not path.endswith((".py", ".pyc")) and not _is_tools(os.path.basename(path)):
+    told = written | observed.sources.keys() | observed.opened.keys() | observed.made.keys() | observed.passed.keys()
+    for path in sorted(opened - told):
+        folder, name = os.path.split(path)
+        is_tools = name.startswith(".") or name in PROJECT_MARKS or name.endswith(".py")
+        if os.path.isfile(path) and not name.endswith(".pyc") and (folder in arguments or not is_tools):
             yield path
-
-
-def _is_tools(name: str) -> bool:
-    """Whether a file is one that editors and tools open in every project, all the time: a watch tells not who did."""
-    return name.startswith(".") or name in PROJECT_MARKS

@@ -13,6 +13,7 @@ import os
 import sys
 from collections.abc import Iterator
 from importlib.util import source_from_cache
+from types import FrameType
 from typing import Any
 
 import msgspec
@@ -20,6 +21,7 @@ import msgspec
 from cachec.base.anchors import is_anchored
 from cachec.base.distributions import OWN_FOLDER
 from cachec.errors import StoreFault
+from cachec.recording.hook import Handler, audit_hook
 from cachec.store.store import Store
 from cachec.warm.model import Result, Task
 from cachec.warm.run import run_task
@@ -30,21 +32,22 @@ _NOWHERE = ("/proc/", "/sys/", "/dev/")
 
 
 class _OpenedPaths:
-    """Paths opened for reading while a task runs. The hook can't be removed from the process again."""
+    """Paths opened for reading and for writing, and folders listed, while a task runs."""
 
     def __init__(self) -> None:
         self.told: set[str] = set()
         self.paths: set[str] = set()
         self.written: set[str] = set()
-        sys.addaudithook(self._hear)
+        self.handlers: dict[str, Handler] = {"open": self._open, "os.listdir": self._list, "os.scandir": self._list}
 
-    def _hear(self, event: str, given: tuple[Any, ...]) -> None:
-        if event == "open":
-            path, _, flags = given
-            if isinstance(path, str | bytes):
-                writes = isinstance(flags, int) and flags & (os.O_WRONLY | os.O_RDWR)
-                (self.written if writes else self.paths).add(os.path.abspath(os.fsdecode(path)))
-        elif event in {"os.listdir", "os.scandir"} and given and isinstance(given[0], str):
+    def _open(self, _event: str, given: tuple[Any, ...], _frame: FrameType) -> None:
+        path, _, flags = given
+        if isinstance(path, str | bytes):
+            writes = isinstance(flags, int) and flags & (os.O_WRONLY | os.O_RDWR)
+            (self.written if writes else self.paths).add(os.path.abspath(os.fsdecode(path)))
+
+    def _list(self, _event: str, given: tuple[Any, ...], _frame: FrameType) -> None:
+        if isinstance(given[0], str):
             self.paths.add(os.path.abspath(given[0]))
 
 
@@ -63,7 +66,11 @@ def traced(task: Task) -> Result:
     opened = _opened()
     opened.paths.clear()
     opened.written.clear()
-    result = run_task(task)
+    audit_hook().listen(opened.handlers)
+    try:
+        result = run_task(task)
+    finally:
+        audit_hook().leave(opened.handlers)
     # What it wrote itself is no reason to look again: that would never end.
     paths = {_source(path) for path in opened.paths - opened.written}
     paths.update(_modules())

@@ -257,3 +257,155 @@ def test_the_profile_function_of_another_gets_its_place_back() -> None:
         sys.setprofile(earlier)
     assert "helper" in names(observed)
     assert ("helper", "call") in seen
+
+
+def test_a_generator_begun_before_is_told_when_it_is_thrown_into() -> None:
+    def generator() -> Any:
+        try:
+            yield 1
+        except ValueError:
+            yield inner()
+
+    begun = generator()
+    next(begun)
+    assert {"generator", "inner"} <= names(observe(lambda: begun.throw(ValueError())))
+
+
+def test_what_was_told_to_one_run_alone_is_told_to_the_next_that_it_runs_in() -> None:
+    async def main() -> Observed:
+        go, done = asyncio.Event(), asyncio.Event()
+
+        async def beside() -> None:  # in the context of the outer run
+            await go.wait()
+            helper()
+            done.set()
+
+        with net().spread():
+            task = asyncio.create_task(beside())
+            with net().spread() as within:
+                go.set()
+                await done.wait()
+                helper()
+            await task
+        return within
+
+    assert "helper" in names(asyncio.run(main()))
+
+
+def test_code_that_native_code_calls_is_told() -> None:
+    import functools
+
+    import numpy as np
+
+    calls: list[Callable[[], Any]] = [
+        lambda: sorted([2, 1], key=lambda x: inner()),
+        lambda: np.vectorize(lambda x: inner())(np.ones(2)),
+        lambda: np.frompyfunc(lambda x: inner(), 1, 1)(np.ones(2)),
+        lambda: functools.reduce(lambda x, y: inner(), [1, 2, 3]),
+        lambda: [*filter(lambda x: inner(), [1])],
+    ]
+    for call in calls:
+        assert {"<lambda>", "inner"} <= names(observe(call))
+
+
+def test_code_in_a_namespace_that_only_seems_to_be_an_installed_modules_is_told() -> None:
+    import json
+
+    json.dumps(1)
+    code = compile("def f(): return 1\nf()", "<string of a test>", "exec")
+    namespaces: list[dict[str, Any]] = [{"__name__": "json", "__file__": json.__file__}, {"__name__": []}, {}]
+    for namespace in namespaces:
+
+        def body(namespace: dict[str, Any] = namespace) -> None:
+            json.dumps(1)
+            exec(code, namespace)
+
+        assert "f" in names(observe(body))
+
+
+def test_threads_that_were_there_before_are_seen_or_it_is_told() -> None:
+    from concurrent.futures import ThreadPoolExecutor
+    from multiprocessing.pool import ThreadPool
+
+    with ThreadPoolExecutor(1) as executor, ThreadPool(1) as pool:
+        executor.submit(helper).result()
+        for call in (lambda: executor.submit(inner).result(), lambda: pool.apply(inner)):
+            observed = observe(call)
+            assert ("inner" in names(observed)) != bool(observed.blind)
+
+    def own() -> int:
+        with ThreadPoolExecutor(1) as fresh:
+            return fresh.submit(inner).result()
+
+    observed = observe(own)
+    assert "inner" in names(observed)
+    assert not observed.blind
+
+
+def test_who_takes_the_place_of_the_observer_meanwhile_is_told() -> None:
+    def body() -> None:
+        ours = sys.getprofile()
+        sys.setprofile(None)
+        inner()
+        sys.setprofile(ours)
+
+    observed = observe(body)
+    assert ("inner" in names(observed)) != bool(observed.blind)
+    assert not observe(helper).blind
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="PEP 669")
+def test_where_others_have_all_that_pep_669_offers_a_profile_function_tells() -> None:
+    monitoring = sys.monitoring  # type: ignore[attr-defined,unused-ignore]
+    observe(helper)
+    ours = [number for number in (3, 4) if monitoring.get_tool(number) is not None]
+    for number in ours:
+        monitoring.free_tool_id(number)
+    try:
+        for number in (3, 4):
+            monitoring.use_tool_id(number, "another")
+        assert "inner" in names(observe(inner))
+        assert sys.getprofile() is None
+    finally:
+        for number in (3, 4):
+            monitoring.free_tool_id(number)
+
+    def taken() -> None:
+        monitoring.free_tool_id(4)
+        inner()
+
+    assert observe(taken).blind
+    assert "inner" in names(observe(inner))
+
+
+def test_the_profile_function_of_others_threads_goes_on() -> None:
+    seen = []
+
+    def profile(frame: Any, event: str, _argument: Any) -> None:
+        seen.append((frame.f_code.co_name, event))
+
+    def body() -> None:
+        thread = threading.Thread(target=inner)
+        thread.start()
+        thread.join()
+
+    earlier = threading.getprofile()
+    threading.setprofile(profile)
+    try:
+        observed = observe(body)
+        assert threading.getprofile() is profile
+    finally:
+        threading.setprofile(earlier)
+    assert "inner" in names(observed)
+    assert ("inner", "call") in seen
+
+
+def test_a_run_that_fails_ends_all_that_observes() -> None:
+    before = sys.getprofile(), threading.getprofile(), type(os.environ)
+
+    def fail() -> None:
+        raise ValueError
+
+    with pytest.raises(ValueError):  # noqa: PT011
+        observe(fail)
+    assert (sys.getprofile(), threading.getprofile(), type(os.environ)) == before

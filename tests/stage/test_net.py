@@ -192,6 +192,30 @@ def test_a_file_that_is_gone_or_other_by_the_end_keeps_the_result_out(tmp_path: 
     assert cache.call(stage, str(tmp_path), 3)[1].stored
 
 
+@pytest.mark.parametrize("name", ["w.bin", ".config", "pyproject.toml", "table.py"])
+def test_what_native_code_opens_beside_an_argument_counts_whatever_its_name(tmp_path: Path, name: str) -> None:
+    import ctypes
+
+    cache = cachec.Cache(tmp_path / "cache", log="off")
+
+    @cache.stage(ignore=["beside"])
+    def stage(model: Path, beside: bytes) -> int:
+        fd = ctypes.CDLL(None).open(beside, os.O_RDONLY)
+        try:
+            return len(os.read(fd, 100))
+        finally:
+            os.close(fd)
+
+    model, beside = tmp_path / "in" / "model.onnx", tmp_path / "in" / name
+    model.parent.mkdir()
+    model.write_text("model")
+    beside.write_text("1")
+    assert stage(model, os.fsencode(beside)) == 1
+    assert cache.call(stage, model, os.fsencode(beside))[1].hit
+    beside.write_text("22")
+    assert stage(model, os.fsencode(beside)) == 2
+
+
 def test_what_cannot_be_read_again_alike_is_warned_of_once_a_stage(tmp_path: Path) -> None:
     cache = cachec.Cache(tmp_path / "store", log="off")
 

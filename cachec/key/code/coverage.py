@@ -7,16 +7,16 @@ from collections.abc import Iterator
 from types import CodeType
 
 from cachec.key.code.fingerprint import CodeKey
-from cachec.key.code.modules import SourceText, TextVersion
+from cachec.key.code.modules import WHOLE, Place, SourceText, Span, TextVersion
 
 
 class Coverage:
-    """What a key holds of code, by lines of texts. Grows by the code keys of one request."""
+    """What a key holds of code, by spans of texts. Grows by the code keys of one request."""
 
-    __slots__ = ("_codes", "_lines", "distributions", "stages")
+    __slots__ = ("_codes", "_spans", "distributions", "stages")
 
     def __init__(self) -> None:
-        self._lines: dict[TextVersion, set[tuple[int, int]]] = {}
+        self._spans: dict[TextVersion, set[Span]] = {}
         self._codes: set[tuple[str, CodeType]] = set()
         self.distributions: set[str] = set()
         self.stages: list[object] = []
@@ -27,14 +27,14 @@ class Coverage:
 
     def add(self, key: CodeKey) -> None:
         """All that a code key holds."""
-        for version, lines in key.lines.items():
-            self._lines.setdefault(version, set()).update(lines)
+        for version, spans in key.spans.items():
+            self._spans.setdefault(version, set()).update(spans)
         self._codes |= key.codes
         self.distributions |= key.distributions
 
     def modules(self) -> Iterator[tuple[str, str]]:
         """Name and file of each module of the project whose code is there, as far as they are imported."""
-        files = {path for path, _ in self._lines} | {path for path, _ in self._codes}
+        files = {path for path, _ in self._spans} | {path for path, _ in self._codes}
         for name, module in list(sys.modules.items()):
             file = getattr(module, "__file__", None)
             if isinstance(file, str) and file in files:
@@ -44,14 +44,14 @@ class Coverage:
         """Whether code that its source no longer says is there as it runs."""
         return (path, code) in self._codes
 
-    def holds_line(self, source: SourceText, line: int) -> bool:
-        """Whether the statement at a line of this text is there with what it names."""
-        return any(first <= line <= last for first, last in self._lines.get(source.version, ()))
+    def holds_place(self, source: SourceText, place: Place) -> bool:
+        """Whether the statement at a place of this text is there with what it names."""
+        return any(first <= place <= last for first, last in self._spans.get(source.version, ()))
 
     def holds_whole(self, source: SourceText) -> bool:
         """Whether all of this text is there."""
-        return any(last == sys.maxsize for _, last in self._lines.get(source.version, ()))
+        return WHOLE in self._spans.get(source.version, ())
 
     def holds_some(self, source: SourceText) -> bool:
         """Whether names of this module were followed: what importing it does is there then."""
-        return source.version in self._lines
+        return source.version in self._spans

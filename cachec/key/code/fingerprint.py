@@ -19,7 +19,7 @@ from cachec.base.hashing import Hasher
 from cachec.key.code.graph import Graph, module_name
 from cachec.key.code.live import Walk
 from cachec.key.code.memos import Memo, Memos
-from cachec.key.code.modules import Locator, Origin, Sources, SourceText, TextVersion
+from cachec.key.code.modules import Locator, Origin, Sources, SourceText, Span, TextVersion
 from cachec.key.code.static import Static
 from cachec.key.code.syntax import FORMAT
 from cachec.key.code.units import Units
@@ -37,7 +37,7 @@ class CodeKey:
     functions that keep results and are reached. digest: 64 hexadecimal characters over all parts.
     """
 
-    __slots__ = ("codes", "digest", "distributions", "lines", "memos", "parts", "stages")
+    __slots__ = ("codes", "digest", "distributions", "memos", "parts", "spans", "stages")
 
     def __init__(
         self,
@@ -45,11 +45,11 @@ class CodeKey:
         distributions: frozenset[str],
         stages: tuple[object, ...],
         memos: tuple[Memo, ...] = (),
-        lines: Mapping[TextVersion, Sequence[tuple[int, int]]] = MappingProxyType({}),
+        spans: Mapping[TextVersion, Sequence[Span]] = MappingProxyType({}),
         codes: Set[tuple[str, CodeType]] = frozenset(),
     ) -> None:
         self.parts = parts
-        self.lines = lines
+        self.spans = spans
         self.codes = codes
         self.distributions = distributions
         self.stages = stages
@@ -248,7 +248,7 @@ class _Altered:
 
 def _key(graph: Graph, memos: tuple[Memo, ...] = ()) -> CodeKey:
     stages, distributions = tuple(graph.stages), frozenset(graph.distributions)
-    return CodeKey(graph.parts(), distributions, stages, memos, graph.lines, frozenset(graph.codes))
+    return CodeKey(graph.parts(), distributions, stages, memos, graph.spans, frozenset(graph.codes))
 
 
 def _name(fn: object) -> str:

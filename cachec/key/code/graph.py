@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import os
-import sys
 from collections import deque
 from collections.abc import Callable
 from types import CodeType
@@ -12,7 +11,7 @@ from typing import Any
 
 from cachec.base.hashing import Hasher, digest_bytes
 from cachec.errors import CachecError, UnresolvedCode
-from cachec.key.code.modules import SourceText, TextVersion
+from cachec.key.code.modules import WHOLE, SourceText, Span, TextVersion
 from cachec.key.code.scopes import Uses
 from cachec.key.code.watch import Watch
 from cachec.model import Part, PartKind
@@ -47,8 +46,8 @@ class Graph:
 
     def __init__(self, *, tolerant: bool, recorded: bool = False) -> None:
         """tolerant: what can't be followed is accounted for by the stage. recorded: runs record the code that ran."""
-        #: What is in the key: by a file's text the lines of its statements, and code whose source is another by now.
-        self.lines: dict[TextVersion, list[tuple[int, int]]] = {}
+        #: What is in the key: by a file's text the spans of its statements, and code whose source is another by now.
+        self.spans: dict[TextVersion, list[Span]] = {}
         self.codes: set[tuple[str, CodeType]] = set()
         self.watch = Watch()
         self.distributions: set[str] = set()
@@ -99,9 +98,9 @@ class Graph:
     def covers(self, source: SourceText, node: ast.AST | None = None) -> None:
         """Note that a statement, lambda or module of this text is in the key with all that it says; None for what
         importing the module does to others."""
-        spans = self.lines.setdefault(source.version, [])
+        spans = self.spans.setdefault(source.version, [])
         if isinstance(node, ast.Module):
-            spans.append((0, sys.maxsize))
+            spans.append(WHOLE)
         elif node is not None:
             spans.append(span(node))
 
@@ -174,10 +173,11 @@ class Graph:
         return tuple(self._parts[name] for name in sorted(self._parts))
 
 
-def span(node: ast.AST) -> tuple[int, int]:
-    """The first and last line of a statement or lambda, its decorators among them."""
-    first = min([node.lineno, *(each.lineno for each in getattr(node, "decorator_list", ()))])  # type: ignore[attr-defined]
-    return first, node.end_lineno  # type: ignore[attr-defined]
+def span(node: ast.AST) -> Span:
+    """Where a statement or lambda begins, its decorators among it, and where it ends. Lines alone would not do: several
+    statements may share one."""
+    first = min((each.lineno, each.col_offset) for each in (node, *getattr(node, "decorator_list", ())))
+    return first, (node.end_lineno, node.end_col_offset)  # type: ignore[attr-defined]
 
 
 def module_name(namespace: dict[str, Any]) -> str:

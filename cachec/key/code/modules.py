@@ -26,6 +26,11 @@ _SOURCE_SUFFIX = ".py"
 
 #: A file, and its text at one time.
 TextVersion = tuple[str, str | bytes]
+#: A line, from 1, and a column in bytes, from 0.
+Place = tuple[int, int]
+Span = tuple[Place, Place]
+#: All of a text.
+WHOLE: Span = ((0, 0), (sys.maxsize, 0))
 
 
 class Origin(NamedTuple):
@@ -216,10 +221,16 @@ class SourceText:
         equal = self._equal(code)
         return self._node_of(equal) if equal is not None else None
 
-    def line_of(self, code: CodeType) -> int | None:
-        """The line of this text where ``code``, of whatever kind, was compiled from; None where the text is another."""
+    def place_of(self, code: CodeType) -> Place | None:
+        """A place in this text inside of what ``code``, of whatever kind, was compiled from; None where the text is
+        another."""
         equal = self._equal(code)
-        return equal.co_firstlineno if equal is not None else None
+        if equal is None:
+            return None
+        places = [
+            (line, column) for line, _, column, end in equal.co_positions() if line and column is not None and end
+        ]
+        return max(places, default=(equal.co_firstlineno, -1))  # the last instruction: the first may be of no place
 
     def _equal(self, code: CodeType) -> CodeType | None:
         if self._code is None:

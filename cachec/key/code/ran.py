@@ -99,15 +99,15 @@ class RanKeys:
                 name = absolute(use, str(ran.namespace.get("__package__") or module.rpartition(".")[0]))
                 yield from self._named(name or "", coverage, anchors, loaded)
             return
-        line = source.line_of(code) if source is not None else None
+        place = source.place_of(code) if source is not None else None
         is_body = code.co_name == "<module>"
         if is_body and source is not None:
             if not coverage.holds_some(source):
                 yield from self._read(path, module, "", coverage, anchors, loaded)
-        elif source is None or line is None:
+        elif source is None or place is None:
             yield self._live(module, code.co_qualname.partition(".")[0], code.co_qualname)
-        elif not coverage.holds_line(source, line):
-            for name in source.names_at(line) or ("",):
+        elif not coverage.holds_place(source, place):
+            for name in source.names_at(place[0]) or ("",):
                 yield from self._read(path, module, name, coverage, anchors, loaded, code.co_qualname)
 
     def _read(
