@@ -56,6 +56,8 @@ class AuditObserver:
                 self._each(_listed, args[0] or os.curdir)
         elif event in _MADE:
             self._each(_made, args[_MADE[event]])
+        elif event == "sqlite3.connect":
+            self._connected(args[0])
         elif event == "os.chdir":
             self._each(_went, args[0])
         elif event in _SOCKETS:
@@ -92,6 +94,15 @@ class AuditObserver:
         for observed in self._runs.here():
             observed.given(text, place)
             note(observed, place)
+
+    def _connected(self, path: object) -> None:
+        """SQLite opens by itself a file that is there, or makes it."""
+        place = os.fsdecode(path) if isinstance(path, str | bytes | os.PathLike) else ":memory:"
+        options = ""
+        if place.startswith("file:"):
+            place, _, options = place.removeprefix("file:").partition("?")
+        if place and place != ":memory:" and "mode=memory" not in options:
+            self._each(_read if os.path.exists(place) or "mode=r" in options else _made, place)
 
     def _unrepeatable(self, what: str, frame: FrameType) -> None:
         """What a library looks at for itself, such as the number of processors, is its own business."""
@@ -152,6 +163,8 @@ def _by_importer(frame: FrameType | None) -> bool:
     """Whether the import system reads a module."""
     while frame is not None and frame.f_code.co_filename in {"<frozen codecs>", "<frozen os>"}:
         frame = frame.f_back
+    if frame is not None and frame.f_code.co_name == "get_data" and frame.f_back is not None:
+        frame = frame.f_back  # which anybody may ask of a loader, and the importer of itself
     return frame is not None and frame.f_code.co_filename in _IMPORTERS
 
 
