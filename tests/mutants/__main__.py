@@ -38,7 +38,7 @@ TESTS = (
 )
 
 #: CPU seconds and number of tests: of the first look, and of the second.
-LOOKS = ((4.0, 20), (8.0, 40))
+LOOKS = ((4.0, 20), (30.0, 150))
 
 
 class Server:

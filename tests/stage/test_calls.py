@@ -423,3 +423,22 @@ def test_files_and_folders_as_results(cache, tmp_path):
     assert file.path.stat().st_mode & 0o777 == 0o444
     assert (folder_again.path / "sub" / "x").read_bytes() == b"1"
     assert str(file.path).startswith(str(cache.dir))
+
+
+def test_a_file_that_code_holds_counts_by_content_and_suffix(cache, tmp_path):
+    def call(name, text):
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+        held = cachec.File(path)
+
+        @cache.stage(name="stage")
+        def stage() -> bytes:
+            return os.urandom(8) + held.path.suffix.encode()
+
+        return stage()
+
+    first = call("a/x.txt", "1")
+    assert call("b/y.txt", "1") == first
+    assert call("b/y.txt", "2") != first
+    assert call("b/y.mlir", "1") != first

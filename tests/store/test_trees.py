@@ -14,6 +14,7 @@ import pytest
 from cachec.base.hashing import FileDigests
 from cachec.errors import StoreFault
 from cachec.model import ArtifactRef, Fault
+from cachec.store.leases import collecting
 from cachec.store.objects import Objects
 
 
@@ -49,6 +50,18 @@ def test_a_tree_holds_what_it_was_told(objects: Objects, tree: Callable[[], Path
     assert modes == {".": 0o555, "deep/er": 0o555, "a.txt": 0o444, "bin/tool": 0o555}
     assert (path / "a.txt").samefile(objects.path(objects.add_bytes(b"a")))  # no second copy
     assert list((tmp_path / "tmp").iterdir()) == []
+
+
+def test_every_tree_that_is_handed_out_is_leased(objects: Objects, tree: Callable[[], Path], tmp_path: Path) -> None:
+    """The first of a store, another one, and one that was there already."""
+    paths = [tree(), objects.tree({"a.txt": (objects.add_bytes(b"a"), False)})]
+    objects.leases.release()
+    paths.append(objects.tree({"b.txt": (objects.add_bytes(b"b"), False)}))
+    assert [objects.leases.holds(path.name) for path in paths] == [False, False, True]
+    assert tree() == paths[0]
+    with collecting(tmp_path / "leases") as held:
+        held.look()
+        assert {bytes.fromhex(path.name) in held.digests for path in (paths[0], paths[2])} == {True}
 
 
 def test_the_same_tree_is_made_once(tree: Callable[[], Path]) -> None:

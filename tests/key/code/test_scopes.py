@@ -106,7 +106,11 @@ def test_imports_by_a_constant_name(expression: str, names: set[str]) -> None:
 
 @pytest.mark.parametrize(
     "expression",
-    ["importlib.import_module(x)", "__import__(x)", "import_module('.a', 'b')", "sys.modules[x]", "runpy.run_path(x)"],
+    [
+        *("importlib.import_module(x)", "__import__(x)", "import_module('.a', 'b')", "sys.modules[x]"),
+        *("runpy.run_path(x)", "runpy.run_module(x)", "importlib.util.spec_from_file_location(x, y)"),
+        *("loader.exec_module(x)", "loader.load_module(x)", "pkgutil.find_loader(x)"),
+    ],
 )
 def test_imports_by_a_computed_name(expression: str) -> None:
     assert len(scan(ast.parse(expression).body).computed) == 1

@@ -116,6 +116,18 @@ def test_what_the_installer_generates_does_not_count(tmp_path: Path) -> None:
     assert part(site) == before
 
 
+@pytest.mark.parametrize("name", "INSTALLER REQUESTED direct_url.json RECORD.jws RECORD.p7s uv_cache.json".split())
+def test_what_the_installer_writes_does_not_count(tmp_path: Path, name: str) -> None:
+    one, other = (wheel(tmp_path / text, {**FILES, f"comp-1.0.dist-info/{name}": text.encode()}) for text in "ab")
+    assert part(one) == part(other)
+
+
+@pytest.mark.parametrize("name", ["comp-1.0.dist-info/WHEEL", "comp-1.0.dist-info/top_level.txt", "comp/INSTALLER"])
+def test_what_is_in_the_wheel_counts(tmp_path: Path, name: str) -> None:
+    one, other = (wheel(tmp_path / text, {**FILES, name: text.encode()}) for text in "ab")
+    assert part(one) != part(other)
+
+
 def test_a_file_that_was_touched_and_not_changed_does_not_count(tmp_path: Path) -> None:
     site = wheel(tmp_path)
     before = part(site)
