@@ -115,6 +115,16 @@ RULES = {
         ("one", "two"),
         ("said", "done"),
     ),
+    "docstring of a class": (
+        "import inspect\nclass A:\n    'one'  # said\ndef stage(): return inspect.getdoc(A)\n",
+        ("one", "two"),
+        ("said", "done"),
+    ),
+    "docstring of a method": (
+        "import inspect\nclass A:\n    def f(self):\n        'one'  # said\ndef stage(): return inspect.getdoc(A.f)\n",
+        ("one", "two"),
+        ("said", "done"),
+    ),
     "docstring told to a decorator in a class": (
         "import functools, inspect\ndef f():\n    'one'  # said\nclass A:\n    p = staticmethod(functools.lru_cache(maxsize=len(inspect.getdoc(f)))(abs))\ndef stage(): return A.p(1)\n",
         ("one", "three"),
