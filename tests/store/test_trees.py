@@ -106,7 +106,12 @@ def writable(folder: Path) -> Path:
         lambda path: (path / "bin" / "tool").write_bytes(b"#!/bin/false\n"),
         lambda path: ((writable(path) / "a.txt").unlink(), (path / "a.txt").write_bytes(b"A")),
         lambda path: ((writable(path) / "a.txt").unlink(), (path / "a.txt").symlink_to("/etc/hostname")),
+        lambda path: ((writable(path) / "a.txt").unlink(), (path / "a.txt").symlink_to("copy.txt")),
         lambda path: ((writable(path) / "a.txt").unlink(), (path / "a.txt").mkdir()),
+        lambda path: (
+            (writable(path / "empty") / "inside").rmdir(),
+            (path / "empty" / "inside").symlink_to("../deep/er"),
+        ),
         lambda path: ((writable(path) / "link").unlink(), (path / "link").symlink_to("/etc")),
         lambda path: path.parent.rename(path.parent.with_name("gone")),
     ],
@@ -117,6 +122,8 @@ def test_a_tree_that_was_meddled_with_is_made_again(
     path = tree()
     meddle(path)
     assert tree() == path
+    assert not (path / "a.txt").is_symlink()
+    assert not (path / "empty" / "inside").is_symlink()
     assert (path / "a.txt").read_bytes() == b"a"
     assert (path / "bin" / "tool").read_bytes() == b"#!/bin/sh\n"
     assert os.readlink(path / "link") == "deep/er"
