@@ -35,11 +35,12 @@ MODULES = (
 #: Files of tests that run one of them, without those that are about something else.
 TESTS = (
     *("tests/base", "tests/key", "tests/stage", "tests/store", "tests/recording", "tests/commands", "tests/launcher"),
-    *("tests/weights", "tests/codecs", "tests/programs", "tests/safety", "tests/plugins/mlir", "tests/cli"),
+    *("tests/weights", "tests/codecs", "tests/programs", "tests/safety", "tests/plugins/mlir", "tests/maintain"),
+    "tests/build/test_helpers.py",
 )
 
 #: CPU seconds and number of tests: of the first look, and of the second.
-LOOKS = ((4.0, 20), (30.0, 150))
+LOOKS = ((4.0, 20), (10.0, 50))
 
 
 class Server:

@@ -442,3 +442,21 @@ def test_a_file_that_code_holds_counts_by_content_and_suffix(cache, tmp_path):
     assert call("b/y.txt", "1") == first
     assert call("b/y.txt", "2") != first
     assert call("b/y.mlir", "1") != first
+
+
+def test_a_tool_that_the_run_replaces(cache, tmp_path):
+    """It is looked at again, however short the run was."""
+    tool = tmp_path / "tool"
+    tool.write_text("#!/bin/sh\n")
+    tool.chmod(0o755)
+
+    @cache.stage(tools=[str(tool)])
+    def stage(text: str) -> bytes:
+        tool.write_text(text)
+        return os.urandom(8)
+
+    first, outcome = cache.call(stage, "#!/bin/sh\n")
+    assert outcome.stored
+    _, outcome = cache.call(stage, "#!/bin/sh\nexit 1\n")
+    assert not outcome.stored
+    assert outcome.reason is Reason.INPUT_CHANGED

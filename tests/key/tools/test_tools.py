@@ -19,7 +19,7 @@ from cachec.base.distributions import Distributions
 from cachec.base.elf import ElfError, read_dynamic
 from cachec.base.hashing import FileDigests
 from cachec.errors import UsageError
-from cachec.key.tools.executables import Finder, which
+from cachec.key.tools.executables import Finder, interpreter_name, which
 from cachec.key.tools.loader import DEFAULT_CACHE, Loader, read_cache
 from cachec.key.tools.tools import ToolKeys
 from cachec.model import Part
@@ -514,6 +514,24 @@ def test_a_32_bit_executable_counts_by_content_and_says_so(built: Path) -> None:
     assert "only its content counts" in before.detail
     (built / "stub").write_bytes(bytes(data) + b"\0")
     assert executable(built / "stub").digest != before.digest
+
+
+@pytest.mark.parametrize(
+    ("head", "name"),
+    [
+        (b"#!/bin/sh", "/bin/sh"),
+        (b"#! /bin/sh -e\nrest", "/bin/sh"),
+        (b"#!/usr/bin/env python3\n", "python3"),
+        (b"#!/usr/bin/env -S A=1 python3 -u\n", "python3"),
+        (b"#!/usr/bin/env -i\n", ""),
+        (b"#!\n", ""),
+        (b'#!/bin/sh\n\'\'\'exec\' "/a b/python" "$0" "$@"', "/a b/python"),
+        (b"#!/bin/sh\n'''exec' /a/python \"$0\" \"$@\"\n' '''\nimport re\n", "/a/python"),
+        (b"#!/bin/sh\necho '''exec' /a/python\n", "/bin/sh"),
+    ],
+)
+def test_the_interpreter_that_a_script_names(head: bytes, name: str) -> None:
+    assert interpreter_name(head) == name
 
 
 @needs_gcc
