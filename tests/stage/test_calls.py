@@ -239,6 +239,8 @@ def test_async_stages(cache):
         assert await stage(1) == first
         value, outcome = await cache.call(stage, 1)
         assert (value, outcome.reason) == (first, Reason.HIT)
+        value, outcome = await stage.call(1)
+        assert (value, outcome.reason) == (first, Reason.HIT)
         # one execution among tasks that ask at once
         assert len(set(await asyncio.gather(*(stage(2) for _ in range(8))))) == 1
 
@@ -444,19 +446,20 @@ def test_a_file_that_code_holds_counts_by_content_and_suffix(cache, tmp_path):
     assert call("b/y.mlir", "1") != first
 
 
-def test_a_tool_that_the_run_replaces(cache, tmp_path):
+def test_a_distribution_that_the_run_changes(cache, tmp_path, monkeypatch):
     """It is looked at again, however short the run was."""
-    tool = tmp_path / "tool"
-    tool.write_text("#!/bin/sh\n")
-    tool.chmod(0o755)
+    (tmp_path / "comp-1.0.dist-info").mkdir()
+    (tmp_path / "comp-1.0.dist-info" / "METADATA").write_text("Name: comp\nVersion: 1.0\n")
+    (tmp_path / "comp-1.0.dist-info" / "RECORD").write_text("comp.py,,\ncomp-1.0.dist-info/METADATA,,\n")
+    (tmp_path / "comp.py").write_text("")
+    monkeypatch.syspath_prepend(str(tmp_path))
 
-    @cache.stage(tools=[str(tool)])
+    @cache.stage(tools=["comp"])
     def stage(text: str) -> bytes:
-        tool.write_text(text)
+        (tmp_path / "comp.py").write_text(text)
         return os.urandom(8)
 
-    first, outcome = cache.call(stage, "#!/bin/sh\n")
+    _, outcome = cache.call(stage, "")
     assert outcome.stored
-    _, outcome = cache.call(stage, "#!/bin/sh\nexit 1\n")
-    assert not outcome.stored
-    assert outcome.reason is Reason.INPUT_CHANGED
+    _, outcome = cache.call(stage, "VERSION = 1")
+    assert (outcome.reason, outcome.stored) == (Reason.INPUT_CHANGED, False)
