@@ -17,6 +17,7 @@ import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Iterator
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -34,11 +35,12 @@ MODULES = (
 #: Files of tests that run one of them, without those that are about something else.
 TESTS = (
     *("tests/base", "tests/key", "tests/stage", "tests/store", "tests/recording", "tests/commands", "tests/launcher"),
-    *("tests/weights", "tests/codecs", "tests/programs", "tests/safety", "tests/plugins/mlir", "tests/cli"),
+    *("tests/weights", "tests/codecs", "tests/programs", "tests/safety", "tests/plugins/mlir", "tests/maintain"),
+    "tests/build/test_helpers.py",
 )
 
 #: CPU seconds and number of tests: of the first look, and of the second.
-LOOKS = ((4.0, 20), (8.0, 40))
+LOOKS = ((4.0, 20), (10.0, 50))
 
 
 class Server:
@@ -122,14 +124,22 @@ class Map:
                     self._by_line[path, line].add(name)
 
     def related(self, path: str, source: bytes, line: int) -> list[str]:
-        """The tests that run a line, those first that run little else; then those of what is around it."""
+        """The tests that run a line, then those of what is around it: of each those of its room first, and of these
+        those that run little else."""
+        room = _room(path)
+
+        def rank(test: str) -> tuple[int, int, str]:
+            there = _room(test.partition("::")[0])
+            near = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(room, there, strict=False)))
+            return -near, self._size[test], test
+
         found: dict[str, None] = {}
         around = (
             {test for each in lines for test in self._by_line.get((path, each), ())}
             for lines in operators.lines_of(source, line)
         )
         for tests in (*around, self._by_file[path]):
-            found |= dict.fromkeys(sorted(tests - set(found), key=lambda test: (self._size[test], test)))
+            found |= dict.fromkeys(sorted(tests - set(found), key=rank))
         return list(found)
 
     def looks(self, tests: list[str]) -> Iterator[list[str]]:
@@ -142,7 +152,7 @@ class Map:
             for test in left:
                 file, function = test.partition("::")[0], test.partition("[")[0]
                 cost = self.seconds[test] + (0 if file in files else self._collecting[file])
-                if cost <= seconds and functions[function] < max(3, count // 5) and len(chosen) < count:
+                if cost <= seconds and functions[function] < max(3, count // 4) and len(chosen) < count:
                     seconds -= cost
                     files.add(file)
                     functions[function] += 1
@@ -150,6 +160,12 @@ class Map:
             left = [test for test in left if test not in set(chosen)]
             if chosen:
                 yield sorted(chosen, key=lambda test: (self.seconds[test], test))
+
+
+def _room(path: str) -> list[str]:
+    """Where a source or its tests are: ``cachec/key/code/live.py`` and ``tests/key/code/test_live.py`` are one."""
+    parts = path.removesuffix(".py").split("/")[1:]
+    return [part.removeprefix("test_").removeprefix("cachec_") for part in parts if part != "plugins"]
 
 
 class Judge:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from cachec.recording.frames import asker
 from cachec.recording.net import Net
 from cachec.recording.observed import Observed
 
@@ -409,3 +410,19 @@ def test_a_run_that_fails_ends_all_that_observes() -> None:
     with pytest.raises(ValueError):  # noqa: PT011
         observe(fail)
     assert (sys.getprofile(), threading.getprofile(), type(os.environ)) == before
+
+
+@pytest.mark.parametrize(
+    ("module", "is_own"),
+    [
+        *((name, True) for name in ("warnings", "traceback", "linecache", "tokenize", "logging.handlers")),
+        *((name, True) for name in ("subprocess", "tempfile", "multiprocessing.pool", "asyncio.events")),
+        *((name, False) for name in ("pathlib", "os", "genericpath", "json.decoder")),
+    ],
+)
+def test_who_asks_through_the_standard_library(module: str, is_own: bool) -> None:
+    """What some modules look at for their own ends is nobody's question."""
+    namespace: dict[str, Any] = {"__name__": module}
+    exec(compile("def look(ask): return ask()", f"{os.path.dirname(os.__file__)}/{module}.py", "exec"), namespace)
+    found = namespace["look"](lambda: asker(sys._getframe(1), lambda file: file == __file__))
+    assert found is (None if is_own else sys._getframe())

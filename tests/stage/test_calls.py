@@ -239,6 +239,8 @@ def test_async_stages(cache):
         assert await stage(1) == first
         value, outcome = await cache.call(stage, 1)
         assert (value, outcome.reason) == (first, Reason.HIT)
+        value, outcome = await stage.call(1)
+        assert (value, outcome.reason) == (first, Reason.HIT)
         # one execution among tasks that ask at once
         assert len(set(await asyncio.gather(*(stage(2) for _ in range(8))))) == 1
 
@@ -423,3 +425,41 @@ def test_files_and_folders_as_results(cache, tmp_path):
     assert file.path.stat().st_mode & 0o777 == 0o444
     assert (folder_again.path / "sub" / "x").read_bytes() == b"1"
     assert str(file.path).startswith(str(cache.dir))
+
+
+def test_a_file_that_code_holds_counts_by_content_and_suffix(cache, tmp_path):
+    def call(name, text):
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+        held = cachec.File(path)
+
+        @cache.stage(name="stage")
+        def stage() -> bytes:
+            return os.urandom(8) + held.path.suffix.encode()
+
+        return stage()
+
+    first = call("a/x.txt", "1")
+    assert call("b/y.txt", "1") == first
+    assert call("b/y.txt", "2") != first
+    assert call("b/y.mlir", "1") != first
+
+
+def test_a_distribution_that_the_run_changes(cache, tmp_path, monkeypatch):
+    """It is looked at again, however short the run was."""
+    (tmp_path / "comp-1.0.dist-info").mkdir()
+    (tmp_path / "comp-1.0.dist-info" / "METADATA").write_text("Name: comp\nVersion: 1.0\n")
+    (tmp_path / "comp-1.0.dist-info" / "RECORD").write_text("comp.py,,\ncomp-1.0.dist-info/METADATA,,\n")
+    (tmp_path / "comp.py").write_text("")
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    @cache.stage(tools=["comp"])
+    def stage(text: str) -> bytes:
+        (tmp_path / "comp.py").write_text(text)
+        return os.urandom(8)
+
+    _, outcome = cache.call(stage, "")
+    assert outcome.stored
+    _, outcome = cache.call(stage, "VERSION = 1")
+    assert (outcome.reason, outcome.stored) == (Reason.INPUT_CHANGED, False)

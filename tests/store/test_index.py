@@ -46,6 +46,18 @@ def test_a_row_comes_back_and_can_be_replaced_and_deleted(index: DiskcacheIndex)
     assert index.read("a") is None
 
 
+def test_a_version_tells_changes_of_others_and_another_file(index: DiskcacheIndex, tmp_path: Path) -> None:
+    index.write("a", b"1", "s")
+    seen = [index.version()]
+    assert index.version() == seen[0]
+    DiskcacheIndex(tmp_path / "index").write("a", b"2", "s")
+    seen.append(index.version())
+    for _ in range(2):
+        index.close()
+        seen.append(index.version())
+    assert len(set(seen)) == 4
+
+
 def test_reading_makes_nothing(tmp_path: Path, index: DiskcacheIndex) -> None:
     assert index.read("a") is None
     assert list(index.keys()) == []

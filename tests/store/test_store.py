@@ -32,6 +32,7 @@ from cachec.model import (
     Weights,
     WeightSpec,
 )
+from cachec.store.index import DiskcacheIndex
 from cachec.store.recent import MAX_KEYS
 from cachec.store.store import FOLDERS, Store, references
 from tests.parts import quarantined
@@ -54,6 +55,25 @@ def fault_of(call: Callable[[], object]) -> Fault:
     with pytest.raises(StoreFault) as raised:
         call()
     return raised.value.fault
+
+
+@pytest.mark.parametrize("fsync", [True, False])
+def test_what_is_flushed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, publisher: Any, fsync: bool) -> None:
+    flushed: list[str] = []
+    monkeypatch.setattr(os, "fsync", lambda fd: flushed.append(os.readlink(f"/proc/self/fd/{fd}")))
+    store = Store(tmp_path, fsync=fsync)
+    publisher.publish(store, K)
+    assert any(path.startswith(str(tmp_path / "objects")) for path in flushed) == fsync
+    assert isinstance(store.index, DiskcacheIndex)
+    assert store.index._table is not None
+    assert store.index._table.sqlite_synchronous == (2 if fsync else 1)  # FULL, NORMAL
+
+
+def test_a_fault_of_the_index_is_told(store: Store, faults: list[Fault], tmp_path: Path) -> None:
+    (tmp_path / "index").mkdir()
+    (tmp_path / "index" / "cache.db").write_bytes(b"garbage" * 1000)
+    assert store.index.recall("digest:1") is None
+    assert faults == [Fault.INDEX_CORRUPT]
 
 
 def test_an_entry_comes_back_here_and_in_a_new_process(store: Store, tmp_path: Path, publisher: Any) -> None:

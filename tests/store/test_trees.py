@@ -14,6 +14,7 @@ import pytest
 from cachec.base.hashing import FileDigests
 from cachec.errors import StoreFault
 from cachec.model import ArtifactRef, Fault
+from cachec.store.leases import collecting
 from cachec.store.objects import Objects
 
 
@@ -49,6 +50,18 @@ def test_a_tree_holds_what_it_was_told(objects: Objects, tree: Callable[[], Path
     assert modes == {".": 0o555, "deep/er": 0o555, "a.txt": 0o444, "bin/tool": 0o555}
     assert (path / "a.txt").samefile(objects.path(objects.add_bytes(b"a")))  # no second copy
     assert list((tmp_path / "tmp").iterdir()) == []
+
+
+def test_every_tree_that_is_handed_out_is_leased(objects: Objects, tree: Callable[[], Path], tmp_path: Path) -> None:
+    """The first of a store, another one, and one that was there already."""
+    paths = [tree(), objects.tree({"a.txt": (objects.add_bytes(b"a"), False)})]
+    objects.leases.release()
+    paths.append(objects.tree({"b.txt": (objects.add_bytes(b"b"), False)}))
+    assert [objects.leases.holds(path.name) for path in paths] == [False, False, True]
+    assert tree() == paths[0]
+    with collecting(tmp_path / "leases") as held:
+        held.look()
+        assert {bytes.fromhex(path.name) in held.digests for path in (paths[0], paths[2])} == {True}
 
 
 def test_the_same_tree_is_made_once(tree: Callable[[], Path]) -> None:
@@ -93,9 +106,18 @@ def writable(folder: Path) -> Path:
         lambda path: (path / "bin" / "tool").write_bytes(b"#!/bin/false\n"),
         lambda path: ((writable(path) / "a.txt").unlink(), (path / "a.txt").write_bytes(b"A")),
         lambda path: ((writable(path) / "a.txt").unlink(), (path / "a.txt").symlink_to("/etc/hostname")),
+        lambda path: ((writable(path) / "a.txt").unlink(), (path / "a.txt").symlink_to("copy.txt")),
         lambda path: ((writable(path) / "a.txt").unlink(), (path / "a.txt").mkdir()),
+        lambda path: (
+            (writable(path / "empty") / "inside").rmdir(),
+            (path / "empty" / "inside").symlink_to("../deep/er"),
+        ),
         lambda path: ((writable(path) / "link").unlink(), (path / "link").symlink_to("/etc")),
         lambda path: path.parent.rename(path.parent.with_name("gone")),
+        lambda path: (
+            (writable(path / "bin") / "tool").rename(path.parent.with_name("tool")),
+            (path / "bin" / "tool").symlink_to(path.parent.with_name("tool")),
+        ),
     ],
 )
 def test_a_tree_that_was_meddled_with_is_made_again(
@@ -104,6 +126,7 @@ def test_a_tree_that_was_meddled_with_is_made_again(
     path = tree()
     meddle(path)
     assert tree() == path
+    assert not any((path / name).is_symlink() for name in ("a.txt", "bin/tool", "empty/inside"))
     assert (path / "a.txt").read_bytes() == b"a"
     assert (path / "bin" / "tool").read_bytes() == b"#!/bin/sh\n"
     assert os.readlink(path / "link") == "deep/er"

@@ -742,7 +742,11 @@ def test_unresolved_code_is_reported_with_the_ways_out(project: Any, text: str) 
 
 @pytest.mark.parametrize("where", ["{}", "pkg.{}"])
 @pytest.mark.parametrize(
-    "name", [f"__{name}__" for name in "name file doc spec package path loader builtins cached".split()]
+    "name",
+    [
+        *("__name__", "__file__", "__doc__", "__spec__", "__package__", "__path__", "__loader__", "__builtins__"),
+        "__cached__",
+    ],
 )
 def test_what_every_module_has_counts_by_name(
     project: Any, monkeypatch: pytest.MonkeyPatch, name: str, where: str

@@ -433,3 +433,18 @@ def test_weights_of_a_module_that_was_imported(project: Any, monkeypatch: pytest
     project.load("data").W = WeightSet()
     with pytest.raises(CapturedWeights, match=r"data\.W"):
         project.keys.of(stage)
+
+
+def test_a_relative_import_of_a_module_that_is_imported_late(project: Any) -> None:
+    project.write(
+        {
+            "main.py": "def stage():\n    from app.near import f\n    return f()\n",
+            "app/__init__.py": "",
+            "app/near.py": "from .base import g\nfrom . import table\ndef f(): return g(), table.T\n",
+            "app/base.py": "def g(): return 1\ndef unused(): return 1\n",
+            "app/table.py": "T = 1\nU = 1\n",
+        }
+    )
+    assert not project.changed({"app/base.py": "def g(): return 1\ndef unused(): return 2\n"})
+    assert project.changed({"app/base.py": "def g(): return 2\ndef unused(): return 2\n"}) == {"code/app.base.g"}
+    assert project.changed({"app/table.py": "T = 2\nU = 1\n"})

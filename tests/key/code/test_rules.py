@@ -45,6 +45,31 @@ RULES = {
         ("5, 6", "7, 6"),
         ("5, 6", "5, 7"),
     ),
+    "what a partialmethod is given by name": (
+        "import functools\nN, M = 5, 6\ndef f(self, n): return n\nclass A:\n    p = functools.partialmethod(f, n=N)\ndef stage(): return A().p()\n",
+        ("5, 6", "7, 6"),
+        ("5, 6", "5, 7"),
+    ),
+    "setter of a property": (
+        "def f(self, v): self.v = 1\ndef g(self, v): self.v = 2\nclass A:\n    p = property(None, f)\ndef stage():\n    a = A()\n    a.p = 0\n    return a.v\n",
+        ("v = 1", "v = 3"),
+        ("v = 2", "v = 3"),
+    ),
+    "deleter of a property": (
+        "def f(self): self.v = 1\ndef g(self): self.v = 2\nclass A:\n    p = property(None, None, f)\ndef stage():\n    a = A()\n    del a.p\n    return a.v\n",
+        ("v = 1", "v = 3"),
+        ("v = 2", "v = 3"),
+    ),
+    "singledispatchmethod": (
+        "import functools\ndef f(self, x): return 1\ndef g(self, x): return 2\nclass A:\n    p = functools.singledispatchmethod(f)\ndef stage(): return A().p('')\n",
+        ("return 1", "return 3"),
+        ("return 2", "return 3"),
+    ),
+    "registered in a singledispatchmethod": (
+        "import functools\ndef f(self, x): return 1\ndef g(self, x): return 2\ndef h(self, x): return 4\nclass A:\n    p = functools.singledispatchmethod(f)\n    p.register(int, g)\ndef stage(): return A().p(1)\n",
+        ("return 2", "return 3"),
+        ("return 4", "return 3"),
+    ),
     "cached_property of a cache": (
         "import functools\ndef f(self): return 1\ndef g(self): return 2\nclass A:\n    p = functools.cached_property(functools.lru_cache(f))\n    p.__set_name__(None, 'p')\ndef stage(): return A().p\n",
         ("return 1", "return 3"),
@@ -87,6 +112,16 @@ RULES = {
     ),
     "docstring of a module": (
         "'one'\nimport inspect, sys  # said\ndef stage(): return inspect.getdoc(sys.modules['main'])\n",
+        ("one", "two"),
+        ("said", "done"),
+    ),
+    "docstring of a class": (
+        "import inspect\nclass A:\n    'one'  # said\ndef stage(): return inspect.getdoc(A)\n",
+        ("one", "two"),
+        ("said", "done"),
+    ),
+    "docstring of a method": (
+        "import inspect\nclass A:\n    def f(self):\n        'one'  # said\ndef stage(): return inspect.getdoc(A.f)\n",
         ("one", "two"),
         ("said", "done"),
     ),
@@ -133,6 +168,26 @@ def test_an_edit_misses_and_its_neighbour_hits(project: Any, rule: str) -> None:
     project.write({"main.py": text.replace(neighbour, instead, 1)})
     assert project.key().digest == before
     project.write({"main.py": text.replace(old, new, 1)})
+    assert project.key().digest != before
+
+
+@pytest.mark.parametrize(
+    "around",
+    [
+        "if stage is None: ...\nelse:\n    {}",
+        "try: raise ValueError\nexcept ValueError:\n    {}",
+        "try: ...\nfinally:\n    {}",
+        "match 1:\n    case 1:\n        {}",
+        "with contextlib.suppress(ValueError):\n    {}",
+        "def make():\n    if stage is None: ...\n    else:\n        {}\n    return A\nA = make()",
+    ],
+    ids=["else", "except", "finally", "case", "with", "function"],
+)
+def test_a_class_statement_counts_wherever_it_is(project: Any, around: str) -> None:
+    text = f"import contextlib\ndef stage(): return A.__annotations__\n{around.format('class A: x: int')}\n"
+    project.write({"main.py": text})
+    before = project.key().digest
+    project.write({"main.py": text.replace("int", "str")})
     assert project.key().digest != before
 
 

@@ -44,6 +44,8 @@ def free(text: str) -> set[str]:
         ("def f():\n for x in y: pass\n else: z\n return x", {"y", "z"}),
         ("def f():\n with a as b, c as (d, e): return b, d, e", {"a", "c"}),
         ("def f():\n try: pass\n except A as e: return e", {"A"}),
+        ("def f():\n try: a\n except B: c\n else: d\n finally: g", {"a", "B", "c", "d", "g"}),
+        ("def f():\n try: a\n except* B as e: c(e)\n else: d\n finally: g", {"a", "B", "c", "d", "g"}),
         ("def f(x):\n match x:\n  case [a, *b]: return a, b\n  case {'k': c, **d}: return c, d\n  case P(e) as g: return e, g\n  case Q.r: pass", {"P", "Q.r"}),
         ("def f(x: T = u) -> V:\n y: W = x\n return y", set()),
         ("def f():\n import a.b, c as d\n from e import g as h\n return a, d, h, c, g", {"c", "g"}),
@@ -106,7 +108,11 @@ def test_imports_by_a_constant_name(expression: str, names: set[str]) -> None:
 
 @pytest.mark.parametrize(
     "expression",
-    ["importlib.import_module(x)", "__import__(x)", "import_module('.a', 'b')", "sys.modules[x]", "runpy.run_path(x)"],
+    [
+        *("importlib.import_module(x)", "__import__(x)", "import_module('.a', 'b')", "sys.modules[x]"),
+        *("runpy.run_path(x)", "runpy.run_module(x)", "importlib.util.spec_from_file_location(x, y)"),
+        *("loader.exec_module(x)", "loader.load_module(x)", "pkgutil.find_loader(x)"),
+    ],
 )
 def test_imports_by_a_computed_name(expression: str) -> None:
     assert len(scan(ast.parse(expression).body).computed) == 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cachec.errors import UsageError
-from cachec.key.tools.environment import environment_parts
+from cachec.key.tools.environment import LOCALE_NAME, environment_parts
 
 
 def digest(name: str, environ: dict[str, str]) -> str:
@@ -28,7 +28,20 @@ def test_order_and_repetition_do_not_count() -> None:
     assert [part.label for part in parts] == ["env/A", "env/B"]
 
 
-@pytest.mark.parametrize("name", ["HF_TOKEN", "MY_SECRET", "db_password", "API_KEY"])
+@pytest.mark.parametrize(
+    ("name", "counts"),
+    [
+        *((name, True) for name in ("LANG", "LANGUAGE", "LC_ALL", "LC_COLLATE", "LC_CTYPE", "LC_MESSAGES")),
+        *((name, True) for name in ("LC_MONETARY", "LC_NUMERIC", "LC_TIME", "LC_ADDRESS", "LC_IDENTIFICATION")),
+        *((name, True) for name in ("LC_MEASUREMENT", "LC_NAME", "LC_PAPER", "LC_TELEPHONE")),
+        *((name, False) for name in ("LC_OTHER", "LANGUAGES", "PATH")),
+    ],
+)
+def test_the_locale_is_all_of_its_variables(name: str, counts: bool) -> None:
+    assert (digest(LOCALE_NAME, {name: "a"}) != digest(LOCALE_NAME, {name: "b"})) == counts
+
+
+@pytest.mark.parametrize("name", ["HF_TOKEN", "MY_SECRET", "db_password", "API_KEY", "ROOT_PASSWD", "AWS_CREDENTIALS"])
 def test_secrets_count_and_are_not_shown(name: str) -> None:
     (one,) = environment_parts([name], {name: "hunter2"})
     (two,) = environment_parts([name], {name: "hunter3"})

@@ -19,7 +19,7 @@ from cachec.base.distributions import Distributions
 from cachec.base.elf import ElfError, read_dynamic
 from cachec.base.hashing import FileDigests
 from cachec.errors import UsageError
-from cachec.key.tools.executables import Finder, which
+from cachec.key.tools.executables import Finder, interpreter_name, which
 from cachec.key.tools.loader import DEFAULT_CACHE, Loader, read_cache
 from cachec.key.tools.tools import ToolKeys
 from cachec.model import Part
@@ -114,6 +114,20 @@ def test_what_the_installer_generates_does_not_count(tmp_path: Path) -> None:
     (site / "comp-1.0.dist-info/direct_url.json").write_text("{}")
     (tmp_path / "bin/comp-run").write_text("#!/other/python\nother text\n")
     assert part(site) == before
+
+
+@pytest.mark.parametrize(
+    "name", ["INSTALLER", "REQUESTED", "direct_url.json", "RECORD.jws", "RECORD.p7s", "uv_cache.json"]
+)
+def test_what_the_installer_writes_does_not_count(tmp_path: Path, name: str) -> None:
+    one, other = (wheel(tmp_path / text, {**FILES, f"comp-1.0.dist-info/{name}": text.encode()}) for text in "ab")
+    assert part(one) == part(other)
+
+
+@pytest.mark.parametrize("name", ["comp-1.0.dist-info/WHEEL", "comp-1.0.dist-info/top_level.txt", "comp/INSTALLER"])
+def test_what_is_in_the_wheel_counts(tmp_path: Path, name: str) -> None:
+    one, other = (wheel(tmp_path / text, {**FILES, name: text.encode()}) for text in "ab")
+    assert part(one) != part(other)
 
 
 def test_a_file_that_was_touched_and_not_changed_does_not_count(tmp_path: Path) -> None:
@@ -502,6 +516,24 @@ def test_a_32_bit_executable_counts_by_content_and_says_so(built: Path) -> None:
     assert "only its content counts" in before.detail
     (built / "stub").write_bytes(bytes(data) + b"\0")
     assert executable(built / "stub").digest != before.digest
+
+
+@pytest.mark.parametrize(
+    ("head", "name"),
+    [
+        (b"#!/bin/sh", "/bin/sh"),
+        (b"#! /bin/sh -e\nrest", "/bin/sh"),
+        (b"#!/usr/bin/env python3\n", "python3"),
+        (b"#!/usr/bin/env -S A=1 python3 -u\n", "python3"),
+        (b"#!/usr/bin/env -i\n", ""),
+        (b"#!\n", ""),
+        (b'#!/bin/sh\n\'\'\'exec\' "/a b/python" "$0" "$@"', "/a b/python"),
+        (b"#!/bin/sh\n'''exec' /a/python \"$0\" \"$@\"\n' '''\nimport re\n", "/a/python"),
+        (b"#!/bin/sh\necho '''exec' /a/python\n", "/bin/sh"),
+    ],
+)
+def test_the_interpreter_that_a_script_names(head: bytes, name: str) -> None:
+    assert interpreter_name(head) == name
 
 
 @needs_gcc
