@@ -11,7 +11,7 @@ from cachec.codecs import arrays, data, files, records, weightsets
 from cachec.codecs.base import Source, corrupt
 from cachec.codecs.weightsets import Caller
 from cachec.errors import PluginError
-from cachec.model import ArtifactRef, CallerSet, Inline, Leaf, Node, Record, Sequence, Weights
+from cachec.model import MALFORMED_JSON, ArtifactRef, CallerSet, Inline, Leaf, Node, Record, Sequence, Weights
 from cachec.programs.plugin import Plugin
 from cachec.weights.manifest import Folded
 
@@ -79,7 +79,7 @@ class _Decoder(NamedTuple):
             # A copy: what the plugin makes of the meta must not be shared with the next hit.
             meta = msgspec.json.decode(msgspec.json.encode(leaf.meta))
             return self.plugins(name).decode(meta, paths)
-        except (PluginError, msgspec.MsgspecError, ValueError, LookupError) as error:
+        except (PluginError, *MALFORMED_JSON, ValueError, LookupError) as error:
             raise corrupt(f"codec {leaf.codec!r}: {error}") from error
 
 

@@ -212,7 +212,7 @@ def read(path: str | os.PathLike[str]) -> Adapter:
         raise ConfigError(f"adapter {where}: can't be read: {error}") from error
     try:
         table = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # tomllib's own, and of numbers and dates that Python has not
         at = re.search(r"at line (\d+)", str(error))
         raise ConfigError(f"{where}:{at[1] if at else text.count(chr(10)) + 1}: not valid TOML: {error}") from error
     table.setdefault("name", Path(path).stem)

@@ -26,7 +26,7 @@ from cachec.base import fsio
 from cachec.errors import StoreFault
 from cachec.model import Fault
 from cachec.store.locks import follow_forks
-from cachec.store.rows import Reader, is_uninitialised
+from cachec.store.rows import BUSY_STEP, Reader, is_busy, is_uninitialised
 
 T = TypeVar("T")
 
@@ -235,11 +235,11 @@ class DiskcacheIndex:
         what = "writing the index"
         pending = dict(self._pending)
         try:
-            table = self._open_table()
+            self._open_table()
             self._writing = True
             with ExitStack() as stack:
                 try:
-                    stack.enter_context(table.transact())
+                    self._begin(stack)
                 except AttributeError as error:  # a setting without a name, which diskcache takes for text
                     raise StoreFault(Fault.INDEX_CORRUPT, f"{what} {self._file}: {error}") from error
                 result = change()
@@ -258,15 +258,31 @@ class DiskcacheIndex:
                 del self._pending[name]
         return result
 
-    def _open_table(self) -> Any:
-        """The diskcache.Cache of the file that is there now, made with mode 0600 where there is none."""
+    def _begin(self, stack: ExitStack) -> None:
+        """Begin a transaction that ends with the stack. Where another holds the lock, see ``rows.BUSY_STEP``."""
+        from diskcache import Timeout
+
+        until = time.monotonic() + self._busy_seconds
+        while True:
+            try:
+                stack.enter_context(self._table.transact())
+            except Timeout as error:  # diskcache's word for every failure to begin
+                if not is_busy(error.__context__) or time.monotonic() >= until:
+                    raise
+                self._table.close()
+                self._reader.disconnect()
+            else:
+                return
+
+    def _open_table(self) -> None:
+        """Have the diskcache.Cache of the file that is there now, made with mode 0600 where there is none."""
         self._reader.check_mount()
         self._reader.refresh()
         place = self._tried = self._reader.place()
         if self._table is not None and place is not None and place == self._table_of:
             if self._fsync:
                 self._table.reset("sqlite_synchronous", 2, update=False)
-            return self._table
+            return
         from diskcache import Cache
 
         self._table = None
@@ -281,7 +297,7 @@ class DiskcacheIndex:
         try:
             table = Cache(
                 str(self.folder),
-                timeout=self._busy_seconds,
+                timeout=min(BUSY_STEP, self._busy_seconds),
                 disk=_row_disk(),
                 sqlite_synchronous=synchronous,
                 **_SETTINGS,
@@ -289,24 +305,28 @@ class DiskcacheIndex:
         except (ValueError, TypeError) as error:  # settings that diskcache can't take
             raise StoreFault(Fault.INDEX_CORRUPT, f"{self._file}: {error}") from error
         self._table, self._table_of = table, place
-        return table
 
     def _inspect(self) -> None:
         """Look at a database before diskcache does: it waits 60 s for a lock, and it makes attributes of settings."""
         from diskcache import DEFAULT_SETTINGS
         from diskcache.core import METADATA
 
-        connection = sqlite3.connect(self._file, timeout=self._busy_seconds, isolation_level=None)
-        try:
-            connection.execute("BEGIN IMMEDIATE")
-            connection.execute("ROLLBACK")
-            names = [name for (name,) in connection.execute("SELECT key FROM Settings")]
-        except sqlite3.Error as error:
-            if is_uninitialised(error):
-                return
-            raise
-        finally:
-            connection.close()
+        until = time.monotonic() + self._busy_seconds
+        names: list[Any] | None = None
+        while names is None:
+            connection = sqlite3.connect(self._file, timeout=min(BUSY_STEP, self._busy_seconds), isolation_level=None)
+            try:
+                connection.execute("BEGIN IMMEDIATE")
+                connection.execute("ROLLBACK")
+                names = [name for (name,) in connection.execute("SELECT key FROM Settings")]
+            except sqlite3.Error as error:
+                if is_uninitialised(error):
+                    return
+                if not is_busy(error) or time.monotonic() >= until:
+                    raise
+            finally:
+                connection.close()
+                self._reader.disconnect()
         unknown = [name for name in names if name not in DEFAULT_SETTINGS and name not in METADATA]
         if unknown:
             raise StoreFault(Fault.INDEX_CORRUPT, f"{self._file}: unknown settings {unknown[:5]!r}")

@@ -33,7 +33,7 @@ from cachec.launcher import adapters, direct, headers, helpers, wrappers
 from cachec.launcher.adapters import find
 from cachec.launcher.arguments import Options, PassThrough, describe
 from cachec.maintain import pins, selector
-from cachec.model import Entry
+from cachec.model import MALFORMED_JSON, Entry
 from cachec.reproduce import archive, loaded, pack
 from cachec.store import packing, recent, summaries, usage
 from cachec.store.store import Quarantined, Store
@@ -433,7 +433,7 @@ def _artifacts(folder: Path) -> tuple[list[Seed], Read]:
                         _ = Manifest(ref.digest, lambda: data).weights
                 finally:
                     store.objects.path(ref, lease=False).unlink()
-        with suppress(msgspec.MsgspecError):  # as it says; ``maintain`` tells, and goes on
+        with suppress(*MALFORMED_JSON):  # as it says; ``maintain`` tells, and goes on
             selector.names_in(data)
 
     return seeds, read
@@ -574,7 +574,7 @@ def _config(folder: Path) -> tuple[list[Seed], Read]:
             path.write_bytes(data)
             with suppress(CachecError):
                 config.load(cwd=folder)
-        with suppress(ValueError):  # as it says; the whole road tells
+        with suppress(ValueError, RecursionError):  # as it says; the whole road tells
             helpers._settings(str(folder))
 
     return plain(text, project), read
