@@ -239,7 +239,7 @@ class DiskcacheIndex:
             self._writing = True
             with ExitStack() as stack:
                 try:
-                    self._begin(stack)
+                    self._patiently(lambda: stack.enter_context(self._table.transact()))
                 except AttributeError as error:  # a setting without a name, which diskcache takes for text
                     raise StoreFault(Fault.INDEX_CORRUPT, f"{what} {self._file}: {error}") from error
                 result = change()
@@ -258,21 +258,21 @@ class DiskcacheIndex:
                 del self._pending[name]
         return result
 
-    def _begin(self, stack: ExitStack) -> None:
-        """Begin a transaction that ends with the stack. Where another holds the lock, see ``rows.BUSY_STEP``."""
+    def _patiently(self, attempt: Callable[[], T]) -> T:
+        """What ``attempt`` gives. Where another has the lock: tried again, by new connections (``rows.BUSY_STEP``)."""
         from diskcache import Timeout
 
         until = time.monotonic() + self._busy_seconds
         while True:
             try:
-                stack.enter_context(self._table.transact())
-            except Timeout as error:  # diskcache's word for every failure to begin
-                if not is_busy(error.__context__) or time.monotonic() >= until:
+                return attempt()
+            except (sqlite3.Error, Timeout) as error:  # Timeout: diskcache's word for every failure to begin
+                cause = error.__context__ if isinstance(error, Timeout) else error
+                if not is_busy(cause) or time.monotonic() >= until:
                     raise
+            if self._table is not None:
                 self._table.close()
-                self._reader.disconnect()
-            else:
-                return
+            self._reader.disconnect()
 
     def _open_table(self) -> None:
         """Have the diskcache.Cache of the file that is there now, made with mode 0600 where there is none."""
@@ -283,25 +283,24 @@ class DiskcacheIndex:
             if self._fsync:
                 self._table.reset("sqlite_synchronous", 2, update=False)
             return
-        from diskcache import Cache
-
         self._table = None
         fsio.make_dir(self.folder)
         if place is None:
             os.close(fsio.open_own(self._file, os.O_RDWR))  # SQLite gives its other files the mode of this one
             place = self._reader.place()
         self._tried = place
-        self._inspect()
+        self._patiently(self._inspect)
+        self._reader.disconnect()
         # NORMAL keeps the database whole after a power cut, and may lose the last transactions; FULL loses none.
         synchronous = 2 if self._fsync else 1
+        how = {
+            "timeout": min(BUSY_STEP, self._busy_seconds),
+            "disk": _row_disk(),
+            "sqlite_synchronous": synchronous,
+            **_SETTINGS,
+        }
         try:
-            table = Cache(
-                str(self.folder),
-                timeout=min(BUSY_STEP, self._busy_seconds),
-                disk=_row_disk(),
-                sqlite_synchronous=synchronous,
-                **_SETTINGS,
-            )
+            table = self._patiently(lambda: _cache_class()(str(self.folder), **how))
         except (ValueError, TypeError) as error:  # settings that diskcache can't take
             raise StoreFault(Fault.INDEX_CORRUPT, f"{self._file}: {error}") from error
         self._table, self._table_of = table, place
@@ -311,22 +310,17 @@ class DiskcacheIndex:
         from diskcache import DEFAULT_SETTINGS
         from diskcache.core import METADATA
 
-        until = time.monotonic() + self._busy_seconds
-        names: list[Any] | None = None
-        while names is None:
-            connection = sqlite3.connect(self._file, timeout=min(BUSY_STEP, self._busy_seconds), isolation_level=None)
-            try:
-                connection.execute("BEGIN IMMEDIATE")
-                connection.execute("ROLLBACK")
-                names = [name for (name,) in connection.execute("SELECT key FROM Settings")]
-            except sqlite3.Error as error:
-                if is_uninitialised(error):
-                    return
-                if not is_busy(error) or time.monotonic() >= until:
-                    raise
-            finally:
-                connection.close()
-                self._reader.disconnect()
+        connection = sqlite3.connect(self._file, timeout=min(BUSY_STEP, self._busy_seconds), isolation_level=None)
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+            connection.execute("ROLLBACK")
+            names = [name for (name,) in connection.execute("SELECT key FROM Settings")]
+        except sqlite3.Error as error:
+            if is_uninitialised(error):
+                return
+            raise
+        finally:
+            connection.close()
         unknown = [name for name in names if name not in DEFAULT_SETTINGS and name not in METADATA]
         if unknown:
             raise StoreFault(Fault.INDEX_CORRUPT, f"{self._file}: unknown settings {unknown[:5]!r}")
@@ -430,6 +424,35 @@ class DiskcacheIndex:
         self._forking = False
         self._reader.lock.release()
         self._write_lock.release()
+
+
+def _cache_class() -> Any:
+    """A diskcache.Cache that waits for a lock as long as SQLite does, and does not repeat that for 60 s."""
+    from diskcache import Cache
+
+    class Impatient(Cache):  # type: ignore[misc]  # diskcache has no types
+        def __init__(self, folder: str, **how: object) -> None:
+            try:
+                super().__init__(folder, **how)
+            except BaseException:
+                self.close()  # its connection would be there for as long as the traceback
+                raise
+
+        @property
+        def _sql(self) -> Callable[..., Any]:
+            execute = self._con.execute
+
+            def once(statement: str, *values: object) -> Any:
+                try:
+                    return execute(statement, *values)
+                except sqlite3.OperationalError as error:
+                    if is_busy(error):
+                        error.args = (f"{error} by another connection",)  # its own words are what diskcache goes by
+                    raise
+
+            return once
+
+    return Impatient
 
 
 def _row_disk() -> type:

@@ -7,8 +7,10 @@ import importlib
 import json
 import os
 import random
+import select
 import shutil
 import signal
+import sys
 import time
 import traceback
 from collections import Counter
@@ -17,8 +19,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.faults.operations import OPERATIONS, REFUSED, RIGHT, Bench, Judge, Operation
+from tests.faults.operations import OPERATIONS, REFUSED, RIGHT, WRONG, Bench, Judge, Operation, use
 from tests.faults.system import STARTS, At, watched
+from tests.faults.tampering import DAMAGES, files
 
 #: What each call fails with once; ``killed`` right before it.
 ERRORS = {name: getattr(errno, name) for name in ("EIO", "ENOSPC", "EACCES", "EMFILE", "EINTR")} | {"killed": 0}
@@ -60,6 +63,12 @@ class Verdicts:
         self.bad += bad
         self.slowest = max(self.slowest, slowest)
 
+    def add_all(self, other: Verdicts) -> None:
+        """Add those of others."""
+        self.counts += other.counts
+        self.bad += other.bad
+        self.slowest = max(self.slowest, other.slowest)
+
     def table(self) -> str:
         """A line an operation and fault: cases, and how they ended."""
         rows: dict[tuple[str, str], Counter[str]] = {}
@@ -82,7 +91,7 @@ def preload(prepared: Path, folder: Path) -> None:
                 bench = Bench(operation, prepared, folder / str(number))
                 bench.enter()
                 bench.judge(claimed=False)
-            os.write(write, json.dumps(list(__import__("sys").modules)).encode())
+            os.write(write, json.dumps(list(sys.modules)).encode())
         except BaseException:
             os.write(write, json.dumps(traceback.format_exc()).encode())
         finally:
@@ -93,7 +102,7 @@ def preload(prepared: Path, folder: Path) -> None:
     os.waitpid(child, 0)
     shutil.rmtree(folder)
     if isinstance(found, str):
-        raise RuntimeError(found)
+        raise RuntimeError(found)  # noqa: TRY004 - it is the words of what was raised there
     for name in found:
         try:
             importlib.import_module(name)
@@ -214,8 +223,6 @@ def _wait(child: int, seconds: float | None) -> int:
     if seconds is not None:
         fd = os.pidfd_open(child)
         try:
-            import select
-
             if not select.select([fd], [], [], seconds)[0]:
                 os.kill(child, signal.SIGKILL)
         finally:
@@ -228,6 +235,44 @@ def _killed_at(bench: Bench, seconds: float) -> str:
     if status == -signal.SIGKILL:
         return "killed"
     return "ended before" if status in {RIGHT, REFUSED} else "exception"
+
+
+def tamper_cases(prepared: Path, folder: Path, rng: random.Random, count: int) -> Verdicts:
+    """Damage a file of each kind in each way, and call: about ``count`` cases in all."""
+
+    def run() -> object:
+        verdicts = Verdicts()
+        operation = next(each for each in OPERATIONS if each.name == "stage hit")
+        folder.mkdir()
+        bench = Bench(operation, prepared, folder / "scene")
+        kinds = [(kind, damage) for kind in files(bench.scene) for damage in DAMAGES]
+        for number in range(max(count, 1)):
+            kind, damage = kinds[number % len(kinds)] if count >= len(kinds) else rng.choice(kinds)
+            bench.restore()
+            path = rng.choice(files(bench.scene)[kind])
+            DAMAGES[damage](path, rng)
+            child = os.fork()
+            if not child:
+                status = 1
+                try:
+                    bench.enter()
+                    signal.alarm(60)
+                    status = use(bench.scene)
+                except BaseException:
+                    traceback.print_exc()
+                finally:
+                    os._exit(status)
+            status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+            said = bench.said()
+            verdict = {RIGHT: "right", WRONG: "wrong", -signal.SIGALRM: "stuck"}.get(status, "exception")
+            if "Traceback" in said or "Exception ignored" in said:
+                verdict = "exception"
+            verdicts.add(f"{kind}: {damage}", "tampered", verdict, f"{damage} of {path}: {verdict} ({status})\n{said}")
+        return {"|".join(key): number for key, number in verdicts.counts.items()}, verdicts.bad, 0.0
+
+    verdicts = Verdicts()
+    verdicts.take(*_in_process(run))
+    return verdicts
 
 
 def _in_process(body: object) -> object:

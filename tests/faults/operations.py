@@ -1,4 +1,4 @@
-"""What is done to a store while the system fails: each operation as a user has it, and what has to be true afterwards."""
+"""What is done to a store while the system fails, each as a user has it, and what has to be true afterwards."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -28,7 +29,7 @@ from tests.faults.scene import COMMAND, OPTIONS, Scene
 #: what it should be. 1 is an exception.
 RIGHT, REFUSED, WRONG = 0, 3, 4
 _LINE = [*OPTIONS, "--", *COMMAND]
-#: Exit statuses of ``cachec`` and ``cachec exec`` beside 0: not found, wrong use or an error, can't be started, not there.
+#: Other exit statuses of ``cachec`` and ``cachec exec``: not found, an error, can't be started, not there.
 _SAID = frozenset({1, 2, 126, 127})
 
 
@@ -124,9 +125,39 @@ OPERATIONS = (
     Operation("exec hit, whole road", _execute(directly=False), _is_copied, hits=True),
     Operation("weights import", _cli("weights", "add", "new.safetensors", "new", "--own"), _is_whole("new")),
     Operation("weights export", _cli("weights", "export", "base", "out.safetensors"), _is_exported),
-    Operation("gc", _cli("gc", "--max-size", "20KB"), _is_small, removes=frozenset({"plain", "scaled", "doubled", "folder", "exec:cp", "warmed.text"})),
-    Operation("invalidate", _cli("invalidate", "--stage", "plain", "--yes"), _has_no("plain"), removes=frozenset({"plain"})),
+    Operation(
+        "gc",
+        _cli("gc", "--max-size", "20KB"),
+        _is_small,
+        removes=frozenset({"plain", "scaled", "doubled", "folder", "exec:cp", "warmed.text"}),
+    ),
+    Operation(
+        "invalidate", _cli("invalidate", "--stage", "plain", "--yes"), _has_no("plain"), removes=frozenset({"plain"})
+    ),
 )
+
+
+def use(scene: Scene) -> int:
+    """Everything that a store is used for, once: what is left of it gives what is right, or says what it can't."""
+    try:
+        cache = scene.cache()
+    except CachecError:
+        return RIGHT
+    found = stages.stages(cache)
+    given = cachec.open_weights(scene.weights)
+    right = all(found["plain"](n) == stages.plain(n) for n in (1, 2, 4))
+    right = right and found["scaled"](given, 3).ir == stages.scaled(given, 3).ir
+    right = right and bytes(found["doubled"](given)[0]["two"].raw()) == bytes(stages.doubled(given)[0]["two"].raw())
+    made = found["folder"](1, scene.work / "tree")
+    right = right and (made.path / "link").read_bytes() == (scene.work / "tree" / "link").read_bytes()
+    cache.close()
+    right = right and _execute(directly=True)(scene) == RIGHT and _is_copied(scene)
+    for line in (("stats",), ("ls",), ("weights", "ls"), ("gc",), ("weights", "verify", "base")):
+        right = right and _cli(*line)(scene) in {RIGHT, REFUSED}
+    with suppress(CachecError):
+        for name, weight in WeightStore(Store(scene.store)).open("base").items():
+            right = right and bytes(weight.raw()) == bytes(given[name].raw())
+    return RIGHT if right else WRONG
 
 
 class Bench:

@@ -1,4 +1,4 @@
-"""Every reader of foreign bytes, with real files to begin with: one that raises anything but its own errors is broken."""
+"""Every reader of foreign bytes, with real files to begin with: one that raises anything but its errors is broken."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import socket
 import sysconfig
 import threading
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,6 +21,7 @@ import torch
 
 import cachec
 from cachec import config, report, warm
+from cachec.audit.strace import Calls
 from cachec.base import distributions, elf
 from cachec.base.hashing import FileDigests, digest_bytes
 from cachec.cli.selecting import keys_from
@@ -44,7 +45,6 @@ from cachec.weights.library.http_ranges import HttpResolver
 from cachec.weights.library.identifier import Identifier
 from cachec.weights.library.owned import WeightStore
 from cachec.weights.manifest import Manifest
-from cachec.audit.strace import Calls
 from cachec_mlir import strip, topology
 from cachec_mlir.linking.renames import Renames
 from cachec_native.elf import Library
@@ -281,7 +281,10 @@ def _llvm(_folder: Path) -> tuple[list[Seed], Read]:
 def _objects() -> list[bytes]:
     """Small shared objects and programs of this machine."""
     found: list[bytes] = []
-    for folder, names in (("/usr/lib/x86_64-linux-gnu", "*.so.*"), (sysconfig.get_path("platstdlib"), "lib-dynload/*.so")):
+    for folder, names in (
+        ("/usr/lib/x86_64-linux-gnu", "*.so.*"),
+        (sysconfig.get_path("platstdlib"), "lib-dynload/*.so"),
+    ):
         for path in sorted(Path(folder).glob(names)) if Path(folder).is_dir() else ():
             if path.is_file() and path.stat().st_size < 25_000 and path.open("rb").read(4) == b"\x7fELF":
                 found.append(path.read_bytes())
@@ -415,7 +418,7 @@ def _digests(folder: Path) -> tuple[list[Seed], Read]:
 
 def _artifacts(folder: Path) -> tuple[list[Seed], Read]:
     """Lists of parts and manifests, as the store and ``why`` read them."""
-    scene, store = _opened(folder)
+    _, store = _opened(folder)
     seeds = []
     for ref, _ in store.objects.iterate():
         data = store.objects.read(ref)
@@ -542,7 +545,10 @@ def _log(folder: Path) -> tuple[list[Seed], Read]:
     [path] = (scene.store / "log").iterdir()
     lines = path.read_bytes()
     fault = b'{"fault":"io-error","detail":"x","time":1.5}\n'
-    seeds = [Seed(lines + fault), *(seed_of_json(line, lambda text: lines + text + b"\n") for line in (*lines.splitlines(), fault))]
+    seeds = [
+        Seed(lines + fault),
+        *(seed_of_json(line, lambda text: lines + text + b"\n") for line in (*lines.splitlines(), fault)),
+    ]
 
     def read(path: Path) -> None:
         log = read_outcomes(path)
@@ -584,7 +590,7 @@ def _targets(folder: Path) -> tuple[list[Seed], Read]:
     text = (
         b'[warm]\njobs = 2\ntimeout = 60.5\n[warm.targets.a]\ncall = "m:f"\narguments = { s = "x" }\nafter = ["b"]\n'
         b'matrix = { n = [1, 2], m = ["a", true] }\nexclude = [{ n = 1, m = "a" }]\nisolated = true\n'
-        b'[warm.targets.b]\ncommand = ["cc", "-c", "a.c"]\noptions = ["--input=a.c"]\nenv = { A = "b" }\nfiles = ["*.c"]\n'
+        b'[warm.targets.b]\ncommand = ["cc", "-c", "a.c"]\nenv = { A = "b" }\nfiles = ["*.c"]\n'
     )
 
     def read(path: Path) -> None:
@@ -597,7 +603,7 @@ def _adapter(folder: Path) -> tuple[list[Seed], Read]:
     shipped = sorted(Path(adapters.__file__).with_name("adapters").glob("*.toml")) or sorted(
         Path(cachec.__file__).parent.rglob("adapters/*.toml")
     )
-    text = b'match = ["fakecc"]\nsingle = true\nflags = [\n  { names = ["-o"], takes = ["next"], is = "output" },\n]\n[environment]\nkeyed = ["A"]\n'
+    text = b'match = ["fakecc"]\nsingle = true\nflags = [\n  { names = ["-o"], takes = ["next"], is = "output" },\n]\n'
     return plain(text, *(path.read_bytes() for path in shipped)), in_file(folder / "a.toml", adapters.read)
 
 
@@ -686,6 +692,7 @@ def _about(recipe: bytes) -> bytes:
 
 def _recipe(folder: Path) -> tuple[list[Seed], Read]:
     """A reproducer that is whole, about a recipe that is none."""
+
     def read(data: bytes) -> None:
         with suppress(CachecError):
             pack.decoded(data, "recipe")
@@ -696,7 +703,7 @@ def _recipe(folder: Path) -> tuple[list[Seed], Read]:
 
 
 def _warm_archive(folder: Path) -> tuple[list[Seed], Read]:
-    scene, store = _opened(folder)
+    _, store = _opened(folder)
     path = folder / "a.tar"
     warm_archive.save(store, [entry.key for entry in store.entries()][:2], path)
     into = Store(folder / "into")
@@ -810,5 +817,3 @@ FAMILIES: tuple[Family, ...] = (
     Family("answers over HTTP", _http),
     Family("state of a download", _http_state),
 )
-
-

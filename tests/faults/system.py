@@ -1,7 +1,7 @@
 """Runs a function in a forked process whose system calls are watched, and one of which fails, or kills it.
 
-By seccomp's user notification (seccomp_unotify(2), Linux 5.5): the kernel asks the parent before each call, which lets it
-go on or answers an error in its place. As with ``strace -e inject``, every call is seen, those of SQLite, of Rust and
+By seccomp's user notification (seccomp_unotify(2), Linux 5.5): the kernel asks the parent before each call, which lets
+it go on or answers an error in its place. As with ``strace -e inject``, all calls are seen, of SQLite, of Rust and
 of children too; but nothing is started, so a run takes milliseconds. Calls of a program that the process has started
 by ``execve`` are its own affair, and pass.
 """

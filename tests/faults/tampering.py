@@ -1,4 +1,4 @@
-"""Every kind of file in a store, damaged: a result is right, or it is made anew; never another one, never an exception."""
+"""Every kind of file in a store, damaged: a result is right or made anew; never another one, never an exception."""
 
 from __future__ import annotations
 
