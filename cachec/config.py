@@ -338,11 +338,13 @@ class _Origins(Mapping[str, str]):
 
 
 def _working_folder() -> str:
-    """The current folder; empty where it was removed, and relative paths then lead nowhere."""
+    """The current folder; empty where it was removed, and relative paths then lead nowhere. Raises ConfigError."""
     try:
         return os.getcwd()
     except FileNotFoundError:
         return ""
+    except OSError as error:  # whether there is a project's file can't be told
+        raise ConfigError(f"the current folder can't be told: {error.strerror}") from error
 
 
 def _nearest_file(folder: str, trusted: Iterable[Path]) -> ConfigTable | None:
@@ -411,7 +413,7 @@ def parse_toml(path: str, data: bytes) -> tuple[str, dict[str, Any]]:
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise ConfigError(f"{path}:{line}: not UTF-8, so not TOML") from error
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:  # tomllib's own, and of numbers and dates that Python has not
         at = re.search(r"at line (\d+)", str(error))
         line = int(at[1]) if at else text.count("\n") + 1
         raise ConfigError(f"{path}:{line}: not valid TOML: {error}") from error
@@ -438,7 +440,7 @@ def _line_of(text: str, table_path: tuple[str, ...], key: str) -> int:
         """Whether the first ``end`` lines set the key; None where they end inside of a statement."""
         try:
             table = _table(tomllib.loads("\n".join(lines[:end])), table_path)
-        except tomllib.TOMLDecodeError:
+        except (ValueError, RecursionError):
             return None
         return isinstance(table, dict) and key in table
 

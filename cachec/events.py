@@ -23,7 +23,7 @@ import msgspec
 from cachec.base import fsio
 from cachec.base.appending import Appender
 from cachec.base.texts import clean
-from cachec.model import Fault, Outcome, Reason
+from cachec.model import MALFORMED_JSON, Fault, Outcome, Reason
 
 #: Bytes in a record, its newline included: one page.
 MAX_LINE = 4096
@@ -31,8 +31,6 @@ MAX_LINE = 4096
 #: Characters of a line on the terminal.
 _MAX_SHOWN = 300
 
-#: What msgspec raises for a line that is no record.
-_UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 _DAY = 86400
 
@@ -287,7 +285,7 @@ class LogReader(Iterator[Outcome]):
         for line in self._lines():
             try:
                 outcome = as_outcome(line)
-            except _UNREADABLE:
+            except MALFORMED_JSON:
                 pass  # a fault, or damage
             else:
                 if outcome.time >= since:
@@ -295,7 +293,7 @@ class LogReader(Iterator[Outcome]):
                 continue
             try:
                 record = as_fault(line)
-            except _UNREADABLE:
+            except MALFORMED_JSON:
                 self.damaged += 1
             else:
                 if record.time >= since:

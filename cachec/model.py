@@ -15,6 +15,9 @@ import msgspec
 #: BLAKE3-256 in lower-case hexadecimal.
 Digest = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
 
+#: What msgspec raises for JSON that is malformed, holds another kind of thing, is not UTF-8, or is nested without end.
+MALFORMED_JSON = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+
 #: Version of every record below. A row of another version is a miss, never an error.
 RECORD_VERSION = 3
 

@@ -52,14 +52,14 @@ class Calls(Iterator[SystemCall]):
     def _run(self, lines: Iterable[str]) -> Iterator[SystemCall]:
         waiting: dict[int, str] = {}
         for line in lines:
-            head = re.match(r"(\d+)\s+(.*)", line.rstrip("\n"), re.DOTALL)
+            head = re.match(r"(\d{1,10})\s+(.*)", line.rstrip("\n"), re.DOTALL)
             if head is None:
                 self._note(line)
                 continue
             pid, text = int(head[1]), head[2]
             if text.startswith(("--- ", "+++ ")):
                 # A thread that starts a program goes on as the first thread of its process.
-                superseded = re.match(r"\+\+\+ superseded by execve in pid (\d+)", text)
+                superseded = re.match(r"\+\+\+ superseded by execve in pid (\d{1,10})", text)
                 if superseded is not None and int(superseded[1]) in waiting:
                     waiting[pid] = waiting.pop(int(superseded[1]))
                 continue

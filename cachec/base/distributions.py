@@ -7,6 +7,7 @@ projects", "Entry points", PEP 503 names): ``NAME-VERSION.dist-info`` folders wi
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import sys
@@ -18,6 +19,7 @@ import msgspec
 
 from cachec.base import fsio
 from cachec.base.fsio import Identity
+from cachec.model import MALFORMED_JSON
 
 #: The folder of the package cachec, of which no file is ever part of a user's project.
 OWN_FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
@@ -78,7 +80,7 @@ class Distribution:
     def read(self, name: str) -> str:
         """The text of a file in the dist-info folder, empty where there is none."""
         try:
-            with open(os.path.join(self.folder, name), encoding="utf-8") as file:
+            with open(os.path.join(self.folder, name), encoding="utf-8", errors="replace") as file:
                 return file.read()
         except FileNotFoundError:
             return ""
@@ -111,7 +113,7 @@ class Distribution:
             return False
         try:
             return msgspec.json.decode(text, type=_DirectUrl).dir_info.editable
-        except msgspec.MsgspecError:
+        except MALFORMED_JSON:
             return False  # damaged: what RECORD says is all there is to go by
 
     def _record_text(self) -> tuple[Identity, bytes] | None:
@@ -133,18 +135,23 @@ def _quoted(path: str) -> str:
     return '"' + path.replace('"', '""') + '"' if any(c in path for c in ',"\n\r') else path
 
 
+#: The largest size of a file has 19 digits.
+_SIZE_DIGITS = 20
+
+
 def parse_record(text: str) -> tuple[RecordedFile, ...]:
     """The rows of a RECORD. A malformed size reads as -1 (unknown), so that the file counts by content."""
+    lines = [line.split(",") for line in text.splitlines() if line]
     if '"' in text:
         import csv
 
-        lines = [row for row in csv.reader(text.splitlines(keepends=True)) if row]
-    else:
-        lines = [line.split(",") for line in text.splitlines() if line]
+        with contextlib.suppress(csv.Error):  # a field of 128 KiB: no path, so quotes mean nothing
+            lines = [row for row in csv.reader(text.splitlines(keepends=True)) if row]
     rows = []
     for fields in lines:
         path, digest, size = (*fields, "", "")[:3]
-        rows.append(RecordedFile(path, digest, int(size) if size.isascii() and size.isdigit() else -1))
+        is_size = size.isascii() and size.isdigit() and len(size) < _SIZE_DIGITS
+        rows.append(RecordedFile(path, digest, int(size) if is_size else -1))
     return tuple(rows)
 
 

@@ -16,6 +16,7 @@ from blake3 import blake3
 
 from cachec.base import fsio
 from cachec.base.fsio import Identity
+from cachec.model import MALFORMED_JSON
 
 #: BLAKE3-256 of no bytes: stands for "nothing there".
 EMPTY = blake3(b"").hexdigest()
@@ -192,7 +193,7 @@ class FileDigests:
             return None
         try:
             kept = msgspec.json.decode(row, type=_Remembered)
-        except msgspec.MsgspecError:
+        except MALFORMED_JSON:
             return None  # a damaged memory only costs the time to hash again
         if kept.identity != tuple(identity):
             return None

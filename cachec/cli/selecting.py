@@ -13,6 +13,7 @@ import msgspec
 
 from cachec.errors import UsageError
 from cachec.maintain.selector import Selector
+from cachec.model import MALFORMED_JSON
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -91,7 +92,7 @@ def keys_from(text: str) -> tuple[str, ...]:
         return tuple(line.split()[0] for line in text.splitlines() if line.strip())
     try:
         document = msgspec.json.decode(text.encode(errors="surrogateescape"))
-    except msgspec.DecodeError as error:
+    except MALFORMED_JSON as error:
         raise UsageError(f"--stdin: expected lines of keys, or the JSON of `cachec ls --json`; {error}") from error
     entries = document.get("entries") if isinstance(document, dict) else document
     listed = entries if isinstance(entries, list) else [None]

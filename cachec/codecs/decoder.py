@@ -11,7 +11,7 @@ from cachec.codecs import arrays, data, files, records, weightsets
 from cachec.codecs.base import corrupt
 from cachec.codecs.weightsets import Caller
 from cachec.errors import PluginError
-from cachec.model import ArtifactRef, CallerSet, Inline, Leaf, Node, Record, Sequence, Weights
+from cachec.model import MALFORMED_JSON, ArtifactRef, CallerSet, Inline, Leaf, Node, Record, Sequence, Weights
 from cachec.programs.plugin import Plugin
 from cachec.programs.supported import Asking
 from cachec.store.artifacts import ArtifactSource
@@ -82,7 +82,7 @@ class _Decoder(NamedTuple):
             plugin = self.plugins(name)
             with Asking(plugin):
                 return plugin.decode(meta, paths)
-        except (PluginError, msgspec.MsgspecError, ValueError, LookupError) as error:
+        except (PluginError, *MALFORMED_JSON, ValueError, LookupError) as error:
             raise corrupt(f"codec {leaf.codec!r}: {error}") from error
 
 

@@ -8,7 +8,7 @@ import msgspec
 
 from cachec.base.texts import shown_pair
 from cachec.errors import PluginError, StoreFault
-from cachec.model import Part, PartKind, Reason, WeightSpec
+from cachec.model import MALFORMED_JSON, Part, PartKind, Reason, WeightSpec
 from cachec.programs import ir
 
 __all__ = ["KeyDifference", "PartDifference", "differences", "first_difference", "nearest", "spec_difference"]
@@ -253,6 +253,6 @@ def _specs(digest: str, fetch: Fetch | None) -> dict[str, WeightSpec] | None:
     data = _bytes(digest, fetch)
     try:
         specs = None if data is None else msgspec.json.decode(data, type=list[WeightSpec])
-    except (msgspec.MsgspecError, UnicodeDecodeError):
+    except MALFORMED_JSON:
         return None
     return None if specs is None else {spec.name: spec for spec in specs}

@@ -230,6 +230,8 @@ class _ArgumentReader:
                     inner = shlex.split(file.read())
             except (OSError, ValueError) as error:
                 raise self._unknown(arg, f"a response file that can't be read: {error}") from error
+            if any("\0" in each for each in inner):
+                raise self._unknown(arg, "a response file with a NUL in it")
             self._command.responses.append(path)
             self._expand(inner, depth + 1, arg)
 

@@ -56,7 +56,7 @@ def run_helper(args: list[str]) -> None:
         return
     try:
         settings = _settings(os.getcwd())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return
     now = time.time()
     log = f"{settings['dir']}/log/{time.strftime('%Y-%m-%d', time.gmtime(now))}.jsonl"
@@ -129,6 +129,8 @@ def _table(folder: str) -> tuple[dict[str, object], str]:
             table = tomllib.loads(data.decode())
             for each in tables:
                 table = table.get(each, {})
+                if not isinstance(table, dict):
+                    raise ValueError(path)  # noqa: TRY004 - one kind for all that the whole road has to tell
             if table or not tables:
                 if foreign.why_distrusted(path):
                     raise ValueError(path)

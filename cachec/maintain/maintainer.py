@@ -8,8 +8,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cached_property
 
-import msgspec
-
 from cachec.base.anchors import is_anchored
 from cachec.errors import StoreFault, UsageError
 from cachec.maintain.catalogue import Catalogue, Damaged, Item
@@ -18,7 +16,7 @@ from cachec.maintain.pins import Pins
 from cachec.maintain.plans import OF_A_ROW, InvalidationPlan, chosen_of
 from cachec.maintain.selector import Selector, matcher, names_in
 from cachec.maintain.stale import Staleness
-from cachec.model import BELOW_BASE, RECORD_VERSION, Digest, Fault
+from cachec.model import BELOW_BASE, MALFORMED_JSON, RECORD_VERSION, Digest, Fault
 from cachec.store import bound, usage
 from cachec.store.packing import pack
 from cachec.store.store import Store
@@ -207,7 +205,7 @@ class _Around:
             return () if data is None else names_in(data)
         except StoreFault as fault:
             self._on_fault(fault.fault, fault.detail)
-        except msgspec.MsgspecError as error:
+        except MALFORMED_JSON as error:
             self._on_fault(Fault.ARTIFACT_CORRUPT, f"artifact {manifest} is no manifest: {error}")
         return ()
 

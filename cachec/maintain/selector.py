@@ -264,5 +264,5 @@ class _Named(msgspec.Struct, gc=False):
 
 
 def names_in(manifest: bytes) -> tuple[str, ...]:
-    """The weights that a stored manifest names. Raises msgspec.MsgspecError where it is none."""
+    """The weights that a stored manifest names. Raises one of ``MALFORMED_JSON`` where it is none."""
     return tuple(each.name for each in msgspec.json.decode(manifest, type=list[_Named]))

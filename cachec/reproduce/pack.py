@@ -12,7 +12,7 @@ import msgspec
 
 from cachec.base.hashing import digest_bytes
 from cachec.errors import PluginError, ReproducerError, StoreFault
-from cachec.model import Entry, Inline, Leaf, Node, Part, PartKind, Record, Trace, WeightSpec, artifacts
+from cachec.model import MALFORMED_JSON, Entry, Inline, Leaf, Node, Part, PartKind, Record, Trace, WeightSpec, artifacts
 from cachec.model import Sequence as Several
 from cachec.programs import ir
 from cachec.reproduce.about import About, Expected, Failure
@@ -114,7 +114,7 @@ def decoded_as(kind: type[_T], raw: bytes, what: str) -> _T:
     """JSON of one of the records here. Raises ReproducerError."""
     try:
         return msgspec.json.decode(raw, type=kind)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+    except MALFORMED_JSON as error:
         raise ReproducerError(f"{what} is malformed: {error}") from error
 
 

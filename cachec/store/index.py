@@ -26,7 +26,7 @@ from cachec.base import fsio
 from cachec.errors import StoreFault
 from cachec.model import Fault
 from cachec.store.locks import follow_forks
-from cachec.store.rows import Reader, is_uninitialised
+from cachec.store.rows import BUSY_STEP, Reader, is_busy, is_uninitialised
 
 T = TypeVar("T")
 
@@ -235,11 +235,11 @@ class DiskcacheIndex:
         what = "writing the index"
         pending = dict(self._pending)
         try:
-            table = self._open_table()
+            self._open_table()
             self._writing = True
             with ExitStack() as stack:
                 try:
-                    stack.enter_context(table.transact())
+                    self._patiently(lambda: stack.enter_context(self._table.transact()))
                 except AttributeError as error:  # a setting without a name, which diskcache takes for text
                     raise StoreFault(Fault.INDEX_CORRUPT, f"{what} {self._file}: {error}") from error
                 result = change()
@@ -258,45 +258,59 @@ class DiskcacheIndex:
                 del self._pending[name]
         return result
 
-    def _open_table(self) -> Any:
-        """The diskcache.Cache of the file that is there now, made with mode 0600 where there is none."""
+    def _patiently(self, attempt: Callable[[], T]) -> T:
+        """What ``attempt`` gives. Where another has the lock: tried again, by new connections (``rows.BUSY_STEP``)."""
+        from diskcache import Timeout
+
+        until = time.monotonic() + self._busy_seconds
+        while True:
+            try:
+                return attempt()
+            except (sqlite3.Error, Timeout) as error:  # Timeout: diskcache's word for every failure to begin
+                cause = error.__context__ if isinstance(error, Timeout) else error
+                if not is_busy(cause) or time.monotonic() >= until:
+                    raise
+            if self._table is not None:
+                self._table.close()
+            self._reader.disconnect()
+
+    def _open_table(self) -> None:
+        """Have the diskcache.Cache of the file that is there now, made with mode 0600 where there is none."""
         self._reader.check_mount()
         self._reader.refresh()
         place = self._tried = self._reader.place()
         if self._table is not None and place is not None and place == self._table_of:
             if self._fsync:
                 self._table.reset("sqlite_synchronous", 2, update=False)
-            return self._table
-        from diskcache import Cache
-
+            return
         self._table = None
         fsio.make_dir(self.folder)
         if place is None:
             os.close(fsio.open_own(self._file, os.O_RDWR))  # SQLite gives its other files the mode of this one
             place = self._reader.place()
         self._tried = place
-        self._inspect()
+        self._patiently(self._inspect)
+        self._reader.disconnect()
         # NORMAL keeps the database whole after a power cut, and may lose the last transactions; FULL loses none.
         synchronous = 2 if self._fsync else 1
+        how = {
+            "timeout": min(BUSY_STEP, self._busy_seconds),
+            "disk": _row_disk(),
+            "sqlite_synchronous": synchronous,
+            **_SETTINGS,
+        }
         try:
-            table = Cache(
-                str(self.folder),
-                timeout=self._busy_seconds,
-                disk=_row_disk(),
-                sqlite_synchronous=synchronous,
-                **_SETTINGS,
-            )
+            table = self._patiently(lambda: _cache_class()(str(self.folder), **how))
         except (ValueError, TypeError) as error:  # settings that diskcache can't take
             raise StoreFault(Fault.INDEX_CORRUPT, f"{self._file}: {error}") from error
         self._table, self._table_of = table, place
-        return table
 
     def _inspect(self) -> None:
         """Look at a database before diskcache does: it waits 60 s for a lock, and it makes attributes of settings."""
         from diskcache import DEFAULT_SETTINGS
         from diskcache.core import METADATA
 
-        connection = sqlite3.connect(self._file, timeout=self._busy_seconds, isolation_level=None)
+        connection = sqlite3.connect(self._file, timeout=min(BUSY_STEP, self._busy_seconds), isolation_level=None)
         try:
             connection.execute("BEGIN IMMEDIATE")
             connection.execute("ROLLBACK")
@@ -410,6 +424,35 @@ class DiskcacheIndex:
         self._forking = False
         self._reader.lock.release()
         self._write_lock.release()
+
+
+def _cache_class() -> Any:
+    """A diskcache.Cache that waits for a lock as long as SQLite does, and does not repeat that for 60 s."""
+    from diskcache import Cache
+
+    class Impatient(Cache):  # type: ignore[misc]  # diskcache has no types
+        def __init__(self, folder: str, **how: object) -> None:
+            try:
+                super().__init__(folder, **how)
+            except BaseException:
+                self.close()  # its connection would be there for as long as the traceback
+                raise
+
+        @property
+        def _sql(self) -> Callable[..., Any]:
+            execute = self._con.execute
+
+            def once(statement: str, *values: object) -> Any:
+                try:
+                    return execute(statement, *values)
+                except sqlite3.OperationalError as error:
+                    if is_busy(error):
+                        error.args = (f"{error} by another connection",)  # its own words are what diskcache goes by
+                    raise
+
+            return once
+
+    return Impatient
 
 
 def _row_disk() -> type:

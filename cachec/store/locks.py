@@ -145,9 +145,11 @@ class KeyLock:
                 with contextlib.suppress(OSError):
                     if self._is_current(fd):
                         os.unlink(self.path)
-                fcntl.flock(fd, fcntl.LOCK_UN)  # closing alone would not, where a child holds a copy
+                with contextlib.suppress(OSError):  # a call has its result: what is held by a dead process frees itself
+                    fcntl.flock(fd, fcntl.LOCK_UN)  # closing alone would not, where a child holds a copy
             finally:
-                os.close(fd)
+                with contextlib.suppress(OSError):  # the descriptor is gone all the same (close(2))
+                    os.close(fd)
 
     def abandon(self) -> None:
         """Close the descriptor without unlocking or removing anything."""

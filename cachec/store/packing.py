@@ -14,7 +14,7 @@ import msgspec
 from blake3 import blake3
 
 from cachec.errors import StoreFault
-from cachec.model import RECORD_VERSION, Fault
+from cachec.model import MALFORMED_JSON, RECORD_VERSION, Fault
 
 T = TypeVar("T")
 
@@ -46,7 +46,7 @@ def unpack(row: bytes, kind: type[T], name: str) -> T:
     """The record in a row. Raises StoreFault ROW_CORRUPT or ROW_VERSION."""
     try:
         record = msgspec.json.decode(body(row, name), type=kind)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+    except MALFORMED_JSON as error:
         raise StoreFault(Fault.ROW_CORRUPT, f"the row of {name} is no {kind.__name__}: {error}") from error
     version = getattr(record, "version", RECORD_VERSION)
     if version != RECORD_VERSION:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,12 @@ _FAULTS = {
 }
 
 
+#: Seconds of waiting for a lock after which all connections are closed, and opened again, before it is waited on.
+#: An unlock that the system refuses is nothing that SQLite tells: the lock stays with this process for as long as it
+#: has any connection to the file, and every new one would wait for it, in vain.
+BUSY_STEP = 0.5
+
+
 class Reader:
     """Reads one database file, from any thread, as long as it is there."""
 
@@ -65,11 +72,16 @@ class Reader:
 
         Raises StoreFault.
         """
+        until = time.monotonic() + self._busy_seconds
         with self.lock:
-            try:
-                return self._select(statement, values)
-            except OSError as error:
-                raise fsio.fault(error, "reading the index") from error
+            while True:
+                try:
+                    return self._select(statement, values)
+                except OSError as error:
+                    raise fsio.fault(error, "reading the index") from error
+                except StoreFault as fault:
+                    if not is_busy(fault.__cause__) or time.monotonic() >= until:
+                        raise
 
     def version(self) -> tuple[int, int] | None:
         """Another value after each transaction, whoever's it was; None where that can't be told. Raises StoreFault."""
@@ -151,7 +163,7 @@ class Reader:
             connection = sqlite3.connect(
                 f"file:{quoted}?{how}",
                 uri=True,
-                timeout=self._busy_seconds,
+                timeout=min(BUSY_STEP, self._busy_seconds),
                 isolation_level=None,
                 check_same_thread=False,
             )
@@ -174,9 +186,10 @@ class Reader:
 
     def disconnect(self) -> None:
         """Close the connection, before a fork for one thing; the next read opens another."""
-        if self._connection is not None:
-            self._connection.close()
-        self._connection, self._connected_to, self._frozen = None, None, None
+        with self.lock:
+            if self._connection is not None:
+                self._connection.close()
+            self._connection, self._connected_to, self._frozen = None, None, None
 
     def place(self) -> tuple[int, int] | None:
         """Device and inode of the database file; None where it is not there."""
@@ -265,6 +278,11 @@ class Reader:
 def code_of(error: BaseException) -> int:
     """SQLite's extended result code, -1 where the error has none."""
     return int(getattr(error, "sqlite_errorcode", -1))
+
+
+def is_busy(error: BaseException | None) -> bool:
+    """Whether SQLite has waited for a lock in vain."""
+    return isinstance(error, sqlite3.Error) and code_of(error) & 0xFF == sqlite3.SQLITE_BUSY
 
 
 def is_uninitialised(error: BaseException) -> bool:

@@ -33,6 +33,7 @@ from cachec.base.hashing import FileDigests
 from cachec.base.kept import Kept
 from cachec.errors import ConfigError, StoreFault
 from cachec.model import (
+    MALFORMED_JSON,
     MAX_TRACES,
     RECORD_VERSION,
     ArtifactRef,
@@ -190,7 +191,7 @@ class Store:
         try:
             # A list is parts alone: of a command, or of an older entry.
             parts = msgspec.json.decode(self.objects.read(ref), type=tuple[Part, ...] | KeyDescription)
-        except msgspec.MsgspecError as error:
+        except MALFORMED_JSON as error:
             raise StoreFault(Fault.ARTIFACT_CORRUPT, f"artifact {ref.digest} is no list of parts: {error}") from error
         return parts if isinstance(parts, KeyDescription) else KeyDescription(parts)
 

@@ -27,7 +27,7 @@ from blake3 import blake3
 
 from cachec.base import fsio
 from cachec.errors import CachecError, StoreFault
-from cachec.model import MAX_TRACES, RECORD_VERSION, ArtifactRef, Entry, Fault, Trace
+from cachec.model import MALFORMED_JSON, MAX_TRACES, RECORD_VERSION, ArtifactRef, Entry, Fault, Trace
 from cachec.store.store import Store, references
 
 VERSION = 1
@@ -179,7 +179,7 @@ def _read(reader: _ArchiveReader, store: Store) -> Iterator[Entry]:
         raise reader.refuse(f"it begins with {name[:80]!r}, not with {_HEAD}")
     try:
         head = msgspec.json.decode(reader.content(nbytes), type=_Head)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except MALFORMED_JSON as error:
         raise reader.refuse(f"{_HEAD} is malformed: {error}") from None
     if (head.format, head.version) != ("cachec-archive", VERSION):
         what = f"{head.format!r} version {head.version}"
@@ -222,7 +222,7 @@ def _entry(reader: _ArchiveReader, key: str, nbytes: int) -> Entry:
         raise reader.refuse(f"entry {key[:12]} has {nbytes} bytes; at most {_ENTRY_MAX} are read")
     try:
         entry = msgspec.json.decode(reader.content(nbytes), type=Entry)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+    except MALFORMED_JSON as error:
         raise reader.refuse(f"entry {key[:12]} is malformed: {error}") from None
     if entry.key != key or entry.version != RECORD_VERSION or not 0 < len(entry.traces) <= MAX_TRACES:
         raise reader.refuse(

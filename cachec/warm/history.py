@@ -18,7 +18,7 @@ import msgspec
 from cachec.base import fsio
 from cachec.base.hashing import digest_bytes
 from cachec.events import read_log
-from cachec.model import Outcome
+from cachec.model import MALFORMED_JSON, Outcome
 from cachec.warm.model import Result, Row, Status
 
 VERSION = 1
@@ -44,7 +44,7 @@ class History:
         self._changed = False
         try:
             kept = msgspec.json.decode(self._path.read_bytes(), type=_Kept)
-        except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        except (OSError, *MALFORMED_JSON):
             return
         if kept.version == VERSION and kept.config == config:
             self._kept = kept

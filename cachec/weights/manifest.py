@@ -8,7 +8,7 @@ import msgspec
 
 from cachec.base.hashing import digest_bytes
 from cachec.errors import LinkError
-from cachec.model import ROW_MAJOR, WeightSpec
+from cachec.model import MALFORMED_JSON, ROW_MAJOR, WeightSpec
 
 #: How many differences one LinkError spells out.
 _SHOWN = 8
@@ -114,7 +114,7 @@ class Manifest:
         if self._weights is None:
             try:
                 specs = msgspec.json.decode(self.encoded(), type=list[WeightSpec])
-            except msgspec.MsgspecError as error:
+            except MALFORMED_JSON as error:
                 raise LinkError(f"manifest {self.digest[:12]} is malformed: {error}") from error
             self._weights = {spec.name: spec for spec in specs}
         return self._weights

@@ -23,8 +23,8 @@ _GLOBAL = re.compile(
     re.MULTILINE,
 )
 _ESCAPE = re.compile(r"\\([0-9a-fA-F]{2}|\\)")
-_ARRAY = re.compile(r"\[(\d+) x ")
-_ALIGN = re.compile(r", align (\d+)")
+_ARRAY = re.compile(r"\[(\d{1,19}) x ")
+_ALIGN = re.compile(r", align (\d{1,19})")
 
 #: Types of elements, as mlir-translate has them, by a weight's dtype. Types of eight bits are bytes to LLVM.
 _ELEMENTS = {

@@ -24,6 +24,7 @@ import msgspec
 import numpy as np
 
 from cachec.errors import LinkError, UsageError
+from cachec.model import MALFORMED_JSON
 from cachec.programs.artifact import File
 from cachec.programs.sources import OpenedFile
 from cachec.weights import Weight, WeightSet
@@ -173,7 +174,7 @@ def needs_of(library: Library, where: str) -> Mapping[str, Needs]:
         return {}
     try:
         by_name = msgspec.json.decode(data, type=dict[str, Needs])
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except MALFORMED_JSON as error:
         raise LinkError(f"{where}: section {SECTION} is malformed: {error}") from error
     for name, needs in by_name.items():
         if not 0 < needs.alignment <= LARGEST_ALIGNMENT or needs.alignment & (needs.alignment - 1):

@@ -40,6 +40,7 @@ def fuzz(family: Family, count: int, seed: int, folder: Path) -> Fuzzed:
     """Read ``count`` mutated files. The same seed gives the same files."""
     outcomes: Counter[str] = Counter()
     broken: dict[str, str] = {}
+    folder.mkdir(exist_ok=True)
     for first in range(0, count, CHUNK):
         place = folder / str(first)
         found, said = _in_child(family, min(CHUNK, count - first), f"{seed}:{family.name}:{first}", place)

@@ -8,51 +8,21 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 #: Numbers at which readers break: ends of integer types, signs, and what no type holds.
-NUMBERS = (
-    0,
-    1,
-    2,
-    7,
-    8,
-    127,
-    128,
-    255,
-    256,
-    65535,
-    1 << 31,
-    (1 << 32) - 1,
-    1 << 62,
-    (1 << 63) - 8,
-    1 << 63,
-    (1 << 64) - 1,
-)
+NUMBERS = (0, 1, 2, 8, 127, 128, 255, 65535, 1 << 31, (1 << 32) - 1, 1 << 62, (1 << 63) - 8, 1 << 63, (1 << 64) - 1)
 #: What stands for a number in a text.
-DIGITS = (
-    b"0",
-    b"-0",
-    b"-1",
-    b"1e999",
-    b"1.5",
-    b"NaN",
-    b"Infinity",
-    b"9" * 19,
-    b"9" * 40,
-    b"1" + b"0" * 5000,
-    b"0x10",
-    b"1_0",
-)
+DIGITS = (*b"0 -0 -1 1e999 1.5 NaN Infinity 0x10 1_0".split(), b"9" * 19, b"9" * 40, b"1" + b"0" * 5000)
 #: Pieces of text that end, open or nest something, or that are none.
 TOKENS = (
-    *(b"\0", b"\xff", b"\xc3", b"\xed\xa0\x80", b"\xf4\x90\x80\x80", b"\xef\xbb\xbf", b"\r", b"\n", b"\x1b[31m", b"\x85"),
-    *(b'"', b"'", b"\\", b"\\u0000", b"\\ud800", b"{", b"}", b"[", b"]", b"(", b")", b"<", b">", b",", b":", b"=", b"#"),
-    *(b"[[", b'"""', b"'''", b"//", b"../", b"/", b"-", b"!", b"%", b"@", b"$", b"null", b"true", b"{}", b"[]", b"1979-05-27"),
-    *(b"[" * 2000, b"(" * 300, b'{"a":' * 2000, b"a" * 70_000, b"\n" * 300),
-)  # fmt: skip
+    *rb"""" ' \ \u0000 \ud800 { } [ ] ( ) < > , : = # [[ ''' // ../ / - ! % @ $ null true {} [] 1979-05-27""".split(),
+    *(b'"""', b"\0", b"\xff", b"\xc3", b"\xed\xa0\x80", b"\xf4\x90\x80\x80", b"\xef\xbb\xbf", b"\x85", b"\r", b"\n"),
+    *(b"\x1b[31m", b"[" * 2000, b"(" * 300, b'{"a":' * 2000, b"a" * 70_000, b"\n" * 300),
+)
 #: Values of JSON that stand where others are expected.
 VALUES: tuple[Any, ...] = (
     *(None, True, False, 0, -1, 1, 1 << 31, 1 << 63, 1 << 64, 1 << 70, -(1 << 63) - 1, 1.5, -0.0, 1e308),
-    *("", "a", "0", "\0", "a\x1b[31m", "\ud800", "é" * 50, "../../x", "/", "x" * 3000, [], {}, [[]], [None], [True], {"a": []}),
-)  # fmt: skip
+    *("", "a", "0", "\0", "a\x1b[31m", "\ud800", "é" * 50, "../../x", "/", "x" * 3000),
+    *([], {}, [[]], [None], [True], {"a": []}),
+)
 
 
 class Seed(NamedTuple):

@@ -1,4 +1,4 @@
-"""Every reader of foreign bytes, with real files to begin with: one that raises anything but its own errors is broken."""
+"""Every reader of foreign bytes, with real files to begin with: one that raises anything but its errors is broken."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from cachec.launcher.adapters import find
 from cachec.launcher.arguments import describe
 from cachec.launcher.command import Options, PassThrough
 from cachec.maintain import pins, selector
-from cachec.model import Entry
+from cachec.model import MALFORMED_JSON, Entry
 from cachec.reproduce import archive, loaded, pack
 from cachec.store import packing, recent, summaries, usage
 from cachec.store.store import Quarantined, Store
@@ -419,7 +419,7 @@ def _digests(folder: Path) -> tuple[list[Seed], Read]:
 
 def _artifacts(folder: Path) -> tuple[list[Seed], Read]:
     """Lists of parts and manifests, as the store and ``why`` read them."""
-    scene, store = _opened(folder)
+    _, store = _opened(folder)
     seeds = []
     for ref, _ in store.objects.iterate():
         data = store.objects.read(ref)
@@ -437,7 +437,7 @@ def _artifacts(folder: Path) -> tuple[list[Seed], Read]:
                         _ = Manifest(ref.digest, lambda: data).weights
                 finally:
                     store.objects.path(ref, lease=False).unlink()
-        with suppress(msgspec.MsgspecError):  # as it says; ``maintain`` tells, and goes on
+        with suppress(*MALFORMED_JSON):  # as it says; ``maintain`` tells, and goes on
             selector.names_in(data)
 
     return seeds, read
@@ -581,7 +581,7 @@ def _config(folder: Path) -> tuple[list[Seed], Read]:
             path.write_bytes(data)
             with suppress(CachecError):
                 config.load(cwd=folder)
-        with suppress(ValueError):  # as it says; the whole road tells
+        with suppress(ValueError, RecursionError):  # as it says; the whole road tells
             helpers._settings(str(folder))
 
     return plain(text, project), read
@@ -591,7 +591,7 @@ def _targets(folder: Path) -> tuple[list[Seed], Read]:
     text = (
         b'[warm]\njobs = 2\ntimeout = 60.5\n[warm.targets.a]\ncall = "m:f"\narguments = { s = "x" }\nafter = ["b"]\n'
         b'matrix = { n = [1, 2], m = ["a", true] }\nexclude = [{ n = 1, m = "a" }]\nisolated = true\n'
-        b'[warm.targets.b]\ncommand = ["cc", "-c", "a.c"]\noptions = ["--input=a.c"]\nenv = { A = "b" }\nfiles = ["*.c"]\n'
+        b'[warm.targets.b]\ncommand = ["cc", "-c", "a.c"]\nenv = { A = "b" }\nfiles = ["*.c"]\n'
     )
 
     def read(path: Path) -> None:
@@ -604,7 +604,7 @@ def _adapter(folder: Path) -> tuple[list[Seed], Read]:
     shipped = sorted(Path(adapters.__file__).with_name("adapters").glob("*.toml")) or sorted(
         Path(cachec.__file__).parent.rglob("adapters/*.toml")
     )
-    text = b'match = ["fakecc"]\nsingle = true\nflags = [\n  { names = ["-o"], takes = ["next"], is = "output" },\n]\n[environment]\nkeyed = ["A"]\n'
+    text = b'match = ["fakecc"]\nsingle = true\nflags = [\n  { names = ["-o"], takes = ["next"], is = "output" },\n]\n'
     return plain(text, *(path.read_bytes() for path in shipped)), in_file(folder / "a.toml", adapters.read)
 
 
@@ -704,7 +704,7 @@ def _recipe(folder: Path) -> tuple[list[Seed], Read]:
 
 
 def _warm_archive(folder: Path) -> tuple[list[Seed], Read]:
-    scene, store = _opened(folder)
+    _, store = _opened(folder)
     path = folder / "a.tar"
     warm_archive.save(store, [entry.key for entry in store.entries()][:2], path)
     into = Store(folder / "into")

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
-
-import cachec
-from cachec.errors import CacheMissError
-from cachec.model import Mode, Reason
 
 from .conftest import Run
 
@@ -75,19 +73,40 @@ def test_a_folder_that_is_gone(run: Run, place: Path) -> None:
         assert "Traceback" not in done.stderr, done
 
 
-def test_an_unreadable_key_runs_the_stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    opened = cachec.Cache(tmp_path / "store", log="off")
-    calls: list[int] = []
-    stage = opened.stage(name="s", version="1")(lambda n: calls.append(n))
+#: A stage with a tool from a folder of packages, called without any privilege: root reads everything by one of them.
+UNREADABLE = """
+import ctypes, struct, sys
+import cachec
+store, site, mode = sys.argv[1:]
+sys.path.append(site)
+assert ctypes.CDLL(None).capset(struct.pack("Ii", 0x20080522, 0), bytes(24)) == 0
+stage = cachec.Cache(store, log="off", mode=mode).stage(name="s", tools=["refused"])(lambda n: n + 1)
+try:
+    value, outcome = stage.call(1)
+except cachec.errors.CacheMissError as error:
+    print("refused", error)
+else:
+    print(value, outcome.reason.value, outcome.fault.value if outcome.fault else "")
+"""
 
-    def refuse(*_args: object, **_given: object) -> None:
-        raise PermissionError(13, "Permission denied", "/site/unreadable")
 
-    monkeypatch.setattr(stage._engine.tools.requests, "request", refuse)
-    _, outcome = stage.call(1)
-    assert (outcome.reason, outcome.fault and outcome.fault.value) == (Reason.KEY_UNREADABLE, "store-unwritable")
-    assert calls == [1]
-    monkeypatch.setattr(stage, "mode", Mode.REQUIRE)
-    with pytest.raises(CacheMissError, match="bypass:key-unreadable"):
-        stage(1)
-    assert calls == [1]
+def test_the_folder_of_a_package_that_can_not_be_read(tmp_path: Path) -> None:
+    folder = tmp_path / "site" / "refused-1.0.dist-info"
+    folder.mkdir(parents=True)
+    (folder / "RECORD").write_text("refused.py,,\n")
+    (tmp_path / "site" / "refused.py").write_text("")
+
+    def said(mode: str = "on") -> str:
+        line = [sys.executable, "-c", UNREADABLE, str(tmp_path / "store"), str(tmp_path / "site"), mode]
+        done = subprocess.run(line, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.strip()
+
+    assert [said().split()[1].partition(":")[0] for _ in range(2)] == ["miss", "hit"]
+    folder.chmod(0)
+    try:
+        assert said() == "2 bypass:key-unreadable store-unwritable"
+        assert "bypass:key-unreadable" in said("require")
+    finally:
+        folder.chmod(0o755)
+    assert said().startswith("2 hit")

@@ -492,9 +492,9 @@ def test_a_read_only_index_with_a_log_says_what_to_do(
 
     def die_without_closing() -> None:
         DiskcacheIndex(folder).write("z", b"0", "s")
-        index = DiskcacheIndex(folder)
-        index.read("z")  # an open reader keeps the log
-        index.write("a", b"one", "s")
+        reader = DiskcacheIndex(folder)
+        reader.read("z")  # an open reader keeps the log
+        DiskcacheIndex(folder).write("a", b"one", "s")
         os._exit(0)
 
     in_child(die_without_closing)

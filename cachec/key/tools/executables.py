@@ -49,7 +49,7 @@ def which(command: str, environ: Mapping[str, str], cwd: str | None = None) -> s
         path = os.path.join(folder, command)
         try:
             is_file = stat.S_ISREG(os.stat(path).st_mode)
-        except OSError:
+        except (OSError, ValueError):  # a NUL in the name, which a script may hold
             continue
         if is_file and os.access(path, os.X_OK):
             return path

@@ -15,6 +15,7 @@ from cachec.base import fsio
 from cachec.base.hashing import digest_bytes
 from cachec.base.kept import Kept
 from cachec.errors import CheckpointError, UsageError, WeightsChanged
+from cachec.model import MALFORMED_JSON
 from cachec.weights.formats import MAGIC, SAFETENSORS, Known, format_of, loaded, safetensors
 from cachec.weights.formats.base import Contents, Opener, Value
 from cachec.weights.formats.expected import given_axes, with_specs
@@ -397,7 +398,7 @@ def _refuse_what_is_no_file(paths: Iterable[str], index: _IndexFile | None) -> N
 def _weight_map(path: str, text: bytes) -> dict[str, str]:
     try:
         index = msgspec.json.decode(text, type=_Index)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+    except MALFORMED_JSON as error:
         safetensors.decode_object(path, "index", text)  # says so where it is no JSON at all
         raise CheckpointError(f"{path}: the index expected weight_map: name -> file name: {error}") from error
     metadata = bytes(index.metadata)

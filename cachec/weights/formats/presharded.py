@@ -14,6 +14,7 @@ from typing import NamedTuple
 import msgspec
 
 from cachec.errors import CheckpointError, UsageError
+from cachec.model import MALFORMED_JSON
 from cachec.weights.tensor import Tensor
 
 AXES_KEY = "cachec.shard_axes"
@@ -114,7 +115,7 @@ def whole_names(path: str, metadata: Mapping[str, str]) -> set[str] | None:
         return None
     try:
         return set(msgspec.json.decode(text, type=list[str]))
-    except (msgspec.MsgspecError, RecursionError) as error:
+    except MALFORMED_JSON as error:
         raise CheckpointError(f"{path}: metadata {WHOLE_KEY!r} expected a JSON list of names: {error}") from error
 
 
@@ -134,7 +135,7 @@ def shard_axes(path: str, metadata: Mapping[str, str]) -> dict[str, int]:
         return {}
     try:
         axes = msgspec.json.decode(text, type=dict[str, int])
-    except (msgspec.MsgspecError, RecursionError) as error:
+    except MALFORMED_JSON as error:
         raise CheckpointError(f"{path}: metadata {AXES_KEY!r} expected a JSON object name -> axis: {error}") from error
     for name, axis in axes.items():
         if axis < 0:

@@ -28,6 +28,7 @@ import msgspec
 
 from cachec.base import fsio
 from cachec.errors import CheckpointError, UsageError, WeightsChanged
+from cachec.model import MALFORMED_JSON
 from cachec.weights.dtypes import PACKED, SAFETENSORS, SIZES
 from cachec.weights.formats.base import MAX_BYTES, MAX_DIMENSIONS, Plan
 from cachec.weights.tensor import Tensor
@@ -160,7 +161,7 @@ def _parse_at_once(text: bytes, start: int, available: int) -> Header | None:
         entries = _ENTRIES.decode(text)
         has_metadata = entries.pop(_METADATA, None) is not None
         metadata = msgspec.json.decode(text, type=_Metadata).values if has_metadata else {}
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+    except MALFORMED_JSON:
         return None
     # With this many strings there is no key twice, none that is not known, and none that is missing.
     if not entries or text.count(b'"') != 2 * (5 * len(entries) + has_metadata + 2 * len(metadata)):
@@ -214,7 +215,7 @@ def decode_object(path: str, what: str, text: bytes) -> dict[str, Any]:
     """A JSON object. Raises CheckpointError for anything else."""
     try:
         decoded = msgspec.json.decode(text)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+    except MALFORMED_JSON as error:
         raise CheckpointError(f"{path}: the {what} is not valid JSON: {error}") from error
     if not isinstance(decoded, dict):
         raise CheckpointError(f"{path}: the {what} expected to be a JSON object, found {type(decoded).__name__}")

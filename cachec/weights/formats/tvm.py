@@ -15,6 +15,7 @@ from typing import Annotated
 
 import msgspec
 
+from cachec.model import MALFORMED_JSON
 from cachec.weights.dtypes import SIZES
 from cachec.weights.formats.base import CheckpointFile, Contents, Opener, refuse_overlaps, size_in_bytes
 from cachec.weights.formats.safetensors import decode_object, refuse_duplicates
@@ -56,7 +57,7 @@ def read(path: str, opener: Opener) -> Contents:
     text = main.at(0, main.size, "the JSON")
     try:
         cache = msgspec.json.decode(text, type=_Cache)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+    except MALFORMED_JSON as error:
         decode_object(path, "tensor cache", text)  # says so where it is no JSON at all
         raise main.error(f"expected a TVM tensor cache: {error}") from error
     refuse_duplicates(path, "tensor cache", text, -1)

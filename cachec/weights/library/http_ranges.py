@@ -22,6 +22,7 @@ import msgspec
 
 from cachec.base import fsio
 from cachec.errors import WeightError
+from cachec.model import MALFORMED_JSON
 from cachec.weights.library.identifier import Identifier
 from cachec.weights.moving.copying import Progress
 
@@ -95,7 +96,7 @@ class HttpResolver:
             with self._open(identifier, have, validator) as response:
                 start, total = self._start(identifier, response, have, validator, fd, state)
                 self._receive(identifier, response, fd, start, total, progress)
-        except (http.client.HTTPException, ConnectionError, TimeoutError, ssl.SSLError) as error:
+        except (http.client.HTTPException, ConnectionError, TimeoutError, ssl.SSLError, OverflowError) as error:
             raise _Broken(f"{type(error).__name__}: {error}") from error
 
     def _open(self, identifier: Identifier, have: int, validator: str) -> Any:
@@ -132,6 +133,8 @@ class HttpResolver:
                 ) from error
         except urllib.error.URLError as error:
             raise _Broken(str(error.reason)) from error
+        except ValueError as error:
+            raise WeightError(f"{identifier.url}: the server leads to no URL that can be opened: {error}") from error
 
     def _start(
         self, identifier: Identifier, response: Any, have: int, validator: str, fd: int, state: Path
@@ -201,7 +204,7 @@ def _beginning(identifier: Identifier, fd: int, state: Path) -> tuple[int, str]:
     have = os.fstat(fd).st_size
     try:
         kept = msgspec.json.decode(state.read_bytes(), type=_State)
-    except (FileNotFoundError, msgspec.MsgspecError, UnicodeDecodeError):
+    except (FileNotFoundError, *MALFORMED_JSON):
         kept = _State("", "")
     fits = have and kept.url == identifier.url and (identifier.size is None or have < identifier.size)
     return (have, kept.validator) if fits and kept.validator else (0, "")

@@ -27,7 +27,7 @@ from cachec.base import foreign, fsio
 from cachec.base.hashing import digest_bytes
 from cachec.base.texts import nearest
 from cachec.errors import UsageError, WeightError
-from cachec.model import ArtifactRef, Digest, WeightSpec
+from cachec.model import MALFORMED_JSON, ArtifactRef, Digest, WeightSpec
 from cachec.store.leases import Held, Leases
 from cachec.weights.layout import Layout, stated_ties
 from cachec.weights.tensor import Tensor, checked_tensor
@@ -322,7 +322,7 @@ def _decoded(path: Path, data: bytes, kind: type[T]) -> T:
         if version != VERSION:
             raise WeightError(f"{path}: expected version {VERSION}, found {version}: another cachec wrote it")
         return msgspec.json.decode(data, type=kind)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except MALFORMED_JSON as error:
         raise WeightError(f"{path}: malformed: {error}; remove it, and add the weights again") from error
 
 

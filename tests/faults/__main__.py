@@ -1,0 +1,123 @@
+"""``make faults``: what a store can be made to suffer. ``python -m tests.faults --count 10000 --only kills``."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.faults.campaign import ERRORS, Case, Verdicts, count_calls, preload, run_cases, tamper_cases
+from tests.faults.operations import OPERATIONS, Operation, prepare
+from tests.faults.system import unavailable
+
+#: Cases that a process runs, one after the other.
+_BATCH = 250
+
+
+def calls(prepared: Path, folder: Path, seed: int, share: float, tell: Callable[[str], None]) -> Verdicts:
+    """Each system call of each operation failed with each error, and the process killed at it; or a share of these."""
+    verdicts = Verdicts()
+    for operation in OPERATIONS:
+        count = count_calls(operation, prepared, folder / "count", first=False)
+        for fault in ERRORS:
+            cases = [Case(operation, fault, number) for number in range(1, count + 1)]
+            _run(_sampled(cases, share, f"{seed}{operation.name}{fault}"), prepared, folder, verdicts)
+        tell(verdicts.table())
+    return verdicts
+
+
+def kills(prepared: Path, folder: Path, seed: int, count: int, tell: Callable[[str], None]) -> Verdicts:
+    """Processes killed at random times."""
+    verdicts = Verdicts()
+    changing = [operation for operation in OPERATIONS if not operation.hits]
+    for operation in changing:
+        share = -(-count // len(changing))
+        cases = [Case(operation, "random", number) for number in range(seed * count, seed * count + share)]
+        _run(cases, prepared, folder, verdicts)
+        tell(verdicts.table())
+    return verdicts
+
+
+def tampering(prepared: Path, folder: Path, seed: int, count: int, tell: Callable[[str], None]) -> Verdicts:
+    """Every kind of file in a store, damaged in every way."""
+    verdicts = tamper_cases(prepared, folder / "tampered", random.Random(seed), count)
+    tell(verdicts.table())
+    return verdicts
+
+
+def _run(cases: list[Case], prepared: Path, folder: Path, verdicts: Verdicts) -> None:
+    for first in range(0, len(cases), _BATCH):
+        found = run_cases(cases[first : first + _BATCH], prepared, folder / "run")
+        verdicts.add_all(found)
+
+
+def _sampled(cases: list[Case], share: float, seed: str) -> list[Case]:
+    if share >= 1:
+        return cases
+    return random.Random(seed).sample(cases, min(len(cases), max(1, round(len(cases) * share))))
+
+
+def _operation(name: str) -> Operation:
+    return next(operation for operation in OPERATIONS if operation.name == name)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.faults")
+    parser.add_argument(
+        "--count", type=int, default=1000, help="kills, and damaged files; 20 times as many inputs a reader"
+    )
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--share", type=float, default=1.0, help="of the calls that are failed")
+    parser.add_argument("--only", choices=["calls", "kills", "tampering", "readers"], action="append")
+    given = parser.parse_args()
+    started, only = time.monotonic(), given.only or ["calls", "kills", "tampering", "readers"]
+    bad: list[str] = []
+    why_not = unavailable()
+    if why_not and "calls" in only:
+        print(f"no call is failed: {why_not}")
+        only.remove("calls")
+    memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    with tempfile.TemporaryDirectory(prefix="faults-", dir=memory) as temporary:
+        folder = Path(temporary)
+        if set(only) - {"readers"}:
+            prepared = prepare(folder / "prepared")
+            preload(prepared, folder / "preloaded")
+
+        def tell(table: str) -> None:
+            (folder / "progress").write_text(table)
+            if os.environ.get("FAULTS_PROGRESS"):
+                Path(os.environ["FAULTS_PROGRESS"]).write_text(table)
+
+        for name in only:
+            if name == "readers":
+                continue
+            if name == "calls":
+                found = calls(prepared, folder, given.seed, given.share, tell)
+            elif name == "kills":
+                found = kills(prepared, folder, given.seed, given.count, tell)
+            else:
+                found = tampering(prepared, folder, given.seed, given.count, tell)
+            print(f"\n{name}: slowest {found.slowest:.1f} s\n{found.table()}", flush=True)
+            bad += found.bad
+        if "readers" in only:
+            from tests.faults.fuzzing import fuzz
+            from tests.faults.readers import FAMILIES
+
+            print("\nreaders")
+            for number, family in enumerate(FAMILIES):
+                fuzzed = fuzz(family, 20 * given.count, given.seed, folder / f"reader{number}")
+                print(f"{family.name:34} {fuzzed.inputs:10}  {dict(fuzzed.outcomes)}", flush=True)
+                bad += [f"{family.name}: {where}\n{said}" for where, said in fuzzed.broken.items()]
+    for each in bad[:200]:
+        print(f"\n{each}")
+    print(f"\n{len(bad)} wrong, seed {given.seed}, {time.monotonic() - started:.0f} s")
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,300 @@
+"""Operations under faults: each system call failed or killed, and kills at random times, each judged afterwards."""
+
+from __future__ import annotations
+
+import errno
+import importlib
+import json
+import os
+import random
+import select
+import shutil
+import signal
+import sys
+import time
+import traceback
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from tests.faults.operations import OPERATIONS, REFUSED, RIGHT, WRONG, Bench, Judge, Operation, use
+from tests.faults.system import STARTS, At, watched
+from tests.faults.tampering import DAMAGES, files
+
+#: What each call fails with once; ``killed`` right before it.
+ERRORS = {name: getattr(errno, name) for name in ("EIO", "ENOSPC", "EACCES", "EMFILE", "EINTR")} | {"killed": 0}
+#: Seconds after which an operation counts as stuck: longer than it may wait for what another process holds.
+BOUND = 20.0
+
+
+class Case(NamedTuple):
+    """fault: of ``ERRORS``, or ``random``: killed at a random time. number: of the call, or the seed of the time."""
+
+    operation: Operation
+    fault: str
+    number: int
+    first: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.operation.name}: {self.fault} at {self.number}{' of the first' if self.first else ''}"
+
+
+class Verdicts:
+    """Counts by operation and fault, and what was wrong."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[tuple[str, str, str]] = Counter()
+        self.bad: list[str] = []
+        self.slowest = 0.0
+
+    def add(self, name: str, fault: str, verdict: str, words: str = "") -> None:
+        """Count a case. verdict: ``right``, ``refused``, or what is wrong."""
+        self.counts[name, fault, verdict] += 1
+        if verdict not in {"right", "refused", "killed", "ended before"}:
+            self.bad.append(words)
+
+    def take(self, other: dict[str, int], bad: Iterable[str], slowest: float) -> None:
+        """Add those of another process."""
+        for key, count in other.items():
+            name, fault, verdict = key.split("|")
+            self.counts[name, fault, verdict] += count
+        self.bad += bad
+        self.slowest = max(self.slowest, slowest)
+
+    def add_all(self, other: Verdicts) -> None:
+        """Add those of others."""
+        self.counts += other.counts
+        self.bad += other.bad
+        self.slowest = max(self.slowest, other.slowest)
+
+    def table(self) -> str:
+        """A line an operation and fault: cases, and how they ended."""
+        rows: dict[tuple[str, str], Counter[str]] = {}
+        for (name, fault, verdict), count in sorted(self.counts.items()):
+            rows.setdefault((name, fault), Counter())[verdict] += count
+        lines = [f"{'operation':34} {'fault':10} {'cases':>7}  ended"]
+        for (name, fault), found in rows.items():
+            ended = ", ".join(f"{count} {verdict}" for verdict, count in found.most_common())
+            lines.append(f"{name:34} {fault:10} {found.total():7}  {ended}")
+        return "\n".join(lines)
+
+
+def preload(prepared: Path, folder: Path) -> None:
+    """Import what any operation imports, and do nothing else: its own calls are then all that is seen."""
+    read, write = os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            for number, operation in enumerate(OPERATIONS):
+                bench = Bench(operation, prepared, folder / str(number))
+                bench.enter()
+                bench.judge(claimed=False)
+            os.write(write, json.dumps(list(sys.modules)).encode())
+        except BaseException:
+            os.write(write, json.dumps(traceback.format_exc()).encode())
+        finally:
+            os._exit(0)
+    os.close(write)
+    with os.fdopen(read) as pipe:
+        found = json.load(pipe)
+    os.waitpid(child, 0)
+    shutil.rmtree(folder)
+    if isinstance(found, str):
+        raise RuntimeError(found)  # noqa: TRY004 - it is the words of what was raised there
+    for name in found:
+        try:
+            importlib.import_module(name)
+        except ImportError:
+            continue  # of a package that looks for what is not installed
+
+
+@contextmanager
+def _bench(operation: Operation, prepared: Path, folder: Path, *, first: bool) -> Iterator[tuple[Bench, Judge]]:
+    folder.mkdir(parents=True)
+    bench = Bench(operation, prepared, folder / "scene")
+    judge = Judge(bench)
+    try:
+        if not first:  # what a process learns once, it has learned
+            bench.enter()
+            bench.judge(claimed=False)
+        bench.restore()
+        if operation.hits:
+            judge.ask(claimed=False)
+        yield bench, judge
+    finally:
+        judge.close()
+        shutil.rmtree(folder)
+
+
+def count_calls(operation: Operation, prepared: Path, folder: Path, *, first: bool) -> int:
+    """How many calls an operation makes, undisturbed."""
+
+    def count() -> int:
+        with _bench(operation, prepared, folder, first=first) as (bench, _):
+            return len(watched(bench.run, None, before=bench.enter).calls)
+
+    return int(_in_process(count))
+
+
+def run_cases(cases: list[Case], prepared: Path, folder: Path) -> Verdicts:
+    """Run cases of one operation, in a process of its own."""
+
+    def run() -> object:
+        verdicts = Verdicts()
+        with _bench(cases[0].operation, prepared, folder, first=cases[0].first) as (bench, judge):
+            lasted = _lasts(bench) if cases[0].fault == "random" else 0.0
+            if lasted:
+                bench.restore()
+            for case in cases:
+                _run_case(case, bench, judge, verdicts, lasted)
+        return {"|".join(key): count for key, count in verdicts.counts.items()}, verdicts.bad, verdicts.slowest
+
+    verdicts = Verdicts()
+    verdicts.take(*_in_process(run))
+    return verdicts
+
+
+def _run_case(case: Case, bench: Bench, judge: Judge, verdicts: Verdicts, lasted: float) -> None:
+    operation = case.operation
+    name = f"{operation.name}{', first' if case.first else ''}"
+    if not operation.hits:
+        bench.restore()
+    if case.fault == "random":
+        verdict, status = _killed_at(bench, random.Random(case.number).uniform(0, lasted)), None
+    else:
+        found = watched(bench.run, At(case.number, ERRORS[case.fault]), BOUND, before=bench.enter)
+        status = found.status
+        verdicts.slowest = max(verdicts.slowest, found.seconds)
+        verdict = _verdict(case, status, bench.said(), found.struck)
+    said = bench.said()
+    wrong = judge.ask(claimed=status == RIGHT)
+    if wrong:
+        verdict = "lost" if "lost:" in wrong else "stuck" if "ended by" in wrong else "wrong afterwards"
+    verdicts.add(name, case.fault, verdict, f"{case}: {verdict}\n{said[-3000:]}\n{wrong}")
+    if wrong:
+        bench.restore()
+        if operation.hits:
+            judge.ask(claimed=False)
+
+
+def _verdict(case: Case, status: int | None, said: str, struck: str | None) -> str:
+    if status is None:
+        return "stuck"
+    if status == -signal.SIGKILL and case.fault == "killed":
+        return "killed"
+    if struck is None:
+        return "ended before"
+    if status == 1 or "Traceback" in said or "Exception ignored" in said:
+        return "exception"
+    if status in {RIGHT, REFUSED}:
+        return "right" if status == RIGHT else "refused"
+    return "refused" if struck in STARTS and status >= 0 else f"wrong ({status})"
+
+
+def _lasts(bench: Bench) -> float:
+    """Seconds that the operation takes, for most of the time."""
+    times = []
+    for _ in range(5):
+        if not bench.operation.hits:
+            bench.restore()
+        started = time.monotonic()
+        _wait(_start(bench), None)
+        times.append(time.monotonic() - started)
+    return sorted(times)[3]
+
+
+def _start(bench: Bench) -> int:
+    child = os.fork()
+    if not child:
+        try:
+            bench.enter()
+            os._exit(bench.run())
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(1)
+    return child
+
+
+def _wait(child: int, seconds: float | None) -> int:
+    """Wait for the end of a process, or kill it after so long."""
+    if seconds is not None:
+        fd = os.pidfd_open(child)
+        try:
+            if not select.select([fd], [], [], seconds)[0]:
+                os.kill(child, signal.SIGKILL)
+        finally:
+            os.close(fd)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def _killed_at(bench: Bench, seconds: float) -> str:
+    status = _wait(_start(bench), seconds)
+    if status == -signal.SIGKILL:
+        return "killed"
+    return "ended before" if status in {RIGHT, REFUSED} else "exception"
+
+
+def tamper_cases(prepared: Path, folder: Path, rng: random.Random, count: int) -> Verdicts:
+    """Damage a file of each kind in each way, and call: about ``count`` cases in all."""
+
+    def run() -> object:
+        verdicts = Verdicts()
+        operation = next(each for each in OPERATIONS if each.name == "stage hit")
+        folder.mkdir()
+        bench = Bench(operation, prepared, folder / "scene")
+        kinds = [(kind, damage) for kind in files(bench.scene) for damage in DAMAGES]
+        for number in range(max(count, 1)):
+            kind, damage = kinds[number % len(kinds)] if count >= len(kinds) else rng.choice(kinds)
+            bench.restore()
+            path = rng.choice(files(bench.scene)[kind])
+            DAMAGES[damage](path, rng)
+            child = os.fork()
+            if not child:
+                status = 1
+                try:
+                    bench.enter()
+                    signal.alarm(60)
+                    status = use(bench.scene)
+                except BaseException:
+                    traceback.print_exc()
+                finally:
+                    os._exit(status)
+            status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+            said = bench.said()
+            verdict = {RIGHT: "right", WRONG: "wrong", -signal.SIGALRM: "stuck"}.get(status, "exception")
+            if "Traceback" in said or "Exception ignored" in said:
+                verdict = "exception"
+            verdicts.add(f"{kind}: {damage}", "tampered", verdict, f"{damage} of {path}: {verdict} ({status})\n{said}")
+        return {"|".join(key): number for key, number in verdicts.counts.items()}, verdicts.bad, 0.0
+
+    verdicts = Verdicts()
+    verdicts.take(*_in_process(run))
+    return verdicts
+
+
+def _in_process(body: object) -> object:
+    """What a function gives, called in a forked process: it may chdir and learn what it likes."""
+    read, write = os.pipe()
+    child = os.fork()
+    if not child:
+        os.close(read)
+        try:
+            answer = json.dumps(body())  # type: ignore[operator]
+        except BaseException:
+            answer = json.dumps({"failed": traceback.format_exc()})
+        try:
+            with os.fdopen(write, "w") as pipe:
+                pipe.write(answer)
+        finally:
+            os._exit(0)
+    os.close(write)
+    with os.fdopen(read) as pipe:
+        text = pipe.read()
+    os.waitpid(child, 0)
+    found = json.loads(text)
+    if isinstance(found, dict) and "failed" in found:
+        raise RuntimeError(found["failed"])
+    return found

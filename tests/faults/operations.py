@@ -1,0 +1,293 @@
+"""What is done to a store while the system fails, each as a user has it, and what has to be true afterwards."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import sys
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+import cachec
+from cachec.base.hashing import digest_bytes
+from cachec.cli import main as command_line
+from cachec.errors import CachecError
+from cachec.launcher import direct, full
+from cachec.store.store import Store, references
+from cachec.weights.library.owned import WeightStore
+from tests.faults import stages
+from tests.faults.scene import COMMAND, OPTIONS, Scene
+
+#: How the process of an operation ends: it did what it should; it said in words of cachec's why not; its result is not
+#: what it should be. 1 is an exception.
+RIGHT, REFUSED, WRONG = 0, 3, 4
+_LINE = [*OPTIONS, "--", *COMMAND]
+#: Other exit statuses of ``cachec`` and ``cachec exec``: not found, an error, can't be started, not there.
+_SAID = frozenset({1, 2, 126, 127})
+
+
+class Operation(NamedTuple):
+    """run: in the place of a scene; returns one of the above. finished: whether its effect is there.
+
+    removes: names of the stages whose entries it may remove. hits: it finds the scene as the case before has left it;
+    for any other it is made anew. is_call: of a stage, which may have returned without storing anything.
+    """
+
+    name: str
+    run: Callable[[Scene], int]
+    finished: Callable[[Scene], bool]
+    removes: frozenset[str] = frozenset()
+    hits: bool = False
+    is_call: bool = False
+
+
+def _stage(n: int) -> Callable[[Scene], int]:
+    def run(scene: Scene) -> int:
+        try:
+            cache = scene.cache()
+        except CachecError:
+            return REFUSED  # it can't be opened, as the folder or the configuration can't be read
+        value = stages.stages(cache)["plain"](n)
+        cache.close()
+        return RIGHT if value == stages.plain(n) else WRONG
+
+    return run
+
+
+def _is_stored(n: int) -> Callable[[Scene], bool]:
+    def look(scene: Scene) -> bool:
+        cache = scene.cache()
+        try:
+            return stages.stages(cache)["plain"].check(n).hit
+        finally:
+            cache.close()
+
+    return look
+
+
+def _execute(*, directly: bool) -> Callable[[Scene], int]:
+    def run(_scene: Scene) -> int:
+        return RIGHT if directly and direct.answer(_LINE) else _status(full.main(_LINE))
+
+    return run
+
+
+def _is_copied(scene: Scene) -> bool:
+    return (scene.work / "out.txt").read_bytes() == (scene.work / "in.txt").read_bytes()
+
+
+def _cli(*args: str) -> Callable[[Scene], int]:
+    def run(_scene: Scene) -> int:
+        try:
+            command_line(args, prog_name="cachec")
+        except SystemExit as ended:
+            return _status(ended.code if isinstance(ended.code, int) else 1)
+        return RIGHT
+
+    return run
+
+
+def _status(code: int) -> int:
+    return RIGHT if code == 0 else REFUSED if code in _SAID else WRONG
+
+
+def _is_whole(name: str) -> Callable[[Scene], bool]:
+    def look(scene: Scene) -> bool:
+        return WeightStore(Store(scene.store)).verify(name) == ()
+
+    return look
+
+
+def _is_exported(scene: Scene) -> bool:
+    return (scene.work / "out.safetensors").read_bytes() == scene.weights.read_bytes()
+
+
+def _has_no(stage: str) -> Callable[[Scene], bool]:
+    return lambda scene: all(entry.stage != stage for entry in Store(scene.store).entries())
+
+
+def _is_small(scene: Scene) -> bool:
+    return len(list(Store(scene.store).entries())) <= 2
+
+
+OPERATIONS = (
+    Operation("stage miss", _stage(3), _is_stored(3), is_call=True),
+    Operation("stage hit", _stage(1), _is_stored(1), hits=True, is_call=True),
+    Operation("exec miss", _execute(directly=False), _is_copied),
+    Operation("exec hit", _execute(directly=True), _is_copied, hits=True),
+    Operation("exec hit, whole road", _execute(directly=False), _is_copied, hits=True),
+    Operation("weights import", _cli("weights", "add", "new.safetensors", "new", "--own"), _is_whole("new")),
+    Operation("weights export", _cli("weights", "export", "base", "out.safetensors"), _is_exported),
+    Operation(
+        "gc",
+        _cli("gc", "--max-size", "20KB"),
+        _is_small,
+        removes=frozenset({"plain", "scaled", "doubled", "folder", "exec:cp", "warmed.text"}),
+    ),
+    Operation(
+        "invalidate", _cli("invalidate", "--stage", "plain", "--yes"), _has_no("plain"), removes=frozenset({"plain"})
+    ),
+)
+
+
+def use(scene: Scene) -> int:
+    """Everything that a store is used for, once: what is left of it gives what is right, or says what it can't."""
+    try:
+        cache = scene.cache()
+    except CachecError:
+        return RIGHT
+    found = stages.stages(cache)
+    given = cachec.open_weights(scene.weights)
+    right = all(found["plain"](n) == stages.plain(n) for n in (1, 2, 4))
+    right = right and found["scaled"](given, 3).ir == stages.scaled(given, 3).ir
+    right = right and bytes(found["doubled"](given)[0]["two"].raw()) == bytes(stages.doubled(given)[0]["two"].raw())
+    made = found["folder"](1, scene.work / "tree")
+    right = right and (made.path / "link").read_bytes() == (scene.work / "tree" / "link").read_bytes()
+    cache.close()
+    right = right and _execute(directly=True)(scene) == RIGHT and _is_copied(scene)
+    for line in (("stats",), ("ls",), ("weights", "ls"), ("gc",), ("weights", "verify", "base")):
+        right = right and _cli(*line)(scene) in {RIGHT, REFUSED}
+    with suppress(CachecError):
+        for name, weight in WeightStore(Store(scene.store)).open("base").items():
+            right = right and bytes(weight.raw()) == bytes(given[name].raw())
+    return RIGHT if right else WRONG
+
+
+class Bench:
+    """One operation and its scene, again and again. Whoever makes it is a process with nothing else to do."""
+
+    def __init__(self, operation: Operation, prepared: Path, folder: Path) -> None:
+        """prepared: of ``prepare``. folder: is made."""
+        self.operation = operation
+        self._kept = prepared
+        self.scene = Scene(folder)
+        self._said = folder.parent / f"{folder.name}.said"
+        shutil.copytree(prepared, folder, symlinks=True)
+        self._keys = json.loads((prepared / "keys.json").read_text())
+
+    def restore(self) -> None:
+        """The scene as it was prepared."""
+        for name in ("store", "work"):
+            shutil.rmtree(self.scene.folder / name, ignore_errors=True)
+            shutil.copytree(self._kept / name, self.scene.folder / name, symlinks=True)
+
+    def run(self) -> int:
+        """The operation, to be called in a process that has entered."""
+        return self.operation.run(self.scene)
+
+    def enter(self) -> None:
+        """Make the scene the place of this process, and lead its streams into a file."""
+        self.scene.enter()
+        (self.scene.work / "out.txt").unlink(missing_ok=True)
+        fd = os.open(self._said, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        os.dup2(fd, 1)
+        os.dup2(fd, 2)
+        os.close(fd)
+        sys.stdout = os.fdopen(1, "w", closefd=False)
+        sys.stderr = os.fdopen(2, "w", closefd=False, buffering=1)
+
+    def said(self) -> str:
+        """What the last process wrote to its streams."""
+        return self._said.read_text(errors="replace") if self._said.exists() else ""
+
+    def judge(self, *, claimed: bool) -> None:
+        """Look at the store, and run the operation again. claimed: it said that it has done what it should. Raises
+        AssertionError that says what is wrong, or what the run raises."""
+        if claimed and not self.operation.is_call:
+            assert self.operation.finished(self.scene), "it said that it was done, and it is not"
+        store = Store(self.scene.store)
+        found = set()
+        for entry in store.entries():
+            found.add(entry.key)
+            for ref in references(entry):
+                assert digest_bytes(store.objects.read(ref)) == ref.digest, "an artifact is not whole"
+        lost = {key for key, stage in self._keys.items() if key not in found and stage not in self.operation.removes}
+        assert not lost, f"lost: {[self._keys[key] for key in lost]}"
+        weights = WeightStore(store)
+        for name in ("base", "placed"):
+            assert weights.verify(name) == (), f"the weights {name} are damaged"
+        store.close()
+        (self.scene.work / "out.txt").unlink(missing_ok=True)
+        status = self.operation.run(self.scene)
+        assert status == RIGHT, f"run again, it ended with {status}"
+        assert self.operation.finished(self.scene), "run again, it has no effect"
+
+
+class Judge:
+    """A process that has done all before, so that it is quick, and forks for each judgement."""
+
+    def __init__(self, bench: Bench) -> None:
+        self.bench = bench
+        self._asked, asking = os.pipe()
+        answered, self._answering = os.pipe()
+        self._pid = os.fork()
+        if not self._pid:
+            os.close(asking)
+            os.close(answered)
+            try:
+                self._serve()
+            finally:
+                os._exit(1)
+        os.close(self._asked)
+        os.close(self._answering)
+        self._ask, self._answers = asking, os.fdopen(answered, "rb")
+        ready = self._answer()
+        assert not ready, ready
+
+    def _serve(self) -> None:
+        bench = self.bench
+        words = ""
+        try:
+            bench.enter()
+            bench.judge(claimed=False)
+        except BaseException:
+            words = traceback.format_exc() + bench.said()
+        os.write(self._answering, json.dumps(words).encode() + b"\n")
+        while given := os.read(self._asked, 1):
+            child = os.fork()
+            if not child:
+                words = ""
+                try:
+                    bench.enter()
+                    signal.alarm(120)
+                    bench.judge(claimed=given == b"1")
+                except BaseException:
+                    words = traceback.format_exc() + bench.said()
+                (bench.scene.folder / "judgement").write_text(words)
+                os._exit(0)
+            status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+            words = (bench.scene.folder / "judgement").read_text() if status == 0 else f"the next run ended by {status}"
+            os.write(self._answering, json.dumps(words).encode() + b"\n")
+
+    def ask(self, *, claimed: bool) -> str:
+        """What is wrong with the scene as it is; empty for nothing."""
+        os.write(self._ask, b"1" if claimed else b"0")
+        return self._answer()
+
+    def _answer(self) -> str:
+        return str(json.loads(self._answers.readline() or '"the judge has gone"'))
+
+    def close(self) -> None:
+        """End it."""
+        os.close(self._ask)
+        self._answers.close()
+        os.waitpid(self._pid, 0)
+
+
+def prepare(folder: Path) -> Path:
+    """The scene that all begin with."""
+    scene = Scene(folder).make()
+    cachec.WeightSet.from_arrays({"a": np.ones((8, 4), "f4"), "n": np.arange(9000, dtype="i4")}).save(
+        scene.work / "new.safetensors"
+    )
+    store = Store(scene.store)
+    (folder / "keys.json").write_text(json.dumps({entry.key: entry.stage for entry in store.entries()}))
+    store.close()
+    return folder

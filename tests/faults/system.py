@@ -1,0 +1,235 @@
+"""Runs a function in a forked process whose system calls are watched, and one of which fails, or kills it.
+
+By seccomp's user notification (seccomp_unotify(2), Linux 5.5): the kernel asks the parent before each call, which lets
+it go on or answers an error in its place. As with ``strace -e inject``, all calls are seen, of SQLite, of Rust and
+of children too; but nothing is started, so a run takes milliseconds. Calls of a program that the process has started
+by ``execve`` are its own affair, and pass.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import os
+import platform
+import select
+import signal
+import socket
+import struct
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+#: The calls that name a file or a descriptor or make a process, with their numbers on x86-64. What is left out gives
+#: memory, signals, time and numbers of processes.
+CALLS = {
+    number: name
+    for name, number in (
+        *(("read", 0), ("write", 1), ("open", 2), ("close", 3), ("stat", 4), ("fstat", 5), ("lstat", 6), ("poll", 7)),
+        *(("lseek", 8), ("mmap", 9), ("ioctl", 16), ("pread64", 17), ("pwrite64", 18), ("readv", 19), ("writev", 20)),
+        *(("access", 21), ("pipe", 22), ("select", 23), ("msync", 26), ("dup", 32), ("dup2", 33), ("sendfile", 40)),
+        *(("clone", 56), ("fork", 57), ("vfork", 58), ("execve", 59), ("wait4", 61), ("fcntl", 72), ("flock", 73)),
+        *(("fsync", 74), ("fdatasync", 75), ("truncate", 76), ("ftruncate", 77), ("getdents", 78), ("getcwd", 79)),
+        *(("chdir", 80), ("fchdir", 81), ("rename", 82), ("mkdir", 83), ("rmdir", 84), ("creat", 85), ("link", 86)),
+        *(("unlink", 87), ("symlink", 88), ("readlink", 89), ("chmod", 90), ("fchmod", 91), ("chown", 92)),
+        *(("fchown", 93), ("lchown", 94), ("utime", 132), ("statfs", 137), ("fstatfs", 138), ("setxattr", 188)),
+        *(("getxattr", 191), ("getdents64", 217), ("fadvise64", 221), ("utimes", 235), ("waitid", 247)),
+        *(("openat", 257), ("mkdirat", 258), ("fchownat", 260), ("newfstatat", 262), ("unlinkat", 263)),
+        *(("renameat", 264), ("linkat", 265), ("symlinkat", 266), ("readlinkat", 267), ("fchmodat", 268)),
+        *(("faccessat", 269), ("ppoll", 271), ("utimensat", 280), ("fallocate", 285), ("dup3", 292), ("pipe2", 293)),
+        *(("preadv", 295), ("pwritev", 296), ("renameat2", 316), ("memfd_create", 319), ("execveat", 322)),
+        *(("copy_file_range", 326), ("statx", 332), ("clone3", 435), ("close_range", 436), ("faccessat2", 439)),
+    )
+}
+#: What starts processes and programs.
+STARTS = frozenset({"clone", "fork", "vfork", "clone3", "execve", "execveat"})
+_MMAP = 9
+_ANONYMOUS = 0x20
+
+#: Seconds after which a process is stuck.
+PATIENCE = 60.0
+
+_SECCOMP = 317
+_SET_MODE_FILTER, _NEW_LISTENER = 1, 8
+_NO_NEW_PRIVS = 38
+_RECV, _SEND = 0xC0502100, 0xC0182101
+_ALLOW, _NOTIFY = 0x7FFF0000, 0x7FC00000
+_CONTINUE = 1
+
+
+def unavailable() -> str:
+    """Why calls can't be watched here; empty where they can."""
+    if platform.machine() != "x86_64":
+        return f"the numbers of system calls are those of x86-64, this is {platform.machine()}"
+    try:
+        watched(lambda: 0, None)
+    except OSError as error:
+        return f"seccomp's notification: {error}"
+    return ""
+
+
+class At(NamedTuple):
+    """The call that fails: the how manieth of them all, from 1, and the errno that it returns; 0 kills the process."""
+
+    number: int
+    error: int
+
+
+class Watched(NamedTuple):
+    """status: as of ``subprocess``, None where it was stuck and was killed. calls: all that were made. struck: the call
+    that failed, None where there were not so many. seconds: of wall time."""
+
+    status: int | None
+    calls: tuple[str, ...]
+    struck: str | None
+    seconds: float
+
+
+def _program() -> bytes:
+    """BPF: notify of the calls above, let others pass."""
+    numbers = list(CALLS)
+    code = [struct.pack("=HBBI", 0x20, 0, 0, 0)]  # the number of the call
+    for at, number in enumerate(numbers):
+        code.append(struct.pack("=HBBI", 0x15, len(numbers) - at, 0, number))  # equal: to the end
+    code.append(struct.pack("=HBBI", 0x06, 0, 0, _ALLOW))
+    code.append(struct.pack("=HBBI", 0x06, 0, 0, _NOTIFY))
+    return b"".join(code)
+
+
+def _listen(channel: socket.socket) -> None:
+    """In the child: from now on its calls are watched by who has the other end of the channel."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    code = ctypes.create_string_buffer(_PROGRAM, len(_PROGRAM))
+    program = ctypes.create_string_buffer(struct.pack("@HP", len(_PROGRAM) // 8, ctypes.addressof(code)))
+    libc.prctl(_NO_NEW_PRIVS, 1, 0, 0, 0)
+    fd = libc.syscall(_SECCOMP, _SET_MODE_FILTER, _NEW_LISTENER, program)
+    if fd < 0:
+        code = ctypes.get_errno()
+        os.write(channel.fileno(), b"!")
+        os._exit(code)
+    socket.send_fds(channel, [b"x"], [fd])
+    os.close(fd)  # the first call that is seen
+
+
+_PROGRAM = _program()
+
+
+def watched(
+    body: Callable[[], int], at: At | None, patience: float = PATIENCE, *, before: Callable[[], object] = lambda: None
+) -> Watched:
+    """Run ``body`` in a child, which ends with what it returns, or with 1 and a traceback. before: called in the child
+    first, unwatched. Raises OSError where calls can't be watched."""
+    ours, theirs = socket.socketpair()
+    child = os.fork()
+    if not child:
+        status = 1
+        try:
+            ours.close()
+            before()
+            _listen(theirs)
+            status = body()
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(status)
+    theirs.close()
+    with ours:
+        _, fds, _, _ = socket.recv_fds(ours, 1, 1)
+    if not fds:
+        raise OSError(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), "no listener")
+    try:
+        return _serve(fds[0], child, at, patience)
+    finally:
+        os.close(fds[0])
+
+
+def _serve(listener: int, child: int, at: At | None, patience: float) -> Watched:
+    calls: list[str] = []
+    struck = None
+    is_first = True
+    poll = select.poll()
+    poll.register(listener, select.POLLIN)
+    ended = os.pidfd_open(child)
+    poll.register(ended, select.POLLIN)
+    own = Path("/proc/self/cmdline").read_bytes()
+    started = time.monotonic()
+    status: int | None = None
+    is_alive, is_stuck = True, False
+    try:
+        while True:
+            ready = poll.poll(max(0.0, started + patience - time.monotonic()) * 1000)
+            events = dict(ready)
+            if not ready:
+                is_stuck = True
+                os.kill(child, signal.SIGKILL)
+                patience += 5
+                if patience > 3 * PATIENCE:
+                    break
+                continue
+            if events.get(listener, 0) & select.POLLIN:
+                found = _received(listener)
+                if found is None:
+                    continue
+                notice, caller, call, flags = found
+                answer = 0
+                if is_first:
+                    is_first = False
+                elif not (call == _MMAP and flags & _ANONYMOUS) and _is_ours(caller, own):
+                    calls.append(CALLS[call])
+                    if at is not None and len(calls) == at.number:
+                        struck = CALLS[call]
+                        if at.error:
+                            answer = at.error
+                        else:
+                            os.kill(child, signal.SIGKILL)
+                _answer(listener, notice, answer)
+            elif ended in events and is_alive:
+                is_alive = False
+                status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+                seconds = time.monotonic() - started
+                poll.unregister(ended)
+            elif events.get(listener, 0) & select.POLLHUP and not is_alive:
+                break
+            elif events.get(listener, 0) & select.POLLHUP:
+                poll.unregister(listener)  # all that is left is that the child is reaped
+                status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+                seconds = time.monotonic() - started
+                break
+    finally:
+        os.close(ended)
+    return Watched(None if is_stuck else status, tuple(calls), struck, seconds)
+
+
+def _received(listener: int) -> tuple[int, int, int, int] | None:
+    """The number of the notice, who calls, what, and the fourth argument (of mmap its flags)."""
+    buffer = bytearray(80)
+    try:
+        fcntl.ioctl(listener, _RECV, buffer)
+    except OSError as error:
+        if error.errno in {errno.ENOENT, errno.EINTR}:  # killed meanwhile
+            return None
+        raise
+    notice, caller = struct.unpack_from("=QI", buffer)
+    (call,) = struct.unpack_from("=i", buffer, 16)
+    (flags,) = struct.unpack_from("=Q", buffer, 32 + 3 * 8)
+    return notice, caller, call, flags
+
+
+def _answer(listener: int, notice: int, error: int) -> None:
+    reply = struct.pack("=QqiI", notice, 0, -error, 0 if error else _CONTINUE)
+    try:
+        fcntl.ioctl(listener, _SEND, bytearray(reply))
+    except OSError as refused:
+        if refused.errno != errno.ENOENT:  # killed meanwhile
+            raise
+
+
+def _is_ours(caller: int, own: bytes) -> bool:
+    """Whether a process is a copy of this one, which has executed no other program."""
+    try:
+        return Path(f"/proc/{caller}/cmdline").read_bytes() == own
+    except OSError:
+        return False

@@ -1,0 +1,82 @@
+"""A seeded part of ``make faults``; the whole is ``python -m tests.faults``."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from tests.effort import WHOLE
+from tests.faults import campaign
+from tests.faults.campaign import ERRORS, Case, Verdicts, preload, run_cases, tamper_cases
+from tests.faults.fuzzing import fuzz
+from tests.faults.operations import OPERATIONS, Operation, prepare
+from tests.faults.readers import FAMILIES, Family
+from tests.faults.system import At, unavailable, watched
+
+SEED = 1
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("faults")
+    found = prepare(folder / "prepared")
+    preload(found, folder / "preloaded")
+    return found
+
+
+@pytest.mark.fuzz
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
+def test_a_reader_refuses_and_raises_nothing_else(tmp_path: Path, family: Family) -> None:
+    found = fuzz(family, 1500 if WHOLE else 20, SEED, tmp_path)
+    assert found.broken == {}, "\n".join(found.broken.values())
+    assert found.inputs
+    if WHOLE:
+        assert found.outcomes["read"], "every one was refused: nothing was looked into"
+
+
+@pytest.mark.skipif(bool(unavailable()), reason=unavailable())
+def test_what_is_failed_fails_once(tmp_path: Path) -> None:
+    def look() -> int:
+        try:
+            (tmp_path / "file").write_bytes(b"x")
+        except OSError as error:
+            return error.errno
+        return 0
+
+    whole = watched(look, None)
+    assert whole.status == 0
+    at = whole.calls.index("openat") + 1
+    assert watched(look, At(at, 28)).status == 28
+    assert watched(look, At(at, 0)).status == -9
+    assert watched(look, At(len(whole.calls) + 1, 5)).struck is None
+
+
+@pytest.mark.long
+@pytest.mark.skipif(bool(unavailable()), reason=unavailable())
+@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.name)
+def test_a_call_that_fails(tmp_path: Path, prepared: Path, operation: Operation) -> None:
+    count = campaign.count_calls(operation, prepared, tmp_path / "count", first=False)
+    rng = random.Random(f"{SEED}{operation.name}")
+    cases = [Case(operation, fault, rng.randint(1, count)) for fault in ERRORS for _ in range(4)]
+    _none_is_wrong(run_cases(cases, prepared, tmp_path / "run"))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "operation", [each for each in OPERATIONS if not each.hits], ids=lambda operation: operation.name
+)
+def test_a_kill_at_a_random_time(tmp_path: Path, prepared: Path, operation: Operation) -> None:
+    cases = [Case(operation, "random", SEED * 1000 + number) for number in range(20)]
+    _none_is_wrong(run_cases(cases, prepared, tmp_path / "run"))
+
+
+@pytest.mark.long
+def test_files_that_are_damaged(tmp_path: Path, prepared: Path) -> None:
+    _none_is_wrong(tamper_cases(prepared, tmp_path / "tampered", random.Random(SEED), 120))
+
+
+def _none_is_wrong(verdicts: Verdicts) -> None:
+    assert not verdicts.bad, "\n\n".join(verdicts.bad)
+    assert verdicts.counts
