@@ -5,6 +5,7 @@ from __future__ import annotations
 import compileall
 import gc
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable
@@ -36,6 +37,8 @@ _dont_write_bytecode, sys.dont_write_bytecode = sys.dont_write_bytecode, False
 def pytest_configure(config: pytest.Config) -> None:
     """Compile cachec once. The tests start Python by the hundred, and where PYTHONDONTWRITEBYTECODE is set each of
     those processes would compile all of it: three quarters of what a worker of `cachec warm` does."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell starts what is in the background
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if not hasattr(config, "workerinput"):
         for folder in ("cachec", "plugins"):
             compileall.compile_dir(ROOT / folder, quiet=2)
