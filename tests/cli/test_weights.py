@@ -381,7 +381,7 @@ def test_a_name_wins_over_a_file_of_that_name(shell: Shell, base: Any) -> None:
 
 
 def test_the_beginning_of_two_revisions(shell: Shell, base: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cachec.cli.weight_sources._DIGITS", re.compile("[0-9a-f]{0,64}"))
+    monkeypatch.setattr("cachec.weights.library.owned._DIGITS", re.compile("[0-9a-f]{0,64}"))
     for name in ("base", "tuned"):
         shell.json("weights", "add", f"{name}.safetensors")
     fails(shell, 2, "is the beginning of 2 revisions: ", "show", "")
