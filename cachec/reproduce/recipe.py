@@ -147,8 +147,10 @@ def folder_name(number: int) -> str:
 
 
 def digests_of_reads(reads: Iterable[Read]) -> dict[str, str]:
-    """Digest -> path of the files that a trace has read: where a content that was not kept may still be."""
-    return {read.digest: read.where for read in reads if read.kind == "file"}
+    """Digest -> path of the files that a trace has read: where a content that was not kept may still be. Of one that is
+    kept from several places the path itself comes first.
+    """
+    return {read.digest: read.where for read in reversed(tuple(reads)) if read.kind == "file"}
 
 
 class _NumberedFolders:
