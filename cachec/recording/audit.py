@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from functools import lru_cache
 from types import FrameType
 from typing import Any, cast
@@ -69,7 +70,7 @@ class AuditObserver:
         if flags & _EMPTIES or (flags & os.O_CREAT and not os.path.lexists(path)):
             self._each(_made, path)
         elif flags & os.O_WRONLY:
-            self._each(_passed, path)  # what is there is not looked at
+            self._pass(path)  # what is there is not looked at
         elif _by_importer(frame):
             self._each(_source, path)
         elif not _for_messages(frame) and not _by_cachec(frame) and not _for_metadata(frame):
@@ -79,7 +80,14 @@ class AuditObserver:
             else:
                 self._each(_read, path)
         else:
-            self._each(_passed, path)
+            self._pass(path)
+
+    def _pass(self, path: Any) -> None:
+        """Note a file that Python opens, and that is no read."""
+        with suppress(TypeError, OSError):  # no path, or the current folder is gone: the call fails by itself
+            place = os.path.normpath(os.path.join(os.getcwd(), os.fsdecode(path)))
+            for observed in self._runs.here():
+                observed.passed.setdefault(place)
 
     def _each(self, note: Callable[[Observed, str], object], path: object) -> None:
         """``note`` an absolute path with every run that is active here."""
@@ -150,10 +158,6 @@ def _source(observed: Observed, path: str) -> None:
     state = opening(path)
     if state is not None:
         observed.sources.setdefault(path, state)
-
-
-def _passed(observed: Observed, path: str) -> None:
-    observed.passed.setdefault(path)
 
 
 def _listed(observed: Observed, path: str) -> None:

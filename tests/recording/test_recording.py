@@ -426,3 +426,11 @@ def test_who_asks_through_the_standard_library(module: str, is_own: bool) -> Non
     exec(compile("def look(ask): return ask()", f"{os.path.dirname(os.__file__)}/{module}.py", "exec"), namespace)
     found = namespace["look"](lambda: asker(sys._getframe(1), lambda file: file == __file__))
     assert found is (None if is_own else sys._getframe())
+
+
+def test_what_is_opened_to_be_written_alone_is_no_look_at_a_path(tmp_path: Path) -> None:
+    (tmp_path / "log").write_text("before")
+    observed = observe(lambda: os.close(os.open(tmp_path / "log", os.O_WRONLY)))
+    assert list(observed.passed) == [str(tmp_path / "log")]
+    assert not observed.opened
+    assert not observed.absolute
