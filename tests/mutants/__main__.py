@@ -40,7 +40,7 @@ TESTS = (
 )
 
 #: CPU seconds and number of tests: of the first look, and of the second.
-LOOKS = ((4.0, 20), (10.0, 50))
+LOOKS = ((4.0, 20), (20.0, 100))
 
 
 class Server:

@@ -167,6 +167,26 @@ def test_an_edit_misses_and_its_neighbour_hits(project: Any, rule: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("word", "old", "new"),
+    [
+        *((word, "one", "two") for word in ("__doc__", "getdoc", "help", "pydoc")),
+        *((word, "said", "done") for word in ("getsource", "getsourcelines", "getcomments", "findsource", "getblock")),
+        *((word, "said", "done") for word in ("linecache", "getline", "getlines")),
+    ],
+)
+def test_what_asks_for_text_makes_it_count(project: Any, word: str, old: str, new: str) -> None:
+    text = f"def f():\n    'one'\n    return 1  # said\ndef stage(module): return module.{word}(f)\n"
+    project.write({"main.py": text})
+    before = project.key().digest
+    project.write({"main.py": text.replace(old, new)})
+    assert project.key().digest != before
+    project.write({"main.py": text.replace(word, "unknown")})
+    before = project.key().digest
+    project.write({"main.py": text.replace(word, "unknown").replace(old, new)})
+    assert project.key().digest == before
+
+
+@pytest.mark.parametrize(
     "attribute",
     [
         *("p = n", "p = [n]", "def p(self, x=n): return x", "def p(self, *, x=n): return x"),
