@@ -1,13 +1,15 @@
 """``make mutants``: change the sources in one place at a time, and count how many of the changes a test notices.
 
 ``python -m tests.mutants 300 --seed 0``. The tests of a change are those that run its line, as measured once for each
-file of tests; first a few that run little else, and where they notice nothing some more. A change that lets tests hang
-counts as noticed. One that survives changes nothing, or a test is missing: a person has to judge.
+state of a file of tests (remove the folder when sources were moved about): first a few that run little else, and where
+they notice nothing some more. A change that lets tests hang counts as noticed. One that survives changes nothing, or a
+test is missing: a person has to judge.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import os
 import random
@@ -40,17 +42,17 @@ TESTS = (
 )
 
 #: CPU seconds and number of tests: of the first look, and of the second.
-LOOKS = ((4.0, 20), (10.0, 50))
+LOOKS = ((4.0, 20), (20.0, 100))
 
 
-class Server:
+class Forks:
     """A process that runs tests in the tree."""
 
     def __init__(self, root: Path, folder: Path) -> None:
         self._folder = folder
         environ = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
         self._process = subprocess.Popen(
-            [root / ".venv/bin/python", Path(__file__).with_name("server.py")],
+            [root / ".venv/bin/python", Path(__file__).with_name("forks.py")],
             cwd=root, env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
 
@@ -68,9 +70,10 @@ class Server:
         self._process.communicate()
 
 
-def measure(server: Server, root: Path, folder: Path, file: str) -> dict[str, Any]:
+def measure(forks: Forks, root: Path, folder: Path, file: str) -> dict[str, Any]:
     """What the tests of one file run and cost, as JSON keeps it."""
-    kept = folder / "map" / (file.replace("/", "-") + ".json")
+    state = hashlib.sha256((root / file).read_bytes()).hexdigest()[:12]
+    kept = folder / "map" / f"{file.replace('/', '-')}-{state}.json"
     if kept.exists():
         return dict(json.loads(kept.read_text()))
     kept.parent.mkdir(exist_ok=True)
@@ -78,7 +81,7 @@ def measure(server: Server, root: Path, folder: Path, file: str) -> dict[str, An
     lines.write_text("")
     tests.write_text("")
     environ = {trace.FILE: str(lines), trace.ROOT: str(root)}
-    server.run([file], None, environ=environ, tests=str(tests), seconds=1200, wall=3600)
+    forks.run([file], None, environ=environ, tests=str(tests), seconds=1200, wall=3600)
     found: dict[str, Any] = {"collecting": 0.0, "names": [], "tests": {}, "lines": {}}
     for said in map(json.loads, tests.read_text().splitlines()):
         if "test" not in said:
@@ -168,11 +171,11 @@ def _room(path: str) -> list[str]:
     return [part.removeprefix("test_").removeprefix("cachec_") for part in parts if part != "plugins"]
 
 
-class Judge:
+class Jury:
     """Applies mutants to the tree and runs their tests."""
 
-    def __init__(self, server: Server, root: Path, known: Map) -> None:
-        self._server = server
+    def __init__(self, forks: Forks, root: Path, known: Map) -> None:
+        self._forks = forks
         self._root = root
         self._map = known
 
@@ -187,7 +190,7 @@ class Judge:
                 tried += len(tests)
                 files = list(dict.fromkeys(test.partition("::")[0] for test in tests))
                 cost = sum(self._map.seconds[test] for test in tests)
-                done = self._server.run(files, tests, seconds=60 + int(3 * cost), wall=240 + 20 * cost)
+                done = self._forks.run(files, tests, seconds=60 + int(3 * cost), wall=240 + 20 * cost)
                 if done["hung"]:
                     return "hangs", tried
                 if done["code"] not in {0, 5}:
@@ -197,7 +200,7 @@ class Judge:
         return "", tried
 
     def _failed(self) -> str:
-        for line in (self._server._folder / "log").read_text(errors="replace").splitlines():
+        for line in (self._forks._folder / "log").read_text(errors="replace").splitlines():
             if line.startswith(("FAILED ", "ERROR ")):
                 return line.split(" - ")[0]
         return "does not start"
@@ -227,13 +230,13 @@ def main() -> int:
     given = parser.parse_args()
     given.folder.mkdir(parents=True, exist_ok=True)
     root = tree(given.folder)
-    server = Server(root, given.folder)
+    forks = Forks(root, given.folder)
     known = Map()
     for place in given.tests:
         for file in sorted((root / place).rglob("test_*.py") if (root / place).is_dir() else [root / place]):
             started = time.monotonic()
             name = str(file.relative_to(root))
-            found = measure(server, root, given.folder, name)
+            found = measure(forks, root, given.folder, name)
             known.add(name, found)
             if given.measure:
                 cost = sum(found["tests"].values())
@@ -244,18 +247,18 @@ def main() -> int:
     whole = population(root, tuple(given.modules))
     chosen = random.Random(given.seed).sample(whole, min(given.count, len(whole)))
     chosen = [mutant for mutant in chosen if given.only in str(mutant)]
-    judge = Judge(server, root, known)
+    jury = Jury(forks, root, known)
     survivors = []
     for number, mutant in enumerate(chosen, 1):
         started = time.monotonic()
-        by, tried = judge.noticed(mutant)
+        by, tried = jury.noticed(mutant)
         if not by:
             survivors.append(mutant)
         print(
             f"{number:4} {mutant}\n     {by or 'SURVIVES'} ({tried} tests, {time.monotonic() - started:.0f} s)",
             flush=True,
         )
-    server.close()
+    forks.close()
     print(f"{len(chosen)} of {len(whole)} mutants, seed {given.seed}: {len(chosen) - len(survivors)} noticed", end="")
     print(f" ({100 * (1 - len(survivors) / max(1, len(chosen))):.1f} %)")
     return 0

@@ -22,7 +22,7 @@ _MONITORING: Any = getattr(sys, "monitoring", None)
 _TOOL = 4
 
 
-class Lines:
+class LineLog:
     """The lines of one process, written as they come."""
 
     def __init__(self, file: str, root: str) -> None:
@@ -91,7 +91,7 @@ class Lines:
 def _start() -> None:
     test, _, phase = os.environ.get("PYTEST_CURRENT_TEST", "").rpartition(" ")
     if phase and FILE in os.environ:
-        Lines(os.environ[FILE], os.environ[ROOT]).begin(test)
+        LineLog(os.environ[FILE], os.environ[ROOT]).begin(test)
 
 
 _start()

@@ -45,11 +45,6 @@ RULES = {
         ("5, 6", "7, 6"),
         ("5, 6", "5, 7"),
     ),
-    "what a partialmethod is given by name": (
-        "import functools\nN, M = 5, 6\ndef f(self, n): return n\nclass A:\n    p = functools.partialmethod(f, n=N)\ndef stage(): return A().p()\n",
-        ("5, 6", "7, 6"),
-        ("5, 6", "5, 7"),
-    ),
     "setter of a property": (
         "def f(self, v): self.v = 1\ndef g(self, v): self.v = 2\nclass A:\n    p = property(None, f)\ndef stage():\n    a = A()\n    a.p = 0\n    return a.v\n",
         ("v = 1", "v = 3"),
@@ -168,6 +163,48 @@ def test_an_edit_misses_and_its_neighbour_hits(project: Any, rule: str) -> None:
     project.write({"main.py": text.replace(neighbour, instead, 1)})
     assert project.key().digest == before
     project.write({"main.py": text.replace(old, new, 1)})
+    assert project.key().digest != before
+
+
+@pytest.mark.parametrize(
+    ("word", "old", "new"),
+    [
+        *((word, "one", "two") for word in ("__doc__", "getdoc", "help", "pydoc")),
+        *((word, "said", "done") for word in ("getsource", "getsourcelines", "getcomments", "findsource", "getblock")),
+        *((word, "said", "done") for word in ("linecache", "getline", "getlines")),
+    ],
+)
+def test_what_asks_for_text_makes_it_count(project: Any, word: str, old: str, new: str) -> None:
+    text = f"def f():\n    'one'\n    return 1  # said\ndef stage(module): return module.{word}(f)\n"
+    project.write({"main.py": text})
+    before = project.key().digest
+    project.write({"main.py": text.replace(old, new)})
+    assert project.key().digest != before
+    project.write({"main.py": text.replace(word, "unknown")})
+    before = project.key().digest
+    project.write({"main.py": text.replace(word, "unknown").replace(old, new)})
+    assert project.key().digest == before
+
+
+@pytest.mark.parametrize(
+    "attribute",
+    [
+        *("p = n", "p = [n]", "def p(self, x=n): return x", "def p(self, *, x=n): return x"),
+        *("p = functools.partialmethod(f, n)", "p = functools.partialmethod(f, n=n)"),
+        *("p = staticmethod(make(n))", "p = classmethod(make(n))", "p = functools.cached_property(make(n))"),
+        *("p = property(make(n))", "p = property(None, make(n))", "p = property(None, None, make(n))"),
+        *("p = functools.singledispatchmethod(make(n))", "p = functools.partialmethod(make(n))"),
+    ],
+)
+def test_what_only_a_live_class_shows(project: Any, attribute: str) -> None:
+    """The value is read from a file at import, and its name is gone."""
+    text = "import functools, pathlib\nn = pathlib.Path(__file__).with_name('n.txt').read_text()\n"
+    text += "def f(self, n): return n\ndef make(n): return lambda *_: n\n"
+    text += f"class A:\n    {attribute}\ndel n\ndef stage(): return A\n"
+    project.write({"main.py": text, "n.txt": "1"})
+    before = project.key().digest
+    assert project.key().digest == before
+    project.write({"n.txt": "2"})
     assert project.key().digest != before
 
 

@@ -25,7 +25,7 @@ _IMPORTED = (
 )
 
 
-class Chosen:
+class ChosenTests:
     """Leaves of what was collected the tests of these names, in their order."""
 
     def __init__(self, names: list[str]) -> None:
@@ -37,11 +37,11 @@ class Chosen:
         items.sort(key=lambda item: self._places[item.nodeid])
 
 
-class Traced:
+class TracedTests:
     """Writes what tests run, and what they cost; of one function's parameters only the middle one is tried."""
 
     def __init__(self, lines: str, tests: str) -> None:
-        self._lines = trace.Lines(lines, os.getcwd())
+        self._lines = trace.LineLog(lines, os.getcwd())
         self._tests = open(tests, "w")  # noqa: SIM115 - as long as the process
         self._failed = False
         self._before = _cpu()
@@ -86,9 +86,9 @@ def _child(job: dict[str, Any]) -> None:
     args = ["-q", "-x", "-n", "0", "-p", "no:cacheprovider", "-m", "not long", "--tb=short", *job["files"]]
     if job["names"] is None:
         args.remove("-x")
-        chosen: object = Traced(job["environ"][trace.FILE], job["tests"])
+        chosen: object = TracedTests(job["environ"][trace.FILE], job["tests"])
     else:
-        chosen = Chosen(job["names"])
+        chosen = ChosenTests(job["names"])
     code = 70
     try:
         code = int(pytest.main(args, plugins=[chosen]))
