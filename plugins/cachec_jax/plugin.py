@@ -22,7 +22,7 @@ class JaxPlugin(MlirFormats):
 
     name = "jax"
     distributions = ("jax", "jaxlib")
-    supported = MappingProxyType({"jax": ">=0.10,<0.11", "jaxlib": ">=0.10,<0.11"})
+    supported = MappingProxyType({"jax": ">=0.10.2,<0.11", "jaxlib": ">=0.10.2,<0.11"})
     types = (
         "jaxlib._jax.ArrayImpl",  # every concrete jax.Array of JAX 0.10
         "jax._src.random.prng.PRNGKeyArray",

@@ -33,7 +33,7 @@ def running() -> AbstractContextManager[Any]:
     if context is not None and make is not None:
         own: AbstractContextManager[Any] = context(make(_ENTRIES))
         return own
-    again: AbstractContextManager[Any] = _own_context()(object())  # JAX 0.10.0 and 0.10.1
+    again: AbstractContextManager[Any] = _own_context()(object())  # where JAX has no cache of its own to take
     return again
 
 
