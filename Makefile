@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 # On all processors; `make test ARGS='tests/store -n 0 -x'` runs some tests in one process.
 PYTEST := $(BIN)/python -m pytest -n auto --maxprocesses 8 --dist worksteal
 
-.PHONY: demo test test-long lint format bench soundness clean
+.PHONY: demo test test-long lint format bench soundness faults clean
 
 demo: $(VENV)/.demo-ready
 	$(BIN)/python examples/minilm/demo.py
@@ -35,6 +35,10 @@ bench: $(VENV)/.dev-ready $(VENV)/.tools-ready
 # Generated projects, edits and processes against stages without a cache: 0 wrong hits. COUNT=20000 SEED=7
 soundness: $(VENV)/.dev-ready
 	$(BIN)/python -m tests.soundness $(or $(COUNT),1500) --seed $(or $(SEED),0)
+
+# Failed system calls, kills, damaged files and foreign bytes: 0 wrong, 0 lost, 0 stuck. Hours; SHARE=0.01 of the calls. COUNT=10000 SEED=7
+faults: $(VENV)/.dev-ready
+	$(BIN)/python -m tests.faults --count $(or $(COUNT),10000) --seed $(or $(SEED),0) --share $(or $(SHARE),1)
 
 clean:
 	rm -rf $(VENV) .demo bench/out .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
