@@ -15,6 +15,7 @@ from cachec.base.hashing import FileDigests
 from cachec.errors import LinkError, StoreFault, UnkeyableArgument, UnsupportedVersion, UsageError
 from cachec.key.request import Request, Requests, StageLike
 from cachec.model import ArtifactRef, Fault, KeyDescription, Read, Reason, Trace
+from cachec.programs.plugin import Plugin
 from cachec.programs.registry import Plugins
 from cachec.programs.supported import Asking
 from cachec.recording import Recorder
@@ -121,8 +122,8 @@ class Run:
         try:
             # Encoded first: weights that the stage derived are made now, and what they read counts too.
             node = self._encoded(finished) if store else None
-            if store and self._tools.observing is not None:
-                self._seen = self._tools.observing.collect(self._request, self.recorder)
+            if store and not self._collected(finished):
+                node = None
             kept_out = self.recorder.kept_out()
             if self._stale:
                 finished.kept_out, finished.changed = Reason.STALE_MEMO, _stale(self._stale)
@@ -157,7 +158,12 @@ class Run:
     def encode(self, result: Any) -> codecs.Node:
         """The result as stored nodes; its artifacts are in the store, no row points at them yet."""
         with recording.recording(self.recorder), self.bracket:
-            return codecs.encode(result, self._tools.store.objects, self._tools.plugins.for_type)
+            return codecs.encode(result, self._tools.store.objects, self._plugin_for)
+
+    def _plugin_for(self, cls: type) -> Plugin | None:
+        """The plugin that stores objects of a class. Raises StoreFault where the system refuses to say."""
+        with fsio.faults("looking for plugins"):
+            return self._tools.plugins.for_type(cls)
 
     def _encoded(self, finished: Finished) -> codecs.Node | None:
         try:
@@ -168,27 +174,43 @@ class Run:
             finished.kept_out, finished.changed = Reason.UNSUPPORTED_VERSION, str(error)
         return None
 
-    def _publish(self, finished: Finished, node: codecs.Node) -> None:
-        objects = self._tools.store.objects
-        options = self._stage.options
+    def _collected(self, finished: Finished) -> bool:
+        """Collect what the run was seen to use; whether that could be told."""
         try:
-            recipe, kept = self._told()
-            trace = Trace(
-                reads=self._tools.looker.kept(self.recorder.reads(), self._request),
-                value=node,
-                seconds=finished.seconds,
-                created=time.time(),
-                manifest=self._manifest(),
-                kept=kept,
-            )
-            said = self._request.parts()
-            parts = objects.add_bytes(msgspec.json.encode(KeyDescription(said, msgspec.Raw(recipe))))
-            self._tools.store.publish(self._request.digest, options.name, options.tags, parts, trace, said=said)
-            finished.value = self._tools.looker.decode(self._request, trace)
+            if self._tools.observing is not None:
+                with fsio.faults("looking at what the run used"):
+                    self._seen = self._tools.observing.collect(self._request, self.recorder)
         except StoreFault as fault:
             finished.fault, finished.detail = fault.fault, fault.detail
-            return
-        finished.stored, finished.trace = True, trace
+            return False
+        return True
+
+    def _publish(self, finished: Finished, node: codecs.Node) -> None:
+        try:
+            with fsio.faults("publishing a result"):
+                trace = self._published(finished, node)
+        except StoreFault as fault:
+            finished.fault, finished.detail = fault.fault, fault.detail
+        else:
+            finished.stored, finished.trace = True, trace
+
+    def _published(self, finished: Finished, node: codecs.Node) -> Trace:
+        """Store the run; the value of ``finished`` is then what is stored. Raises StoreFault, OSError."""
+        objects, options = self._tools.store.objects, self._stage.options
+        recipe, kept = self._told()
+        trace = Trace(
+            reads=self._tools.looker.kept(self.recorder.reads(), self._request),
+            value=node,
+            seconds=finished.seconds,
+            created=time.time(),
+            manifest=self._manifest(),
+            kept=kept,
+        )
+        said = self._request.parts()
+        parts = objects.add_bytes(msgspec.json.encode(KeyDescription(said, msgspec.Raw(recipe))))
+        self._tools.store.publish(self._request.digest, options.name, options.tags, parts, trace, said=said)
+        finished.value = self._tools.looker.decode(self._request, trace)
+        return trace
 
     def _manifest(self) -> ArtifactRef | None:
         """What the files of this result are to be linked with: that of the programs given, else of the weight sets."""

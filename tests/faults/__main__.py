@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.faults.campaign import ERRORS, Case, Verdicts, count_calls, preload, run_cases, tamper_cases
+from tests.faults.campaign import ERRORS, Case, Verdicts, calls_of, preload, run_cases, tamper_cases
 from tests.faults.operations import OPERATIONS, Operation, prepare
 from tests.faults.system import unavailable
 
@@ -19,19 +19,19 @@ from tests.faults.system import unavailable
 _BATCH = 250
 
 
-def calls(prepared: Path, folder: Path, seed: int, share: float, tell: Callable[[str], None]) -> Verdicts:
+def calls(prepared: Path, folder: Path, seed: int, share: float, tell: Callable[[Verdicts], None]) -> Verdicts:
     """Each system call of each operation failed with each error, and the process killed at it; or a share of these."""
     verdicts = Verdicts()
     for operation in OPERATIONS:
-        count = count_calls(operation, prepared, folder / "count", first=False)
+        count = len(calls_of(operation, prepared, folder / "count", first=False))
         for fault in ERRORS:
             cases = [Case(operation, fault, number) for number in range(1, count + 1)]
             _run(_sampled(cases, share, f"{seed}{operation.name}{fault}"), prepared, folder, verdicts)
-        tell(verdicts.table())
+        tell(verdicts)
     return verdicts
 
 
-def kills(prepared: Path, folder: Path, seed: int, count: int, tell: Callable[[str], None]) -> Verdicts:
+def kills(prepared: Path, folder: Path, seed: int, count: int, tell: Callable[[Verdicts], None]) -> Verdicts:
     """Processes killed at random times."""
     verdicts = Verdicts()
     changing = [operation for operation in OPERATIONS if not operation.hits]
@@ -39,14 +39,14 @@ def kills(prepared: Path, folder: Path, seed: int, count: int, tell: Callable[[s
         share = -(-count // len(changing))
         cases = [Case(operation, "random", number) for number in range(seed * count, seed * count + share)]
         _run(cases, prepared, folder, verdicts)
-        tell(verdicts.table())
+        tell(verdicts)
     return verdicts
 
 
-def tampering(prepared: Path, folder: Path, seed: int, count: int, tell: Callable[[str], None]) -> Verdicts:
+def tampering(prepared: Path, folder: Path, seed: int, count: int, tell: Callable[[Verdicts], None]) -> Verdicts:
     """Every kind of file in a store, damaged in every way."""
     verdicts = tamper_cases(prepared, folder / "tampered", random.Random(seed), count)
-    tell(verdicts.table())
+    tell(verdicts)
     return verdicts
 
 
@@ -74,6 +74,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--share", type=float, default=1.0, help="of the calls that are failed")
     parser.add_argument("--only", choices=["calls", "kills", "tampering", "readers"], action="append")
+    parser.add_argument("--progress", type=Path, help="a file that says what was found so far")
     given = parser.parse_args()
     started, only = time.monotonic(), given.only or ["calls", "kills", "tampering", "readers"]
     bad: list[str] = []
@@ -88,10 +89,9 @@ def main() -> int:
             prepared = prepare(folder / "prepared")
             preload(prepared, folder / "preloaded")
 
-        def tell(table: str) -> None:
-            (folder / "progress").write_text(table)
-            if os.environ.get("FAULTS_PROGRESS"):
-                Path(os.environ["FAULTS_PROGRESS"]).write_text(table)
+        def tell(so_far: Verdicts) -> None:
+            if given.progress is not None:
+                given.progress.write_text("\n\n".join((so_far.table(), *so_far.bad)))
 
         for name in only:
             if name == "readers":

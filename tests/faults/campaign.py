@@ -128,14 +128,16 @@ def _bench(operation: Operation, prepared: Path, folder: Path, *, first: bool) -
         shutil.rmtree(folder)
 
 
-def count_calls(operation: Operation, prepared: Path, folder: Path, *, first: bool) -> int:
-    """How many calls an operation makes, undisturbed."""
+def calls_of(operation: Operation, prepared: Path, folder: Path, *, first: bool) -> list[str]:
+    """The calls that an operation makes, undisturbed."""
 
-    def count() -> int:
+    def calls() -> object:
         with _bench(operation, prepared, folder, first=first) as (bench, _):
-            return len(watched(bench.run, None, before=bench.enter).calls)
+            return watched(bench.run, None, before=bench.enter).calls
 
-    return int(_in_process(count))
+    found = _in_process(calls)
+    assert isinstance(found, list)
+    return found
 
 
 def run_cases(cases: list[Case], prepared: Path, folder: Path) -> Verdicts:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import random
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from cachec.errors import StoreFault
+from cachec.store.index import DiskcacheIndex
 from tests.effort import WHOLE
 from tests.faults import campaign
 from tests.faults.campaign import ERRORS, Case, Verdicts, preload, run_cases, tamper_cases
@@ -57,9 +61,12 @@ def test_what_is_failed_fails_once(tmp_path: Path) -> None:
 @pytest.mark.skipif(bool(unavailable()), reason=unavailable())
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.name)
 def test_a_call_that_fails(tmp_path: Path, prepared: Path, operation: Operation) -> None:
-    count = campaign.count_calls(operation, prepared, tmp_path / "count", first=False)
+    calls = campaign.calls_of(operation, prepared, tmp_path / "count", first=False)
     rng = random.Random(f"{SEED}{operation.name}")
-    cases = [Case(operation, fault, rng.randint(1, count)) for fault in ERRORS for _ in range(4)]
+    cases = [Case(operation, fault, rng.randint(1, len(calls))) for fault in ERRORS for _ in range(2)]
+    if operation.name == "stage miss":  # a result in hand was lost where no plugin could be looked for
+        listed = [number for number, name in enumerate(calls, 1) if name == "getdents64"]
+        cases += [Case(operation, "EIO", number) for number in listed[::2]]
     _none_is_wrong(run_cases(cases, prepared, tmp_path / "run"))
 
 
@@ -68,13 +75,38 @@ def test_a_call_that_fails(tmp_path: Path, prepared: Path, operation: Operation)
     "operation", [each for each in OPERATIONS if not each.hits], ids=lambda operation: operation.name
 )
 def test_a_kill_at_a_random_time(tmp_path: Path, prepared: Path, operation: Operation) -> None:
-    cases = [Case(operation, "random", SEED * 1000 + number) for number in range(20)]
+    cases = [Case(operation, "random", SEED * 1000 + number) for number in range(8)]
     _none_is_wrong(run_cases(cases, prepared, tmp_path / "run"))
 
 
 @pytest.mark.long
+@pytest.mark.skipif(bool(unavailable()), reason=unavailable())
+def test_a_lock_of_the_index_that_can_not_be_given_up(tmp_path: Path) -> None:
+    """The lock then stays with the process; diskcache would wait for it for a minute, and again at each write."""
+    import diskcache  # noqa: F401 - so that its import is no call
+
+    def write(folder: Path) -> int:
+        index = DiskcacheIndex(folder)
+        for number in range(2):
+            with suppress(StoreFault):
+                index.write("a", b"%d" % number, "tag")
+        with suppress(StoreFault):
+            index.read("a")
+        index.close()
+        return 0
+
+    whole = watched(lambda: write(tmp_path / "whole"), None)
+    locks = [number for number, name in enumerate(whole.calls, 1) if name == "fcntl"]
+    assert len(locks) > 40
+    for number in locks:
+        found = watched(lambda: write(tmp_path / str(number)), At(number, errno.EIO), campaign.BOUND)
+        assert found.status == 0, (number, found)
+        assert write(tmp_path / str(number)) == 0
+
+
+@pytest.mark.long
 def test_files_that_are_damaged(tmp_path: Path, prepared: Path) -> None:
-    _none_is_wrong(tamper_cases(prepared, tmp_path / "tampered", random.Random(SEED), 120))
+    _none_is_wrong(tamper_cases(prepared, tmp_path / "tampered", random.Random(SEED), 24))
 
 
 def _none_is_wrong(verdicts: Verdicts) -> None:
