@@ -39,6 +39,7 @@ class AuditObserver:
             **dict.fromkeys(_LISTED, self._listed),
             **dict.fromkeys(_MADE, self._made),
             "os.chdir": self._moved,
+            "sqlite3.connect": self._database,
             **dict.fromkeys(_SOCKETS, self._connected),
             **dict.fromkeys(_PROGRAMS | _PROCESSES, self._started),
         }
@@ -92,6 +93,15 @@ class AuditObserver:
         for observed in self._runs.here():
             observed.given(text, place)
             note(observed, place)
+
+    def _database(self, _event: str, args: tuple[Any, ...], _frame: FrameType) -> None:
+        """SQLite opens by itself a file that is there, or makes it."""
+        place = os.fsdecode(args[0]) if isinstance(args[0], str | bytes | os.PathLike) else ":memory:"
+        options = ""
+        if place.startswith("file:"):
+            place, _, options = place.removeprefix("file:").partition("?")
+        if place and place != ":memory:" and "mode=memory" not in options:
+            self._each(_read if os.path.exists(place) or "mode=r" in options else _made, place)
 
     def _unrepeatable(self, what: str, frame: FrameType) -> None:
         """What a library looks at for itself, such as the number of processors, is its own business."""
@@ -157,6 +167,8 @@ def _by_importer(frame: FrameType | None) -> bool:
     """Whether the import system reads a module."""
     while frame is not None and frame.f_code.co_filename in {"<frozen codecs>", "<frozen os>"}:
         frame = frame.f_back
+    if frame is not None and frame.f_code.co_name == "get_data" and frame.f_back is not None:
+        frame = frame.f_back  # which anybody may ask of a loader, and the importer of itself
     return frame is not None and frame.f_code.co_filename in _IMPORTERS
 
 

@@ -39,8 +39,9 @@ def _place(observed: Observed, path: object) -> str | None:
     return None if observed.own(place) else place
 
 
-def _is_there(observed: Observed, frame: FrameType) -> None:
-    place = _place(observed, _first(frame))
+def place_asked(observed: Observed, path: object) -> None:
+    """Whether something is at a path, and whether that is a folder."""
+    place = _place(observed, path)
     if place is None:
         return
     try:
@@ -51,20 +52,34 @@ def _is_there(observed: Observed, frame: FrameType) -> None:
         observed.there.setdefault(place, stat.S_ISDIR(status.st_mode))
 
 
-def _is_such(observed: Observed, frame: FrameType) -> None:
-    """More is asked than whether the path is there: its content counts; ``Path.exists`` asks no more, though."""
-    back = frame.f_back
-    if back is not None and str(back.f_globals.get("__name__")).partition(".")[0] == "pathlib":
-        _is_there(observed, frame)
-        return
-    place = _place(observed, _first(frame))
+def content_asked(observed: Observed, path: object) -> None:
+    """More than whether something is there: its content counts."""
+    place = _place(observed, path)
     if place is None:
         return
     found = opening(place)
     if found is None:
         observed.absent.setdefault(place)
-    elif not os.path.isdir(place):
+    elif os.path.isdir(place):
+        observed.there.setdefault(place, True)
+    else:
         observed.opened.setdefault(place, found)
+
+
+def current_folder_asked(observed: Observed, _path: object) -> None:
+    """What the current folder is."""
+    observed.asked_cwd = True
+
+
+def _is_there(observed: Observed, frame: FrameType) -> None:
+    place_asked(observed, _first(frame))
+
+
+def _is_such(observed: Observed, frame: FrameType) -> None:
+    """``Path.exists`` asks no more than whether the path is there."""
+    back = frame.f_back
+    asks_less = back is not None and str(back.f_globals.get("__name__")).partition(".")[0] == "pathlib"
+    (place_asked if asks_less else content_asked)(observed, _first(frame))
 
 
 def _made_absolute(observed: Observed, frame: FrameType) -> None:
@@ -85,6 +100,15 @@ def _module(observed: Observed, frame: FrameType) -> None:
     if isinstance(name, str):
         try:
             observed.named.setdefault(util.resolve_name(name, package))
+        except (ImportError, ValueError, TypeError):
+            return  # the call itself fails in this way
+
+
+def _spec(observed: Observed, frame: FrameType) -> None:
+    name, package = frame.f_locals["name"], frame.f_locals["package"]
+    if isinstance(name, str):
+        try:
+            observed.sought.setdefault(util.resolve_name(name, package))
         except (ImportError, ValueError, TypeError):
             return  # the call itself fails in this way
 
@@ -114,6 +138,7 @@ _LOOKS: dict[str, tuple[tuple[str, ...], Look]] = {
     **dict.fromkeys(("abspath", "realpath"), (_PATHS, _made_absolute)),
     "Path.absolute": (_PATHLIB, _made_absolute),
     "Path.cwd": (_PATHLIB, _current),
+    "find_spec": (("importlib.util",), _spec),
     "import_module": (("importlib",), _module),
     "Distribution.from_name": (_METADATA, _distribution),
     "MetadataPathFinder.find_distributions": (_METADATA, _distributions),

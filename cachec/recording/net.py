@@ -12,6 +12,7 @@ from typing import Protocol
 
 from cachec.recording.active import active
 from cachec.recording.audit import audit_observer
+from cachec.recording.calls import calls
 from cachec.recording.code import code_observer
 from cachec.recording.observed import Observed
 from cachec.recording.variables import variables
@@ -54,6 +55,7 @@ class Net:
         audit_observer().arm(is_project, on)
         variables().arm(is_project, on)
         code_observer().arm(is_project, on)
+        calls().arm(is_project, on)
 
 
 def _anything(_name: str) -> bool:

@@ -61,23 +61,25 @@ class Observed:
 
     began: when, in ns of Unix time as file systems tell it. ran: by ``id`` of the code, which is held (equal code of
     two files is two things). imported: names of modules that project code imported, or looked for in vain. named:
-    modules that it asked for by a computed name, imported or not. installed: distributions whose metadata it asked
-    for, ``*`` for all. opened: absolute paths that were opened for reading; absent: those that were looked for and not
-    there; there: those of which no more was asked than whether they are (True for a folder); sources: files that the
-    import system read; passed: those that Python opened for its own ends, or cachec's; listed: folders with the names
-    in them. made: paths that the run itself wrote or made, files and folders. variables: names that project code looked
-    up in the environment, with the values that it found; fixed: those that the run had set before; copied: all that
-    there were when it first went through them. started: programs and processes. unrepeatable: what project code looked
-    at that can't be read again alike. stages: nested ones. cwd: the current folder when the run began, empty where it
-    was gone; asked_cwd: whether the run took it for a value or for a part of one; moved: whether it went to a folder by
-    an absolute path. relative: paths that were given relative to ``cwd``, by the absolute ones; absolute: those that
-    were given as they are. blind: why something that ran may not have been seen, empty where everything was.
+    modules that it asked for by a computed name, imported or not; sought: those of which it asked whether they are
+    there. installed: distributions whose metadata it asked for, ``*`` for all. opened: absolute paths that were opened
+    for reading; absent: those that were looked for and not there; there: those of which no more was asked than whether
+    they are (True for a folder); sources: files that the import system read; passed: those that Python opened for its
+    own ends, or cachec's; listed: folders with the names in them. made: paths that the run itself wrote or made, files
+    and folders. variables: names that project code looked up in the environment, with the values that it found; fixed:
+    those that the run had set before; copied: all that there were when it first went through them. started: programs
+    and processes. unrepeatable: what project code looked at that can't be read again alike. stages: nested ones. cwd:
+    the current folder when the run began, empty where it was gone; asked_cwd: whether the run took it for a value or
+    for a part of one; moved: whether it went to a folder by an absolute path. relative: paths that were given relative
+    to ``cwd``, by the absolute ones; absolute: those that were given as they are. blind: why something that ran may not
+    have been seen, empty where everything was.
     """
 
     began: int = field(default_factory=lambda: time.clock_gettime_ns(_CLOCK_REALTIME_COARSE))
     ran: dict[int, Ran] = field(default_factory=dict)
     imported: dict[str, None] = field(default_factory=dict)
     named: dict[str, None] = field(default_factory=dict)
+    sought: dict[str, None] = field(default_factory=dict)
     installed: dict[str, None] = field(default_factory=dict)
     opened: dict[str, Opening] = field(default_factory=dict)
     absent: dict[str, None] = field(default_factory=dict)

@@ -173,15 +173,11 @@ CONSTRUCTS = [
     Construct("resource of a package", "import importlib.resources\ndef f(p): return (importlib.resources.files(p) / 't.txt').read_text()\n", "@f('plugs')", {"plugs/__init__.py": "", "plugs/t.txt": "$S"}),
     Construct("scratch", "import os, tempfile\ndef f():\n    with tempfile.TemporaryDirectory() as d:\n        p = os.path.join(d, 't')\n        with open(p, 'w') as h: h.write('$S')\n        assert os.path.exists(p) and os.listdir(d)\n        return open(p).read()\n", "@f()"),
     # What a fresh look added.
-    Construct("class by type with a value without a form", "import threading\ndef c():\n    t = threading.local()\n    t.x = $S\n    return t\nA = type('A', (), {'t': c(), '__table__': ($S,)})\n", "@A.__table__"),
     Construct("reload of a helper", "import importlib, inner\nimportlib.reload(inner)\ndef f(): return inner.k\n", "@f()", {"inner.py": "k = $S\n"}),
     Construct("module getattr", "import inner\ndef f(): return inner.lazy\n", "@f()", {"inner.py": "def __getattr__(name):\n    if name == 'lazy': return $S\n    raise AttributeError(name)\n"}),
     Construct("lazy module of importlib", "import importlib.util, sys\ndef lazy(n):\n    s = importlib.util.find_spec(n)\n    s.loader = importlib.util.LazyLoader(s.loader)\n    m = importlib.util.module_from_spec(s)\n    sys.modules[n] = m\n    s.loader.exec_module(m)\n    return m\ndef f(): return lazy('inn' + 'er').k\n", "@f()", {"inner.py": "k = $S\n"}, without=("stale",)),
     Construct("namespace package", "def f():\n    from space import part\n    return part.k\n", "@f()", {"space/part.py": "k = $S\n"}),
     Construct("namespace package by a computed name", "import importlib\ndef f(n): return importlib.import_module(n).k\n", "@f('spa' + 'ce.part')", {"space/part.py": "k = $S\n"}),
-    Construct("contextvar", "import contextvars\nV = contextvars.ContextVar('V', default=$S)\n", "@V.get()"),
-    Construct("contextvar set at import", "import contextvars\nV = contextvars.ContextVar('V')\nV.set($S)\ndef f(): return V.get(None)\n", "@f()", without=("stale", "cell")),
-    Construct("weak reference", "import weakref\nclass A:\n    k = $S\na = A()\nW = weakref.ref(a)\n", "@W().k"),
     Construct("pickled partial", "import pickle, functools\ndef g(x, y): return x * y * $S\nP = pickle.dumps(functools.partial(pow, $S))\ndef f(): return pickle.loads(P)(2)\n", "@f()"),
     Construct("pickled function", "import pickle\ndef g(x): return x * $S\ndef f(): return pickle.loads(pickle.dumps(g))(2)\n", "@f()", without=("cell", "main")),
     Construct("flag enum", "import enum\nclass F(enum.IntFlag):\n    A = $S\n    B = 8\n", "int(@F.A | @F.B)"),
@@ -229,8 +225,6 @@ CONSTRUCTS = [
     Construct("find_spec", "import importlib.util\ndef f(n): return importlib.util.find_spec(n) is not None\n", "@f('fa' + 'st')", {"fast.py?": "k = $S\n"}),
     Construct("pkgutil.resolve_name", "import pkgutil\ndef f(n): return pkgutil.resolve_name(n)\n", "@f('inn' + 'er:k')", {"inner.py": "k = $S\n"}),
     Construct("pkgutil.get_data", "import pkgutil\ndef f(p): return pkgutil.get_data(p, 't.txt')\n", "@f('plugs')", {"plugs/__init__.py": "", "plugs/t.txt": "$S"}),
-    Construct("import by a computed dunder", "def f(n): return __import__(n).k\n", "@f('inn' + 'er')", {"inner.py": "k = $S\n"}),
-    Construct("module of sys.modules", "import inner, sys\ndef f(n): return sys.modules[n].k\n", "@f('inn' + 'er')", {"inner.py": "k = $S\n"}),
     Construct("source file loader", "import importlib.machinery\ndef f(p): return importlib.machinery.SourceFileLoader('loose', p).load_module().k\n", "@f('loose.py')", {"loose.py": "k = $S\n"}),
     Construct("path of imports", "import importlib, sys\ndef f(n):\n    sys.path.insert(0, 'more')\n    try: return importlib.import_module(n).k\n    finally:\n        sys.path.remove('more')\n        sys.modules.pop(n, None)\n", "@f('ext' + 'ra')", {"more/extra.py": "k = $S\n"}),
     Construct("fork", "import os\ndef g(): return $S\ndef f():\n    r, w = os.pipe()\n    if not os.fork():\n        os.write(w, str(g()).encode())\n        os._exit(0)\n    os.close(w)\n    with os.fdopen(r) as h: out = h.read()\n    os.wait()\n    return out\n", "@f()"),
@@ -250,9 +244,6 @@ CONSTRUCTS = [
     Construct("numpy vectorize", "import numpy as np\nf = np.vectorize(lambda x: x * $S)\n", "@f([1, 2]).tolist()"),
     Construct("chain map", "import collections\nM = collections.ChainMap({'a': $S}, {'b': 1})\n", "@M['a']"),
     Construct("user dict", "import collections\nM = collections.UserDict(a=$S)\n", "@M['a']"),
-    Construct("iterator", "I = iter([$S] * 50)\n", "next(@I)", without=("stale",)),
-    Construct("generator made at import", "def g():\n    while True: yield $S\nI = g()\n", "next(@I)", without=("stale",)),
-    Construct("itertools count", "import itertools\nI = itertools.repeat($S)\n", "next(@I)", without=("stale",)),
     Construct("template of a closure", "def make():\n    n = $S\n    def g():\n        nonlocal n\n        return n\n    return g\nf = make()\n", "@f()"),
     Construct("nested partial method", "import functools\nclass A:\n    def __init__(self, k): self.k = k\n    def m(self, x): return x * self.k\nf = functools.partial(A($S).m, 2)\n", "@f()"),
     Construct("super", "class B:\n    def m(self): return $S\nclass A(B):\n    def m(self): return super().m() + 1\n", "@A().m()"),
@@ -266,5 +257,18 @@ CONSTRUCTS = [
     Construct("exception group", "E = ExceptionGroup('e', [ValueError($S)])\ndef f(): return [str(x) for x in E.exceptions]\n", "@f()"),
 ]  # fmt: skip
 
-for _construct in CONSTRUCTS:
+#: What can't be told, and is refused.
+REFUSED = [
+    Construct("class by type with a value without a form", "import threading\ndef c():\n    t = threading.local()\n    t.x = $S\n    return t\nA = type('A', (), {'t': c(), '__table__': ($S,)})\n", "@A.__table__"),
+    Construct("contextvar", "import contextvars\nV = contextvars.ContextVar('V', default=$S)\n", "@V.get()"),
+    Construct("contextvar set at import", "import contextvars\nV = contextvars.ContextVar('V')\nV.set($S)\ndef f(): return V.get(None)\n", "@f()", without=("stale", "cell")),
+    Construct("weak reference", "import weakref\nclass A:\n    k = $S\na = A()\nW = weakref.ref(a)\n", "@W().k"),
+    Construct("import by a computed dunder", "def f(n): return __import__(n).k\n", "@f('inn' + 'er')", {"inner.py": "k = $S\n"}),
+    Construct("module of sys.modules", "import inner, sys\ndef f(n): return sys.modules[n].k\n", "@f('inn' + 'er')", {"inner.py": "k = $S\n"}),
+    Construct("iterator", "I = iter([$S] * 50)\n", "next(@I)", without=("stale",)),
+    Construct("generator made at import", "def g():\n    while True: yield $S\nI = g()\n", "next(@I)", without=("stale",)),
+    Construct("itertools count", "import itertools\nI = itertools.repeat($S)\n", "next(@I)", without=("stale",)),
+]  # fmt: skip
+
+for _construct in CONSTRUCTS + REFUSED:
     assert "$S" in _construct.text + "".join(_construct.files.values()), _construct.name

@@ -30,6 +30,7 @@ _ASKED = {
         "getlines",
     ),
     "subclasses": ("__subclasses__",),
+    "annotations": ("__annotations__", "get_type_hints", "get_annotations", "signature", "getfullargspec"),
 }
 _ASKING = {f"s{len(word)}:{word}".encode(): asked for asked, words in _ASKED.items() for word in words}
 
@@ -135,7 +136,8 @@ class Graph:
 
     def when(self, asked: str, work: Callable[[], None]) -> None:
         """Look at something if any code that is reached, before or after, asks for ``documentation`` (docstrings, of
-        whatever), ``source`` (text with its comments) or ``subclasses``."""
+        whatever), ``source`` (text with its comments), ``subclasses`` or
+        ``annotations``."""
         if asked in self._mentioned:
             self.later(work, lenient=True)
         else:

@@ -7,6 +7,7 @@ import collections
 import functools
 import gc
 import os
+import re
 import sys
 import types
 from collections.abc import Callable, Mapping
@@ -200,6 +201,7 @@ class Walk:
             )
         inner = [] if node is None else docstrings(node)
         graph.aside("documentation", label, lambda: _text([function.__doc__, inner]))
+        graph.when("annotations", lambda: self._annotations(function, label))
         if not lenient:
             graph.computed(label, uses)
         for chain in uses.refs:
@@ -210,6 +212,18 @@ class Walk:
             hasher.part("class", self.cls(owner, lenient=lenient).encode())
         self._reached(namespace, unit)
         return detail
+
+    def _annotations(self, holder: FunctionType | type, label: str) -> None:
+        """A part for what annotations mean; those that are text name globals."""
+        module = sys.modules.get(holder.__module__)
+        namespace = holder.__globals__ if isinstance(holder, FunctionType) else vars(module) if module else {}
+        hasher = Hasher("annotations")
+        for name, value in getattr(holder, "__annotations__", {}).items():
+            said = self.reference(value, f"{label}.<annotation>/{name}", lenient=True)
+            hasher.part(f"annotation {name}", said.encode())
+            words = re.findall(r"[A-Za-z_]\w*", value) if isinstance(value, str) else ()
+            self._names(namespace, [(word,) for word in words if word in namespace], hasher)
+        self._graph.part(f"{label}.<annotations>", hasher, "asked for")
 
     def _class_of(self, function: FunctionType) -> type | None:
         """The class whose method this is, by its qualified name: its other methods are reached through ``self``."""
@@ -632,6 +646,7 @@ class Walk:
             hasher.part(f"content {name}", self.reference(content, f"{label}.{name}", lenient=by_source).encode())
         graph.part(label, hasher, detail)
         graph.aside("documentation", label, lambda: _text([vars(cls).get("__doc__"), node and docstrings(node)]))
+        graph.when("annotations", lambda: self._annotations(cls, label))
         graph.when("subclasses", lambda: self._subclasses(cls, label))
         self._reached(namespace, unit)
 

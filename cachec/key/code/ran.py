@@ -77,6 +77,8 @@ class RanKeys:
                 reads.update(dict.fromkeys(self._named(name, coverage, anchors, loaded)))
         except Lost as lost:
             return Seen((), (lost.reason, str(lost)))
+        for name in list(observed.sought):
+            reads[Read("module", name, "", self._is_there(name))] = None
         for name in observed.installed.keys() - coverage.distributions:
             reads[Read("distribution", name, "", self._tool(name))] = None
         return Seen(tuple(reads))
@@ -159,13 +161,17 @@ class RanKeys:
         elif (source := self._code.source(origin.path)) is None or not coverage.holds_whole(source):
             yield from self._read(origin.path, name, "", coverage, anchors, loaded)
 
+    def _is_there(self, module: str) -> str:
+        """What stands for whether a module can be had."""
+        return _found(sys.modules.get(module) is not None or self._code.origin(module).kind != "absent")
+
     # --- what it is now
 
     def present(self, read: Read, path: str | None) -> str:
         """The digest that a read of code, a module or a distribution has now. path: of its file, None where it has
         none here. What is not there has a digest that nothing else has."""
         if read.kind == "module":
-            return _found(read.where in sys.modules or self._code.origin(read.where).kind != "absent")
+            return self._is_there(read.where)
         if read.kind == "distribution":
             return self._tool(read.where)
         module, _, name = read.name.partition(":")

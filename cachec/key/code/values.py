@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from cachec.base.hashing import Hasher, digest_bytes
 from cachec.errors import CapturedWeights, UnkeyableArgument
 from cachec.key.code.classes import HEAPTYPE
+from cachec.key.code.codeobjects import code_digest
 from cachec.key.code.graph import Graph
 from cachec.key.code.library import attribute, name_in_library, told
 from cachec.key.code.memos import is_memo
@@ -36,6 +37,17 @@ _INERT = frozenset(
 )
 #: What pickling shows all of.
 _GETTERS = frozenset({"operator.itemgetter", "operator.attrgetter", "operator.methodcaller"})
+#: Of the standard library, what shows all that it holds, and how.
+_SHOWING: Mapping[str, Callable[[Any], Any]] = {
+    "array.array": lambda value: [value.typecode, value.tobytes()],
+    "builtins.code": code_digest,
+    "builtins.bytearray": bytes,
+    "collections.ChainMap": lambda value: value.maps,
+    **dict.fromkeys(
+        ("collections.UserDict", "collections.UserList", "collections.UserString"), lambda value: value.data
+    ),
+    "string.Template": lambda value: value.template,
+}
 _TYPING = (types.GenericAlias, types.UnionType)
 #: More objects than this are not watched one by one.
 _WATCHED = 1000
@@ -238,6 +250,8 @@ class Values:
             return (_MARK + "method", again(value.__func__), again(value.__self__))
         if isinstance(value, _BUILTINS):
             return self._builtin(value, again)
+        if name in _SHOWING:
+            return (_MARK + "showing", name, again(_SHOWING[name](value)))
         if name in _GETTERS:
             return (_MARK + "getter", name, again(value.__reduce__()))
         if name == "re.Pattern":
