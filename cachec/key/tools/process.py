@@ -14,7 +14,9 @@ from cachec.base.hashing import Hasher
 def _context() -> object:
     import decimal
 
-    return decimal.getcontext()
+    context = decimal.getcontext()
+    limits = (context.prec, context.rounding, context.Emin, context.Emax, context.capitals, context.clamp)
+    return (*limits, sorted(each.__name__ for each, is_on in context.traps.items() if is_on))
 
 
 def _locale() -> object:

@@ -1,0 +1,134 @@
+"""What a path, a variable or a state of the process means is settled where a call is made, not where the result was."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+import cachec
+from cachec import Reason
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> cachec.Cache:
+    return cachec.Cache(tmp_path / "store", log="off", mode="on")
+
+
+def filled(folder: Path, files: dict[str, str]) -> Path:
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    return folder
+
+
+def test_a_relative_path_is_of_the_current_folder(
+    cache: cachec.Cache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, text in (("one", "1"), ("two", "2"), ("same", "1")):
+        filled(tmp_path / name, {"t.txt": text})
+
+    @cache.stage
+    def stage() -> str:
+        with open("t.txt") as file:
+            return file.read()
+
+    monkeypatch.chdir(tmp_path / "one")
+    assert stage() == "1"
+    monkeypatch.chdir(tmp_path / "two")
+    assert stage.call()[1].reason is Reason.DEPENDENCY_CHANGED
+    monkeypatch.chdir(tmp_path / "same")
+    assert stage.call()[1].reason is Reason.HIT
+
+
+@pytest.mark.parametrize("relative", [True, False])
+def test_what_lies_beside_an_argument_is_looked_for_there(
+    cache: cachec.Cache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, relative: bool
+) -> None:
+    for name, weights in (("one", "1"), ("two", "2"), ("same", "1")):
+        filled(tmp_path / name, {"deep/model.txt": "m", "deep/w.bin": weights, "config.txt": weights})
+    monkeypatch.chdir(tmp_path)
+
+    @cache.stage
+    def stage(model: Path) -> str:
+        return model.with_name("w.bin").read_text() + (model.parent.parent / "config.txt").read_text()
+
+    def call(name: str) -> tuple[str, Reason]:
+        result, outcome = stage.call(Path("" if relative else tmp_path, name, "deep", "model.txt"))
+        return result, outcome.reason
+
+    assert call("one")[0] == "11"
+    assert call("two") == ("22", Reason.DEPENDENCY_CHANGED)
+    assert call("one") == ("11", Reason.HIT)
+    assert call("two") == ("22", Reason.HIT)
+    (tmp_path / "same" / "config.txt").write_text("3")
+    assert call("same")[0] == "13"
+
+
+@pytest.mark.parametrize("form", ["getcwd", "abspath", "cwd", "resolve"])
+def test_the_current_folder_taken_for_a_value(
+    cache: cachec.Cache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str
+) -> None:
+    @cache.stage
+    def stage(form: str) -> str:
+        if form == "getcwd":
+            return os.getcwd()
+        if form == "abspath":
+            return os.path.abspath("x")
+        return str(Path.cwd() if form == "cwd" else Path("x").resolve())
+
+    own = os.getcwd
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        monkeypatch.chdir(tmp_path / name)
+        assert stage(form) == stage.uncached(form)
+        assert stage.call(form)[1].reason is Reason.HIT
+    assert os.getcwd is own
+
+
+def test_the_whole_environment_is_a_look_at_each_variable(cache: cachec.Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    @cache.stage
+    def stage(bytes_too: bool) -> object:
+        if bytes_too:
+            return os.environb.get(b"PLACES_TWO")
+        return sorted(each for each in dict(os.environ).items() if each[0].startswith("PLACES_"))
+
+    monkeypatch.setenv("PLACES_ONE", "1")
+    assert stage(False) == [("PLACES_ONE", "1")]
+    assert stage.call(False)[1].reason is Reason.HIT
+    monkeypatch.setenv("PLACES_TWO", "2")
+    assert stage.call(False)[1].reason is Reason.ENVIRONMENT_CHANGED
+    assert stage(True) == b"2"
+    monkeypatch.setenv("PLACES_TWO", "3")
+    assert stage.call(True)[1].reason is Reason.ENVIRONMENT_CHANGED
+
+
+def test_the_arguments_of_the_process(cache: cachec.Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    @cache.stage
+    def stage() -> list[str]:
+        return sys.argv[1:]
+
+    monkeypatch.setattr(sys, "argv", ["main.py", "a"])
+    assert stage() == ["a"]
+    assert stage.call()[1].reason is Reason.HIT
+    monkeypatch.setattr(sys, "argv", ["main.py", "b"])
+    assert stage.call()[0] == ["b"]
+
+
+def test_functions_that_raise_no_event_are_seen_and_put_back(cache: cachec.Cache, tmp_path: Path) -> None:
+    own = (os.stat, os.access, os.readlink)
+    file = filled(tmp_path, {"t.txt": "1"}) / "t.txt"
+
+    @cache.stage
+    def stage(path: str) -> tuple[int, bool]:
+        return os.stat(path).st_size, os.access(path + ".more", os.R_OK)
+
+    assert stage(str(file)) == (1, False)
+    assert stage.call(str(file))[1].reason is Reason.HIT
+    file.write_text("22")
+    assert stage.call(str(file))[0] == (2, False)
+    (tmp_path / "t.txt.more").write_text("")
+    assert stage.call(str(file))[0] == (2, True)
+    assert (os.stat, os.access, os.readlink) == own
