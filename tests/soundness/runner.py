@@ -32,7 +32,8 @@ Step = tuple[Any, ...]
 class Report:
     """What came of many cases. wrong: hits with another result than the stage's own. failed: other answers that are not
     the stage's own. Neither should ever be. needless: misses after an edit that changes nothing; coarse: after one of
-    what nothing uses; apart: in another checkout of the same. refused: calls that can't be keyed, or whose first result was kept out. hits: answers of the cache."""
+    what nothing uses; apart: in another checkout of the same. refused: calls that can't be keyed, or whose first result
+    was kept out. hits: answers that came from the cache."""
 
     projects: int = 0
     cases: int = 0
