@@ -104,8 +104,7 @@ class AuditObserver:
 
     def _database(self, _event: str, args: tuple[Any, ...], _frame: FrameType) -> None:
         """SQLite opens by itself a file that is there, or makes it."""
-        path = args[0]
-        place = os.fsdecode(path) if isinstance(path, str | bytes | os.PathLike) else ":memory:"
+        place = os.fsdecode(args[0]) if isinstance(args[0], str | bytes | os.PathLike) else ":memory:"
         options = ""
         if place.startswith("file:"):
             place, _, options = place.removeprefix("file:").partition("?")

@@ -189,7 +189,7 @@ CONSTRUCTS = [
     Construct("async", "import asyncio\nasync def g(): return $S\ndef f(): return asyncio.run(g())\n", "@f()"),
     Construct("exec in the stage", "T = 'x = $S'\ndef f():\n    ns = {}\n    exec(T, ns)\n    return ns['x']\n", "@f()"),
     Construct("compiled code object", "C = compile('$S + 1', '<made>', 'eval')\ndef f(): return eval(C)\n", "@f()"),
-    Construct("monkeypatch at run time", "import inner\ndef patch(): inner.g = lambda: $S\ndef f():\n    patch()\n    return inner.g()\n", "@f()", {"inner.py": "def g(): return 0\n"}),
+    Construct("monkeypatch at run time", "import inner\ndef patch(): inner.g = lambda: $S\ndef f():\n    patch()\n    return inner.g()\n", "@f()", {"inner.py": "def g(): return 0\n"}, without=("inside",)),
     Construct("setattr by a computed name", "import inner\nsetattr(inner, 'k', $S)\ndef f(): return inner.k\n", "@f()", {"inner.py": "k = 0\n"}),
     Construct("vars of a module", "import inner\ndef f(): return vars(inner)['k']\n", "@f()", {"inner.py": "k = $S\n"}),
     Construct("attrgetter of a module", "import inner, operator\nG = operator.attrgetter('k')\ndef f(): return G(inner)\n", "@f()", {"inner.py": "k = $S\n"}),
@@ -254,11 +254,11 @@ CONSTRUCTS = [
     Construct("replaced dataclass", "import dataclasses\n@dataclasses.dataclass\nclass H:\n    x: int = 1\nA = dataclasses.replace(H(), x=$S)\n", "@A.x"),
     Construct("make_dataclass", "import dataclasses\nH = dataclasses.make_dataclass('H', [('x', int, $S)])\n", "@H().x"),
     Construct("namedtuple by call", "import collections\nH = collections.namedtuple('H', 'x y', defaults=[$S])\n", "@H(1).y"),
-    Construct("exception group", "E = ExceptionGroup('e', [ValueError($S)])\ndef f(): return [str(x) for x in E.exceptions]\n", "@f()"),
 ]  # fmt: skip
 
 #: What can't be told, and is refused.
 REFUSED = [
+    Construct("exception group", "E = ExceptionGroup('e', [ValueError($S)])\ndef f(): return [str(x) for x in E.exceptions]\n", "@f()"),
     Construct("class by type with a value without a form", "import threading\ndef c():\n    t = threading.local()\n    t.x = $S\n    return t\nA = type('A', (), {'t': c(), '__table__': ($S,)})\n", "@A.__table__"),
     Construct("contextvar", "import contextvars\nV = contextvars.ContextVar('V', default=$S)\n", "@V.get()"),
     Construct("contextvar set at import", "import contextvars\nV = contextvars.ContextVar('V')\nV.set($S)\ndef f(): return V.get(None)\n", "@f()", without=("stale", "cell")),

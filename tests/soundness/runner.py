@@ -32,7 +32,8 @@ Step = tuple[Any, ...]
 class Report:
     """What came of many cases. wrong: hits with another result than the stage's own. failed: other answers that are not
     the stage's own. Neither should ever be. needless: misses after an edit that changes nothing; coarse: after one of
-    what nothing uses; apart: in another checkout of the same. hits: answers that came from the cache."""
+    what nothing uses; apart: in another checkout of the same. refused: calls that can't be keyed, or whose first result
+    was kept out. hits: answers that came from the cache."""
 
     projects: int = 0
     cases: int = 0
@@ -196,6 +197,9 @@ def _count(report: Report, name: str, kind: str, answer: dict[str, Any], first: 
     report.unused += kind == "unused"
     report.moved += kind == "elsewhere"
     if kind in {"neutral", "unused", "elsewhere"} and answer["reason"] not in {"hit", "refused"}:
+        if first["reason"] != "hit" and not first.get("stored"):
+            report.refused.append(f"{name}: the first call was not stored, {first['reason']}")
+            return
         missed = {"neutral": report.needless, "unused": report.coarse, "elsewhere": report.apart}[kind]
         missed.append(f"{name}: {answer['reason']} {answer['detail']}; first {first['reason']} {first['detail']}")
 

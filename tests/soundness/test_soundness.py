@@ -6,14 +6,16 @@ Each construct once, and of these a sample under ``make test``; more of them und
 
 from __future__ import annotations
 
+import random
 from itertools import islice
 from pathlib import Path
 
 import pytest
 
 from tests.effort import sample
-from tests.soundness.cases import projects
-from tests.soundness.constructs import CONSTRUCTS
+from tests.soundness.cases import project, projects
+from tests.soundness.constructs import CONSTRUCTS, REFUSED, Construct
+from tests.soundness.jax_programs import run_jax
 from tests.soundness.runner import Report, judge, run
 
 
@@ -23,7 +25,7 @@ def check(report: Report) -> None:
     assert len(report.needless) < 0.01 * report.neutral, report.text()
     assert len(report.refused) < 0.01 * report.looks, report.text()
     # Modules that count as a whole, because of what they do when they are imported.
-    assert len(report.coarse) < 0.25 * report.unused, report.text()
+    assert len(report.coarse) <= 0.25 * report.unused, report.text()
 
 
 @pytest.mark.fuzz
@@ -40,6 +42,25 @@ def test_none_of_thousands_does(tmp_path: Path) -> None:
     report = run(projects(12), 3000, [tmp_path])
     assert report.cases >= 3000
     check(report)
+
+
+@pytest.mark.parametrize("count", [2, pytest.param(80, marks=pytest.mark.long)])
+def test_no_jax_program_gives_a_wrong_hit_or_is_refused(tmp_path: Path, count: int) -> None:
+    report = run_jax(count, count, tmp_path)
+    assert report.projects == count
+    assert not report.refused, report.text()
+    assert not report.needless, report.text()
+    check(report)
+
+
+@pytest.mark.parametrize("construct", REFUSED, ids=lambda each: each.name)
+@pytest.mark.long
+def test_what_can_not_be_told_is_refused(construct: Construct, tmp_path: Path) -> None:
+    rng = random.Random(1)
+    report = run((project(construct, rng) for _ in range(3)), 1000, [tmp_path], servers=1)
+    assert report.refused, report.text()
+    assert not report.hits, report.text()
+    assert not report.wrong, report.text()
 
 
 def test_a_wrong_hit_is_told() -> None:

@@ -9,11 +9,13 @@ from __future__ import annotations
 import ast
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
 
 from cachec.base.hashing import Hasher
+from cachec.key.code import scopes
 from cachec.key.code.compared import LiveWalk, TextComparison
 from cachec.key.code.executed import executed
 from cachec.key.code.graph import Graph, file_part
@@ -201,12 +203,17 @@ class Static:
                 self.imported(use, unit.package, who, lenient=True)
             if isinstance(statement, ast.ClassDef):
                 self._graph.when("subclasses", partial(self._compared.subclasses, unit, name))
+            self._graph.when("annotations", partial(self._annotations, unit, statement, who))
         self._graph.aside("documentation", who, lambda: _documentation(statements))
         place = f"{os.path.basename(unit.source.path)}:{statements[0].lineno}"
         self._graph.part(label, hasher, place)
         for statement in statements:
             self._graph.later(partial(self._uses, unit, unit.source.uses(statement), who), lenient=False)
         self._compared.name(unit, name, statements)
+
+    def _annotations(self, unit: Unit, statement: ast.stmt, who: str) -> None:
+        """Follow what annotations name."""
+        self._uses(unit, scopes.scan(list(_annotations(statement))), who)
 
     def _reached(self, unit: Unit) -> None:
         """Once a module: its whole where that is the unit, and what it imports for the import's sake."""
@@ -317,6 +324,17 @@ class Static:
                     self.imported(use, unit.package, f"{unit.name}.{name}", lenient=True)
 
         self._graph.later(reach, lenient=True)
+
+
+def _annotations(statement: ast.stmt) -> Iterator[ast.AST]:
+    """The expressions that annotate something in a statement; those that are text as what it says."""
+    for node in ast.walk(statement):
+        for found in (getattr(node, "annotation", None), getattr(node, "returns", None)):
+            if isinstance(found, ast.Constant) and isinstance(found.value, str):
+                with suppress(SyntaxError):  # it names nothing then
+                    yield ast.parse(found.value, mode="eval").body
+            elif isinstance(found, ast.AST):
+                yield found
 
 
 def _text(path: str) -> bytes:
