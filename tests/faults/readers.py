@@ -486,7 +486,7 @@ def _revisions(folder: Path) -> tuple[list[Seed], Read]:
     def read(data: bytes) -> None:
         for path in names:
             path.write_bytes(data)
-        for look in (weights.revisions, lambda: weights.open("base"), lambda: weights.show("placed").specs):
+        for look in (weights.revisions, lambda: weights.open("base"), lambda: weights.open("placed")):
             with suppress(CachecError):
                 look()
 
