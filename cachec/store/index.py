@@ -95,7 +95,7 @@ class Index(Protocol):
         """Remove rows in one transaction; how many there were."""
 
     def atomically(self, change: Callable[[], T]) -> T:
-        """Run ``change``, which reads, writes and deletes rows, as one transaction; it may be run twice."""
+        """Run ``change``, which reads, writes and deletes rows, as one transaction; it may be run three times."""
 
     def version(self) -> object:
         """Another value after each change, whoever's it was; None where that can't be told."""
@@ -208,7 +208,7 @@ class DiskcacheIndex:
         """Run ``change`` as one transaction, in which nobody else writes.
 
         Where the database turns out to be corrupt it is moved aside (``repair``), where it is gone it is made again;
-        ``change`` is then run once more. An exception of ``change`` undoes its rows and passes through. ``change`` must
+        ``change`` is then run again. An exception of ``change`` undoes its rows and passes through. ``change`` must
         not fork.
         """
         with self._write_lock:
@@ -218,15 +218,17 @@ class DiskcacheIndex:
                 # The row may lie where no write meets the damage, and would then never be read.
                 self.repair(self._damaged)
                 self._damaged = None
-            try:
-                return self._transaction(change)
-            except StoreFault as error:
-                if error.fault is Fault.INDEX_CORRUPT:
-                    self.repair(self._tried)
-                elif error.fault is not Fault.STORE_MISSING:
-                    raise
-            self._table = None
-            self._reader.refresh()
+            for is_doubted in (True, False):
+                try:
+                    return self._transaction(change)
+                except StoreFault as error:
+                    if error.fault not in {Fault.INDEX_CORRUPT, Fault.STORE_MISSING}:
+                        raise
+                    # SQLite says damage where the system refuses one read (EIO): only what it says twice is believed.
+                    if error.fault is Fault.INDEX_CORRUPT and not is_doubted:
+                        self.repair(self._tried)
+                self._table = None
+                self._reader.disconnect()
             return self._transaction(change)
 
     def _transaction(self, change: Callable[[], T]) -> T:

@@ -73,6 +73,7 @@ class Reader:
         Raises StoreFault.
         """
         until = time.monotonic() + self._busy_seconds
+        is_doubted = False
         with self.lock:
             while True:
                 try:
@@ -80,7 +81,9 @@ class Reader:
                 except OSError as error:
                     raise fsio.fault(error, "reading the index") from error
                 except StoreFault as fault:
-                    if not is_busy(fault.__cause__) or time.monotonic() >= until:
+                    # SQLite says damage where the system refuses one read (EIO): only what it says twice is believed.
+                    is_doubted = fault.fault is Fault.INDEX_CORRUPT and not is_doubted
+                    if not is_doubted and (not is_busy(fault.__cause__) or time.monotonic() >= until):
                         raise
 
     def version(self) -> tuple[int, int] | None:
@@ -252,7 +255,8 @@ class Reader:
         if code == sqlite3.SQLITE_READONLY and all(
             os.access(each, os.W_OK, effective_ids=True) for each in (self.file, self.folder)
         ):
-            return Fault.INDEX_CORRUPT  # it may be written, and its header says that it may not
+            # SQLite opens a file for reading where the system refuses it for writing, be it only once.
+            return Fault.INDEX_CORRUPT if self._says_read_only() else Fault.IO_ERROR
         kind = _FAULTS.get(code) or _FAULTS.get(code & 0xFF)
         if kind is not None:
             return kind
@@ -268,6 +272,14 @@ class Reader:
         if code < 0 and not isinstance(error, sqlite3.Error):
             return Fault.INDEX_BUSY  # diskcache.Timeout without a cause
         return Fault.IO_ERROR
+
+    def _says_read_only(self) -> bool:
+        """Whether the header of the database forbids to write: a write version above 2 (sqlite.org/fileformat.html)."""
+        try:
+            with open(fsio.open_read(self.file), "rb") as file:
+                return file.read(19)[18:] > b"\2"
+        except OSError:
+            return False
 
     def __del__(self) -> None:
         """Close the connection now: sqlite3 leaves it to the garbage collector, and a fork may come first."""

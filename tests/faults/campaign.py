@@ -133,7 +133,7 @@ def calls_of(operation: Operation, prepared: Path, folder: Path, *, first: bool)
 
     def calls() -> object:
         with _bench(operation, prepared, folder, first=first) as (bench, _):
-            return watched(bench.run, None, before=bench.enter).calls
+            return watched(bench.run, None, before=bench.begin).calls
 
     found = _in_process(calls)
     assert isinstance(found, list)
@@ -166,7 +166,7 @@ def _run_case(case: Case, bench: Bench, judge: Judge, verdicts: Verdicts, lasted
     if case.fault == "random":
         verdict, status = _killed_at(bench, random.Random(case.number).uniform(0, lasted)), None
     else:
-        found = watched(bench.run, At(case.number, ERRORS[case.fault]), BOUND, before=bench.enter)
+        found = watched(bench.run, At(case.number, ERRORS[case.fault]), BOUND, before=bench.begin)
         status = found.status
         verdicts.slowest = max(verdicts.slowest, found.seconds)
         verdict = _verdict(case, status, bench.said(), found.struck)
@@ -211,7 +211,7 @@ def _start(bench: Bench) -> int:
     child = os.fork()
     if not child:
         try:
-            bench.enter()
+            bench.begin()
             os._exit(bench.run())
         except BaseException:
             traceback.print_exc()

@@ -185,13 +185,17 @@ class Bench:
     def enter(self) -> None:
         """Make the scene the place of this process, and lead its streams into a file."""
         self.scene.enter()
-        (self.scene.work / "out.txt").unlink(missing_ok=True)
         fd = os.open(self._said, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         os.dup2(fd, 1)
         os.dup2(fd, 2)
         os.close(fd)
         sys.stdout = os.fdopen(1, "w", closefd=False)
         sys.stderr = os.fdopen(2, "w", closefd=False, buffering=1)
+
+    def begin(self) -> None:
+        """Enter, with the output of no earlier run."""
+        self.enter()
+        (self.scene.work / "out.txt").unlink(missing_ok=True)
 
     def said(self) -> str:
         """What the last process wrote to its streams."""

@@ -112,3 +112,29 @@ def test_files_that_are_damaged(tmp_path: Path, prepared: Path) -> None:
 def _none_is_wrong(verdicts: Verdicts) -> None:
     assert not verdicts.bad, "\n\n".join(verdicts.bad)
     assert verdicts.counts
+
+
+@pytest.mark.skipif(bool(unavailable()), reason=unavailable())
+@pytest.mark.parametrize("error", [errno.EIO, errno.EACCES, errno.EMFILE], ids=errno.errorcode.get)
+def test_an_index_that_is_refused_once_keeps_its_rows(tmp_path: Path, error: int) -> None:
+    """SQLite then opens it for reading alone, or says of one refused read that the database is malformed."""
+    import diskcache  # noqa: F401 - so that its import is no call
+
+    index = DiskcacheIndex(tmp_path / "index")
+    index.write("kept", b"row", "tag")
+    index.close()
+
+    def write() -> int:
+        again = DiskcacheIndex(tmp_path / "index")
+        with suppress(StoreFault):
+            again.write("new", b"row", "tag")
+        again.close()
+        return 0
+
+    calls = watched(write, None).calls
+    refused = [number for number, name in enumerate(calls, 1) if name in {"openat", "pread64"}]
+    assert len(refused) > 8
+    for number in refused:
+        assert watched(write, At(number, error), campaign.BOUND).status == 0
+        assert not list((tmp_path / "index").glob("corrupt-*"))
+        assert DiskcacheIndex(tmp_path / "index").read("kept") == b"row"
