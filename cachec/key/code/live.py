@@ -11,6 +11,7 @@ import re
 import sys
 import types
 from collections.abc import Callable, Mapping
+from importlib.machinery import EXTENSION_SUFFIXES
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
@@ -96,6 +97,9 @@ class Walk:
         spec = vars(module).get("__spec__")
         if getattr(spec, "origin", None) in ("built-in", "frozen"):
             return ("library", "")
+        above = sys.modules.get(name.rpartition(".")[0]) if isinstance(name, str) and spec is None else None
+        if above is not None and str(vars(above).get("__file__")).endswith(tuple(EXTENSION_SUFFIXES)):
+            return self.origin_of_module(above.__name__)  # an extension makes its submodules itself
         return ("project", "")
 
     def origin_of_class(self, cls: type) -> tuple[str, str]:
