@@ -97,9 +97,9 @@ class Walk:
         spec = vars(module).get("__spec__")
         if getattr(spec, "origin", None) in ("built-in", "frozen"):
             return ("library", "")
-        above = sys.modules.get(name.rpartition(".")[0]) if isinstance(name, str) and spec is None else None
-        if above is not None and str(vars(above).get("__file__")).endswith(tuple(EXTENSION_SUFFIXES)):
-            return self.origin_of_module(above.__name__)  # an extension makes its submodules itself
+        parent = sys.modules.get(name.rpartition(".")[0]) if isinstance(name, str) and spec is None else None
+        if parent is not None and str(vars(parent).get("__file__")).endswith(tuple(EXTENSION_SUFFIXES)):
+            return self.origin_of_module(parent.__name__)  # an extension makes its submodules itself
         return ("project", "")
 
     def origin_of_class(self, cls: type) -> tuple[str, str]:
