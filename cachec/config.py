@@ -93,12 +93,10 @@ def parse_size(text: str) -> int:
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", text)
     if match is None or match[2] not in _UNITS:
         raise ValueError(text)
-    number, factor = match[1], _UNITS[match[2]]
-    if "." not in number:
-        return int(number) * factor
-    if factor == 1:
+    (whole, _, part), factor = match[1].partition("."), _UNITS[match[2]]
+    if part and factor == 1:
         raise ValueError(text)
-    return int(float(number) * factor)
+    return int(whole + part) * factor // 10 ** len(part)
 
 
 def _size(value: object, _folder: str) -> int:

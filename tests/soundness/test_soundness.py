@@ -1,6 +1,6 @@
 """Generated projects, edits and processes: a hit of the cache is what the stage itself gives.
 
-Each construct once, and of these a sample under ``make test``; more of them under ``make test-long``;
+Each construct once, some 1,900 cases, and of these a sample under ``make test``;
 ``make soundness COUNT=20000`` for as many as wanted, with another seed each time.
 """
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.effort import sample
+from tests.effort import WHOLE, sample
 from tests.soundness.cases import project, projects
 from tests.soundness.constructs import CONSTRUCTS, REFUSED, Construct
 from tests.soundness.jax_programs import run_jax
@@ -33,18 +33,11 @@ def test_no_generated_edit_gives_a_wrong_hit(tmp_path: Path) -> None:
     tried = sample(list(islice(projects(11), len(CONSTRUCTS))))
     report = run(iter(tried), len(CONSTRUCTS) * 100, [tmp_path])
     assert report.projects == len(tried)
-    assert report.cases > len(tried), report.text()
+    assert report.cases >= (1500 if WHOLE else len(tried)), report.text()
     check(report)
 
 
-@pytest.mark.long
-def test_none_of_thousands_does(tmp_path: Path) -> None:
-    report = run(projects(12), 3000, [tmp_path])
-    assert report.cases >= 3000
-    check(report)
-
-
-@pytest.mark.parametrize("count", [2, pytest.param(80, marks=pytest.mark.long)])
+@pytest.mark.parametrize("count", [2, pytest.param(4, marks=pytest.mark.long)])
 def test_no_jax_program_gives_a_wrong_hit_or_is_refused(tmp_path: Path, count: int) -> None:
     report = run_jax(count, count, tmp_path)
     assert report.projects == count
