@@ -33,7 +33,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.fuzz
 @pytest.mark.parametrize("family", sample(FAMILIES), ids=lambda family: family.name)
 def test_a_reader_refuses_and_raises_nothing_else(tmp_path: Path, family: Family) -> None:
-    found = fuzz(family, 150 if WHOLE else 20, SEED, tmp_path)
+    found = fuzz(family, 300 if WHOLE else 20, SEED, tmp_path)
     assert found.broken == {}, "\n".join(found.broken.values())
     assert found.inputs
     if WHOLE:
