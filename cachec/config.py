@@ -96,7 +96,8 @@ def parse_size(text: str) -> int:
     (whole, _, part), factor = match[1].partition("."), _UNITS[match[2]]
     if part and factor == 1:
         raise ValueError(text)
-    return int(whole + part) * factor // 10 ** len(part)
+    scale: int = 10 ** len(part)
+    return int(whole + part) * factor // scale
 
 
 def _size(value: object, _folder: str) -> int:
