@@ -172,4 +172,4 @@ class stages:
         done = subprocess.run(pytest_words, cwd=tmp_path, env=environ, capture_output=True, text=True, check=False)
         codes.append(done.returncode)
         assert words != ["pytest"] or re.search(r"1 miss; saved [\d.]+ m?s, spent [\d.]+ m?s", done.stdout), done.stdout
-    assert codes == [0, 1, 1], "its own store knows nothing: require fails, and off is no first run"
+    assert codes == [0, 0, 0], "the store of the fixture is spared from what pytest was told"

@@ -199,8 +199,8 @@ def test_against_mlir(seed: int, through: str) -> None:
 def test_against_mlir_opt(tmp_path) -> None:
     """The same, in one process for all."""
     r = random.Random(19)
-    texts = [module(r) for _ in range(rounds(60))]
-    pairs = [(text, change(text, r)) for text in texts for change in (layout, letters)]
+    number = rounds(60)
+    pairs = [(text, change(text, r)) for text in (module(r) for _ in range(number)) for change in (layout, letters)]
     parsed = {text for pair in pairs for text in pair if printed(text, "iree") is not None}
     (tmp_path / "all.mlir").write_text("\n// -----\n".join(sorted(parsed)))
     options = ["--allow-unregistered-dialect", "--mlir-print-op-generic", "--mlir-print-local-scope"]
@@ -209,7 +209,7 @@ def test_against_mlir_opt(tmp_path) -> None:
     outputs = [each.strip() for each in done.stdout.split("// -----")]
     judged = dict(zip(sorted(parsed), outputs, strict=True))
     compared = [(one, two) for one, two in pairs if one in judged and two in judged]
-    assert len(compared) > len(texts) * 2 / 3
+    assert len(compared) > number * 2 / 3
     for one, two in compared:
         if same(one, two):
             assert judged[one] == judged[two], (one, two)
