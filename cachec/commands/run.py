@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from cachec import recording
+from cachec.base.anchors import absolute
 from cachec.base.distributions import Distributions
 from cachec.commands.environment import command_environment
 from cachec.errors import UsageError
@@ -119,7 +120,7 @@ def run(
     if isinstance(command, str | bytes) or not command:
         raise UsageError(f"command={command!r} must be a list of a program and its arguments; no shell is run")
     args = tuple(os.fspath(argument) for argument in command)
-    base = os.path.abspath(cwd) if cwd is not None else os.getcwd()
+    base = absolute(os.fsdecode(cwd)) if cwd is not None else os.getcwd()
     environ, keyed, fixed = _environment(env)
     program = which(args[0], environ, base)
     recorder = recording.current()
@@ -258,11 +259,11 @@ def _recorded_as(path: str) -> str | None:
     """
     folders = _scratch.get()
     if not folders:
-        return os.path.abspath(path)
+        return absolute(path)
     real = os.path.realpath(path)
     if _is_under(real, folders):
         return None
-    place = os.path.abspath(path)
+    place = absolute(path)
     return real if _is_under(place, folders) else place
 
 

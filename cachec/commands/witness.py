@@ -12,6 +12,7 @@ import stat
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from cachec.base import fsio
+from cachec.base.anchors import absolute
 from cachec.base.fsio import Identity
 from cachec.base.hashing import digest_bytes
 from cachec.recording import CommandRun, FileSeen, Recorder
@@ -105,7 +106,7 @@ def _named(args: Sequence[str], cwd: str) -> Iterator[str]:
     for arg in args:
         for piece in dict.fromkeys((arg, *_PIECES.split(arg))):
             if piece and "\0" not in piece and len(piece) < 4096:
-                yield os.path.normpath(os.path.join(cwd, piece))
+                yield absolute(os.path.join(cwd, piece))
 
 
 def _files(paths: Collection[str]) -> Iterator[str]:

@@ -9,6 +9,7 @@ from functools import lru_cache
 from types import FrameType
 from typing import Any, cast
 
+from cachec.base.anchors import absolute
 from cachec.base.distributions import OWN_FOLDER
 from cachec.recording.active import Active, active
 from cachec.recording.frames import asker
@@ -85,7 +86,7 @@ class AuditObserver:
     def _pass(self, path: Any) -> None:
         """Note a file that Python opens, and that is no read."""
         with suppress(TypeError, OSError):  # no path, or the current folder is gone: the call fails by itself
-            place = os.path.normpath(os.path.join(os.getcwd(), os.fsdecode(path)))
+            place = absolute(os.fsdecode(path))
             for observed in self._runs.here():
                 observed.passed.setdefault(place)
 
@@ -95,7 +96,7 @@ class AuditObserver:
             return  # a descriptor was opened by a path before
         try:
             text = os.fsdecode(path)  # type: ignore[arg-type]
-            place = os.path.normpath(os.path.join(os.getcwd(), text))
+            place = absolute(text)
         except (TypeError, OSError):
             return  # no path, or the current folder is gone: the call fails by itself
         for observed in self._runs.here():

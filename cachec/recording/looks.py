@@ -11,6 +11,7 @@ from collections.abc import Callable
 from importlib import util
 from types import CodeType, FrameType
 
+from cachec.base.anchors import absolute
 from cachec.recording.observed import Observed, opening
 
 #: What a frame of such a function says that is looked at; noted with a run.
@@ -32,7 +33,7 @@ def _place(observed: Observed, path: object) -> str | None:
     gone."""
     try:
         text = os.fsdecode(path)  # type: ignore[arg-type]
-        place = os.path.normpath(os.path.join(os.getcwd(), text))
+        place = absolute(text)
     except (TypeError, OSError):
         return None
     observed.given(text, place)

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from types import CodeType
 from typing import Any, NamedTuple
 
+from cachec.base.anchors import relative_to
+
 #: The clock of time stamps of files (linux/time.h), which Python has no name for.
 _CLOCK_REALTIME_COARSE = 5
 
@@ -106,7 +108,7 @@ class Observed:
         if path.startswith("/") or self.moved or not self.cwd:
             self.absolute.setdefault(place)
         else:
-            self.relative.setdefault(place, os.path.relpath(place, self.cwd))
+            self.relative.setdefault(place, relative_to(place, self.cwd))
 
     def own(self, path: str) -> bool:
         """Whether the run itself made ``path``, or a folder above it."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from cachec import recording
+from cachec.base.anchors import absolute
 from cachec.key.dependencies import listing_digest
 
 
@@ -17,7 +18,7 @@ def depends(path: str | os.PathLike[str]) -> str:
     """
     recorder = recording.current()
     if recorder is None:
-        return os.path.abspath(path)
+        return absolute(os.fsdecode(path))
     # A relative path is recorded as one: in another current folder the stage would look at another file.
     place = os.fsdecode(path)
     if os.path.isdir(place):
@@ -26,4 +27,4 @@ def depends(path: str | os.PathLike[str]) -> str:
         recorder.file(place, recorder.digests.of_path(place))
     else:
         recorder.absent(place)
-    return os.path.abspath(place)
+    return absolute(place)

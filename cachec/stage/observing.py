@@ -14,10 +14,12 @@ from cachec.base.anchors import (
     MODULE,
     PROJECT_MARKS,
     Anchors,
+    absolute,
     anchors_of,
     beside,
     is_anchored,
     project_of,
+    relative_to,
 )
 from cachec.base.hashing import EMPTY
 from cachec.key.code.modules import is_cell
@@ -62,8 +64,8 @@ class Observing:
         from cachec.commands.opens import FolderWatch
         from cachec.recording.net import Net
 
-        folders = {os.path.dirname(os.path.abspath(path)) for path in request.inventory.paths if os.path.isfile(path)}
-        folders |= {os.path.abspath(path) for path in request.inventory.paths if os.path.isdir(path)}
+        folders = {os.path.dirname(absolute(path)) for path in request.inventory.paths if os.path.isfile(path)}
+        folders |= {absolute(path) for path in request.inventory.paths if os.path.isdir(path)}
         with suppress(FileNotFoundError):  # where the current folder is gone, nothing can be opened in it
             folders.add(os.getcwd())
         return Net(self._requests.is_project, FolderWatch(folders))
@@ -127,7 +129,7 @@ class Observing:
 
     def _files(self, request: Request, recorder: Recorder, net: Net) -> None:
         observed, known = net.observed, _known(request, recorder)
-        paths = [os.path.abspath(path) for path in request.inventory.paths]
+        paths = [absolute(path) for path in request.inventory.paths]
         folders = tuple(os.path.join(path, "") for path in paths if os.path.isdir(path))
         beside = {os.path.dirname(path) for path in paths if os.path.isfile(path)}
         opened: dict[str, Opening | None] = {**dict.fromkeys(_beside(net, beside)), **observed.opened}
@@ -174,7 +176,7 @@ class Observing:
                 yield read
                 continue
             yield msgspec.structs.replace(read, where=anchors.keep(read.where))
-            place = os.path.abspath(read.where)
+            place = absolute(read.where)
             if read.kind not in {"tool", "code", "cwd"}:
                 for name, folder in moving.items():
                     if os.path.join(place, "").startswith(os.path.join(folder, "")):
@@ -196,7 +198,7 @@ class Observing:
         else:
             file = self._ran.file_of(name.removeprefix(MODULE))
             folder = project_of(file) if file else None
-        return None if folder is None else os.path.normpath(os.path.join(folder, rest))
+        return None if folder is None else absolute(os.path.join(folder, rest))
 
     def present(self, read: Read, dependencies: Dependencies) -> str:
         """The digest that a resolved read has now."""
@@ -214,7 +216,7 @@ def _as_given(observed: Observed, read: Read) -> Iterator[Read]:
     relative = observed.relative.get(read.where)
     is_native = relative is None and read.where not in observed.absolute
     if is_native and observed.cwd and read.where.startswith(os.path.join(observed.cwd, "")):
-        relative = os.path.relpath(read.where, observed.cwd)
+        relative = relative_to(read.where, observed.cwd)
     if relative is not None:
         yield msgspec.structs.replace(read, where=relative)
     if relative is None or is_native or read.where in observed.absolute:
@@ -224,7 +226,7 @@ def _as_given(observed: Observed, read: Read) -> Iterator[Read]:
 def _arguments(request: Request) -> Iterator[tuple[str, str]]:
     """The folders that files of path arguments are in, each with its anchor, and the folders above these."""
     for number, path in enumerate(request.inventory.paths):
-        place = os.path.abspath(path)
+        place = absolute(path)
         folder = place if os.path.isdir(place) else os.path.dirname(place)
         yield f"{ARGUMENT}{number}", folder
         yield f"{ARGUMENT}{number}/..", os.path.dirname(folder)
@@ -233,7 +235,7 @@ def _arguments(request: Request) -> Iterator[tuple[str, str]]:
 def _known(request: Request, recorder: Recorder) -> set[str]:
     """Paths whose content is read or keyed otherwise."""
     known = {read.where for read in recorder.reads() if read.kind in _PATHS}
-    return known | {os.path.abspath(path) for path in request.inventory.paths}
+    return known | {absolute(path) for path in request.inventory.paths}
 
 
 def _beside(net: Net, arguments: set[str]) -> Iterator[str]:

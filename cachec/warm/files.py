@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from cachec.base.anchors import is_anchored
+from cachec.base.anchors import absolute, is_anchored
 from cachec.base.distributions import OWN_FOLDER
 from cachec.errors import StoreFault
 from cachec.recording.hook import Handler, audit_hook
@@ -44,11 +44,11 @@ class _OpenedPaths:
         path, _, flags = given
         if isinstance(path, str | bytes):
             writes = isinstance(flags, int) and flags & (os.O_WRONLY | os.O_RDWR)
-            (self.written if writes else self.paths).add(os.path.abspath(os.fsdecode(path)))
+            (self.written if writes else self.paths).add(absolute(os.fsdecode(path)))
 
     def _list(self, _event: str, given: tuple[Any, ...], _frame: FrameType) -> None:
         if isinstance(given[0], str):
-            self.paths.add(os.path.abspath(given[0]))
+            self.paths.add(absolute(given[0]))
 
 
 @functools.cache
@@ -121,4 +121,4 @@ def _reads(task: Task, result: Result) -> Iterator[str]:
                 if is_anchored(read.where):
                     continue  # from a folder that only the stage's process knows
                 if read.kind in {"file", "absent", "listing"} or (read.kind == "tool" and "/" in read.where):
-                    yield os.path.abspath(read.where)
+                    yield absolute(read.where)

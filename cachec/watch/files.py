@@ -9,6 +9,8 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from cachec.base import fsio
+from cachec.errors import StoreFault
+from cachec.store.rows import Reader
 
 _SITE = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 
@@ -36,6 +38,7 @@ class Files:
         self._followed: frozenset[str] = frozenset()
         self._sites: set[str] = set()
         self._index = os.path.join(store, "index", "cache.db")
+        self._rows = Reader(self._index, fsio.Mounts(), busy_seconds=0.0)
         self._store = self._store_state()
 
     def __len__(self) -> int:
@@ -73,7 +76,8 @@ class Files:
         """The paths whose state is another than when this was last asked.
 
         installed: those of installed packages too. entries: new entries count as a change of the store; else only that
-        its database is another, or gone. folders: what lists other names, too.
+        its database is another, or gone. The store's change is told until ``accept_store``. folders: what lists other
+        names, too.
         """
         paths: list[str] = []
         for path, known in self._known.items():
@@ -84,15 +88,18 @@ class Files:
             if state != known.state and (folders or not listed):
                 self._known[path] = _KnownFile(state, known.installed)
                 paths.append(path)
-        database, content = self._store
-        self._store = self._store_state()
-        if self._store[0] != database or (entries and self._store[1] != content):
+        state = self._store_state()
+        if state[0] != self._store[0] or (entries and state != self._store):
             paths.append(self._index)
         return paths
 
     def accept_store(self) -> None:
-        """The store is as it is through what this process did."""
+        """The store as it is now is what the targets are looked at with, or what compiling them made of it."""
         self._store = self._store_state()
+
+    def close(self) -> None:
+        """Let go of the index."""
+        self._rows.disconnect()
 
     def concerns(self, path: str) -> bool:
         """Whether an event on a path may mean a change: others in the same folders are not worth a look."""
@@ -127,11 +134,13 @@ class Files:
         self._followed = frozenset((*there, *missing))
         return list(there)
 
-    def _store_state(self) -> tuple[State, State]:
-        """Which database it is, and what tells that it was written: SQLite's log beside it, or itself."""
-        state = _state(self._index)
-        which = None if state is None else state[:2]
-        return which, (state, _state(self._index + "-wal"))
+    def _store_state(self) -> tuple[State, object]:
+        """Which database it is, and what tells that it was written, as times of files tell it of reading too."""
+        try:
+            self._rows.refresh()
+            return self._rows.place(), self._rows.version() or _state(self._index)
+        except StoreFault as fault:
+            return None, fault.fault
 
     def _state(self, path: str) -> State:
         state = _state(path)

@@ -101,6 +101,7 @@ class Watcher:
                     self._react(changed)
         finally:
             notices.close()
+            self._files.close()
             self._standby.shutdown(cancel_futures=True)
 
     # --- changes
@@ -148,7 +149,6 @@ class Watcher:
             newer = self._check(changed, settled)
             if newer is None and self._warm:
                 newer = self._compile(settled)
-            self._files.accept_store()
             if newer is None:
                 return
             self._tell(Event(kind="cancelled"))
@@ -160,6 +160,7 @@ class Watcher:
         ahead = with_needed(self._rows, (row.id for row in with_dependents(self._rows, touched)))
         rows = ahead + [row for row in self._rows if row not in ahead]
         since = time.time()
+        self._files.accept_store()
         pool, self._standby = self._standby, self._pool()
         warmer = Warmer(
             rows, check=True, jobs=self._jobs, pool=pool, settings=self._settings, source=self._source, files=True,
@@ -187,6 +188,7 @@ class Watcher:
             listener=_Heard(lambda result: self._report(result, settled)),
         )  # fmt: skip
         _, newer = self._until_done(warmer)
+        self._files.accept_store()
         return newer
 
     def _until_done(self, warmer: Warmer) -> tuple[Summary | None, list[str] | None]:

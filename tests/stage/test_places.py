@@ -132,3 +132,36 @@ def test_functions_that_raise_no_event_are_seen_and_put_back(cache: cachec.Cache
     (tmp_path / "t.txt.more").write_text("")
     assert stage.call(str(file))[0] == (2, True)
     assert (os.stat, os.access, os.readlink) == own
+
+
+@pytest.mark.parametrize("how", ["opened", "asked", "declared", "file", "path", "beside", "command"])
+def test_a_path_that_goes_back_over_a_link(
+    cache: cachec.Cache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """``link/../t.txt`` lies beside what the link leads to, and not beside the link."""
+    filled(tmp_path, {"there/deep/other.txt": "m", "there/t.txt": "1", "t.txt": "beside the link"})
+    (tmp_path / "link").symlink_to("there/deep")
+    monkeypatch.chdir(tmp_path)
+    path = os.path.join("link", "..", "t.txt")
+
+    @cache.stage
+    def stage(given: object) -> str:
+        if how == "asked":
+            return str(os.path.getsize(path))
+        if how == "declared":
+            path_there = cachec.depends(path)
+            return Path(path_there).read_text()
+        if how == "beside":
+            return Path(given).with_name("t.txt").read_text()  # type: ignore[arg-type]
+        if how == "command":
+            return cachec.run(["cat", path], inputs=[path]).stdout.decode()
+        return Path(path if how == "opened" else given).read_text()  # type: ignore[arg-type]
+
+    forms = {"file": cachec.File(path), "path": Path(path), "beside": Path("link", "..", "deep/../t.txt")}
+    given = forms.get(how)
+    for text in ("1", "two", "three "):
+        Path(path).write_text(text)
+        assert stage(given) == (str(len(text)) if how == "asked" else text)
+        assert stage.call(given)[1].reason is Reason.HIT
+    (tmp_path / "t.txt").write_text("another")
+    assert stage.call(given)[1].reason is Reason.HIT
