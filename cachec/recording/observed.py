@@ -29,6 +29,20 @@ def current_folder() -> str:
         return ""
 
 
+def is_absolute(path: object) -> bool:
+    """Whether a path means the same in every folder. Raises TypeError for what is no path."""
+    return os.fsdecode(path).startswith("/")  # type: ignore[arg-type]
+
+
+def place_of(path: object) -> str | None:
+    """The absolute path that is meant. None for what is no path (a descriptor was opened by one before), and where the
+    current folder is gone: the call fails by itself."""
+    try:
+        return os.path.normpath(os.path.join(os.getcwd(), os.fsdecode(path)))  # type: ignore[arg-type]
+    except (TypeError, OSError):
+        return None
+
+
 class Ran(NamedTuple):
     """Code of the project that ran, and the globals that it ran in."""
 
@@ -101,12 +115,17 @@ class Observed:
     absolute: dict[str, None] = field(default_factory=dict)
     blind: str = ""
 
-    def given(self, path: str, place: str) -> None:
-        """Note in which form an absolute path was given: what is relative means another place in another folder."""
-        if path.startswith("/") or self.moved or not self.cwd:
+    def given(self, path: object) -> str | None:
+        """The place that a path means, as ``place_of``, and note in which form it was given: what is relative means
+        another place in another folder."""
+        place = place_of(path)
+        if place is None:
+            return None
+        if is_absolute(path) or self.moved or not self.cwd:
             self.absolute.setdefault(place)
         else:
             self.relative.setdefault(place, os.path.relpath(place, self.cwd))
+        return place
 
     def own(self, path: str) -> bool:
         """Whether the run itself made ``path``, or a folder above it."""
