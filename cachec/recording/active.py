@@ -6,7 +6,9 @@ import threading
 from collections.abc import Callable
 from contextvars import ContextVar
 from functools import lru_cache
+from types import FrameType
 
+from cachec.recording.frames import asker
 from cachec.recording.observed import Observed
 
 #: The observed runs of this context, the innermost first; empty outside, and in threads that a stage started.
@@ -14,7 +16,8 @@ _here: ContextVar[tuple[Observed, ...]] = ContextVar("cachec_observed", default=
 
 
 class Active:
-    """The observed runs of this process.
+    """The observed runs of this process. is_project: whether a file name is a project's, as the run that began last has
+    it: between runs nothing of a cache that may have been closed is held.
 
     What happens in the context of a run is observed by it and by the runs around it. A thread that a stage started
     has no context of its own (Python's rule), and could be anybody's: what happens there is observed by all.
@@ -23,6 +26,7 @@ class Active:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._all: tuple[Observed, ...] = ()
+        self.is_project: Callable[[str], bool] = _anything
 
     @property
     def every(self) -> tuple[Observed, ...]:
@@ -35,11 +39,19 @@ class Active:
         every = self._all
         return tuple(each for each in _here.get() if any(each is one for one in every)) or every
 
-    def enter(self, observed: Observed, arm: Callable[[bool], None]) -> Callable[[], None]:
+    def asked_by(self, frame: FrameType | None) -> tuple[Observed, ...]:
+        """Those who observe what ``frame`` asks for; nobody where no project code asks. What a library looks at for its
+        own ends, such as the number of processors, is its own business."""
+        return () if asker(frame, self.is_project) is None else self.here()
+
+    def enter(
+        self, observed: Observed, is_project: Callable[[str], bool], arm: Callable[[bool], None]
+    ) -> Callable[[], None]:
         """Begin to observe; returns what ends it. ``arm`` is told whether there is anything to be observed by then."""
         around = _here.get()
         with self._lock:
             self._all = (*self._all, observed)
+            self.is_project = is_project
             arm(True)
         token = _here.set((observed, *around))
 
@@ -48,9 +60,14 @@ class Active:
             with self._lock:
                 self._all = tuple(each for each in self._all if each is not observed)
                 if not self._all:
+                    self.is_project = _anything
                     arm(False)
 
         return leave
+
+
+def _anything(_name: str) -> bool:
+    return True
 
 
 @lru_cache(maxsize=1)

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from contextlib import suppress
-from functools import lru_cache
 from types import FrameType
 from typing import Any, cast
 
-from cachec.base.anchors import absolute
 from cachec.base.distributions import OWN_FOLDER
-from cachec.recording.active import Active, active
-from cachec.recording.frames import asker
+from cachec.recording.active import Active
 from cachec.recording.hook import Handler, audit_hook
-from cachec.recording.observed import Observed, is_unrepeatable, opening
+from cachec.recording.looks import content_at
+from cachec.recording.observed import Observed, is_unrepeatable, opening, place_of
 
 #: Empties a file, or makes one that must not be there.
 _EMPTIES = os.O_TRUNC | os.O_EXCL
@@ -34,7 +31,6 @@ class AuditObserver:
 
     def __init__(self, runs: Active) -> None:
         self._runs = runs
-        self._is_project: Callable[[str], bool] = lambda _name: True
         self._handlers: dict[str, Handler] = {
             "open": self._opened,
             "import": self._imported,
@@ -46,9 +42,8 @@ class AuditObserver:
             **dict.fromkeys(_PROGRAMS | _PROCESSES, self._started),
         }
 
-    def arm(self, is_project: Callable[[str], bool], on: bool) -> None:
+    def arm(self, on: bool) -> None:
         """A run begins (``on``), or the last one has ended."""
-        self._is_project = is_project
         (audit_hook().listen if on else audit_hook().leave)(self._handlers)
 
     def _listed(self, _event: str, args: tuple[Any, ...], frame: FrameType) -> None:
@@ -79,29 +74,23 @@ class AuditObserver:
                 if path != os.devnull:
                     self._unrepeatable(os.fsdecode(path), frame)
             else:
-                self._each(_read, path)
+                self._each(content_at, path)
         else:
             self._pass(path)
 
     def _pass(self, path: Any) -> None:
         """Note a file that Python opens, and that is no read."""
-        with suppress(TypeError, OSError):  # no path, or the current folder is gone: the call fails by itself
-            place = absolute(os.fsdecode(path))
+        place = place_of(path)
+        if place is not None:
             for observed in self._runs.here():
                 observed.passed.setdefault(place)
 
     def _each(self, note: Callable[[Observed, str], object], path: object) -> None:
-        """``note`` an absolute path with every run that is active here."""
-        if isinstance(path, int) or path is None:
-            return  # a descriptor was opened by a path before
-        try:
-            text = os.fsdecode(path)  # type: ignore[arg-type]
-            place = absolute(text)
-        except (TypeError, OSError):
-            return  # no path, or the current folder is gone: the call fails by itself
+        """``note`` the place that a path means with every run that is active here."""
         for observed in self._runs.here():
-            observed.given(text, place)
-            note(observed, place)
+            place = observed.given(path)
+            if place is not None:
+                note(observed, place)
 
     def _database(self, _event: str, args: tuple[Any, ...], _frame: FrameType) -> None:
         """SQLite opens by itself a file that is there, or makes it."""
@@ -110,13 +99,11 @@ class AuditObserver:
         if place.startswith("file:"):
             place, _, options = place.removeprefix("file:").partition("?")
         if place and place != ":memory:" and "mode=memory" not in options:
-            self._each(_read if os.path.exists(place) or "mode=r" in options else _made, place)
+            self._each(content_at if os.path.exists(place) or "mode=r" in options else _made, place)
 
     def _unrepeatable(self, what: str, frame: FrameType) -> None:
-        """What a library looks at for itself, such as the number of processors, is its own business."""
-        if asker(frame, self._is_project) is not None:
-            for observed in self._runs.here():
-                observed.unrepeatable.setdefault(what)
+        for observed in self._runs.asked_by(frame):
+            observed.unrepeatable.setdefault(what)
 
     def _started(self, event: str, args: tuple[Any, ...], frame: FrameType) -> None:
         if not _by_cachec(frame):
@@ -132,7 +119,7 @@ class AuditObserver:
             frame = frame.f_back
         while frame is not None and frame.f_globals.get("__name__") in {"importlib", "pkgutil", "runpy"}:
             frame = frame.f_back
-        if frame is not None and self._is_project(frame.f_code.co_filename):
+        if frame is not None and self._runs.is_project(frame.f_code.co_filename):
             for observed in self._runs.here():
                 observed.imported.setdefault(name)
 
@@ -143,15 +130,6 @@ def _made(observed: Observed, path: str) -> None:
 
 def _went(observed: Observed, path: str) -> None:
     observed.moved = observed.moved or path in observed.absolute
-
-
-def _read(observed: Observed, path: str) -> None:
-    if not observed.own(path):
-        state = opening(path)
-        if state is None:
-            observed.absent.setdefault(path)
-        else:
-            observed.opened.setdefault(path, state)
 
 
 def _source(observed: Observed, path: str) -> None:
@@ -204,9 +182,3 @@ def _by_cachec(frame: FrameType | None) -> bool:
             return False
         frame = frame.f_back
     return frame is not None and frame.f_code.co_filename.startswith(OWN_FOLDER)
-
-
-@lru_cache(maxsize=1)
-def audit_observer() -> AuditObserver:
-    """The one of this process."""
-    return AuditObserver(active())

@@ -12,8 +12,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
-from cachec.recording.active import Active, active
-from cachec.recording.frames import asker
+from cachec.recording.active import Active
 from cachec.recording.looks import content_asked, current_folder_asked, place_asked
 from cachec.recording.observed import Observed
 
@@ -34,13 +33,11 @@ class Calls:
 
     def __init__(self, runs: Active) -> None:
         self._runs = runs
-        self._is_project: Callable[[str], bool] = lambda _name: True
         self._own: dict[str, Any] = {name: getattr(os, name) for name in _ASKED}
         self._telling = {name: self._made(function, _ASKED[name]) for name, function in self._own.items()}
 
-    def arm(self, is_project: Callable[[str], bool], on: bool) -> None:
+    def arm(self, on: bool) -> None:
         """A run begins (``on``), or the last one has ended. What somebody else put in a place stays."""
-        self._is_project = is_project
         for name, own in self._own.items():
             here, wanted = (own, self._telling[name]) if on else (self._telling[name], own)
             if getattr(os, name) is here:
@@ -60,12 +57,5 @@ class Calls:
     def _heard(self, note: Note, asked: object, frame: FrameType) -> None:
         if frame.f_globals.get("__name__") in _TELLING or isinstance(asked, int):
             return
-        if asker(frame, self._is_project) is not None:
-            for observed in self._runs.here():
-                note(observed, asked)
-
-
-@functools.lru_cache(maxsize=1)
-def calls() -> Calls:
-    """The one of this process."""
-    return Calls(active())
+        for observed in self._runs.asked_by(frame):
+            note(observed, asked)

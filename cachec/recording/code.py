@@ -8,13 +8,10 @@ threads that are started meanwhile.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
-from functools import lru_cache
 from types import CodeType, FrameType
 from typing import Any
 
-from cachec.recording.active import Active, active
-from cachec.recording.frames import asker
+from cachec.recording.active import Active
 from cachec.recording.looks import look_of
 from cachec.recording.observed import Ran
 from cachec.recording.profile import Profile
@@ -27,20 +24,18 @@ _MONITORING: Any = getattr(sys, "monitoring", None)
 
 
 class CodeObserver:
-    """Tells active runs of project code that starts. is_project: whether a file name is a project's."""
+    """Tells active runs of project code that starts."""
 
     def __init__(self, runs: Active) -> None:
         self._runs = runs
         self._kinds: dict[str, bool] = {}
-        self._is_project: Callable[[str], bool] = lambda _name: True
         self._tool: int | None = None
         self._profile = Profile(runs, self._first, lambda file: not self._project(file))
         #: How often runs began: what was told before one did must be told to it again.
         self._begun = 0
 
-    def arm(self, is_project: Callable[[str], bool], on: bool) -> None:
+    def arm(self, on: bool) -> None:
         """A run begins (``on``), or the last one has ended."""
-        self._is_project = is_project
         self._begun += on
         if on and not self._profile.on:
             self._claim()
@@ -103,15 +98,14 @@ class CodeObserver:
         look = look_of(code, frame)
         if look is None:
             return True
-        if asker(frame.f_back, self._is_project) is not None:
-            for observed in self._runs.here():
-                look(observed, frame)
+        for observed in self._runs.asked_by(frame.f_back):
+            look(observed, frame)
         return False  # what is looked at is another thing with each call
 
     def _project(self, name: str) -> bool:
         kind = self._kinds.get(name)
         if kind is None:
-            kind = self._kinds[name] = self._is_project(name)
+            kind = self._kinds[name] = self._runs.is_project(name)
         return kind
 
     def _note(self, code: CodeType, frame: FrameType) -> bool:
@@ -125,11 +119,4 @@ class CodeObserver:
 
 def _events() -> int:
     events = _MONITORING.events
-    found: int = events.PY_START | events.PY_RESUME | events.PY_THROW
-    return found
-
-
-@lru_cache(maxsize=1)
-def code_observer() -> CodeObserver:
-    """The one of this process."""
-    return CodeObserver(active())
+    return int(events.PY_START | events.PY_RESUME | events.PY_THROW)

@@ -11,8 +11,7 @@ from collections.abc import Callable
 from importlib import util
 from types import CodeType, FrameType
 
-from cachec.base.anchors import absolute
-from cachec.recording.observed import Observed, opening
+from cachec.recording.observed import Observed, is_absolute, opening
 
 #: What a frame of such a function says that is looked at; noted with a run.
 Look = Callable[[Observed, FrameType], None]
@@ -28,22 +27,10 @@ def _first(frame: FrameType) -> object:
     return frame.f_locals[frame.f_code.co_varnames[0]]
 
 
-def _place(observed: Observed, path: object) -> str | None:
-    """The absolute path that is meant; None for a descriptor, for what the run made, and where the current folder is
-    gone."""
-    try:
-        text = os.fsdecode(path)  # type: ignore[arg-type]
-        place = absolute(text)
-    except (TypeError, OSError):
-        return None
-    observed.given(text, place)
-    return None if observed.own(place) else place
-
-
 def place_asked(observed: Observed, path: object) -> None:
     """Whether something is at a path, and whether that is a folder."""
-    place = _place(observed, path)
-    if place is None:
+    place = observed.given(path)
+    if place is None or observed.own(place):
         return
     try:
         status = os.stat(place)
@@ -55,19 +42,25 @@ def place_asked(observed: Observed, path: object) -> None:
 
 def content_asked(observed: Observed, path: object) -> None:
     """More than whether something is there: its content counts."""
-    place = _place(observed, path)
-    if place is None:
+    place = observed.given(path)
+    if place is not None:
+        content_at(observed, place)
+
+
+def content_at(observed: Observed, place: str) -> None:
+    """The same of an absolute path; what the run made itself does not count."""
+    if observed.own(place):
         return
-    found = opening(place)
-    if found is None:
+    state = opening(place)
+    if state is None:
         observed.absent.setdefault(place)
     elif os.path.isdir(place):
         observed.there.setdefault(place, True)
     else:
-        observed.opened.setdefault(place, found)
+        observed.opened.setdefault(place, state)
 
 
-def current_folder_asked(observed: Observed, _path: object) -> None:
+def current_folder_asked(observed: Observed, _asked: object) -> None:
     """What the current folder is."""
     observed.asked_cwd = True
 
@@ -86,30 +79,18 @@ def _is_such(observed: Observed, frame: FrameType) -> None:
 def _made_absolute(observed: Observed, frame: FrameType) -> None:
     """What comes of a relative path holds the current folder."""
     try:
-        absolute = os.fsdecode(_first(frame)).startswith("/")  # type: ignore[arg-type]
+        observed.asked_cwd = observed.asked_cwd or not is_absolute(_first(frame))
     except TypeError:
         return
-    observed.asked_cwd = observed.asked_cwd or not absolute
-
-
-def _current(observed: Observed, _frame: FrameType) -> None:
-    observed.asked_cwd = True
 
 
 def _module(observed: Observed, frame: FrameType) -> None:
+    """A module is imported by its name, or asked for (``find_spec``)."""
     name, package = frame.f_locals["name"], frame.f_locals["package"]
+    names = observed.named if frame.f_code.co_name == "import_module" else observed.sought
     if isinstance(name, str):
         try:
-            observed.named.setdefault(util.resolve_name(name, package))
-        except (ImportError, ValueError, TypeError):
-            return  # the call itself fails in this way
-
-
-def _spec(observed: Observed, frame: FrameType) -> None:
-    name, package = frame.f_locals["name"], frame.f_locals["package"]
-    if isinstance(name, str):
-        try:
-            observed.sought.setdefault(util.resolve_name(name, package))
+            names.setdefault(util.resolve_name(name, package))
         except (ImportError, ValueError, TypeError):
             return  # the call itself fails in this way
 
@@ -138,8 +119,8 @@ _LOOKS: dict[str, tuple[tuple[str, ...], Look]] = {
     **dict.fromkeys(("Path.stat", "Path.lstat"), (_PATHLIB, _is_such)),
     **dict.fromkeys(("abspath", "realpath"), (_PATHS, _made_absolute)),
     "Path.absolute": (_PATHLIB, _made_absolute),
-    "Path.cwd": (_PATHLIB, _current),
-    "find_spec": (("importlib.util",), _spec),
+    "Path.cwd": (_PATHLIB, current_folder_asked),
+    "find_spec": (("importlib.util",), _module),
     "import_module": (("importlib",), _module),
     "Distribution.from_name": (_METADATA, _distribution),
     "MetadataPathFinder.find_distributions": (_METADATA, _distributions),

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Protocol
+from functools import lru_cache
+from typing import NamedTuple, Protocol
 
 from cachec.recording.active import active
-from cachec.recording.audit import audit_observer
-from cachec.recording.calls import calls
-from cachec.recording.code import code_observer
+from cachec.recording.audit import AuditObserver
+from cachec.recording.calls import Calls
+from cachec.recording.code import CodeObserver
 from cachec.recording.observed import Observed
-from cachec.recording.variables import variables
+from cachec.recording.variables import Variables, variables
 
 
 class Beside(Protocol):
@@ -42,21 +43,28 @@ class Net:
     @contextmanager
     def spread(self) -> Iterator[Observed]:
         """Observe what happens in this context until the body ends."""
-        leave = active().enter(self.observed, self._arm)
+        leave = active().enter(self.observed, self._is_project, _observers().arm)
         try:
             yield self.observed
         finally:
-            self.observed.blind = self.observed.blind or code_observer().blind()
+            self.observed.blind = self.observed.blind or _observers().code.blind()
             leave()
 
-    def _arm(self, on: bool) -> None:
-        # Observers live as long as the process: between runs they hold nothing of a cache that may have been closed.
-        is_project = self._is_project if on else _anything
-        audit_observer().arm(is_project, on)
-        variables().arm(is_project, on)
-        code_observer().arm(is_project, on)
-        calls().arm(is_project, on)
+
+class _Observers(NamedTuple):
+    """Those of this process: interpreters have one set of hooks."""
+
+    audit: AuditObserver
+    variables: Variables
+    code: CodeObserver
+    calls: Calls
+
+    def arm(self, on: bool) -> None:
+        """A run begins (``on``), or the last one has ended."""
+        for each in self:
+            each.arm(on)
 
 
-def _anything(_name: str) -> bool:
-    return True
+@lru_cache(maxsize=1)
+def _observers() -> _Observers:
+    return _Observers(AuditObserver(active()), variables(), CodeObserver(active()), Calls(active()))

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from types import CodeType
 from typing import Any, NamedTuple
 
-from cachec.base.anchors import relative_to
+from cachec.base.anchors import absolute, relative_to
 
 #: The clock of time stamps of files (linux/time.h), which Python has no name for.
 _CLOCK_REALTIME_COARSE = 5
@@ -29,6 +29,20 @@ def current_folder() -> str:
         return os.getcwd()
     except OSError:
         return ""
+
+
+def is_absolute(path: object) -> bool:
+    """Whether a path means the same in every folder. Raises TypeError for what is no path."""
+    return os.fsdecode(path).startswith("/")  # type: ignore[arg-type]
+
+
+def place_of(path: object) -> str | None:
+    """The absolute path that is meant. None for what is no path (a descriptor was opened by one before), and where the
+    current folder is gone: the call fails by itself."""
+    try:
+        return absolute(os.fsdecode(path))  # type: ignore[arg-type]
+    except (TypeError, OSError):
+        return None
 
 
 class Ran(NamedTuple):
@@ -103,12 +117,17 @@ class Observed:
     absolute: dict[str, None] = field(default_factory=dict)
     blind: str = ""
 
-    def given(self, path: str, place: str) -> None:
-        """Note in which form an absolute path was given: what is relative means another place in another folder."""
-        if path.startswith("/") or self.moved or not self.cwd:
+    def given(self, path: object) -> str | None:
+        """The place that a path means, as ``place_of``, and note in which form it was given: what is relative means
+        another place in another folder."""
+        place = place_of(path)
+        if place is None:
+            return None
+        if is_absolute(path) or self.moved or not self.cwd:
             self.absolute.setdefault(place)
         else:
             self.relative.setdefault(place, relative_to(place, self.cwd))
+        return place
 
     def own(self, path: str) -> bool:
         """Whether the run itself made ``path``, or a folder above it."""

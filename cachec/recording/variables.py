@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import lru_cache
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -58,13 +58,11 @@ class Variables:
 
     def __init__(self, runs: Active) -> None:
         self._runs = runs
-        self._is_project: Callable[[str], bool] = lambda _name: True
         #: The frame and instruction that takes the whole environment just now: the look-ups that follow are its.
         self._whole: tuple[int, int] | None = None
 
-    def arm(self, is_project: Callable[[str], bool], on: bool) -> None:
+    def arm(self, on: bool) -> None:
         """A run begins (``on``), or the last one has ended."""
-        self._is_project = is_project
         wanted: type = _Telling if on else _Environ
         for each in (os.environ, os.environb):
             if type(each) in {_Environ, _Telling} and type(each) is not wanted:
@@ -72,7 +70,7 @@ class Variables:
 
     def looked_up(self, name: str | bytes, value: str | bytes | None, frame: FrameType) -> None:
         """``frame`` asks for a variable, and gets this value."""
-        asking = asker(frame, self._is_project)
+        asking = asker(frame, self._runs.is_project)
         if asking is None or (id(asking), asking.f_lasti) == self._whole:
             return
         name, value = os.fsdecode(name), None if value is None else os.fsdecode(value)
@@ -87,7 +85,7 @@ class Variables:
 
     def taken_whole(self, frame: FrameType) -> None:
         """``frame`` goes through all names."""
-        asking = asker(frame, self._is_project)
+        asking = asker(frame, self._runs.is_project)
         self._whole = None if asking is None else (id(asking), asking.f_lasti)
         if asking is not None:
             for observed in self._runs.here():

@@ -247,7 +247,7 @@ class _Altered:
 
 
 def _key(graph: Graph, memos: tuple[Memo, ...] = ()) -> CodeKey:
-    stages, distributions = tuple(graph.stages), frozenset(graph.distributions)
+    stages, distributions = tuple(graph.stages), frozenset(graph.distributions - {""})
     return CodeKey(graph.parts(), distributions, stages, memos, graph.spans, frozenset(graph.codes))
 
 

@@ -51,6 +51,7 @@ class Graph:
         self.spans: dict[TextVersion, list[Span]] = {}
         self.codes: set[tuple[str, CodeType]] = set()
         self.watch = Watch()
+        #: With the empty name, where what was reached is of none.
         self.distributions: set[str] = set()
         self.stages: list[object] = []
         self.memos: dict[int, Any] = {}

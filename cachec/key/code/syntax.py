@@ -76,6 +76,11 @@ def without_docstring(body: list[ast.stmt]) -> list[ast.stmt]:
     return body
 
 
+def documentation(value: object) -> bytes:
+    """Documentation, as it is hashed."""
+    return repr(value).encode("utf-8", "surrogatepass")
+
+
 def docstrings(node: ast.AST) -> list[str]:
     """Every docstring in a piece of syntax, in its order."""
     found = [each for each in ast.walk(node) if isinstance(each, _DOCUMENTED)]

@@ -18,6 +18,7 @@ from cachec.key.code.codeobjects import code_digest
 from cachec.key.code.graph import Graph
 from cachec.key.code.library import attribute, name_in_library, told
 from cachec.key.code.memos import is_memo
+from cachec.key.code.origins import Origins
 from cachec.key.words import describe
 
 _PLAIN = frozenset({type(None), bool, int, float, complex, str, bytes, type(Ellipsis)})
@@ -63,19 +64,27 @@ class Live(Protocol):
     def code(self, value: object, *, lenient: bool) -> str | None: ...
     def cls(self, cls: type, *, lenient: bool) -> str: ...
     def function(self, function: FunctionType, *, lenient: bool) -> str: ...
-    def origin_of_module(self, name: object) -> tuple[str, str]: ...
-    def origin_of_class(self, cls: type) -> tuple[str, str]: ...
+    def reference(self, value: object, name: str, *, lenient: bool) -> str: ...
 
 
 class Values:
     """Encodes values; code inside them is followed, and its label stands for it."""
 
-    def __init__(self, graph: Graph, live: Live, encode_value: Callable[[object, str], bytes]) -> None:
+    def __init__(
+        self, graph: Graph, origins: Origins, live: Live, encode_value: Callable[[object, str], bytes]
+    ) -> None:
         self._graph = graph
+        self._origins = origins
         self._live = live
         self._encode_value = encode_value
         #: Names of values that hold something of which not all shows: the statements that make them count too.
-        self.opaque: set[str] = set()
+        self._opaque: set[str] = set()
+
+    def shows_not_all(self, value: object, name: str) -> bool:
+        """Whether what a decorator of a library was told shows only in the statement that called it."""
+        if isinstance(value, FunctionType):
+            return bool(value.__closure__) and self._origins.is_outside(value.__code__.co_filename)
+        return name in self._opaque
 
     def part(
         self, value: object, name: str, *, lenient: bool, fallback: Callable[[], str | None] = lambda: None
@@ -117,7 +126,7 @@ class Values:
         return f"told {digest_bytes(repr(self._told(value, name, True, ())).encode('utf-8', 'surrogatepass'))}"
 
     def _told(self, value: object, name: str, lenient: bool, within: tuple[int, ...]) -> Any:
-        self.opaque.add(name)
+        self._opaque.add(name)
 
         def follow(each: Any) -> str:
             return digest_bytes(self._encode_value(self._plain(each, name, lenient, within), name))
@@ -165,7 +174,7 @@ class Values:
                     return False
                 watch.instance(one)
                 pending += vars(one).values()
-            elif callable(one) and self._live.origin_of_class(kind)[0] != "project":
+            elif callable(one) and self._origins.of_class(kind)[0] != "project":
                 # Of what a library made: that it is the same, and wraps the same.
                 attributes = attribute(one, "__dict__")
                 if type(attributes) is dict:
@@ -177,7 +186,7 @@ class Values:
 
     def _is_project_instance(self, value: object) -> bool:
         kind = type(value)
-        if isinstance(value, enum.Enum) or self._live.origin_of_class(kind)[0] != "project":
+        if isinstance(value, enum.Enum) or self._origins.of_class(kind)[0] != "project":
             return False
         return is_plain_class(kind)
 
@@ -265,15 +274,13 @@ class Values:
             return (_MARK + "stage", again(attribute(value, "__wrapped__")), *map(again, bound))
         if kind.__module__ in ("cachec", "cachec.cache") and kind.__name__ == "Cache":
             return (_MARK + "inert", "cachec.Cache")
-        origin, distribution = self._live.origin_of_class(kind)
-        if distribution:
-            self._graph.distributions.add(distribution)
+        origin, distribution = self._origins.of_class(kind)
+        self._graph.distributions.add(distribution)
         if origin != "project" and callable(value):
-            named = name_in_library(value, lambda module: self._live.origin_of_module(module)[0] != "project")
+            named = name_in_library(value, lambda module: self._origins.of_module(module)[0] != "project")
             if named is not None:
-                _, distribution = self._live.origin_of_module(named[0])
-                if distribution:
-                    self._graph.distributions.add(distribution)
+                _, distribution = self._origins.of_module(named[0])
+                self._graph.distributions.add(distribution)
                 return (_MARK + "library", distribution, *named)
         if origin == "project":
             label = self._live.cls(kind, lenient=lenient)
@@ -295,14 +302,13 @@ class Values:
 
     def _builtin(self, value: Any, again: Callable[[Any], Any]) -> Any:
         holder = getattr(value, "__self__", None)
-        named = name_in_library(value, lambda module: self._live.origin_of_module(module)[0] != "project")
+        named = name_in_library(value, lambda module: self._origins.of_module(module)[0] != "project")
         if named is not None and not isinstance(holder, ModuleType | None):
             return (_MARK + "library", *named)  # random.random: of an object that the library made
         if holder is None or isinstance(holder, ModuleType):
             module = holder.__name__ if holder is not None else getattr(value, "__module__", None)
-            _, distribution = self._live.origin_of_module(module)
-            if distribution:
-                self._graph.distributions.add(distribution)
+            _, distribution = self._origins.of_module(module)
+            self._graph.distributions.add(distribution)
             return (_MARK + "builtin", str(module), value.__qualname__)
         return (_MARK + "builtin", value.__qualname__, again(holder))
 

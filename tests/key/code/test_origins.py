@@ -1,0 +1,63 @@
+"""Whose an imported module is, by what it says of itself and by the one that it is in."""
+
+from __future__ import annotations
+
+import sys
+from importlib.machinery import EXTENSION_SUFFIXES, ModuleSpec
+from types import ModuleType
+
+import pytest
+
+from cachec.key.code.graph import Graph
+from cachec.key.code.modules import Locator, Sources
+from cachec.key.code.origins import Origins
+from cachec.key.code.units import Units
+
+_NATIVE = f"/site-packages/made/native{EXTENSION_SUFFIXES[0]}"
+
+
+@pytest.fixture
+def origins(monkeypatch: pytest.MonkeyPatch) -> Origins:
+    """With modules of a distribution, of an extension and of nobody among those that are imported."""
+
+    def imported(name: str, file: str | None = None, spec: ModuleSpec | None = None) -> None:
+        module = ModuleType(name)
+        module.__spec__ = spec
+        if file is not None:
+            module.__file__ = file
+        monkeypatch.setitem(sys.modules, name, module)
+
+    imported("made", "/site-packages/made/__init__.py")
+    imported("made.native", _NATIVE)
+    imported("made.native.inner")
+    imported("made.native.inner.most")
+    imported("made.native.found", spec=ModuleSpec("made.native.found", None))
+    imported("made.beside")
+    imported("made.kept", spec=ModuleSpec("made.kept", None, origin="frozen"))
+    imported("alone")
+    locator = Locator({"/site-packages/made/__init__.py": "made", _NATIVE: "made"}.get)
+    sources = Sources()
+    return Origins(Graph(tolerant=False), locator, sources, Units(sources, locator))
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("made", ("distribution", "made")),
+        ("made.native", ("distribution", "made")),
+        ("made.native.inner", ("distribution", "made")),
+        ("made.native.found", ("project", "")),  # by an import, from who knows where
+        ("made.native.inner.most", ("project", "")),  # its parent says nothing
+        ("made.beside", ("project", "")),  # its parent is Python
+        ("made.kept", ("library", "")),
+        ("made.native.gone", ("distribution", "made")),  # of one that is not there: as of the one above it
+        ("gone", ("project", "")),
+        ("alone", ("project", "")),
+        ("sys", ("library", "")),
+        ("os", ("library", "")),
+        (None, ("project", "")),
+        (["sys"], ("project", "")),
+    ],
+)
+def test_whose_a_module_is(origins: Origins, name: object, expected: tuple[str, str]) -> None:
+    assert origins.of_module(name) == expected
