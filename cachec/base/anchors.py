@@ -7,11 +7,9 @@ what is there in the current folder of each look, and stays relative.
 from __future__ import annotations
 
 import os
-import stat
 import sys
 from collections.abc import Mapping
 from functools import lru_cache
-from itertools import takewhile
 
 #: What makes a folder a project's: the nearest one above a source file that has one of these.
 PROJECT_MARKS = ("cachec.toml", "pyproject.toml", ".git")
@@ -31,39 +29,6 @@ def project_folder(path: str) -> str | None:
         if above == folder:
             return None
         folder = above
-
-
-def absolute(path: str) -> str:
-    """``path`` from the root, shortened where that means the same file: ``os.path.abspath`` takes ``link/../x`` for
-    ``x``, which is another place than beside what the link leads to.
-
-    Raises OSError for a relative path where the current folder is gone.
-    """
-    whole = path if path.startswith("/") else os.path.join(os.getcwd(), path)
-    if "/.." not in whole:
-        return os.path.normpath(whole)
-    kept = ""
-    for name in whole.split("/"):
-        if name == ".." and (not kept or _is_folder(kept)):
-            kept = kept.rpartition("/")[0]
-        elif name not in {"", "."}:
-            kept = f"{kept}/{name}"
-    return kept or "/"
-
-
-def _is_folder(path: str) -> bool:
-    """Whether it is one by itself, and not through a link."""
-    try:
-        return not path.endswith("/..") and stat.S_ISDIR(os.lstat(path).st_mode)
-    except (OSError, ValueError):
-        return False
-
-
-def relative_to(place: str, folder: str) -> str:
-    """An absolute path from a folder without links, such as the current one; ``os.path.relpath`` shortens as above."""
-    names, above = place.split("/"), folder.rstrip("/").split("/")
-    shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(names, above, strict=False)))
-    return "/".join([".."] * (len(above) - shared) + names[shared:]) or "."
 
 
 class Anchors:

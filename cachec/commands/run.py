@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from cachec import recording
-from cachec.base.anchors import absolute
 from cachec.base.distributions import Distributions
+from cachec.base.paths import absolute
 from cachec.commands.environment import command_environment
 from cachec.errors import UsageError
 from cachec.key.dependencies import ABSENT, search_environ, search_text

@@ -15,6 +15,7 @@ from typing import Literal
 
 from cachec.base import fsio
 from cachec.base.fsio import Identity
+from cachec.base.paths import entries
 from cachec.commands.process import Ended, run_process
 from cachec.errors import CachecWarning
 from cachec.key.dependencies import ABSENT, listing_digest
@@ -68,7 +69,7 @@ class Reads:
         if place is None:
             return
         try:
-            self.recorder.listing(place, listing_digest(os.listdir(path)))
+            self.recorder.listing(place, listing_digest(entries(path)))
         except OSError:
             self.recorder.listing(place, ABSENT)
 

@@ -12,9 +12,9 @@ import stat
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from cachec.base import fsio
-from cachec.base.anchors import absolute
 from cachec.base.fsio import Identity
 from cachec.base.hashing import digest_bytes
+from cachec.base.paths import absolute
 from cachec.recording import CommandRun, FileSeen, Recorder
 from cachec.weights.formats import WEIGHT_SUFFIXES
 

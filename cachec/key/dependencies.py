@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from cachec.base import fsio
 from cachec.base.fsio import Identity
 from cachec.base.hashing import EMPTY, FileDigests, Hasher
+from cachec.base.paths import allowed, entries, links_on
 from cachec.errors import UsageError
 from cachec.key.tools.environment import variable_digest
 from cachec.key.tools.platform import processor_digest
@@ -31,11 +32,23 @@ PRESENT = _sentinel("present")
 FOLDER = _sentinel("folder")
 
 
-def listing_digest(names: list[str]) -> str:
-    """The digest of a folder's names, in any order; but for ``__pycache__``."""
+#: By the names in code: what of a path's status they ask for, beside its size.
+STATUS_NAMES = {
+    **dict.fromkeys(("st_mode", "ST_MODE"), "st_mode"),
+    **dict.fromkeys(("st_mtime", "st_mtime_ns", "ST_MTIME", "getmtime"), "st_mtime_ns"),
+    **dict.fromkeys(("st_ctime", "st_ctime_ns", "ST_CTIME", "getctime"), "st_ctime_ns"),
+    **dict.fromkeys(("st_ino", "ST_INO", "inode", "samefile", "samestat"), "st_ino"),
+    **dict.fromkeys(("st_nlink", "ST_NLINK"), "st_nlink"),
+    **dict.fromkeys(("st_uid", "ST_UID", "owner"), "st_uid"),
+    **dict.fromkeys(("st_gid", "ST_GID", "group"), "st_gid"),
+}
+
+
+def listing_digest(names: Iterable[str]) -> str:
+    """The digest of what is in a folder (``paths.entries``), in any order; but for ``__pycache__``."""
     hasher = Hasher("listing")
     for name in sorted(names):
-        if name == "__pycache__":
+        if name == "__pycache__/":
             continue  # Python's own, and made by the next import
         hasher.part("name", os.fsencode(name))
     return hasher.digest()
@@ -46,6 +59,29 @@ def there_digest(path: str) -> str:
     if os.path.isdir(path):
         return FOLDER
     return PRESENT if os.path.exists(path) else ABSENT
+
+
+def links_digest(met: Iterable[tuple[str, str]]) -> str:
+    """The digest of the links on the way to a path (``paths.links_on``)."""
+    hasher = Hasher("links")
+    for name, target in met:
+        hasher.part(os.fsdecode(os.fsencode(name)), os.fsencode(target))
+    return hasher.digest()
+
+
+def allowed_digest(letters: str) -> str:
+    """The digest of what may be done with a path (``paths.allowed``)."""
+    hasher = Hasher("access")
+    hasher.part("allowed", letters.encode())
+    return hasher.digest()
+
+
+def status_digest(status: os.stat_result, fields: str) -> str:
+    """The digest of some fields of a path's status, by their names between commas."""
+    hasher = Hasher("status")
+    for field in fields.split(","):
+        hasher.part(field, str(getattr(status, field)).encode())
+    return hasher.digest()
 
 
 def search_text(fixed: Mapping[str, str]) -> str:
@@ -87,6 +123,12 @@ class Dependencies:
             return self.listing(read.where)
         if read.kind == "there":
             return there_digest(read.where)
+        if read.kind == "links":
+            return links_digest(links_on(read.where))
+        if read.kind == "access":
+            return allowed_digest(allowed(read.where))
+        if read.kind == "status":
+            return self.status(read.where, read.name)
         if read.kind == "processor":
             return processor_digest()
         if read.kind == "tool":
@@ -100,8 +142,15 @@ class Dependencies:
         except OSError:
             return ABSENT
 
+    def status(self, path: str, fields: str) -> str:
+        """Some fields of the status of what is at a path; ``ABSENT`` where nothing is."""
+        try:
+            return status_digest(os.stat(path), fields)
+        except (OSError, ValueError):
+            return ABSENT
+
     def listing(self, path: str) -> str:
-        """The names in a folder; ``ABSENT`` where it is not there. Remembered while the folder is surely the same."""
+        """What is in a folder; ``ABSENT`` where it is not there. Remembered while the folder is surely the same."""
         try:
             identity = fsio.identity(path)
             known = self._listings.get(path)
@@ -110,8 +159,10 @@ class Dependencies:
             fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             try:
                 before = fsio.identity(fd)
-                digest = listing_digest(os.listdir(fd))
-                if self._digests.trusts(fd, before) and fsio.identity(fd) == before:
+                names = entries(fd)
+                digest = listing_digest(names)
+                has_links = any("@" in name.partition("/")[2] for name in names)  # which may lead to another thing
+                if not has_links and self._digests.trusts(fd, before) and fsio.identity(fd) == before:
                     self._listings[path] = (before, digest)
             finally:
                 os.close(fd)

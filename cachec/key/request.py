@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from cachec.key.compare import PartDifference
 
 #: Bump it when the meaning of a key changes: every older entry is then a miss.
-KEY_VERSION = "3"
+KEY_VERSION = "4"
 
 _DOMAIN = frame("domain", b"key")
 

@@ -4,22 +4,33 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from types import FrameType
 from typing import Any, cast
 
 from cachec.base.distributions import OWN_FOLDER
+from cachec.base.paths import descriptor_path, in_folder
 from cachec.recording.active import Active
+from cachec.recording.calls import called
 from cachec.recording.hook import Handler, audit_hook
-from cachec.recording.looks import content_at
+from cachec.recording.looks import content_asked, content_at, listed_at, modules_sought, place_asked
 from cachec.recording.observed import Observed, is_unrepeatable, opening, place_of
 
-#: Empties a file, or makes one that must not be there.
-_EMPTIES = os.O_TRUNC | os.O_EXCL
 #: Modules whose frames read a module's own code: that counts as an import, not as a file.
 _IMPORTERS = ("<frozen importlib._bootstrap_external>", "<frozen importlib._bootstrap>", "<frozen zipimport>")
 _SOCKETS = frozenset({"socket.connect", "socket.getaddrinfo", "urllib.Request"})
-#: Events whose first argument is a path that comes to be: written, made, or moved there.
-_MADE = {"os.mkdir": 0, "tempfile.mkdtemp": 0, "tempfile.mkstemp": 0, "os.rename": 1, "os.link": 1, "os.symlink": 1}
+#: Events of a path that comes to be: which argument it is, and which the descriptor of the folder that it starts from.
+_MADE = {
+    "os.mkdir": (0, 2),
+    "tempfile.mkdtemp": (0, None),
+    "tempfile.mkstemp": (0, None),
+    "os.rename": (1, 3),
+    "os.link": (1, 3),
+    "os.symlink": (1, 2),
+}
+#: Those of them in which there must be nothing before; those of what was somewhere else, with its folder's descriptor.
+_MADE_NEW = frozenset({"os.mkdir", "os.link", "os.symlink"})
+_TAKEN = {"os.rename": 2, "os.link": 2}
 _LISTED = frozenset({"os.listdir", "os.scandir"})
 #: What these read and run is not observed.
 _PROGRAMS = frozenset({"subprocess.Popen", "os.posix_spawn", "os.exec", "os.system"})
@@ -38,6 +49,7 @@ class AuditObserver:
             **dict.fromkeys(_MADE, self._made),
             "os.chdir": self._moved,
             "sqlite3.connect": self._database,
+            "ctypes.dlopen": self._loaded,
             **dict.fromkeys(_SOCKETS, self._connected),
             **dict.fromkeys(_PROGRAMS | _PROCESSES, self._started),
         }
@@ -46,12 +58,32 @@ class AuditObserver:
         """A run begins (``on``), or the last one has ended."""
         (audit_hook().listen if on else audit_hook().leave)(self._handlers)
 
-    def _listed(self, _event: str, args: tuple[Any, ...], frame: FrameType) -> None:
-        if not _by_importer(frame) and not _by_cachec(frame) and not _for_metadata(frame):
-            self._each(_listed, args[0] or os.curdir)
+    def _listed(self, event: str, args: tuple[Any, ...], frame: FrameType) -> None:
+        if _by_importer(frame) or _by_cachec(frame) or _for_metadata(frame):
+            return
+        folder = descriptor_path(args[0]) if isinstance(args[0], int) else args[0] or os.curdir
+        self._each(listed_at, folder)
+        if event == "os.scandir" and self._runs.is_project(frame.f_code.co_filename):
+            self._each(_scanned, folder)
 
-    def _made(self, event: str, args: tuple[Any, ...], _frame: FrameType) -> None:
-        self._each(_made, args[_MADE[event]])
+    def _made(self, event: str, args: tuple[Any, ...], frame: FrameType) -> None:
+        at, dir_fd = _MADE[event]
+        path = args[at] if dir_fd is None else in_folder(args[at], args[dir_fd])
+        if event in _TAKEN:
+            self._each(_taken, in_folder(args[0], args[_TAKEN[event]]))
+        if event in _MADE_NEW:
+            self._new(path, frame)
+        else:
+            self._each(Observed.make, path)
+
+    def _new(self, path: Any, frame: FrameType) -> None:
+        """Where something is already, none is made: whether it is, is seen, but where the caller takes either."""
+        note = place_asked if os.path.lexists(path) else Observed.make_new
+        if frame.f_locals.get("exist_ok") is not True:
+            for observed in self._runs.asked_by(frame):
+                note(observed, path)
+        if note is not place_asked:
+            self._each(Observed.make, path)
 
     def _moved(self, _event: str, args: tuple[Any, ...], _frame: FrameType) -> None:
         self._each(_went, args[0])
@@ -63,8 +95,12 @@ class AuditObserver:
         path, flags = args[0], args[2] if len(args) > 2 and isinstance(args[2], int) else 0
         if isinstance(path, int) or path is None:
             return  # a descriptor was opened by a path before
-        if flags & _EMPTIES or (flags & os.O_CREAT and not os.path.lexists(path)):
-            self._each(_made, path)
+        frame, how = called(frame)
+        path = in_folder(path, how.get("dir_fd"))
+        if flags & os.O_CREAT and (flags & os.O_EXCL or (flags & os.O_RDWR and not os.path.lexists(path))):
+            self._new(path, frame)
+        elif flags & os.O_TRUNC or (flags & os.O_CREAT and not os.path.lexists(path)):
+            self._each(Observed.make, path)
         elif flags & os.O_WRONLY:
             self._pass(path)  # what is there is not looked at
         elif _by_importer(frame):
@@ -99,7 +135,13 @@ class AuditObserver:
         if place.startswith("file:"):
             place, _, options = place.removeprefix("file:").partition("?")
         if place and place != ":memory:" and "mode=memory" not in options:
-            self._each(content_at if os.path.exists(place) or "mode=r" in options else _made, place)
+            self._each(content_at if os.path.exists(place) or "mode=r" in options else Observed.make, place)
+
+    def _loaded(self, _event: str, args: tuple[Any, ...], frame: FrameType) -> None:
+        """A library that the project names by its path."""
+        if isinstance(args[0], str | bytes) and "/" in os.fsdecode(args[0]):
+            for observed in self._runs.asked_by(frame):
+                content_asked(observed, args[0])
 
     def _unrepeatable(self, what: str, frame: FrameType) -> None:
         for observed in self._runs.asked_by(frame):
@@ -122,10 +164,14 @@ class AuditObserver:
         if frame is not None and self._runs.is_project(frame.f_code.co_filename):
             for observed in self._runs.here():
                 observed.imported.setdefault(name)
+                modules_sought(observed)
 
 
-def _made(observed: Observed, path: str) -> None:
-    observed.made.setdefault(path)
+def _taken(observed: Observed, path: str) -> None:
+    """What is here is moved or linked to where the run is at home: it counts as read."""
+    if observed.counted(path) is not None and os.path.isdir(path) and not os.path.islink(path):
+        observed.blind = observed.blind or f"the folder {path} was moved, with all that is in it"
+    content_at(observed, path)
 
 
 def _went(observed: Observed, path: str) -> None:
@@ -138,12 +184,14 @@ def _source(observed: Observed, path: str) -> None:
         observed.sources.setdefault(path, state)
 
 
-def _listed(observed: Observed, path: str) -> None:
-    if path not in observed.listed and not observed.own(path):
-        try:
-            observed.listed[path] = tuple(os.listdir(path))
-        except OSError:
-            return  # the call itself fails too
+def _scanned(observed: Observed, path: str) -> None:
+    counted = observed.counted(path)
+    for name in observed.listed.get(counted or "", ()):
+        place = os.path.join(counted or "", name.partition("/")[0])
+        state = opening(place)
+        if state is not None:
+            with suppress(OSError):
+                observed.scanned.setdefault(place, (state, os.stat(place)))
 
 
 def _by_importer(frame: FrameType | None) -> bool:

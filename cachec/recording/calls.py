@@ -8,21 +8,31 @@ from __future__ import annotations
 import functools
 import os
 import sys
-from collections.abc import Callable
-from types import FrameType
+from collections.abc import Callable, Iterator
+from types import BuiltinFunctionType, CodeType, FrameType
 from typing import Any
 
+from cachec.base.paths import in_folder
 from cachec.recording.active import Active
-from cachec.recording.looks import content_asked, current_folder_asked, place_asked
+from cachec.recording.looks import (
+    allowed_asked,
+    content_asked,
+    current_folder_asked,
+    own_status_asked,
+    status_asked,
+)
 from cachec.recording.observed import Observed
 
 Note = Callable[[Observed, object], None]
 
-#: What is asked of the first argument.
-_ASKED: dict[str, Note] = {
-    **dict.fromkeys(("stat", "lstat", "readlink", "getxattr", "listxattr"), content_asked),
-    "access": place_asked,
+#: What is asked of the first argument; None where an event tells, but not from which folder.
+_ASKED: dict[str, Note | None] = {
+    **dict.fromkeys(("getxattr", "listxattr"), content_asked),
+    "stat": status_asked,
+    **dict.fromkeys(("lstat", "readlink"), own_status_asked),
+    "access": allowed_asked,
     **dict.fromkeys(("getcwd", "getcwdb"), current_folder_asked),
+    "open": None,
 }
 #: Their own functions say what they ask (``recording.looks``).
 _TELLING = frozenset({"genericpath", "posixpath", "pathlib", "pathlib._local", "glob"})
@@ -43,10 +53,11 @@ class Calls:
             if getattr(os, name) is here:
                 setattr(os, name, wanted)
 
-    def _made(self, own: Callable[..., Any], note: Note) -> Callable[..., Any]:
+    def _made(self, own: Callable[..., Any], note: Note | None) -> Callable[..., Any]:
         @functools.wraps(own)
         def telling(*args: Any, **kwargs: Any) -> Any:
-            self._heard(note, args[0] if args else kwargs.get("path"), sys._getframe(1))
+            if note is not None:
+                self._heard(note, args[0] if args else kwargs.get("path"), kwargs, sys._getframe(1))
             return own(*args, **kwargs)
 
         for capable in (os.supports_dir_fd, os.supports_fd, os.supports_follow_symlinks, os.supports_effective_ids):
@@ -54,8 +65,25 @@ class Calls:
                 capable.add(telling)
         return telling
 
-    def _heard(self, note: Note, asked: object, frame: FrameType) -> None:
+    def _heard(self, note: Note, asked: object, how: dict[str, Any], frame: FrameType) -> None:
         if frame.f_globals.get("__name__") in _TELLING or isinstance(asked, int):
             return
+        if how.get("follow_symlinks") is False:
+            note = own_status_asked
         for observed in self._runs.asked_by(frame):
-            note(observed, asked)
+            note(observed, in_folder(asked, how.get("dir_fd")))
+
+
+def called(frame: FrameType) -> tuple[FrameType, dict[str, Any]]:
+    """Who called the function of ``os`` that raised an event in ``frame``, and the keywords that it was given."""
+    if frame.f_code.co_name == "telling" and frame.f_globals.get("__name__") == __name__ and frame.f_back is not None:
+        return frame.f_back, frame.f_locals["kwargs"]
+    return frame, {}
+
+
+def untold(code: CodeType, namespace: dict[str, Any]) -> Iterator[str]:
+    """The names by which code calls functions that were taken from ``os`` before, which are not seen."""
+    for name in code.co_names:
+        value = namespace.get(name)
+        if isinstance(value, BuiltinFunctionType) and value.__module__ == "posix" and _ASKED.get(value.__name__):
+            yield value.__name__

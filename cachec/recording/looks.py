@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import os
 import stat
+import sys
 from collections.abc import Callable
+from contextlib import suppress
 from importlib import util
 from types import CodeType, FrameType
 
+from cachec.base.paths import allowed, entries, links_on
 from cachec.recording.observed import Observed, is_absolute, opening
 
 #: What a frame of such a function says that is looked at; noted with a run.
@@ -30,34 +33,93 @@ def _first(frame: FrameType) -> object:
 def place_asked(observed: Observed, path: object) -> None:
     """Whether something is at a path, and whether that is a folder."""
     place = observed.given(path)
-    if place is None or observed.own(place):
+    if place is not None:
+        place_at(observed, place)
+
+
+def place_at(observed: Observed, place: str) -> None:
+    """The same of an absolute path; what the run made itself does not count."""
+    counted = observed.counted(place)
+    if counted is None:
         return
     try:
-        status = os.stat(place)
+        status = os.stat(counted)
     except (OSError, ValueError):
-        observed.absent.setdefault(place)
+        observed.absent.setdefault(counted)
     else:
-        observed.there.setdefault(place, stat.S_ISDIR(status.st_mode))
+        observed.there.setdefault(counted, stat.S_ISDIR(status.st_mode))
+
+
+def content_at(observed: Observed, place: str) -> None:
+    """More than whether something is there: its content counts."""
+    counted = observed.counted(place)
+    if counted is None:
+        return
+    state = opening(counted)
+    if state is None:
+        observed.absent.setdefault(counted)
+    elif os.path.isdir(counted):
+        observed.there.setdefault(counted, True)
+    else:
+        observed.opened.setdefault(counted, state)
+
+
+def listed_at(observed: Observed, place: str) -> None:
+    """What is in a folder."""
+    counted = observed.counted(place)
+    if counted is not None and counted not in observed.listed:
+        try:
+            observed.listed[counted] = tuple(entries(counted))
+        except OSError:
+            content_at(observed, counted)  # whoever asks may go on without
+
+
+def modules_sought(observed: Observed) -> None:
+    """A module is looked for: in what the run added to ``sys.path`` any file may be it, or come before it."""
+    for folder in (each for each in sys.path if isinstance(each, str) and each not in observed.path):
+        place = observed.given(folder or os.curdir)
+        if place is not None:
+            listed_at(observed, place)
 
 
 def content_asked(observed: Observed, path: object) -> None:
-    """More than whether something is there: its content counts."""
+    """The content at a path in whatever form."""
     place = observed.given(path)
     if place is not None:
         content_at(observed, place)
 
 
-def content_at(observed: Observed, place: str) -> None:
-    """The same of an absolute path; what the run made itself does not count."""
-    if observed.own(place):
+def status_asked(observed: Observed, path: object) -> None:
+    """What ``os.stat`` tells: the content for the size of it; more where code names more of it."""
+    place = observed.given(path)
+    if place is None:
         return
-    state = opening(place)
-    if state is None:
-        observed.absent.setdefault(place)
-    elif os.path.isdir(place):
-        observed.there.setdefault(place, True)
-    else:
-        observed.opened.setdefault(place, state)
+    content_at(observed, place)
+    counted = observed.counted(place)
+    if counted is not None and counted not in observed.stated:
+        with suppress(OSError, ValueError):
+            observed.stated[counted] = os.stat(counted)
+
+
+def links_asked(observed: Observed, path: object) -> None:
+    """Where a path leads."""
+    place = observed.given(path)
+    if place is not None and place not in observed.links and not observed.own(place):
+        observed.links[place] = links_on(place)
+
+
+def own_status_asked(observed: Observed, path: object) -> None:
+    """What ``os.lstat`` tells, of a link itself."""
+    links_asked(observed, path)
+    status_asked(observed, path)
+
+
+def allowed_asked(observed: Observed, path: object) -> None:
+    """What may be done with what is at a path."""
+    place_asked(observed, path)
+    place = observed.given(path)
+    if place is not None and place not in observed.allowed and not observed.own(place):
+        observed.allowed[place] = allowed(place)
 
 
 def current_folder_asked(observed: Observed, _asked: object) -> None:
@@ -66,6 +128,13 @@ def current_folder_asked(observed: Observed, _asked: object) -> None:
 
 
 def _is_there(observed: Observed, frame: FrameType) -> None:
+    back = frame.f_back
+    if back is None or back.f_code.co_name != "makedirs" or not back.f_locals.get("exist_ok"):
+        place_asked(observed, _first(frame))
+
+
+def _is_link(observed: Observed, frame: FrameType) -> None:
+    links_asked(observed, _first(frame))
     place_asked(observed, _first(frame))
 
 
@@ -73,7 +142,22 @@ def _is_such(observed: Observed, frame: FrameType) -> None:
     """``Path.exists`` asks no more than whether the path is there."""
     back = frame.f_back
     asks_less = back is not None and str(back.f_globals.get("__name__")).partition(".")[0] == "pathlib"
-    (place_asked if asks_less else content_asked)(observed, _first(frame))
+    if asks_less:
+        place_asked(observed, _first(frame))
+    elif frame.f_code.co_name == "lstat" or frame.f_locals.get("follow_symlinks") is False:
+        own_status_asked(observed, _first(frame))
+    else:
+        status_asked(observed, _first(frame))
+
+
+def _same(observed: Observed, frame: FrameType) -> None:
+    for name in frame.f_code.co_varnames[:2]:
+        own_status_asked(observed, frame.f_locals[name])
+
+
+def _resolved(observed: Observed, frame: FrameType) -> None:
+    _made_absolute(observed, frame)
+    links_asked(observed, _first(frame))
 
 
 def _made_absolute(observed: Observed, frame: FrameType) -> None:
@@ -87,6 +171,7 @@ def _made_absolute(observed: Observed, frame: FrameType) -> None:
 def _module(observed: Observed, frame: FrameType) -> None:
     """A module is imported by its name, or asked for (``find_spec``)."""
     name, package = frame.f_locals["name"], frame.f_locals["package"]
+    modules_sought(observed)
     names = observed.named if frame.f_code.co_name == "import_module" else observed.sought
     if isinstance(name, str):
         try:
@@ -113,11 +198,15 @@ _PATHLIB = ("pathlib", "pathlib._local")
 _METADATA = ("importlib.metadata",)
 #: By the qualified name of a function: the modules that have it, and what it looks at.
 _LOOKS: dict[str, tuple[tuple[str, ...], Look]] = {
-    **dict.fromkeys(("exists", "isfile", "isdir", "lexists", "islink", "ismount"), (_PATHS, _is_there)),
+    **dict.fromkeys(("exists", "isfile", "isdir"), (_PATHS, _is_there)),
+    **dict.fromkeys(("lexists", "islink", "ismount"), (_PATHS, _is_link)),
     **dict.fromkeys(("Path.exists", "Path.is_file", "Path.is_dir"), (_PATHLIB, _is_there)),
     **dict.fromkeys(("getsize", "getmtime", "getctime", "getatime"), (_PATHS, _is_such)),
     **dict.fromkeys(("Path.stat", "Path.lstat"), (_PATHLIB, _is_such)),
-    **dict.fromkeys(("abspath", "realpath"), (_PATHS, _made_absolute)),
+    **dict.fromkeys(("Path.is_symlink", "Path.readlink"), (_PATHLIB, _is_link)),
+    **dict.fromkeys(("samefile", "Path.samefile"), ((*_PATHS, *_PATHLIB), _same)),
+    "abspath": (_PATHS, _made_absolute),
+    "realpath": (_PATHS, _resolved),
     "Path.absolute": (_PATHLIB, _made_absolute),
     "Path.cwd": (_PATHLIB, current_folder_asked),
     "find_spec": (("importlib.util",), _module),

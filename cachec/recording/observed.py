@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from dataclasses import dataclass, field
 from types import CodeType
 from typing import Any, NamedTuple
 
-from cachec.base.anchors import absolute, relative_to
+from cachec.base.paths import absolute, relative_to, resolved
 
 #: The clock of time stamps of files (linux/time.h), which Python has no name for.
 _CLOCK_REALTIME_COARSE = 5
@@ -78,17 +79,21 @@ class Observed:
     began: when, in ns of Unix time as file systems tell it. ran: by ``id`` of the code, which is held (equal code of
     two files is two things). imported: names of modules that project code imported, or looked for in vain. named:
     modules that it asked for by a computed name, imported or not; sought: those of which it asked whether they are
-    there. installed: distributions whose metadata it asked for, ``*`` for all. opened: absolute paths that were opened
-    for reading; absent: those that were looked for and not there; there: those of which no more was asked than whether
-    they are (True for a folder); sources: files that the import system read; passed: those that Python opened for its
-    own ends, or cachec's; listed: folders with the names in them. made: paths that the run itself wrote or made, files
-    and folders. variables: names that project code looked up in the environment, with the values that it found; fixed:
-    those that the run had set before; copied: all that there were when it first went through them. started: programs
-    and processes. unrepeatable: what project code looked at that can't be read again alike. stages: nested ones. cwd:
-    the current folder when the run began, empty where it was gone; asked_cwd: whether the run took it for a value or
-    for a part of one; moved: whether it went to a folder by an absolute path. relative: paths that were given relative
-    to ``cwd``, by the absolute ones; absolute: those that were given as they are. blind: why something that ran may not
-    have been seen, empty where everything was.
+    there. installed: distributions whose metadata it asked for, ``*`` for all. opened: absolute paths that were
+    opened for reading; absent: those that were looked for and not there; there: those of which no more was asked than
+    whether they are (True for a folder); links: those on the way to which it mattered what links lie, with these;
+    allowed: those of which it was asked what may be done with them, with that; stated: those whose status was asked
+    for, with it; scanned: the same of what was found in a folder by ``os.scandir``, which tells of no later question;
+    sources: files that the import system read; passed: those that Python opened for its own ends, or cachec's;
+    listed: folders with what is in them. made: paths that the run itself wrote or made, files and folders; new: those
+    that could be made only because nothing was there. variables: names that project code looked up in the
+    environment, with the values that it found; fixed: those that the run had set before; copied: all that there were
+    when it first went through them. started: programs and processes. unrepeatable: what project code looked at that
+    can't be read again alike. stages: nested ones. cwd: the current folder when the run began, empty where it was
+    gone; asked_cwd: whether the run took it for a value or for a part of one; moved: whether it went to a folder by
+    an absolute path. relative: paths that were given relative to ``cwd``, by the absolute ones; absolute: those that
+    were given as they are. path: where modules were looked for when the run began. blind: why something that ran may
+    not have been seen, empty where everything was.
     """
 
     began: int = field(default_factory=lambda: time.clock_gettime_ns(_CLOCK_REALTIME_COARSE))
@@ -100,9 +105,14 @@ class Observed:
     opened: dict[str, Opening] = field(default_factory=dict)
     absent: dict[str, None] = field(default_factory=dict)
     there: dict[str, bool] = field(default_factory=dict)
+    links: dict[str, tuple[tuple[str, str], ...]] = field(default_factory=dict)
+    allowed: dict[str, str] = field(default_factory=dict)
+    stated: dict[str, os.stat_result] = field(default_factory=dict)
+    scanned: dict[str, tuple[Opening, os.stat_result]] = field(default_factory=dict)
     sources: dict[str, Opening] = field(default_factory=dict)
     passed: dict[str, None] = field(default_factory=dict)
     made: dict[str, None] = field(default_factory=dict)
+    new: dict[str, None] = field(default_factory=dict)
     listed: dict[str, tuple[str, ...]] = field(default_factory=dict)
     variables: dict[str, str | None] = field(default_factory=dict)
     fixed: dict[str, None] = field(default_factory=dict)
@@ -110,6 +120,7 @@ class Observed:
     started: dict[str, None] = field(default_factory=dict)
     unrepeatable: dict[str, None] = field(default_factory=dict)
     stages: dict[int, Any] = field(default_factory=dict)
+    path: tuple[str, ...] = field(default_factory=lambda: tuple(sys.path))
     cwd: str = field(default_factory=current_folder)
     asked_cwd: bool = False
     moved: bool = False
@@ -128,6 +139,26 @@ class Observed:
         else:
             self.relative.setdefault(place, relative_to(place, self.cwd))
         return place
+
+    def make_new(self, path: object) -> None:
+        """The run makes something where it sees that nothing is."""
+        place = self.given(path)
+        if place is not None and not self.own(place):
+            self.new.setdefault(place)
+
+    def make(self, place: str) -> None:
+        """The run makes this, or writes it anew."""
+        self.made.setdefault(place)
+        folder, _, name = place.rpartition("/")
+        self.made.setdefault(f"{resolved(folder)}/{name}".replace("//", "/"))
+
+    def counted(self, place: str) -> str | None:
+        """Where a look at ``place`` goes that counts: None where the run made what is there itself. A link that it made
+        leads to what it did not make."""
+        if not self.own(place):
+            return place
+        there = resolved(place)
+        return None if there == place or self.own(there) else there
 
     def own(self, path: str) -> bool:
         """Whether the run itself made ``path``, or a folder above it."""

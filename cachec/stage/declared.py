@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from cachec import recording
-from cachec.base.anchors import absolute
+from cachec.base.paths import absolute, entries
 from cachec.key.dependencies import listing_digest
 
 
@@ -22,7 +22,7 @@ def depends(path: str | os.PathLike[str]) -> str:
     # A relative path is recorded as one: in another current folder the stage would look at another file.
     place = os.fsdecode(path)
     if os.path.isdir(place):
-        recorder.listing(place, listing_digest(os.listdir(place)))
+        recorder.listing(place, listing_digest(entries(place)))
     elif os.path.exists(place):
         recorder.file(place, recorder.digests.of_path(place))
     else:

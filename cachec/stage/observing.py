@@ -14,17 +14,26 @@ from cachec.base.anchors import (
     MODULE,
     PROJECT_MARKS,
     Anchors,
-    absolute,
     anchors_of,
     beside,
     is_anchored,
     project_of,
-    relative_to,
 )
 from cachec.base.hashing import EMPTY
+from cachec.base.paths import absolute, relative_to
 from cachec.key.code.modules import is_cell
 from cachec.key.code.ran import LIVE, RanKeys
-from cachec.key.dependencies import ABSENT, FOLDER, PRESENT, Dependencies, listing_digest
+from cachec.key.dependencies import (
+    ABSENT,
+    FOLDER,
+    PRESENT,
+    STATUS_NAMES,
+    Dependencies,
+    allowed_digest,
+    links_digest,
+    listing_digest,
+    status_digest,
+)
 from cachec.key.request import Request, Requests
 from cachec.key.tools.environment import EVERY_NAME, variable_digest
 from cachec.key.tools.process import asked, state_digest
@@ -36,7 +45,9 @@ if TYPE_CHECKING:
     from cachec.recording.net import Net  # on a miss only
 
 #: Reads whose ``where`` is a path.
-_PATHS = frozenset({"file", "absent", "there", "listing", "tool", "code", "cwd"})
+_PATHS = frozenset({"file", "absent", "there", "listing", "links", "access", "status", "tool", "code", "cwd"})
+#: Those of them that tell what is there whole.
+_WHOLE = frozenset({"file", "absent", "listing", "tool", "code"})
 
 #: Names by which code asks for the current folder: functions of C, which no event tells of.
 _GETCWD = frozenset({"getcwd", "getcwdb"})
@@ -79,6 +90,16 @@ class Observing:
         if net is None:
             return frozenset()
         observed = net.observed
+        from cachec.recording.calls import untold
+
+        for ran in list(observed.ran.values()):
+            for taken in untold(ran.code, ran.namespace):
+                if taken not in _GETCWD:
+                    recorder.keep_out(
+                        Reason.UNNAMED_CODE,
+                        f"{ran.code.co_qualname} calls {taken} as taken from os, which is not seen: call os.{taken}",
+                    )
+                observed.asked_cwd = observed.asked_cwd or taken in _GETCWD
         if observed.blind:
             recorder.keep_out(Reason.UNNAMED_CODE, observed.blind)
         name = request.stage.options.name
@@ -106,7 +127,8 @@ class Observing:
 
     def _looked(self, request: Request, recorder: Recorder, observed: Observed) -> Iterator[Read]:
         known = _known(request, recorder)
-        for path in list(observed.absent):
+        gone = [path for path in observed.new if not os.path.lexists(path)]  # what stays is the run's own result
+        for path in [*observed.absent, *gone]:
             if path not in known and not self._ran.is_elsewhere(path):
                 yield from _as_given(observed, Read("absent", path, "", EMPTY))
         for path, names in list(observed.listed.items()):
@@ -116,12 +138,27 @@ class Observing:
             more = path in known or path in observed.opened or path in observed.listed
             if not more and not self._ran.is_elsewhere(os.path.join(path, "")):
                 yield from _as_given(observed, Read("there", path, "", FOLDER if is_folder else PRESENT))
+        for path, met in list(observed.links.items()):
+            if not self._ran.is_elsewhere(path):
+                yield from _as_given(observed, Read("links", path, "", links_digest(met)))
+        for path, letters in list(observed.allowed.items()):
+            if not self._ran.is_elsewhere(path):
+                yield from _as_given(observed, Read("access", path, "", allowed_digest(letters)))
         if observed.copied is not None and not observed.started and not recorder.commands():
             yield Read("env", EVERY_NAME, "", variable_digest(EVERY_NAME, observed.copied))
         codes = [ran.code for ran in list(observed.ran.values())]
         for state in asked(codes):
             yield Read("state", state, "", state_digest(state))
-        named = any(not _GETCWD.isdisjoint(code.co_names) for code in codes)
+        called = {name for code in codes for name in code.co_names}
+        fields = ",".join(sorted({STATUS_NAMES[name] for name in called & STATUS_NAMES.keys()}))
+        if not called.isdisjoint({"stat", "inode"}):
+            for path, (opened, status) in list(observed.scanned.items()):
+                observed.opened.setdefault(path, opened)
+                observed.stated.setdefault(path, status)
+        for path, status in list(observed.stated.items()) if fields else ():
+            if not self._ran.is_elsewhere(path):
+                yield from _as_given(observed, Read("status", path, fields, status_digest(status, fields)))
+        named = not called.isdisjoint(_GETCWD)
         if observed.cwd and (observed.asked_cwd or named):
             yield Read("cwd", observed.cwd, "", EMPTY)
         for name, value in list(observed.variables.items()):
@@ -234,7 +271,7 @@ def _arguments(request: Request) -> Iterator[tuple[str, str]]:
 
 def _known(request: Request, recorder: Recorder) -> set[str]:
     """Paths whose content is read or keyed otherwise."""
-    known = {read.where for read in recorder.reads() if read.kind in _PATHS}
+    known = {read.where for read in recorder.reads() if read.kind in _WHOLE}
     return known | {absolute(path) for path in request.inventory.paths}
 
 

@@ -18,8 +18,9 @@ from typing import Any
 
 import msgspec
 
-from cachec.base.anchors import absolute, is_anchored
+from cachec.base.anchors import is_anchored
 from cachec.base.distributions import OWN_FOLDER
+from cachec.base.paths import absolute
 from cachec.errors import StoreFault
 from cachec.recording.hook import Handler, audit_hook
 from cachec.store.store import Store

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cachec.base.anchors import Anchors, absolute, anchors_of, project_folder, relative_to
+from cachec.base.anchors import Anchors, anchors_of, project_folder
 
 
 def anchors() -> Anchors:
@@ -55,29 +55,3 @@ def test_what_was_typed_in_belongs_to_the_current_folder(tmp_path: Path, monkeyp
     anchors_of.cache_clear()
     assert anchors_of("<stdin>", None, None).keep(str(tmp_path / "t")) == "project:t"
     anchors_of.cache_clear()
-
-
-@pytest.mark.parametrize(
-    ("path", "place"),
-    [
-        ("x", "x"),
-        ("./deep//../x", "x"),
-        ("deep/er/../../x", "x"),
-        ("link/../x", "link/../x"),
-        ("link/../../x", "link/../../x"),
-        ("deep/../link/./../x", "link/../x"),
-        ("none/../x", "none/../x"),
-        ("x/../y", "x/../y"),
-        ("../" * 60, "/"),
-    ],
-)
-def test_the_same_file_from_the_root(path: str, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "deep/er").mkdir(parents=True)
-    (tmp_path / "link").symlink_to("deep/er")
-    (tmp_path / "x").touch()
-    monkeypatch.chdir(tmp_path)
-    assert absolute(path) == os.path.join(tmp_path, place)
-    assert absolute(os.path.join(tmp_path, path)) == absolute(path)
-    if place != "/":
-        assert relative_to(absolute(path), os.getcwd()) == place
-        assert relative_to(absolute(path), os.path.join(tmp_path, "deep")) == f"../{place}"
