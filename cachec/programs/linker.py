@@ -20,8 +20,8 @@ def link(artifact: File | Program, weights: WeightSet) -> Any:
     does not need any more may be in the set, or not.
 
     Raises LinkError where the weight set does not have exactly the names, shapes, dtypes and ties that the artifact was
-    compiled for, where a folded weight has other bytes, or where no plugin made the artifact; WeightsChanged where a
-    file of weights is no longer the one that was opened.
+    compiled for, where a folded weight has other bytes, shape or dtype, or where no plugin made the artifact;
+    WeightsChanged where a file of weights is no longer the one that was opened.
     """
     if not isinstance(artifact, File | Program):
         raise LinkError(f"link takes a cachec.File or cachec.Program, not a {type(artifact).__qualname__}")
@@ -47,7 +47,7 @@ def link(artifact: File | Program, weights: WeightSet) -> Any:
 
 
 def _check_folded(folded: Folded, offered: WeightSet, digests: FileDigests | None) -> None:
-    """Raise LinkError unless what the artifact holds of the weights offered are these weights' bytes.
+    """Raise LinkError unless what the artifact holds of the weights offered is their content.
 
     digests: where digests of files are remembered.
     """
@@ -60,13 +60,19 @@ def _check_folded(folded: Folded, offered: WeightSet, digests: FileDigests | Non
                 "fits; give the stages one set of weights, or names of their own to weights that differ "
                 "(weights.rename(lambda n: 'teacher.' + n))"
             )
-        found = offered[name].digest(digests)
+        found = offered[name].content(digests)
         if found not in fitting:
             raise LinkError(
                 f"weight {name!r} was read by a stage that made the artifact, which may hold its bytes (expected "
-                f"{fitting[-1][:12]}, found {found[:12]}); call the stages again with these weights: what read "
-                f"{name!r} is compiled anew. A stage that gives {name!r} new bytes returns the weights with the program"
+                f"{_in_short(fitting[-1])}, found {_in_short(found)}); call the stages again with these weights: what "
+                f"read {name!r} is compiled anew. A stage that gives {name!r} new bytes returns the weights with the "
+                "program"
             )
+
+
+def _in_short(content: str) -> str:
+    digest, _, kind = content.partition(" ")
+    return f"{digest[:12]} {kind}"
 
 
 def _called(manifest: Manifest, weights: WeightSet) -> WeightSet:

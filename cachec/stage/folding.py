@@ -5,34 +5,36 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from cachec.model import Digest, Node, OwnedWeight, Read, Record, Sequence, Weights
+from cachec.model import Node, OwnedWeight, Read, Record, Sequence, Weights
 from cachec.stage.guard import replace_weights
 from cachec.weights import WeightSet
-from cachec.weights.manifest import Folded, agreed
+from cachec.weights.manifest import Folded, agreed, content_of
 
-#: The digests of the weights of these names that a stage made, and returned beside what it compiled.
-Made = Callable[[Mapping[str, object]], Iterable[tuple[str, Digest]]]
+#: The contents of the weights of these names that a stage made, and returned beside what it compiled.
+Made = Callable[[Mapping[str, object]], Iterable[tuple[str, str]]]
 
 
-def folded(reads: Iterable[Read], given: Folded, made: Made) -> Folded:
+def folded(reads: Iterable[Read], weights: Mapping[str, WeightSet], given: Folded, made: Made) -> Folded:
     """What was folded into the result of a run, by the caller's names.
 
-    reads: of the run. given: what was folded into the programs and files that it was given. A weight that the stage
-    made anew fits as well as the one that it was made from: the stage knows which of the two its program takes.
+    reads: of the run, of these weights by argument. given: what was folded into the programs and files that it was
+    given. A weight that the stage made anew fits as well as the one that it was made from: the stage knows which of the
+    two its program takes.
     """
-    folds = agreed(given, *({read.name: (read.digest,)} for read in reads if read.kind == "weight"))
+    specs = {read: weights[read.where][read.name].spec for read in reads if read.kind == "weight"}
+    folds = agreed(given, *({read.name: (content_of(spec, read.digest),)} for read, spec in specs.items()))
     if folds:
-        for name, digest in made(folds):
-            if folds[name] and digest not in folds[name]:
-                folds[name] = (*folds[name], digest)
+        for name, content in made(folds):
+            if folds[name] and content not in folds[name]:
+                folds[name] = (*folds[name], content)
     return folds
 
 
 def made_in_node(node: Node) -> Made:
     """Those of a stored result."""
 
-    def made(names: Mapping[str, object]) -> Iterator[tuple[str, Digest]]:
-        return ((name, each.artifact.digest) for name, each in _owned(node) if name in names)
+    def made(names: Mapping[str, object]) -> Iterator[tuple[str, str]]:
+        return ((name, content_of(each.spec, each.artifact.digest)) for name, each in _owned(node) if name in names)
 
     return made
 
@@ -50,15 +52,15 @@ def _owned(node: Node) -> Iterator[tuple[str, OwnedWeight]]:
 def made_in_value(value: Any) -> Made:
     """Those of a result that is not stored. Its weights are made for it; the stage's handles are still open."""
 
-    def made(names: Mapping[str, object]) -> Iterable[tuple[str, Digest]]:
-        digests: list[tuple[str, Digest]] = []
+    def made(names: Mapping[str, object]) -> Iterable[tuple[str, str]]:
+        contents: list[tuple[str, str]] = []
 
         def look(weights: WeightSet, _path: str) -> WeightSet:
             own = (name for name in names if name in weights and weights.origin(name) is None)
-            digests.extend((name, weights[name].digest()) for name in own)
+            contents.extend((name, weights[name].content()) for name in own)
             return weights
 
         replace_weights(value, "result", look)
-        return digests
+        return contents
 
     return made

@@ -118,7 +118,9 @@ class Looker:
                 request.inventory.weights.__getitem__,
                 trace.manifest,
                 names=request.inventory.callers,
-                folded=folding.folded(trace.reads, request.inventory.folded, folding.made_in_node(trace.value)),
+                folded=folding.folded(
+                    trace.reads, request.inventory.weights, request.inventory.folded, folding.made_in_node(trace.value)
+                ),
             )
 
     def present(self, read: Read, weights: dict[str, WeightSet]) -> Digest | None:

@@ -151,7 +151,7 @@ class Run:
         inventory = self._request.inventory
         made = folding.made_in_value(result) if node is None else folding.made_in_node(node)
         with recording.recording(self.recorder), self.bracket:
-            inside = folding.folded(self.recorder.reads(), inventory.folded, made)
+            inside = folding.folded(self.recorder.reads(), inventory.weights, inventory.folded, made)
         value = callers_weights(result, inventory.weights)
         return returned(value, inventory.callers, inside) if inventory.callers or inside else value
 

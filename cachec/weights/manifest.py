@@ -13,8 +13,13 @@ from cachec.model import MALFORMED_JSON, ROW_MAJOR, WeightSpec
 #: How many differences one LinkError spells out.
 _SHOWN = 8
 
-#: Name of a weight -> the digests that its bytes may have. None at all: it was seen with different contents.
+#: Name of a weight -> the contents (``content_of``) that it may have. None at all: it was seen with different ones.
 Folded = Mapping[str, tuple[str, ...]]
+
+
+def content_of(spec: WeightSpec, digest: str) -> str:
+    """What stands for a weight that was folded: its bytes, and what they are read as."""
+    return f"{digest} {spec.dtype}[{','.join(map(str, spec.shape))}]"
 
 
 def agreed(*each: Folded) -> dict[str, tuple[str, ...]]:

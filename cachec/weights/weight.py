@@ -9,6 +9,7 @@ from cachec.base.hashing import FileDigests
 from cachec.errors import UsageError
 from cachec.model import WeightSpec
 from cachec.weights.layout import Layout
+from cachec.weights.manifest import content_of
 from cachec.weights.sources import Extent, Origin, Place, Source
 from cachec.weights.tensor import Tensor
 
@@ -59,6 +60,10 @@ class Weight:
         digests: where digests of files are remembered, under its own rule. Raises as ``read`` does.
         """
         return self._source.digest(self._there, self.tensor, digests)
+
+    def content(self, digests: FileDigests | None = None) -> str:
+        """The digest with the type and the shape: what ``Manifest.folded`` has of a weight. Counts as a read."""
+        return content_of(self.spec, self.digest(digests))
 
     def raw(self) -> memoryview:
         """The bytes, row-major and little-endian, read-only; numpy is not imported. Raises as ``read`` does."""

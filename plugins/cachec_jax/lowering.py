@@ -98,7 +98,7 @@ def fold(program: Program, weight: Weight) -> Program:
         raise PluginError(f"weight {name!r} has shape {list(data.shape)}, the program's parameter is a {kind}")
     # MLIR takes raw little-endian elements as one hexadecimal string (builtin dialect, DenseElementsAttr).
     constant = f'dense<"0x{data.tobytes().hex().upper()}"> : {kind}' if data.size else f"dense<> : {kind}"
-    manifest = program.manifest.without(name).folding({name: (weight.digest(),)})
+    manifest = program.manifest.without(name).folding({name: (weight.content(),)})
     return Program(text[:begin] + constant + text[end:], format=FORMAT, manifest=manifest)
 
 

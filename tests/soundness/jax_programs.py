@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest import mock
 
 import numpy as np
 
@@ -178,40 +179,37 @@ def _said(result: Any) -> str:
     return result.text if isinstance(result, cachec.Program) else f"{result.dtype} {result.tobytes().hex()}"
 
 
-def run_jax(seed: int, count: int, folder: Path) -> Report:
-    """``count`` programs, each first as it is and then: neutral text, one piece edited, other weights, a changed global,
-    and back. Each of these is a case: of lowering, and of the values where these can differ."""
-    report, rng = Report(), random.Random(seed)
-    before = os.environ.get("SOUNDNESS_STORE")
-    os.environ["SOUNDNESS_STORE"] = str(folder / "store")
-    session = _Session(folder)
-    programs = _programs(seed)
-    try:
-        for _ in range(count):
-            program = next(programs)
-            report.projects += 1
-            place = rng.randrange(len(program.pieces))
-            other = program.numbers[place] % 4 + 1
-            ways = [
-                ("first", "", program.text(), 1),
-                ("neutral", "neutral", program.text(comment="# a comment\n\n"), 1),
-                ("other weights", "weights", program.text(), 2),
-                ("edited", "decides", program.text(place, other), 1),
-                ("edited back", "neutral", program.text(), 1),
-            ]
-            for what, kind, text, weights in ways:
-                session.import_anew(text)
-                looks = session.looks(_weights(weights), values=what in {"first", "other weights", "edited"})
-                _count(report, f"{program.name}, {what}", kind, looks)
-            changed = [session.change(f"K_f{place}", 7) for place in range(len(program.pieces))]
-            if any(changed):
-                _count(report, f"{program.name}, a changed global", "decides", session.looks(_weights(1), values=True))
-    finally:
-        session.close()
-        if before is None:
-            del os.environ["SOUNDNESS_STORE"]
-        else:
-            os.environ["SOUNDNESS_STORE"] = before
+def run_jax(seed: int, folder: Path) -> Iterator[Report]:
+    """Reports without end, one for each program: first as it is and then with neutral text, other weights, one piece
+    edited, back, and a changed global. Each of these is a case: of lowering, and of the values where these can differ."""
+    rng = random.Random(seed)
+    with mock.patch.dict(os.environ, {"SOUNDNESS_STORE": str(folder / "store")}):
+        session = _Session(folder)
+        try:
+            for program in _programs(seed):
+                yield _run(program, session, rng)
+        finally:
+            session.close()
+
+
+def _run(program: _Program, session: _Session, rng: random.Random) -> Report:
+    report = Report(projects=1)
+    place = rng.randrange(len(program.pieces))
+    other = program.numbers[place] % 4 + 1
+    ways = [
+        ("first", "", program.text(), 1),
+        ("neutral", "neutral", program.text(comment="# a comment\n\n"), 1),
+        ("other weights", "weights", program.text(), 2),
+        ("edited", "decides", program.text(place, other), 1),
+        ("edited back", "neutral", program.text(), 1),
+    ]
+    for what, kind, text, weights in ways:
+        session.import_anew(text)
+        looks = session.looks(_weights(weights), values=what in {"first", "other weights", "edited"})
+        _count(report, f"{program.name}, {what}", kind, looks)
+    changed = [session.change(f"K_f{each}", 7) for each in range(len(program.pieces))]
+    if any(changed):
+        _count(report, f"{program.name}, a changed global", "decides", session.looks(_weights(1), values=True))
     return report
 
 

@@ -19,6 +19,7 @@ import tempfile
 import time
 import traceback
 import types
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,13 @@ from cachec.model import Mode
 
 
 def write(folder: Path, files: dict[str, str | None]) -> None:
+    """Put files there, or away; those of an archive (``lib.zip/inner.py``) as one."""
+    packed: dict[str, dict[str, str]] = {}
     for name, text in files.items():
+        archive, inner, member = name.partition(".zip/")
+        if inner and text is not None:
+            packed.setdefault(f"{archive}.zip", {})[member] = text
+            continue
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         if text is None:
@@ -38,6 +45,11 @@ def write(folder: Path, files: dict[str, str | None]) -> None:
             new = path.with_name(path.name + ".new")
             new.write_text(text)
             new.replace(path)
+    for archive, members in packed.items():
+        with zipfile.ZipFile(folder / f"{archive}.new", "w") as packing:
+            for member, text in members.items():
+                packing.writestr(zipfile.ZipInfo(member), text)
+        (folder / f"{archive}.new").replace(folder / archive)
 
 
 def call(stage: Any, mode: Mode = Mode.ON) -> dict[str, Any]:
