@@ -42,7 +42,7 @@ TESTS = (
 )
 
 #: CPU seconds and number of tests: of the first look, and of the second.
-LOOKS = ((4.0, 20), (14.0, 80))
+LOOKS = ((3.0, 16), (12.0, 64))
 
 
 class Forks:

@@ -62,8 +62,9 @@ def wheel(
     if script:
         contents[f"{folder.name}/entry_points.txt"] = f"[console_scripts]\n{script} = {name}.core:compile\n".encode()
         contents[f"{depth}/{script}"] = (
-            f"#!{sys.executable}\nimport sys\nfrom {name}.core import compile\nsys.exit(compile())\n".encode()
-        )
+            f"#!{sys.executable}\n# made for {site}\nimport sys\n"
+            f"from {name}.core import compile\nsys.exit(compile())\n"
+        ).encode()
     rows = []
     for path, content in contents.items():
         place = Path(os.path.normpath(site / path))
