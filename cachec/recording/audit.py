@@ -21,7 +21,7 @@ _EMPTIES = os.O_TRUNC | os.O_EXCL
 _IMPORTERS = ("<frozen importlib._bootstrap_external>", "<frozen importlib._bootstrap>", "<frozen zipimport>")
 _SOCKETS = frozenset({"socket.connect", "socket.getaddrinfo", "urllib.Request"})
 #: Events whose first argument is a path that comes to be: written, made, or moved there.
-_MADE = {"os.mkdir": 0, "tempfile.mkdtemp": 0, "tempfile.mkstemp": 0, "os.rename": 1, "os.link": 1, "os.symlink": 1}
+_MADE = {"os.mkdir": 0, "os.rename": 1, "os.link": 1, "os.symlink": 1}
 _LISTED = frozenset({"os.listdir", "os.scandir"})
 #: What these read and run is not observed.
 _PROGRAMS = frozenset({"subprocess.Popen", "os.posix_spawn", "os.exec", "os.system"})

@@ -78,6 +78,8 @@ def _is_there(observed: Observed, frame: FrameType) -> None:
 def _is_such(observed: Observed, frame: FrameType) -> None:
     """``Path.exists`` asks no more than whether the path is there."""
     back = frame.f_back
+    if back is not None and back.f_code.co_name == "lstat":
+        back = back.f_back  # it asks by ``stat``
     asks_less = back is not None and str(back.f_globals.get("__name__")).partition(".")[0] == "pathlib"
     (place_asked if asks_less else content_asked)(observed, _first(frame))
 
@@ -134,7 +136,7 @@ _LOOKS: dict[str, tuple[tuple[str, ...], Look]] = {
     **dict.fromkeys(("exists", "isfile", "isdir", "lexists", "islink", "ismount"), (_PATHS, _is_there)),
     **dict.fromkeys(("Path.exists", "Path.is_file", "Path.is_dir"), (_PATHLIB, _is_there)),
     **dict.fromkeys(("getsize", "getmtime", "getctime", "getatime"), (_PATHS, _is_such)),
-    **dict.fromkeys(("Path.stat", "Path.lstat"), (_PATHLIB, _is_such)),
+    "Path.stat": (_PATHLIB, _is_such),
     **dict.fromkeys(("abspath", "realpath"), (_PATHS, _made_absolute)),
     "Path.absolute": (_PATHLIB, _made_absolute),
     "Path.cwd": (_PATHLIB, _current),
