@@ -38,7 +38,7 @@ MODULES = (
 TESTS = (
     *("tests/base", "tests/key", "tests/stage", "tests/store", "tests/recording", "tests/commands", "tests/launcher"),
     *("tests/weights", "tests/codecs", "tests/programs", "tests/safety", "tests/plugins/mlir", "tests/maintain"),
-    "tests/build/test_helpers.py",
+    *("tests/reproduce", "tests/build/test_helpers.py"),
 )
 
 #: CPU seconds and number of tests: of the first look, and of the second.
@@ -141,14 +141,25 @@ class Map:
             {test for each in lines for test in self._by_line.get((path, each), ())}
             for lines in operators.lines_of(source, line)
         )
-        for tests in (*around, self._by_file[path]):
+        # A table is at times held against another without that anything of its module runs.
+        own = {test for test in self.seconds if _room(test.partition("::")[0]) == _room(path)}
+        for tests in (*around, own, self._by_file[path]):
             found |= dict.fromkeys(sorted(tests - set(found), key=rank))
         return list(found)
 
     def looks(self, tests: list[str]) -> Iterator[list[str]]:
-        """Of related tests those of each look: of a function's parameters a few, and no file that is dear to import."""
+        """Of related tests those of each look: of a function's parameters a few, and no file that is dear to import.
+        After the first look some of every file."""
         left = tests
         for seconds, count in LOOKS:
+            if left is not tests:
+                seen: dict[str, int] = defaultdict(int)
+                turns = {}
+                for test in left:
+                    file = test.partition("::")[0]
+                    seen[file] += 1
+                    turns[test] = seen[file] // 4
+                left = sorted(left, key=turns.__getitem__)
             chosen: list[str] = []
             files: set[str] = set()
             functions: dict[str, int] = defaultdict(int)
