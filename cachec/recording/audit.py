@@ -22,8 +22,6 @@ _SOCKETS = frozenset({"socket.connect", "socket.getaddrinfo", "urllib.Request"})
 #: Events of a path that comes to be: which argument it is, and which the descriptor of the folder that it starts from.
 _MADE = {
     "os.mkdir": (0, 2),
-    "tempfile.mkdtemp": (0, None),
-    "tempfile.mkstemp": (0, None),
     "os.rename": (1, 3),
     "os.link": (1, 3),
     "os.symlink": (1, 2),
@@ -68,7 +66,7 @@ class AuditObserver:
 
     def _made(self, event: str, args: tuple[Any, ...], frame: FrameType) -> None:
         at, dir_fd = _MADE[event]
-        path = args[at] if dir_fd is None else in_folder(args[at], args[dir_fd])
+        path = in_folder(args[at], args[dir_fd])
         if event in _TAKEN:
             self._each(_taken, in_folder(args[0], args[_TAKEN[event]]))
         if event in _MADE_NEW:

@@ -141,10 +141,12 @@ def _is_link(observed: Observed, frame: FrameType) -> None:
 def _is_such(observed: Observed, frame: FrameType) -> None:
     """``Path.exists`` asks no more than whether the path is there."""
     back = frame.f_back
+    if back is not None and back.f_code.co_name == "lstat":
+        back = back.f_back  # it asks by ``stat``
     asks_less = back is not None and str(back.f_globals.get("__name__")).partition(".")[0] == "pathlib"
     if asks_less:
         place_asked(observed, _first(frame))
-    elif frame.f_code.co_name == "lstat" or frame.f_locals.get("follow_symlinks") is False:
+    elif frame.f_locals.get("follow_symlinks") is False:
         own_status_asked(observed, _first(frame))
     else:
         status_asked(observed, _first(frame))
@@ -202,7 +204,7 @@ _LOOKS: dict[str, tuple[tuple[str, ...], Look]] = {
     **dict.fromkeys(("lexists", "islink", "ismount"), (_PATHS, _is_link)),
     **dict.fromkeys(("Path.exists", "Path.is_file", "Path.is_dir"), (_PATHLIB, _is_there)),
     **dict.fromkeys(("getsize", "getmtime", "getctime", "getatime"), (_PATHS, _is_such)),
-    **dict.fromkeys(("Path.stat", "Path.lstat"), (_PATHLIB, _is_such)),
+    "Path.stat": (_PATHLIB, _is_such),
     **dict.fromkeys(("Path.is_symlink", "Path.readlink"), (_PATHLIB, _is_link)),
     **dict.fromkeys(("samefile", "Path.samefile"), ((*_PATHS, *_PATHLIB), _same)),
     "abspath": (_PATHS, _made_absolute),

@@ -59,6 +59,12 @@ def test_a_helper_imports_nothing_that_takes_time(build: Build, fake: Path) -> N
     }
 
 
+@pytest.mark.parametrize("name", ["cmake", "cmake3", "ctest", "cpack", "ccmake", "/usr/bin/cmake"])
+def test_the_commands_of_build_systems(name: str) -> None:
+    assert helpers.is_helper(name)
+    assert not helpers.is_helper(f"{name}x")
+
+
 def test_what_is_described_is_no_helper(build: Build, fake: Path) -> None:
     (fake / "in").write_text("x")
     (fake / "bin" / "cmake").write_text('#!/bin/sh\ncp "$1" "$2"\n')

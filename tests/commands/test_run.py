@@ -19,6 +19,7 @@ from cachec.base import fsio
 from cachec.base.distributions import Distributions
 from cachec.base.hashing import EMPTY, FileDigests, digest_bytes
 from cachec.commands import run as command
+from cachec.commands.environment import command_environment
 from cachec.commands.run import run, scratch
 from cachec.errors import CachecWarning, UsageError
 from cachec.key.dependencies import ABSENT, PRESENT, Dependencies
@@ -80,6 +81,11 @@ def test_a_failing_command_raises_what_subprocess_raises(recorder: Recorder, wei
 def test_a_command_that_dies_of_a_signal(recorder: Recorder, weight: Path, weights: bool) -> None:
     result = sh("kill -SEGV $$", weights={weight: "opened"} if weights else (), check=False)
     assert result.returncode == -signal.SIGSEGV
+
+
+@pytest.mark.parametrize("name", ["PATH", "HOME", "TMPDIR", "TMP", "TEMP", "USER", "LOGNAME", "TERM", "LC_ALL"])
+def test_what_every_command_gets(name: str) -> None:
+    assert command_environment({name: "x", "OTHER": "y"}, ()) == {name: "x"}
 
 
 def test_a_missing_program(recorder: Recorder) -> None:

@@ -655,6 +655,14 @@ def test_where_a_list_ends_counts(one: list[object], other: list[object]) -> Non
         (Pair(1, 2), "Pair(a=1, b=2)"),
         (int, "int"),
         (datetime.date(2026, 1, 2), "datetime.date(2026, 1, 2)"),
+        (decimal.Decimal("1.5"), "Decimal('1.5')"),
+        (fractions.Fraction(1, 2), "Fraction(1, 2)"),
+        (uuid.UUID(int=1), "UUID('00000000-0000-0000-0000-000000000001')"),
+        (zoneinfo.ZoneInfo("UTC"), "zoneinfo.ZoneInfo(key='UTC')"),
+        (pathlib.PurePosixPath("a"), "PurePosixPath('a')"),
+        (frozenset({1}), "{1}"),
+        (collections.OrderedDict(a=1), "{'a': 1}"),
+        (types.MappingProxyType({"a": 1}), "{'a': 1}"),
     ],
 )
 def test_describe(value: object, text: str) -> None:

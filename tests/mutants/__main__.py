@@ -19,7 +19,7 @@ import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Iterator
-from itertools import takewhile
+from itertools import pairwise, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -38,11 +38,11 @@ MODULES = (
 TESTS = (
     *("tests/base", "tests/key", "tests/stage", "tests/store", "tests/recording", "tests/commands", "tests/launcher"),
     *("tests/weights", "tests/codecs", "tests/programs", "tests/safety", "tests/plugins/mlir", "tests/maintain"),
-    "tests/build/test_helpers.py",
+    *("tests/reproduce", "tests/build/test_helpers.py"),
 )
 
 #: CPU seconds and number of tests: of the first look, and of the second.
-LOOKS = ((4.0, 20), (20.0, 100))
+LOOKS = ((3.0, 16), (12.0, 64))
 
 
 class Forks:
@@ -141,14 +141,25 @@ class Map:
             {test for each in lines for test in self._by_line.get((path, each), ())}
             for lines in operators.lines_of(source, line)
         )
-        for tests in (*around, self._by_file[path]):
+        # A table is at times held against another without that anything of its module runs.
+        own = {test for test in self.seconds if _room(test.partition("::")[0]) == _room(path)}
+        for tests in (*around, own, self._by_file[path]):
             found |= dict.fromkeys(sorted(tests - set(found), key=rank))
         return list(found)
 
     def looks(self, tests: list[str]) -> Iterator[list[str]]:
-        """Of related tests those of each look: of a function's parameters a few, and no file that is dear to import."""
+        """Of related tests those of each look: of a function's parameters a few, and no file that is dear to import.
+        After the first look some of every file."""
         left = tests
         for seconds, count in LOOKS:
+            if left is not tests:
+                seen: dict[str, int] = defaultdict(int)
+                turns = {}
+                for test in left:
+                    file = test.partition("::")[0]
+                    seen[file] += 1
+                    turns[test] = seen[file] // 4
+                left = sorted(left, key=turns.__getitem__)
             chosen: list[str] = []
             files: set[str] = set()
             functions: dict[str, int] = defaultdict(int)
@@ -218,6 +229,19 @@ def population(root: Path, modules: tuple[str, ...]) -> list[Mutant]:
     return [mutant for file in files for mutant in operators.mutants(str(file.relative_to(root)), file.read_bytes())]
 
 
+def survivors(log: Path, whole: list[Mutant]) -> list[Mutant]:
+    """Those that survived a run, wherever their lines are now: of equal ones in a file the nearest."""
+    rows = log.read_text().splitlines()
+    found = []
+    for row, said in pairwise(rows):
+        place, _, change = row[5:].partition(" ")
+        path, _, line = place.partition(":")
+        if said.strip().startswith("SURVIVES"):
+            equal = [each for each in whole if (each.path, each.change) == (path, change)]
+            found += sorted(equal, key=lambda each: abs(each.line - int(line)))[:1]
+    return found
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.mutants")
     parser.add_argument("count", type=int, nargs="?", default=300)
@@ -225,6 +249,7 @@ def main() -> int:
     parser.add_argument("--modules", nargs="+", default=MODULES, help="patterns of the sources that are changed")
     parser.add_argument("--tests", nargs="+", default=TESTS, help="folders or files of tests")
     parser.add_argument("--only", default="", help="of these, those whose description holds this text")
+    parser.add_argument("--again", type=Path, help="the output of a run: judge those that survived it")
     parser.add_argument("--measure", action="store_true", help="only measure what tests run")
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()) / "cachec-mutants")
     given = parser.parse_args()
@@ -245,22 +270,24 @@ def main() -> int:
     if given.measure:
         return 0
     whole = population(root, tuple(given.modules))
-    chosen = random.Random(given.seed).sample(whole, min(given.count, len(whole)))
+    if given.again is not None:
+        chosen = survivors(given.again, whole)
+    else:
+        chosen = random.Random(given.seed).sample(whole, min(given.count, len(whole)))
     chosen = [mutant for mutant in chosen if given.only in str(mutant)]
     jury = Jury(forks, root, known)
-    survivors = []
+    noticed = 0
     for number, mutant in enumerate(chosen, 1):
         started = time.monotonic()
         by, tried = jury.noticed(mutant)
-        if not by:
-            survivors.append(mutant)
+        noticed += bool(by)
         print(
             f"{number:4} {mutant}\n     {by or 'SURVIVES'} ({tried} tests, {time.monotonic() - started:.0f} s)",
             flush=True,
         )
     forks.close()
-    print(f"{len(chosen)} of {len(whole)} mutants, seed {given.seed}: {len(chosen) - len(survivors)} noticed", end="")
-    print(f" ({100 * (1 - len(survivors) / max(1, len(chosen))):.1f} %)")
+    print(f"{len(chosen)} of {len(whole)} mutants, seed {given.seed}: {noticed} noticed", end="")
+    print(f" ({100 * noticed / max(1, len(chosen)):.1f} %)")
     return 0
 
 

@@ -1,9 +1,10 @@
 """Single changes of a Python source, each of which some test should notice.
 
 Left out is what changes nothing by construction: texts that people read (of exceptions, of warnings, with blanks in
-them), labels and tokens that are only handed on or hashed (all digests are others then, alike), limits written as
-powers of two, docstrings, annotations, ``__slots__``, ``__all__``, ``__repr__``, imports, what only type checkers read,
-and keywords and decorators that make nothing but speed or a check of our own code (``HARMLESS``).
+them), labels and tokens that are only handed on or hashed (all digests are others then, alike), how long and how much
+(limits written as powers of two, or named as limits and waits are), docstrings, annotations, ``__slots__``,
+``__all__``, ``__repr__``, imports, what only type checkers read, and keywords and decorators that make nothing but
+speed or a check of our own code (``HARMLESS``).
 """
 
 from __future__ import annotations
@@ -42,6 +43,8 @@ _CALLS_OF_TEXT = re.compile(
     r"(Error|Fault|Warning|Exception|Unfit)$|^(warn|warning|debug|info|note|TypeVar|NewType|cast)$"
 )
 _KEYWORDS_OF_TEXT = frozenset({"hint", "message", "help", "doc"})
+#: Names of what may as well be a little more or less.
+_LIMITS = re.compile(r"(^|_)(MAX|SECONDS|NS|PATIENCE|PAUSE|ATTEMPTS|KEPT|SHOWN|QUEUED|DECODED|BUFFER|timeout)(_|$)")
 _WORDS = re.compile(r"[A-Za-z,.:;)] +[A-Za-z(]")
 
 
@@ -61,9 +64,14 @@ class Mutant:
         """The changed source."""
         return source[: self.start] + self.text.encode() + source[self.end :]
 
-    def __str__(self) -> str:
+    @property
+    def change(self) -> str:
+        """What becomes of what."""
         old, new = (" ".join(each.split()) for each in (self.old, self.text))
-        return f"{self.path}:{self.line} {self.operator}: {old} -> {new or '(nothing)'}"
+        return f"{self.operator}: {old} -> {new or '(nothing)'}"
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line} {self.change}"
 
 
 def mutants(path: str, source: bytes) -> list[Mutant]:
@@ -111,7 +119,7 @@ class _Mutants(ast.NodeVisitor):
     def visit_ImportFrom(self, node: ast.ImportFrom) -> None: ...
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
-        if node.value is not None:
+        if node.value is not None and not _LIMITS.search(_name(node.target)):
             self.visit(node.value)
 
     def visit_Subscript(self, node: ast.Subscript) -> None:
@@ -183,7 +191,7 @@ class _Mutants(ast.NodeVisitor):
             return
         if any(isinstance(target, (ast.Subscript, ast.Attribute)) for target in node.targets):
             self._change(node, "no statement", "pass")
-        if isinstance(node.targets[0], ast.Name) and _is_token(node.value):
+        if isinstance(node.targets[0], ast.Name) and (_is_token(node.value) or _LIMITS.search(node.targets[0].id)):
             return
         if isinstance(node.value, (ast.Tuple, ast.List)) and isinstance(node.targets[0], (ast.Tuple, ast.List)):
             for element in node.value.elts:  # one less can't be unpacked
@@ -260,7 +268,8 @@ class _Mutants(ast.NodeVisitor):
             if each.arg is not None and each.arg not in HARMLESS and each.arg not in _KEYWORDS_OF_TEXT:
                 left = ast.Call(node.func, node.args, [other for other in node.keywords if other is not each])
                 self._change(node, f"no keyword {each.arg}", ast.unparse(left))
-                self.visit(each.value)
+                if not _LIMITS.search(each.arg):
+                    self.visit(each.value)
 
     def _elements(self, node: ast.Tuple | ast.List | ast.Set) -> None:
         if isinstance(node, ast.Set) or isinstance(node.ctx, ast.Load):

@@ -30,6 +30,8 @@ CHANGES = {
     "returned token": ("def f(): return 'a' if b == c else 'd'", {"def f(): return 'a' if (b != c) else 'd'"}),
     "empty": ("def f():\n    return ''", {"def f():\n    return 'X'"}),
     "limit": ("x = 1 << 20", set()),
+    "named limit": ("_MAX_NAMES = 5", set()),
+    "time": ("f(timeout=5)", {"pass", "f()"}),
     "sentence": ("x = 'some words'", set()),
     "formatted sentence": ("x = f'some words of {a}'", set()),
     "formatted": ("x = f'{a}:{b}'", {"x = f':{b}'", "x = f'{a}:'"}),

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import sys
+import tempfile
 import threading
+import urllib.request
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -142,22 +146,67 @@ def test_files_that_the_run_makes_are_its_own_but_not_what_was_there(tmp_path: P
     assert str(tmp_path / "d") in observed.made
 
 
-def test_a_path_that_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+IS_THERE: tuple[Callable[[str], object], ...] = (
+    *(os.path.exists, os.path.isfile, os.path.isdir, os.path.lexists, os.path.islink, os.path.ismount),
+    *(lambda p: Path(p).exists(), lambda p: Path(p).is_file(), lambda p: Path(p).is_dir()),
+    lambda p: Path(p).is_symlink(),
+    lambda p: os.access(p, os.R_OK),
+)
+IS_SUCH: tuple[Callable[[str], object], ...] = (
+    *(os.path.getsize, os.path.getmtime, os.path.getctime, os.path.getatime),
+    *(lambda p: Path(p).stat(), lambda p: Path(p).lstat(), lambda p: os.stat(p), lambda p: os.lstat(p)),
+    *(lambda p: os.listxattr(p), lambda p: os.getxattr(p, "user.none"), lambda p: os.readlink(p)),
+)
+ASKS_CWD: dict[str, tuple[Callable[[], object], bool]] = {
+    "getcwd": (lambda: os.getcwd(), True),
+    "getcwdb": (lambda: os.getcwdb(), True),
+    "Path.cwd": (Path.cwd, True),
+    "abspath": (lambda: os.path.abspath("t"), True),
+    "realpath": (lambda: os.path.realpath(b"t"), True),
+    "absolute": (lambda: Path("t").absolute(), True),
+    "abspath of an absolute path": (lambda: os.path.abspath("/t"), False),
+    "a relative path": (lambda: os.path.exists("t"), False),
+}
+
+
+@pytest.mark.parametrize("ask", IS_THERE)
+def test_a_path_of_which_it_is_asked_whether_it_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ask: Callable[[str], object]
+) -> None:
     (tmp_path / "t").write_text("x")
+    (tmp_path / "d").mkdir()
     monkeypatch.chdir(tmp_path)
-    asked = [
-        lambda p: os.path.exists(p),
-        lambda p: os.path.isfile(p),
-        lambda p: Path(p).exists(),
-        lambda p: Path(p).is_file(),
-    ]
-    for ask in asked:
-        observed = observe(lambda ask=ask: (ask("t"), ask("gone")))  # type: ignore[misc]
-        assert observed.there == {str(tmp_path / "t"): False}
-        assert list(observed.absent) == [str(tmp_path / "gone")]
-        assert not observed.opened
-    assert str(tmp_path / "t") in observe(lambda: os.path.getsize("t")).opened
-    assert str(tmp_path / "t") in observe(lambda: Path("t").stat()).opened
+    observed = observe(lambda: (ask("t"), ask("gone"), ask("d")))
+    assert observed.there == {str(tmp_path / "t"): False, str(tmp_path / "d"): True}
+    assert list(observed.absent) == [str(tmp_path / "gone")]
+    assert not observed.opened
+    assert observed.relative == {str(tmp_path / name): name for name in ("t", "gone", "d")}
+    assert list(observe(lambda: ask(f"{tmp_path}/t")).absolute) == [str(tmp_path / "t")]
+
+
+@pytest.mark.parametrize("ask", IS_SUCH)
+def test_a_path_of_which_more_is_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ask: Callable[[str], object]
+) -> None:
+    (tmp_path / "t").write_text("x")
+    (tmp_path / "d").mkdir()
+    monkeypatch.chdir(tmp_path)
+
+    def body() -> None:
+        for name in ("t", "gone", "d"):
+            with suppress(OSError):
+                ask(name)
+
+    observed = observe(body)
+    assert list(observed.opened) == [str(tmp_path / "t")]
+    assert list(observed.absent) == [str(tmp_path / "gone")]
+    assert observed.there[str(tmp_path / "d")]
+
+
+@pytest.mark.parametrize("name", ASKS_CWD)
+def test_who_takes_the_current_folder_for_a_value(name: str) -> None:
+    ask, counts = ASKS_CWD[name]
+    assert observe(ask).asked_cwd == counts
 
 
 def test_variables_are_told_with_the_value_that_was_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -202,10 +251,65 @@ def test_modules_by_computed_names_and_in_vain() -> None:
     assert "no_such_module_either" in observed.imported
 
 
-def test_what_cannot_be_read_again_alike_is_named() -> None:
-    observed = observe(lambda: open("/proc/self/stat").close())
-    assert list(observed.unrepeatable) == ["/proc/self/stat"]
+@pytest.mark.parametrize("path", ["/proc/self/stat", "/sys/kernel/mm/transparent_hugepage/enabled", "/dev/zero"])
+def test_what_cannot_be_read_again_alike_is_named(path: str) -> None:
+    def body() -> None:
+        with suppress(OSError):
+            open(path).close()
+
+    observed = observe(body)
+    assert list(observed.unrepeatable) == [path]
+    assert not observed.opened
     assert not observe(lambda: open(os.devnull).close()).unrepeatable
+
+
+def test_a_connection_can_not_be_made_again_alike(tmp_path: Path) -> None:
+    def body() -> None:
+        with suppress(OSError), socket.socket(socket.AF_UNIX) as connection:
+            connection.connect(str(tmp_path / "none"))
+        with suppress(OSError):
+            socket.getaddrinfo("127.0.0.1", 1)
+        with suppress(OSError):
+            urllib.request.urlopen((tmp_path / "none").as_uri())
+
+    names = ("socket.connect", "socket.getaddrinfo", "urllib.Request")
+    assert list(observe(body).unrepeatable) == [f"a connection ({name})" for name in names]
+
+
+MAKING: tuple[Callable[[Path], object], ...] = (
+    lambda folder: os.mkdir(folder / "made"),
+    lambda folder: os.rename(folder / "there", folder / "made"),
+    lambda folder: os.link(folder / "there", folder / "made"),
+    lambda folder: os.symlink("there", folder / "made"),
+    lambda folder: tempfile.mkdtemp(dir=folder),
+    lambda folder: tempfile.mkstemp(dir=folder),
+)
+
+
+@pytest.mark.parametrize("make", MAKING)
+def test_what_the_run_puts_somewhere_is_its_own(tmp_path: Path, make: Callable[[Path], object]) -> None:
+    (tmp_path / "there").write_text("x")
+    observed = observe(lambda: make(tmp_path))
+    assert {*observed.made} == {str(each) for each in tmp_path.iterdir() if each.name != "there"}
+
+
+@pytest.mark.parametrize("ask", [os.listdir, os.scandir])
+def test_a_folder_that_is_listed(tmp_path: Path, ask: Callable[[Path], object]) -> None:
+    (tmp_path / "t").write_text("x")
+    assert observe(lambda: ask(tmp_path)).listed == {str(tmp_path): ("t",)}
+
+
+STARTING: dict[str, Callable[[], object]] = {
+    "true": lambda: os.waitpid(os.posix_spawnp("true", ["true"], {}), 0),
+    ":": lambda: os.system(":"),
+    "a process (os.fork)": lambda: os.waitpid(os.fork() or os._exit(0), 0),
+    "a process (os.forkpty)": lambda: os.waitpid(os.forkpty()[0] or os._exit(0), 0),
+}
+
+
+@pytest.mark.parametrize("name", STARTING)
+def test_what_is_started_is_named(name: str) -> None:
+    assert list(observe(STARTING[name]).started) == [name]
 
 
 def test_programs_and_processes_are_named() -> None:

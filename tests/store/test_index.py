@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import random
+import re
 import shutil
 import sqlite3
 import stat
@@ -570,6 +571,37 @@ def test_a_memory_that_fails_is_counted_and_no_error(tmp_path: Path) -> None:
     nowhere.remember("digest:1", b"one")
     nowhere.close()
     assert len(told) == 2
+
+
+def test_damage_that_is_said_once_is_not_believed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The system may refuse one read."""
+    index = DiskcacheIndex(tmp_path / "index")
+    index.write("a", b"one", "s")
+    real, said = index._transaction, [StoreFault(Fault.INDEX_CORRUPT, "said once")]
+
+    def transaction(change: Any) -> Any:
+        if said:
+            raise said.pop()
+        return real(change)
+
+    monkeypatch.setattr(index, "_transaction", transaction)
+    index.write("b", b"two", "s")
+    assert rows_of(index) == {"a": b"one", "b": b"two"}
+
+
+def test_no_page_of_the_database_is_mapped_and_none_evicted(tmp_path: Path) -> None:
+    index = DiskcacheIndex(tmp_path / "index")
+    index.write("a", b"x", "s")
+    index._table.reset("size_limit", 1)
+    index = DiskcacheIndex(tmp_path / "index")
+    names = {f"b{number}" for number in range(30)}
+    for name in names:
+        index.write(name, bytes(40_000), "s")
+        assert index.read(name) == bytes(40_000)
+    assert set(rows_of(index)) == {"a", *names}
+    maps = Path("/proc/self/maps").read_text()
+    assert str(tmp_path / "index" / "cache.db-shm") in maps
+    assert not re.search(rf"{re.escape(str(tmp_path))}/index/cache\.db$", maps, re.MULTILINE)
 
 
 def rows_of(index: DiskcacheIndex) -> dict[str, bytes | None]:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import functools
+import importlib.util
 import os
 import subprocess
 import sys
@@ -927,6 +928,21 @@ def test_a_file_edited_after_the_import_never_gives_the_key_of_the_new_source(ba
     assert details["code/helpers.scale"] == "helpers.py, source changed since import"
     edited = base.key().digest
     assert len({original, stale.digest, edited}) == 3
+
+
+def test_the_finder_of_an_editable_install_is_asked(project: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As setuptools makes one: a class of a module whose name tells."""
+
+    class Finder:
+        @staticmethod
+        def find_spec(name: str, path: object = None, target: object = None) -> Any:
+            place = project.root / "apart" / f"{name}.py"
+            return importlib.util.spec_from_file_location(name, place) if name == "edited" else None
+
+    Finder.__module__ = "__editable___edited_1_0_finder"
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path, Finder])
+    project.write({"main.py": "def stage():\n    import edited\n    return edited.X\n", "apart/edited.py": "X = 1\n"})
+    assert project.changed({"apart/edited.py": "X = 2\n"}) == {"code/edited.X"}
 
 
 def test_a_file_edited_after_the_import_elsewhere_changes_nothing(base: Any) -> None:

@@ -150,6 +150,32 @@ RULES = {
         ("maxsize=4", "maxsize=5"),
         ("return 2", "return 3"),
     ),
+    "what takes no part in a result": (
+        "import logging, threading\nL, R, O, G, H = threading.Lock(), threading.RLock(), object(), logging.getLogger('x'), logging.getLogger()\nK, M = 1, 2\ndef stage():\n    with L, R: return K, O, G, H\n",
+        ("1, 2", "3, 2"),
+        ("1, 2", "1, 3"),
+    ),
+    **{
+        name: (f"import array, collections, operator, string\nX, Y = {value.format('a1')}, {value.format('b1')}\ndef stage(): return X\n", ("a1", "a2"), ("b1", "b2"))
+        for name, value in {
+            "itemgetter": "operator.itemgetter('{}')",
+            "attrgetter": "operator.attrgetter('{}')",
+            "methodcaller": "operator.methodcaller('{}')",
+            "array": "array.array('b', b'{}')",
+            "code": "(lambda: '{}').__code__",
+            "bytearray": "bytearray(b'{}')",
+            "chain map": "collections.ChainMap(dict(k='{}'))",
+            "user dict": "collections.UserDict(k='{}')",
+            "user list": "collections.UserList(['{}'])",
+            "user string": "collections.UserString('{}')",
+            "template": "string.Template('{}')",
+        }.items()
+    },
+    "a class of no source": (
+        "import abc, types\nK, M = 1, 2\nA = abc.ABCMeta('A', (), {'x': K})\ndef stage(): return A.x\n",
+        ("1, 2", "3, 2"),
+        ("# none", "# none"),
+    ),
 }  # fmt: skip
 
 

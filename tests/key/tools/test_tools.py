@@ -37,6 +37,10 @@ FILES = {
 }
 
 
+#: Kinds of scripts that installers make, and what ends the names of ours.
+SCRIPTS = {"console_scripts": "", "gui_scripts": "-gui"}
+
+
 class Clock:
     def __init__(self) -> None:
         self.now = 100.0
@@ -60,10 +64,13 @@ def wheel(
     contents[f"{folder.name}/METADATA"] = f"Name: {name}\nVersion: {version}\n".encode()
     contents[f"{folder.name}/INSTALLER"] = str(site).encode()
     if script:
-        contents[f"{folder.name}/entry_points.txt"] = f"[console_scripts]\n{script} = {name}.core:compile\n".encode()
-        contents[f"{depth}/{script}"] = (
-            f"#!{sys.executable}\nimport sys\nfrom {name}.core import compile\nsys.exit(compile())\n".encode()
-        )
+        points = "".join(f"[{kind}]\n{script}{end} = {name}.core:compile\n" for kind, end in SCRIPTS.items())
+        contents[f"{folder.name}/entry_points.txt"] = points.encode()
+        for end in SCRIPTS.values():
+            contents[f"{depth}/{script}{end}"] = (
+                f"#!{sys.executable}\n# made for {site}\nimport sys\n"
+                f"from {name}.core import compile\nsys.exit(compile())\n"
+            ).encode()
     rows = []
     for path, content in contents.items():
         place = Path(os.path.normpath(site / path))

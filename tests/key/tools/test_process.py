@@ -1,0 +1,75 @@
+"""State of the process as what a run may have asked for: by which names, and what changes it."""
+
+from __future__ import annotations
+
+import decimal
+import locale
+import os
+import socket
+import sys
+from collections.abc import Callable
+
+import pytest
+
+from cachec.key.tools.process import asked, state_digest
+
+NAMES = {
+    "arguments of the process": ("argv", "orig_argv", "parse_args", "parse_known_args"),
+    "user": ("getuid", "geteuid", "getgid", "getegid", "getuser", "getlogin"),
+    "host": ("uname", "gethostname", "getfqdn"),
+    "processors": ("cpu_count", "sched_getaffinity"),
+    "locale": ("getlocale", "setlocale", "localeconv", "strxfrm", "strcoll"),
+    "decimal context": ("Decimal", "getcontext", "localcontext"),
+    "limit of recursion": ("getrecursionlimit",),
+}
+
+
+@pytest.mark.parametrize(("state", "name"), [(state, name) for state, names in NAMES.items() for name in names])
+def test_the_names_by_which_code_asks(state: str, name: str) -> None:
+    assert list(asked([compile(f"module.{name}()", "", "exec")])) == [state]
+    assert list(asked([compile(f"module.{name}x()", "", "exec")])) == []
+
+
+DECIMAL = {"prec": 5, "rounding": decimal.ROUND_UP, "Emin": -5, "Emax": 5, "capitals": 0, "clamp": 1}
+CHANGES: dict[str, tuple[str, Callable[[pytest.MonkeyPatch], object]]] = {
+    "argv": ("arguments of the process", lambda patch: patch.setattr(sys, "argv", ["other"])),
+    "uid": ("user", lambda patch: patch.setattr(os, "getuid", lambda: 12345)),
+    "gid": ("user", lambda patch: patch.setattr(os, "getgid", lambda: 12345)),
+    "processors": ("processors", lambda patch: patch.setattr(os, "cpu_count", lambda: 999)),
+    "affinity": ("processors", lambda patch: patch.setattr(os, "sched_getaffinity", lambda _: {999})),
+    "locale": ("locale", lambda patch: patch.setattr(locale, "setlocale", lambda _: "other")),
+    "decimal traps": (
+        "decimal context",
+        lambda patch: patch.setitem(decimal.getcontext().traps, decimal.Inexact, True),  # type: ignore[arg-type]
+    ),
+}
+
+
+@pytest.mark.parametrize("name", DECIMAL)
+def test_what_of_a_decimal_context_counts(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = state_digest("decimal context")
+    monkeypatch.setattr(decimal.getcontext(), name, DECIMAL[name])
+    assert state_digest("decimal context") != before
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_what_changes_a_state(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    state, change = CHANGES[name]
+    before = {each: state_digest(each) for each in NAMES}
+    change(monkeypatch)
+    after = {each: state_digest(each) for each in NAMES}
+    assert {each for each in NAMES if before[each] != after[each]} == {state}
+
+
+def test_the_limit_of_recursion_counts() -> None:
+    limit, before = sys.getrecursionlimit(), state_digest("limit of recursion")
+    try:
+        sys.setrecursionlimit(limit + 1)
+        assert state_digest("limit of recursion") != before
+    finally:
+        sys.setrecursionlimit(limit)
+
+
+def test_the_host_is_what_uname_says() -> None:
+    assert socket.gethostname() == os.uname().nodename
+    assert state_digest("host") == state_digest("host") != state_digest("user") != state_digest("unknown")
