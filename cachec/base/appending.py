@@ -55,5 +55,7 @@ class Appender:
 
     def __del__(self, close=os.close) -> None:  # type: ignore[no-untyped-def]  # Callable would have to be imported
         if self.fd >= 0:
-            close(self.fd)
-            self.fd = -1
+            try:
+                close(self.fd)
+            except OSError:
+                return  # Python would print it, to nobody's use: each write has said what it could not

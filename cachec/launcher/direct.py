@@ -95,7 +95,10 @@ def answer(args: list[str]) -> bool:
     except (_Stale, OSError, ValueError, IndexError, StopIteration):
         return False  # what is wrong, if anything is, is met again on the other road, and told there
     memo.log(started)
-    memo.replay()
+    try:
+        memo.replay()
+    except OSError:
+        return False  # a full disk behind stdout, say: the other road runs the command, which says it as it always does
     try:
         memo.renew(path)
     except OSError:

@@ -11,6 +11,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from mmap import mmap
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -226,7 +227,8 @@ class _Bound:
     def __del__(self) -> None:
         fd = getattr(self, "fd", None)
         if fd is not None:
-            os.close(fd)
+            with suppress(OSError):  # it was read only: nothing is lost
+                os.close(fd)
 
 
 class FileSource(Source):

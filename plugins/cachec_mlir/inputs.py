@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from mmap import mmap
 
 from cachec.errors import CheckpointError, WeightsChanged
@@ -99,7 +100,8 @@ class FileInput(ModuleInput):
     def __del__(self) -> None:
         fd = getattr(self, "fd", None)
         if fd is not None:
-            os.close(fd)
+            with suppress(OSError):  # it was read only: nothing is lost
+                os.close(fd)
 
 
 def open_input(source: Source) -> ModuleInput:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 import random
 import sys
@@ -12,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tests.faults.campaign import ERRORS, Case, Verdicts, calls_of, preload, run_cases, tamper_cases
-from tests.faults.operations import OPERATIONS, Operation, prepare
+from tests.faults.operations import OPERATIONS, WARM, prepare
 from tests.faults.system import unavailable
 
 #: Cases that a process runs, one after the other.
@@ -20,7 +21,7 @@ _BATCH = 250
 
 
 def calls(prepared: Path, folder: Path, seed: int, share: float, tell: Callable[[Verdicts], None]) -> Verdicts:
-    """Each system call of each operation failed with each error, and the process killed at it; or a share of these."""
+    """Each system call of each operation failed with each error, or a share of these."""
     verdicts = Verdicts()
     for operation in OPERATIONS:
         count = len(calls_of(operation, prepared, folder / "count", first=False))
@@ -32,13 +33,18 @@ def calls(prepared: Path, folder: Path, seed: int, share: float, tell: Callable[
 
 
 def kills(prepared: Path, folder: Path, seed: int, count: int, tell: Callable[[Verdicts], None]) -> Verdicts:
-    """Processes killed at random times."""
+    """Processes killed, by half right before one of their calls and by half at a random time."""
     verdicts = Verdicts()
     changing = [operation for operation in OPERATIONS if not operation.hits]
-    for operation in changing:
-        share = -(-count // len(changing))
-        cases = [Case(operation, "random", number) for number in range(seed * count, seed * count + share)]
-        _run(cases, prepared, folder, verdicts)
+    shares = {operation: -(-count // len(changing)) for operation in changing} | {WARM: -(-count // 50)}
+    for operation, share in shares.items():
+        calls = range(1, 1 + len(calls_of(operation, prepared, folder / "count", first=False)))
+        chosen = itertools.islice(
+            itertools.cycle(random.Random(f"{seed}{operation.name}").sample(calls, len(calls))), share // 2
+        )
+        times = range(seed * count, seed * count + share - share // 2)
+        cases = [Case(operation, "killed", number) for number in chosen] if not unavailable() else []
+        _run(cases + [Case(operation, "random", number) for number in times], prepared, folder, verdicts)
         tell(verdicts)
     return verdicts
 
@@ -60,10 +66,6 @@ def _sampled(cases: list[Case], share: float, seed: str) -> list[Case]:
     if share >= 1:
         return cases
     return random.Random(seed).sample(cases, min(len(cases), max(1, round(len(cases) * share))))
-
-
-def _operation(name: str) -> Operation:
-    return next(operation for operation in OPERATIONS if operation.name == name)
 
 
 def main() -> int:

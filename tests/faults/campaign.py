@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import importlib
 import json
 import os
@@ -19,18 +20,19 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.faults.operations import OPERATIONS, REFUSED, RIGHT, WRONG, Bench, Judge, Operation, use
+from tests.faults.operations import OPERATIONS, REFUSED, RIGHT, WARM, WRONG, Bench, Judge, Operation, use
 from tests.faults.system import STARTS, At, watched
 from tests.faults.tampering import DAMAGES, files
 
-#: What each call fails with once; ``killed`` right before it.
-ERRORS = {name: getattr(errno, name) for name in ("EIO", "ENOSPC", "EACCES", "EMFILE", "EINTR")} | {"killed": 0}
+#: What each call fails with once.
+ERRORS = {name: getattr(errno, name) for name in ("EIO", "ENOSPC", "EACCES", "EMFILE", "EINTR")}
 #: Seconds after which an operation counts as stuck: longer than it may wait for what another process holds.
 BOUND = 20.0
 
 
 class Case(NamedTuple):
-    """fault: of ``ERRORS``, or ``random``: killed at a random time. number: of the call, or the seed of the time."""
+    """fault: of ``ERRORS``, ``killed`` right before a call, or ``random``: killed at any time. number: of the call, or
+    the seed of the time."""
 
     operation: Operation
     fault: str
@@ -87,7 +89,7 @@ def preload(prepared: Path, folder: Path) -> None:
     child = os.fork()
     if not child:
         try:
-            for number, operation in enumerate(OPERATIONS):
+            for number, operation in enumerate((*OPERATIONS, WARM)):
                 bench = Bench(operation, prepared, folder / str(number))
                 bench.enter()
                 bench.judge(claimed=False)
@@ -113,6 +115,7 @@ def preload(prepared: Path, folder: Path) -> None:
 @contextmanager
 def _bench(operation: Operation, prepared: Path, folder: Path, *, first: bool) -> Iterator[tuple[Bench, Judge]]:
     folder.mkdir(parents=True)
+    _install_little(folder / "site")
     bench = Bench(operation, prepared, folder / "scene")
     judge = Judge(bench)
     try:
@@ -122,10 +125,22 @@ def _bench(operation: Operation, prepared: Path, folder: Path, *, first: bool) -
         bench.restore()
         if operation.hits:
             judge.ask(claimed=False)
+        gc.freeze()  # or a collection in each child copies the whole heap
         yield bench, judge
     finally:
         judge.close()
         shutil.rmtree(folder)
+
+
+def _install_little(site: Path) -> None:
+    """Of the installed packages leave two to be found: each of a hundred more would be the same few calls again."""
+    for name in ("one", "two"):
+        info = site / f"{name}-1.0.dist-info"
+        info.mkdir(parents=True)
+        (info / "METADATA").write_text(f"Name: {name}\nVersion: 1.0\n")
+        (info / "RECORD").write_text(f"{name}.py,,\n")
+        (info / "entry_points.txt").write_text(f"[console_scripts]\n{name} = {name}:main\n")
+    sys.path[:] = [str(site), *(each for each in sys.path if "site-packages" not in each)]
 
 
 def calls_of(operation: Operation, prepared: Path, folder: Path, *, first: bool) -> list[str]:
@@ -146,8 +161,9 @@ def run_cases(cases: list[Case], prepared: Path, folder: Path) -> Verdicts:
     def run() -> object:
         verdicts = Verdicts()
         with _bench(cases[0].operation, prepared, folder, first=cases[0].first) as (bench, judge):
-            lasted = _lasts(bench) if cases[0].fault == "random" else 0.0
-            if lasted:
+            is_timed = any(case.fault == "random" for case in cases)
+            lasted = _lasts(bench) if is_timed else 0.0
+            if is_timed:
                 bench.restore()
             for case in cases:
                 _run_case(case, bench, judge, verdicts, lasted)
@@ -166,7 +182,7 @@ def _run_case(case: Case, bench: Bench, judge: Judge, verdicts: Verdicts, lasted
     if case.fault == "random":
         verdict, status = _killed_at(bench, random.Random(case.number).uniform(0, lasted)), None
     else:
-        found = watched(bench.run, At(case.number, ERRORS[case.fault]), BOUND, before=bench.begin)
+        found = watched(bench.run, At(case.number, ERRORS.get(case.fault, 0)), BOUND, before=bench.begin)
         status = found.status
         verdicts.slowest = max(verdicts.slowest, found.seconds)
         verdict = _verdict(case, status, bench.said(), found.struck)
@@ -250,7 +266,7 @@ def tamper_cases(prepared: Path, folder: Path, rng: random.Random, count: int) -
         kinds = [(kind, damage) for kind in files(bench.scene) for damage in DAMAGES]
         for number in range(max(count, 1)):
             kind, damage = kinds[number % len(kinds)] if count >= len(kinds) else rng.choice(kinds)
-            bench.restore()
+            bench.restore(shutil.copy2)
             path = rng.choice(files(bench.scene)[kind])
             DAMAGES[damage](path, rng)
             child = os.fork()

@@ -26,11 +26,13 @@ VALUES: tuple[Any, ...] = (
 
 
 class Seed(NamedTuple):
-    """A real file. document: the JSON in it, or None; wrap: makes the file of the text of another document."""
+    """A real file. document: the JSON in it, or None; inner: bytes in it that something guards, a checksum or a length,
+    or None; wrap: makes the file of other such, as text or bytes."""
 
     data: bytes
     document: Any = None
     wrap: Callable[[bytes], bytes] = bytes
+    inner: bytes | None = None
 
 
 def seed_of_json(text: bytes | str, wrap: Callable[[bytes], bytes] = bytes) -> Seed:
@@ -50,8 +52,10 @@ class Mutator:
         """Another input."""
         rng = self._rng
         seed = rng.choice(self._seeds)
-        if seed.document is None or rng.random() < 0.4:
+        if rng.random() < 0.4 or (seed.document is None and seed.inner is None):
             return self._bytes(seed.data)
+        if seed.inner is not None:
+            return seed.wrap(self._bytes(seed.inner))
         text = self._text(seed.document)
         return seed.wrap(self._bytes(text) if rng.random() < 0.15 else text)
 

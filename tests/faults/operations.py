@@ -94,6 +94,10 @@ def _cli(*args: str) -> Callable[[Scene], int]:
     return run
 
 
+def _is_warmed(scene: Scene) -> bool:
+    return sum(entry.stage == "warmed.text" for entry in Store(scene.store).entries()) == 2
+
+
 def _status(code: int) -> int:
     return RIGHT if code == 0 else REFUSED if code in _SAID else WRONG
 
@@ -136,6 +140,9 @@ OPERATIONS = (
     ),
 )
 
+#: Killed too, and less often: it starts other processes, which takes a second.
+WARM = Operation("warm", _cli("warm", "--jobs", "1"), _is_warmed)
+
 
 def use(scene: Scene) -> int:
     """Everything that a store is used for, once: what is left of it gives what is right, or says what it can't."""
@@ -160,6 +167,14 @@ def use(scene: Scene) -> int:
     return RIGHT if right else WRONG
 
 
+def _linked(source: str, target: str) -> None:
+    """A copy; of an artifact, which nobody may write to, a link: if one did, all that follow would tell."""
+    if os.stat(source).st_mode & 0o222:
+        shutil.copy2(source, target)
+    else:
+        os.link(source, target)
+
+
 class Bench:
     """One operation and its scene, again and again. Whoever makes it is a process with nothing else to do."""
 
@@ -172,11 +187,11 @@ class Bench:
         shutil.copytree(prepared, folder, symlinks=True)
         self._keys = json.loads((prepared / "keys.json").read_text())
 
-    def restore(self) -> None:
-        """The scene as it was prepared."""
+    def restore(self, copy: Callable[[str, str], object] = _linked) -> None:
+        """The scene as it was prepared. copy: of a file."""
         for name in ("store", "work"):
             shutil.rmtree(self.scene.folder / name, ignore_errors=True)
-            shutil.copytree(self._kept / name, self.scene.folder / name, symlinks=True)
+            shutil.copytree(self._kept / name, self.scene.folder / name, symlinks=True, copy_function=copy)
 
     def run(self) -> int:
         """The operation, to be called in a process that has entered."""
@@ -225,50 +240,42 @@ class Bench:
 
 
 class Judge:
-    """A process that has done all before, so that it is quick, and forks for each judgement."""
+    """A process that lives as long as there is to judge, as a user's does: nothing is imported or copied again."""
 
     def __init__(self, bench: Bench) -> None:
         self.bench = bench
-        self._asked, asking = os.pipe()
-        answered, self._answering = os.pipe()
-        self._pid = os.fork()
-        if not self._pid:
-            os.close(asking)
-            os.close(answered)
-            try:
-                self._serve()
-            finally:
-                os._exit(1)
-        os.close(self._asked)
-        os.close(self._answering)
-        self._ask, self._answers = asking, os.fdopen(answered, "rb")
+        self._start()
         ready = self._answer()
         assert not ready, ready
 
-    def _serve(self) -> None:
-        bench = self.bench
-        words = ""
-        try:
-            bench.enter()
-            bench.judge(claimed=False)
-        except BaseException:
-            words = traceback.format_exc() + bench.said()
-        os.write(self._answering, json.dumps(words).encode() + b"\n")
-        while given := os.read(self._asked, 1):
-            child = os.fork()
-            if not child:
-                words = ""
-                try:
-                    bench.enter()
-                    signal.alarm(120)
-                    bench.judge(claimed=given == b"1")
-                except BaseException:
-                    words = traceback.format_exc() + bench.said()
-                (bench.scene.folder / "judgement").write_text(words)
-                os._exit(0)
-            status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-            words = (bench.scene.folder / "judgement").read_text() if status == 0 else f"the next run ended by {status}"
-            os.write(self._answering, json.dumps(words).encode() + b"\n")
+    def _start(self) -> None:
+        asked, self._ask = os.pipe()
+        answers, answering = os.pipe()
+        self._pid = os.fork()
+        if not self._pid:
+            os.close(self._ask)
+            os.close(answers)
+            try:
+                self._serve(asked, answering)
+            finally:
+                os._exit(1)
+        os.close(asked)
+        os.close(answering)
+        self._answers = os.fdopen(answers, "rb")
+
+    def _serve(self, asked: int, answering: int) -> None:
+        given = b"0"
+        while given:
+            words = ""
+            try:
+                signal.alarm(120)
+                self.bench.enter()
+                self.bench.judge(claimed=given == b"1")
+            except BaseException:
+                words = traceback.format_exc() + self.bench.said()
+            signal.alarm(0)
+            os.write(answering, json.dumps(words).encode() + b"\n")
+            given = os.read(asked, 1)
 
     def ask(self, *, claimed: bool) -> str:
         """What is wrong with the scene as it is; empty for nothing."""
@@ -276,13 +283,18 @@ class Judge:
         return self._answer()
 
     def _answer(self) -> str:
-        return str(json.loads(self._answers.readline() or '"the judge has gone"'))
+        if said := self._answers.readline():
+            return str(json.loads(said))
+        status = self.close()
+        self._start()
+        self._answer()
+        return f"the next run ended by {status}"
 
-    def close(self) -> None:
-        """End it."""
+    def close(self) -> int:
+        """End it; returns how it ended."""
         os.close(self._ask)
         self._answers.close()
-        os.waitpid(self._pid, 0)
+        return os.waitstatus_to_exitcode(os.waitpid(self._pid, 0)[1])
 
 
 def prepare(folder: Path) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import json
 import os
@@ -28,6 +29,7 @@ from cachec.cli.selecting import keys_from
 from cachec.codecs import decode
 from cachec.errors import CachecError
 from cachec.events import read_outcomes
+from cachec.key.tools import loader
 from cachec.key.tools.executables import Finder
 from cachec.key.tools.loader import read_cache
 from cachec.launcher import adapters, direct, headers, helpers, wrappers
@@ -51,6 +53,7 @@ from cachec_mlir.linking.renames import Renames
 from cachec_native.elf import Library
 from cachec_native.globals import external_weights
 from cachec_native.linking import needs_of
+from tests.faults import own
 from tests.faults.mutations import Seed, seed_of_json
 from tests.faults.scene import Scene
 from tests.hostile import make_formats
@@ -83,6 +86,25 @@ def plain(*files: bytes) -> list[Seed]:
     return [Seed(data) for data in files]
 
 
+def of_zip(data: bytes) -> list[Seed]:
+    """A zip archive, and each of its members inside: checksums and lengths then fit what was changed."""
+    with zipfile.ZipFile(io.BytesIO(data)) as given:
+        members = {name: given.read(name) for name in given.namelist()}
+
+    def wrapped(name: str, content: bytes) -> bytes:
+        out = io.BytesIO()
+        with zipfile.ZipFile(out, "w") as archive:
+            for each, kept in members.items():
+                archive.writestr(each, content if each == name else kept)
+        return out.getvalue()
+
+    return [
+        Seed(data, None, functools.partial(wrapped, name), content)
+        for name, content in members.items()
+        if len(content) > 8
+    ]
+
+
 # --- checkpoints
 
 
@@ -96,9 +118,10 @@ def _arrays() -> dict[str, np.ndarray]:
     return {"a": np.arange(6, dtype="f4").reshape(2, 3), "h": np.ones((2, 2), "f2"), "i": np.arange(3, dtype="i4")}
 
 
-def _hostile(kind: str) -> list[Seed]:
-    folder = _HOSTILE / "formats" if kind != ".safetensors" else _HOSTILE
-    return plain(*(path.read_bytes() for path in sorted(folder.glob(f"*{kind}")) if path.stat().st_size < 1 << 16))
+def _and_hostile(real: list[Seed], pattern: str) -> list[Seed]:
+    """Real files by half, and hostile ones."""
+    hostile = plain(*(path.read_bytes() for path in sorted(_HOSTILE.glob(pattern)) if path.stat().st_size < 1 << 16))
+    return real * -(-len(hostile) // len(real)) + hostile
 
 
 def _with_header(text: bytes, data: bytes) -> bytes:
@@ -110,8 +133,8 @@ def _safetensors(folder: Path) -> tuple[list[Seed], Read]:
     data = (folder / "s.safetensors").read_bytes()
     end = 8 + int.from_bytes(data[:8], "little")
     header, rest = data[8:end], data[end:]
-    seeds = [seed_of_json(header, lambda text: _with_header(text, rest)) for _ in range(20)]
-    return [*seeds, *_hostile(".safetensors")], in_file(folder / "w.safetensors", _looked_at)
+    seeds = [seed_of_json(header, lambda text: _with_header(text, rest)), *plain(own.safetensors(_arrays()))]
+    return _and_hostile(seeds, "*.safetensors"), in_file(folder / "w.safetensors", _looked_at)
 
 
 def _sharded(folder: Path) -> tuple[list[Seed], Read]:
@@ -169,12 +192,13 @@ def _gguf(folder: Path) -> tuple[list[Seed], Read]:
         tensors=2,
         entries=2,
     )
-    return plain(*[data] * 20) + _hostile(".gguf"), in_file(folder / "w.gguf", _looked_at)
+    return _and_hostile(plain(data, own.gguf(folder)), "formats/*.gguf"), in_file(folder / "w.gguf", _looked_at)
 
 
 def _irpa(folder: Path) -> tuple[list[Seed], Read]:
     from_arrays(_arrays()).save(folder / "s.irpa", format="irpa")
-    return plain(*[(folder / "s.irpa").read_bytes()] * 20) + _hostile(".irpa"), in_file(folder / "w.irpa", _looked_at)
+    seeds = plain((folder / "s.irpa").read_bytes(), own.irpa(folder))
+    return _and_hostile(seeds, "formats/*.irpa"), in_file(folder / "w.irpa", _looked_at)
 
 
 def _npy(folder: Path) -> tuple[list[Seed], Read]:
@@ -184,13 +208,15 @@ def _npy(folder: Path) -> tuple[list[Seed], Read]:
             out = io.BytesIO()
             np.lib.format.write_array(out, array, version)
             files.append(out.getvalue())
-    return plain(*files) + _hostile(".npy"), in_file(folder / "w.npy", _looked_at)
+    files += own.shipped("numpy", "lib/tests/data/*.npy")
+    return _and_hostile(plain(*files), "formats/*.npy"), in_file(folder / "w.npy", _looked_at)
 
 
 def _npz(folder: Path) -> tuple[list[Seed], Read]:
     out = io.BytesIO()
     np.savez(out, **_arrays())
-    return plain(*[out.getvalue()] * 20) + _hostile(".npz"), in_file(folder / "w.npz", _looked_at)
+    seeds = of_zip(out.getvalue()) + plain(*own.shipped("numpy", "lib/tests/data/*.npz"))
+    return _and_hostile(seeds, "formats/*.npz"), in_file(folder / "w.npz", _looked_at)
 
 
 def _onnx(folder: Path) -> tuple[list[Seed], Read]:
@@ -208,16 +234,18 @@ def _onnx(folder: Path) -> tuple[list[Seed], Read]:
     for chosen in (tensors, [*tensors, outside]):
         graph = helper.make_graph([], "g", [], [], initializer=chosen)
         files.append(helper.make_model(graph).SerializeToString())
-    return plain(*files * 10) + _hostile(".onnx"), in_file(folder / "w.onnx", _looked_at)
+    files += own.shipped("onnx", "backend/test/data/*/*/model.onnx")
+    return _and_hostile(plain(*files), "formats/*.onnx"), in_file(folder / "w.onnx", _looked_at)
 
 
 def _torch(folder: Path) -> tuple[list[Seed], Read]:
     tensors = {"w": torch.randn(3, 4), "b": torch.zeros(2, dtype=torch.bfloat16), "i": torch.arange(3)}
-    files = []
+    seeds = []
     for how in ({}, {"_use_new_zipfile_serialization": False}):
         torch.save(tensors, folder / "s.pt", **how)
-        files.append((folder / "s.pt").read_bytes())
-    return plain(*files * 10) + _hostile(".pt"), in_file(folder / "w.pt", _looked_at)
+        data = (folder / "s.pt").read_bytes()
+        seeds += plain(data) if how else of_zip(data)
+    return _and_hostile(seeds, "formats/*.pt"), in_file(folder / "w.pt", _looked_at)
 
 
 def _tvm(folder: Path) -> tuple[list[Seed], Read]:
@@ -225,11 +253,18 @@ def _tvm(folder: Path) -> tuple[list[Seed], Read]:
     record = {"format": "raw", "nbytes": 24, "byteOffset": 0, "name": "a", "shape": [2, 3], "dtype": "float32"}
     half = {"format": "raw", "nbytes": 8, "byteOffset": 24, "name": "b", "shape": [4], "dtype": "float16"}
     shard = {"dataPath": "params_shard_0.bin", "format": "raw-shard", "nbytes": 32, "records": [record, half]}
-    seeds = [seed_of_json(json.dumps({"metadata": {"ParamSize": 2}, "records": [shard]}))] * 20
-    return seeds + _hostile(".json")[1:], in_file(folder / "tensor-cache.json", _looked_at)
+    seeds = [seed_of_json(json.dumps({"metadata": {"ParamSize": 2}, "records": [shard]}))]
+    return _and_hostile(seeds, "formats/*.json"), in_file(folder / "tensor-cache.json", _looked_at)
 
 
 # --- modules
+
+#: What bytecode keeps apart from the operations.
+_RESOURCE = """module {
+  "t.u"() {a = dense<[1.0, 2.0]> : tensor<2xf32>, r = dense_resource<blob> : tensor<4xi8>} : () -> () loc("a":1:2)
+}
+{-# dialect_resources: { builtin: { blob: "0x0400000001020304" } } #-}
+"""
 
 
 def _both(data: bytes) -> None:
@@ -241,13 +276,14 @@ def _both(data: bytes) -> None:
 
 
 def _bytecode(_folder: Path) -> tuple[list[Seed], Read]:
-    files = [Builder(wide=wide).finish(BLOBS, SETTINGS) for wide in (False, True)] * 20
-    return plain(*files, *(path.read_bytes() for path in sorted((_HOSTILE / "mlir").glob("*.mlirbc")))), _both
+    files = [Builder(wide=wide).finish(BLOBS, SETTINGS) for wide in (False, True)]
+    files += [own.bytecode(_RESOURCE)]
+    return _and_hostile(plain(*files), "mlir/*.mlirbc"), _both
 
 
 def _mlir(_folder: Path) -> tuple[list[Seed], Read]:
-    files = [program(0).encode(), inline_program(0).encode()]
-    return plain(*files * 10, *(path.read_bytes() for path in sorted((_HOSTILE / "mlir").glob("*.mlir")))), _both
+    files = [program(0).encode(), inline_program(0).encode(), _RESOURCE.encode()]
+    return _and_hostile(plain(*files), "mlir/*.mlir"), _both
 
 
 def _renames(_folder: Path) -> tuple[list[Seed], Read]:
@@ -299,6 +335,7 @@ def _elf(folder: Path) -> tuple[list[Seed], Read]:
     path.write_bytes(b"")
     path.chmod(0o755)
     finder = Finder(distributions.Distributions([]))
+    loader.read_cache = functools.cache(loader.read_cache)  # of the machine: it has a family of its own
     files = [*_objects(), b"#!/bin/sh\nexec /bin/true\n", b"#!/usr/bin/env -S python3 -c x\n"]
     return plain(*files), in_file(path, lambda path: finder.program(str(path), {}))
 
@@ -660,7 +697,7 @@ def _reproducer(folder: Path) -> tuple[list[Seed], Read]:
     with zipfile.ZipFile(stored, "w") as out:
         for name, content in members.items():
             out.writestr(name, content)
-    return plain(data, stored.getvalue()), in_file(folder / "r.zip", loaded.load)
+    return [*plain(data), *of_zip(stored.getvalue())], in_file(folder / "r.zip", loaded.load)
 
 
 _FILE = {"folder": 0, "path": "a", "digest": "0" * 64, "nbytes": 3}

@@ -20,6 +20,7 @@ import struct
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -44,9 +45,12 @@ CALLS = {
         *(("copy_file_range", 326), ("statx", 332), ("clone3", 435), ("close_range", 436), ("faccessat2", 439)),
     )
 }
+#: Seen where a run is to be awake: not made, but said to be over.
+_SLEEPS = (35, 230)  # nanosleep, clock_nanosleep
 #: What starts processes and programs.
 STARTS = frozenset({"clone", "fork", "vfork", "clone3", "execve", "execveat"})
 _MMAP = 9
+_EXECUTES = frozenset({59, 322})
 _ANONYMOUS = 0x20
 
 #: Seconds after which a process is stuck.
@@ -55,7 +59,9 @@ PATIENCE = 60.0
 _SECCOMP = 317
 _SET_MODE_FILTER, _NEW_LISTENER = 1, 8
 _NO_NEW_PRIVS = 38
-_RECV, _SEND = 0xC0502100, 0xC0182101
+_RECV, _SEND, _SET_FLAGS = 0xC0502100, 0xC0182101, 0x40082104
+#: Of ``struct seccomp_notif``: id, pid, nr, and the fourth argument.
+_NOTICE = struct.Struct("=QI4xi36xQ")
 _ALLOW, _NOTIFY = 0x7FFF0000, 0x7FC00000
 _CONTINUE = 1
 
@@ -80,17 +86,18 @@ class At(NamedTuple):
 
 class Watched(NamedTuple):
     """status: as of ``subprocess``, None where it was stuck and was killed. calls: all that were made. struck: the call
-    that failed, None where there were not so many. seconds: of wall time."""
+    that failed, None where there were not so many. seconds: of wall time. slept: how often it would have, if awake."""
 
     status: int | None
     calls: tuple[str, ...]
     struck: str | None
     seconds: float
+    slept: int = 0
 
 
-def _program() -> bytes:
+def _program(*more: int) -> bytes:
     """BPF: notify of the calls above, let others pass."""
-    numbers = list(CALLS)
+    numbers = [*CALLS, *more]
     code = [struct.pack("=HBBI", 0x20, 0, 0, 0)]  # the number of the call
     for at, number in enumerate(numbers):
         code.append(struct.pack("=HBBI", 0x15, len(numbers) - at, 0, number))  # equal: to the end
@@ -99,11 +106,11 @@ def _program() -> bytes:
     return b"".join(code)
 
 
-def _listen(channel: socket.socket) -> None:
+def _listen(channel: socket.socket, program_text: bytes) -> None:
     """In the child: from now on its calls are watched by who has the other end of the channel."""
     libc = ctypes.CDLL(None, use_errno=True)
-    code = ctypes.create_string_buffer(_PROGRAM, len(_PROGRAM))
-    program = ctypes.create_string_buffer(struct.pack("@HP", len(_PROGRAM) // 8, ctypes.addressof(code)))
+    code = ctypes.create_string_buffer(program_text, len(program_text))
+    program = ctypes.create_string_buffer(struct.pack("@HP", len(program_text) // 8, ctypes.addressof(code)))
     libc.prctl(_NO_NEW_PRIVS, 1, 0, 0, 0)
     fd = libc.syscall(_SECCOMP, _SET_MODE_FILTER, _NEW_LISTENER, program)
     if fd < 0:
@@ -114,14 +121,19 @@ def _listen(channel: socket.socket) -> None:
     os.close(fd)  # the first call that is seen
 
 
-_PROGRAM = _program()
+_PROGRAM, _AWAKE = _program(), _program(*_SLEEPS)
 
 
 def watched(
-    body: Callable[[], int], at: At | None, patience: float = PATIENCE, *, before: Callable[[], object] = lambda: None
+    body: Callable[[], int],
+    at: At | None,
+    patience: float = PATIENCE,
+    *,
+    before: Callable[[], object] = lambda: None,
+    awake: bool = False,
 ) -> Watched:
     """Run ``body`` in a child, which ends with what it returns, or with 1 and a traceback. before: called in the child
-    first, unwatched. Raises OSError where calls can't be watched."""
+    first, unwatched. awake: it never sleeps, and goes on at once. Raises OSError where calls can't be watched."""
     ours, theirs = socket.socketpair()
     child = os.fork()
     if not child:
@@ -129,7 +141,7 @@ def watched(
         try:
             ours.close()
             before()
-            _listen(theirs)
+            _listen(theirs, _AWAKE if awake else _PROGRAM)
             status = body()
         except BaseException:
             traceback.print_exc()
@@ -140,6 +152,8 @@ def watched(
         _, fds, _, _ = socket.recv_fds(ours, 1, 1)
     if not fds:
         raise OSError(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), "no listener")
+    with suppress(OSError):  # before Linux 6.6: whoever is woken runs where the other one was, who now waits
+        fcntl.ioctl(fds[0], _SET_FLAGS, 1)
     try:
         return _serve(fds[0], child, at, patience)
     finally:
@@ -147,21 +161,21 @@ def watched(
 
 
 def _serve(listener: int, child: int, at: At | None, patience: float) -> Watched:
-    calls: list[str] = []
-    struck = None
-    is_first = True
+    """Answer what the kernel asks until all have ended. In a run of a thousand calls this loop is most of the cost."""
+    calls: list[int] = []
+    struck, slept = None, 0
+    ours = _Ours()
     poll = select.poll()
     poll.register(listener, select.POLLIN)
     ended = os.pidfd_open(child)
     poll.register(ended, select.POLLIN)
-    own = Path("/proc/self/cmdline").read_bytes()
     started = time.monotonic()
     status: int | None = None
-    is_alive, is_stuck = True, False
+    is_first, is_alive, is_stuck = True, True, False
+    number, error = at or At(-1, 0)
     try:
         while True:
             ready = poll.poll(max(0.0, started + patience - time.monotonic()) * 1000)
-            events = dict(ready)
             if not ready:
                 is_stuck = True
                 os.kill(child, signal.SIGKILL)
@@ -169,24 +183,30 @@ def _serve(listener: int, child: int, at: At | None, patience: float) -> Watched
                 if patience > 3 * PATIENCE:
                     break
                 continue
-            if events.get(listener, 0) & select.POLLIN:
+            if (listener, select.POLLIN) in ready:
                 found = _received(listener)
                 if found is None:
                     continue
                 notice, caller, call, flags = found
                 answer = 0
+                if call in _SLEEPS:
+                    slept += 1
+                    _answer(listener, notice, 0, made=False)
+                    continue
                 if is_first:
                     is_first = False
-                elif not (call == _MMAP and flags & _ANONYMOUS) and _is_ours(caller, own):
-                    calls.append(CALLS[call])
-                    if at is not None and len(calls) == at.number:
+                elif not (call == _MMAP and flags & _ANONYMOUS) and ours.has(caller, call):
+                    calls.append(call)
+                    if len(calls) == number:
                         struck = CALLS[call]
-                        if at.error:
-                            answer = at.error
+                        if error:
+                            answer = error
                         else:
                             os.kill(child, signal.SIGKILL)
                 _answer(listener, notice, answer)
-            elif ended in events and is_alive:
+                continue
+            events = dict(ready)
+            if ended in events and is_alive:
                 is_alive = False
                 status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
                 seconds = time.monotonic() - started
@@ -200,7 +220,24 @@ def _serve(listener: int, child: int, at: At | None, patience: float) -> Watched
                 break
     finally:
         os.close(ended)
-    return Watched(None if is_stuck else status, tuple(calls), struck, seconds)
+    return Watched(None if is_stuck else status, tuple(CALLS[call] for call in calls), struck, seconds, slept)
+
+
+class _Ours:
+    """Which processes are copies of this one, which have executed no other program."""
+
+    def __init__(self) -> None:
+        self._own = Path("/proc/self/cmdline").read_bytes()
+        self._known: dict[int, bool] = {}
+
+    def has(self, caller: int, call: int) -> bool:
+        """Whether the process is one; this call of it may be the last of which that is so."""
+        if caller not in self._known:
+            try:
+                self._known[caller] = Path(f"/proc/{caller}/cmdline").read_bytes() == self._own
+            except OSError:
+                return False
+        return self._known.pop(caller) if call in _EXECUTES else self._known[caller]
 
 
 def _received(listener: int) -> tuple[int, int, int, int] | None:
@@ -212,24 +249,14 @@ def _received(listener: int) -> tuple[int, int, int, int] | None:
         if error.errno in {errno.ENOENT, errno.EINTR}:  # killed meanwhile
             return None
         raise
-    notice, caller = struct.unpack_from("=QI", buffer)
-    (call,) = struct.unpack_from("=i", buffer, 16)
-    (flags,) = struct.unpack_from("=Q", buffer, 32 + 3 * 8)
-    return notice, caller, call, flags
+    found: tuple[int, int, int, int] = _NOTICE.unpack_from(buffer)
+    return found
 
 
-def _answer(listener: int, notice: int, error: int) -> None:
-    reply = struct.pack("=QqiI", notice, 0, -error, 0 if error else _CONTINUE)
+def _answer(listener: int, notice: int, error: int, *, made: bool = True) -> None:
+    reply = struct.pack("=QqiI", notice, 0, -error, _CONTINUE if made and not error else 0)
     try:
         fcntl.ioctl(listener, _SEND, bytearray(reply))
     except OSError as refused:
         if refused.errno != errno.ENOENT:  # killed meanwhile
             raise
-
-
-def _is_ours(caller: int, own: bytes) -> bool:
-    """Whether a process is a copy of this one, which has executed no other program."""
-    try:
-        return Path(f"/proc/{caller}/cmdline").read_bytes() == own
-    except OSError:
-        return False

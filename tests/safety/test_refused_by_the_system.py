@@ -110,3 +110,34 @@ def test_the_folder_of_a_package_that_can_not_be_read(tmp_path: Path) -> None:
     finally:
         folder.chmod(0o755)
     assert said().startswith("2 hit")
+
+
+def test_a_stdout_that_takes_nothing(run: Run, place: Path) -> None:
+    """A hit on the short road raised: now the command is run, and says so itself."""
+    (place / "in.txt").write_text("input\n")
+    (place / "in.txt").chmod(0o644)
+    code = (
+        "import os, sys\n"
+        "os.chdir(sys.argv[1])\n"
+        "if sys.argv[2] == 'full':\n    os.dup2(os.open('/dev/full', os.O_WRONLY), 1)\n"
+        "os.execv(sys.executable, [sys.executable, '-m', 'cachec', 'exec', '--input=in.txt', '--output=out.txt', '--',"
+        " '/bin/cp', '-v', 'in.txt', 'out.txt'])"
+    )
+    for behind, status in (("pipe", 0), ("full", 1), ("pipe", 0)):
+        done = run("-c", code, place, behind, environ={"CACHEC_DIR": str(place / "store")})
+        assert done.returncode == status, done
+        assert "Traceback" not in done.stderr
+        assert (place / "out.txt").read_text() == "input\n"
+    assert "write error" in run("-c", code, place, "full", environ={"CACHEC_DIR": str(place / "store")}).stderr
+
+
+def test_a_descriptor_that_can_not_be_closed(tmp_path: Path) -> None:
+    """Python prints what a ``__del__`` raises, with a traceback."""
+    code = (
+        "import os, sys, numpy, cachec\nfrom cachec.base.appending import Appender\n"
+        "weights = cachec.WeightSet.from_arrays({'a': numpy.ones(3)})\nweights.save(sys.argv[1])\n"
+        "held = [Appender(sys.argv[2]), cachec.open_weights(sys.argv[1])]\nheld[1]['a'].read()\n"
+        "os.closerange(3, 256)\n"
+    )
+    line = [sys.executable, "-c", code, str(tmp_path / "w.safetensors"), str(tmp_path / "log")]
+    assert subprocess.run(line, capture_output=True, text=True, check=False).stderr == ""
