@@ -71,7 +71,7 @@ def listed_at(observed: Observed, place: str) -> None:
         try:
             observed.listed[counted] = tuple(entries(counted))
         except OSError:
-            content_at(observed, counted)  # whoever asks may go on without
+            place_at(observed, counted)  # whoever asks may go on without
 
 
 def modules_sought(observed: Observed) -> None:

@@ -20,7 +20,7 @@ from cachec.base.anchors import (
     project_of,
 )
 from cachec.base.hashing import EMPTY
-from cachec.base.paths import absolute, relative_to
+from cachec.base.paths import absolute, links_on, relative_to
 from cachec.key.code.modules import is_cell
 from cachec.key.code.ran import LIVE, RanKeys
 from cachec.key.dependencies import (
@@ -127,8 +127,10 @@ class Observing:
 
     def _looked(self, request: Request, recorder: Recorder, observed: Observed) -> Iterator[Read]:
         known = _known(request, recorder)
-        gone = [path for path in observed.new if not os.path.lexists(path)]  # what stays is the run's own result
-        for path in [*observed.absent, *gone]:
+        for path in [each for each in observed.new if not os.path.lexists(each)]:  # what stays is the run's own result
+            observed.absent.setdefault(path)
+            observed.links.setdefault(path, links_on(path))
+        for path in list(observed.absent):
             if path not in known and not self._ran.is_elsewhere(path):
                 yield from _as_given(observed, Read("absent", path, "", EMPTY))
         for path, names in list(observed.listed.items()):

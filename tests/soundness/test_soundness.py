@@ -38,7 +38,7 @@ def test_no_generated_edit_gives_a_wrong_hit(tmp_path: Path) -> None:
 
 
 #: Kinds beside projects, with cases of the short run and of the long one.
-COUNTS = {"jax": (8, 16), "weights": (20, 400), "modules": (8, 150), "commands": (8, 500)}
+COUNTS = {"looks": (50, 1300), "jax": (8, 16), "weights": (20, 400), "modules": (8, 150), "commands": (8, 500)}
 
 
 @pytest.mark.parametrize("kind", COUNTS)
