@@ -8,6 +8,7 @@ import os
 import random
 import sys
 import tempfile
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -27,6 +28,9 @@ LOOKERS = [
     for name, each in vars(lookers).items()
     if isinstance(each, FunctionType) and each.__module__ == lookers.__name__ and not name.startswith("_")
 ]
+
+#: CLOCK_REALTIME_COARSE (linux/time.h): the clock of time stamps of files.
+_COARSE = 5
 
 #: What is not seen, and said so: the result is not stored.
 REFUSED = {"untold", "renamed", "renamed_folder", "hard_linked", "module_imported"}
@@ -82,6 +86,14 @@ def _fill(folder: Path) -> None:
     for name, text in _FILES.items():
         (folder / name).write_text(text)
     (folder / "link").symlink_to("s")
+    _wait()
+
+
+def _wait() -> None:
+    """Until the next tick: a file of the tick in which a run begins may have been written after that."""
+    now = time.clock_gettime_ns(_COARSE)
+    while time.clock_gettime_ns(_COARSE) == now:
+        pass
 
 
 def _told(function: Callable[[str], Any], p: str) -> str:
@@ -118,6 +130,7 @@ def _one(stage: Any, looker: Callable[[str], Any], name: str, folder: Path) -> R
     for edit in (None, EDITS["nothing"], EDITS[name]):
         if edit is not None:
             edit(folder)
+            _wait()
         truth = _told(looker, p)
         try:
             value, outcome = stage.call(p)
