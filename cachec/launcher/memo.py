@@ -20,7 +20,7 @@ from cachec.commands.watched import WATCHED_FILESYSTEMS
 from cachec.errors import StoreFault, UsageError
 from cachec.events import inert
 from cachec.key.tools.environment import LOCALE
-from cachec.key.tools.executables import Executable, Finder, interpreter_name, which
+from cachec.key.tools.executables import Executable, interpreter_name, which
 from cachec.launcher import adapters, direct
 from cachec.launcher.arguments import configuration_patterns
 from cachec.launcher.command import Command
@@ -186,16 +186,16 @@ class Draft:
         command = self._command
         environ = environment(command, self._opened.variables)
         distributions = self._opened.requests.distributions(command)
-        finder = Finder(distributions)
+        tools = self._opened.requests.tool_keys(command)
         self._looked_up(command.argv[0], environ)
         for pattern in configuration_patterns(command.program, command.adapter):
             self._names_in(os.path.dirname(pattern))
-        programs = [finder.program(command.program, environ)]
+        programs = [tools.program(command.program, environ)]
         adapter = command.adapter
         helpers = command.starts()
         for path in [helper_path(name, command, environ) for name in helpers]:
             self._looked_up(path, environ)
-            programs.append(finder.program(path, environ))
+            programs.append(tools.program(path, environ))
         for name in helpers:
             self._looked_up(name, environ)
         names = set() if adapter is None or not adapter.distribution else {adapter.distribution, *adapter.also}
