@@ -107,14 +107,11 @@ class Dependencies:
             known = self._listings.get(path)
             if known is not None and known[0] == identity:
                 return known[1]
-            fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            try:
+            with fsio.closing(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as fd:
                 before = fsio.identity(fd)
                 digest = listing_digest(os.listdir(fd))
                 if self._digests.trusts(fd, before) and fsio.identity(fd) == before:
                     self._listings[path] = (before, digest)
-            finally:
-                os.close(fd)
         except OSError:
             return ABSENT
         return digest

@@ -275,26 +275,20 @@ class Draft:
 
     def _trusts(self, path: str, state: bytes) -> bool:
         """Whether a later change would show in the identity, and this one is still the file's."""
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-        try:
+        with fsio.closing(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)) as fd:
             return direct.identity(path) == state and self._digests.trusts(fd, fsio.identity(fd))
-        finally:
-            os.close(fd)
 
     def _is_certain(self, path: str, state: bytes, digest: str) -> bool:
         if not digest:  # a file of a distribution, trusted as RECORD is (see key/tools/tools.py)
             if not fsio.settled(fsio.identity(path)):
                 raise _Unfit
             return True
-        fd = fsio.open_read(path)
-        try:
+        with fsio.closing(fsio.open_read(path)) as fd:
             is_calm = fsio.no_writer(fd) or (path in self._installed and is_foreign(fd, path))
             is_certain = is_calm and self._trusts(path, state)
             if not is_certain and os.fstat(fd).st_size > direct.MAX_HASHED:
                 raise _Unfit
             return is_certain
-        finally:
-            os.close(fd)
 
     # --- the rest of the fields
 

@@ -60,11 +60,11 @@ def _check_folded(folded: Folded, offered: WeightSet, digests: FileDigests | Non
                 "fits; give the stages one set of weights, or names of their own to weights that differ "
                 "(weights.rename(lambda n: 'teacher.' + n))"
             )
-        found = offered[name].digest(digests)
-        if found not in fitting:
+        digest = offered[name].digest(digests)
+        if digest not in fitting:
             raise LinkError(
                 f"weight {name!r} was read by a stage that made the artifact, which may hold its bytes (expected "
-                f"{fitting[-1][:12]}, found {found[:12]}); call the stages again with these weights: what read "
+                f"{fitting[-1][:12]}, found {digest[:12]}); call the stages again with these weights: what read "
                 f"{name!r} is compiled anew. A stage that gives {name!r} new bytes returns the weights with the program"
             )
 

@@ -8,10 +8,11 @@ from types import FrameType
 from typing import Any, cast
 
 from cachec.base.distributions import OWN_FOLDER
+from cachec.base.fsio import identity_if_there
 from cachec.recording.active import Active
 from cachec.recording.hook import Handler, audit_hook
 from cachec.recording.looks import content_at
-from cachec.recording.observed import Observed, is_unrepeatable, opening, place_of
+from cachec.recording.observed import Observed, is_unrepeatable, place_of
 
 #: Empties a file, or makes one that must not be there.
 _EMPTIES = os.O_TRUNC | os.O_EXCL
@@ -133,7 +134,7 @@ def _went(observed: Observed, path: str) -> None:
 
 
 def _source(observed: Observed, path: str) -> None:
-    state = opening(path)
+    state = identity_if_there(path)
     if state is not None:
         observed.sources.setdefault(path, state)
 

@@ -11,7 +11,8 @@ from collections.abc import Callable
 from importlib import util
 from types import CodeType, FrameType
 
-from cachec.recording.observed import Observed, is_absolute, opening
+from cachec.base.fsio import identity_if_there
+from cachec.recording.observed import Observed, is_absolute
 
 #: What a frame of such a function says that is looked at; noted with a run.
 Look = Callable[[Observed, FrameType], None]
@@ -51,7 +52,7 @@ def content_at(observed: Observed, place: str) -> None:
     """The same of an absolute path; what the run made itself does not count."""
     if observed.own(place):
         return
-    state = opening(place)
+    state = identity_if_there(place)
     if state is None:
         observed.absent.setdefault(place)
     elif os.path.isdir(place):

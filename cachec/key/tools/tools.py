@@ -255,13 +255,10 @@ class ToolKeys:
 
             hasher = hashlib.sha256()
             check = blake3()
-            fd = fsio.open_read(path)
-            try:
+            with fsio.closing(fsio.open_read(path)) as fd:
                 for chunk in fsio.pread_chunks(fd, 0, os.fstat(fd).st_size):
                     hasher.update(chunk)
                     check.update(chunk)
-            finally:
-                os.close(fd)
             known = base64.urlsafe_b64encode(hasher.digest()).rstrip(b"=").decode()
             if check.hexdigest() != digest:
                 return False  # it is being written now: not what RECORD says, and nothing to remember
