@@ -66,8 +66,8 @@ class Distribution:
 
     def __init__(self, root: str, folder: str) -> None:
         stem = folder.removesuffix(_SUFFIX)
-        found, _, self.version = stem.rpartition("-")
-        self.name = normalise(found or stem)
+        name, _, self.version = stem.rpartition("-")
+        self.name = normalise(name or stem)
         self.root = root
         self.folder = os.path.join(root, folder)
         self.record_path = os.path.join(self.folder, "RECORD")

@@ -145,7 +145,7 @@ class ElfFile:
         strings = self._dynamic_strings(dict(entries), loads)
 
         def text(tag: int) -> tuple[str, ...]:
-            return tuple(string_at(strings, value) for found, value in entries if found == tag)
+            return tuple(string_at(strings, value) for kind, value in entries if kind == tag)
 
         def folders(tag: int) -> tuple[str, ...]:
             return tuple(folder for value in text(tag) for folder in value.split(":") if folder)

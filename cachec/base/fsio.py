@@ -57,6 +57,11 @@ class Identity(NamedTuple):
     mtime_ns: int
     ctime_ns: int
 
+    @property
+    def changed(self) -> int:
+        """When its content or place changed last, in ns of Unix time."""
+        return max(self.mtime_ns, self.ctime_ns)
+
 
 def identity(file: int | str | os.PathLike[str]) -> Identity:
     """The identity of an open descriptor or of what a path leads to (links followed).
@@ -65,6 +70,14 @@ def identity(file: int | str | os.PathLike[str]) -> Identity:
     """
     s = os.stat(file)
     return Identity(s.st_dev, s.st_ino, s.st_size, s.st_mtime_ns, s.st_ctime_ns)
+
+
+def identity_if_there(path: str | os.PathLike[str]) -> Identity | None:
+    """The same, None where nothing is there, or that can't be told."""
+    try:
+        return identity(path)
+    except (OSError, ValueError):
+        return None
 
 
 def open_read(path: str | os.PathLike[str]) -> int:
@@ -80,6 +93,15 @@ def open_read(path: str | os.PathLike[str]) -> int:
         os.close(fd)
         raise OSError(errno.EINVAL, "not a regular file", os.fspath(path))
     return fd
+
+
+@contextlib.contextmanager
+def closing(fd: int) -> Iterator[int]:
+    """An open descriptor, until the body ends."""
+    try:
+        yield fd
+    finally:
+        os.close(fd)
 
 
 def pread_chunks(fd: int, offset: int, nbytes: int) -> Iterator[bytes]:
@@ -317,11 +339,8 @@ def make_dir(path: str | os.PathLike[str]) -> None:
 
 def fsync_dir(path: str | os.PathLike[str]) -> None:
     """Make the names in a folder durable."""
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
+    with closing(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as fd:
         os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 class Staging:
@@ -392,8 +411,7 @@ def folder_locked(folder: str | os.PathLike[str], *, exclusive: bool, seconds: f
     Raises FileNotFoundError where there is none, BlockingIOError where somebody else keeps it for ``seconds``.
     """
     how = fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH
-    fd = open_folder(folder)
-    try:
+    with closing(open_folder(folder)) as fd:
         end = time.monotonic() + seconds
         while True:
             try:
@@ -407,8 +425,6 @@ def folder_locked(folder: str | os.PathLike[str], *, exclusive: bool, seconds: f
             yield
         finally:
             fcntl.flock(fd, fcntl.LOCK_UN)  # closing would not, where a child forked meanwhile holds a copy
-    finally:
-        os.close(fd)
 
 
 def is_abandoned(path: str | os.PathLike[str], *, remove: bool = False) -> bool:

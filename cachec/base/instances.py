@@ -49,8 +49,8 @@ def state(value: object) -> dict[str, Any]:
     """
     # object.__getstate__ (Python 3.11) is the language's own answer to "what is in this object": None, a dict, or a
     # pair of the dict and the slots. Called on object, so that a class can't hide anything.
-    found = object.__getstate__(value)
-    own, slots = found if isinstance(found, tuple) else (found, None)
+    whole = object.__getstate__(value)
+    own, slots = whole if isinstance(whole, tuple) else (whole, None)
     attributes = {**(own or {}), **dict(sorted((slots or {}).items()))}
     cls = type(value)
     return {

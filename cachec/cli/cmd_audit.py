@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from cachec.cli.cmd_check import without_json
-from cachec.cli.cmd_exec import OPTIONS_HELP, CommandLine
+from cachec.cli.cmd_exec import OPTIONS_HELP, AskingLine
 from cachec.cli.completing import COMMAND_WORDS
-from cachec.cli.session import Session, clean, pass_session, print_json
+from cachec.cli.session import Session, clean, pass_session, told_as_json
 
 if TYPE_CHECKING:
     from cachec.audit.findings import Audit, Finding
@@ -22,7 +21,7 @@ _SHOWN_NOTES = 12
 
 @click.command(
     "audit",
-    cls=CommandLine,
+    cls=AskingLine,
     options_metavar="[OPTIONS] --",
     help=f"""Run COMMAND under strace, and say what it does that its key does not cover.
 
@@ -54,20 +53,17 @@ def command(session: Session, args: tuple[str, ...]) -> None:
     from cachec.audit.look import audit
     from cachec.audit.runs import CommandEnded
 
-    rest, as_json = without_json(args)
     try:
-        result = audit(rest, session.overrides)
+        result = audit(args, session.overrides)
     except CommandEnded as error:
         click.echo(error.ended.stderr or error.ended.stdout, err=True, nl=False)  # its own words come first
         raise
-    if as_json:
-        print_json(dataclasses.asdict(result))
-    else:
-        _print(result, rest[: rest.index("--")])
+    if not told_as_json(dataclasses.asdict(result)):
+        _print(result, args[: args.index("--")])
     click.get_current_context().exit(1 if result.problems else 0)
 
 
-def _print(result: Audit, given: list[str]) -> None:
+def _print(result: Audit, given: tuple[str, ...]) -> None:
     """given: the options that were on the command line."""
     from cachec.audit.advice import command_line
 

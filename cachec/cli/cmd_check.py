@@ -5,14 +5,14 @@ from __future__ import annotations
 import click
 
 from cachec import report
-from cachec.cli.cmd_exec import OPTIONS_HELP, CommandLine
+from cachec.cli.cmd_exec import OPTIONS_HELP, AskingLine
 from cachec.cli.completing import COMMAND_WORDS
-from cachec.cli.session import Session, clean, pass_session, print_json
+from cachec.cli.session import Session, clean, pass_session, told_as_json
 
 
 @click.command(
     "check",
-    cls=CommandLine,
+    cls=AskingLine,
     options_metavar="[OPTIONS] --",
     help=f"""Say whether COMMAND would be a hit, without running it. Nothing is stored or counted.
 
@@ -34,18 +34,8 @@ from cachec.cli.session import Session, clean, pass_session, print_json
 def command(session: Session, args: tuple[str, ...]) -> None:
     from cachec.launcher.explain import explain
 
-    rest, as_json = without_json(args)
-    outcome = explain(rest, session.overrides).outcome
-    if as_json:
-        print_json(report.outcome_details(outcome))
-    else:
+    outcome = explain(list(args), session.overrides).outcome
+    if not told_as_json(report.outcome_details(outcome)):
         detail = f": {clean(outcome.detail)}" if outcome.detail else ""
         click.echo(f"{outcome.reason.value}{detail}")
     click.get_current_context().exit(0 if outcome.hit else 1)
-
-
-def without_json(args: tuple[str, ...]) -> tuple[list[str], bool]:
-    """The arguments without a ``--json`` before ``--``, and whether there was one."""
-    end = args.index("--") if "--" in args else len(args)
-    own = [arg for arg in args[:end] if arg != "--json"]
-    return [*own, *args[end:]], len(own) != end

@@ -10,7 +10,7 @@ import click
 
 import cachec
 from cachec import config, report
-from cachec.cli.session import Session, json_option, pass_session, print_json, print_table
+from cachec.cli.session import Session, json_option, pass_session, print_table, told_as_json
 from cachec.errors import CachecError
 
 
@@ -19,7 +19,7 @@ from cachec.errors import CachecError
 @click.option("--make-include", "make", is_flag=True, help="Print the path of cachec.mk instead.")
 @json_option
 @pass_session
-def command(session: Session, cmake: bool, make: bool, as_json: bool) -> None:
+def command(session: Session, cmake: bool, make: bool) -> None:
     """Print each setting and where it comes from: default < file < environment < argument.
 
     The file is the nearest cachec.toml, or pyproject.toml with a table [tool.cachec], upwards from here; a variable is
@@ -43,8 +43,7 @@ def command(session: Session, cmake: bool, make: bool, as_json: bool) -> None:
     settings = session.settings
     values = {key: _plain(getattr(settings, key)) for key in config.KEYS}
     details = report.settings_details(values, settings.origins, config.unknown_variables())
-    if as_json:
-        print_json(details)
+    if told_as_json(details):
         return
     rows = [(key, _shown(key, each["value"]), each["origin"]) for key, each in details["settings"].items()]
     print_table(("setting", "value", "origin"), rows)

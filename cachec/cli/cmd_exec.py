@@ -6,7 +6,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from cachec.cli.completing import COMMAND_WORDS
-from cachec.cli.session import Session, pass_session
+from cachec.cli.session import Session, keep_json, pass_session
 
 
 class CommandLine(click.Command):
@@ -23,6 +23,20 @@ class CommandLine(click.Command):
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Options, which click does not know."""
         return COMMAND_WORDS.shell_complete(ctx, self.params[-1], incomplete)
+
+
+class AskingLine(CommandLine):
+    """The same, for questions about a command line: a ``--json`` before ``--`` is theirs."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Keep everything but that."""
+        rest = super().parse_args(ctx, args)
+        given: tuple[str, ...] = ctx.params.get("args", ())
+        end = given.index("--") if "--" in given else len(given)
+        own = tuple(arg for arg in given[:end] if arg != "--json")
+        ctx.params["args"] = own + given[end:]
+        keep_json(ctx, None, len(own) != end)
+        return rest
 
 
 #: Help for the options that ``exec``, ``check`` and ``why`` share.

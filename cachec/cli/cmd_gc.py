@@ -8,7 +8,7 @@ import click
 
 from cachec import config, report
 from cachec.cli.selecting import span
-from cachec.cli.session import Session, json_option, pass_session, print_json
+from cachec.cli.session import Session, json_option, pass_session, told_as_json
 from cachec.maintain.collect import Collected
 
 
@@ -29,7 +29,7 @@ def _size(_ctx: click.Context, _param: click.Parameter, text: str | None) -> int
 @click.option("--dry-run", is_flag=True, help="Say what would go, and remove nothing.")
 @json_option
 @pass_session
-def command(session: Session, max_size: int | None, older_than: float | None, dry_run: bool, as_json: bool) -> None:
+def command(session: Session, max_size: int | None, older_than: float | None, dry_run: bool) -> None:
     """Evict the entries that are worth least until the store is within max_size, and sweep what nothing needs.
 
     An entry is worth the seconds that it saves, by uses and by byte; what was not used for long falls behind. Pinned
@@ -50,9 +50,7 @@ def command(session: Session, max_size: int | None, older_than: float | None, dr
     limit, because of what is pinned or in use.
     """
     done = session.maintainer.collect(limit=max_size, older_than=older_than, dry_run=dry_run)
-    if as_json:
-        print_json(_document(done, dry_run))
-    else:
+    if not told_as_json(_document(done, dry_run)):
         _tell(done, dry_run)
     if not done.is_within and not done.postponed_by:
         session.fail(

@@ -12,7 +12,7 @@ import click
 
 from cachec import report
 from cachec.cli.selecting import selector_options
-from cachec.cli.session import Session, clean, json_option, pass_session, print_json, print_table
+from cachec.cli.session import Session, clean, json_option, pass_session, print_table, told_as_json, wants_json
 from cachec.errors import UsageError
 from cachec.maintain.plans import Applied, InvalidationPlan
 from cachec.maintain.selector import Selector
@@ -29,7 +29,7 @@ _LISTED = 20
 @click.option("--yes", "-y", is_flag=True, help="Do not ask.")
 @json_option
 @pass_session
-def command(session: Session, selector: Selector, pinned: bool, dry_run: bool, yes: bool, as_json: bool) -> None:
+def command(session: Session, selector: Selector, pinned: bool, dry_run: bool, yes: bool) -> None:
     """Forget entries, so that their next call misses. Their files stay until `cachec gc`.
 
     Entries are chosen by key or by what is known of them; everything that is given must hold, of several KEYs and of
@@ -64,18 +64,16 @@ def command(session: Session, selector: Selector, pinned: bool, dry_run: bool, y
         replace(selector, keys=tuple(meant or key for key, meant in whole.items())), force=pinned
     )
     missing = [key for key, meant in whole.items() if meant not in plan.known]
-    if not as_json and (not only_keys or dry_run) and (plan.known or not selector.keys):
+    if not wants_json() and (not only_keys or dry_run) and (plan.known or not selector.keys):
         _show(plan, selector.stale)
     done = Applied((), (), ())
     if plan.chosen and not dry_run:
         if not (yes or only_keys):
-            _ask(len(plan), as_json)
+            _ask(len(plan))
         done = plan.apply()
     gone = frozenset(done.removed)
     removed = [(each.key, each.stage) for each in plan.chosen if dry_run or each.key in gone]
-    if as_json:
-        print_json(_document(plan, done, removed, missing, dry_run))
-    elif not dry_run:
+    if not told_as_json(_document(plan, done, removed, missing, dry_run)) and not dry_run:
         _tell(removed, plan, done, short=not only_keys)
     if missing:
         session.fail(f"no entry has a key that begins with {', '.join(missing)}")
@@ -89,8 +87,8 @@ def _whole(session: Session, key: str) -> str:
     return entries[0].key if entries else ""
 
 
-def _ask(count: int, as_json: bool) -> None:
-    if as_json or not sys.stdin.isatty():
+def _ask(count: int) -> None:
+    if wants_json() or not sys.stdin.isatty():
         raise UsageError("nobody can be asked here; give --yes to forget these entries, or --dry-run to look only")
     click.confirm(f"forget {_entries(count)}?", abort=True, err=True)
 

@@ -8,7 +8,7 @@ import click
 
 from cachec import report
 from cachec.cli.selecting import selector_options
-from cachec.cli.session import Session, clean, json_option, pass_session, print_json, print_table
+from cachec.cli.session import Session, clean, json_option, pass_session, print_table, told_as_json
 from cachec.maintain.selector import Selector
 
 
@@ -17,7 +17,7 @@ from cachec.maintain.selector import Selector
 @selector_options
 @json_option
 @pass_session
-def command(session: Session, selector: Selector, as_json: bool) -> None:
+def command(session: Session, selector: Selector) -> None:
     """List the entries, newest first: all, or those that a selector means.
 
     A stage is named as in the table, or by the end of its name after a dot: "lower" for "demo.pipeline.lower".
@@ -43,8 +43,7 @@ def command(session: Session, selector: Selector, as_json: bool) -> None:
         ),
         key=lambda each: -each["created"],
     )
-    if as_json:
-        print_json({"dir": str(session.settings.dir), "entries": entries})
+    if told_as_json({"dir": str(session.settings.dir), "entries": entries}):
         return
     if not entries:
         of = "" if selector.is_empty else _of(selector)

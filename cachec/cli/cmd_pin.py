@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from cachec import report
-from cachec.cli.session import Session, clean, json_option, pass_session, print_json
+from cachec.cli.session import Session, clean, json_option, pass_session, told_as_json
 from cachec.errors import UsageError
 
 
@@ -15,7 +15,7 @@ from cachec.errors import UsageError
 @click.option("--remove", is_flag=True, help="Take the pins away instead.")
 @json_option
 @pass_session
-def command(session: Session, keys: tuple[str, ...], tags: tuple[str, ...], remove: bool, as_json: bool) -> None:
+def command(session: Session, keys: tuple[str, ...], tags: tuple[str, ...], remove: bool) -> None:
     """Keep entries: neither gc nor invalidate takes them. Without KEY or --tag, list the pins.
 
     A pin outlives its entry: made again, the entry is pinned.
@@ -54,9 +54,7 @@ def command(session: Session, keys: tuple[str, ...], tags: tuple[str, ...], remo
             pins.add("tag", tag)
     kept = pins.read()
     document = {kind + "s": kept.of(session.store.quoted, kind) for kind in ("key", "tag")}
-    if as_json:
-        print_json({**document, "not_found": missing})
-    else:
+    if not told_as_json({**document, "not_found": missing}):
         for key in document["keys"]:
             click.echo(f"key {key[: report.SHOWN_KEY]}")
         for tag in document["tags"]:

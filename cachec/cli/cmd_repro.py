@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from cachec import report
-from cachec.cli.session import Session, clean, json_option, pass_session, print_json
+from cachec.cli.session import Session, clean, json_option, pass_session, told_as_json
 from cachec.errors import UsageError
 
 
@@ -54,15 +54,7 @@ def command() -> None:
 @click.option("--seed", type=click.IntRange(0, 2**64 - 1), default=0, help="Of the synthetic weights; 0 by default.")
 @json_option
 @pass_session
-def make(
-    session: Session,
-    key: str,
-    output: str,
-    with_weights: Sequence[str],
-    weights: str | None,
-    seed: int,
-    as_json: bool,
-) -> None:
+def make(session: Session, key: str, output: str, with_weights: Sequence[str], weights: str | None, seed: int) -> None:
     """Write the reproducer of the newest run of entry KEY.
 
     \b
@@ -86,29 +78,28 @@ def make(
         chosen = weight_sources.located(session, owned, weights).open(owned)
     made = pack_entry(session.store, entry, chosen, with_weights, seed=seed)
     write(output, made.data)
-    if as_json:
-        about = made.about
-        print_json(
-            {
-                "path": output,
-                "size": len(made.data),
-                "key": about.key,
-                "stage": about.stage,
-                "mode": about.mode,
-                "weights": list(about.given),
-                "missing": list(about.missing),
-            }
-        )
+    about = made.about
+    if told_as_json(
+        {
+            "path": output,
+            "size": len(made.data),
+            "key": about.key,
+            "stage": about.stage,
+            "mode": about.mode,
+            "weights": list(about.given),
+            "missing": list(about.missing),
+        }
+    ):
         return
-    click.echo(f"{clean(output)}: {report.size(len(made.data))}, a reproducer of stage {clean(made.about.stage)}")
-    for each in made.about.missing:
+    click.echo(f"{clean(output)}: {report.size(len(made.data))}, a reproducer of stage {clean(about.stage)}")
+    for each in about.missing:
         click.echo(f"  not in it: {clean(each)}")
 
 
 @command.command("show")
 @click.argument("file", metavar="ZIP", type=click.Path(dir_okay=False))
 @json_option
-def show(file: str, as_json: bool) -> None:
+def show(file: str) -> None:
     """Say what a reproducer holds and what running it would run. Nothing is run or written.
 
     \b
@@ -125,8 +116,7 @@ def show(file: str, as_json: bool) -> None:
 
     reproducer = load(file)
     details = _details(reproducer)
-    if as_json:
-        print_json(details)
+    if told_as_json(details):
         return
     click.echo(f"stage   {clean(details['stage'])}\nkey     {clean(details['key'])}")
     _print_plan(reproducer)
@@ -158,7 +148,6 @@ def run(
     path: Sequence[str],
     timeout: float | None,
     keep: str | None,
-    as_json: bool,
 ) -> None:
     """Run a reproducer again: does the same artifact come out, or the same failure?
 
@@ -200,9 +189,8 @@ def run(
     artifacts = [
         {"codec": each.expected.codec, "expected": each.expected.digest, "found": each.digest} for each in ended.made
     ]
-    if as_json:
-        print_json({"same": ended.same, "artifacts": artifacts, "tools": list(ended.tools), "failure": ended.failure})
-    else:
+    document = {"same": ended.same, "artifacts": artifacts, "tools": list(ended.tools), "failure": ended.failure}
+    if not told_as_json(document):
         _print_replayed(reproducer, ended)
     if not ended.same:
         click.get_current_context().exit(1)
@@ -212,7 +200,7 @@ def run(
 @click.argument("file", metavar="ZIP", type=click.Path(dir_okay=False))
 @click.option("-o", "--output", required=True, metavar="FILE", help="A .safetensors or .irpa file to write.")
 @json_option
-def weights(file: str, output: str, as_json: bool) -> None:
+def weights(file: str, output: str) -> None:
     """Write weights of the names, shapes and types of the run: the real bytes that are inside, others from the seed.
 
     \b
@@ -234,9 +222,7 @@ def weights(file: str, output: str, as_json: bool) -> None:
         made = weights_of(reproducer, reproducer.specs, Path(folder))
         made.save(output)
         nbytes = made.nbytes
-    if as_json:
-        print_json({"path": output, "weights": len(reproducer.specs), "nbytes": nbytes})
-    else:
+    if not told_as_json({"path": output, "weights": len(reproducer.specs), "nbytes": nbytes}):
         click.echo(f"{clean(output)}: {len(reproducer.specs)} weights, {report.size(nbytes)}")
 
 

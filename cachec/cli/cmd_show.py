@@ -10,7 +10,7 @@ import click
 
 from cachec import report
 from cachec.base.hashing import FileDigests
-from cachec.cli.session import Session, clean, json_option, pass_session, print_json, print_table
+from cachec.cli.session import Session, clean, json_option, pass_session, print_table, told_as_json
 from cachec.errors import CachecError
 
 
@@ -18,7 +18,7 @@ from cachec.errors import CachecError
 @click.argument("what", metavar="KEY-or-FILE")
 @json_option
 @pass_session
-def command(session: Session, what: str, as_json: bool) -> None:
+def command(session: Session, what: str) -> None:
     """Show an entry by its key, or which stage and key a file came from, by its content.
 
     An existing file is taken for a file; anything else for a key.
@@ -40,32 +40,29 @@ def command(session: Session, what: str, as_json: bool) -> None:
     if os.path.isdir(what):
         raise CachecError(f"{what!r} is a folder; give one of its files, or a key")
     if os.path.exists(what):
-        _show_file(session, what, as_json)
+        _show_file(session, what)
     elif os.sep in what or "." in what:
         session.fail(f"there is no file {what!r}")
     else:
-        _show_entry(session, what, as_json)
+        _show_entry(session, what)
 
 
-def _show_file(session: Session, path: str, as_json: bool) -> None:
+def _show_file(session: Session, path: str) -> None:
     digest = FileDigests().of_path(path)
     details = report.file_details(path, digest, os.stat(path).st_size, session.store.find_artifact(digest))
-    if as_json:
-        print_json(details)
-    else:
+    if not told_as_json(details):
         for origin in details["origins"]:
             click.echo(f"{clean(path)} came from stage {clean(origin['stage'])}, key {origin['key']}")
     if not details["origins"]:
         session.fail(f"no entry of {session.settings.dir} holds the content of {path!r} (BLAKE3 {digest})")
 
 
-def _show_entry(session: Session, prefix: str, as_json: bool) -> None:
+def _show_entry(session: Session, prefix: str) -> None:
     entry = session.entry(prefix)
     pins = session.maintainer.pins.read()
     pinned = pins.holds(session.store.quoted + entry.key, entry.tags)
     details = {**report.entry_details(entry, session.parts(entry)), "pinned": pinned}
-    if as_json:
-        print_json(details)
+    if told_as_json(details):
         return
     now = time.time()
     click.echo(f"key     {details['key']}\nstage   {clean(details['stage'])}")

@@ -11,7 +11,7 @@ import click
 
 from cachec import report
 from cachec.cli.selecting import seconds_of
-from cachec.cli.session import Session, clean, json_option, pass_session, print_json, print_table
+from cachec.cli.session import Session, clean, json_option, pass_session, print_table, told_as_json, wants_json
 from cachec.events import read_log, read_outcomes
 
 
@@ -49,9 +49,7 @@ def parse_bound(text: str) -> float:
 @click.option("--markdown", is_flag=True, help="Print Markdown, for the summary of a CI run.")
 @json_option
 @pass_session
-def command(
-    session: Session, since: str | None, file: str | None, fail_under: str | None, markdown: bool, as_json: bool
-) -> None:
+def command(session: Session, since: str | None, file: str | None, fail_under: str | None, markdown: bool) -> None:
     """How often the cache answered, why not, and how many seconds it saved.
 
     \b
@@ -71,7 +69,7 @@ def command(
     is hits over hits and misses, or null. With --stats-file there is "file" instead of "dir" and "store".
     Exit code with --fail-under: 1 where hit_rate is below, or null, as a build that called no stage proves nothing.
     """
-    if markdown and as_json:
+    if markdown and wants_json():
         raise click.UsageError("--markdown and --json exclude each other; give one of them")
     start = None if since is None else parse_since(since, time.time())
     bound = None if fail_under is None else parse_bound(fail_under)
@@ -82,12 +80,10 @@ def command(
     place = clean(str(session.settings.dir) if file is None else file)
     numbers = report.statistics(read_log(session.settings.dir, start) if file is None else read_outcomes(file, start))
     held = None if file is not None or markdown else _held(session)
-    if as_json:
-        where = {"dir": str(session.settings.dir)} if file is None else {"file": file}
-        print_json({**where, "since": start, **numbers, **({} if held is None else {"store": held})})
-    elif markdown:
+    where = {"dir": str(session.settings.dir)} if file is None else {"file": file}
+    if markdown:
         click.echo("\n".join(markdown_summary(numbers)))
-    else:
+    elif not told_as_json({**where, "since": start, **numbers, **({} if held is None else {"store": held})}):
         _print(numbers, f"{place}{f' since {since}' if since else ''}", held)
     _check(numbers["hit_rate"], bound)
 

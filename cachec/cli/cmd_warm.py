@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from cachec import config, report
-from cachec.cli.session import Session, clean, json_option, pass_session, print_json
+from cachec.cli.session import Session, clean, json_option, pass_session, told_as_json
 from cachec.errors import StoreFault, UsageError
 from cachec.warm import Declared, Row, Status, Summary, Warmer, load, select, shard
 from cachec.warm.rows import parse_shard
@@ -51,7 +51,6 @@ def command(
     save_limit: str,
     used: tuple[str, ...],
     only_list: bool,
-    as_json: bool,
 ) -> None:
     """Run the declared targets that would miss, in dependency order, in parallel workers.
 
@@ -85,15 +84,13 @@ def command(
     bare = (save is not None or restore is not None) and not targets  # a job may use the cache without targets
     rows = _chosen(declared, targets, share, changed_since, touched=touched, bare=bare)
     if only_list:
-        _list(rows, as_json=as_json)
+        _list(rows)
         return
     summary, code = _warm(session.settings, rows, declared, jobs, check=check, materialize=materialize)
     if summary_file:
         with Path(summary_file).open("a", encoding="utf-8") as out:
             out.write(summary.markdown())
-    if as_json:
-        print_json(summary.data())
-    else:
+    if not told_as_json(summary.data()):
         _print(summary)
     if save is not None:
         _save(session, summary, used, save, limit)
@@ -161,9 +158,8 @@ def _save(session: Session, summary: Summary, used: tuple[str, ...], path: str, 
     click.echo(f"cachec: {saved.entries} entries saved to {clean(path)}, {report.size(saved.size)}{left_out}", err=True)
 
 
-def _list(rows: list[Row], *, as_json: bool) -> None:
-    if as_json:
-        print_json({"targets": [row.id for row in rows]})
+def _list(rows: list[Row]) -> None:
+    if told_as_json({"targets": [row.id for row in rows]}):
         return
     for row in rows:
         click.echo(clean(row.id))

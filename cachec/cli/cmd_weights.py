@@ -10,7 +10,7 @@ import click
 from cachec import report
 from cachec.cli import weight_sources as sources
 from cachec.cli.meter import Meter, throughput
-from cachec.cli.session import LazyGroup, Session, json_option, pass_session, print_json, print_table
+from cachec.cli.session import LazyGroup, Session, json_option, pass_session, print_table, told_as_json
 from cachec.cli.weight_sources import SHOWN_REVISION, say
 from cachec.errors import UsageError
 
@@ -57,9 +57,7 @@ def command() -> None:
 @click.option("--replace", is_flag=True, help="Let a name that is taken stand for these from now on.")
 @json_option
 @pass_session
-def add(
-    session: Session, source: str, name: str | None, own: bool, expect: str | None, replace: bool, as_json: bool
-) -> None:
+def add(session: Session, source: str, name: str | None, own: bool, expect: str | None, replace: bool) -> None:
     """Keep weights under NAME (by default after the file or its folder): in place, or owned.
 
     In place, the store notes which files they are and in which state; it notices when one changes. Owned, every tensor
@@ -95,8 +93,7 @@ def add(
                 path = os.path.abspath(source)
                 revision = store.add(weights, name, own=own, source=path, replace=replace, progress=meter)
     seconds = time.monotonic() - started
-    if as_json:
-        print_json({**sources.summary(revision), "seconds": seconds})
+    if told_as_json({**sources.summary(revision), "seconds": seconds}):
         return
     how = f"owned, {throughput(revision.nbytes, seconds)}" if revision.owned else "in place"
     say(
@@ -113,7 +110,7 @@ def _check_there(session: Session, source: str) -> None:
 @command.command("ls")
 @json_option
 @pass_session
-def ls(session: Session, as_json: bool) -> None:
+def ls(session: Session) -> None:
     """List what has a name in the store.
 
     \b
@@ -126,8 +123,7 @@ def ls(session: Session, as_json: bool) -> None:
     """
     store = sources.weight_store(session)
     summaries = [sources.summary(revision) for revision in store.revisions()]
-    if as_json:
-        print_json({"dir": str(store.folder), "weights": summaries})
+    if told_as_json({"dir": str(store.folder), "weights": summaries}):
         return
     if not summaries:
         say(f"no weights in {store.folder}")
@@ -156,9 +152,7 @@ def ls(session: Session, as_json: bool) -> None:
 @click.option("--world-size", type=int, help="How many workers the shards are for.")
 @json_option
 @pass_session
-def show(
-    session: Session, what: str, with_digests: bool, rank: int | None, world_size: int | None, as_json: bool
-) -> None:
+def show(session: Session, what: str, with_digests: bool, rank: int | None, world_size: int | None) -> None:
     """Show each weight: dtype, shape, size, digest where it is known. Never a value.
 
     \b
@@ -186,8 +180,7 @@ def show(
                     done += weight.nbytes
                     meter(done, weights.nbytes)
     details = sources.details(source, specs, digests)
-    if as_json:
-        print_json(details)
+    if told_as_json(details):
         return
     for field in ("name", "path", "revision", "source"):
         if details[field]:
@@ -214,7 +207,7 @@ def show(
 @click.argument("what", metavar="NAME-or-PATH")
 @json_option
 @pass_session
-def verify(session: Session, what: str, as_json: bool) -> None:
+def verify(session: Session, what: str) -> None:
     """Look whether weights are what they should be.
 
     Owned: all bytes are hashed again. What is damaged is refused from then on, until the same weights are added again,
@@ -239,9 +232,7 @@ def verify(session: Session, what: str, as_json: bool) -> None:
     with Meter(f"verify {what}") as meter:
         result = sources.verified(source, store, meter)
     seconds = time.monotonic() - started
-    if as_json:
-        print_json(sources.verdict(source, result, seconds))
-    else:
+    if not told_as_json(sources.verdict(source, result, seconds)):
         for words in sources.verdict_lines(source, result, seconds):
             say(words)
     if result.damages:
@@ -253,7 +244,7 @@ def verify(session: Session, what: str, as_json: bool) -> None:
 @click.argument("name")
 @json_option
 @pass_session
-def rm(session: Session, name: str, as_json: bool) -> None:
+def rm(session: Session, name: str) -> None:
     """Forget a name, and remove what nothing needs any more, as `cachec gc` does without a limit.
 
     Tensors that other weights or results of stages use stay, and so does all that an open process uses: that goes with
@@ -275,17 +266,16 @@ def rm(session: Session, name: str, as_json: bool) -> None:
         raise UsageError(f"{name!r} is a revision; rm takes its name, {revision.name!r}")
     store.remove(name)
     done = session.maintainer.collect(limit=0)
-    if as_json:
-        print_json(
-            {
-                "name": name,
-                "revision": revision.id,
-                "freed": done.freed,
-                "files": done.artifacts,
-                "in_use": done.weights_in_use,
-                "postponed": bool(done.postponed_by),
-            }
-        )
+    if told_as_json(
+        {
+            "name": name,
+            "revision": revision.id,
+            "freed": done.freed,
+            "files": done.artifacts,
+            "in_use": done.weights_in_use,
+            "postponed": bool(done.postponed_by),
+        }
+    ):
         return
     say(f"removed {name}: freed {report.size(done.freed)} in {done.artifacts} files")
     if not revision.owned:

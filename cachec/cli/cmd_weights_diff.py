@@ -9,7 +9,7 @@ import click
 
 from cachec.cli import weight_sources as sources
 from cachec.cli.meter import Meter
-from cachec.cli.session import Session, json_option, pass_session, print_json
+from cachec.cli.session import Session, json_option, pass_session, told_as_json
 from cachec.cli.weight_sources import Located, say
 from cachec.errors import LinkError, UsageError
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 @click.option("--fit", is_flag=True, help="Say whether B can be linked to what was compiled for A.")
 @json_option
 @pass_session
-def diff(session: Session, a: str, b: str, values: bool, fit: bool, as_json: bool) -> None:
+def diff(session: Session, a: str, b: str, values: bool, fit: bool) -> None:
     """Say what changes from A to B: names in the store, revisions, or paths.
 
     By digest where the store owns both, and by specification (names, dtypes, shapes, ties) otherwise: then equal means
@@ -54,34 +54,24 @@ def diff(session: Session, a: str, b: str, values: bool, fit: bool, as_json: boo
     old, new = (sources.located(session, store, text) for text in (a, b))
     with old.open(store) as ours, new.open(store) as theirs:
         if fit:
-            _fit(old, new, ours, theirs, as_json)
+            _fit(old, new, ours, theirs)
         else:
-            _compare(store, old, new, ours, theirs, values, as_json)
+            _compare(store, old, new, ours, theirs, values)
 
 
-def _fit(old: Located, new: Located, ours: WeightSet, theirs: WeightSet, as_json: bool) -> None:
+def _fit(old: Located, new: Located, ours: WeightSet, theirs: WeightSet) -> None:
     words = None
     try:
         ours.manifest.check(theirs.specs)
     except LinkError as error:
         words = str(error)
-    if as_json:
-        print_json({"a": old.text, "b": new.text, "fits": words is None, "words": words})
-    else:
+    if not told_as_json({"a": old.text, "b": new.text, "fits": words is None, "words": words}):
         say(f"{new.text} fits what was compiled for {old.text}" if words is None else words)
     if words is not None:
         click.get_current_context().exit(1)
 
 
-def _compare(
-    store: WeightStore,
-    old: Located,
-    new: Located,
-    ours: WeightSet,
-    theirs: WeightSet,
-    values: bool,
-    as_json: bool,
-) -> None:
+def _compare(store: WeightStore, old: Located, new: Located, ours: WeightSet, theirs: WeightSet, values: bool) -> None:
     from cachec.weights.compare import compared
 
     digests = [dict(each.revision.digests) if each.revision is not None else {} for each in (old, new)]
@@ -90,9 +80,7 @@ def _compare(
         digests = [{}, {}]
     comparison = compared(ours.specs, theirs.specs, *digests)
     differing = _values(comparison, ours, theirs) if values else None
-    if as_json:
-        print_json(_document(old, new, by, comparison, differing))
-    else:
+    if not told_as_json(_document(old, new, by, comparison, differing)):
         _print(old, new, by, comparison, differing)
     if comparison.added or comparison.removed or comparison.changed or differing:
         click.get_current_context().exit(1)

@@ -10,7 +10,7 @@ import click
 from cachec import config, report
 from cachec.cli import weight_sources as sources
 from cachec.cli.meter import Meter, throughput
-from cachec.cli.session import Session, json_option, pass_session, print_json
+from cachec.cli.session import Session, json_option, pass_session, told_as_json
 from cachec.cli.weight_sources import say
 from cachec.errors import UsageError
 
@@ -28,12 +28,7 @@ from cachec.errors import UsageError
 @json_option
 @pass_session
 def export(
-    session: Session,
-    what: str,
-    out: str,
-    kind: Literal["safetensors", "irpa"] | None,
-    shard_size: str | None,
-    as_json: bool,
+    session: Session, what: str, out: str, kind: Literal["safetensors", "irpa"] | None, shard_size: str | None
 ) -> None:
     """Write weights to OUT, in bounded memory; equal weights give equal bytes. A file that is there is replaced.
 
@@ -66,9 +61,7 @@ def export(
         weights.save(out, format=kind, shard_size=limit, progress=meter)
         count, nbytes = len(weights), weights.nbytes
     seconds = time.monotonic() - started
-    if as_json:
-        print_json({"path": out, "format": chosen, "weights": count, "size": nbytes, "seconds": seconds})
-    else:
+    if not told_as_json({"path": out, "format": chosen, "weights": count, "size": nbytes, "seconds": seconds}):
         say(f"wrote {out}: {count} weights, {report.size(nbytes)}, {throughput(nbytes, seconds)}")
 
 
@@ -87,9 +80,7 @@ def export(
 @click.option("--pad", is_flag=True, help="Fill slices up with zeros where an axis does not divide.")
 @json_option
 @pass_session
-def shard(
-    session: Session, what: str, out: str, specs: tuple[str, ...], world_size: int, pad: bool, as_json: bool
-) -> None:
+def shard(session: Session, what: str, out: str, specs: tuple[str, ...], world_size: int, pad: bool) -> None:
     """Cut weights up for workers: FOLDER gets one file a worker, with its slices and a copy of what is not cut.
 
     After a kill run it again, as with export; slices of an axis other than the first are cut anew.
@@ -123,18 +114,16 @@ def shard(
         weights.save_shards(out, patterns, world_size, pad=pad, progress=told)
         count = len(weights)
     seconds = time.monotonic() - started
-    if as_json:
-        print_json(
-            {
-                "path": out,
-                "world_size": world_size,
-                "cut": cut,
-                "weights": count,
-                "size": total,
-                "seconds": seconds,
-            }
-        )
-    else:
+    if not told_as_json(
+        {
+            "path": out,
+            "world_size": world_size,
+            "cut": cut,
+            "weights": count,
+            "size": total,
+            "seconds": seconds,
+        }
+    ):
         say(
             f"wrote {out}: {len(cut)} of {count} weights cut for {world_size} workers, {report.size(total)}, "
             f"{throughput(total, seconds)}"

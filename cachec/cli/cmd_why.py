@@ -5,9 +5,8 @@ from __future__ import annotations
 import click
 
 from cachec import report
-from cachec.cli.cmd_check import without_json
-from cachec.cli.cmd_exec import CommandLine
-from cachec.cli.session import Session, clean, json_option, pass_session, print_json
+from cachec.cli.cmd_exec import AskingLine
+from cachec.cli.session import Session, clean, json_option, pass_session, told_as_json
 from cachec.errors import CachecError
 from cachec.key.compare import differences, nearest
 from cachec.model import Entry
@@ -16,7 +15,7 @@ from cachec.model import Entry
 _LINE = "cachec.command_line"
 
 
-class _KeysOrCommandLine(CommandLine):
+class _KeysOrCommandLine(AskingLine):
     """``why KEY [OTHER]``, or ``why [OPTIONS] -- COMMAND...``."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -24,9 +23,8 @@ class _KeysOrCommandLine(CommandLine):
         if "--" not in args:
             return click.Command.parse_args(self, ctx, args)
         rest = super().parse_args(ctx, args)
-        line, as_json = without_json(ctx.params.pop("args"))
-        ctx.params.update(key="", other=None, as_json=as_json)
-        ctx.meta[_LINE] = line
+        ctx.meta[_LINE] = list(ctx.params.pop("args"))
+        ctx.params.update(key="", other=None)
         return rest
 
 
@@ -35,7 +33,7 @@ class _KeysOrCommandLine(CommandLine):
 @click.argument("other", metavar="[OTHER]", required=False)
 @json_option
 @pass_session
-def command(session: Session, key: str, other: str | None, as_json: bool) -> None:
+def command(session: Session, key: str, other: str | None) -> None:
     """Say what makes KEY another key than OTHER, or than the nearest entry of its stage.
 
     With -- COMMAND... (and the options of `cachec exec` before it): what `cachec exec` would do, without running it; if
@@ -59,7 +57,7 @@ def command(session: Session, key: str, other: str | None, as_json: bool) -> Non
     """
     line = click.get_current_context().meta.get(_LINE)
     if line is not None:
-        _why_command(session, line, as_json)
+        _why_command(session, line)
         return
     entry = session.entry(key)
     mine = session.parts(entry)
@@ -74,8 +72,7 @@ def command(session: Session, key: str, other: str | None, as_json: bool) -> Non
         raise CachecError("the parts of a key can't be read, so the keys can't be compared")
     differing = differences(theirs, mine, session.store.content)
     details = report.why_details(entry, chosen, "given" if other is not None else "nearest", differing)
-    if as_json:
-        print_json(details)
+    if told_as_json(details):
         return
     short = chosen.key[: report.SHOWN_KEY]
     click.echo(f"{entry.key[: report.SHOWN_KEY]} ({clean(entry.stage)}) against {short} ({clean(chosen.stage)}):")
@@ -86,24 +83,15 @@ def command(session: Session, key: str, other: str | None, as_json: bool) -> Non
         click.echo("  no part differs")
 
 
-def _why_command(session: Session, line: list[str], as_json: bool) -> None:
+def _why_command(session: Session, line: list[str]) -> None:
     from cachec.launcher.explain import explain
 
     explanation = explain(line, session.overrides)
     outcome = explanation.outcome
-    if as_json:
-        other = (
-            {"key": explanation.nearest, "stage": outcome.stage, "chosen": "nearest"} if explanation.nearest else None
-        )
-        print_json(
-            {
-                **report.outcome_details(outcome),
-                "other": other,
-                "differences": [report.difference_details(each) for each in explanation.differences],
-                "fix": explanation.fix,
-            }
-        )
-    else:
+    other = {"key": explanation.nearest, "stage": outcome.stage, "chosen": "nearest"} if explanation.nearest else None
+    differing = [report.difference_details(each) for each in explanation.differences]
+    document = {**report.outcome_details(outcome), "other": other, "differences": differing, "fix": explanation.fix}
+    if not told_as_json(document):
         detail = f": {clean(outcome.detail)}" if outcome.detail and not explanation.differences else ""
         click.echo(f"{outcome.reason.value} ({clean(outcome.stage)}){detail}")
         if explanation.nearest:

@@ -33,7 +33,18 @@ _SHOWN_MATCHES = 8
 #: Rows that a table is styled for; more take too long.
 _STYLED_MAX = 1000
 
-json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of text.")
+#: Where it is kept in click's context whether ``--json`` was given.
+_JSON = "cachec.json"
+
+
+def keep_json(ctx: click.Context, _param: click.Parameter | None, is_given: bool) -> None:
+    """Have ``told_as_json`` know it."""
+    ctx.meta[_JSON] = is_given
+
+
+json_option = click.option(
+    "--json", is_flag=True, expose_value=False, callback=keep_json, help="Print one JSON document instead of text."
+)
 
 
 class Session:
@@ -144,9 +155,16 @@ class LazyGroup(click.Group):
 pass_session = click.make_pass_decorator(Session)
 
 
-def print_json(document: Any) -> None:
-    """Print one JSON document."""
-    click.echo(msgspec.json.format(msgspec.json.encode(document), indent=2).decode())
+def wants_json() -> bool:
+    """Whether ``--json`` was given."""
+    return bool(click.get_current_context().meta.get(_JSON))
+
+
+def told_as_json(document: Any) -> bool:
+    """Print one JSON document where that was asked for; whether it was."""
+    if wants_json():
+        click.echo(msgspec.json.format(msgspec.json.encode(document), indent=2).decode())
+    return wants_json()
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[str] = ()) -> None:

@@ -145,12 +145,9 @@ def opened_as_expected(path: str, expect: str | None, meter: Meter) -> WeightSet
     algorithm, wanted = expected_digest(expect)
     if os.path.isdir(path):
         raise UsageError(f"--expect goes with one file; {path} is a folder")
-    fd = fsio.open_read(path)
-    try:
+    with fsio.closing(fsio.open_read(path)) as fd:
         before = fsio.identity(fd)
         digest = digest_by(algorithm, fd, before.size, lambda done: meter(done, before.size))
-    finally:
-        os.close(fd)
     if digest != wanted:
         raise WeightError(f"{path}: expected {algorithm} {wanted}, found {digest}; nothing was added")
     weights = open_weights(path)

@@ -7,7 +7,6 @@ the name of an ml_dtypes type (``bfloat16``, ``float8_e4m3fn``). numpy is import
 from __future__ import annotations
 
 import math
-import os
 import re
 import sys
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -75,11 +74,8 @@ def decode_array(leaf: Leaf, source: ArtifactSource) -> Any:
     expected = math.prod(meta.shape) * dtype.itemsize
     if expected != ref.size:
         raise corrupt(f"an array {meta.dtype}{list(meta.shape)} takes {expected} bytes, its artifact has {ref.size}")
-    fd = open_artifact(source.path(ref), ref)
-    try:
+    with fsio.closing(open_artifact(source.path(ref), ref)) as fd:
         view = fsio.map_read(fd, 0, ref.size)
-    finally:
-        os.close(fd)
     try:
         array: np.ndarray[Any, Any] = np.ndarray(meta.shape, dtype, buffer=view)
     except (ValueError, OverflowError) as error:  # too many dimensions, or a dimension beyond the address space
@@ -102,7 +98,7 @@ def _dtype(name: str) -> np.dtype[Any]:
     if _ML_NAME.fullmatch(name):
         import ml_dtypes
 
-        found = getattr(ml_dtypes, name, None)
-        if isinstance(found, type) and issubclass(found, np.generic):
-            return np.dtype(found)
+        scalar = getattr(ml_dtypes, name, None)
+        if isinstance(scalar, type) and issubclass(scalar, np.generic):
+            return np.dtype(scalar)
     raise corrupt(f"unknown dtype {name!r}")

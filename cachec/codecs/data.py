@@ -213,8 +213,8 @@ def decode_data(leaf: Leaf, source: ArtifactSource) -> Any:
         raise corrupt("codec 'data' needs either inline JSON or one artifact")
     text = read(source, leaf.artifacts[0]) if meta.json is None else meta.json
     try:
-        found = msgspec.json.decode(text)
-        return _untagged(found) if meta.tagged else found
+        decoded = msgspec.json.decode(text)
+        return _untagged(decoded) if meta.tagged else decoded
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise corrupt(f"stored data: {error}") from error
 

@@ -68,8 +68,8 @@ class _Decoder(NamedTuple):
     def _record(self, node: Record) -> Any:
         if len(node.names) != len(node.items) or len(set(node.names)) != len(node.names):
             raise corrupt(f"a record {node.dataclass!r} with a name twice, or with too few of them")
-        found = {name: self.decode(item) for name, item in zip(node.names, node.items, strict=True)}
-        return records.make(node.dataclass, found) if node.dataclass else found
+        fields = {name: self.decode(item) for name, item in zip(node.names, node.items, strict=True)}
+        return records.make(node.dataclass, fields) if node.dataclass else fields
 
     def _plugin(self, leaf: Leaf) -> Any:
         kind, _, name = leaf.codec.partition(":")

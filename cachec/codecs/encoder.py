@@ -105,9 +105,9 @@ class _Encoder:
 
     def _record(self, value: object, path: str, depth: int) -> Record:
         name = records.class_name(value, path)
-        found = records.fields(value, path)
-        items = tuple(self.node(item, f"{path}.{field}", depth - 1) for field, item in found.items())
-        return Record(name, tuple(found), items)
+        fields = records.fields(value, path)
+        items = tuple(self.node(item, f"{path}.{field}", depth - 1) for field, item in fields.items())
+        return Record(name, tuple(fields), items)
 
     def _plugin(self, plugin: Plugin, value: object, path: str) -> Leaf:
         out = _Writer(self._sink)

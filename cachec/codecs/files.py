@@ -81,11 +81,11 @@ class Manifests:
         if own is not None and (own.callers or own.folded):
             load = reader(self._source, ref)
             return Manifest(ref.digest, load, own.callers, own.folded).returned(self._callers, self._folded)
-        found = self._known.get(ref)
-        if found is None:
+        manifest = self._known.get(ref)
+        if manifest is None:
             load = reader(self._source, ref)
-            found = self._known[ref] = Manifest(ref.digest, load, self._callers, self._folded)
-        return found
+            manifest = self._known[ref] = Manifest(ref.digest, load, self._callers, self._folded)
+        return manifest
 
     def own_or_inherited(self, own: tuple[ArtifactRef, ...], meta: _OwnMeta) -> Manifest | None:
         """``own`` holds a manifest, of which ``meta`` tells, or nothing."""
@@ -173,10 +173,10 @@ def _walk(top: str, value: Dir, where: str) -> Iterator[tuple[str, os.DirEntry[s
         folder = pending.pop()
         try:
             with os.scandir(os.path.join(top, folder)) as entries:
-                found = sorted(entries, key=lambda entry: entry.name)
+                ordered = sorted(entries, key=lambda entry: entry.name)
         except OSError as error:
             raise unstorable(value, where, _MISSING, f"a Dir that can't be listed: {error}") from error
-        for entry in found:
+        for entry in ordered:
             name = f"{folder}/{entry.name}" if folder else entry.name
             if not is_text(name):
                 raise unstorable(value, where, "name its files in Unicode", f"a Dir with the name {name!a}")
@@ -204,8 +204,8 @@ def decode_dir(leaf: Leaf, source: ArtifactSource, manifests: Manifests) -> Dir:
     """The folder in the store."""
     meta, files = _contents(leaf)
     path = source.tree(files, meta.links, meta.folders)
-    found: Dir = Dir(path, meta.kind, manifests.own_or_inherited(leaf.artifacts[len(files) :], meta), meta.name)
-    return found.holding(source)
+    folder: Dir = Dir(path, meta.kind, manifests.own_or_inherited(leaf.artifacts[len(files) :], meta), meta.name)
+    return folder.holding(source)
 
 
 def _contents(leaf: Leaf) -> tuple[_DirMeta, dict[str, tuple[ArtifactRef, bool]]]:

@@ -29,18 +29,18 @@ def class_name(value: object, path: str) -> str:
 
 def _find(name: str) -> object:
     module, _, qualname = name.partition(":")
-    found: object = sys.modules.get(module)
+    place: object = sys.modules.get(module)
     for each in qualname.split("."):
         # vars: no module __getattr__ (a lazy import) and no descriptor runs because a row names it
-        found = getattr(found, "__dict__", {}).get(each)
-    return found
+        place = getattr(place, "__dict__", {}).get(each)
+    return place
 
 
 def _class(name: str) -> type:
-    found = _find(name)
-    if not isinstance(found, type):
+    cls = _find(name)
+    if not isinstance(cls, type):
         raise corrupt(f"no class {name[:200]!r} is loaded")
-    return found
+    return cls
 
 
 def is_record(cls: type) -> bool:
@@ -65,21 +65,21 @@ def fields(value: Any, path: str) -> dict[str, Any]:
     attributes = state(value)
     if _is_named_tuple(cls):
         names: tuple[str, ...] = cls._fields
-        found = dict(zip(names, tuple(value), strict=True))
+        values = dict(zip(names, tuple(value), strict=True))
     else:
         names = tuple(each.name for each in dataclasses.fields(cls))
         missing = [name for name in names if not hasattr(value, name)]
         if missing:
             raise unstorable(value, path, f"set its field {missing[0]!r}, which it lacks")
-        found = {name: getattr(value, name) for name in names}
-        attributes = {name: part for name, part in attributes.items() if name not in found}
+        values = {name: getattr(value, name) for name in names}
+        attributes = {name: part for name, part in attributes.items() if name not in values}
     if attributes:
         extra = next(iter(attributes))
         raise unstorable(value, path, f"declare its attribute {extra!r} as a field, so that it is stored too")
-    return found
+    return values
 
 
-def make(name: str, found: dict[str, Any]) -> Any:
+def make(name: str, values: dict[str, Any]) -> Any:
     """An instance of a loaded dataclass or named tuple with exactly these fields. Raises StoreFault (row-corrupt)."""
     cls = _class(name)
     if _is_named_tuple(cls):
@@ -88,12 +88,12 @@ def make(name: str, found: dict[str, Any]) -> Any:
         expected = tuple(each.name for each in dataclasses.fields(cls))
     else:
         raise corrupt(f"{name!r} is neither a dataclass nor a named tuple")
-    if tuple(found) != expected:
-        raise corrupt(f"{name!r} has the fields {list(expected)}, stored were {list(found)}")
+    if tuple(values) != expected:
+        raise corrupt(f"{name!r} has the fields {list(expected)}, stored were {list(values)}")
     if _is_named_tuple(cls):
-        return tuple.__new__(cls, found.values())
+        return tuple.__new__(cls, values.values())
     value: object = object.__new__(cls)
-    for each, part in found.items():
+    for each, part in values.items():
         object.__setattr__(value, each, part)  # a frozen class refuses its own
     return value
 
@@ -109,7 +109,7 @@ def decode_member(text: str) -> enum.Enum:
     """The member back. Raises StoreFault (row-corrupt)."""
     name, _, member = text.rpartition(":")
     cls = _class(name)
-    found = cls.__members__.get(member) if issubclass(cls, enum.Enum) else None
-    if found is None:
+    value = cls.__members__.get(member) if issubclass(cls, enum.Enum) else None
+    if value is None:
         raise corrupt(f"{name!r} is no enum with a member {member!r}")
-    return found
+    return value

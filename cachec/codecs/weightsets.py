@@ -28,8 +28,8 @@ def encode_weights(value: WeightSet, sink: ArtifactSink, where: str) -> CallerSe
     whole = value.whole_origin()
     if whole is not None:
         return CallerSet(whole)
-    found = value.overlaid_on()
-    base, names = ("", tuple(value)) if found is None else found
+    overlaid = value.overlaid_on()
+    base, names = ("", tuple(value)) if overlaid is None else overlaid
     from cachec.weights.moving.copying import stored_form  # a hit needs none of it
 
     items: list[CallerWeight | OwnedWeight] = []
@@ -72,8 +72,8 @@ def decode_weights(node: Weights, source: ArtifactSource, caller: Caller) -> Wei
     if len(node.names) != len(node.items) or len(set(node.names)) != len(node.names):
         raise corrupt("a weight set with a name twice, or with too few of them")
     try:
-        found = _of_one_caller(node, source, caller)
-        return _of_handles(node, source, caller) if found is None else found
+        weights = _of_one_caller(node, source, caller)
+        return _of_handles(node, source, caller) if weights is None else weights
     except (UnknownWeight, UsageError, WeightError) as error:
         raise corrupt(f"a stored weight set: {error}") from error
 
@@ -124,9 +124,9 @@ def _of_handles(node: Weights, source: ArtifactSource, caller: Caller) -> Weight
 
 def _stored(owned: Mapping[str, OwnedWeight], source: ArtifactSource) -> WeightSet:
     """The weights whose bytes the store has."""
-    found = WeightSet.from_files({name: (source.path(item.artifact), item.spec) for name, item in owned.items()})
-    weakref.finalize(found.source, _nothing, source).atexit = False  # a lease lives as long as its store is open
-    return found
+    weights = WeightSet.from_files({name: (source.path(item.artifact), item.spec) for name, item in owned.items()})
+    weakref.finalize(weights.source, _nothing, source).atexit = False  # a lease lives as long as its store is open
+    return weights
 
 
 def _nothing(_source: ArtifactSource) -> None: ...

@@ -14,7 +14,7 @@ from contextlib import ExitStack
 from typing import Literal
 
 from cachec.base import fsio
-from cachec.base.fsio import Identity
+from cachec.base.fsio import Identity, identity_if_there
 from cachec.base.paths import entries
 from cachec.commands.process import Ended, run_process
 from cachec.errors import CachecWarning
@@ -92,10 +92,10 @@ class Watched:
         self._rules = weights
         self._weights = {path: fsio.identity(path) for path, rule in weights.items() if rule != "content"}
         content = (path for path, rule in weights.items() if rule == "content")
-        self._given = {path: state(path) for path in (*given, *content) if reads.kept(path) is not None}
+        self._given = {path: identity_if_there(path) for path in (*given, *content) if reads.kept(path) is not None}
         self._outputs = [path for path in outputs if reads.kept(path) is not None]
-        self._written = {path: found for output in self._outputs for path, found in states(output)}
-        self._undescribed = {path: state(path) for path in undescribed}
+        self._written = {path: before for output in self._outputs for path, before in states(output)}
+        self._undescribed = {path: identity_if_there(path) for path in undescribed}
 
     def run(
         self,
@@ -161,7 +161,7 @@ class Watched:
     def _record_weights(self, opened: Collection[str], name: str) -> None:
         """Weights that were read or may have been count by content."""
         for path, before in self._weights.items():
-            is_same = state(path) == before
+            is_same = identity_if_there(path) == before
             if path not in opened and is_same:
                 continue
             if self._rules[path] == "withheld":
@@ -191,26 +191,18 @@ class Watched:
         self._reads.recorder.keep_out(reason, words)
 
 
-def state(path: str) -> Identity | None:
-    """The identity of what a path leads to, None where nothing is there."""
-    try:
-        return fsio.identity(path)
-    except (OSError, ValueError):
-        return None
-
-
 def states(path: str) -> Iterator[tuple[str, Identity | None]]:
     """Of the file, or of every file below the folder; nothing where neither is there."""
     if not os.path.isdir(path):
-        now = state(path)
+        now = identity_if_there(path)
         if now is not None:
             yield path, now
         return
     for where, _, names in os.walk(path):
         for name in names:
             place = os.path.join(where, name)
-            yield place, state(place)
+            yield place, identity_if_there(place)
 
 
 def _changed(before: Mapping[str, Identity | None]) -> list[str]:
-    return [path for path, state_before in before.items() if state(path) != state_before]
+    return [path for path, state_before in before.items() if identity_if_there(path) != state_before]

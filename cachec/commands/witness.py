@@ -81,11 +81,8 @@ class Witness:
             if (status.st_dev, status.st_ino) in self._withheld or status.st_size > _MAX_HASHED:
                 return None
             if keep and self._has_room(status.st_size):
-                fd = fsio.open_read(path)
-                try:
+                with fsio.closing(fsio.open_read(path)) as fd:
                     data = fsio.pread_exact(fd, 0, status.st_size)
-                finally:
-                    os.close(fd)
                 return FileSeen(path, digest_bytes(data), len(data), self._keep(data))
             return FileSeen(path, self._recorder.digests.of_path(path), status.st_size)
         except (OSError, EOFError):

@@ -156,16 +156,13 @@ class Dependencies:
             known = self._listings.get(path)
             if known is not None and known[0] == identity:
                 return known[1]
-            fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            try:
+            with fsio.closing(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as fd:
                 before = fsio.identity(fd)
                 names = entries(fd)
                 digest = listing_digest(names)
                 has_links = any("@" in name.partition("/")[2] for name in names)  # which may lead to another thing
                 if not has_links and self._digests.trusts(fd, before) and fsio.identity(fd) == before:
                     self._listings[path] = (before, digest)
-            finally:
-                os.close(fd)
         except OSError:
             return ABSENT
         return digest

@@ -61,8 +61,8 @@ def _execute(args: Sequence[str], overrides: Mapping[str, object]) -> int:  # no
         if command.stdin:
             stdin = _spool()
         return _through_engine(list(args), opened, command, stdin)
-    except PassThrough as found:
-        way = found
+    except PassThrough as passed:
+        way = passed
     except BrokenPipeError:
         raise
     except OSError as error:  # something can't be read: the command says it better

@@ -20,7 +20,7 @@ from cachec.commands.watched import WATCHED_FILESYSTEMS
 from cachec.errors import StoreFault, UsageError
 from cachec.events import inert
 from cachec.key.tools.environment import LOCALE
-from cachec.key.tools.executables import Executable, Finder, interpreter_name, which
+from cachec.key.tools.executables import Executable, interpreter_name, which
 from cachec.launcher import adapters, direct
 from cachec.launcher.arguments import configuration_patterns
 from cachec.launcher.command import Command
@@ -186,16 +186,16 @@ class Draft:
         command = self._command
         environ = environment(command, self._opened.variables)
         distributions = self._opened.requests.distributions(command)
-        finder = Finder(distributions)
+        tools = self._opened.requests.tool_keys(command)
         self._looked_up(command.argv[0], environ)
         for pattern in configuration_patterns(command.program, command.adapter):
             self._names_in(os.path.dirname(pattern))
-        programs = [finder.program(command.program, environ)]
+        programs = [tools.program(command.program, environ)]
         adapter = command.adapter
         helpers = command.starts()
         for path in [helper_path(name, command, environ) for name in helpers]:
             self._looked_up(path, environ)
-            programs.append(finder.program(path, environ))
+            programs.append(tools.program(path, environ))
         for name in helpers:
             self._looked_up(name, environ)
         names = set() if adapter is None or not adapter.distribution else {adapter.distribution, *adapter.also}
@@ -275,26 +275,20 @@ class Draft:
 
     def _trusts(self, path: str, state: bytes) -> bool:
         """Whether a later change would show in the identity, and this one is still the file's."""
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-        try:
+        with fsio.closing(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)) as fd:
             return direct.identity(path) == state and self._digests.trusts(fd, fsio.identity(fd))
-        finally:
-            os.close(fd)
 
     def _is_certain(self, path: str, state: bytes, digest: str) -> bool:
         if not digest:  # a file of a distribution, trusted as RECORD is (see key/tools/tools.py)
             if not fsio.settled(fsio.identity(path)):
                 raise _Unfit
             return True
-        fd = fsio.open_read(path)
-        try:
+        with fsio.closing(fsio.open_read(path)) as fd:
             is_calm = fsio.no_writer(fd) or (path in self._installed and is_foreign(fd, path))
             is_certain = is_calm and self._trusts(path, state)
             if not is_certain and os.fstat(fd).st_size > direct.MAX_HASHED:
                 raise _Unfit
             return is_certain
-        finally:
-            os.close(fd)
 
     # --- the rest of the fields
 

@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import NamedTuple
 
+from cachec.base import fsio
 from cachec.base.hashing import FileDigests, digest_bytes
-from cachec.commands.watched import state, states
+from cachec.commands.watched import states
 from cachec.errors import StoreFault
 from cachec.launcher.command import Output
 from cachec.model import Reason
@@ -69,7 +70,7 @@ def check_stored(recorder: Recorder, outputs: Sequence[Output]) -> None:
 
     def check() -> None:
         for path, before in after.items():
-            if state(path) != before:
+            if fsio.identity_if_there(path) != before:
                 recorder.keep_out(Reason.UNDESCRIBED, f"{path} was written to after the command had ended")
 
     recorder.check_before_storing(check)

@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
+from cachec.base import fsio
 from cachec.base.distributions import Distributions
 from cachec.errors import CachecError, UsageError
 from cachec.launcher.command import Command, Input
@@ -59,13 +60,10 @@ def strip_inputs(command: Command) -> Iterator[tuple[StrippedInput, ...]]:
     stripped_file = Plugins(Distributions()).named(adapter.format).strip_file(Path(model.path), adapter.strip_as)
     manifest = Manifest.of({name: weight.spec for name, weight in stripped_file.weights.items()})
     program = Program(stripped_file.ir, format=f"{adapter.format}:{adapter.strip_as}", manifest=manifest)
-    fd = os.memfd_create("cachec-stripped")
-    try:
+    with fsio.closing(os.memfd_create("cachec-stripped")) as fd:
         with open(fd, "wb", closefd=False) as file:
             file.write(stripped_file.ir)
         yield (StrippedInput(model.path, program, stripped_file.weights, fd),)
-    finally:
-        os.close(fd)
 
 
 def _model(command: Command) -> Input:

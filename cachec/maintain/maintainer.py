@@ -6,17 +6,15 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import cached_property
 
-from cachec.base.anchors import is_anchored
 from cachec.errors import StoreFault, UsageError
 from cachec.maintain.catalogue import Catalogue, Damaged, Item
 from cachec.maintain.collect import Collected, Collector
 from cachec.maintain.pins import Pins
 from cachec.maintain.plans import OF_A_ROW, InvalidationPlan, chosen_of
-from cachec.maintain.selector import Selector, matcher, names_in
-from cachec.maintain.stale import Staleness
-from cachec.model import BELOW_BASE, MALFORMED_JSON, RECORD_VERSION, Digest, Fault
+from cachec.maintain.selector import Selector, matcher
+from cachec.maintain.surroundings import Surroundings
+from cachec.model import RECORD_VERSION, Digest, Fault
 from cachec.store import bound, usage
 from cachec.store.packing import pack
 from cachec.store.store import Store
@@ -54,7 +52,7 @@ class Maintainer:
 
         A row that can't be read is told and left out, except that its whole key is given: see ``plan``.
         """
-        fits = matcher(selector, _Around(self.store, self._base_dir, self._on_fault), self._clock())
+        fits = matcher(selector, Surroundings(self.store, self._base_dir, self._on_fault), self._clock())
         for item in Catalogue(self.store, self._on_fault).items(summaries=selector.needs_summaries):
             if isinstance(item, Damaged):
                 self._on_fault(item.fault.fault, item.fault.detail)
@@ -69,7 +67,7 @@ class Maintainer:
         force: pinned ones too. A damaged row is meant where its whole key, and nothing else, is asked for. Raises
         CachecError.
         """
-        around = _Around(self.store, self._base_dir, self._on_fault)
+        around = Surroundings(self.store, self._base_dir, self._on_fault)
         fits = matcher(selector, around, self._clock())
         pinned = self.pins.read()
         whole = frozenset(key.lower() for key in selector.keys if len(key) == 64)
@@ -173,48 +171,3 @@ class Maintainer:
         if limit is None or not bound.is_due(usage_, limit):
             return None
         return self.collect(limit=max(1, int(limit * bound.LOW_WATER)))
-
-
-class _Around:
-    """What selectors ask of the store beside the entries."""
-
-    def __init__(self, store: Store, base_dir: str | None, on_fault: Callable[[Fault, str], None]) -> None:
-        self._store = store
-        self._base_dir = base_dir
-        self._on_fault = on_fault
-
-    @cached_property
-    def _staleness(self) -> Staleness:
-        return Staleness(self._store.digests, self.place)
-
-    def place(self, where: str) -> str:
-        """The path of what a read names; empty where it counts from a folder that only the stage's process knows, or
-        from a base folder, and none is set."""
-        if not where.startswith(BELOW_BASE):
-            return "" if is_anchored(where) else where
-        return "" if self._base_dir is None else os.path.join(self._base_dir, where.removeprefix(BELOW_BASE))
-
-    def stale(self, item: Item) -> str:
-        """Why the entry can't hit any more; empty where it may."""
-        return self._staleness.reason(item)
-
-    def weight_names(self, manifest: Digest) -> tuple[str, ...]:
-        """The names in a manifest; none where it can't be read, which is told."""
-        try:
-            data = self._store.content(manifest)
-            return () if data is None else names_in(data)
-        except StoreFault as fault:
-            self._on_fault(fault.fault, fault.detail)
-        except MALFORMED_JSON as error:
-            self._on_fault(Fault.ARTIFACT_CORRUPT, f"artifact {manifest} is no manifest: {error}")
-        return ()
-
-    def revision_digests(self, revision: str) -> frozenset[Digest]:
-        """The digests of the weights of an owned revision. Raises UsageError where there is none, or it has none."""
-        weights = WeightStore(self._store).find(revision)
-        if weights is None:
-            raise UsageError(f"{revision!r}: no weights of the store are named so; `cachec weights ls` lists them")
-        digests = frozenset(weights.digests.values())
-        if not digests:
-            raise UsageError(f"{revision!r} are weights in place, of which the store has no digests; add them owned")
-        return digests

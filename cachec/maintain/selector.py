@@ -7,15 +7,16 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, fields
 from fnmatch import fnmatchcase
-from typing import Protocol
-
-import msgspec
+from typing import TYPE_CHECKING
 
 from cachec.base.distributions import normalise
 from cachec.errors import UsageError
 from cachec.maintain.catalogue import Item
 from cachec.model import Digest, PartKind, Trace
 from cachec.store.summaries import Facts, Given
+
+if TYPE_CHECKING:
+    from cachec.maintain.surroundings import Surroundings  # whoever only makes a selector needs nothing of it
 
 #: Characters of a key that a prefix has at least.
 MIN_PREFIX = 6
@@ -74,22 +75,6 @@ class Selector:
     def is_empty(self) -> bool:
         """Whether nothing is asked for, so that every entry is meant."""
         return self == Selector()
-
-
-class Surroundings(Protocol):
-    """What a selector looks at beside the entry itself."""
-
-    def weight_names(self, manifest: Digest) -> tuple[str, ...]:
-        """The names in a manifest; none where it can't be read."""
-
-    def revision_digests(self, revision: str) -> frozenset[Digest]:
-        """The digests of the weights of an owned revision. Raises CachecError where there is none."""
-
-    def stale(self, item: Item) -> str:
-        """Why the entry can't hit any more; empty where it may."""
-
-    def place(self, where: str) -> str:
-        """The absolute path of what a read names; empty where that can't be told."""
 
 
 def matcher(selector: Selector, around: Surroundings, now: float) -> Match:
@@ -257,12 +242,3 @@ def _revision(digests: frozenset[Digest]) -> Match:
     return lambda item: any(
         read.kind == "weight" and read.digest in digests for trace in item.entry.traces for read in trace.reads
     )
-
-
-class _Named(msgspec.Struct, gc=False):
-    name: str
-
-
-def names_in(manifest: bytes) -> tuple[str, ...]:
-    """The weights that a stored manifest names. Raises one of ``MALFORMED_JSON`` where it is none."""
-    return tuple(each.name for each in msgspec.json.decode(manifest, type=list[_Named]))

@@ -60,11 +60,11 @@ def _check_folded(folded: Folded, offered: WeightSet, digests: FileDigests | Non
                 "fits; give the stages one set of weights, or names of their own to weights that differ "
                 "(weights.rename(lambda n: 'teacher.' + n))"
             )
-        found = offered[name].content(digests)
-        if found not in fitting:
+        content = offered[name].content(digests)
+        if content not in fitting:
             raise LinkError(
                 f"weight {name!r} was read by a stage that made the artifact, which may hold its bytes (expected "
-                f"{_in_short(fitting[-1])}, found {_in_short(found)}); call the stages again with these weights: what "
+                f"{_in_short(fitting[-1])}, found {_in_short(content)}); call the stages again with these weights: what "
                 f"read {name!r} is compiled anew. A stage that gives {name!r} new bytes returns the weights with the "
                 "program"
             )

@@ -35,8 +35,8 @@ class Plugins:
         """Every installed plugin, sorted by name. Raises PluginError where one can't be imported."""
         if self._all is None:
             with self._lock:
-                found = self._distributions.plugin_entry_points(GROUP)
-                self._all = tuple(_load(name, found[name]) for name in sorted(found))
+                offered = self._distributions.plugin_entry_points(GROUP)
+                self._all = tuple(_load(name, offered[name]) for name in sorted(offered))
         return self._all
 
     def named(self, name: str) -> Plugin:
@@ -64,12 +64,12 @@ class Plugins:
     def for_distributions(self, names: Collection[str]) -> tuple[Plugin, ...]:
         """The plugins whose ``ambient`` speaks for any of these distributions. Raises UnsupportedVersion as above."""
         wanted = frozenset(names)
-        found = self._by_distributions.get(wanted)
-        if found is None:
-            found = tuple(plugin for plugin in self.all() if not wanted.isdisjoint(plugin.distributions))
-            self._check(found)
-            self._by_distributions[wanted] = found
-        return found
+        plugins = self._by_distributions.get(wanted)
+        if plugins is None:
+            plugins = tuple(plugin for plugin in self.all() if not wanted.isdisjoint(plugin.distributions))
+            self._check(plugins)
+            self._by_distributions[wanted] = plugins
+        return plugins
 
     def _check(self, plugins: Iterable[Plugin]) -> None:
         """The versions are looked at once a process."""

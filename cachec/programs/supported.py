@@ -38,9 +38,9 @@ class Asking:
 def outside(plugin: Plugin, distributions: Distributions) -> str:
     """Which installed distribution is of no version that the plugin supports, in words; empty for none."""
     for name, versions in plugin.supported.items():
-        found = distributions.find(name)
-        if found is not None and not is_within(found.version, versions):
-            return f"{_package(plugin)} needs {name}{versions}, found {found.version}"
+        installed = distributions.find(name)
+        if installed is not None and not is_within(installed.version, versions):
+            return f"{_package(plugin)} needs {name}{versions}, found {installed.version}"
     return ""
 
 

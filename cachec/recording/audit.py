@@ -9,12 +9,13 @@ from types import FrameType
 from typing import Any, cast
 
 from cachec.base.distributions import OWN_FOLDER
+from cachec.base.fsio import identity_if_there
 from cachec.base.paths import descriptor_path, in_folder
 from cachec.recording.active import Active
 from cachec.recording.calls import called
 from cachec.recording.hook import Handler, audit_hook
 from cachec.recording.looks import content_asked, content_at, listed_at, modules_sought, place_asked
-from cachec.recording.observed import Observed, is_unrepeatable, opening, place_of
+from cachec.recording.observed import Observed, is_unrepeatable, place_of
 
 #: Modules whose frames read a module's own code: that counts as an import, not as a file.
 _IMPORTERS = ("<frozen importlib._bootstrap_external>", "<frozen importlib._bootstrap>", "<frozen zipimport>")
@@ -177,7 +178,7 @@ def _went(observed: Observed, path: str) -> None:
 
 
 def _source(observed: Observed, path: str) -> None:
-    state = opening(path)
+    state = identity_if_there(path)
     if state is not None:
         observed.sources.setdefault(path, state)
 
@@ -186,7 +187,7 @@ def _scanned(observed: Observed, path: str) -> None:
     counted = observed.counted(path)
     for name in observed.listed.get(counted or "", ()):
         place = os.path.join(counted or "", name.partition("/")[0])
-        state = opening(place)
+        state = identity_if_there(place)
         if state is not None:
             with suppress(OSError):
                 observed.scanned.setdefault(place, (state, os.stat(place)))

@@ -13,8 +13,9 @@ from contextlib import suppress
 from importlib import util
 from types import CodeType, FrameType
 
+from cachec.base.fsio import identity_if_there
 from cachec.base.paths import allowed, entries, links_on
-from cachec.recording.observed import Observed, is_absolute, opening
+from cachec.recording.observed import Observed, is_absolute
 
 #: What a frame of such a function says that is looked at; noted with a run.
 Look = Callable[[Observed, FrameType], None]
@@ -55,7 +56,7 @@ def content_at(observed: Observed, place: str) -> None:
     counted = observed.counted(place)
     if counted is None:
         return
-    state = opening(counted)
+    state = identity_if_there(counted)
     if state is None:
         observed.absent.setdefault(counted)
     elif os.path.isdir(counted):

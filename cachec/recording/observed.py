@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from types import CodeType
 from typing import Any, NamedTuple
 
+from cachec.base.fsio import Identity
 from cachec.base.paths import absolute, relative_to, resolved
 
 #: The clock of time stamps of files (linux/time.h), which Python has no name for.
@@ -53,24 +54,6 @@ class Ran(NamedTuple):
     namespace: dict[str, Any]
 
 
-class Opening(NamedTuple):
-    """A file as it was when it was opened. changed: when its content or place changed last, in ns of Unix time."""
-
-    device: int
-    inode: int
-    nbytes: int
-    changed: int
-
-
-def opening(path: str) -> Opening | None:
-    """A file as it is now; None where there is none."""
-    try:
-        status = os.stat(path)
-    except (OSError, ValueError):
-        return None
-    return Opening(status.st_dev, status.st_ino, status.st_size, max(status.st_mtime_ns, status.st_ctime_ns))
-
-
 @dataclass(slots=True)
 class Observed:
     """What one run was observed to do. Filled from several threads; every step is one atomic dict operation, and the
@@ -102,14 +85,14 @@ class Observed:
     named: dict[str, None] = field(default_factory=dict)
     sought: dict[str, None] = field(default_factory=dict)
     installed: dict[str, None] = field(default_factory=dict)
-    opened: dict[str, Opening] = field(default_factory=dict)
+    opened: dict[str, Identity] = field(default_factory=dict)
     absent: dict[str, None] = field(default_factory=dict)
     there: dict[str, bool] = field(default_factory=dict)
     links: dict[str, tuple[tuple[str, str], ...]] = field(default_factory=dict)
     allowed: dict[str, str] = field(default_factory=dict)
     stated: dict[str, os.stat_result] = field(default_factory=dict)
-    scanned: dict[str, tuple[Opening, os.stat_result]] = field(default_factory=dict)
-    sources: dict[str, Opening] = field(default_factory=dict)
+    scanned: dict[str, tuple[Identity, os.stat_result]] = field(default_factory=dict)
+    sources: dict[str, Identity] = field(default_factory=dict)
     passed: dict[str, None] = field(default_factory=dict)
     made: dict[str, None] = field(default_factory=dict)
     new: dict[str, None] = field(default_factory=dict)

@@ -19,6 +19,7 @@ from cachec.base.anchors import (
     is_anchored,
     project_of,
 )
+from cachec.base.fsio import Identity, identity_if_there
 from cachec.base.hashing import EMPTY
 from cachec.base.paths import absolute, links_on, relative_to
 from cachec.key.code.modules import is_cell
@@ -39,7 +40,7 @@ from cachec.key.tools.environment import EVERY_NAME, variable_digest
 from cachec.key.tools.process import asked, state_digest
 from cachec.model import Read, Reason
 from cachec.recording import Recorder
-from cachec.recording.observed import Observed, Opening, Ran, current_folder, opening
+from cachec.recording.observed import Observed, Ran, current_folder
 
 if TYPE_CHECKING:
     from cachec.recording.net import Net  # on a miss only
@@ -171,11 +172,11 @@ class Observing:
         paths = [absolute(path) for path in request.inventory.paths]
         folders = tuple(os.path.join(path, "") for path in paths if os.path.isdir(path))
         beside = {os.path.dirname(path) for path in paths if os.path.isfile(path)}
-        opened: dict[str, Opening | None] = {**dict.fromkeys(_beside(net, beside)), **observed.opened}
+        opened: dict[str, Identity | None] = {**dict.fromkeys(_beside(net, beside)), **observed.opened}
         for path, before in opened.items():
             if path in known or path.startswith(folders) or self._ran.is_elsewhere(path) or os.path.isdir(path):
                 continue
-            now = opening(path)
+            now = identity_if_there(path)
             if before is not None and before != now:
                 # What came to be meanwhile may go again: scratch of the run's, made by native code or a program.
                 if now is not None or before.changed < observed.began:

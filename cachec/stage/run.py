@@ -135,8 +135,8 @@ class Run:
                 except UnsupportedVersion as error:  # the library was imported meanwhile
                     finished.kept_out, finished.changed = Reason.UNSUPPORTED_VERSION, str(error)
                 except OSError as error:  # whether an input changed can't be told: the result is good, and kept out
-                    found = fsio.fault(error, "looking at the inputs again")
-                    finished.fault, finished.detail, node = found.fault, found.detail, None
+                    fault = fsio.fault(error, "looking at the inputs again")
+                    finished.fault, finished.detail, node = fault.fault, fault.detail, None
             if node is not None and not finished.changed:
                 self._publish(finished, node)
             if not finished.stored:

@@ -148,21 +148,15 @@ class Leases:
 def _add(path: str, digests: set[bytes]) -> None:
     """Append to a lease. Opened each time: who holds a descriptor that writes keeps a disk from becoming read-only."""
     data = b"".join(sorted(digests))
-    fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW)
-    try:
+    with fsio.closing(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW)) as fd:
         if os.write(fd, data) != len(data):
             raise OSError(errno.ENOSPC, "part of a lease did not fit", path)
-    finally:
-        os.close(fd)
 
 
 def _read_from(path: str, start: int) -> bytes:
     """What a lease says from a byte on. Raises OSError, also for what is no regular file."""
-    fd = fsio.open_read(path)
-    try:
+    with fsio.closing(fsio.open_read(path)) as fd:
         return os.pread(fd, max(0, os.fstat(fd).st_size - start), start)
-    finally:
-        os.close(fd)
 
 
 def _close(held: _Open) -> None:

@@ -121,8 +121,7 @@ class Objects:
         The digest is taken of what was stored. Raises the OSError as it is where ``path`` can't be read, ValueError
         where it is no regular file, and StoreFault where it keeps changing while it is copied.
         """
-        source = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a FIFO must not block
-        try:
+        with fsio.closing(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)) as source:  # a FIFO must not block
             if not stat.S_ISREG(os.fstat(source).st_mode):
                 raise ValueError(f"{os.fspath(path)} is no regular file; only the content of files is stored")
             for _ in range(3):
@@ -131,8 +130,6 @@ class Objects:
                     writer.copy(source)
                     if fsio.identity(source) == before:
                         return writer.commit()
-        finally:
-            os.close(source)
         raise StoreFault(Fault.IO_ERROR, f"{os.fspath(path)} kept changing while it was stored; wait for its writer")
 
     def staging(self) -> ObjectWriter:
@@ -290,11 +287,8 @@ class Objects:
         if not _DIGEST.match(digest):
             return None
         try:
-            fd = os.open(self.place(digest), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-            try:
+            with fsio.closing(os.open(self.place(digest), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)) as fd:
                 data = fsio.pread_exact(fd, 0, os.fstat(fd).st_size)
-            finally:
-                os.close(fd)
         except FileNotFoundError:
             return None
         except OSError as error:

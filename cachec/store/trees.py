@@ -178,15 +178,12 @@ class Trees:
         return staged
 
     def _copy(self, source: Path, place: Path, mode: int) -> None:
-        fd = fsio.open_read(source)
-        try:
+        with fsio.closing(fsio.open_read(source)) as fd:
             with fsio.Staging(self.tmp) as copy:
                 for chunk in fsio.pread_chunks(fd, 0, os.fstat(fd).st_size):
                     copy.write(chunk)
                 copy.commit(place, mode=mode, fsync=False)
             self._on_copied(os.fstat(fd).st_size)
-        finally:
-            os.close(fd)
 
     def _is_whole(self, top: Path, plan: _Plan) -> bool:
         """Whether there is exactly what the plan says, nothing less, nothing more."""

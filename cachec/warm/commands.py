@@ -10,6 +10,7 @@ import tempfile
 from pathlib import Path
 
 from cachec import config
+from cachec.base import fsio
 from cachec.errors import CachecError
 from cachec.events import EventLog, read_outcomes
 from cachec.launcher.explain import explain, output_folders
@@ -84,8 +85,5 @@ def _pass_on(record: Path) -> None:
     wanted = os.environ.get("CACHEC_STATS_FILE")
     if not wanted or not record.exists():
         return
-    fd = os.open(wanted, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
+    with fsio.closing(os.open(wanted, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)) as fd:
         os.write(fd, record.read_bytes())
-    finally:
-        os.close(fd)

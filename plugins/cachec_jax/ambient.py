@@ -196,40 +196,40 @@ def settings() -> dict[str, str]:
     """Option or variable -> value, for everything that is not at its default. Keeps no state: a plugin is in keys."""
     # While JAX is being imported by another thread the environment still speaks.
     live = hasattr(sys.modules.get("jax"), "jit")
-    found = _live(sys.modules["jax"]._src.config) if live else _from_environment(os.environb)
+    values = _live(sys.modules["jax"]._src.config) if live else _from_environment(os.environb)
     for variable in _XLA_VARIABLES:
         value = os.environb.get(variable)
         if value:
-            found[variable.decode()] = os.fsdecode(value)
-    return found
+            values[variable.decode()] = os.fsdecode(value)
+    return values
 
 
 def _live(module: Any) -> dict[str, str]:
-    found = {}
+    values = {}
     holders = module.config._value_holders
     for name, default, expected in _EXPECTED:
         holder = holders.get(name)
         # Most values are the default itself: identity spares the comparison.
         if holder is not None and (value := holder.value) is not default and (text := _text(value)) != expected:
-            found[name] = text
+            values[name] = text
     if not _JUDGED.issuperset(holders):  # options of a newer JAX: nobody knows their defaults, so they always count
-        found.update((name, _text(holders[name].value)) for name in holders.keys() - _JUDGED)
+        values.update((name, _text(holders[name].value)) for name in holders.keys() - _JUDGED)
     for name, outside in _CONTEXTS.items():
         value = getattr(module, name).value
         if value is not outside and value != outside:
-            found[name] = str(value)
-    return found
+            values[name] = str(value)
+    return values
 
 
 def _from_environment(environ: Mapping[bytes, bytes]) -> dict[str, str]:
-    found = {}
+    values = {}
     for variable in environ:
         option = _VARIABLES.get(variable)
         if option is not None and not (variable in _MISSPELT and option.upper().encode() in environ):
             text = _parsed(option, os.fsdecode(environ[variable]))
             if text != str(DEFAULTS[option]):
-                found[option] = text
-    return found
+                values[option] = text
+    return values
 
 
 def _parsed(option: str, raw: str) -> str:

@@ -108,7 +108,7 @@ def _abstract(specs: Mapping[str, WeightSpec]) -> dict[str, Any]:
     import ml_dtypes
     import numpy as np
 
-    found = {}
+    shapes = {}
     for name, spec in specs.items():
         dtype = np.dtype(getattr(ml_dtypes, spec.dtype, spec.dtype))
         if jax.dtypes.canonicalize_dtype(dtype) != dtype:
@@ -116,8 +116,8 @@ def _abstract(specs: Mapping[str, WeightSpec]) -> dict[str, Any]:
                 f"weight {name!r} is {spec.dtype}, which JAX would narrow; set jax_enable_x64, or leave the weight out "
                 f"with weights.select(exclude=[{name!r}])"
             )
-        found[name] = jax.ShapeDtypeStruct(spec.shape, dtype)
-    return found
+        shapes[name] = jax.ShapeDtypeStruct(spec.shape, dtype)
+    return shapes
 
 
 def _weight_arguments(lowered: Any, specs: Mapping[str, WeightSpec]) -> tuple[dict[int, str], int]:

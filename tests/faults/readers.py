@@ -36,7 +36,7 @@ from cachec.launcher import adapters, direct, headers, helpers, wrappers
 from cachec.launcher.adapters import find
 from cachec.launcher.arguments import describe
 from cachec.launcher.command import Options, PassThrough
-from cachec.maintain import pins, selector
+from cachec.maintain import pins, surroundings
 from cachec.model import MALFORMED_JSON, Entry
 from cachec.reproduce import archive, loaded, pack
 from cachec.store import packing, recent, summaries, usage
@@ -475,7 +475,7 @@ def _artifacts(folder: Path) -> tuple[list[Seed], Read]:
                 finally:
                     store.objects.path(ref, lease=False).unlink()
         with suppress(*MALFORMED_JSON):  # as it says; ``maintain`` tells, and goes on
-            selector.names_in(data)
+            surroundings.names_in(data)
 
     return seeds, read
 

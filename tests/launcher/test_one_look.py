@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from cachec.key.tools.executables import Finder
 from cachec.launcher import memo
 from cachec.launcher.explain import explain
 from cachec.launcher.request import CommandRequests
@@ -29,6 +30,7 @@ def calls(monkeypatch: pytest.MonkeyPatch, launcher: Launcher) -> list[str]:
         (Looker, "explain"),
         (Leases, "take"),
         (memo, "begin"),
+        (Finder, "program"),
     ):
         real = getattr(owner, name)
 
@@ -44,7 +46,10 @@ def calls(monkeypatch: pytest.MonkeyPatch, launcher: Launcher) -> list[str]:
 
 def test_a_miss_makes_its_key_and_looks_at_its_inputs_again(launcher: Launcher, calls: list[str]) -> None:
     launcher.run(*_LINE)
-    assert [name for name in calls if name != "take"] == ["begin", "request", "explain", "request", "decode"]
+    assert [name for name in calls if name != "take"] == [
+        *("begin", "program", "request", "explain"),
+        *("request", "program", "decode"),
+    ]
     assert launcher.direct(*_LINE) is not None
 
 
@@ -56,7 +61,7 @@ def test_a_hit_makes_one_key_and_decodes_once(launcher: Launcher, calls: list[st
     calls.clear()
     launcher.run(*_LINE)
     assert launcher.last().reason is Reason.HIT
-    assert [name for name in calls if name != "take"] == ["begin", "request", "decode"]
+    assert [name for name in calls if name != "take"] == ["begin", "program", "request", "decode"]
     assert launcher.direct(*_LINE) is not None, "its memo is written again"
     assert launcher.compiled() == 1
 
@@ -123,9 +128,9 @@ def test_a_question_makes_one_key_and_leaves_nothing(
 
     before = state()
     for line, reason, names in (
-        (_LINE, Reason.HIT, ["request"]),
-        ((*_LINE, "-O2"), Reason.OPTION_CHANGED, ["request", "explain"]),
-        (("fakecc", "b.txt", "-o", "b.out"), Reason.OPTION_CHANGED, ["request", "explain"]),
+        (_LINE, Reason.HIT, ["request", "program"]),
+        ((*_LINE, "-O2"), Reason.OPTION_CHANGED, ["request", "program", "explain"]),
+        (("fakecc", "b.txt", "-o", "b.out"), Reason.OPTION_CHANGED, ["request", "program", "explain"]),
     ):
         calls.clear()
         assert explain(["--", *line]).outcome.reason is reason

@@ -79,10 +79,10 @@ def is_made_elsewhere(cls: type) -> bool:
     module = sys.modules.get(cls.__module__)
     if module is None or not str(getattr(module, "__file__", None)).endswith(".py"):
         return False
-    found: object = module
+    held: object = module
     for name in cls.__qualname__.split("."):
-        found = vars(found).get(name) if isinstance(found, type | ModuleType) else None
-    return found is not cls
+        held = vars(held).get(name) if isinstance(held, type | ModuleType) else None
+    return held is not cls
 
 
 def is_own(cls: type, name: str, node: ast.ClassDef | None) -> bool:

@@ -150,13 +150,13 @@ class TextComparison:
         attributes = self._graph.watch.attributes(cls)
         for method in node.body:
             if isinstance(method, ast.FunctionDef | ast.AsyncFunctionDef) and not method.decorator_list:
-                found = attributes.get(method.name)
-                if not isinstance(found, FunctionType | staticmethod | classmethod) or (
-                    isinstance(found, FunctionType)
-                    and found.__code__.co_qualname != f"{cls.__qualname__}.{method.name}"
-                    and not (_stores(unit, (node.name, method.name)) and self._accounted(found))
+                held = attributes.get(method.name)
+                if not isinstance(held, FunctionType | staticmethod | classmethod) or (
+                    isinstance(held, FunctionType)
+                    and held.__code__.co_qualname != f"{cls.__qualname__}.{method.name}"
+                    and not (_stores(unit, (node.name, method.name)) and self._accounted(held))
                 ):
-                    self._live.as_imported(found, f"{where}.{method.name}")
+                    self._live.as_imported(held, f"{where}.{method.name}")
         for name, written in _class_values(node).items():
             value = attributes.get(name)
             value = vars(value).get("_value_") if isinstance(value, enum.Enum) else value
@@ -212,12 +212,12 @@ class TextComparison:
 
     def _meant(self, unit: Unit, holder: Chain) -> set[str]:
         """The modules that a dotted name in a module may mean."""
-        found = set()
+        meant = set()
         for use in unit.source.imports.get(holder[0], ()):
             name = absolute(use, unit.package)
             if name is not None:
-                found.add(".".join(filter(None, (name, use.name, *holder[1:]))))
-        return found
+                meant.add(".".join(filter(None, (name, use.name, *holder[1:]))))
+        return meant
 
 
 def _stores(unit: Unit, chain: Chain) -> bool:
@@ -269,7 +269,7 @@ def _class_values(node: ast.ClassDef) -> dict[str, ast.expr]:
 
 def _functions(value: object) -> list[FunctionType]:
     """The functions that a definition made: itself, what it wraps, what its closure holds, the methods of a class."""
-    found: list[FunctionType] = []
+    functions: list[FunctionType] = []
     pending: list[Any] = [value]
     seen: set[int] = set()
     while pending:
@@ -278,7 +278,7 @@ def _functions(value: object) -> list[FunctionType]:
             continue
         seen.add(id(one))
         if isinstance(one, FunctionType):
-            found.append(one)
+            functions.append(one)
             pending.append(one.__dict__.get("__wrapped__"))
         elif isinstance(one, type):
             pending += [
@@ -295,4 +295,4 @@ def _functions(value: object) -> list[FunctionType]:
                 pending.append(object.__getattribute__(one, "__wrapped__"))
             except AttributeError:
                 continue
-    return found
+    return functions

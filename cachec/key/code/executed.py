@@ -8,8 +8,7 @@ from functools import cache
 from types import ModuleType
 from typing import NamedTuple
 
-from cachec.base import fsio
-from cachec.base.fsio import Identity
+from cachec.base.fsio import Identity, identity_if_there
 from cachec.key.code.modules import SourceText
 
 
@@ -34,7 +33,7 @@ class Executed:
 
     def awaited(self, name: str, path: str) -> None:
         """Note that this file is not executed yet as it is now: the module is not imported, or is to be again."""
-        self._awaited[name, path] = _identity(path)
+        self._awaited[name, path] = identity_if_there(path)
 
     def source(self, module: ModuleType, name: str, present: SourceText) -> SourceText | None:
         """What an imported module was executed from; ``present`` itself where its file is the same since."""
@@ -58,7 +57,7 @@ class Executed:
 
     def _is_unedited(self, name: str, path: str) -> bool:
         """Whether a file is as it was when its module was executed, which happened after the last look at it."""
-        now = _identity(path)
+        now = identity_if_there(path)
         if now is None:
             return False
         if self._awaited.get((name, path)) == now:
@@ -71,13 +70,6 @@ class Executed:
 def executed() -> Executed:
     """The one of this process: what one cache saw before an import, another may need after it."""
     return Executed()
-
-
-def _identity(path: str) -> Identity | None:
-    try:
-        return fsio.identity(path)
-    except OSError:
-        return None
 
 
 def _process_start() -> float:

@@ -49,10 +49,10 @@ def name_in_library(value: object, is_library: Callable[[str], bool]) -> tuple[s
 
 
 def _named(module: object, qualname: str) -> object:
-    found = module
+    held = module
     for name in qualname.split("."):
-        found = vars(found).get(name) if isinstance(found, type | ModuleType) else None
-    return found
+        held = vars(held).get(name) if isinstance(held, type | ModuleType) else None
+    return held
 
 
 def told(value: object, follow: Callable[[Any], Any], *, strict: bool) -> Any:
@@ -87,13 +87,13 @@ class _Told:
             return [value.cache_parameters(), self.of(value.__wrapped__, depth)]  # not the results that it keeps
         held = attribute(value, "__dict__")
         own: dict[str, Any] = held if type(held) is dict else {}
-        found = [(name, self.of(each, depth)) for name, each in own.items() if name not in _COPIED]
+        items = [(name, self.of(each, depth)) for name, each in own.items() if name not in _COPIED]
         if not isinstance(value, tuple | list | dict) and kind.__flags__ & 1 << 14:  # Py_TPFLAGS_HAVE_GC
             # What a compiled object holds shows to the collector of garbage alone.
             others = [each for each in gc.get_referents(value) if each is not held and not isinstance(each, type)]
             own_ids = {id(each) for each in own.values()}
-            found += [("", self.of(each, depth)) for each in others if id(each) not in own_ids]
-        return found
+            items += [("", self.of(each, depth)) for each in others if id(each) not in own_ids]
+        return items
 
     def of(self, value: Any, depth: int) -> Any:
         """What one thing that it holds stands for."""

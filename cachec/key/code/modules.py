@@ -76,8 +76,8 @@ class SourceText:
             self._bindings = {}
             for statement in self.tree.body:
                 for name in self._bound(statement):
-                    if statement not in (found := self._bindings.setdefault(name, [])):
-                        found.append(statement)
+                    if statement not in (statements := self._bindings.setdefault(name, [])):
+                        statements.append(statement)
         return self._bindings
 
     @property
@@ -88,15 +88,15 @@ class SourceText:
 
     def imports_of(self, statement: ast.stmt) -> list[ImportUse]:
         """The imports that a module-level statement makes while it runs, as uses of which nothing is taken."""
-        found: list[ImportUse] = []
+        imports: list[ImportUse] = []
         stack: list[tuple[ast.AST, bool]] = [(statement, False)]
         while stack:
             node, guarded = stack.pop()
             if isinstance(node, ast.Import | ast.ImportFrom):
-                found += [use._replace(chain=None) for _, use in scopes.import_bindings(node, guarded)]
+                imports += [use._replace(chain=None) for _, use in scopes.import_bindings(node, guarded)]
             inside = guarded or (isinstance(node, ast.Try) and scopes.catches_import_error(node))
             stack.extend((child, inside) for child in _statements(node) if not isinstance(node, _DEFINITIONS))
-        return found
+        return imports
 
     def _bound(self, statement: ast.stmt) -> Iterator[str]:
         stack: list[tuple[ast.AST, bool]] = [(statement, False)]
@@ -166,10 +166,10 @@ class SourceText:
 
     def syntax(self, node: ast.AST) -> bytes:
         """Normalised syntax without the decorators of stages."""
-        found = self._syntax.get(id(node))
-        if found is None:
-            found = self._syntax[id(node)] = syntax.normalise(node, self.stage_decorators)
-        return found
+        data = self._syntax.get(id(node))
+        if data is None:
+            data = self._syntax[id(node)] = syntax.normalise(node, self.stage_decorators)
+        return data
 
     def class_syntax(self, node: ast.ClassDef, apart: Container[str]) -> bytes:
         """Normalised syntax of a class without the methods named in ``apart``, which have parts of their own.
@@ -185,25 +185,25 @@ class SourceText:
 
     def uses(self, node: ast.AST) -> Uses:
         """What a statement, or the whole module, takes from outside."""
-        found = self._uses.get((id(node), False))
-        if found is None:
+        uses = self._uses.get((id(node), False))
+        if uses is None:
             nodes = node.body if isinstance(node, ast.Module) else [node]
-            found = self._uses[id(node), False] = scopes.scan(nodes, self.stage_decorators)
-        return found
+            uses = self._uses[id(node), False] = scopes.scan(nodes, self.stage_decorators)
+        return uses
 
     def function_uses(self, node: Function) -> Uses:
         """What the inside of a function takes from outside."""
-        found = self._uses.get((id(node), True))
-        if found is None:
-            found = self._uses[id(node), True] = scopes.scan_function(node)
-        return found
+        uses = self._uses.get((id(node), True))
+        if uses is None:
+            uses = self._uses[id(node), True] = scopes.scan_function(node)
+        return uses
 
     def class_uses(self, node: ast.ClassDef) -> Uses:
         """What a class statement takes from outside while it runs: not what is inside of its methods."""
-        found = self._uses.get((id(node), True))
-        if found is None:
-            found = self._uses[id(node), True] = scopes.scan_class(node, self.stage_decorators)
-        return found
+        uses = self._uses.get((id(node), True))
+        if uses is None:
+            uses = self._uses[id(node), True] = scopes.scan_class(node, self.stage_decorators)
+        return uses
 
     def decorator_refs(self, node: Function) -> tuple[Chain, ...]:
         """What the decorators of a function take from outside, stages left out."""
@@ -263,12 +263,12 @@ class SourceText:
             for each in ast.walk(self.tree):
                 if isinstance(each, ast.Lambda):
                     self._nodes.setdefault(("<lambda>", each.lineno), []).append(each)
-        found = self._nodes.get((code.co_name, code.co_firstlineno), [])
-        if len(found) > 1:
+        nodes = self._nodes.get((code.co_name, code.co_firstlineno), [])
+        if len(nodes) > 1:
             places = set(code.co_positions())
-            found = [node for node in found if isinstance(node, ast.Lambda) and _place(node.body) in places] or found
+            nodes = [node for node in nodes if isinstance(node, ast.Lambda) and _place(node.body) in places] or nodes
             # an outer lambda holds the position of an inner one only through its own instructions, never the reverse
-        return found[0] if found else None
+        return nodes[0] if nodes else None
 
 
 def _statements(node: ast.AST) -> Iterator[ast.AST]:
@@ -308,12 +308,11 @@ class Sources:
         """The source at ``path`` as it is now; None where it can't be read or parsed."""
         if path.startswith("<") or is_cell(path):
             return self._typed(path)
-        try:
-            found: Identity | None = fsio.identity(path)
-        except OSError:
+        identity = fsio.identity_if_there(path)
+        if identity is None:
             return None
         known = self._known.get(path)
-        if known is not None and known[0] == found:
+        if known is not None and known[0] == identity:
             return known[1]
         source: SourceText | None
         try:
@@ -321,7 +320,7 @@ class Sources:
                 source = SourceText(path, file.read())
         except (OSError, SyntaxError, ValueError):
             source = None
-        self._known[path] = (found, source)
+        self._known[path] = (identity, source)
         return source
 
     def cells(self) -> SourceText | None:
@@ -360,10 +359,10 @@ class Locator:
 
     def of_file(self, path: str) -> tuple[str, str]:
         """Kind (as of ``Origin``) and distribution of a file. What was told of a path once is kept."""
-        found = self._files.get(path)
-        if found is None:
-            found = self._files[path] = self._classify(path)
-        return found
+        origin = self._files.get(path)
+        if origin is None:
+            origin = self._files[path] = self._classify(path)
+        return origin
 
     def _classify(self, path: str) -> tuple[str, str]:
         if path.startswith("<frozen"):
@@ -388,10 +387,10 @@ class Locator:
 
     def find(self, name: str) -> Origin:
         """Where ``import name`` would find the module now, its parents not imported either."""
-        found = self._origins.get(name)
-        if found is None:
-            found = self._origins[name] = self._find(name)
-        return found
+        origin = self._origins.get(name)
+        if origin is None:
+            origin = self._origins[name] = self._find(name)
+        return origin
 
     def _find(self, name: str) -> Origin:
         parent, _, _ = name.rpartition(".")

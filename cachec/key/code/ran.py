@@ -16,6 +16,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from cachec.base.anchors import Anchors
+from cachec.base.fsio import identity_if_there
 from cachec.base.hashing import Hasher
 from cachec.key.code.codeobjects import code_uses
 from cachec.key.code.coverage import Coverage
@@ -23,7 +24,7 @@ from cachec.key.code.fingerprint import CodeKeys
 from cachec.key.code.graph import module_name
 from cachec.key.code.modules import absolute
 from cachec.model import Read, Reason
-from cachec.recording.observed import Observed, Ran, is_unrepeatable, opening
+from cachec.recording.observed import Observed, Ran, is_unrepeatable
 
 #: In place of a file, for what only the process that looks can tell.
 LIVE = "live"
@@ -186,7 +187,7 @@ class RanKeys:
 
 def _check_unedited(path: str, observed: Observed) -> None:
     """Raise Lost where a module that was imported by the run is not what its file says by now."""
-    now = opening(path)
+    now = identity_if_there(path)
     if now is not None and now.changed >= observed.began and observed.sources.get(path) != now:
         raise Lost(Reason.INPUT_CHANGED, f"file {path} was written to while the stage ran, which imported it")
 

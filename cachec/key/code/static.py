@@ -265,13 +265,13 @@ class Static:
                 origin = self._locator.find(f"{origin.name}.{use.name}")
             if origin.kind == "absent":
                 self._watch_search(origin, list(sys.path))
-            found = self._units.of_origin(origin) if origin.kind == "project" else None
-            if found is not None and (found.registers or found.effects) and not unit.loads(variable):
+            imported = self._units.of_origin(origin) if origin.kind == "project" else None
+            if imported is not None and (imported.registers or imported.effects) and not unit.loads(variable):
                 self._graph.watch.file(origin.path)
-                if found.registers:
-                    self.whole(found)
+                if imported.registers:
+                    self.whole(imported)
                 else:
-                    self.effects(found)
+                    self.effects(imported)
 
     def _uses(self, unit: Unit, uses: Uses, who: str) -> None:
         self._graph.computed(who, uses)
@@ -329,12 +329,12 @@ class Static:
 def _annotations(statement: ast.stmt) -> Iterator[ast.AST]:
     """The expressions that annotate something in a statement; those that are text as what it says."""
     for node in ast.walk(statement):
-        for found in (getattr(node, "annotation", None), getattr(node, "returns", None)):
-            if isinstance(found, ast.Constant) and isinstance(found.value, str):
+        for annotation in (getattr(node, "annotation", None), getattr(node, "returns", None)):
+            if isinstance(annotation, ast.Constant) and isinstance(annotation.value, str):
                 with suppress(SyntaxError):  # it names nothing then
-                    yield ast.parse(found.value, mode="eval").body
-            elif isinstance(found, ast.AST):
-                yield found
+                    yield ast.parse(annotation.value, mode="eval").body
+            elif isinstance(annotation, ast.AST):
+                yield annotation
 
 
 def _text(path: str) -> bytes:

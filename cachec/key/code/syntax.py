@@ -83,8 +83,8 @@ def documentation(value: object) -> bytes:
 
 def docstrings(node: ast.AST) -> list[str]:
     """Every docstring in a piece of syntax, in its order."""
-    found = [each for each in ast.walk(node) if isinstance(each, _DOCUMENTED)]
-    return [text for text in (ast.get_docstring(each, clean=False) for each in found) if text is not None]
+    documented = [each for each in ast.walk(node) if isinstance(each, _DOCUMENTED)]
+    return [text for text in (ast.get_docstring(each, clean=False) for each in documented) if text is not None]
 
 
 def _text(text: str) -> str:

@@ -111,10 +111,10 @@ class Units:
             if target.partition(".")[0] == "cachec":
                 return True
             origin = self._locator.find(target)
-            found = self._sources.load(origin.path) if origin.source and origin.kind == "project" and depth else None
-            if found is not None and found is not source:
+            other = self._sources.load(origin.path) if origin.source and origin.kind == "project" and depth else None
+            if other is not None and other is not source:
                 inner = origin.name if origin.folders else origin.name.rpartition(".")[0]
-                if self._is_cache(found, inner, use.name, depth - 1):
+                if self._is_cache(other, inner, use.name, depth - 1):
                     return True
         statements = [each for each in source.bindings.get(name, ()) if not isinstance(each, _DEFINITIONS)]
         roots = {chain[0] for each in statements for chain in scopes.scan([each]).refs}
@@ -162,8 +162,8 @@ class Units:
                 not chain
                 or not self._outside(unit, chain)
                 or any(
-                    found[0] in own or (found[0] in source.imports and not self._outside(unit, found))
-                    for found in scopes.scan([node]).refs
+                    used[0] in own or (used[0] in source.imports and not self._outside(unit, used))
+                    for used in scopes.scan([node]).refs
                 )
             )
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Mapping
 from operator import is_
 from types import CellType, CodeType, FunctionType
 from typing import Any, Final
 
-from cachec.base.fsio import Identity, identity
+from cachec.base.fsio import Identity, identity_if_there
 
 #: Stands for a name that is not there and for a cell that is empty.
 MISSING: Final = object()
@@ -19,15 +18,15 @@ class _FolderStates:
     def __init__(self, paths: list[str], check: Callable[[], bool]) -> None:
         self._paths = paths
         self._check = check
-        self._known = [_identity(path) for path in paths]
+        self._known = [identity_if_there(path) for path in paths]
 
     def hold(self) -> bool:
-        found = [_identity(path) for path in self._paths]
-        if found == self._known:
+        now = [identity_if_there(path) for path in self._paths]
+        if now == self._known:
             return True
         if not self._check():
             return False
-        self._known = found
+        self._known = now
         return True
 
 
@@ -58,27 +57,29 @@ class Watch:
 
     def attributes(self, cls: type) -> Mapping[str, Any]:
         """The attributes of a class; which there are, what each is, and the bases are watched."""
-        found = vars(cls)
-        self._sizes[id(cls)] = (found, len(found))
+        attributes = vars(cls)
+        self._sizes[id(cls)] = (attributes, len(attributes))
         # A fresh proxy at each `vars(cls)`: names are watched through this one, which shows the class as it is.
-        self._names.update({(id(cls), name): (found, name, value) for name, value in found.items()})
+        self._names.update({(id(cls), name): (attributes, name, value) for name, value in attributes.items()})
         self._bases.append((cls, cls.__bases__))
-        return found
+        return attributes
 
     def subclasses(self, cls: type) -> list[type]:
         """The subclasses that a class has, in the order in which they were made."""
-        found: list[type] = type.__subclasses__(cls)
-        self._held.append(found)
-        self.value(lambda: repr(list(map(id, type.__subclasses__(cls)))).encode(), repr(list(map(id, found))).encode())
-        return found
+        subclasses: list[type] = type.__subclasses__(cls)
+        self._held.append(subclasses)
+        self.value(
+            lambda: repr(list(map(id, type.__subclasses__(cls)))).encode(), repr(list(map(id, subclasses))).encode()
+        )
+        return subclasses
 
-    def mapping(self, found: dict[Any, Any]) -> None:
+    def mapping(self, mapping: dict[Any, Any]) -> None:
         """All that a dict holds, in its order."""
-        self._mappings[id(found)] = (found, tuple(found), tuple(found.values()))
+        self._mappings[id(mapping)] = (mapping, tuple(mapping), tuple(mapping.values()))
 
-    def sequence(self, found: list[Any]) -> None:
+    def sequence(self, sequence: list[Any]) -> None:
         """The items of a list."""
-        self._sequences[id(found)] = (found, tuple(found))
+        self._sequences[id(sequence)] = (sequence, tuple(sequence))
 
     def instance(self, value: object) -> None:
         """The class of an instance and what its ``__dict__`` holds."""
@@ -104,7 +105,7 @@ class Watch:
 
     def file(self, path: str) -> None:
         """A file or folder, by its identity."""
-        self._files[path] = _identity(path)
+        self._files[path] = identity_if_there(path)
 
     def folders(self, paths: list[str], check: Callable[[], bool]) -> None:
         """Folders of which only ``check`` matters: it is asked when one of them changed, and settles that state."""
@@ -170,16 +171,9 @@ class Watch:
         if self._search is not None and self._search != sys.path:
             return False
         for path, known in files:
-            if _identity(path) != known:
+            if identity_if_there(path) != known:
                 return False
         for each in self._folders:
             if not each.hold():
                 return False
         return all(encode() == known for encode, known in values)
-
-
-def _identity(path: str) -> Identity | None:
-    try:
-        return identity(os.fspath(path))
-    except OSError:
-        return None

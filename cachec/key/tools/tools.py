@@ -87,6 +87,7 @@ class ToolKeys:
         self._finder = finder or Finder(self._distributions)
         self._known: dict[str, _KnownDistribution] = {}
         self._seen: dict[tuple[str, ...], _KnownExecutable] = {}
+        self._looked_up: dict[tuple[str, ...], Executable] = {}
         self._sha256: dict[str, str] = {}
 
     def metadata(self, name: str) -> str:
@@ -157,14 +158,13 @@ class ToolKeys:
         """
         environ = os.environ if environ is None else environ
         asked = os.fspath(command)
-        place = (asked, *(environ.get(name, "") for name in ("PATH", "LD_LIBRARY_PATH", "LD_PRELOAD")))
-        if not os.path.isabs(asked):
-            place += (os.getcwd(),)
+        place = _place(asked, environ)
         seen = self._seen.get(place)
         now = self._clock()
         if seen is not None and not fresh and self._is_unchanged(seen, now):
             return seen.part
-        program = self._finder.program(asked, environ)
+        looked_up = self._looked_up.pop(place, None)
+        program = self._finder.program(asked, environ) if fresh or looked_up is None else looked_up
         if (
             seen is None
             or seen.program != program
@@ -174,6 +174,12 @@ class ToolKeys:
             seen = self._look(program, fresh=fresh)
         self._seen[place] = seen._replace(checked=now)
         return seen.part
+
+    def program(self, command: str, environ: Mapping[str, str]) -> Executable:
+        """What starting a command loads, looked up now; the next call of ``executable`` goes by it, if that one is not
+        ``fresh``. Raises UsageError where there is no such executable."""
+        looked_up = self._looked_up[_place(command, environ)] = self._finder.program(command, environ)
+        return looked_up
 
     # --- distributions
 
@@ -249,13 +255,10 @@ class ToolKeys:
 
             hasher = hashlib.sha256()
             check = blake3()
-            fd = fsio.open_read(path)
-            try:
+            with fsio.closing(fsio.open_read(path)) as fd:
                 for chunk in fsio.pread_chunks(fd, 0, os.fstat(fd).st_size):
                     hasher.update(chunk)
                     check.update(chunk)
-            finally:
-                os.close(fd)
             known = base64.urlsafe_b64encode(hasher.digest()).rstrip(b"=").decode()
             if check.hexdigest() != digest:
                 return False  # it is being written now: not what RECORD says, and nothing to remember
@@ -346,6 +349,12 @@ class ToolKeys:
 
     def _is_same_distributions(self, seen: _KnownExecutable, *, fresh: bool) -> bool:
         return all(self.distribution(name, fresh=fresh).digest == digest for name, digest in seen.distributions)
+
+
+def _place(command: str, environ: Mapping[str, str]) -> tuple[str, ...]:
+    """What decides where a command is found, and what it loads."""
+    place = (command, *(environ.get(name, "") for name in ("PATH", "LD_LIBRARY_PATH", "LD_PRELOAD")))
+    return place if os.path.isabs(command) else (*place, os.getcwd())
 
 
 def _starts_with_hashbang(path: str) -> bool:

@@ -138,8 +138,7 @@ class Checkpoints:
         return self._read_files((source,), wanted, absent=absent)
 
     def _read_index(self, path: str, absent: tuple[str, ...], wanted: _Wanted) -> tuple[Checkpoint, bool]:
-        fd = fsio.open_read(path)
-        try:
+        with fsio.closing(fsio.open_read(path)) as fd:
             if not stat.S_ISREG(os.fstat(fd).st_mode):
                 raise CheckpointError(f"{path}: expected a regular file, found another kind")
             identity = fsio.identity(fd)
@@ -150,8 +149,6 @@ class Checkpoints:
             except EOFError as error:
                 raise WeightsChanged(f"{path}: became shorter while it was opened") from error
             trusted = self._trusts(fd, path, identity)
-        finally:
-            os.close(fd)
         index = _IndexFile(path, identity, digest_bytes(text), _weight_map(path, text), trusted)
         folder = os.path.dirname(path)
         shards = tuple(os.path.join(folder, name) for name in index.shards())
@@ -193,8 +190,7 @@ class Checkpoints:
         return Checkpoint(layout, tuple(files), opened, states, absent, values), trusted
 
     def _read_file(self, path: str) -> tuple[tuple[OpenedFile, ...], Contents, bool]:
-        fd = fsio.open_read(path)
-        try:
+        with fsio.closing(fsio.open_read(path)) as fd:
             identity = fsio.identity(fd)
             may_trust = self._may_trust(path, identity)
             calm = may_trust and fsio.no_writer(fd)
@@ -204,8 +200,6 @@ class Checkpoints:
                 return self._read_format(path, known)
             data = safetensors.header_bytes(path, fd, identity, start)
             trusted = calm and fsio.no_writer(fd)
-        finally:
-            os.close(fd)
         key = (digest_bytes(data), identity.size)
         contents = self._headers.get(key)
         if contents is None:

@@ -98,9 +98,9 @@ def _directory(file: CheckpointFile) -> tuple[int, int, int]:
     if len(last) == _END.size and last.startswith(b"PK\5\6") and last.endswith(b"\0\0"):
         at = file.size - _END.size
     else:
-        found = file.at(file.size - tail, tail, "the end record").rfind(b"PK\5\6")
-        at = file.size - tail + found
-        if found < 0 or at + _END.size > file.size:
+        end_at = file.at(file.size - tail, tail, "the end record").rfind(b"PK\5\6")
+        at = file.size - tail + end_at
+        if end_at < 0 or at + _END.size > file.size:
             raise file.error("expected a zip archive with an end record, found none: it is truncated, or no archive")
     _, disk, first_disk, here, count, nbytes, start, comment = _END.unpack(file.at(at, _END.size, "the end record"))
     if at + _END.size + comment != file.size:

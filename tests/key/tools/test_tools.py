@@ -19,7 +19,7 @@ from cachec.base.distributions import Distributions
 from cachec.base.elf import ElfError, read_dynamic
 from cachec.base.hashing import FileDigests
 from cachec.errors import UsageError
-from cachec.key.tools.executables import Finder, interpreter_name, which
+from cachec.key.tools.executables import Executable, Finder, interpreter_name, which
 from cachec.key.tools.loader import DEFAULT_CACHE, Loader, read_cache
 from cachec.key.tools.tools import ToolKeys
 from cachec.model import Part
@@ -439,6 +439,31 @@ def test_a_settled_executable_costs_only_stats(built: Path, monkeypatch: pytest.
     clock.now += 1.0
     with pytest.raises(AssertionError):
         tools.executable(built / "stub", {})
+
+
+@needs_gcc
+def test_what_was_looked_up_is_gone_by_once(built: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tools = ToolKeys(FileDigests(), Distributions([]))
+    monkeypatch.setattr("cachec.key.tools.tools.fsio.settled", lambda *_: False)
+    looked: list[str] = []
+    look = Finder.program
+
+    def counted(finder: Finder, command: str, environ: dict[str, str]) -> Executable:
+        looked.append(command)
+        return look(finder, command, environ)
+
+    monkeypatch.setattr(Finder, "program", counted)
+    stub = str(built / "stub")
+    program = tools.program(stub, {})
+    assert tools.executable(stub, {}) == ToolKeys(FileDigests(), Distributions([])).executable(stub, {})
+    assert (program.path, len(looked)) == (stub, 2)  # of which the second is the other's
+    for number, (environ, fresh) in enumerate([({}, False), ({}, True), ({"LD_LIBRARY_PATH": "/"}, False)], 3):
+        tools.executable(stub, environ, fresh=fresh)
+        assert len(looked) == number
+    tools.program(stub, {})
+    tools.executable(stub, {"PATH": "/"})
+    tools.executable(stub, {}, fresh=True)
+    assert len(looked) == 8  # another environment, and whoever wants it anew, are not answered by it
 
 
 @needs_gcc
