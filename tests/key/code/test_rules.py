@@ -171,6 +171,11 @@ RULES = {
             "template": "string.Template('{}')",
         }.items()
     },
+    "a docstring that code of no source asks for": (
+        "exec('def ask(f): return f.__doc__')\ndef f():\n    'one'\n    return 1\ndef stage(): return ask(f)\n",
+        ("one", "two"),
+        ("# none", "# none"),
+    ),
     "a class of no source": (
         "import abc, types\nK, M = 1, 2\nA = abc.ABCMeta('A', (), {'x': K})\ndef stage(): return A.x\n",
         ("1, 2", "3, 2"),

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import http.client
 import json
 import os
 import shutil
 import signal
+import ssl
 import subprocess
 import sys
 import threading
@@ -280,6 +282,25 @@ def test_passing_trouble_is_waited_for(
 
 
 @pytest.mark.parametrize("status", [401, 403, 404, 410, 501])
+@pytest.mark.parametrize(
+    "error", [http.client.IncompleteRead(b""), ConnectionResetError(), TimeoutError(), ssl.SSLError(), OverflowError()]
+)
+def test_a_connection_that_fails_is_made_again(
+    site: Site, weights_file: bytes, store: WeightStore, resolvers: Resolvers, monkeypatch: pytest.MonkeyPatch,
+    error: Exception, pauses: list[float],
+) -> None:  # fmt: skip
+    real, failing = HttpResolver._receive, [error]
+
+    def receive(*args: Any) -> None:
+        if failing:
+            raise failing.pop()
+        real(*args)
+
+    monkeypatch.setattr(HttpResolver, "_receive", receive)
+    assert fetch(site, store, resolvers) == weights_file
+    assert len(pauses) == 1
+
+
 def test_a_refusal_is_final(
     site: Site, weights_file: bytes, store: WeightStore, resolvers: Resolvers, pauses: list[float], status: int
 ) -> None:
