@@ -276,12 +276,13 @@ def test_what_arrived_is_continued_by_the_next_call(
 def test_passing_trouble_is_waited_for(
     site: Site, weights_file: bytes, store: WeightStore, resolvers: Resolvers, pauses: list[float]
 ) -> None:
-    site.statuses = [503, 429, 500]
-    assert fetch(site, store, resolvers) == weights_file
-    assert pauses == [0.5, 1.0, 2.0]
+    for statuses in ([503, 429, 500], [408, 425, 502, 504]):
+        pauses.clear()
+        site.statuses = [*statuses]
+        assert fetch(site, store, resolvers) == weights_file
+        assert pauses == [0.5, 1.0, 2.0, 4.0][: len(statuses)]
 
 
-@pytest.mark.parametrize("status", [401, 403, 404, 410, 501])
 @pytest.mark.parametrize(
     "error", [http.client.IncompleteRead(b""), ConnectionResetError(), TimeoutError(), ssl.SSLError(), OverflowError()]
 )
@@ -301,6 +302,7 @@ def test_a_connection_that_fails_is_made_again(
     assert len(pauses) == 1
 
 
+@pytest.mark.parametrize("status", [401, 403, 404, 410, 501])
 def test_a_refusal_is_final(
     site: Site, weights_file: bytes, store: WeightStore, resolvers: Resolvers, pauses: list[float], status: int
 ) -> None:
