@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import struct
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from cachec.commands.opens import IN_OPEN, IN_Q_OVERFLOW, InotifyEvent, OpenWatch, parse_events
+from cachec.commands.opens import IN_OPEN, IN_Q_OVERFLOW, FolderWatch, InotifyEvent, OpenWatch, parse_events
 
 
 @pytest.fixture
@@ -120,3 +121,31 @@ def test_a_missing_file_is_named_and_leaves_no_descriptor(file: Path, tmp_path: 
     with pytest.raises(FileNotFoundError, match="absent"):
         OpenWatch([file, tmp_path / "absent"])
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+DONE: dict[str, tuple[Callable[[Path], object], set[str], set[str]]] = {
+    "read": (lambda folder: (folder / "t").read_text(), {"t"}, set()),
+    "appended to": (lambda folder: (folder / "t").open("a").write("x"), {"t"}, {"t"}),
+    "made": (lambda folder: (folder / "new").touch(), {"new"}, {"new"}),
+    "linked": (lambda folder: os.link(folder / "t", folder / "new"), set(), {"new"}),
+    "moved there": (lambda folder: os.rename(folder.parent / "outside", folder / "new"), set(), {"new"}),
+    "moved away": (lambda folder: os.rename(folder / "t", folder.parent / "new"), set(), set()),
+    "below": (lambda folder: (folder / "d" / "x").read_text(), set(), set()),
+}
+
+
+@pytest.mark.parametrize("name", DONE)
+def test_what_is_done_in_a_folder(tmp_path: Path, name: str) -> None:
+    do, opened, written = DONE[name]
+    folder = tmp_path / "watched"
+    (folder / "d").mkdir(parents=True)
+    for place in (folder / "t", folder / "d" / "x", tmp_path / "outside"):
+        place.write_text("x")
+    watch = FolderWatch([str(tmp_path / "gone"), str(folder)])
+    do(folder)
+    for _ in range(2):  # what was told is kept
+        found = watch.drained()
+        assert found == tuple({str(folder / each) for each in names} for names in (opened, written))
+    watch.close()
+    watch.close()
+    assert watch.drained() == found

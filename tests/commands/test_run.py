@@ -110,6 +110,12 @@ def test_a_missing_output_is_named(tmp_path: Path) -> None:
     assert sh(f"echo x > {tmp_path}/out.bin", outputs=[tmp_path / "out.bin"]).returncode == 0
 
 
+def test_an_input_that_is_no_file_is_refused(recorder: Recorder, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(UsageError, match="neither a file nor a folder"):
+        sh("true", inputs=[tmp_path / "pipe"])
+
+
 def test_a_missing_input_is_named_and_recorded(recorder: Recorder, tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"absent\.txt"):
         sh("true", inputs=[tmp_path / "absent.txt"])

@@ -670,6 +670,7 @@ def test_describe(value: object, text: str) -> None:
 
 
 def test_describe_is_short_and_runs_no_repr() -> None:
+    import ml_dtypes
     import numpy as np
 
     class Loud:
@@ -677,6 +678,8 @@ def test_describe_is_short_and_runs_no_repr() -> None:
             raise AssertionError("its repr ran")
 
     assert describe(np.zeros((1000, 3), "f4")) == "array float32[1000, 3]"
+    for value in (np.float32(1.5), np.dtype("f4"), ml_dtypes.bfloat16(1.5)):
+        assert describe(value) == repr(value)
     assert "Loud>" in describe([Loud()], 200)
     assert describe(list(range(10**5)), 40).endswith("100000 in all]")
     for value in ("x" * 1000, list(range(1000)), {str(n): n for n in range(1000)}, [["a" * 60] * 9] * 9):

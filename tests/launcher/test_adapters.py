@@ -99,6 +99,23 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("means", "needs_value"),
+    [
+        *((name, True) for name in ("input", "output", "output-folder", "depfile", "search", "weights", "path-only")),
+        *((name, False) for name in ("value", "depfile-on", "depfile-short")),
+    ],
+)
+def test_what_a_flag_means_says_whether_it_takes_a_value(tmp_path: Path, means: str, needs_value: bool) -> None:
+    path = tmp_path / "a.toml"
+    path.write_text(f'match = ["x"]\nflags = [\n  {{ names = ["-x"], is = "{means}" }},\n]\n')
+    if not needs_value:
+        assert adapters.read(path).flags[0].means == means
+        return
+    with pytest.raises(ConfigError, match="needs names and takes"):
+        adapters.read(path)
+
+
+@pytest.mark.parametrize(
     ("table", "words"),
     [
         ("[adapters]\nfiles = 3\n", "cachec.toml:2: files = 3"),

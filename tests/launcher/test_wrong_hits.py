@@ -252,6 +252,13 @@ class TestWrappers:
         assert _reason(project, *self.line) == "miss:tool-changed"
         assert _reason(project, *self.line) == "hit"
 
+    @pytest.mark.parametrize("shell", ["sh", "bash", "dash"])
+    def test_the_shells_that_are_read(self, project: Launcher, shell: str) -> None:
+        if shutil.which(shell) is None:
+            pytest.skip(f"{shell} is not installed")
+        self._script(project, "clang", f'#!/usr/bin/env {shell}\nexec {shutil.which(CLANG)} "$@"\n')
+        assert _reason(project, *self.line) == "miss:first-run"
+
     def test_a_name_is_looked_up_in_path(self, project: Launcher, monkeypatch: pytest.MonkeyPatch) -> None:
         self._script(project, "clang", f'#!/bin/sh\nexec {CLANG} "$@"\n')
         first = project.store.parent / "first"

@@ -18,7 +18,7 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise, takewhile
 from pathlib import Path
 from typing import Any
@@ -41,8 +41,9 @@ TESTS = (
     *("tests/reproduce", "tests/build/test_helpers.py"),
 )
 
-#: CPU seconds and number of tests: of the first look, and of the second.
-LOOKS = ((3.0, 16), (12.0, 64))
+#: CPU seconds that tests may take: in the first look at a change, and in the second. How many tests a second is.
+LOOKS = (3.0, 12.0)
+_TESTS_A_SECOND = 5
 
 
 class Forks:
@@ -147,11 +148,12 @@ class Map:
             found |= dict.fromkeys(sorted(tests - set(found), key=rank))
         return list(found)
 
-    def looks(self, tests: list[str]) -> Iterator[list[str]]:
+    def looks(self, tests: list[str], allowed: Iterable[float]) -> Iterator[list[str]]:
         """Of related tests those of each look: of a function's parameters a few, and no file that is dear to import.
         After the first look some of every file."""
         left = tests
-        for seconds, count in LOOKS:
+        for seconds in allowed:
+            count = int(seconds * _TESTS_A_SECOND)
             if left is not tests:
                 seen: dict[str, int] = defaultdict(int)
                 turns = {}
@@ -185,10 +187,11 @@ def _room(path: str) -> list[str]:
 class Jury:
     """Applies mutants to the tree and runs their tests."""
 
-    def __init__(self, forks: Forks, root: Path, known: Map) -> None:
+    def __init__(self, forks: Forks, root: Path, known: Map, allowed: Sequence[float]) -> None:
         self._forks = forks
         self._root = root
         self._map = known
+        self._allowed = allowed
 
     def noticed(self, mutant: Mutant) -> tuple[str, int]:
         """What noticed it (a test, a hang) or "", and how many tests were tried."""
@@ -197,7 +200,7 @@ class Jury:
         tried = 0
         try:
             self._write(file, mutant.applied(source))
-            for tests in self._map.looks(self._map.related(mutant.path, source, mutant.line)):
+            for tests in self._map.looks(self._map.related(mutant.path, source, mutant.line), self._allowed):
                 tried += len(tests)
                 files = list(dict.fromkeys(test.partition("::")[0] for test in tests))
                 cost = sum(self._map.seconds[test] for test in tests)
@@ -250,6 +253,7 @@ def main() -> int:
     parser.add_argument("--tests", nargs="+", default=TESTS, help="folders or files of tests")
     parser.add_argument("--only", default="", help="of these, those whose description holds this text")
     parser.add_argument("--again", type=Path, help="the output of a run: judge those that survived it")
+    parser.add_argument("--seconds", type=float, nargs="+", default=LOOKS, help="of CPU for each look at a change")
     parser.add_argument("--measure", action="store_true", help="only measure what tests run")
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()) / "cachec-mutants")
     given = parser.parse_args()
@@ -275,7 +279,7 @@ def main() -> int:
     else:
         chosen = random.Random(given.seed).sample(whole, min(given.count, len(whole)))
     chosen = [mutant for mutant in chosen if given.only in str(mutant)]
-    jury = Jury(forks, root, known)
+    jury = Jury(forks, root, known, given.seconds)
     noticed = 0
     for number, mutant in enumerate(chosen, 1):
         started = time.monotonic()

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from cachec.recording.frames import asker
+from cachec.recording.hook import audit_hook
 from cachec.recording.net import Net
 from cachec.recording.observed import Observed
 
@@ -530,6 +531,22 @@ def test_who_asks_through_the_standard_library(module: str, is_own: bool) -> Non
     exec(compile("def look(ask): return ask()", f"{os.path.dirname(os.__file__)}/{module}.py", "exec"), namespace)
     found = namespace["look"](lambda: asker(sys._getframe(1), lambda file: file == __file__))
     assert found is (None if is_own else sys._getframe())
+
+
+def test_all_who_listen_to_an_event_are_told_once() -> None:
+    told: list[str] = []
+    first = {"cachec.test": lambda *_: told.append("first")}
+    second = {"cachec.test": lambda *_: told.append("second")}
+    hook = audit_hook()
+    for handlers in (first, second, second):
+        hook.listen(handlers)
+    sys.audit("cachec.test")
+    hook.leave(first)
+    sys.audit("cachec.test")
+    hook.leave(second)
+    hook.leave(second)
+    sys.audit("cachec.test")
+    assert told == ["first", "second", "second"]
 
 
 def test_what_is_opened_to_be_written_alone_is_no_look_at_a_path(tmp_path: Path) -> None:

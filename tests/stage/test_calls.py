@@ -6,7 +6,9 @@ import asyncio
 import dataclasses
 import os
 import threading
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -463,3 +465,23 @@ def test_a_distribution_that_the_run_changes(cache, tmp_path, monkeypatch):
     assert outcome.stored
     _, outcome = cache.call(stage, "VERSION = 1")
     assert (outcome.reason, outcome.stored) == (Reason.INPUT_CHANGED, False)
+
+
+@pytest.mark.parametrize("form", [lambda array: array, lambda array: {"k": [array]}], ids=["alone", "inside"])
+def test_an_array_counts_by_its_elements(cache: cachec.Cache, form: Callable[[Any], object]) -> None:
+    stage = cache.stage(lambda value: 0)
+    one = np.array([[1, 2], [3, 4]], "i4")
+    key = stage.key(form(one))
+    for same in (one.copy(), np.asfortranarray(one), np.repeat(one, 2, axis=1)[:, ::2]):
+        assert stage.key(form(same)) == key
+    others = (
+        one + 1,
+        one.T,
+        one.reshape(4),
+        one.astype("u4"),
+        one.astype(">i4"),
+        one.view("f4"),
+        one[:, ::-1],
+        [[1, 2], [3, 4]],
+    )
+    assert len({key, *(stage.key(form(other)) for other in others)}) == 1 + len(others)

@@ -76,6 +76,24 @@ def test_a_variable_that_the_run_itself_sets_is_taken_as_it_was(ask: Any) -> Non
     assert ask(files, ("exec", "os", "environ['NET_SET'] = 'given'"))["value"] == "given"
 
 
+HANDLER = """
+import codecs, msgspec
+def handler(error): return said(), error.end
+def said(): return msgspec.json and 'one'
+def other(): return 'other'
+REGISTERED = codecs.register_error('net-handler', handler)
+"""
+
+
+def test_code_that_the_library_calls_counts_though_no_name_leads_to_it(ask: Any) -> None:
+    main = "import helper\n@cache.stage\ndef stage(x='\\xe9'): return x.encode('ascii', 'net-handler').decode()\n"
+    assert ask({"main.py": main, "helper.py": HANDLER})["stored"]
+    assert ask({})["reason"] == "hit"
+    assert ask({"helper.py": HANDLER.replace("'other'", "'another'")})["reason"] == "hit"
+    changed = ask({"helper.py": HANDLER.replace("one", "two")})
+    assert (changed["reason"], changed["value"]) == ("miss:code-changed", "two")
+
+
 def test_why_names_the_code_that_ran(ask: Any) -> None:
     main = "import importlib\n@cache.stage\ndef stage(n='hel' + 'per'): return importlib.import_module('first').go(n)\n"
     files = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -65,6 +66,65 @@ def test_what_lies_beside_an_argument_is_looked_for_there(
     assert call("two") == ("22", Reason.HIT)
     (tmp_path / "same" / "config.txt").write_text("3")
     assert call("same")[0] == "13"
+
+
+LOOKS: dict[str, tuple[Callable[[Path], object], Callable[[Path], object], Callable[[Path], object]]] = {
+    "a file that is there": (
+        lambda folder: os.path.exists(folder / "t"),
+        lambda folder: (folder / "t").unlink(),
+        lambda folder: (folder / "t").write_text("other"),
+    ),
+    "a folder that is there": (
+        lambda folder: (folder / "d").is_dir(),
+        lambda folder: ((folder / "d").rename(folder / "e"), (folder / "d").touch()),
+        lambda folder: (folder / "d" / "new").touch(),
+    ),
+    "a file that is not there": (
+        lambda folder: (folder / "new").is_file(),
+        lambda folder: (folder / "new").touch(),
+        lambda folder: (folder / "newer").touch(),
+    ),
+    "a file that can not be opened": (
+        lambda folder: [each.read_text() for each in (folder / "new", folder / "t") if each.exists()],
+        lambda folder: (folder / "new").write_text("x"),
+        lambda folder: (folder / "d" / "x").write_text("other"),
+    ),
+    "a list": (
+        lambda folder: sorted(os.listdir(folder / "d")),
+        lambda folder: (folder / "d" / "new").touch(),
+        lambda folder: (folder / "d" / "x").write_text("other"),
+    ),
+    "a size": (
+        lambda folder: os.path.getsize(folder / "t"),
+        lambda folder: (folder / "t").write_text("longer"),
+        lambda folder: (folder / "d" / "x").write_text("other"),
+    ),
+    "a text": (
+        lambda folder: (folder / "t").read_text(),
+        lambda folder: (folder / "t").write_text("y"),
+        lambda folder: (folder / "t").write_text("x"),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LOOKS)
+def test_what_a_stage_looks_at(cache: cachec.Cache, tmp_path: Path, name: str) -> None:
+    """A change of it misses, and one beside it hits."""
+    look, change, neighbour = LOOKS[name]
+    folder = filled(tmp_path / "p", {"t": "x", "d/x": "y"})
+
+    @cache.stage
+    def stage() -> object:
+        return look(folder)
+
+    before = stage()
+    assert stage.call()[1].reason is Reason.HIT
+    neighbour(folder)
+    assert stage.call()[1].reason is Reason.HIT
+    change(folder)
+    after, outcome = stage.call()
+    assert outcome.reason is Reason.DEPENDENCY_CHANGED
+    assert after != before
 
 
 @pytest.mark.parametrize("form", ["getcwd", "abspath", "cwd", "resolve"])

@@ -247,5 +247,6 @@ def test_trees_are_listed_and_removed(objects: Objects, tree: Callable[[], Path]
     assert objects.trees.remove(path.name)
     assert not objects.trees.remove(path.name)
     assert not path.exists()
-    with pytest.raises(ValueError, match="no name of a tree"):
-        objects.trees.remove("../objects")
+    for name in ("", ".", "..", "../objects"):
+        with pytest.raises(ValueError, match="no name of a tree"):
+            objects.trees.remove(name)

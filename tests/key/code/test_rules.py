@@ -171,6 +171,11 @@ RULES = {
             "template": "string.Template('{}')",
         }.items()
     },
+    "a docstring that code of no source asks for": (
+        "exec('def ask(f): return f.__doc__')\ndef f():\n    'one'\n    return 1\ndef stage(): return ask(f)\n",
+        ("one", "two"),
+        ("# none", "# none"),
+    ),
     "a class of no source": (
         "import abc, types\nK, M = 1, 2\nA = abc.ABCMeta('A', (), {'x': K})\ndef stage(): return A.x\n",
         ("1, 2", "3, 2"),
@@ -265,10 +270,15 @@ def test_a_class_statement_counts_wherever_it_is(project: Any, around: str) -> N
         "class L(list): ...\nX = L([1])\n",
         "import random\nX = random.Random(1)\n",
         "import numpy\nX = numpy.random.default_rng(1)\n",
+        *(
+            "import numpy\nX = numpy.array([0, 1])\n",
+            "import numpy\nX = numpy.zeros(1)\n",
+            "import numpy\nX = numpy.zeros(3, 'i1')\n",
+        ),
+        "import numpy\nX = numpy.array([0, 5, 1, 5])[::2]\n",
         "import torch\nX = torch.ones(2) * 1\n",
         "import numpy, functools\nX = {'add': numpy.add, 'double': functools.partial(numpy.multiply, 1.0)}\n",
     ],
-    ids=["namespace", "proxy", "defaultdict", "deque", "dict", "list", "random", "generator", "tensor", "ufunc"],
 )
 def test_values_that_have_a_stable_form(project: Any, cache: cachec.Cache, text: str) -> None:
     if "torch" in text:

@@ -56,7 +56,14 @@ def test_layout_around_a_body_does_not_count() -> None:
     for changed in (text.replace(", !", "  ,// x\n !"), text.replace("= [", "=["), text.replace(" : ", "\n: ")):
         assert changed != text
         assert same(text, changed)
-    assert same("#a = #foo.bar<x y>\n" + OPERATION % "#a", OPERATION % "#foo.bar<x y>")
+
+
+@pytest.mark.parametrize(
+    "value", ["#foo.bar<x y>", "-5 : i64", "@f", "@f::@g", "[-1, 2]", "dense<-1> : tensor<2xi8>", "loc(unknown)"]
+)
+def test_an_alias_is_what_it_stands_for(value: str) -> None:
+    assert same(f"#a = {value}\n#b = 1 : i32\n" + OPERATION % "[#a, #b]", OPERATION % f"[{value}, 1 : i32]")
+    assert not same(f"#a = {value}\n" + OPERATION % "#a", OPERATION % "#foo.other")
 
 
 def test_what_an_alias_in_a_body_stands_for_counts() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,15 @@ def arrays() -> dict[str, np.ndarray]:
         "l": np.arange(3, dtype="i8"),
         "d": np.ones((), "f8"),
     }
+
+
+def test_a_list_that_is_too_long_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / NAME).write_text('{"metadata": {}, "records": []}')
+    assert not open_weights(tmp_path / NAME)
+    monkeypatch.setattr("cachec.weights.formats.tvm._MAX_JSON", 10)
+    os.utime(tmp_path / NAME, (5, 5))
+    with pytest.raises(CheckpointError, match="expected at most 10 bytes of JSON, found 31"):
+        open_weights(tmp_path / NAME)
 
 
 def dump(folder: Path, params: dict[str, Any], **how: Any) -> Path:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import http.client
 import json
 import os
 import shutil
 import signal
+import ssl
 import subprocess
 import sys
 import threading
@@ -274,9 +276,30 @@ def test_what_arrived_is_continued_by_the_next_call(
 def test_passing_trouble_is_waited_for(
     site: Site, weights_file: bytes, store: WeightStore, resolvers: Resolvers, pauses: list[float]
 ) -> None:
-    site.statuses = [503, 429, 500]
+    for statuses in ([503, 429, 500], [408, 425, 502, 504]):
+        pauses.clear()
+        site.statuses = [*statuses]
+        assert fetch(site, store, resolvers) == weights_file
+        assert pauses == [0.5, 1.0, 2.0, 4.0][: len(statuses)]
+
+
+@pytest.mark.parametrize(
+    "error", [http.client.IncompleteRead(b""), ConnectionResetError(), TimeoutError(), ssl.SSLError(), OverflowError()]
+)
+def test_a_connection_that_fails_is_made_again(
+    site: Site, weights_file: bytes, store: WeightStore, resolvers: Resolvers, monkeypatch: pytest.MonkeyPatch,
+    error: Exception, pauses: list[float],
+) -> None:  # fmt: skip
+    real, failing = HttpResolver._receive, [error]
+
+    def receive(*args: Any) -> None:
+        if failing:
+            raise failing.pop()
+        real(*args)
+
+    monkeypatch.setattr(HttpResolver, "_receive", receive)
     assert fetch(site, store, resolvers) == weights_file
-    assert pauses == [0.5, 1.0, 2.0]
+    assert len(pauses) == 1
 
 
 @pytest.mark.parametrize("status", [401, 403, 404, 410, 501])

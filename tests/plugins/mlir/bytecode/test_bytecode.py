@@ -37,6 +37,18 @@ def test_resources_are_ranges_of_the_file(tmp_path, wide):
         assert path.read_bytes()[found.blob.place.offset :][: len(raw)] == raw
 
 
+@pytest.mark.parametrize("left_out", [None, *range(5)])
+def test_sections_without_which_there_is_no_module(left_out):
+    module = Builder()
+    for each in set(range(5)) - {left_out}:
+        module.section(each, number(0) if each == 0 else bytes([each]) * 10)
+    if left_out is None:
+        assert not Bytecode(module.out).resources
+        return
+    with pytest.raises(CheckpointError, match=f"section {left_out} expected, found the end"):
+        Bytecode(module.out)
+
+
 def test_other_dialects_have_names_of_their_own():
     assert list(Bytecode(Builder().finish([("w", b"1")], group="torch")).resources) == ["torch:w"]
 

@@ -310,6 +310,13 @@ def test_settings_stay_and_count(operation):
             assert not strip(data, to=to).resources
 
 
+@pytest.mark.parametrize("beside", ['{u = "a//b"}', '{u = "dense<[1]>"}', '{u = "\\22//"}'])
+def test_a_text_beside_a_weight_is_a_text(beside):
+    text = FORMS["global list"](0).replace("@w1 =", f"@w1 {beside} =")
+    assert beside in text
+    assert list(strip(text.encode()).lifted) == ["w1", "w2"]
+
+
 def test_small_constants_and_splats_stay():
     text = local_program(0, "arith", listed).encode()
     assert strip(text, minimum=513).ir == text
