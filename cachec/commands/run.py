@@ -24,7 +24,7 @@ from cachec import recording
 from cachec.base.distributions import Distributions
 from cachec.base.paths import absolute
 from cachec.commands.environment import command_environment
-from cachec.errors import UsageError
+from cachec.errors import UsageError, printable
 from cachec.key.dependencies import ABSENT, search_environ, search_text
 from cachec.key.tools.environment import LOCALE_NAME, environment_parts, variable_digest
 from cachec.key.tools.executables import which
@@ -39,6 +39,9 @@ if TYPE_CHECKING:
 AnyPath = str | os.PathLike[str]
 
 _scratch: ContextVar[tuple[str, ...]] = ContextVar("cachec_scratch", default=())
+
+#: Bytes of a failing command's standard error that its exception shows.
+_TOLD = 4000
 
 
 class CompletedCommand(NamedTuple):
@@ -115,7 +118,8 @@ def run(
     see ``watched``. Outside a stage the command just runs.
 
     Raises FileNotFoundError where the program, an input or (afterwards) an output is missing, CalledProcessError where
-    it fails and ``check`` is set, TimeoutExpired after ``timeout`` seconds: as subprocess does.
+    it fails and ``check`` is set, TimeoutExpired after ``timeout`` seconds: as subprocess does. Of a failure the notes
+    say how its standard error ends.
     """
     if isinstance(command, str | bytes) or not command:
         raise UsageError(f"command={command!r} must be a list of a program and its arguments; no shell is run")
@@ -149,7 +153,10 @@ def run(
     if check and ended.returncode:
         import subprocess
 
-        raise subprocess.CalledProcessError(ended.returncode, list(args), ended.stdout, ended.stderr)
+        failed = subprocess.CalledProcessError(ended.returncode, list(args), ended.stdout, ended.stderr)
+        for line in ended.stderr[-_TOLD:].decode(errors="replace").splitlines():
+            failed.add_note(printable(line))  # which a traceback shows: the error's own words have the status only
+        raise failed
     for path in declared.outputs if not ended.returncode else ():
         if not os.path.lexists(path):
             raise FileNotFoundError(errno.ENOENT, f"{args[0]} ended well but did not write its output", path)

@@ -9,18 +9,19 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
-from cachec import recording
+from cachec import config, recording
 from cachec.errors import CachecError, StoreFault, UnstorableResult
 from cachec.key.tools.executables import which
 from cachec.launcher import adapters, options
 from cachec.launcher.arguments import describe
 from cachec.launcher.command import Command, Options, PassThrough
 from cachec.launcher.outputs import outputs_held
-from cachec.launcher.places import Places
+from cachec.launcher.places import NoFolder, Places
 from cachec.launcher.restore import mode_of, restore_bytes, restore_file, restore_tree
 from cachec.launcher.stage import CommandFailed, CommandStage, Opened
 from cachec.launcher.stripping import StrippedInput, strip_inputs, stripped_command_line, wants_strip, weights_beside
 from cachec.model import Fault, Mode, Outcome, Reason
+from cachec.opened import OpenedCache
 from cachec.stage.engine import Answer
 
 #: What a shell returns where a command is not there, can't be started, or ended by signal n (then 128 + n).
@@ -46,11 +47,15 @@ def main(args: Sequence[str], overrides: Mapping[str, object] | None = None) -> 
 
 def _execute(args: Sequence[str], overrides: Mapping[str, object]) -> int:  # noqa: RET503 - the last line never returns
     given, argv = options.parse(args)
-    opened = Opened(overrides, dict(os.environ))
-    program = which(argv[0], opened.variables)
+    program = which(argv[0], os.environ)
     if program is None:
         _say(f"error: {argv[0]!r} is not an executable in PATH; install it, or give its path")
         return _NOT_FOUND
+    try:
+        opened = Opened(overrides, dict(os.environ))
+    except NoFolder as error:
+        _count(OpenedCache(config.load(overrides)), PassThrough(Reason.KEY_UNREADABLE, str(error), told=True), argv)
+        pass_through(program, argv, None)
     stdin: int | None = None
     command: Command | None = None
     way: PassThrough
@@ -67,12 +72,18 @@ def _execute(args: Sequence[str], overrides: Mapping[str, object]) -> int:  # no
         raise
     except OSError as error:  # something can't be read: the command says it better
         way = PassThrough(Reason.NOT_UNDERSTOOD, str(error), told=True)
-    name = command.stage if command is not None else way.stage or f"exec:{os.path.basename(argv[0])}"
-    outcome = Outcome(reason=way.reason, stage=name, key="", detail=way.detail, time=time.time())
-    opened.events.emit(outcome)
+    if command is not None:
+        way.stage = command.stage
+    _count(opened, way, argv)
+    pass_through(program, argv, stdin)
+
+
+def _count(opened: OpenedCache, way: PassThrough, argv: Sequence[str]) -> None:
+    """Count, and tell, why the command is run as if cachec were not there."""
+    name = way.stage or f"exec:{os.path.basename(argv[0])}"
+    opened.events.emit(Outcome(reason=way.reason, stage=name, key="", detail=way.detail, time=time.time()))
     if way.told and not opened.events.tells(way.reason) and opened.settings.log != "off":
         _say(f"{way.reason.value} {name}: {way.detail}")
-    pass_through(program, argv, stdin)
 
 
 def describe_here(opened: Opened, given: Options, argv: Sequence[str], program: str) -> Command:

@@ -88,15 +88,20 @@ def _begins_path(before: str) -> bool:
     return not word or (word.startswith("-") and "/" not in word)
 
 
+class NoFolder(UsageError):
+    """There is no current folder."""
+
+
 def current_folder(environ: dict[str, str]) -> str:
     """The current folder by the name that the shell has for it, where that is right (``PWD``, as POSIX's getcwd -L).
 
-    Raises UsageError where it was removed.
+    Raises NoFolder where it was removed, or the system does not tell it.
     """
     try:
         real = os.getcwd()
-    except FileNotFoundError:
-        raise UsageError("the current folder was removed; change to one that exists") from None
+    except OSError as error:
+        said = "was removed" if isinstance(error, FileNotFoundError) else f"can't be told ({error.strerror})"
+        raise NoFolder(f"the current folder {said}; change to one that exists") from None
     named = environ.get("PWD", "")
     if named.startswith("/") and os.path.normpath(named) == named:
         return named if _is_same(named, real) else real

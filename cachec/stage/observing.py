@@ -78,7 +78,7 @@ class Observing:
 
         folders = {os.path.dirname(absolute(path)) for path in request.inventory.paths if os.path.isfile(path)}
         folders |= {absolute(path) for path in request.inventory.paths if os.path.isdir(path)}
-        with suppress(FileNotFoundError):  # where the current folder is gone, nothing can be opened in it
+        with suppress(OSError):  # where the current folder is gone, nothing can be opened in it
             folders.add(os.getcwd())
         return Net(self._requests.is_project, FolderWatch(folders))
 

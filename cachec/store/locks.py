@@ -154,7 +154,8 @@ class KeyLock:
     def abandon(self) -> None:
         """Close the descriptor without unlocking or removing anything."""
         if self._fd >= 0:
-            os.close(self._fd)
+            with contextlib.suppress(OSError):  # the descriptor is gone all the same (close(2))
+                os.close(self._fd)
             self._fd = -1
 
     def _open(self) -> int:

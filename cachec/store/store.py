@@ -238,7 +238,7 @@ class Store:
         folder = os.fspath(self.folder)
         try:
             why = "" if shared else foreign.why_distrusted(folder)
-            for name in () if why else (*FOLDERS, "direct"):
+            for name in () if why else (*FOLDERS, "direct", "warm"):
                 part = os.path.join(folder, name)
                 try:
                     status = os.lstat(part)

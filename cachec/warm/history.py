@@ -15,13 +15,14 @@ from statistics import mean, median
 
 import msgspec
 
-from cachec.base import fsio
+from cachec.base import foreign, fsio
 from cachec.base.hashing import digest_bytes
 from cachec.events import read_log
 from cachec.model import MALFORMED_JSON, Outcome
 from cachec.warm.model import Result, Row, Status
 
 VERSION = 1
+_MAX_FILE = 1 << 24
 
 #: The part of the outcome log that an estimate looks at, in seconds before now.
 _RECENT = 30 * 86400.0
@@ -43,7 +44,7 @@ class History:
         self._kept = _Kept(version=VERSION, config=config)
         self._changed = False
         try:
-            kept = msgspec.json.decode(self._path.read_bytes(), type=_Kept)
+            kept = msgspec.json.decode(foreign.read_regular(self._path, _MAX_FILE), type=_Kept)
         except (OSError, *MALFORMED_JSON):
             return
         if kept.version == VERSION and kept.config == config:

@@ -77,6 +77,14 @@ def test_a_failing_command_raises_what_subprocess_raises(recorder: Recorder, wei
     assert caught.value.cmd == ["sh", "-c", "echo out; echo err >&2; exit 7"]
 
 
+def test_a_traceback_shows_the_end_of_what_a_failing_command_said(recorder: Recorder) -> None:
+    with pytest.raises(subprocess.CalledProcessError) as caught:
+        sh(r"yes no | head -9999 >&2; printf 'a.mlir:3: \033[31merror: é\n  here\n' >&2; exit 1")
+    *before, error, where = caught.value.__notes__
+    assert (error, where) == ("a.mlir:3: \\x1b[31merror: é", "  here")
+    assert 0 < len(before) < 3000
+
+
 @pytest.mark.parametrize("weights", [False, True])
 def test_a_command_that_dies_of_a_signal(recorder: Recorder, weight: Path, weights: bool) -> None:
     result = sh("kill -SEGV $$", weights={weight: "opened"} if weights else (), check=False)

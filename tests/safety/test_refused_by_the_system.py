@@ -68,9 +68,12 @@ def test_a_folder_that_is_gone(run: Run, place: Path) -> None:
         done = run("-c", code, place / "store", place)
         # Python's own path begins with the current folder: what it would import can't be told.
         assert done.stdout == "2 bypass:key-unreadable\n", done.stderr
-    for line in (("exec", "--", "true"), ("config",), ("stats",)):
-        done = run("-c", FROM_NOWHERE, *line, environ={"CACHEC_DIR": str(place / "store")})
-        assert "Traceback" not in done.stderr, done
+    environ = {"CACHEC_DIR": str(place / "store")}
+    for line in (("config",), ("stats",)):
+        assert "Traceback" not in run("-c", FROM_NOWHERE, *line, environ=environ).stderr
+    done = run("-c", FROM_NOWHERE, "exec", "--", "echo", "ran", environ=environ)
+    assert (done.stdout, done.returncode) == ("ran\n", 0), done
+    assert "bypass:key-unreadable" in run("-m", "cachec", "stats", environ=environ).stdout
 
 
 #: A stage with a tool from a folder of packages, called without any privilege: root reads everything by one of them.

@@ -66,7 +66,7 @@ def _gc(store: Store, *, whole: bool = True) -> None:
             Sweep(store, held, time.time() + 1e9, note, dry_run=False).run((), ())
 
 
-@pytest.mark.parametrize("name", [*FOLDERS, "direct", "weights/fetched", "weights/records", "weights/names"])
+@pytest.mark.parametrize("name", [*FOLDERS, "direct", "warm", "weights/fetched", "weights/records", "weights/names"])
 def test_gc_follows_no_link(tmp_path: Path, name: str) -> None:
     mine = _filled(tmp_path / "mine")
     store = Store(tmp_path / "store")
@@ -76,7 +76,7 @@ def test_gc_follows_no_link(tmp_path: Path, name: str) -> None:
     if name != "index":  # the database would be made there; the check below is what keeps it from that
         _gc(store, whole=name != "locks")  # nor the lock of gc itself
     assert _state(mine) == before
-    if name in {*FOLDERS, "direct"}:
+    if name in {*FOLDERS, "direct", "warm"}:
         for shared in (False, True):
             with pytest.raises(ConfigError, match=re.escape(f"{store.folder / name} is no folder")):
                 store.refuse_foreign(shared=shared)

@@ -67,3 +67,13 @@ def test_a_store_that_can_not_be_written(tmp_path: Path) -> None:
     with pytest.raises(StoreFault):
         history.save()
     assert os.listdir(tmp_path) == ["store"]
+
+
+def test_nothing_waits_for_a_file_that_is_none(tmp_path: Path) -> None:
+    history = History(tmp_path, "c")
+    history.note(Result(id="a", status=Status.COMPILED, seconds=4.0))
+    history.save()
+    [file] = (tmp_path / "warm").iterdir()
+    file.unlink()
+    os.mkfifo(file)
+    assert History(tmp_path, "c").estimate([row("a")], {}, 1, 0.0) is None

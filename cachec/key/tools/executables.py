@@ -13,6 +13,7 @@ from cachec.base.elf import ElfError, is_elf
 from cachec.base.fsio import Identity
 from cachec.errors import UsageError
 from cachec.key.tools.loader import Loader
+from cachec.recording.observed import current_folder
 
 #: The kernel follows this many interpreters of interpreters (fs/exec.c).
 _MAX_DEPTH = 4
@@ -40,7 +41,7 @@ class Executable(NamedTuple):
 
 def which(command: str, environ: Mapping[str, str], cwd: str | None = None) -> str | None:
     """The executable file that ``execvpe`` would start, or None. A relative path counts from ``cwd``."""
-    base = os.getcwd() if cwd is None else cwd
+    base = current_folder() if cwd is None else cwd
     if "/" in command:
         folders = [base]
     else:

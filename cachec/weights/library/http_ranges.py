@@ -20,13 +20,14 @@ from typing import Any
 
 import msgspec
 
-from cachec.base import fsio
+from cachec.base import foreign, fsio
 from cachec.errors import WeightError
 from cachec.model import MALFORMED_JSON
 from cachec.weights.library.identifier import Identifier
 from cachec.weights.moving.copying import Progress
 
 _CHUNK = 1 << 20
+_MAX_STATE = 1 << 16
 _RANGE = re.compile(r"bytes (\d{1,18})-(\d{1,18})/(\d{1,18}|\*)")
 #: Attempts in a row that bring no byte before the fetch gives up, and the longest pause between two, in seconds.
 _ATTEMPTS = 5
@@ -203,8 +204,8 @@ def _beginning(identifier: Identifier, fd: int, state: Path) -> tuple[int, str]:
     """How many bytes are here that can be continued, and what the server called their version."""
     have = os.fstat(fd).st_size
     try:
-        kept = msgspec.json.decode(state.read_bytes(), type=_State)
-    except (FileNotFoundError, *MALFORMED_JSON):
+        kept = msgspec.json.decode(foreign.read_regular(state, _MAX_STATE), type=_State)
+    except (OSError, *MALFORMED_JSON):
         kept = _State("", "")
     fits = have and kept.url == identifier.url and (identifier.size is None or have < identifier.size)
     return (have, kept.validator) if fits and kept.validator else (0, "")
