@@ -38,6 +38,8 @@ _SKIPPED_ATTRIBUTES = frozenset(
 #: Where an instance holds a field: the class says which there are.
 _SLOTS = (types.MemberDescriptorType, types.GetSetDescriptorType, type(collections.namedtuple("_", "x").x))  # type: ignore[attr-defined]
 _DYNAMIC = frozenset({"globals", "eval", "exec"})
+#: Py_TPFLAGS_HEAPTYPE: a class that was made by a statement, or may be changed as one.
+_HEAP_TYPE = 1 << 9
 
 
 class Walk:
@@ -213,12 +215,23 @@ class Walk:
         kind, distribution = self._origins.of_class(cls)
         self._graph.distributions.add(distribution)
         if kind != "project":
-            return f"{distribution or 'python'}:{name}"
+            return f"{distribution or 'python'}:{name}{self._replaced(cls) if distribution else ''}"
         module = sys.modules.get(cls.__module__)
         wanted = f"{module_name(vars(module))}.{cls.__qualname__}" if module is not None else name
         label, _ = self._graph.label(id(cls), wanted, cls)
         self._graph.look(label, lambda lenient: self._cls(cls, label, lenient), lenient=lenient)
         return label
+
+    def _replaced(self, cls: type) -> str:
+        """What the project put in the place of methods of a library's class; empty where it did not."""
+        if not cls.__flags__ & _HEAP_TYPE:
+            return ""
+        said = [
+            f" {name} {self.function(value, lenient=True)}"
+            for name, value in sorted(self._graph.watch.attributes(cls).items())
+            if isinstance(value, FunctionType) and self._locator.of_file(value.__code__.co_filename)[0] == "project"
+        ]
+        return "".join([*said, *(self._replaced(base) for base in cls.__bases__)])
 
     def _cls(self, cls: type, label: str, lenient: bool) -> None:
         graph = self._graph

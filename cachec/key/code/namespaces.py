@@ -32,6 +32,9 @@ _MODULE_NAMES = frozenset(
     }
 )
 
+#: Types of values that are all that they show.
+_PLAIN = frozenset({bool, int, float, complex, str, bytes, type(None)})
+
 
 class Namespaces:
     """The part of one computation that looks up names of modules."""
@@ -105,7 +108,7 @@ class Namespaces:
         name = module_name(namespace)
         graph.distributions.add(distribution)
         if kind != "project":
-            return f"{distribution or 'python'}:{name}"
+            return f"{distribution or 'python'}:{name}{self._of_library(namespace, rest)}"
         if isinstance(file, str) and not file.endswith(".py"):
             return self._extension(name, file)
         if not rest:
@@ -126,6 +129,19 @@ class Namespaces:
                 return self.whole(namespace, file if isinstance(file, str) else "", dynamic=False)
             return "absent"
         return self.taken(value, rest[1:], f"{self._label(namespace)}.{rest[0]}", namespace, lenient)
+
+    def _of_library(self, namespace: dict[str, Any], rest: Chain) -> str:
+        """What a name of a library's module stands for beside what the library says of it: what the project put in its
+        place, and a plain value, which anybody may set. Empty for all else, and for names that all modules have."""
+        value = MISSING if not rest or rest[0].startswith("__") else self._graph.watch.name(namespace, rest[0])
+        if isinstance(value, ModuleType):
+            return f" {self.module(value, rest[1:], lenient=True)}"
+        if isinstance(value, FunctionType) and self._locator.of_file(value.__code__.co_filename)[0] == "project":
+            return f".{rest[0]} {self._live.code(value, lenient=True)}"
+        parts = value if type(value) is tuple else (value,)
+        if all(type(each) in _PLAIN for each in parts):
+            return f".{rest[0]} {digest_bytes(repr(value).encode('utf-8', 'surrogatepass'))}"
+        return ""
 
     def _extension(self, name: str, file: str) -> str:
         label, first = self._graph.label(("file", file), name)

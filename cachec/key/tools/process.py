@@ -19,6 +19,18 @@ def _context() -> object:
     return (*limits, sorted(each.__name__ for each, is_on in context.traps.items() if is_on))
 
 
+def _time_zone() -> object:
+    import time
+
+    return time.tzname, time.timezone, time.altzone, time.daylight
+
+
+def _scratch() -> object:
+    import tempfile
+
+    return tempfile.gettempdir()
+
+
 def _locale() -> object:
     import locale
 
@@ -33,6 +45,9 @@ _STATES: Mapping[str, tuple[Callable[[], object], tuple[str, ...]]] = {
     "processors": (lambda: (os.cpu_count(), sorted(os.sched_getaffinity(0))), ("cpu_count", "sched_getaffinity")),
     "locale": (_locale, ("getlocale", "setlocale", "localeconv", "strxfrm", "strcoll")),
     "decimal context": (_context, ("Decimal", "getcontext", "localcontext")),
+    "time zone": (_time_zone, ("localtime", "mktime", "ctime", "strftime", "tzname", "fromtimestamp", "astimezone")),
+    "folder for scratch files": (_scratch, ("gettempdir", "gettempdirb")),
+    "limit of digits": (sys.get_int_max_str_digits, ("get_int_max_str_digits",)),
     "limit of recursion": (sys.getrecursionlimit, ("getrecursionlimit",)),
 }
 _NAMES = {name: state for state, (_, names) in _STATES.items() for name in names}

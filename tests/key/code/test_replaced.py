@@ -1,0 +1,112 @@
+"""What the project put in a library's place, plain values of libraries, state of the process: all may be set."""
+
+from __future__ import annotations
+
+import decimal
+import json
+import math
+import os
+import string
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+import pytest
+
+import cachec
+from cachec import Reason
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> cachec.Cache:
+    return cachec.Cache(tmp_path / "store", log="off", mode="on")
+
+
+def _own(*_given: object, **_named: object) -> str:
+    return "own"
+
+
+class _Choice(click.Choice):  # type: ignore[type-arg]
+    pass
+
+
+REPLACED: dict[str, tuple[Callable[[], object], object, str, object]] = {
+    "function": (lambda: json.dumps([1]), json, "dumps", _own),
+    "compiled function": (lambda: math.floor(1.5), math, "floor", _own),
+    "function of a module's module": (lambda: os.path.commonpath(["a/b", "a/c"]), os.path, "commonpath", _own),
+    "class": (lambda: json.JSONEncoder(), json, "JSONEncoder", _own),
+    "constant": (lambda: string.digits, string, "digits", "x"),
+    "limit": (lambda: sys.maxsize, sys, "maxsize", 5),
+    "method": (lambda: click.Choice(["a"]).to_info_dict(), click.Choice, "to_info_dict", _own),
+    "inherited method": (lambda: _Choice(["a"]).to_info_dict(), click.Choice, "to_info_dict", _own),
+    "method of a base": (
+        lambda: click.Choice(["a"]).split_envvar_value("a"),
+        click.ParamType,
+        "split_envvar_value",
+        _own,
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REPLACED)
+def test_what_takes_a_librarys_place_counts(cache: cachec.Cache, monkeypatch: pytest.MonkeyPatch, case: str) -> None:
+    body, owner, name, value = REPLACED[case]
+    stage = cache.stage(lambda: str(body()), name="stage")
+    before = stage()
+    assert stage.call()[1].reason is Reason.HIT
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, name, value)
+        assert stage() == str(body()) != before
+        assert stage.call()[1].reason is Reason.HIT
+    assert stage() == before
+    assert stage.call()[1].reason is Reason.HIT
+
+
+def _zone(name: str) -> None:
+    os.environ["TZ"] = name
+    time.tzset()
+
+
+STATES: dict[str, tuple[Callable[[], object], Callable[[], object], Callable[[], object]]] = {
+    "time zone": (lambda: time.strftime("%H", time.localtime(0)), lambda: _zone("JST-9"), lambda: _zone("UTC")),
+    "decimal context": (
+        lambda: decimal.Decimal(1) / 3,
+        lambda: decimal.getcontext().__setattr__("prec", 5),
+        lambda: decimal.setcontext(decimal.Context()),
+    ),
+    "limit of digits": (
+        lambda: sys.get_int_max_str_digits(),
+        lambda: sys.set_int_max_str_digits(5000),
+        lambda: sys.set_int_max_str_digits(4300),
+    ),
+    "arguments": (lambda: sys.argv[-1], lambda: sys.argv.append("more"), lambda: sys.argv.remove("more")),
+    "scratch": (
+        lambda: tempfile.gettempdir(),
+        lambda: setattr(tempfile, "tempdir", "/var/tmp"),
+        lambda: setattr(tempfile, "tempdir", None),
+    ),
+}
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_state_of_the_process_counts_where_code_asks_for_it(
+    cache: cachec.Cache, monkeypatch: pytest.MonkeyPatch, state: str
+) -> None:
+    body, change, back = STATES[state]
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+    stage = cache.stage(lambda: str(body()), name="stage")
+    idle = cache.stage(lambda: "idle", name="idle")
+    before, _ = stage(), idle()
+    assert stage.call()[1].reason is Reason.HIT
+    change()
+    try:
+        assert stage() == str(body()) != before
+        assert idle.call()[1].reason is Reason.HIT
+    finally:
+        back()
+    assert stage() == before
+    assert stage.call()[1].reason is Reason.HIT
