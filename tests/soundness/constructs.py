@@ -293,6 +293,17 @@ CONSTRUCTS = [
     Construct("atexit of a with", "import contextlib\ndef g(out): out.append($S)\ndef f():\n    out = []\n    with contextlib.ExitStack() as s: s.callback(g, out)\n    return out\n", "@f()"),
     Construct("copyreg", "import copy, copyreg\nclass A: pass\ndef reduce(a): return A, (), {'x': $S}\ncopyreg.pickle(A, reduce)\ndef f(): return copy.copy(A()).x\n", "@f()"),
     Construct("hook of sys", "import sys\nclass A: pass\ndef hook(frame, event, arg): return None\ndef f(): return sys.intern('k$S')\n", "@f()"),
+    # Modules that were imported before, found by a computed name in ways that no event tells of.
+    Construct("dunder import by another name", "import inner\nload = __import__\ndef f(n): return load(n).k\n", "@f('inn' + 'er')", {"inner.py": "k = $S\n"}),
+    Construct("dunder import handed over", "import inner\ndef f(*n): return [m.k for m in map(__import__, n)]\n", "@f('inn' + 'er')", {"inner.py": "k = $S\n"}),
+    Construct("dunder import of importlib", "import importlib, inner\ndef f(n): return importlib.__import__(n).k\n", "@f('inn' + 'er')", {"inner.py": "k = $S\n"}),
+    Construct("dunder import of builtins", "import builtins, inner\ndef f(n): return builtins.__import__(n).k\n", "@f('inn' + 'er')", {"inner.py": "k = $S\n"}),
+    Construct("dunder import in a plug-in", "import importlib, inner\ndef f(n): return importlib.import_module(n).go('inn' + 'er')\n", "@f('pl' + 'ug')", {"inner.py": "k = $S\n", "plug.py": "def go(n): return __import__(n).k\n"}),
+    Construct("modules by name", "from sys import modules\nimport inner\ndef f(n): return modules[n].k\n", "@f('inn' + 'er')", {"inner.py": "k = $S\n"}),
+    Construct("modules kept", "import inner, sys\nM = sys.modules\ndef f(n): return M[n].k\n", "@f('inn' + 'er')", {"inner.py": "k = $S\n"}),
+    Construct("modules by getattr", "import inner, sys\ndef f(n): return getattr(sys, 'modules')[n].k\n", "@f('inn' + 'er')", {"inner.py": "k = $S\n"}),
+    Construct("modules got", "import inner, sys\ndef f(n): return sys.modules.get(n).k\n", "@f('inn' + 'er')", {"inner.py": "k = $S\n"}),
+    Construct("modules in a plug-in", "import importlib, inner\ndef f(n): return importlib.import_module(n).go('inn' + 'er')\n", "@f('pl' + 'ug')", {"inner.py": "k = $S\n", "plug.py": "import sys\ndef go(n): return sys.modules[n].k\n"}),
 ]  # fmt: skip
 
 #: What can't be told, and is refused.
