@@ -49,6 +49,7 @@ class AuditObserver:
             "os.chdir": self._moved,
             "sqlite3.connect": self._database,
             "ctypes.dlopen": self._loaded,
+            "pickle.find_class": self._unpickled,
             **dict.fromkeys(_SOCKETS, self._connected),
             **dict.fromkeys(_PROGRAMS | _PROCESSES, self._started),
         }
@@ -141,6 +142,11 @@ class AuditObserver:
         if isinstance(args[0], str | bytes) and "/" in os.fsdecode(args[0]):
             for observed in self._runs.asked_by(frame):
                 content_asked(observed, args[0])
+
+    def _unpickled(self, _event: str, args: tuple[Any, ...], _frame: FrameType) -> None:
+        """A pickle names a module, imported or not."""
+        for observed in self._runs.here():
+            observed.named.setdefault(str(args[0]))
 
     def _unrepeatable(self, what: str, frame: FrameType) -> None:
         for observed in self._runs.asked_by(frame):
