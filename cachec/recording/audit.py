@@ -203,7 +203,7 @@ def _by_importer(frame: FrameType | None) -> bool:
     """Whether the import system reads a module."""
     while frame is not None and frame.f_code.co_filename in {"<frozen codecs>", "<frozen os>"}:
         frame = frame.f_back
-    if frame is not None and frame.f_code.co_name == "get_data" and frame.f_back is not None:
+    while frame is not None and frame.f_code.co_name in {"get_data", "_get_data"} and frame.f_back is not None:
         frame = frame.f_back  # which anybody may ask of a loader, and the importer of itself
     return frame is not None and frame.f_code.co_filename in _IMPORTERS
 
