@@ -65,8 +65,8 @@ def _check_folded(folded: Folded, offered: WeightSet, digests: FileDigests | Non
             raise LinkError(
                 f"weight {name!r} was read by a stage that made the artifact, which may hold its bytes (expected "
                 f"{_in_short(fitting[-1])}, found {_in_short(content)}); call the stages again with these weights: "
-                f"what read {name!r} is compiled anew. A stage that gives {name!r} new bytes returns the weights with the "
-                "program"
+                f"what read {name!r} is compiled anew. A stage that gives {name!r} new bytes returns the weights with "
+                "the program"
             )
 
 
