@@ -32,9 +32,10 @@ format: $(VENV)/.dev-ready
 bench: $(VENV)/.dev-ready $(VENV)/.tools-ready
 	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m bench $(ARGS)
 
-# Generated projects, edits and processes against stages without a cache: 0 wrong hits. COUNT=20000 SEED=7
+# Generated projects, weights, MLIR modules, commands and JAX programs, against what there is without a cache: 0 wrong
+# hits. COUNT=20000 SEED=7 KIND=projects,commands
 soundness: $(VENV)/.dev-ready
-	$(BIN)/python -m tests.soundness $(or $(COUNT),1500) --seed $(or $(SEED),0)
+	$(BIN)/python -m tests.soundness $(or $(COUNT),1500) --seed $(or $(SEED),0) $(if $(KIND),--kind $(KIND))
 
 # Single changes of the sources that decide of keys, stores and weights: how many of them a test notices. COUNT=300 SEED=0
 # It works on a copy in the temporary folder, and keeps there which test runs which line; ARGS='--only cachec/key' takes some.

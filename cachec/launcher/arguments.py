@@ -59,9 +59,9 @@ def describe(
         _ArgumentReader(command, adapter).read()
         _check_configuration(command, adapter)
         for name in adapter.environment.search:
-            command.search += [
-                os.path.join(cwd, folder) for folder in environ.get(name, "").split(":") if environ.get(name)
-            ]
+            folders = environ.get(name, "").split(":") if environ.get(name) else []
+            command.search += [os.path.join(cwd, folder) for folder in folders]
+            command.relative_search = command.relative_search or not all(map(os.path.isabs, folders))
     _add_options(command, options)
     _check_outputs(command)
     if adapter is not None:
@@ -299,6 +299,7 @@ class _ArgumentReader:
             command.weights[os.path.join(command.cwd, value)] = flag.key
         elif means == "search" and value is not None:
             command.search.append(os.path.join(command.cwd, value))
+            command.relative_search = command.relative_search or not os.path.isabs(value)
         elif means == "language":
             if value not in self._adapter.languages:
                 raise self._unknown(shown, "a language that its adapter does not describe")
@@ -310,6 +311,7 @@ class _ArgumentReader:
         elif means == "pipeline" and value is not None:
             self._named(_WORDS.split(_options_in(value)), shown)
         elif means == "sees-line":
+            command.sees_line = True
             command.pieces.append(Piece("command line", "\0".join((command.program, *command.argv)), "line", -1, -1))
         elif means == "sees-cwd":
             command.sees_cwd, text, name = True, "", self._written(begin, name)

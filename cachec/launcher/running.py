@@ -38,9 +38,10 @@ def run_command(where: RunEnvironment, command: Command, argv: Sequence[str], st
     assert recorder is not None
     with scratch() as folder:
         depfile = os.path.join(folder, "depfile")
-        if command.includes and command.depfile == "short":
+        apart = command.depfile == "short" or (command.sees_line and not command.depfile)
+        if command.includes and apart:
             _name_dependencies(where, command, argv, depfile)
-        own = ["-MD", "-MF", depfile] if command.includes and not command.depfile else []
+        own = ["-MD", "-MF", depfile] if command.includes and not command.depfile and not apart else []
         seen = _CommandReads(where, command, recorder)
         watched = Watched(
             seen,
@@ -74,7 +75,8 @@ def run_command(where: RunEnvironment, command: Command, argv: Sequence[str], st
 
 
 def _name_dependencies(where: RunEnvironment, command: Command, argv: Sequence[str], depfile: str) -> None:
-    """Have the compiler name all that it includes, where the depfile that was asked for leaves system headers out.
+    """Have the compiler name all that it includes, where the depfile that was asked for leaves system headers out, or
+    asking for one would come into the result.
 
     A run of its own, before the compiler's: what changes between the two has a newer ctime than the second.
     """
@@ -138,8 +140,12 @@ class _CommandReads(Reads):
             recorder.keep_out(Reason.VOLATILE_INPUT, f"{included[0]} {why}")
         for path in headers.candidates(included, command.search, adapter.builtin_search):
             self.candidate(path)  # a folder counts as what is no file: one may come to be there
-        for path in headers.looked_for(included, command.search):
+        looked_for = [*headers.looked_for(included, command.search)]
+        for path in looked_for:
             self.candidate(path)
+        if command.counts_from_cwd and (len(included) > 1 or looked_for):
+            # In another folder the same words mean other headers.
+            recorder.seen(Read("folder", "cwd", "", self._where.places.digest("cwd")))
         for path in adapter.builtin_search:
             if os.path.isdir(path):
                 self.listing(path)

@@ -49,6 +49,7 @@ class AuditObserver:
             "os.chdir": self._moved,
             "sqlite3.connect": self._database,
             "ctypes.dlopen": self._loaded,
+            "pickle.find_class": self._unpickled,
             **dict.fromkeys(_SOCKETS, self._connected),
             **dict.fromkeys(_PROGRAMS | _PROCESSES, self._started),
         }
@@ -142,6 +143,11 @@ class AuditObserver:
             for observed in self._runs.asked_by(frame):
                 content_asked(observed, args[0])
 
+    def _unpickled(self, _event: str, args: tuple[Any, ...], _frame: FrameType) -> None:
+        """A pickle names a module, imported or not."""
+        for observed in self._runs.here():
+            observed.named.setdefault(str(args[0]))
+
     def _unrepeatable(self, what: str, frame: FrameType) -> None:
         for observed in self._runs.asked_by(frame):
             observed.unrepeatable.setdefault(what)
@@ -197,7 +203,7 @@ def _by_importer(frame: FrameType | None) -> bool:
     """Whether the import system reads a module."""
     while frame is not None and frame.f_code.co_filename in {"<frozen codecs>", "<frozen os>"}:
         frame = frame.f_back
-    if frame is not None and frame.f_code.co_name == "get_data" and frame.f_back is not None:
+    while frame is not None and frame.f_code.co_name in {"get_data", "_get_data"} and frame.f_back is not None:
         frame = frame.f_back  # which anybody may ask of a loader, and the importer of itself
     return frame is not None and frame.f_code.co_filename in _IMPORTERS
 

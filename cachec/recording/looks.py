@@ -183,6 +183,16 @@ def _module(observed: Observed, frame: FrameType) -> None:
             return  # the call itself fails in this way
 
 
+def _dunder_import(observed: Observed, frame: FrameType) -> None:
+    """``importlib.__import__``, which is Python's own and not the function behind the statement."""
+    name, level = frame.f_locals["name"], frame.f_locals["level"]
+    package = (frame.f_locals["globals"] or {}).get("__package__")
+    with suppress(ImportError, ValueError, TypeError):  # the call itself fails in this way
+        found = util.resolve_name("." * level + name, package)
+        for each in ("", *map(".{}".format, frame.f_locals["fromlist"])):
+            observed.named.setdefault(f"{found}{each}")
+
+
 def _distribution(observed: Observed, frame: FrameType) -> None:
     observed.installed.setdefault(str(frame.f_locals["name"]))
 
@@ -214,6 +224,7 @@ _LOOKS: dict[str, tuple[tuple[str, ...], Look]] = {
     "Path.cwd": (_PATHLIB, current_folder_asked),
     "find_spec": (("importlib.util",), _module),
     "import_module": (("importlib",), _module),
+    "__import__": (("importlib._bootstrap",), _dunder_import),
     "Distribution.from_name": (_METADATA, _distribution),
     "MetadataPathFinder.find_distributions": (_METADATA, _distributions),
 }

@@ -75,8 +75,8 @@ class Observed:
     can't be read again alike. stages: nested ones. cwd: the current folder when the run began, empty where it was
     gone; asked_cwd: whether the run took it for a value or for a part of one; moved: whether it went to a folder by
     an absolute path. relative: paths that were given relative to ``cwd``, by the absolute ones; absolute: those that
-    were given as they are. path: where modules were looked for when the run began. blind: why something that ran may
-    not have been seen, empty where everything was.
+    were given as they are. path: where modules were looked for when the run began; modules: those that were imported
+    then. blind: why something that ran may not have been seen, empty where everything was.
     """
 
     began: int = field(default_factory=lambda: time.clock_gettime_ns(_CLOCK_REALTIME_COARSE))
@@ -109,6 +109,7 @@ class Observed:
     moved: bool = False
     relative: dict[str, str] = field(default_factory=dict)
     absolute: dict[str, None] = field(default_factory=dict)
+    modules: frozenset[str] = field(default_factory=lambda: frozenset(sys.modules))
     blind: str = ""
 
     def given(self, path: object) -> str | None:

@@ -184,7 +184,7 @@ class _Session:
             if reason.startswith("bypass"):
                 if not command.may_pass:
                     self._report.refused.append(f"{command.name} / {what}: {reason} {answer['detail']}")
-            elif reason != "hit":
+            elif reason != "hit" and not truth.status:
                 self._report.needless.append(f"{command.name} / {what}: {reason} {answer['detail']}")
 
     def _shown(self, line: list[str], folder: Path, env: dict[str, str]) -> Shown:

@@ -99,7 +99,6 @@ def code_uses(code: CodeType) -> Uses:
     refs: dict[Chain, None] = {}
     imports: dict[ImportUse, None] = {}
     computed: list[str] = []
-    hidden: list[str] = []
     own = set(code.co_varnames) | set(code.co_cellvars)
     for one in nested(code):
         chain: Chain = ()
@@ -120,8 +119,6 @@ def code_uses(code: CodeType) -> Uses:
                     chain = (str(step.argval),) if step.argval in code.co_freevars else ()
                 if step.argval in ("__import__", "import_module"):
                     computed.append("imports a module by a name that only its bytecode knows")
-                    if step.argval == "__import__":
-                        hidden.append(computed[-1])
             elif name == "LOAD_CONST":
                 constants.append(step.argval)
             elif name == "IMPORT_NAME":
@@ -133,4 +130,4 @@ def code_uses(code: CodeType) -> Uses:
                 imports[ImportUse(*module, str(step.argval), (), False)] = None
         if chain:
             refs[chain] = None
-    return Uses(tuple(refs), tuple(imports), tuple(computed), tuple(hidden))
+    return Uses(tuple(refs), tuple(imports), tuple(computed))

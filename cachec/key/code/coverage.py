@@ -13,13 +13,14 @@ from cachec.key.code.modules import WHOLE, Place, SourceText, Span, TextVersion
 class Coverage:
     """What a key holds of code, by spans of texts. Grows by the code keys of one request."""
 
-    __slots__ = ("_codes", "_spans", "distributions", "stages")
+    __slots__ = ("_codes", "_spans", "distributions", "has_importer", "stages")
 
     def __init__(self) -> None:
         self._spans: dict[TextVersion, set[Span]] = {}
         self._codes: set[tuple[str, CodeType]] = set()
         self.distributions: set[str] = set()
         self.stages: list[object] = []
+        self.has_importer = False
 
     def holds_stage(self, stage: object) -> bool:
         """Whether a stage is there, with all that it is declared to depend on."""
@@ -31,6 +32,7 @@ class Coverage:
             self._spans.setdefault(version, set()).update(spans)
         self._codes |= key.codes
         self.distributions |= key.distributions
+        self.has_importer = self.has_importer or key.has_importer
 
     def modules(self) -> Iterator[tuple[str, str]]:
         """Name and file of each module of the project whose code is there, as far as they are imported."""

@@ -34,10 +34,11 @@ class CodeKey:
     """What stands for the code of a stage. Immutable; two are equal where their parts and distributions are.
 
     parts: by name. distributions: installed ones that are reached. stages: other stages that are reached. memos:
-    functions that keep results and are reached. digest: 64 hexadecimal characters over all parts.
+    functions that keep results and are reached. has_importer: whether the function behind ``import`` is among its
+    values. digest: 64 hexadecimal characters over all parts.
     """
 
-    __slots__ = ("codes", "digest", "distributions", "memos", "parts", "spans", "stages")
+    __slots__ = ("codes", "digest", "distributions", "has_importer", "memos", "parts", "spans", "stages")
 
     def __init__(
         self,
@@ -47,6 +48,8 @@ class CodeKey:
         memos: tuple[Memo, ...] = (),
         spans: Mapping[TextVersion, Sequence[Span]] = MappingProxyType({}),
         codes: Set[tuple[str, CodeType]] = frozenset(),
+        *,
+        has_importer: bool = False,
     ) -> None:
         self.parts = parts
         self.spans = spans
@@ -54,6 +57,7 @@ class CodeKey:
         self.distributions = distributions
         self.stages = stages
         self.memos = memos
+        self.has_importer = has_importer
         hasher = Hasher("code key")
         for part in parts:
             hasher.part(part.name, part.digest.encode())
@@ -248,7 +252,8 @@ class _Altered:
 
 def _key(graph: Graph, memos: tuple[Memo, ...] = ()) -> CodeKey:
     stages, distributions = tuple(graph.stages), frozenset(graph.distributions - {""})
-    return CodeKey(graph.parts(), distributions, stages, memos, graph.spans, frozenset(graph.codes))
+    codes = frozenset(graph.codes)
+    return CodeKey(graph.parts(), distributions, stages, memos, graph.spans, codes, has_importer=graph.has_importer)
 
 
 def _name(fn: object) -> str:

@@ -34,6 +34,9 @@ _ASKED = {
 }
 _ASKING = {f"s{len(word)}:{word}".encode(): asked for asked, words in _ASKED.items() for word in words}
 
+#: The function behind ``import``: code that names it may import by whatever name, also by another one of its own.
+_IMPORTER = b"s10:__import__"
+
 _WAYS_OUT = "declare it with depends=[...], or take charge of its changes with version=..."
 
 
@@ -55,6 +58,7 @@ class Graph:
         self.distributions: set[str] = set()
         self.stages: list[object] = []
         self.memos: dict[int, Any] = {}
+        self.has_importer = False
         self._tolerant = tolerant
         self._recorded = recorded
         self._parts: dict[str, Part] = {}
@@ -129,6 +133,7 @@ class Graph:
 
     def mentions(self, syntax: bytes) -> None:
         """Note what code with this normalised syntax, reached just now, asks of other code (``when``)."""
+        self.has_importer = self.has_importer or _IMPORTER in syntax
         for word, asked in _ASKING.items():
             if word in syntax and asked not in self._mentioned:
                 self._mentioned.add(asked)
@@ -162,8 +167,14 @@ class Graph:
 
     def computed(self, what: str, uses: Uses) -> None:
         """Report code whose name is known only when it runs: it is recorded then, or else can't be fingerprinted."""
-        for why in (uses.hidden if self._recorded else uses.computed)[:1]:
+        for why in () if self._recorded else uses.computed[:1]:
             self.unresolved(what, why)
+
+    def importer(self, what: str) -> None:
+        """Note that the function behind ``import`` is reached as a value."""
+        self.has_importer = True
+        if not self._recorded:
+            self.unresolved(what, "imports modules by computed names")
 
     def unresolved(self, what: str, why: str, cause: CachecError | None = None) -> str:
         """Report code that can't be fingerprinted, unless the stage declared how it is accounted for."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import sys
 import sysconfig
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -20,6 +20,7 @@ from cachec.base.fsio import identity_if_there
 from cachec.base.hashing import Hasher
 from cachec.key.code.codeobjects import code_uses
 from cachec.key.code.coverage import Coverage
+from cachec.key.code.dynamic import Reach, reach
 from cachec.key.code.fingerprint import CodeKeys
 from cachec.key.code.graph import module_name
 from cachec.key.code.modules import absolute
@@ -28,6 +29,8 @@ from cachec.recording.observed import Observed, Ran, is_unrepeatable
 
 #: In place of a file, for what only the process that looks can tell.
 LIVE = "live"
+#: In place of the name of a module: which of the project's are imported.
+EVERY_MODULE = "*"
 
 
 class Lost(Exception):
@@ -76,6 +79,7 @@ class RanKeys:
                 reads.update(dict.fromkeys(self._imported(name, coverage, loaded)))
             for name in list(observed.named):
                 reads.update(dict.fromkeys(self._named(name, coverage, anchors, loaded)))
+            reads.update(dict.fromkeys(self._reached(observed, coverage, anchors, loaded)))
         except Lost as lost:
             return Seen((), (lost.reason, str(lost)))
         for name in list(observed.sought):
@@ -162,6 +166,22 @@ class RanKeys:
         elif (source := self._code.source(origin.path)) is None or not coverage.holds_whole(source):
             yield from self._read(origin.path, name, "", coverage, anchors, loaded)
 
+    def _reached(self, observed: Observed, coverage: Coverage, anchors: Anchors, loaded: set[str]) -> Iterator[Read]:
+        """What code took that gets at modules in ways that do not show."""
+        reaches = {reach(*ran) for ran in list(observed.ran.values())}
+        if reaches <= {Reach.NAMED} and not coverage.has_importer:
+            return
+        if Reach.PRESENT in reaches:
+            yield Read("module", EVERY_MODULE, "", _names(self._imported_project(observed.modules)))
+        for name in self._imported_project(list(sys.modules)):
+            yield from self._named(name, coverage, anchors, loaded)
+        yield Read("distribution", "*", "", self._tool("*"))
+
+    def _imported_project(self, names: Iterable[str]) -> list[str]:
+        """Those of some imported modules that are the project's; the script that runs has no name to be found by."""
+        files = ((name, getattr(sys.modules.get(name), "__file__", None)) for name in sorted(names))
+        return [name for name, file in files if name != "__main__" and file and self._code.is_project(file)]
+
     def _is_there(self, module: str) -> str:
         """What stands for whether a module can be had."""
         return _found(sys.modules.get(module) is not None or self._code.origin(module).kind != "absent")
@@ -172,6 +192,8 @@ class RanKeys:
         """The digest that a read of code, a module or a distribution has now. path: of its file, None where it has
         none here. What is not there has a digest that nothing else has."""
         if read.kind == "module":
+            if read.where == EVERY_MODULE:
+                return _names(self._imported_project(list(sys.modules)))
             return self._is_there(read.where)
         if read.kind == "distribution":
             return self._tool(read.where)
@@ -190,6 +212,13 @@ def _check_unedited(path: str, observed: Observed) -> None:
     now = identity_if_there(path)
     if now is not None and now.changed >= observed.began and observed.sources.get(path) != now:
         raise Lost(Reason.INPUT_CHANGED, f"file {path} was written to while the stage ran, which imported it")
+
+
+def _names(modules: Iterable[str]) -> str:
+    hasher = Hasher("modules")
+    for name in modules:
+        hasher.part("module", name.encode("utf-8", "surrogatepass"))
+    return hasher.digest()
 
 
 @lru_cache(maxsize=2)

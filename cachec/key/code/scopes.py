@@ -39,12 +39,11 @@ class ImportUse(NamedTuple):
 
 class Uses(NamedTuple):
     """refs: free names with the attributes taken from them, in order of appearance. computed: imports of computed
-    names, in words. hidden: those of them that a run does not show where the module is imported already."""
+    names, in words."""
 
     refs: tuple[Chain, ...]
     imports: tuple[ImportUse, ...]
     computed: tuple[str, ...]
-    hidden: tuple[str, ...] = ()
 
 
 class _Scope:
@@ -69,7 +68,6 @@ class _Scan:
         self.loads: list[tuple[Chain, _Scope]] = []
         self.imports: list[ImportUse] = []
         self.computed: list[str] = []
-        self.hidden: list[str] = []
         self.importing: list[_Scope] = []
         self.stack: list[_Frame] = []
 
@@ -263,8 +261,6 @@ class _Scan:
             self.imports.append(ImportUse(name.value, 0, "", (), guarded))
         else:
             self.computed.append(f"imports a module by a computed name on line {node.lineno}")
-            if not (isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module")):
-                self.hidden.append(self.computed[-1])
 
     # --- the answer
 
@@ -283,7 +279,7 @@ class _Scan:
             for name, found in scope.imports.items():
                 if (id(scope), name) not in used:
                     imports.update((use._replace(chain=None), None) for use in found)
-        return Uses(tuple(refs), tuple(imports), tuple(self.computed), tuple(self.hidden))
+        return Uses(tuple(refs), tuple(imports), tuple(self.computed))
 
     def holder(self, name: str, scope: _Scope) -> _Scope | None:
         """The scope inside the unit that binds the name, None where it comes from outside."""

@@ -15,6 +15,7 @@ from cachec.base.hashing import Hasher, digest_bytes
 from cachec.errors import CapturedWeights, UnkeyableArgument
 from cachec.key.code.classes import HEAPTYPE
 from cachec.key.code.codeobjects import code_digest
+from cachec.key.code.dynamic import is_importer
 from cachec.key.code.graph import Graph
 from cachec.key.code.library import attribute, name_in_library, told
 from cachec.key.code.memos import is_memo
@@ -305,6 +306,8 @@ class Values:
         named = name_in_library(value, lambda module: self._origins.of_module(module)[0] != "project")
         if named is not None and not isinstance(holder, ModuleType | None):
             return (_MARK + "library", *named)  # random.random: of an object that the library made
+        if is_importer(value):
+            self._graph.importer("__import__")
         if holder is None or isinstance(holder, ModuleType):
             module = holder.__name__ if holder is not None else getattr(value, "__module__", None)
             _, distribution = self._origins.of_module(module)
