@@ -21,18 +21,18 @@ def read_regular(path: str | bytes | os.PathLike[str], limit: int, *, own: bool 
     try:
         status = os.fstat(fd)
         if not stat.S_ISREG(status.st_mode):
-            raise OSError(errno.EINVAL, "not a regular file", path)
+            raise OSError(errno.EINVAL, "not a regular file", os.fspath(path))
         if status.st_size > limit:
-            raise OSError(errno.EFBIG, f"{status.st_size} bytes, where {limit} are the most", path)
+            raise OSError(errno.EFBIG, f"{status.st_size} bytes, where {limit} are the most", os.fspath(path))
         if own and why_foreign(status):
-            raise OSError(errno.EPERM, why_foreign(status), path)
+            raise OSError(errno.EPERM, why_foreign(status), os.fspath(path))
         pieces = []
         left = limit + 1  # one more than may be there: it may grow while it is read
         while left and (piece := os.read(fd, min(left, 1 << 20))):
             pieces.append(piece)
             left -= len(piece)
         if not left:
-            raise OSError(errno.EFBIG, f"more than {limit} bytes", path)
+            raise OSError(errno.EFBIG, f"more than {limit} bytes", os.fspath(path))
         return b"".join(pieces)
     finally:
         os.close(fd)

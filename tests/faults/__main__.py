@@ -15,9 +15,11 @@ from pathlib import Path
 from tests.faults.campaign import ERRORS, Case, Verdicts, calls_of, preload, run_cases, tamper_cases
 from tests.faults.operations import OPERATIONS, WARM, prepare
 from tests.faults.system import unavailable
+from tests.faults.together import together
 
 #: Cases that a process runs, one after the other.
 _BATCH = 250
+PARTS = ("calls", "kills", "together", "tampering", "readers")
 
 
 def calls(prepared: Path, folder: Path, seed: int, share: float, tell: Callable[[Verdicts], None]) -> Verdicts:
@@ -75,10 +77,10 @@ def main() -> int:
     )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--share", type=float, default=1.0, help="of the calls that are failed")
-    parser.add_argument("--only", choices=["calls", "kills", "tampering", "readers"], action="append")
+    parser.add_argument("--only", choices=PARTS, action="append")
     parser.add_argument("--progress", type=Path, help="a file that says what was found so far")
     given = parser.parse_args()
-    started, only = time.monotonic(), given.only or ["calls", "kills", "tampering", "readers"]
+    started, only = time.monotonic(), given.only or [*PARTS]
     bad: list[str] = []
     why_not = unavailable()
     if why_not and "calls" in only:
@@ -102,6 +104,8 @@ def main() -> int:
                 found = calls(prepared, folder, given.seed, given.share, tell)
             elif name == "kills":
                 found = kills(prepared, folder, given.seed, given.count, tell)
+            elif name == "together":
+                found = together(prepared, folder / "together", given.seed, given.count)
             else:
                 found = tampering(prepared, folder, given.seed, given.count, tell)
             print(f"\n{name}: slowest {found.slowest:.1f} s\n{found.table()}", flush=True)

@@ -21,8 +21,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tests.faults.operations import OPERATIONS, REFUSED, RIGHT, WARM, WRONG, Bench, Judge, Operation, use
+from tests.faults.scene import remove
 from tests.faults.system import STARTS, At, watched
-from tests.faults.tampering import DAMAGES, files
+from tests.faults.tampering import DAMAGES, damage, files
 
 #: What each call fails with once.
 ERRORS = {name: getattr(errno, name) for name in ("EIO", "ENOSPC", "EACCES", "EMFILE", "EINTR")}
@@ -65,6 +66,10 @@ class Verdicts:
         self.bad += bad
         self.slowest = max(self.slowest, slowest)
 
+    def given(self) -> tuple[dict[str, int], list[str], float]:
+        """For ``take``, as JSON carries it."""
+        return {"|".join(key): count for key, count in self.counts.items()}, self.bad, self.slowest
+
     def add_all(self, other: Verdicts) -> None:
         """Add those of others."""
         self.counts += other.counts
@@ -102,7 +107,7 @@ def preload(prepared: Path, folder: Path) -> None:
     with os.fdopen(read) as pipe:
         found = json.load(pipe)
     os.waitpid(child, 0)
-    shutil.rmtree(folder)
+    remove(folder)
     if isinstance(found, str):
         raise RuntimeError(found)  # noqa: TRY004 - it is the words of what was raised there
     for name in found:
@@ -129,7 +134,7 @@ def _bench(operation: Operation, prepared: Path, folder: Path, *, first: bool) -
         yield bench, judge
     finally:
         judge.close()
-        shutil.rmtree(folder)
+        remove(folder)
 
 
 def _install_little(site: Path) -> None:
@@ -150,7 +155,7 @@ def calls_of(operation: Operation, prepared: Path, folder: Path, *, first: bool)
         with _bench(operation, prepared, folder, first=first) as (bench, _):
             return watched(bench.run, None, before=bench.begin).calls
 
-    found = _in_process(calls)
+    found = in_process(calls)
     assert isinstance(found, list)
     return found
 
@@ -167,10 +172,10 @@ def run_cases(cases: list[Case], prepared: Path, folder: Path) -> Verdicts:
                 bench.restore()
             for case in cases:
                 _run_case(case, bench, judge, verdicts, lasted)
-        return {"|".join(key): count for key, count in verdicts.counts.items()}, verdicts.bad, verdicts.slowest
+        return verdicts.given()
 
     verdicts = Verdicts()
-    verdicts.take(*_in_process(run))
+    verdicts.take(*in_process(run))
     return verdicts
 
 
@@ -263,12 +268,12 @@ def tamper_cases(prepared: Path, folder: Path, rng: random.Random, count: int) -
         operation = next(each for each in OPERATIONS if each.name == "stage hit")
         folder.mkdir()
         bench = Bench(operation, prepared, folder / "scene")
-        kinds = [(kind, damage) for kind in files(bench.scene) for damage in DAMAGES]
+        kinds = [(kind, way) for kind in files(bench.scene) for way in DAMAGES]
         for number in range(max(count, 1)):
-            kind, damage = kinds[number % len(kinds)] if count >= len(kinds) else rng.choice(kinds)
+            kind, way = kinds[number % len(kinds)] if count >= len(kinds) else rng.choice(kinds)
             bench.restore(shutil.copy2)
             path = rng.choice(files(bench.scene)[kind])
-            DAMAGES[damage](path, rng)
+            damage(way, path, rng)
             child = os.fork()
             if not child:
                 status = 1
@@ -285,15 +290,15 @@ def tamper_cases(prepared: Path, folder: Path, rng: random.Random, count: int) -
             verdict = {RIGHT: "right", WRONG: "wrong", -signal.SIGALRM: "stuck"}.get(status, "exception")
             if "Traceback" in said or "Exception ignored" in said:
                 verdict = "exception"
-            verdicts.add(f"{kind}: {damage}", "tampered", verdict, f"{damage} of {path}: {verdict} ({status})\n{said}")
-        return {"|".join(key): number for key, number in verdicts.counts.items()}, verdicts.bad, 0.0
+            verdicts.add(f"{kind}: {way}", "tampered", verdict, f"{way} of {path}: {verdict} ({status})\n{said}")
+        return verdicts.given()
 
     verdicts = Verdicts()
-    verdicts.take(*_in_process(run))
+    verdicts.take(*in_process(run))
     return verdicts
 
 
-def _in_process(body: object) -> object:
+def in_process(body: object) -> object:
     """What a function gives, called in a forked process: it may chdir and learn what it likes."""
     read, write = os.pipe()
     child = os.fork()

@@ -6,7 +6,6 @@ import json
 import os
 import random
 import resource
-import shutil
 import signal
 import sys
 import traceback
@@ -16,6 +15,7 @@ from typing import NamedTuple
 
 from tests.faults.mutations import Mutator
 from tests.faults.readers import Family
+from tests.faults.scene import remove
 
 #: Inputs a process.
 CHUNK = 20_000
@@ -46,7 +46,7 @@ def fuzz(family: Family, count: int, seed: int, folder: Path) -> Fuzzed:
         found, said = _in_child(family, min(CHUNK, count - first), f"{seed}:{family.name}:{first}", place)
         outcomes.update(found)
         broken = {**said, **broken}
-        shutil.rmtree(place)
+        remove(place)
     return Fuzzed(outcomes.total(), outcomes, broken)
 
 

@@ -23,7 +23,7 @@ from cachec.launcher import direct, full
 from cachec.store.store import Store, references
 from cachec.weights.library.owned import WeightStore
 from tests.faults import stages
-from tests.faults.scene import COMMAND, OPTIONS, Scene
+from tests.faults.scene import COMMAND, OPTIONS, Scene, remove
 
 #: How the process of an operation ends: it did what it should; it said in words of cachec's why not; its result is not
 #: what it should be. 1 is an exception.
@@ -190,7 +190,7 @@ class Bench:
     def restore(self, copy: Callable[[str, str], object] = _linked) -> None:
         """The scene as it was prepared. copy: of a file."""
         for name in ("store", "work"):
-            shutil.rmtree(self.scene.folder / name, ignore_errors=True)
+            remove(self.scene.folder / name)
             shutil.copytree(self._kept / name, self.scene.folder / name, symlinks=True, copy_function=copy)
 
     def run(self) -> int:

@@ -111,6 +111,17 @@ DAMAGES: dict[str, Callable[[Path, random.Random], None]] = {
 }
 
 
+def damage(kind: str, path: Path, rng: random.Random) -> None:
+    """Damage a file in a way of ``DAMAGES``; whoever is not root has to make it writable for that."""
+    mode, above = path.stat().st_mode & 0o7777, path.parent.stat().st_mode & 0o7777
+    path.parent.chmod(0o700)
+    path.chmod(0o600)
+    DAMAGES[kind](path, rng)
+    if path.is_file() and kind != "no permission":
+        path.chmod(mode)
+    path.parent.chmod(above)
+
+
 def files(scene: Scene) -> dict[str, list[Path]]:
     """The files of a store by their kind: the folder that they are in."""
     found: dict[str, list[Path]] = {}

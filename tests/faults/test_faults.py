@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import errno
+import os
 import random
+import subprocess
+import sys
 from contextlib import suppress
 from pathlib import Path
 
@@ -18,6 +21,7 @@ from tests.faults.fuzzing import fuzz
 from tests.faults.operations import OPERATIONS, WARM, Operation, prepare
 from tests.faults.readers import FAMILIES, Family
 from tests.faults.system import At, unavailable, watched
+from tests.faults.together import together
 
 SEED = 1
 
@@ -113,6 +117,30 @@ def test_a_lock_of_the_index_that_can_not_be_given_up(tmp_path: Path) -> None:
 @pytest.mark.long
 def test_files_that_are_damaged(tmp_path: Path, prepared: Path) -> None:
     _none_is_wrong(tamper_cases(prepared, tmp_path / "tampered", random.Random(SEED), 24))
+
+
+@pytest.mark.long
+def test_eight_processes_in_one_store(tmp_path: Path, prepared: Path) -> None:
+    _none_is_wrong(together(prepared, tmp_path / "together", SEED, 60))
+
+
+@pytest.mark.long
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
+def test_another_user_than_root(tmp_path: Path) -> None:
+    """Permissions hold for him."""
+    caps = "-all,+dac_read_search"  # Python itself may lie in a folder of root's
+    line = [
+        "setpriv",
+        "--reuid=65534",
+        "--regid=65534",
+        "--clear-groups",
+        f"--inh-caps={caps}",
+        f"--ambient-caps={caps}",
+    ]
+    line += ["--", sys.executable, "-m", "tests.faults", "--only", "tampering", "--only", "kills", "--count", "12"]
+    done = subprocess.run(line, cwd=Path(__file__).parents[2], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "0 wrong" in done.stdout
 
 
 def _none_is_wrong(verdicts: Verdicts) -> None:

@@ -351,6 +351,7 @@ PT = {
     "legacy-code": (CODE, "zip format"),
     "no-pickle": (archive(("m/data/0", EIGHT)), "found 0"),
     "two-pickles": (archive(("m/data.pkl", b"\x80\x02}."), ("n/data.pkl", b"\x80\x02}.")), "found 2"),
+    "word-endless": (archive(("m/data.pkl", b"\x80\x02c" + b"a" * 9000 + b"\nb\n.")), "words of at most"),
     "empty-pickle": (archive(("m/data.pkl", b"")), "refused it"),
     "compressed": (archive(("m/data.pkl", b"\x80\x02}."), method=zipfile.ZIP_DEFLATED), "compressed"),
     "big-endian": (archive(("m/data.pkl", b"\x80\x02}."), ("m/byteorder", b"big")), "big-endian"),

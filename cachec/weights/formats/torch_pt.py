@@ -24,6 +24,9 @@ from cachec.weights.formats.zipped import Member, members, stated_checksums
 from cachec.weights.tensor import Tensor
 
 _MAX_PICKLE = 1 << 27
+#: Bytes without white space. Torch looks for advice in what it says of a file by ``(\S+) must be ...``, which
+#: takes the square of the longest word: 10 s for 40,000 bytes. Names and strides make words of a hundred.
+_MAX_WORD = 8192
 _MAX_NODES = 1_000_000
 _MAX_DEPTH = 64
 _ADVICE = re.compile("weights_only|safe_globals|trust|documentation", re.IGNORECASE)
@@ -43,7 +46,9 @@ def read(path: str, opener: Opener) -> Contents:
     pickle = stored[pickles[0]]
     if pickle.nbytes > _MAX_PICKLE:
         raise file.error(f"{pickle.name} expected of at most {_MAX_PICKLE} bytes, found {pickle.nbytes}")
-    file.at(pickle.offset, pickle.nbytes, pickle.name)  # the names and shapes: part of what was looked at
+    names = file.at(pickle.offset, pickle.nbytes, pickle.name)  # and shapes: part of what was looked at
+    if max(map(len, names.split()), default=0) > _MAX_WORD:
+        raise file.error(f"{pickle.name} expected of words of at most {_MAX_WORD} bytes, found a longer one")
     order = stored.get(f"{folder}byteorder")
     if order is not None and file.at(order.offset, min(order.nbytes, 16), order.name) != b"little":
         raise file.error(f"expected little-endian values, found a big-endian archive; load it and {_AGAIN}")

@@ -148,10 +148,10 @@ class Revisions:
     # --- names
 
     def pointer(self, name: str) -> Pointer | None:
-        """What ``name`` stands for. Raises WeightError where the pointer is malformed."""
+        """What ``name`` stands for. Raises WeightError where the pointer is malformed, or can't be read."""
         path = self._name_path(name)
         try:
-            data = foreign.read_regular(path, _MAX_FILE)
+            data = _read(path)
         except (FileNotFoundError, NotADirectoryError):
             return None
         return _decoded(path, data, Pointer)
@@ -161,7 +161,7 @@ class Revisions:
         for file in _listed(self.names):
             path = self.names / file
             with contextlib.suppress(FileNotFoundError):
-                yield _decoded(path, foreign.read_regular(path, _MAX_FILE), Pointer)
+                yield _decoded(path, _read(path), Pointer)
 
     def point(self, pointer: Pointer) -> None:
         """Let a name stand for a revision from now on."""
@@ -200,13 +200,13 @@ class Revisions:
         return [file.removesuffix(_SUFFIX) for file in _listed(self.records)]
 
     def contents(self, revision: str) -> RevisionContents:
-        """The record, checked. Raises WeightError where it is gone or malformed."""
+        """The record, checked. Raises WeightError where it is gone or malformed, or can't be read."""
         known = self._known.get(revision)
         if known is not None:
             return known
         path = self._record_path(revision)
         try:
-            data = foreign.read_regular(path, _MAX_FILE)
+            data = _read(path)
         except FileNotFoundError:
             raise WeightError(f"revision {revision[:16]} is gone: {path} is not there") from None
         if digest_bytes(data) != revision:
@@ -304,6 +304,16 @@ def check_name(name: str) -> None:
 
 def _is_name(text: str) -> bool:
     return len(text) <= MAX_NAME and _NAME.fullmatch(text) is not None
+
+
+def _read(path: Path) -> bytes:
+    """A file of this folder. Raises WeightError for what is none, FileNotFoundError, NotADirectoryError."""
+    try:
+        return foreign.read_regular(path, _MAX_FILE)
+    except (FileNotFoundError, NotADirectoryError):
+        raise
+    except OSError as error:
+        raise WeightError(f"{path} can't be read: {error.strerror}") from error
 
 
 def _listed(folder: Path) -> list[str]:

@@ -970,3 +970,15 @@ def test_registering_in_place_reads_no_weight_and_stores_none(store: WeightStore
         assert weights["w"].nbytes == 1 << 40
     assert time.process_time() - started < 1
     assert stored(store) == []
+
+
+@pytest.mark.parametrize("what", ["names", "revisions"])
+def test_no_regular_file_where_a_record_is_expected(store: WeightStore, tmp_path: Path, what: str) -> None:
+    store.add(from_arrays(arrays()), "base")
+    [path] = (tmp_path / "weights" / what).iterdir()
+    path.unlink()
+    os.mkfifo(path)
+    again = WeightStore(Store(tmp_path))
+    for look in (lambda: again.open("base"), lambda: again.verify("base")):
+        with pytest.raises(WeightError, match="not a regular file"):
+            look()
