@@ -533,6 +533,18 @@ def test_who_asks_through_the_standard_library(module: str, is_own: bool) -> Non
     assert found is (None if is_own else sys._getframe())
 
 
+@pytest.mark.parametrize("absolute", [True, False])
+def test_what_a_path_is_relative_to_where_the_run_goes_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, absolute: bool
+) -> None:
+    (tmp_path / "d").mkdir()
+    monkeypatch.chdir(tmp_path)
+    observed = observe(lambda: (os.chdir(tmp_path / "d" if absolute else "d"), os.path.exists("t")))
+    places = [str(tmp_path / "d"), str(tmp_path / "d" / "t")]
+    assert list(observed.absolute) == (places if absolute else [])
+    assert observed.relative == ({} if absolute else dict(zip(places, ("d", "d/t"), strict=True)))
+
+
 def test_all_who_listen_to_an_event_are_told_once() -> None:
     told: list[str] = []
     first = {"cachec.test": lambda *_: told.append("first")}
