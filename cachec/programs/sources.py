@@ -10,7 +10,7 @@ from cachec.base.fsio import Identity, Staging, identity, map_read, map_untracke
 from cachec.weights.formats import WRITTEN_SUFFIXES
 from cachec.weights.layout import Layout
 from cachec.weights.moving.copying import Copier
-from cachec.weights.sources import Extent, FileSource, OpenedFile, Ranges, Source
+from cachec.weights.sources import Extent, FileSource, OpenedFile, Ranges, Source, Ways
 from cachec.weights.tensor import Tensor
 
 __all__ = [
@@ -25,6 +25,7 @@ __all__ = [
     "Source",
     "Staging",
     "Tensor",
+    "Ways",
     "identity",
     "map_read",
     "map_untracked",

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from cachec.base import fsio
-from cachec.base.hashing import FileDigests, Hasher, digest_bytes
+from cachec.base.hashing import Hasher
 from cachec.errors import HandleClosed, UsageError, WeightError
 from cachec.weights.arrays import buffers_of
 from cachec.weights.dtypes import SIZES, size_of
@@ -16,7 +16,7 @@ from cachec.weights.handles import Handles
 from cachec.weights.layout import Layout, checked_name
 from cachec.weights.moving.spans import slice_spans
 from cachec.weights.shards import AxisPatterns, Slice, SliceSource, matching_axes
-from cachec.weights.sources import Buffer, MemorySource, Source
+from cachec.weights.sources import Buffer, MemorySource, Source, Ways
 from cachec.weights.tensor import Tensor
 from cachec.weights.weight import Callers, MadeOfWeights, Weight
 from cachec.weights.wrapping import ComposedSource
@@ -94,10 +94,10 @@ class MadeSource(MadeOfWeights):
         self._made: Mapping[str, Made] | None = made
         self._token = os.urandom(16)
 
-    def digest(self, name: str, tensor: Tensor, digests: FileDigests | None) -> str:
-        return digest_bytes(self.view(name, tensor))
+    def ways(self, name: str, tensor: Tensor) -> Ways:
+        return Ways(lambda: self._view(name, tensor))
 
-    def view(self, name: str, tensor: Tensor) -> memoryview:
+    def _view(self, name: str, tensor: Tensor) -> memoryview:
         import numpy as np
 
         if self._made is None:
@@ -117,7 +117,7 @@ class MadeSource(MadeOfWeights):
         import tempfile  # slow to import, and only needed where a result is not stored
 
         tensor = weight.tensor
-        data = self.view(there, tensor)
+        data = self._view(there, tensor)
         with tempfile.TemporaryFile() as file:
             file.write(data)
             file.flush()

@@ -29,7 +29,7 @@ from cachec.weights.formats import presharded
 from cachec.weights.handles import Handles
 from cachec.weights.layout import Layout
 from cachec.weights.moving.spans import Spans, copy_spans, read_spans, slice_spans, within_spans
-from cachec.weights.sources import Extent, Origin, Place, Ranges, Source
+from cachec.weights.sources import Origin, Ranges, Source, Ways
 from cachec.weights.tensor import Tensor
 from cachec.weights.weight import Callers, Weight
 from cachec.weights.wrapping import ComposedSource
@@ -80,42 +80,20 @@ class SliceSource(ComposedSource):
         if self._parts[name].in_place and super().origin(name) is None:
             return super().digest(name, tensor, digests)
         self.expose(name, tensor, digests)
-        ranges = self.ranges(name, tensor)
-        return digest_bytes(self.view(name, tensor)) if ranges is None else ranges.digest()
+        ways = self.ways(name, tensor)
+        ranges = ways.ranges()
+        return digest_bytes(ways.view()) if ranges is None else ranges.digest()
 
-    def view(self, name: str, tensor: Tensor) -> memoryview:
+    def ways(self, name: str, tensor: Tensor) -> Ways:
         part = self._parts[name]
         if part.in_place:
-            return super().view(name, tensor)
-        return self._put_together(part)[tensor.offset : tensor.offset + tensor.nbytes].toreadonly()
-
-    def private(self, name: str, tensor: Tensor) -> memoryview:
-        part = self._parts[name]
-        if part.in_place:
-            return super().private(name, tensor)
-        return self._put_together(part)[tensor.offset : tensor.offset + tensor.nbytes]
-
-    def place(self, name: str, tensor: Tensor) -> Place | None:
-        return super().place(name, tensor) if self._parts[name].in_place else None
-
-    def extent(self, name: str, tensor: Tensor) -> Extent | None:
-        return super().extent(name, tensor) if self._parts[name].in_place else None
-
-    def copies(self, name: str, tensor: Tensor) -> bool:
-        return not self._parts[name].in_place or super().copies(name, tensor)
-
-    def ranges(self, name: str, tensor: Tensor) -> Ranges | None:
-        part = self._parts[name]
-        if part.in_place:
-            return super().ranges(name, tensor)
-        return Ranges(tensor.nbytes, lambda begin, out: self._fill(part, out, tensor.offset + begin))
-
-    def fill(self, name: str, tensor: Tensor, out: memoryview) -> None:
-        part = self._parts[name]
-        if part.in_place:
-            super().fill(name, tensor, out)
-        else:
-            self._fill(part, out, tensor.offset)
+            return super().ways(name, tensor)
+        return Ways(
+            lambda: _put_together(part, tensor).toreadonly(),
+            copies=True,
+            ranges=lambda: Ranges(tensor.nbytes, lambda begin, out: _fill(part, out, tensor.offset + begin)),
+            own=lambda: _put_together(part, tensor),
+        )
 
     def origin(self, name: str) -> Origin | None:
         return None
@@ -136,28 +114,30 @@ class SliceSource(ComposedSource):
         tensor = moved.tensor(weight.shape, weight.tensor.shard)
         return Weight(there, Layout({there: tensor}), SliceSource({there: moved}), there)
 
-    def _put_together(self, part: Slice) -> memoryview:
-        out = memoryview(bytearray(part.nbytes))
-        self._fill(part, out, 0, is_zero=True)
-        return out
 
-    def _fill(self, part: Slice, out: memoryview, begin: int, *, is_zero: bool = False) -> None:
-        """Fill ``out`` with the bytes of a part from ``begin`` on. is_zero: whether it holds zeros only."""
-        if part.spans.nbytes < part.nbytes and not is_zero:
-            for start in range(0, len(out), _ZEROS):
-                piece = out[start : start + _ZEROS]
-                piece[:] = bytes(len(piece))
-        whole = part.weight.tensor
-        source, there = part.weight.within()
-        extent = source.extent(there, whole)
-        if extent is not None:
-            for spans, at in within_spans(part.spans, begin, len(out)):
-                read_spans(extent.fd, extent.offset, spans, out[at:])
-            extent.check()  # bytes that changed while they were read are not the weight that was opened
-            return
-        data = source.view(there, whole)
+def _put_together(part: Slice, tensor: Tensor) -> memoryview:
+    """The bytes that ``tensor`` states, in memory of their own."""
+    out = memoryview(bytearray(part.nbytes))
+    _fill(part, out, 0, is_zero=True)
+    return out[tensor.offset : tensor.offset + tensor.nbytes]
+
+
+def _fill(part: Slice, out: memoryview, begin: int, *, is_zero: bool = False) -> None:
+    """Fill ``out`` with the bytes of a part from ``begin`` on. is_zero: whether it holds zeros only."""
+    if part.spans.nbytes < part.nbytes and not is_zero:
+        for start in range(0, len(out), _ZEROS):
+            piece = out[start : start + _ZEROS]
+            piece[:] = bytes(len(piece))
+    ways = part.weight.ways()
+    extent = ways.extent()
+    if extent is not None:
         for spans, at in within_spans(part.spans, begin, len(out)):
-            copy_spans(data, spans, out[at:])
+            read_spans(extent.fd, extent.offset, spans, out[at:])
+        extent.check()  # bytes that changed while they were read are not the weight that was opened
+        return
+    data = ways.view()
+    for spans, at in within_spans(part.spans, begin, len(out)):
+        copy_spans(data, spans, out[at:])
 
 
 def matching_axes(tensors: Mapping[str, Tensor], patterns: AxisPatterns, what: str) -> dict[str, int]:

@@ -1,6 +1,6 @@
 """Where the bytes of weights come from, and what is asked before they are handed out.
 
-Every exposure of bytes goes ``expose`` (record, or refuse) and then ``view``, ``private`` or ``place``. A source knows
+Every exposure of bytes goes ``expose`` (record, or refuse) and then one of its ``Ways``. A source knows
 its weights by the names that it was opened with; sets renamed later translate.
 """
 
@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from mmap import mmap
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from blake3 import blake3
 
@@ -78,6 +78,42 @@ class Ranges(NamedTuple):
         return hasher.hexdigest()
 
 
+class Ways(NamedTuple):
+    """The ways to the bytes of one weight, for one look: whoever takes one has told ``Source.expose`` before.
+
+    view: the bytes, read-only, aligned to the item size; the view stays valid however the source ends. copies: whether
+    it reads them into new memory, which a stream would rather reuse. extent: the bytes as a range of an open file, or
+    None where ``view`` is the only way to them. ranges: the bytes range by range, where ``view`` would put all of them
+    together in memory; else None. own: writable bytes of which nobody else sees what is written, where that costs less
+    than a copy of the view.
+    """
+
+    view: Callable[[], memoryview]
+    copies: bool = False
+    extent: Callable[[], Extent | None] = lambda: None
+    ranges: Callable[[], Ranges | None] = lambda: None
+    own: Callable[[], memoryview] | None = None
+
+    def private(self) -> memoryview:
+        """The bytes, writable; what is written is seen by nobody else."""
+        return memoryview(bytearray(self.view())) if self.own is None else self.own()
+
+    def fill(self, out: memoryview) -> None:
+        """Copy the bytes to ``out``, which has room for exactly these, through no other memory where that can be."""
+        extent, ranges = self.extent(), self.ranges()
+        if extent is None:
+            if ranges is not None:
+                ranges.read(0, out)
+            else:
+                out[:] = self.view()
+            return
+        try:
+            fsio.pread_into(extent.fd, extent.offset, out)
+        except EOFError as error:
+            raise WeightsChanged(f"{extent.file.path}: became shorter while it was read") from error
+        extent.check()  # a file that was written to meanwhile is not the one that was opened
+
+
 class Source:
     """Base of all sources. ``name`` is the name within the source, ``tensor`` its type and place.
 
@@ -89,47 +125,15 @@ class Source:
 
     def digest(self, name: str, tensor: Tensor, digests: FileDigests | None) -> str:
         """BLAKE3 of the bytes, in hexadecimal; records like ``expose``."""
-        raise NotImplementedError
+        return digest_bytes(self.ways(name, tensor).view())
 
-    def view(self, name: str, tensor: Tensor) -> memoryview:
-        """The bytes, read-only, aligned to the item size. The view stays valid however the source ends."""
+    def ways(self, name: str, tensor: Tensor) -> Ways:
+        """How to get at the bytes, for one look."""
         raise NotImplementedError
-
-    def private(self, name: str, tensor: Tensor) -> memoryview:
-        """The bytes, writable; what is written is seen by nobody else."""
-        return memoryview(bytearray(self.view(name, tensor)))
 
     def tells_place(self, name: str) -> bool:
         """Whether it may be seen where the bytes lie. Not by a stage: its key says what they are."""
         return True
-
-    def place(self, name: str, tensor: Tensor) -> Place | None:
-        """The file that holds the bytes, or None where they are in memory."""
-        return None
-
-    def extent(self, name: str, tensor: Tensor) -> Extent | None:
-        """The bytes as a range of an open file, or None where ``view`` is the only way to them."""
-        return None
-
-    def ranges(self, name: str, tensor: Tensor) -> Ranges | None:
-        """The bytes range by range, where ``view`` would put all of them together in memory; else None."""
-        return None
-
-    def copies(self, name: str, tensor: Tensor) -> bool:
-        """Whether ``view`` reads the bytes into new memory, which a stream would rather reuse."""
-        return False
-
-    def fill(self, name: str, tensor: Tensor, out: memoryview) -> None:
-        """Copy the bytes to ``out``, which has room for exactly these, through no other memory where that can be."""
-        extent = self.extent(name, tensor)
-        if extent is None:
-            out[:] = self.view(name, tensor)
-            return
-        try:
-            fsio.pread_into(extent.fd, extent.offset, out)
-        except EOFError as error:
-            raise WeightsChanged(f"weight {name!r}: its file became shorter while it was read") from error
-        extent.check()  # a file that was written to meanwhile is not the one that was opened
 
     def origin(self, name: str) -> Origin | None:
         """Which caller's weight this is: argument path and name there; None for one that no stage was given."""
@@ -254,11 +258,20 @@ class FileSource(Source):
 
     def digest(self, name: str, tensor: Tensor, digests: FileDigests | None) -> str:
         bound = self._bind(name, tensor)
-        digest = (digests or FileDigests()).of_extent(bound.fd, tensor.offset, tensor.nbytes)
+        digest = self._stated(tensor) or (digests or FileDigests()).of_extent(bound.fd, tensor.offset, tensor.nbytes)
         bound.check()  # bytes that changed while they were hashed are not the weight that was opened
         return digest
 
-    def view(self, name: str, tensor: Tensor) -> memoryview:
+    def ways(self, name: str, tensor: Tensor) -> Ways:
+        copies = self._read_access or not _aligned(tensor)
+        return Ways(
+            lambda: self._view(name, tensor),
+            copies,
+            lambda: self._extent(name, tensor),
+            own=None if copies or tensor.nbytes == 0 else lambda: self._private(name, tensor),
+        )
+
+    def _view(self, name: str, tensor: Tensor) -> memoryview:
         bound = self._bind(name, tensor)
         if self._read_access:
             data = fsio.pread_exact(bound.fd, tensor.offset, tensor.nbytes)
@@ -270,28 +283,18 @@ class FileSource(Source):
             view = bound.map()[tensor.offset : tensor.offset + tensor.nbytes]
         return view if _aligned(tensor) else memoryview(bytes(view))
 
-    def private(self, name: str, tensor: Tensor) -> memoryview:
-        if self._read_access or tensor.nbytes == 0 or not _aligned(tensor):
-            return super().private(name, tensor)
-        bound = self._bind(name, tensor)
+    def _private(self, name: str, tensor: Tensor) -> memoryview:
         try:
-            return fsio.map_private(bound.fd, tensor.offset, tensor.nbytes)
+            return fsio.map_private(self._bind(name, tensor).fd, tensor.offset, tensor.nbytes)
         except OSError as error:
             if error.errno not in {errno.EMFILE, errno.ENFILE}:
                 raise
             # Before Python 3.13 a map holds a descriptor, and a process may have too few for thousands of them.
-            return super().private(name, tensor)
+            return memoryview(bytearray(self._view(name, tensor)))
 
-    def place(self, name: str, tensor: Tensor) -> Place | None:
+    def _extent(self, name: str, tensor: Tensor) -> Extent:
         bound = self._bind(name, tensor)
-        return Place(Path(bound.file.path), tensor.offset, tensor.nbytes)
-
-    def extent(self, name: str, tensor: Tensor) -> Extent | None:
-        bound = self._bind(name, tensor)
-        return Extent(bound.fd, tensor.offset, tensor.nbytes, bound.file, bound.check)
-
-    def copies(self, name: str, tensor: Tensor) -> bool:
-        return self._read_access or not _aligned(tensor)
+        return Extent(bound.fd, tensor.offset, tensor.nbytes, bound.file, bound.check, self._stated(tensor))
 
     def changed(self) -> str | None:
         for bound in list((self._bound or {}).values()):
@@ -326,6 +329,10 @@ class FileSource(Source):
                 bound.check()
             return bound
 
+    def _stated(self, tensor: Tensor) -> str:
+        """The digest that is known without a look at the bytes, or empty."""
+        return ""
+
     def _file(self, name: str, number: int) -> OpenedFile:
         """A file that is about to be opened. name: of the weight that is wanted."""
         return self._files[number]
@@ -359,13 +366,13 @@ class MemorySource(Source):
         known = self._digests.get(place)
         if known is not None:
             return known
-        digest = digest_bytes(self.view(name, tensor))
+        digest = super().digest(name, tensor, digests)
         if fixed:
             self._digests[place] = digest
         return digest
 
-    def view(self, name: str, tensor: Tensor) -> memoryview:
-        return self._buffer(name).view[tensor.offset : tensor.offset + tensor.nbytes]
+    def ways(self, name: str, tensor: Tensor) -> Ways:
+        return Ways(lambda: self._buffer(name).view[tensor.offset : tensor.offset + tensor.nbytes])
 
     def state(self) -> bytes:
         return self._token
@@ -386,17 +393,17 @@ class PlaceholderSource(Source):
         self._stage = stage
 
     def expose(self, name: str, tensor: Tensor, digests: FileDigests | None) -> None:
-        raise self._refusal(name)
+        self._refuse(name)
 
-    def digest(self, name: str, tensor: Tensor, digests: FileDigests | None) -> str:
-        raise self._refusal(name)
+    def ways(self, name: str, tensor: Tensor) -> Ways:
+        return Ways(lambda: self._refuse(name))
 
     def state(self) -> bytes:
         return b"placeholders"
 
-    def _refusal(self, name: str) -> WeightReadError:
+    def _refuse(self, name: str) -> NoReturn:
         stage = f" of stage {self._stage!r}" if self._stage else ""
-        return WeightReadError(
+        raise WeightReadError(
             f"weight {name!r}{stage} is a placeholder without bytes. Pass it to the compiled program by name; or, if "
             "its value decides what is compiled, read it from the stage's own weight set instead of .placeholders(), "
             "and the result will depend on its content"

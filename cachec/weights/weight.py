@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from cachec.base.hashing import FileDigests
@@ -10,7 +11,7 @@ from cachec.errors import UsageError
 from cachec.model import WeightSpec
 from cachec.weights.layout import Layout
 from cachec.weights.manifest import content_of
-from cachec.weights.sources import Extent, Origin, Place, Source
+from cachec.weights.sources import Extent, Origin, Place, Source, Ways
 from cachec.weights.tensor import Tensor
 
 if TYPE_CHECKING:
@@ -67,9 +68,7 @@ class Weight:
 
     def raw(self) -> memoryview:
         """The bytes, row-major and little-endian, read-only; numpy is not imported. Raises as ``read`` does."""
-        tensor = self.tensor
-        self._source.expose(self._there, tensor, None)
-        return self._source.view(self._there, tensor)
+        return self.exposed().view()
 
     def read(self) -> np.ndarray[Any, np.dtype[Any]]:
         """A read-only array over the bytes in place (bf16 and fp8 by ml_dtypes); it outlives the set.
@@ -81,8 +80,7 @@ class Weight:
 
     def private(self) -> np.ndarray[Any, np.dtype[Any]]:
         """A writable array of private copy-on-write pages: writing to it changes no file and no other array."""
-        tensor = self.tensor
-        return _array(self._private(), tensor)
+        return _array(self.exposed().private(), self.tensor)
 
     def place(self) -> Place | None:
         """Path, offset and size of the bytes in their file, for a runtime that maps it by itself; None for memory.
@@ -90,18 +88,25 @@ class Weight:
         Counts as a read of all of the weight. Where ``offset`` is not aligned as the runtime needs, use ``raw``. None
         inside a stage too: its key holds what the bytes are, and never where they lie.
         """
-        return self._source.place(self._there, self.tensor) if self._placed() else None
+        extent = self.extent()
+        return None if extent is None else Place(Path(extent.file.path), extent.offset, extent.nbytes)
 
     def extent(self) -> Extent | None:
         """The bytes as a range of an open file; None where there is only ``raw``, as inside a stage.
 
         Counts as a read of all of them.
         """
-        return self._source.extent(self._there, self.tensor) if self._placed() else None
+        ways = self.exposed()
+        return ways.extent() if self._source.tells_place(self._there) else None
 
-    def _placed(self) -> bool:
+    def exposed(self) -> Ways:
+        """The ways to the bytes, for one look; counts as a read of all of them. Raises as ``read`` does."""
         self._source.expose(self._there, self.tensor, None)
-        return self._source.tells_place(self._there)
+        return self.ways()
+
+    def ways(self) -> Ways:
+        """The same for what looks ahead, or composes weights: counts as nothing."""
+        return self._source.ways(self._there, self.tensor)
 
     def torch(self) -> Any:
         """A ``torch.Tensor`` over private copy-on-write pages, for torch ignores read-only. Imports torch."""
@@ -111,7 +116,7 @@ class Weight:
         dtype = getattr(torch, tensor.dtype, None)
         if dtype is None:
             raise UsageError(f"weight {self.name!r}: this torch has no dtype {tensor.dtype}")
-        data = self._private()
+        data = self.exposed().private()
         if tensor.nbytes == 0:
             return torch.empty(tensor.shape, dtype=dtype)
         return torch.frombuffer(data, dtype=dtype).reshape(tensor.shape)
@@ -170,11 +175,6 @@ class Weight:
             return source.unguarded(self, self._there, callers) if isinstance(source, MadeOfWeights) else self
         caller = callers.get(origin[0])
         return self if caller is None else caller[origin[1]]
-
-    def _private(self) -> memoryview:
-        tensor = self.tensor
-        self._source.expose(self._there, tensor, None)
-        return self._source.private(self._there, tensor)
 
     def __reduce__(self) -> NoReturn:
         raise UsageError(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from cachec.base.hashing import FileDigests, Hasher
 from cachec.errors import HandleClosed, WeightReadError
-from cachec.weights.sources import Extent, Origin, Place, Ranges, Source
+from cachec.weights.sources import Origin, Source, Ways
 from cachec.weights.tensor import Tensor
 from cachec.weights.weight import Callers, MadeOfWeights, Weight
 
@@ -30,37 +30,13 @@ class RelayedSource(Source):
         source, there = self.within(name)
         return source.digest(there, tensor, digests)
 
-    def view(self, name: str, tensor: Tensor) -> memoryview:
+    def ways(self, name: str, tensor: Tensor) -> Ways:
         source, there = self.within(name)
-        return source.view(there, tensor)
-
-    def private(self, name: str, tensor: Tensor) -> memoryview:
-        source, there = self.within(name)
-        return source.private(there, tensor)
+        return source.ways(there, tensor)
 
     def tells_place(self, name: str) -> bool:
         source, there = self.within(name)
         return source.tells_place(there)
-
-    def place(self, name: str, tensor: Tensor) -> Place | None:
-        source, there = self.within(name)
-        return source.place(there, tensor)
-
-    def extent(self, name: str, tensor: Tensor) -> Extent | None:
-        source, there = self.within(name)
-        return source.extent(there, tensor)
-
-    def copies(self, name: str, tensor: Tensor) -> bool:
-        source, there = self.within(name)
-        return source.copies(there, tensor)
-
-    def ranges(self, name: str, tensor: Tensor) -> Ranges | None:
-        source, there = self.within(name)
-        return source.ranges(there, tensor)
-
-    def fill(self, name: str, tensor: Tensor, out: memoryview) -> None:
-        source, there = self.within(name)
-        source.fill(there, tensor, out)
 
     def origin(self, name: str) -> Origin | None:
         source, there = self.within(name)

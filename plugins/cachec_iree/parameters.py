@@ -54,8 +54,7 @@ class Parameters:
             at = 0
             for name, weight in weights.items():
                 part = memory[at : at + weight.nbytes]
-                source, there = weight.within()
-                source.fill(there, weight.tensor, part)  # the interpreter runs on meanwhile
+                weight.ways().fill(part)  # the interpreter runs on meanwhile
                 self._views[name] = part.toreadonly()
                 at += _padded(weight.nbytes)
         except Exception as error:  # noqa: BLE001 - raised where the views are asked for

@@ -23,6 +23,7 @@ from cachec.programs.sources import (
     Ranges,
     Source,
     Tensor,
+    Ways,
     identity,
     pread_exact,
 )
@@ -269,22 +270,16 @@ class _BlobSource(Source):
     def digest(self, name: str, tensor: Tensor, digests: FileDigests | None) -> str:
         return self._blob(name).digest(tensor.offset, tensor.nbytes)
 
-    def view(self, name: str, tensor: Tensor) -> memoryview:
-        out = bytearray(tensor.nbytes)
-        self.fill(name, tensor, memoryview(out))
-        return memoryview(out).toreadonly()
+    def ways(self, name: str, tensor: Tensor) -> Ways:
+        def read(begin: int, out: memoryview) -> None:
+            self._blob(name).fill(out, tensor.offset + begin)
 
-    def copies(self, name: str, tensor: Tensor) -> bool:
-        return True
+        def view() -> memoryview:
+            out = memoryview(bytearray(tensor.nbytes))
+            read(0, out)
+            return out.toreadonly()
 
-    def ranges(self, name: str, tensor: Tensor) -> Ranges | None:
-        blob = self._blob(name)
-        if not blob.hexadecimal:
-            return None
-        return Ranges(tensor.nbytes, lambda begin, out: blob.fill(out, tensor.offset + begin))
-
-    def fill(self, name: str, tensor: Tensor, out: memoryview) -> None:
-        self._blob(name).fill(out, tensor.offset)
+        return Ways(view, copies=True, ranges=lambda: Ranges(tensor.nbytes, read))
 
     def changed(self) -> str | None:
         for blob in (self._blobs or {}).values():

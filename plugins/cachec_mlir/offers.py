@@ -155,10 +155,9 @@ def _stated(manifest: Manifest, name: str, spec: WeightSpec | None, nbytes: int,
 def _bound(given: Weight | Resource, alignment: int) -> Bound:
     if isinstance(given, Resource):
         return Bound(given.alignment, given.blob, None)
-    source, there = given.within()
-    source.expose(there, given.tensor, None)
-    place = source.extent(there, given.tensor)  # also in a stage: only the bytes get out
-    return Bound(alignment, Blob(given.raw() if place is None else place), given.spec)
+    ways = given.exposed()
+    place = ways.extent()  # also in a stage: only the bytes get out
+    return Bound(alignment, Blob(ways.view() if place is None else place), given.spec)
 
 
 def _few(names: Collection[str]) -> str:

@@ -188,15 +188,13 @@ def _placed(weight: Weight, needs: Needs, private: dict[OpenedFile, memoryview])
     private: the files that are mapped so far, in pages that take memory only where the code writes. One map a file:
     Python's maps hold a descriptor each before 3.13, and there may be thousands of weights.
     """
-    source, there = weight.within()
-    tensor = weight.tensor
-    source.expose(there, tensor, None)
+    ways, nbytes = weight.exposed(), weight.nbytes
     if needs.constant:
-        view = source.view(there, tensor)
+        view = ways.view()
         if view.nbytes and _address(view) % needs.alignment == 0:
             return view, False
-    elif tensor.nbytes and not source.copies(there, tensor):
-        extent = source.extent(there, tensor)
+    elif nbytes and not ways.copies:
+        extent = ways.extent()
         if extent is not None and extent.offset % needs.alignment == 0:
             if extent.file not in private:
                 flags, prot = mmap.MAP_PRIVATE | _MAP_NORESERVE, mmap.PROT_READ | mmap.PROT_WRITE
@@ -205,10 +203,10 @@ def _placed(weight: Weight, needs: Needs, private: dict[OpenedFile, memoryview])
                 private[extent.file] = memoryview(mapped)
             return private[extent.file][extent.offset : extent.offset + extent.nbytes], False
     # Pages of their own; for a weight without elements as well, whose symbol needs an address.
-    out = memoryview(mmap.mmap(-1, max(1, tensor.nbytes), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
-    if tensor.nbytes:
-        source.fill(there, tensor, out)
-    return out, bool(tensor.nbytes)
+    out = memoryview(mmap.mmap(-1, max(1, nbytes), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
+    if nbytes:
+        ways.fill(out)
+    return out, bool(nbytes)
 
 
 def _load(data: bytearray, where: str) -> int:

@@ -261,7 +261,7 @@ def test_a_strided_slice_reads_its_pieces_only(tmp_path: Path, make: Any) -> Non
     own = open_weights(make.write(tmp_path / "w.safetensors", {"w": array})).shard({"w": 1}, 3, 8)
     own.specs
     own["w"].tensor
-    own.source.extent("w", own["w"].tensor)
+    own["w"].ways().extent()
     own["w"].place()  # binds the file
     before = _read_syscalls()
     data = own["w"].raw()

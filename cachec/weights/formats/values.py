@@ -8,7 +8,7 @@ from cachec.base.hashing import FileDigests
 from cachec.errors import WeightError
 from cachec.weights.dtypes import SIZES
 from cachec.weights.formats.base import Value
-from cachec.weights.sources import Extent, FileSource, OpenedFile, Place, Ranges
+from cachec.weights.sources import FileSource, OpenedFile, Ranges, Ways
 from cachec.weights.tensor import Tensor
 
 _BLOCK = 1 << 20
@@ -42,51 +42,19 @@ class ValueSource(FileSource):
             known = self._digests[key] = _repeated(pattern, tensor.nbytes).digest()
         return known
 
-    def view(self, name: str, tensor: Tensor) -> memoryview:
+    def ways(self, name: str, tensor: Tensor) -> Ways:
         if tensor.file >= 0:
-            return super().view(name, tensor)
+            return super().ways(name, tensor)
         pattern, nbytes = self._value(name, tensor), tensor.nbytes
         if len(pattern) >= nbytes:
-            return memoryview(pattern)[:nbytes]
-        if not pattern.strip(b"\0"):
-            return memoryview(self._zeros(name, nbytes, mmap.PROT_READ))
-        try:
-            whole = pattern * (nbytes // len(pattern))
-            return memoryview(whole + pattern[: nbytes % len(pattern)] if nbytes % len(pattern) else whole)
-        except (MemoryError, OverflowError) as error:
-            raise self._too_large(name, nbytes) from error
-
-    def private(self, name: str, tensor: Tensor) -> memoryview:
-        if tensor.file >= 0:
-            return super().private(name, tensor)
-        pattern, nbytes = self._value(name, tensor), tensor.nbytes
-        if nbytes and not pattern.strip(b"\0"):
-            return memoryview(self._zeros(name, nbytes, mmap.PROT_READ | mmap.PROT_WRITE))
-        return memoryview(bytearray(self.view(name, tensor)))
-
-    def extent(self, name: str, tensor: Tensor) -> Extent | None:
-        return None if tensor.file < 0 else super().extent(name, tensor)
-
-    def copies(self, name: str, tensor: Tensor) -> bool:
-        if tensor.file >= 0:
-            return super().copies(name, tensor)
-        pattern = self._value(name, tensor)
-        return len(pattern) < tensor.nbytes and bool(pattern.strip(b"\0"))
-
-    def fill(self, name: str, tensor: Tensor, out: memoryview) -> None:
-        if tensor.file >= 0:
-            super().fill(name, tensor, out)
-            return
-        _repeated(self._value(name, tensor), tensor.nbytes).read(0, out)
-
-    def ranges(self, name: str, tensor: Tensor) -> Ranges | None:
-        if tensor.file >= 0:
-            return super().ranges(name, tensor)
-        pattern = self._value(name, tensor)
-        return _repeated(pattern, tensor.nbytes) if len(pattern) < tensor.nbytes else None
-
-    def place(self, name: str, tensor: Tensor) -> Place | None:
-        return None if tensor.file < 0 else super().place(name, tensor)
+            return Ways(lambda: memoryview(pattern)[:nbytes])
+        is_zero = not pattern.strip(b"\0")
+        return Ways(
+            lambda: _zeros(name, nbytes, mmap.PROT_READ) if is_zero else _whole(name, nbytes, pattern),
+            copies=not is_zero,
+            ranges=lambda: _repeated(pattern, nbytes),
+            own=(lambda: _zeros(name, nbytes, mmap.PROT_READ | mmap.PROT_WRITE)) if is_zero else None,
+        )
 
     def _value(self, name: str, tensor: Tensor) -> bytes:
         """The pattern from the tensor's first byte on, empty only for no bytes; the file it is from is checked."""
@@ -99,16 +67,24 @@ class ValueSource(FileSource):
         # Sliced where a view would be misaligned, or rotated where the pattern repeats: a copy, of the pattern only.
         return pattern[at:] + pattern[:at] if len(pattern) < value.nbytes else pattern[at : at + tensor.nbytes]
 
-    @staticmethod
-    def _zeros(name: str, nbytes: int, prot: int) -> mmap.mmap:
-        try:
-            return mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, prot=prot)
-        except (OSError, OverflowError, ValueError) as error:
-            raise ValueSource._too_large(name, nbytes) from error
 
-    @staticmethod
-    def _too_large(name: str, nbytes: int) -> WeightError:
-        return WeightError(f"weight {name!r}: a repeated pattern of {nbytes} bytes, which does not fit into memory")
+def _zeros(name: str, nbytes: int, prot: int) -> memoryview:
+    try:
+        return memoryview(mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, prot=prot))
+    except (OSError, OverflowError, ValueError) as error:
+        raise _too_large(name, nbytes) from error
+
+
+def _whole(name: str, nbytes: int, pattern: bytes) -> memoryview:
+    try:
+        whole = pattern * (nbytes // len(pattern))
+        return memoryview(whole + pattern[: nbytes % len(pattern)] if nbytes % len(pattern) else whole)
+    except (MemoryError, OverflowError) as error:
+        raise _too_large(name, nbytes) from error
+
+
+def _too_large(name: str, nbytes: int) -> WeightError:
+    return WeightError(f"weight {name!r}: a repeated pattern of {nbytes} bytes, which does not fit into memory")
 
 
 def _repeated(pattern: bytes, nbytes: int) -> Ranges:

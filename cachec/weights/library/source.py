@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from cachec.base import fsio
-from cachec.base.hashing import FileDigests
 from cachec.errors import StoreFault, WeightsChanged
 from cachec.model import ArtifactRef
 from cachec.store.objects import Objects
-from cachec.weights.sources import Extent, FileSource, OpenedFile
+from cachec.weights.sources import FileSource, OpenedFile
 from cachec.weights.tensor import Tensor
 
 
@@ -28,14 +27,6 @@ class OwnedSource(FileSource):
         self._revision = revision
         self._refs = refs
         self._checked: dict[int, fsio.Identity] = {}
-
-    def digest(self, name: str, tensor: Tensor, digests: FileDigests | None) -> str:
-        self._bind(name, tensor)
-        return self._stated(tensor) or super().digest(name, tensor, digests)
-
-    def extent(self, name: str, tensor: Tensor) -> Extent | None:
-        bound = self._bind(name, tensor)
-        return Extent(bound.fd, tensor.offset, tensor.nbytes, bound.file, bound.check, self._stated(tensor))
 
     def state(self) -> bytes:
         return f"owned:{self._revision}".encode()

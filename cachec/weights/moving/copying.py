@@ -67,10 +67,8 @@ Copied = Extent | Ranges | memoryview
 
 def source_of(weight: Weight) -> Copied:
     """The bytes of a weight in the form that is copied best. Counts as a read of all of them."""
-    tensor = weight.tensor
-    source, there = weight.within()
-    source.expose(there, tensor, None)
-    return source.extent(there, tensor) or source.ranges(there, tensor) or source.view(there, tensor)
+    ways = weight.exposed()
+    return ways.extent() or ways.ranges() or ways.view()
 
 
 def stored_form(weight: Weight) -> memoryview | Iterator[memoryview]:
@@ -78,9 +76,7 @@ def stored_form(weight: Weight) -> memoryview | Iterator[memoryview]:
 
     Counts as a read of all of them, here. The pieces raise WeightsChanged.
     """
-    source, there = weight.within()
-    tensor = weight.tensor
-    if source.copies(there, tensor):
+    if weight.ways().copies:
         copied = source_of(weight)
         return copied if isinstance(copied, memoryview) else pieces(copied)
     return weight.raw()

@@ -19,7 +19,7 @@ from cachec.base import fsio
 from cachec.base.hashing import FileDigests
 from cachec.errors import CachecError, UsageError
 from cachec.weights.handles import Handles
-from cachec.weights.sources import Ranges, Source
+from cachec.weights.sources import Source, Ways
 from cachec.weights.tensor import Tensor
 from cachec.weights.weight import Weight
 from cachec.weights.wrapping import ComposedSource, RelayedSource
@@ -36,8 +36,7 @@ def _hand_over(weights: Handles, order: list[Weight], *, is_ahead: bool) -> Iter
     reader = _ReadAhead(max((each.nbytes for each in order if _is_buffered(each)), default=0))
     try:
         for number, weight in enumerate(order):
-            source, there = weight.within()
-            source.expose(there, weight.tensor, None)
+            weight.exposed()
             buffered = _BufferedSource(weight, reader.take(weight)) if _is_buffered(weight) else None
             if is_ahead and number + 1 < len(order):
                 reader.ask(order[number + 1])
@@ -52,8 +51,7 @@ def _hand_over(weights: Handles, order: list[Weight], *, is_ahead: bool) -> Iter
 
 
 def _is_buffered(weight: Weight) -> bool:
-    source, there = weight.within()
-    return weight.nbytes > 0 and source.copies(there, weight.tensor)
+    return weight.nbytes > 0 and weight.ways().copies
 
 
 def _in_file_order(weights: Handles) -> list[Weight]:
@@ -72,11 +70,11 @@ def _in_file_order(weights: Handles) -> list[Weight]:
 
 def _drop_pages(weight: Weight) -> None:
     """Give back the pages of a mapped weight. A view that the consumer still holds would fault them in again."""
-    source, there = weight.within()
-    extent = source.extent(there, weight.tensor)
+    ways = weight.ways()
+    extent = ways.extent()
     if extent is None or extent.nbytes == 0:
         return
-    mapped = source.view(there, weight.tensor).obj
+    mapped = ways.view().obj
     if isinstance(mapped, mmap.mmap) and len(mapped) == extent.file.identity.size:
         start = extent.offset - extent.offset % mmap.PAGESIZE
         mapped.madvise(mmap.MADV_DONTNEED, start, extent.offset + extent.nbytes - start)
@@ -96,20 +94,18 @@ class _BufferedSource(RelayedSource):
         if self._data is None:
             super().expose(name, self._weight.tensor, digests)
 
-    def view(self, name: str, tensor: Tensor) -> memoryview:
-        data = self._data
-        return super().view(name, tensor) if data is None else self._part(data, tensor).toreadonly()
+    def ways(self, name: str, tensor: Tensor) -> Ways:
+        there = super().ways(name, tensor)
+        if self._data is None:
+            return there
+        begin = tensor.offset - self._weight.tensor.offset
+        data = self._data[begin : begin + tensor.nbytes]
 
-    def private(self, name: str, tensor: Tensor) -> memoryview:
-        data, self._data = self._data, None
-        # Given away: who writes into it changes what nobody else has.
-        return super().private(name, tensor) if data is None else self._part(data, tensor)
+        def given_away() -> memoryview:
+            self.release()  # who writes into it changes what nobody else has
+            return data
 
-    def copies(self, name: str, tensor: Tensor) -> bool:
-        return self._data is None and super().copies(name, tensor)
-
-    def ranges(self, name: str, tensor: Tensor) -> Ranges | None:
-        return super().ranges(name, tensor) if self._data is None else None
+        return Ways(data.toreadonly, extent=there.extent, own=given_away)
 
     def changed(self) -> str | None:
         return self._weight.within()[0].changed()
@@ -119,10 +115,6 @@ class _BufferedSource(RelayedSource):
 
     def release(self) -> None:
         self._data = None
-
-    def _part(self, data: memoryview, tensor: Tensor) -> memoryview:
-        begin = tensor.offset - self._weight.tensor.offset
-        return data[begin : begin + tensor.nbytes]
 
 
 class _Buffer:
@@ -215,9 +207,8 @@ class _ReadAhead:
 
     def _run(self) -> None:
         while (weight := self._wanted.get()) is not None:
-            source, there = weight.within()
             if not _is_buffered(weight):
-                _read_pages(source, there, weight.tensor)
+                _read_pages(weight)
                 continue
             buffer = self._free.get()
             if buffer is None:
@@ -225,17 +216,17 @@ class _ReadAhead:
             self._has_buffer.set()
             data = buffer.lend(weight.nbytes)
             try:
-                source.fill(there, weight.tensor, data)
+                weight.ways().fill(data)
             except BaseException as error:  # noqa: BLE001 - raised again where the weight's turn comes
                 self._ready.put(error)
             else:
                 self._ready.put(data)
-            del data, weight, source
+            del data, weight
 
 
-def _read_pages(source: Source, there: str, tensor: Tensor) -> None:
+def _read_pages(weight: Weight) -> None:
     try:
-        extent = source.extent(there, tensor)
+        extent = weight.ways().extent()
         if extent is not None:
             fsio.will_need(extent.fd, extent.offset, extent.nbytes)
     except (CachecError, OSError):

@@ -23,8 +23,7 @@ MIB = 1 << 20
 
 
 def ranges_of(weight: Weight) -> Ranges | None:
-    source, there = weight.within()
-    return source.ranges(there, weight.tensor)
+    return weight.ways().ranges()
 
 
 @pytest.mark.parametrize("seed", range(30))
