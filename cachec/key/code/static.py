@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import partial
+from types import FunctionType, ModuleType
 from typing import NamedTuple
 
 from cachec.base.hashing import Hasher
@@ -44,6 +45,7 @@ class Static:
         self._graph = graph
         self._locator = locator
         self._units = units
+        self._live = None if text_only else live
         self._taken: set[tuple[str, str, Chain | None, bool]] = set()
         self._located: dict[str, Origin] = {}
         self._compared = TextComparison(graph, locator, sources, live, text_only=text_only)
@@ -113,10 +115,9 @@ class Static:
         """Follow a module of which ``chain`` is taken: nothing means that it is used in ways that can't be told."""
         self._parents(name, by)
         origin = self._locate(name, by)
-        if origin.kind != "project":
-            return
-        if chain:
+        if chain and origin.kind != "absent":
             self._attribute(name, chain[0], chain[1:], by)
+        if chain or origin.kind != "project":
             return
         if not origin.path:
             return  # a namespace package holds no code
@@ -146,6 +147,8 @@ class Static:
         """Follow ``from name import attribute``, or ``name.attribute`` of an imported module."""
         self._parents(name, by)
         origin = self._locate(name, by)
+        if origin.kind in {"library", "distribution"}:
+            self._replaced(name, (attribute, *(chain or ())))
         if origin.kind != "project":
             return
         unit = self._units.of_origin(origin)
@@ -166,6 +169,16 @@ class Static:
             self._module(f"{name}.{attribute}", chain, by)
         elif unit is not None and unit.whole:
             self.whole(unit)  # a star import or a module __getattr__ may supply it
+
+    def _replaced(self, name: str, chain: Chain) -> None:
+        """Follow what the project put in the place of a library's function."""
+        watch = self._graph.watch
+        value = watch.name(sys.modules, name) if self._live is not None else MISSING
+        for attribute in chain:
+            value = watch.name(vars(value), attribute) if isinstance(value, ModuleType) else value
+        is_own = isinstance(value, FunctionType) and self._locator.of_file(value.__code__.co_filename)[0] == "project"
+        if self._live is not None and is_own:
+            self._live.as_imported(value, ".".join((name, *chain)))
 
     def _defines(self, unit: Unit, name: str) -> bool:
         return name in unit.source.bindings or name in unit.source.imports

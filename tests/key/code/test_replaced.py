@@ -9,6 +9,7 @@ import os
 import string
 import sys
 import tempfile
+import textwrap
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -33,10 +34,24 @@ class _Choice(click.Choice):  # type: ignore[type-arg]
     pass
 
 
+def _inside() -> str:
+    import textwrap
+
+    return textwrap.dedent(" x")
+
+
+def _inside_by_name() -> str:
+    from textwrap import fill
+
+    return fill("x y", 1)
+
+
 REPLACED: dict[str, tuple[Callable[[], object], object, str, object]] = {
     "function": (lambda: json.dumps([1]), json, "dumps", _own),
     "compiled function": (lambda: math.floor(1.5), math, "floor", _own),
     "function of a module's module": (lambda: os.path.commonpath(["a/b", "a/c"]), os.path, "commonpath", _own),
+    "imported inside": (_inside, textwrap, "dedent", _own),
+    "imported inside by its name": (_inside_by_name, textwrap, "fill", _own),
     "class": (lambda: json.JSONEncoder(), json, "JSONEncoder", _own),
     "constant": (lambda: string.digits, string, "digits", "x"),
     "limit": (lambda: sys.maxsize, sys, "maxsize", 5),
