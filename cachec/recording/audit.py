@@ -135,7 +135,10 @@ class AuditObserver:
         if place.startswith("file:"):
             place, _, options = place.removeprefix("file:").partition("?")
         if place and place != ":memory:" and "mode=memory" not in options:
-            self._each(content_at if os.path.exists(place) or "mode=r" in options else Observed.make, place)
+            is_there = os.path.exists(place) or "mode=r" in options
+            self._each(content_at if is_there else Observed.make, place)
+            for beside in ("-wal", "-journal") if is_there else ():  # of which a reader takes what is newer
+                self._each(content_at, place + beside)
 
     def _loaded(self, _event: str, args: tuple[Any, ...], frame: FrameType) -> None:
         """A library that the project names by its path."""

@@ -13,6 +13,7 @@ from cachec import codecs, recording
 from cachec.base import fsio
 from cachec.base.hashing import FileDigests
 from cachec.errors import LinkError, StoreFault, UnkeyableArgument, UnsupportedVersion, UsageError
+from cachec.key.code.memos import FilledBefore
 from cachec.key.request import Request, Requests, StageLike
 from cachec.model import ArtifactRef, Fault, KeyDescription, Read, Reason, Trace
 from cachec.programs.plugin import Plugin
@@ -93,6 +94,7 @@ class Run:
             raise _unguardable(min(unguarded))
         self._seen: frozenset[Read] = frozenset()
         self._stale = tools.requests.stale_memos(request)
+        self._filled = FilledBefore(request.inventory.memos)
         around = []
         for plugin in tools.requests.speaking(request):
             with Asking(plugin):
@@ -127,6 +129,8 @@ class Run:
             kept_out = self.recorder.kept_out()
             if self._stale:
                 finished.kept_out, finished.changed = Reason.STALE_MEMO, _stale(self._stale)
+            elif used := self._filled.used():
+                finished.kept_out, finished.changed = Reason.STALE_MEMO, _filled_before(used)
             elif kept_out is not None:
                 finished.kept_out, finished.changed = kept_out
             elif not finished.changed:
@@ -270,6 +274,13 @@ class Run:
             guarded.close_guard()
         if self.recorder.net is not None and self.recorder.net.beside is not None:
             self.recorder.net.beside.close()
+
+
+def _filled_before(names: list[str]) -> str:
+    return (
+        f"{names[0]} had kept what it made of files, variables and the like before this run, which did not look at "
+        "them; clear it before (cache_clear), or give the stage what it returns as an argument"
+    )
 
 
 def _stale(names: list[str]) -> str:

@@ -35,10 +35,21 @@ class CodeKey:
 
     parts: by name. distributions: installed ones that are reached. stages: other stages that are reached. memos:
     functions that keep results and are reached. has_importer: whether the function behind ``import`` is among its
-    values. digest: 64 hexadecimal characters over all parts.
+    values. looks_outside: whether it looks at files, variables and the like, as far as its words tell. digest: 64
+    hexadecimal characters over all parts.
     """
 
-    __slots__ = ("codes", "digest", "distributions", "has_importer", "memos", "parts", "spans", "stages")
+    __slots__ = (
+        "codes",
+        "digest",
+        "distributions",
+        "has_importer",
+        "looks_outside",
+        "memos",
+        "parts",
+        "spans",
+        "stages",
+    )
 
     def __init__(
         self,
@@ -50,6 +61,7 @@ class CodeKey:
         codes: Set[tuple[str, CodeType]] = frozenset(),
         *,
         has_importer: bool = False,
+        looks_outside: bool = False,
     ) -> None:
         self.parts = parts
         self.spans = spans
@@ -58,6 +70,7 @@ class CodeKey:
         self.stages = stages
         self.memos = memos
         self.has_importer = has_importer
+        self.looks_outside = looks_outside
         hasher = Hasher("code key")
         for part in parts:
             hasher.part(part.name, part.digest.encode())
@@ -155,7 +168,8 @@ class CodeKeys:
         """What a memo that is reached is keyed by on its own; memos inside of it are looked at by themselves."""
         self._asking.add(id(function))
         try:
-            memo = Memo(function, self.of(function.__wrapped__, has_version=True).digest)
+            key = self.of(function.__wrapped__, has_version=True)
+            memo = Memo(function, key.digest, key.looks_outside)
         finally:
             self._asking.discard(id(function))
         self._memos.met(memo)
@@ -253,7 +267,10 @@ class _Altered:
 def _key(graph: Graph, memos: tuple[Memo, ...] = ()) -> CodeKey:
     stages, distributions = tuple(graph.stages), frozenset(graph.distributions - {""})
     codes = frozenset(graph.codes)
-    return CodeKey(graph.parts(), distributions, stages, memos, graph.spans, codes, has_importer=graph.has_importer)
+    return CodeKey(
+        graph.parts(), distributions, stages, memos, graph.spans, codes,
+        has_importer=graph.has_importer, looks_outside=graph.looks_outside,
+    )  # fmt: skip
 
 
 def _name(fn: object) -> str:

@@ -28,11 +28,35 @@ _ASKED = {
         "linecache",
         "getline",
         "getlines",
+        # Where a statement stands is of its text too.
+        "f_lineno",
+        "co_firstlineno",
+        "tb_lineno",
+        "extract_tb",
+        "extract_stack",
+        "format_stack",
+        "format_exc",
+        "print_exc",
+        "format_exception",
+        "print_exception",
+        "getframeinfo",
     ),
     "subclasses": ("__subclasses__",),
+    "order": ("vars", "__dict__", "getmembers"),
     "annotations": ("__annotations__", "get_type_hints", "get_annotations", "signature", "getfullargspec"),
 }
 _ASKING = {f"s{len(word)}:{word}".encode(): asked for asked, words in _ASKED.items() for word in words}
+
+#: Words by which code looks at something outside of the process, as far as a memo of what it gave is concerned.
+_OUTSIDE = tuple(
+    f"s{len(word)}:{word}".encode()
+    for word in (
+        *("open", "read_text", "read_bytes", "load", "fromfile", "loadtxt", "genfromtxt", "connect"),
+        *("environ", "environb", "getenv", "expandvars", "expanduser", "which", "getcwd", "cwd"),
+        *("exists", "is_file", "is_dir", "isfile", "isdir", "stat", "getsize", "getmtime", "samefile", "readlink"),
+        *("listdir", "scandir", "walk", "glob", "rglob", "iterdir", "import_module", "find_spec"),
+    )
+)
 
 #: The function behind ``import``: code that names it may import by whatever name, also by another one of its own.
 _IMPORTER = b"s10:__import__"
@@ -59,6 +83,7 @@ class Graph:
         self.stages: list[object] = []
         self.memos: dict[int, Any] = {}
         self.has_importer = False
+        self.looks_outside = False
         self._tolerant = tolerant
         self._recorded = recorded
         self._parts: dict[str, Part] = {}
@@ -134,6 +159,7 @@ class Graph:
     def mentions(self, syntax: bytes) -> None:
         """Note what code with this normalised syntax, reached just now, asks of other code (``when``)."""
         self.has_importer = self.has_importer or _IMPORTER in syntax
+        self.looks_outside = self.looks_outside or any(word in syntax for word in _OUTSIDE)
         for word, asked in _ASKING.items():
             if word in syntax and asked not in self._mentioned:
                 self._mentioned.add(asked)
@@ -142,8 +168,8 @@ class Graph:
 
     def when(self, asked: str, work: Callable[[], None]) -> None:
         """Look at something if any code that is reached, before or after, asks for ``documentation`` (docstrings, of
-        whatever), ``source`` (text with its comments), ``subclasses`` or
-        ``annotations``."""
+        whatever), ``source`` (text with its comments), ``subclasses``, ``annotations``
+        or ``order`` (of what a class holds)."""
         if asked in self._mentioned:
             self.later(work, lenient=True)
         else:

@@ -263,6 +263,7 @@ class Walk:
                 stands = self._namespaces.stands(namespace, chain, lenient=True)
                 hasher.part(f"name {'.'.join(chain)}", stands.encode())
             detail = f"{os.path.basename(unit.source.path)}:{node.lineno}"
+        graph.aside("order", label, lambda: repr([name for name in vars(cls) if name[:2] != "__"]).encode())
         for base in cls.__bases__:
             hasher.part("base", self.cls(base, lenient=lenient).encode())
         hasher.part("metaclass", self.cls(type(cls), lenient=lenient).encode())
