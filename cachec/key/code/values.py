@@ -292,7 +292,7 @@ class Values:
             base = next((each for each in _CONTAINERS if isinstance(value, each)), None)
             if base is not None and is_plain_class(kind, base):
                 return (_MARK + "items", label, again(_CONTAINERS[base](value)), again(attribute(value, "__dict__")))
-        holding = callable(value) and origin != "project" and kind.__flags__ & HEAPTYPE
+        holding = callable(value) and origin != "project" and kind.__flags__ & HEAPTYPE and name not in _HANDLES
         if attribute(value, "__wrapped__") is not None or name == "functools.KeyWrapper" or holding:
             if is_memo(value):
                 self._graph.memos[id(value)] = value
@@ -315,6 +315,9 @@ class Values:
             return (_MARK + "builtin", str(module), value.__qualname__)
         return (_MARK + "builtin", value.__qualname__, again(holder))
 
+
+#: What may be called, and stands for something outside of the process.
+_HANDLES = frozenset({"sqlite3.Connection"})
 
 _CONTAINERS: Mapping[type, Callable[[Any], Any]] = {
     collections.OrderedDict: lambda value: [*collections.OrderedDict.items(value)],
