@@ -50,8 +50,9 @@ def test_no_swap_of_another_kind_gives_a_wrong_hit(tmp_path: Path, kind: str, le
     assert not report.wrong, report.text()
     assert not report.failed, report.text()
     assert not report.refused, report.text()
-    # The hash of a text takes an alias within a dialect's attribute for what it stands for, which MLIR does not.
-    assert len(report.needless) <= (0.1 * report.neutral if kind == "modules" else 0), report.text()
+    # The hash of a text takes an alias within a dialect's attribute for what it stands for, which MLIR does not. Looks
+    # that touch sys.modules depend on which of the project's modules are imported: here, those of the suite.
+    assert len(report.needless) <= (0.1 * report.neutral if kind in {"modules", "looks"} else 0), report.text()
 
 
 @pytest.mark.parametrize("construct", REFUSED, ids=lambda each: each.name)
