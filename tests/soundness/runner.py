@@ -162,6 +162,8 @@ def _processes(projects: Sequence[Project]) -> list[_Process]:
         elif project.edits_while_running:
             stale = [("write", change), ("call", "decides", "the same process")]
             live.add(number, *begun, *stale, ("reload", "helper"), ("call", "decides", "after a reload"))
+            third = [("write", project.edits[1].files), ("autoreload", "helper")]
+            live.add(number, *third, ("call", "decides", "after an automatic reload"))
             after.add(number, ("look", "decides", "a new process after it"))
             after.add(number, ("anew",), *there(project.files), ("look", "back", "edited back after it"))
         if project.live:

@@ -3,7 +3,8 @@
 Reads jobs as lines of JSON, writes an answer to each. A job names a store, and projects that are worked on one after
 the other in one process: a folder and steps. ``["write", files]``, ``["call"]`` (miss, run and store, or hit),
 ``["look"]`` (hit or nothing), ``["anew"]`` (as in a new process: no module of the project is imported),
-``["reload", module]``, ``["exec", module, text]``, ``["cells", name, texts]`` (a notebook runs these).
+``["reload", module]``, ``["autoreload", module]``, ``["exec", module, text]``, ``["cells", name, texts]`` (a notebook
+runs these).
 """
 
 from __future__ import annotations
@@ -103,6 +104,39 @@ def entered(folder: str) -> Iterator[None]:
         os.chdir("/")
 
 
+def reload(name: str) -> None:
+    if name in sys.modules:
+        importlib.invalidate_caches()
+        with contextlib.suppress(Exception):  # half an import is a state that a program may be in
+            importlib.reload(sys.modules[name])
+
+
+def autoreload(name: str) -> None:
+    """As IPython's ``%autoreload``: what others hold of the module becomes what the new one has under its name."""
+    before = dict(vars(sys.modules[name])) if name in sys.modules else {}
+    reload(name)
+    for key, old in before.items():
+        new = vars(sys.modules[name]).get(key)
+        if old is not new and getattr(old, "__module__", None) == name:
+            _become(old, new)
+
+
+def _become(old: object, new: object) -> None:
+    if isinstance(old, types.FunctionType) and isinstance(new, types.FunctionType):
+        with contextlib.suppress(ValueError):  # other closures: then the old one stays
+            old.__code__ = new.__code__
+            old.__defaults__, old.__doc__, old.__kwdefaults__ = new.__defaults__, new.__doc__, new.__kwdefaults__
+            old.__dict__.update(new.__dict__)
+    elif isinstance(old, type) and isinstance(new, type):
+        for key, value in list(vars(old).items()):
+            held = vars(new).get(key)
+            if isinstance(value, types.FunctionType):
+                _become(value, held)
+            elif key in vars(new) and not key.startswith("__"):
+                with contextlib.suppress(AttributeError, TypeError):  # read-only, as slots are
+                    setattr(old, key, held)
+
+
 def run_cells(kernel: str, texts: list[str]) -> None:
     """Run the cells of a notebook as ipykernel does: each a file that is not there, whose text ``linecache`` has."""
     main = sys.modules["__main__"]
@@ -128,10 +162,9 @@ def follow(folder: str, steps: list[list[Any]]) -> list[dict[str, Any]]:
             forget(folder)
             is_new = True
         elif kind == "reload":
-            if given[0] in sys.modules:
-                importlib.invalidate_caches()
-                with contextlib.suppress(Exception):  # half an import is a state that a program may be in
-                    importlib.reload(sys.modules[given[0]])
+            reload(given[0])
+        elif kind == "autoreload":
+            autoreload(given[0])
         elif kind == "exec":
             exec(given[1], vars(importlib.import_module(given[0])))
         elif kind == "cells":

@@ -14,7 +14,7 @@ import pytest
 
 from tests.effort import WHOLE, sample
 from tests.soundness.cases import project, projects
-from tests.soundness.constructs import CONSTRUCTS, REFUSED, Construct
+from tests.soundness.constructs import CONSTRUCTS, KEPT_OUT, REFUSED, Construct
 from tests.soundness.kinds import run_kind
 from tests.soundness.runner import Report, judge, run
 
@@ -50,17 +50,18 @@ def test_no_swap_of_another_kind_gives_a_wrong_hit(tmp_path: Path, kind: str, le
     assert not report.wrong, report.text()
     assert not report.failed, report.text()
     assert not report.refused, report.text()
-    # The hash of a text takes an alias within a dialect's attribute for what it stands for, which MLIR does not.
-    assert len(report.needless) <= (0.1 * report.neutral if kind == "modules" else 0), report.text()
+    # The hash of a text takes an alias within a dialect's attribute for what it stands for, which MLIR does not. Looks
+    # that touch sys.modules depend on which of the project's modules are imported: here, those of the suite.
+    assert len(report.needless) <= (0.1 * report.neutral if kind in {"modules", "looks"} else 0), report.text()
 
 
-@pytest.mark.parametrize("construct", REFUSED, ids=lambda each: each.name)
+@pytest.mark.parametrize("construct", REFUSED + KEPT_OUT, ids=lambda each: each.name)
 @pytest.mark.long
 def test_what_can_not_be_told_is_refused(construct: Construct, tmp_path: Path) -> None:
     rng = random.Random(1)
     report = run((project(construct, rng) for _ in range(3)), 1000, [tmp_path], servers=1)
     assert report.refused, report.text()
-    assert not report.hits, report.text()
+    assert construct in KEPT_OUT or not report.hits, report.text()
     assert not report.wrong, report.text()
 
 

@@ -6,6 +6,7 @@ the members of an enumeration, the fields and defaults of a named tuple.
 
 from __future__ import annotations
 
+import abc
 import ast
 import enum
 import functools
@@ -108,8 +109,8 @@ def _bound(node: ast.ClassDef) -> set[str]:
 
 def contents(cls: type, watch: Watch) -> Iterator[tuple[str, object]]:
     """What a class holds, each with a name, where its attributes do not show it in the same way on every Python: the
-    members of an enumeration in their order, with what was put on them; the defaults of a named tuple. All of it is
-    watched.
+    members of an enumeration in their order, with what was put on them; the defaults of a named tuple; the classes that
+    an abstract one was told of. All of it is watched.
     """
     if isinstance(cls, enum.EnumType):
         members: dict[str, Any] = dict(cls.__members__)
@@ -126,6 +127,12 @@ def contents(cls: type, watch: Watch) -> Iterator[tuple[str, object]]:
         if isinstance(new, FunctionType):
             watch.function(new)
             yield "<defaults>", new.__defaults__
+    if isinstance(cls, abc.ABCMeta):
+        watch.value(
+            lambda: repr(list(map(id, registered(cls)))).encode(), repr(list(map(id, registered(cls)))).encode()
+        )
+        if found := registered(cls):
+            yield "<registered>", found
     fields: object = vars(cls).get("__dataclass_fields__")
     if isinstance(fields, dict):
         for name, field in fields.items():
@@ -133,6 +140,12 @@ def contents(cls: type, watch: Watch) -> Iterator[tuple[str, object]]:
                 held = getattr(field, kind, None)
                 if type(held).__qualname__ != "_MISSING_TYPE":
                     yield f"<{kind}> {name}", held
+
+
+def registered(cls: abc.ABCMeta) -> list[type]:
+    """The classes that were registered with an abstract one (``cls.register``), by name."""
+    found = [reference() for reference in abc._get_dump(cls)[0]]  # type: ignore[attr-defined]
+    return sorted((each for each in found if each is not None), key=lambda each: (each.__module__, each.__qualname__))
 
 
 def _cached(cls: type, name: str) -> bool:

@@ -175,10 +175,13 @@ class RanKeys:
             yield Read("module", EVERY_MODULE, "", _names(self._imported_project(observed.modules)))
         for name in self._imported_project(list(sys.modules)):
             yield from self._named(name, coverage, anchors, loaded)
+        main = sys.modules.get("__main__")
+        if main is not None and self._code.is_project(getattr(main, "__file__", None) or "<typed>"):
+            yield self._live(module_name(vars(main)), "", "<module>")
         yield Read("distribution", "*", "", self._tool("*"))
 
     def _imported_project(self, names: Iterable[str]) -> list[str]:
-        """Those of some imported modules that are the project's; the script that runs has no name to be found by."""
+        """Those of some imported modules that are the project's, without the script that runs."""
         files = ((name, getattr(sys.modules.get(name), "__file__", None)) for name in sorted(names))
         return [name for name, file in files if name != "__main__" and file and self._code.is_project(file)]
 
