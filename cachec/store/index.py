@@ -51,8 +51,6 @@ _DIGEST_TAG = "digest"
 _SETTINGS: dict[str, object] = {
     "eviction_policy": "none",
     "cull_limit": 0,
-    "statistics": 0,
-    "tag_index": 0,
     "disk_min_file_size": 1 << 62,
     "sqlite_journal_mode": "wal",
     "sqlite_mmap_size": 0,

@@ -401,8 +401,10 @@ def test_an_output_of_the_stage_itself_may_be_there_before(recorder: Recorder) -
     recorder.drop_scratch()
 
 
-def test_a_process_that_goes_on_keeps_the_result_out(recorder: Recorder) -> None:
-    sh("sleep 0.5 >/dev/null 2>&1 &")
+@pytest.mark.parametrize("weights", [False, True])
+def test_a_process_that_goes_on_keeps_the_result_out(recorder: Recorder, weight: Path, weights: bool) -> None:
+    pid = int(sh("sleep 60 >/dev/null 2>&1 & echo $!", weights={weight: "opened"} if weights else ()).stdout)
+    os.kill(pid, signal.SIGKILL)  # it still goes on: nobody waited for it
     found = recorder.kept_out()
     assert found is not None
     assert "went on" in found[1]

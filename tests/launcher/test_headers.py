@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from cachec.launcher.headers import DepfileError, candidates, looked_for, read_depfile
-from tests.launcher.conftest import Launcher, need, wait_for_clock, write
+from cachec.model import Reason
+from tests.launcher.conftest import FAKECC_ADAPTER, Launcher, need, wait_for_clock, write
 
 CLANG = next((name for name in ("clang-19", "clang") if shutil.which(name)), "clang-19")
 
@@ -49,6 +50,16 @@ def test_candidates(tmp_path: Path) -> None:
             "two/lib/lib",
         )
     }
+
+
+def test_a_compiler_that_names_nothing_that_it_included(launcher: Launcher, tmp_path: Path) -> None:
+    (tmp_path / "fakecc.toml").write_text('includes = [".c"]' + FAKECC_ADAPTER)
+    write("a.c", "int a;\n")
+    ran = launcher.run("fakecc", "a.c", "-o", "a.o")
+    assert ran.code == 0
+    assert os.path.exists("a.o")
+    assert launcher.last().reason is Reason.UNDESCRIBED
+    assert "did not name what it included" in launcher.last().detail
 
 
 def test_has_include(tmp_path: Path) -> None:

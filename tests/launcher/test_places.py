@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cachec.launcher.adapters import every
-from cachec.launcher.places import Places
+from cachec.launcher.places import Places, leaked
 from tests.needs import need
 
 from .conftest import Launcher, write
@@ -96,3 +96,12 @@ def test_names_from_the_current_folder(tmp_path: Path) -> None:
 def test_every_adapter_whose_inputs_come_into_the_result_is_one() -> None:
     wanted = {tool.removesuffix("-19") for tool in NAMED} | {"iree-compile", "iree-opt"}
     assert {adapter.name for adapter in every() if adapter.relative} == wanted
+
+
+def test_which_folders_come_into_what_was_written(tmp_path: Path) -> None:
+    folders = {"cwd": "/one/two", "base_dir": "/three"}
+    written = tmp_path / "out"
+    written.write_bytes(b"x /one/two/a.c y")
+    (tmp_path / "empty").touch()
+    assert leaked(folders, [str(tmp_path / "empty")], [b"", b"at /three/b"]) == {"base_dir": "its messages"}
+    assert leaked(folders, [str(tmp_path / "empty"), str(written)], [b"/one"]) == {"cwd": str(written)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import os
 import socket
 import sys
@@ -543,6 +544,16 @@ def test_what_a_path_is_relative_to_where_the_run_goes_elsewhere(
     places = [str(tmp_path / "d"), str(tmp_path / "d" / "t")]
     assert list(observed.absolute) == (places if absolute else [])
     assert observed.relative == ({} if absolute else dict(zip(places, ("d", "d/t"), strict=True)))
+
+
+def test_the_source_of_a_module_is_imported_and_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "net_recorded.py").write_text("x = 1")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    observed = observe(lambda: importlib.import_module("net_recorded"))
+    del sys.modules["net_recorded"]
+    assert str(tmp_path / "net_recorded.py") in observed.sources
+    assert str(tmp_path / "net_recorded.py") not in observed.opened
+    assert not observed.listed
 
 
 def test_all_who_listen_to_an_event_are_told_once() -> None:

@@ -268,6 +268,11 @@ def test_a_class_statement_counts_wherever_it_is(project: Any, around: str) -> N
         "import collections\nX = collections.deque([1], maxlen=1)\n",
         "class D(dict):\n    def __missing__(self, k): return 1\nX = D(a=1)\n",
         "class L(list): ...\nX = L([1])\n",
+        *(f"class C({kind}): ...\nX = C([(1, 0)])\n" for kind in ("tuple", "set", "frozenset", "dict")),
+        *(
+            f"import collections\nclass C(collections.{kind}): ...\nX = C({{1: 0}})\n"
+            for kind in ("OrderedDict", "Counter")
+        ),
         "import random\nX = random.Random(1)\n",
         "import numpy\nX = numpy.random.default_rng(1)\n",
         *(

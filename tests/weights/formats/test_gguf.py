@@ -115,6 +115,20 @@ def test_bfloat16(tmp_path: Path) -> None:
     np.testing.assert_array_equal(weight.read(), values)
 
 
+@pytest.mark.parametrize("kind", [kind for kind in gguf.GGUFValueType if kind.name not in {"ARRAY", "STRING"}])
+def test_metadata_of_every_kind_is_passed_over(tmp_path: Path, check: Any, kind: Any) -> None:
+    writer = gguf.GGUFWriter(tmp_path / "m.gguf", "llama")
+    writer.add_key_value("before", 1, kind)
+    writer.add_array("list", [1, 2, 3])
+    writer.add_key_value("after", "x", gguf.GGUFValueType.STRING)
+    writer.add_tensor("a", np.ones(3, "f4"))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    check.reads(tmp_path / "m.gguf", {"a": np.ones(3, "f4").tobytes()})
+
+
 def test_the_package_knows_the_same_types() -> None:
     known = {int(kind): (kind.name.lower(), *sizes) for kind, sizes in gguf.GGML_QUANT_SIZES.items()}
     assert {kind: known[kind] for kind in BLOCKS} == BLOCKS

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import safetensors.numpy
 
 from cachec.base import fsio
 from cachec.store.store import Store
@@ -45,6 +46,19 @@ def source(tmp_path: Path) -> Path:
     (tmp_path / "out").mkdir()
     from_arrays(arrays()).save(tmp_path / "in" / "m.safetensors")
     return tmp_path / "in" / "m.safetensors"
+
+
+@pytest.mark.parametrize("written_by", ["cachec", "safetensors"])
+@pytest.mark.parametrize("suffix", [".safetensors", ".irpa"])
+def test_a_weight_larger_than_a_unit(tmp_path: Path, source: Path, written_by: str, suffix: str) -> None:
+    """Of a file without digests in pieces, else in one go."""
+    if written_by == "safetensors":
+        safetensors.numpy.save_file(arrays(), source)
+    open_weights(source).save(tmp_path / "out" / f"m{suffix}")
+    found = open_weights(tmp_path / "out" / f"m{suffix}")
+    assert {name: found[name].read().tobytes() for name in found} == {
+        name: value.tobytes() for name, value in arrays().items()
+    }
 
 
 KILLED = """
