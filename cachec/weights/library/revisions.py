@@ -342,6 +342,8 @@ def _checked(path: Path, record: RevisionRecord) -> RevisionContents:
     names = [entry.spec.name for entry in entries]
     if (record.owned and record.placed) or names != sorted(set(names)):
         raise WeightError(f"{path}: expected names in order, each once, found otherwise")
+    if any("\0" in file.path for file in record.files):
+        raise WeightError(f"{path}: expected paths, found one with a NUL")
     sizes = {tensor.digest: tensor.spec.nbytes for tensor in record.owned}
     numbers = {digest: number for number, digest in enumerate(sorted(sizes))}
     tensors: dict[str, Tensor] = {}

@@ -982,3 +982,13 @@ def test_no_regular_file_where_a_record_is_expected(store: WeightStore, tmp_path
     for look in (lambda: again.open("base"), lambda: again.verify("base")):
         with pytest.raises(WeightError, match="not a regular file"):
             look()
+
+
+def test_a_record_of_a_path_that_is_none(store: WeightStore, tmp_path: Path) -> None:
+    from_arrays(arrays()).save(tmp_path / "w.safetensors")
+    revision = store.add(open_weights(tmp_path / "w.safetensors"), "m", own=False)
+    path = tmp_path / "weights" / "revisions" / f"{revision.id}.json"
+    data = path.read_bytes().replace(b"w.safetensors", b"\\u0000")
+    (path.parent / f"{digest_bytes(data)}.json").write_bytes(data)
+    with pytest.raises(WeightError, match="NUL"):
+        WeightStore(Store(tmp_path)).open(digest_bytes(data))
