@@ -283,14 +283,19 @@ def is_shared(folder: os.stat_result) -> bool:
     return folder.st_mode & _SHARED == _SHARED
 
 
-def names_in(folder: str | os.PathLike[str], form: re.Pattern[str]) -> list[str]:
+def names_in(folder: str | os.PathLike[str], form: re.Pattern[str], *, is_kept: bool = False) -> list[str]:
     """The names of a form in a folder of cachec's own, in order; none where there is no such folder.
 
-    For whoever removes files: no name of another form is cachec's, and no folder that ``open_folder`` refuses.
+    For whoever removes files: no name of another form is cachec's, and no folder that ``open_folder`` refuses. is_kept:
+    the names are those of what is to stay, so for such a folder an OSError is raised: none would be taken for all gone.
     """
     try:
         fd = open_folder(folder)
-    except (FileNotFoundError, NotADirectoryError, PermissionError):
+    except FileNotFoundError:
+        return []
+    except (NotADirectoryError, PermissionError):
+        if is_kept:
+            raise
         return []
     try:
         return sorted(name for name in os.listdir(fd) if form.fullmatch(name))

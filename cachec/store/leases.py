@@ -208,7 +208,7 @@ class Held:
             self._read[name] = start + whole
 
     def _names(self) -> list[str]:
-        return [name for name in fsio.names_in(self.folder, _NAME) if name not in self._dead]
+        return [name for name in fsio.names_in(self.folder, _NAME, is_kept=True) if name not in self._dead]
 
 
 @contextlib.contextmanager

@@ -155,7 +155,7 @@ class HttpResolver:
         if response.status != 200:
             raise WeightError(f"{identifier.url}: expected HTTP 200 or 206, found {response.status}")
         length = response.headers.get("Content-Length", "")
-        total = int(length) if length.isascii() and length.isdigit() else None
+        total = int(length) if re.fullmatch(r"[0-9]{1,18}", length) else None
         self._checked_size(identifier, total)
         _restart(fd, state)
         if version:

@@ -241,11 +241,11 @@ class Revisions:
 
     def needed(self, on_damaged: Callable[[str], None]) -> frozenset[Digest]:
         """Everything that the records may name, also those of another version. on_damaged: told of one that is not
-        what it was: what that needs is not all known.
+        what it was: what that needs is not all known. Raises OSError where there may be records that are not seen.
         """
         digests: set[Digest] = set()
-        for revision in self.ids():
-            path = self._record_path(revision)
+        for file in fsio.names_in(self.records, _FILE, is_kept=True):
+            path, revision = self.records / file, file.removesuffix(_SUFFIX)
             with contextlib.suppress(FileNotFoundError):
                 data = foreign.read_regular(path, _MAX_FILE)
                 digests.update(_named_in(data))
@@ -317,7 +317,11 @@ def _read(path: Path) -> bytes:
 
 
 def _listed(folder: Path) -> list[str]:
-    return fsio.names_in(folder, _FILE)
+    """The files in a folder. Raises WeightError where that can't be told: what they name would be taken for gone."""
+    try:
+        return fsio.names_in(folder, _FILE, is_kept=True)
+    except OSError as error:
+        raise WeightError(f"{folder} can't be listed: {error.strerror}") from error
 
 
 def _named_in(data: bytes) -> Iterator[Digest]:
@@ -342,6 +346,8 @@ def _checked(path: Path, record: RevisionRecord) -> RevisionContents:
     names = [entry.spec.name for entry in entries]
     if (record.owned and record.placed) or names != sorted(set(names)):
         raise WeightError(f"{path}: expected names in order, each once, found otherwise")
+    if any("\0" in file.path for file in record.files):
+        raise WeightError(f"{path}: expected paths, found one with a NUL")
     sizes = {tensor.digest: tensor.spec.nbytes for tensor in record.owned}
     numbers = {digest: number for number, digest in enumerate(sorted(sizes))}
     tensors: dict[str, Tensor] = {}

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ import pytest
 
 import cachec
 from cachec.base.hashing import EMPTY, FileDigests, digest_bytes
-from cachec.errors import HandleClosed, UsageError, WeightError, WeightsChanged
+from cachec.errors import HandleClosed, StoreFault, UsageError, WeightError, WeightsChanged
 from cachec.maintain import Maintainer
 from cachec.maintain.collect import Collected
 from cachec.maintain.orphans import GRACE_SECONDS
@@ -982,3 +983,27 @@ def test_no_regular_file_where_a_record_is_expected(store: WeightStore, tmp_path
     for look in (lambda: again.open("base"), lambda: again.verify("base")):
         with pytest.raises(WeightError, match="not a regular file"):
             look()
+
+
+def test_a_record_of_a_path_that_is_none(store: WeightStore, tmp_path: Path) -> None:
+    from_arrays(arrays()).save(tmp_path / "w.safetensors")
+    revision = store.add(open_weights(tmp_path / "w.safetensors"), "m", own=False)
+    path = tmp_path / "weights" / "revisions" / f"{revision.id}.json"
+    data = path.read_bytes().replace(b"w.safetensors", b"\\u0000")
+    (path.parent / f"{digest_bytes(data)}.json").write_bytes(data)
+    with pytest.raises(WeightError, match="NUL"):
+        WeightStore(Store(tmp_path)).open(digest_bytes(data))
+
+
+@pytest.mark.parametrize("what", ["names", "revisions"])
+def test_gc_takes_nothing_where_it_can_not_see_what_is_needed(store: WeightStore, tmp_path: Path, what: str) -> None:
+    """It took a folder that the system refuses for an empty one, and all weights for forgotten."""
+    store.add(from_arrays(arrays()), "base")
+    folder = tmp_path / "weights" / what
+    folder.rename(tmp_path / "aside")
+    folder.symlink_to(tmp_path / "aside")
+    with suppress(StoreFault):
+        collect(WeightStore(Store(tmp_path)))
+    folder.unlink()
+    (tmp_path / "aside").rename(folder)
+    assert WeightStore(Store(tmp_path)).verify("base") == ()
