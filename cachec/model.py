@@ -7,16 +7,27 @@ characters of BLAKE3-256 wherever it is kept or shown.
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator
-from typing import Annotated, Any
+from collections.abc import Callable, Iterator
+from typing import Annotated, Any, TypeVar
 
 import msgspec
+
+T = TypeVar("T")
 
 #: BLAKE3-256 in lower-case hexadecimal.
 Digest = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
 
 #: What msgspec raises for JSON that is malformed, holds another kind of thing, is not UTF-8, or is nested without end.
 MALFORMED_JSON = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+
+
+def from_json(data: bytes | str, kind: type[T], refused: Callable[[str], Exception], words: str) -> T:
+    """A value of a kind from JSON. For anything else raises what ``refused`` makes of words that end with the error."""
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except MALFORMED_JSON as error:
+        raise refused(f"{words}: {error}") from error
+
 
 #: Version of every record below. A row of another version is a miss, never an error.
 RECORD_VERSION = 3

@@ -10,10 +10,10 @@ import msgspec
 
 from cachec.base.hashing import digest_bytes
 from cachec.errors import LinkError, ReproducerError
-from cachec.model import WeightSpec
+from cachec.model import WeightSpec, from_json
 from cachec.reproduce.about import About
 from cachec.reproduce.archive import unpacked
-from cachec.reproduce.pack import ABOUT, RECIPE, WEIGHTS, decoded, decoded_as, manifests
+from cachec.reproduce.pack import ABOUT, RECIPE, WEIGHTS, decoded, manifests
 from cachec.reproduce.recipe import VERSION, FileRef, Recipe, Text, WeightFile
 from cachec.weights.manifest import Manifest
 
@@ -38,15 +38,14 @@ def load(path: str | os.PathLike[str]) -> LoadedReproducer:
     for name in (ABOUT, RECIPE):
         if name not in members:
             raise ReproducerError(f"{label}: member {name!r} expected, found none: this is no reproducer of cachec")
-    made_by = decoded_as(
-        _MadeBy, members[ABOUT], f"{label}: {ABOUT}"
-    )  # first: the rest of another version may be another
+    words = f"{label}: {ABOUT} is malformed"
+    made_by = from_json(members[ABOUT], _MadeBy, ReproducerError, words)  # the rest of another version may be another
     if made_by.version != VERSION or made_by.generator != 1:
         raise ReproducerError(
             f"{label}: a reproducer of version {made_by.version} (generator {made_by.generator}), this cachec reads "
             f"{VERSION} (1); use the cachec that made it"
         )
-    about = decoded_as(About, members[ABOUT], f"{label}: {ABOUT}")
+    about = from_json(members[ABOUT], About, ReproducerError, words)
     recipe = decoded(members[RECIPE], f"{label}: {RECIPE}")
     if digest_bytes(members[RECIPE]) != about.recipe:
         raise ReproducerError(f"{label}: {RECIPE} is not the one that {ABOUT} names; get the file again")

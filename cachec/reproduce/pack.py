@@ -6,13 +6,13 @@ import os
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import msgspec
 
 from cachec.base.hashing import digest_bytes
 from cachec.errors import PluginError, ReproducerError, StoreFault
-from cachec.model import MALFORMED_JSON, Entry, Inline, Leaf, Node, Part, PartKind, Record, Trace, WeightSpec, artifacts
+from cachec.model import Entry, Inline, Leaf, Node, Part, PartKind, Record, Trace, WeightSpec, artifacts, from_json
 from cachec.model import Sequence as Several
 from cachec.programs import ir
 from cachec.reproduce.about import About, Expected, Failure
@@ -23,8 +23,6 @@ from cachec.reproduce.recipe import VERSION, FileRef, Recipe, RecordedCommand, d
 from cachec.store.store import Store
 from cachec.weights import WeightSet
 from cachec.weights.manifest import Manifest
-
-_T = TypeVar("_T")
 
 #: Names of members.
 README, ABOUT, RECIPE = "README.md", "reproducer.json", "recipe.json"
@@ -104,18 +102,10 @@ def _without_values(parts: Sequence[Part]) -> tuple[Part, ...]:
 
 def decoded(raw: bytes, what: str) -> Recipe:
     """A recipe, validated. Raises ReproducerError."""
-    recipe = decoded_as(Recipe, raw, what)
+    recipe = from_json(raw, Recipe, ReproducerError, f"{what} is malformed")
     if recipe.version != VERSION:
         raise ReproducerError(f"{what} is of version {recipe.version}, this cachec reads {VERSION}; use the other one")
     return recipe
-
-
-def decoded_as(kind: type[_T], raw: bytes, what: str) -> _T:
-    """JSON of one of the records here. Raises ReproducerError."""
-    try:
-        return msgspec.json.decode(raw, type=kind)
-    except MALFORMED_JSON as error:
-        raise ReproducerError(f"{what} is malformed: {error}") from error
 
 
 def expected_of(node: Node) -> Iterator[Expected]:

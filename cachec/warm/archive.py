@@ -27,7 +27,7 @@ from blake3 import blake3
 
 from cachec.base import fsio
 from cachec.errors import CachecError, StoreFault
-from cachec.model import MALFORMED_JSON, MAX_TRACES, RECORD_VERSION, ArtifactRef, Entry, Fault, Trace
+from cachec.model import MAX_TRACES, RECORD_VERSION, ArtifactRef, Entry, Fault, Trace, from_json
 from cachec.store.store import Store, references
 
 VERSION = 1
@@ -177,10 +177,7 @@ def _read(reader: _ArchiveReader, store: Store) -> Iterator[Entry]:
     name, nbytes = reader.member()
     if name != _HEAD or nbytes > _BLOCK:
         raise reader.refuse(f"it begins with {name[:80]!r}, not with {_HEAD}")
-    try:
-        head = msgspec.json.decode(reader.content(nbytes), type=_Head)
-    except MALFORMED_JSON as error:
-        raise reader.refuse(f"{_HEAD} is malformed: {error}") from None
+    head = from_json(reader.content(nbytes), _Head, reader.refuse, f"{_HEAD} is malformed")
     if (head.format, head.version) != ("cachec-archive", VERSION):
         what = f"{head.format!r} version {head.version}"
         raise reader.refuse(f"it is {what}; this reads cachec-archive version {VERSION}")
@@ -220,10 +217,7 @@ def _object(reader: _ArchiveReader, store: Store, digest: str, nbytes: int) -> N
 def _entry(reader: _ArchiveReader, key: str, nbytes: int) -> Entry:
     if nbytes > _ENTRY_MAX:
         raise reader.refuse(f"entry {key[:12]} has {nbytes} bytes; at most {_ENTRY_MAX} are read")
-    try:
-        entry = msgspec.json.decode(reader.content(nbytes), type=Entry)
-    except MALFORMED_JSON as error:
-        raise reader.refuse(f"entry {key[:12]} is malformed: {error}") from None
+    entry = from_json(reader.content(nbytes), Entry, reader.refuse, f"entry {key[:12]} is malformed")
     if entry.key != key or entry.version != RECORD_VERSION or not 0 < len(entry.traces) <= MAX_TRACES:
         raise reader.refuse(
             f"entry {key[:12]} is of key {entry.key[:12]}, version {entry.version}, with {len(entry.traces)} runs; "

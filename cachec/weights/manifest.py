@@ -8,7 +8,7 @@ import msgspec
 
 from cachec.base.hashing import digest_bytes
 from cachec.errors import LinkError
-from cachec.model import MALFORMED_JSON, ROW_MAJOR, WeightSpec
+from cachec.model import ROW_MAJOR, WeightSpec, from_json
 
 #: How many differences one LinkError spells out.
 _SHOWN = 8
@@ -117,10 +117,8 @@ class Manifest:
     def weights(self) -> Mapping[str, WeightSpec]:
         """The specs by name. Raises LinkError where the stored form is malformed."""
         if self._weights is None:
-            try:
-                specs = msgspec.json.decode(self.encoded(), type=list[WeightSpec])
-            except MALFORMED_JSON as error:
-                raise LinkError(f"manifest {self.digest[:12]} is malformed: {error}") from error
+            words = f"manifest {self.digest[:12]} is malformed"
+            specs = from_json(self.encoded(), list[WeightSpec], LinkError, words)
             self._weights = {spec.name: spec for spec in specs}
         return self._weights
 

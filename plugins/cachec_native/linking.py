@@ -20,11 +20,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 
 from cachec.errors import LinkError, UsageError
-from cachec.model import MALFORMED_JSON
+from cachec.model import from_json
 from cachec.programs.artifact import File
 from cachec.programs.sources import OpenedFile
 from cachec.weights import Weight, WeightSet
@@ -172,10 +171,7 @@ def needs_of(library: Library, where: str) -> Mapping[str, Needs]:
     data = library.needs
     if data is None:
         return {}
-    try:
-        by_name = msgspec.json.decode(data, type=dict[str, Needs])
-    except MALFORMED_JSON as error:
-        raise LinkError(f"{where}: section {SECTION} is malformed: {error}") from error
+    by_name = from_json(data, dict[str, Needs], LinkError, f"{where}: section {SECTION} is malformed")
     for name, needs in by_name.items():
         if not 0 < needs.alignment <= LARGEST_ALIGNMENT or needs.alignment & (needs.alignment - 1):
             raise LinkError(f"{where}: section {SECTION} wants {name!r} aligned to {needs.alignment} bytes")

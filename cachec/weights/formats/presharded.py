@@ -14,7 +14,7 @@ from typing import NamedTuple
 import msgspec
 
 from cachec.errors import CheckpointError, UsageError
-from cachec.model import MALFORMED_JSON
+from cachec.model import from_json
 from cachec.weights.tensor import Tensor
 
 AXES_KEY = "cachec.shard_axes"
@@ -113,10 +113,9 @@ def whole_names(path: str, metadata: Mapping[str, str]) -> set[str] | None:
     text = metadata.get(WHOLE_KEY)
     if text is None:
         return None
-    try:
-        return set(msgspec.json.decode(text, type=list[str]))
-    except MALFORMED_JSON as error:
-        raise CheckpointError(f"{path}: metadata {WHOLE_KEY!r} expected a JSON list of names: {error}") from error
+    return set(
+        from_json(text, list[str], CheckpointError, f"{path}: metadata {WHOLE_KEY!r} expected a JSON list of names")
+    )
 
 
 def check_whole(path: str, tensors: Iterable[str], stated: set[str]) -> None:
@@ -133,10 +132,8 @@ def shard_axes(path: str, metadata: Mapping[str, str]) -> dict[str, int]:
     text = metadata.get(AXES_KEY)
     if text is None:
         return {}
-    try:
-        axes = msgspec.json.decode(text, type=dict[str, int])
-    except MALFORMED_JSON as error:
-        raise CheckpointError(f"{path}: metadata {AXES_KEY!r} expected a JSON object name -> axis: {error}") from error
+    words = f"{path}: metadata {AXES_KEY!r} expected a JSON object name -> axis"
+    axes = from_json(text, dict[str, int], CheckpointError, words)
     for name, axis in axes.items():
         if axis < 0:
             raise CheckpointError(f"{path}: metadata {AXES_KEY!r}: axis of {name!r} expected from 0, found {axis}")

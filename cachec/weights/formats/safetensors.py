@@ -28,7 +28,7 @@ import msgspec
 
 from cachec.base import fsio
 from cachec.errors import CheckpointError, UsageError, WeightsChanged
-from cachec.model import MALFORMED_JSON
+from cachec.model import MALFORMED_JSON, from_json
 from cachec.weights.dtypes import PACKED, SAFETENSORS, SIZES
 from cachec.weights.formats.base import MAX_BYTES, MAX_DIMENSIONS, Plan
 from cachec.weights.tensor import Tensor
@@ -193,16 +193,16 @@ def _parse(path: str, text: bytes, start: int, available: int) -> Header:
     """The header, one tensor after the other, so that an error can say what is wrong."""
     if not text.startswith(b"{"):
         raise CheckpointError(f"{path}: the header expected to begin with '{{', found {text[:1]!r}")
-    decoded = decode_object(path, "header", text)
-    strings = 1 if _METADATA in decoded else 0
-    metadata = _metadata(path, decoded.pop(_METADATA, None))
-    entries = [_entry(path, name, entry) for name, entry in decoded.items()]
-    spans = [(begin, end, name) for name, (_, _, begin, end) in zip(decoded, entries, strict=True)]
+    header = decode_object(path, "header", text)
+    strings = 1 if _METADATA in header else 0
+    metadata = _metadata(path, header.pop(_METADATA, None))
+    entries = [_entry(path, name, entry) for name, entry in header.items()]
+    spans = [(begin, end, name) for name, (_, _, begin, end) in zip(header, entries, strict=True)]
     # Five strings a tensor: its name, three fields, the dtype.
     refuse_duplicates(path, "header", text, strings + 5 * len(entries) + 2 * len(metadata))
     _check_cover(path, spans, available)
     tensors = HeaderTensors(
-        list(decoded),
+        list(header),
         [dtype for dtype, _, _, _ in entries],
         [shape for _, shape, _, _ in entries],
         [end - begin for _, _, begin, end in entries],
@@ -213,13 +213,10 @@ def _parse(path: str, text: bytes, start: int, available: int) -> Header:
 
 def decode_object(path: str, what: str, text: bytes) -> dict[str, Any]:
     """A JSON object. Raises CheckpointError for anything else."""
-    try:
-        decoded = msgspec.json.decode(text)
-    except MALFORMED_JSON as error:
-        raise CheckpointError(f"{path}: the {what} is not valid JSON: {error}") from error
-    if not isinstance(decoded, dict):
-        raise CheckpointError(f"{path}: the {what} expected to be a JSON object, found {type(decoded).__name__}")
-    return decoded
+    value: Any = from_json(text, object, CheckpointError, f"{path}: the {what} is not valid JSON")
+    if not isinstance(value, dict):
+        raise CheckpointError(f"{path}: the {what} expected to be a JSON object, found {type(value).__name__}")
+    return value
 
 
 def refuse_duplicates(path: str, what: str, text: bytes, strings: int) -> None:

@@ -23,7 +23,7 @@ import msgspec
 
 from cachec.base.hashing import Hasher
 from cachec.errors import LinkError, UsageError
-from cachec.model import MALFORMED_JSON
+from cachec.model import from_json
 from cachec_mlir.blobs import ELIDED, Resource
 from cachec_mlir.bytecode.reading import Bytecode, is_bytecode
 from cachec_mlir.inputs import Source, open_input
@@ -53,10 +53,7 @@ class Renames(NamedTuple):
     @classmethod
     def decoded(cls, data: bytes) -> Renames:
         """Raises LinkError for what is no such record."""
-        try:
-            record = msgspec.json.decode(data, type=_Record)
-        except MALFORMED_JSON as error:
-            raise LinkError(f"the record of renames is malformed: {error}") from error
+        record = from_json(data, _Record, LinkError, "the record of renames is malformed")
         if record.version != _VERSION:
             raise LinkError(f"the record of renames expected version {_VERSION}, found {record.version}")
         return cls(record.names, tuple(record.dropped))
