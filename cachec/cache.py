@@ -164,7 +164,7 @@ class Cache:
 
         return decorate if function is None else decorate(function)
 
-    def call(self, stage: Stage[P, R], *args: P.args, **kwargs: P.kwargs) -> tuple[R, Outcome]:
+    def call(self, stage: Stage[P, R], /, *args: P.args, **kwargs: P.kwargs) -> tuple[R, Outcome]:
         """Call a stage; returns its result and the outcome of the call."""
         return stage.call(*args, **kwargs)
 

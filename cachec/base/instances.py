@@ -8,6 +8,8 @@ from typing import Any
 
 import msgspec
 
+from cachec.base.outside import looks_outside
+
 _WORD = struct.calcsize("P")
 
 
@@ -44,7 +46,7 @@ def holds_only_attributes(cls: type, builtin: type = object) -> bool:
 
 
 def state(value: object) -> dict[str, Any]:
-    """The attributes that an instance holds itself, without cached properties: those are derived from the rest. First
+    """The attributes that an instance holds itself, without cached properties that are derived from the rest. First
     its ``__dict__`` in its order, which a program can see, then the slots by name, which have none.
     """
     # object.__getstate__ (Python 3.11) is the language's own answer to "what is in this object": None, a dict, or a
@@ -56,5 +58,6 @@ def state(value: object) -> dict[str, Any]:
     return {
         name: part
         for name, part in attributes.items()
-        if not isinstance(class_attribute(cls, name), functools.cached_property)
+        if not isinstance(kept := class_attribute(cls, name), functools.cached_property)
+        or looks_outside(kept.func, cls)
     }

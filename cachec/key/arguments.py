@@ -311,11 +311,14 @@ def tensor_digest(value: Any, path: str) -> str:
 
 
 def array_digest(value: Any) -> str:
-    """The digest of a numpy array: dtype, shape, and its elements in row-major order."""
+    """The digest of a numpy array: dtype, shape, elements in row-major order, and strides where it lies otherwise:
+    a program can see them, and ``ravel(order="K")`` goes by them."""
     hasher = Hasher("array")
     hasher.part("dtype", value.dtype.str.encode() + repr(value.dtype).encode())
     hasher.part("shape", repr(value.shape).encode())
     hasher.part("data", memoryview(value.reshape(-1).view("u1")) if value.flags.c_contiguous else value.tobytes())
+    if not value.flags.c_contiguous:
+        hasher.part("strides", repr(value.strides).encode())
     return hasher.digest()
 
 

@@ -9,7 +9,7 @@ import functools
 import os
 import sys
 from collections.abc import Callable, Iterator
-from types import BuiltinFunctionType, CodeType, FrameType
+from types import BuiltinFunctionType, CodeType, FrameType, ModuleType
 from typing import Any
 
 from cachec.base.paths import in_folder
@@ -85,5 +85,7 @@ def untold(code: CodeType, namespace: dict[str, Any]) -> Iterator[str]:
     """The names by which code calls functions that were taken from ``os`` before, which are not seen."""
     for name in code.co_names:
         value = namespace.get(name)
+        if isinstance(value, ModuleType) and value.__name__ == "posix":
+            yield from sorted(_ASKED.keys() & set(code.co_names))
         if isinstance(value, BuiltinFunctionType) and value.__module__ == "posix" and _ASKED.get(value.__name__):
             yield value.__name__

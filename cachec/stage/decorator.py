@@ -64,7 +64,7 @@ class Stage(Generic[P, R]):
         """The object that a method was taken from, alone in a tuple; empty for a function."""
         return self._before
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         """The function's result: from the cache where its key and what it read are unchanged."""
         if self._asynchronous:
             return cast("R", self._call_async(args, kwargs))
@@ -76,32 +76,32 @@ class Stage(Generic[P, R]):
     async def _both_async(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Outcome]:
         return (await self._engine.call_async(self, (*self._before, *args), kwargs))[:2]
 
-    def call(self, *args: P.args, **kwargs: P.kwargs) -> tuple[R, Outcome]:
+    def call(self, /, *args: P.args, **kwargs: P.kwargs) -> tuple[R, Outcome]:
         """The result and how the call ended; for an ``async def`` stage an awaitable of both."""
         if self._asynchronous:
             return cast("tuple[R, Outcome]", self._both_async(args, kwargs))
         return self._engine.call(self, (*self._before, *args), kwargs)[:2]
 
-    def check(self, *args: P.args, **kwargs: P.kwargs) -> Outcome:
+    def check(self, /, *args: P.args, **kwargs: P.kwargs) -> Outcome:
         """What a call would end with. Nothing is run, decoded, stored or counted; a call that can't be keyed ends with
         ``error:usage``. Raises TypeError for arguments that the function does not take."""
         return self._engine.check(self, (*self._before, *args), kwargs)
 
-    def why(self, *args: P.args, **kwargs: P.kwargs) -> str:
+    def why(self, /, *args: P.args, **kwargs: P.kwargs) -> str:
         """The same in words."""
         outcome = self.check(*args, **kwargs)
         return f"{outcome.reason.value}: {outcome.detail}" if outcome.detail else outcome.reason.value
 
-    def key(self, *args: P.args, **kwargs: P.kwargs) -> str:
+    def key(self, /, *args: P.args, **kwargs: P.kwargs) -> str:
         """The key of a call: 64 hexadecimal characters."""
         digest: str = self._request(args, kwargs).digest
         return digest
 
-    def invalidate(self, *args: P.args, **kwargs: P.kwargs) -> bool:
+    def invalidate(self, /, *args: P.args, **kwargs: P.kwargs) -> bool:
         """Forget what is stored for a call; whether there was anything."""
         return self._engine.tools.store.invalidate(self._request(args, kwargs).digest)
 
-    def uncached(self, *args: P.args, **kwargs: P.kwargs) -> R:
+    def uncached(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call the function itself: no key, no store, nothing counted."""
         return self.__wrapped__(*self._before, *args, **kwargs)
 

@@ -27,6 +27,25 @@ def doubled(n: int) -> int:
     return 2 * n
 
 
+class Config:
+    def __init__(self, factor: int) -> None:
+        self.factor = factor
+
+    def read(self) -> str:
+        return Path("settings.txt").read_text()
+
+    @functools.cached_property
+    def text(self) -> str:
+        return self.read()
+
+    @functools.cached_property
+    def doubled(self) -> int:
+        return 2 * self.factor
+
+
+config = Config(3)
+
+
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> cachec.Cache:
     monkeypatch.chdir(tmp_path)
@@ -61,3 +80,24 @@ def test_one_that_looks_at_nothing_may_be_filled(cache: cachec.Cache) -> None:
     stage = cache.stage(lambda n: doubled(n) + len(repr(settings)) * 0, name="stage")
     assert stage(2) == 4
     assert stage.call(2)[1].reason is Reason.HIT
+
+
+def test_a_cached_property_counts_by_its_value_where_it_was_read_from_a_file(cache: cachec.Cache) -> None:
+    stage = cache.stage(lambda: config.text, name="stage")
+    vars(config).pop("text", None)
+    assert config.text == "1" == stage()
+    assert stage.call()[1].reason is Reason.HIT
+    Path("settings.txt").write_text("2")
+    assert stage.call()[1].reason is Reason.HIT, "it is kept by this process"
+    vars(config).pop("text")
+    assert config.text == "2" == stage()
+    assert stage.call()[1].reason is Reason.HIT
+
+
+def test_one_that_is_made_of_the_rest_does_not(cache: cachec.Cache) -> None:
+    stage = cache.stage(lambda: config.doubled, name="stage")
+    vars(config).pop("doubled", None)
+    assert stage() == 6
+    assert stage.call()[1].reason is Reason.HIT
+    vars(config).pop("doubled")
+    assert stage.call()[1].reason is Reason.HIT

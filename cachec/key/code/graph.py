@@ -10,6 +10,7 @@ from types import CodeType
 from typing import Any
 
 from cachec.base.hashing import Hasher, digest_bytes
+from cachec.base.outside import OUTSIDE
 from cachec.errors import CachecError, UnresolvedCode
 from cachec.key.code.modules import WHOLE, SourceText, Span, TextVersion
 from cachec.key.code.scopes import Uses
@@ -47,16 +48,8 @@ _ASKED = {
 }
 _ASKING = {f"s{len(word)}:{word}".encode(): asked for asked, words in _ASKED.items() for word in words}
 
-#: Words by which code looks at something outside of the process, as far as a memo of what it gave is concerned.
-_OUTSIDE = tuple(
-    f"s{len(word)}:{word}".encode()
-    for word in (
-        *("open", "read_text", "read_bytes", "load", "fromfile", "loadtxt", "genfromtxt", "connect"),
-        *("environ", "environb", "getenv", "expandvars", "expanduser", "which", "getcwd", "cwd"),
-        *("exists", "is_file", "is_dir", "isfile", "isdir", "stat", "getsize", "getmtime", "samefile", "readlink"),
-        *("listdir", "scandir", "walk", "glob", "rglob", "iterdir", "import_module", "find_spec"),
-    )
-)
+#: Names by which code looks at something outside of the process, as far as a memo of what it gave is concerned.
+_OUTSIDE = tuple(f"s{len(name)}:{name}".encode() for name in sorted(OUTSIDE))
 
 #: The function behind ``import``: code that names it may import by whatever name, also by another one of its own.
 _IMPORTER = b"s10:__import__"
