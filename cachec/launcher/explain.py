@@ -92,7 +92,8 @@ def _from_engine(opened: Opened, command: Command, stripped: Sequence[StrippedIn
 
 def _way_in(reason: Reason) -> str:
     return {
-        Reason.UNKNOWN_COMMAND: "describe it: cachec exec --input ... --output ... -- COMMAND, or an adapter",
+        Reason.UNKNOWN_COMMAND: "describe it: cachec exec --input ... --output ... -- COMMAND, or an adapter; "
+        "`cachec audit` finds what else it reads",
         Reason.NOT_UNDERSTOOD: "add what is missing to an adapter of your own ([adapters] in cachec.toml)",
         Reason.SIDE_EFFECT_FLAG: "leave the flag out",
         Reason.MODE_OFF: "unset CACHEC_MODE",

@@ -38,13 +38,14 @@ def test_no_generated_edit_gives_a_wrong_hit(tmp_path: Path) -> None:
 
 
 #: Kinds beside projects, with cases of the short run and of the long one.
-COUNTS = {"looks": (50, 1300), "jax": (8, 16), "weights": (20, 400), "modules": (8, 150), "commands": (8, 500)}
+SHORT = {"looks": 50, "weights": 20, "modules": 8, "commands": 8}
+LONG = {"looks": 1300, "jax": 16, "weights": 400, "modules": 150, "commands": 500}
 
 
-@pytest.mark.parametrize("kind", COUNTS)
-@pytest.mark.parametrize("length", [0, pytest.param(1, marks=pytest.mark.long)], ids=["short", "long"])
-def test_no_swap_of_another_kind_gives_a_wrong_hit(tmp_path: Path, kind: str, length: int) -> None:
-    count = COUNTS[kind][length]
+@pytest.mark.parametrize(
+    ("kind", "count"), [*SHORT.items(), *(pytest.param(*each, marks=pytest.mark.long) for each in LONG.items())]
+)
+def test_no_swap_of_another_kind_gives_a_wrong_hit(tmp_path: Path, kind: str, count: int) -> None:
     report = run_kind(kind, count, count, tmp_path)
     assert report.cases >= count
     assert not report.wrong, report.text()
