@@ -425,8 +425,6 @@ def _path_with(p: str) -> Iterator[None]:
         yield
     finally:
         sys.path.remove(p)
-        for name in ("looked_for", "m"):
-            sys.modules.pop(name, None)
 
 
 def module_sought(p: str) -> Any:

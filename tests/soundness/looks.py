@@ -96,7 +96,14 @@ def _wait() -> None:
         pass
 
 
+def _forget() -> None:
+    """What lookers import is imported anew by each call."""
+    for name in ("looked_for", "m"):
+        sys.modules.pop(name, None)
+
+
 def _told(function: Callable[[str], Any], p: str) -> str:
+    _forget()
     try:
         return json.dumps(function(p))
     except Exception as error:
@@ -132,6 +139,7 @@ def _one(stage: Any, looker: Callable[[str], Any], name: str, folder: Path) -> R
             edit(folder)
             _wait()
         truth = _told(looker, p)
+        _forget()
         try:
             value, outcome = stage.call(p)
         except UnresolvedCode as error:

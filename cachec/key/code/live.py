@@ -158,7 +158,9 @@ class Walk:
         else:
             hasher.part("code", code_digest(code).encode())
             graph.codes.update((code.co_filename, each) for each in nested(code))
-            graph.mentions(" ".join(f"s{len(each)}:{each}" for each in code_words(code)).encode())
+            graph.mentions(
+                " ".join(f"s{len(each)}:{each}" for each in code_words(code)).encode("utf-8", "surrogatepass")
+            )
             uses = code_uses(code)
             detail = f"{os.path.basename(code.co_filename)}, " + (
                 "source changed since import" if source is not None else "no source"

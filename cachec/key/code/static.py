@@ -217,7 +217,7 @@ class Static:
             if isinstance(statement, ast.ClassDef):
                 self._graph.when("subclasses", partial(self._compared.subclasses, unit, name))
             self._graph.when("annotations", partial(self._annotations, unit, statement, who))
-        self._graph.aside("documentation", who, lambda: _documentation(statements))
+        self._graph.aside("documentation", label, lambda: _documentation(statements))
         place = f"{os.path.basename(unit.source.path)}:{statements[0].lineno}"
         self._graph.part(label, hasher, place)
         for statement in statements:
