@@ -95,6 +95,7 @@ def test_two_checkouts_of_models_and_c_sources_share_every_hit(build: Build, way
         )
 
 
+@pytest.mark.long
 def test_what_changes_a_program_and_what_does_not(build: Build) -> None:
     project = build.project(PROJECTS / "cmake")
     configure(build, project)
@@ -190,6 +191,7 @@ set_target_properties(one PROPERTIES CACHEC_OUTPUT none)
     assert build.outcomes("cmake", "--build", "build", cwd=project) == Counter({"bypass:build-helper cmake": 1})
 
 
+@pytest.mark.long
 def test_the_launcher_of_a_c_compiler(build: Build) -> None:
     need("clang-19")
     project = build.folder / "c"

@@ -64,6 +64,7 @@ def test_what_changes_is_built_and_nothing_else(build: Build) -> None:
     assert build.outcomes("ninja", cwd=project) == Counter({"miss clang": 1})  # by the depfile
 
 
+@pytest.mark.long
 def test_a_failing_compiler_fails_the_build_and_is_not_kept(build: Build) -> None:
     project = build.project(EXAMPLE)
     text = (project / "scale.mlir").read_text()

@@ -151,6 +151,7 @@ def _none_is_wrong(verdicts: Verdicts) -> None:
     assert verdicts.counts
 
 
+@pytest.mark.sampled
 @pytest.mark.skipif(bool(unavailable()), reason=unavailable())
 @pytest.mark.parametrize("error", [errno.EIO, errno.EACCES, errno.EMFILE], ids=errno.errorcode.get)
 def test_an_index_that_is_refused_once_keeps_its_rows(tmp_path: Path, error: int) -> None:

@@ -80,6 +80,7 @@ class TestIree:
         x = np.random.default_rng(9).standard_normal((2, 4)).astype("f4")
         assert np.allclose(module.main(x).to_host(), x @ _expected(2) + 1.5, atol=1e-5)
 
+    @pytest.mark.long
     def test_without_strip_the_content_counts(self, launcher: Launcher) -> None:
         write("m.mlir", _model(1))
         _compile(launcher, "m.mlir")
@@ -87,12 +88,14 @@ class TestIree:
         write("m.mlir", _model(2))
         assert _compile(launcher, "m.mlir") == "miss:file-changed"
 
+    @pytest.mark.long
     def test_what_stays_in_the_module_counts(self, launcher: Launcher) -> None:
         write("m.mlir", _model(1))
         _compile(launcher, "m.mlir", "--strip")
         write("m.mlir", _model(1, bias="2.5"))
         assert _compile(launcher, "m.mlir", "--strip") == "miss:topology-changed"
 
+    @pytest.mark.long
     def test_why_names_the_operation(self, launcher: Launcher) -> None:
         write("m.mlir", _model(1))
         _compile(launcher, "m.mlir", "--strip")
@@ -100,6 +103,7 @@ class TestIree:
         assert _compile(launcher, "m.mlir", "--strip") == "miss:topology-changed"
         assert "stablehlo.multiply" in launcher.last().detail
 
+    @pytest.mark.long
     def test_the_same_weights_are_left_untouched(self, launcher: Launcher) -> None:
         write("m.mlir", _model(1))
         _compile(launcher, "m.mlir", "--strip")

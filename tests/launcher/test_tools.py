@@ -149,6 +149,7 @@ class TestIree:
         line = [_tool("iree-opt"), "a.mlir", "-o", "b.mlir"]
         _check(launcher, line, "b.mlir", differs=["--canonicalize"], bypass=["--mlir-timing"])
 
+    @pytest.mark.long
     def test_iree_import_onnx(self, launcher: Launcher) -> None:
         onnx = pytest.importorskip("onnx")
         info = onnx.helper.make_tensor_value_info

@@ -239,6 +239,7 @@ def beside(folder: Path) -> Counter[str]:
     return log
 
 
+@pytest.mark.long
 @pytest.mark.fuzz
 def test_hits_misses_gc_and_invalidation_in_eight_processes(tmp_path: Path) -> None:
     (tmp_path / "ran").touch()

@@ -84,6 +84,7 @@ class TestJax(_JaxToIree):
         assert cold.text == warm.text == lower.uncached(weights, 1.0).text
 
 
+@pytest.mark.long
 class TestIree(_JaxToIree):
     plugin = cachec_iree.plugin
     compilers = ("iree.compiler", "iree.runtime", "jax")

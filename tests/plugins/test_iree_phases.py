@@ -116,6 +116,7 @@ def test_every_part_is_byte_for_byte_what_one_step_makes(built):
         assert (file.kind, file.manifest) == (built.kind, built.manifest)
 
 
+@pytest.mark.long
 def test_a_program_of_jax_too():
     import jax
     import jax.numpy as jnp

@@ -128,6 +128,7 @@ def test_a_context_that_is_gone(cache, monkeypatch):
     assert "make_user_context" in outcome.detail
 
 
+@pytest.mark.long
 def test_a_result_that_can_not_be_made_again(cache, monkeypatch):
     weakly_typed = jnp.asarray(1.0) * 2
 

@@ -57,6 +57,7 @@ def test_the_modes_are_those_of_the_cache() -> None:
     assert tuple(mode.value for mode in Mode) == pytest_plugin.MODES
 
 
+@pytest.mark.long
 def test_counts_are_in_the_summary(tmp_path: Path) -> None:
     output = run(tmp_path, TESTS, "-v")
     assert summary(output).startswith("2 hit, 1 miss; saved ")
@@ -112,6 +113,7 @@ def test_the_fixture_isolates_and_adopts(tmp_path: Path) -> None:
     assert summary(output).startswith("4 hit, 3 miss; ")
 
 
+@pytest.mark.long
 def test_require_does_not_hold_in_the_store_of_the_fixture(tmp_path: Path) -> None:
     """It is empty, so that the example of docs/ci.md could never pass; elsewhere it holds in such a test too."""
     text = """

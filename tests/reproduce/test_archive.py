@@ -188,6 +188,7 @@ def test_cut_at_every_byte(tmp_path: Path) -> None:
         refuse(tmp_path, data[:end], "hostile")
 
 
+@pytest.mark.long
 def test_mutated_bytes_are_refused_or_read_whole(tmp_path: Path) -> None:
     """Whatever a flipped byte does: a clear error, or members that their checksums vouch for."""
     data, r, path = packed(MEMBERS), random.Random(1), tmp_path / "m.zip"

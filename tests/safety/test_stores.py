@@ -213,6 +213,7 @@ def test_a_team_shares_a_store(tmp_path: Path, place: Path, run: Run, uid: int |
     assert run("-c", CALL, store, environ=read_only).stdout == "hit\n"
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     "make", [pytest.param(os.mkfifo, id="fifo"), pytest.param(os.mkdir, id="folder", marks=pytest.mark.long)]
 )

@@ -291,6 +291,7 @@ def test_many_processes_execute_once(tmp_path, count):
     assert ran.read_text() == "ran\n"
 
 
+@pytest.mark.long
 def test_a_killed_holder_blocks_nobody(tmp_path):
     script = tmp_path / "holder.py"
     script.write_text(

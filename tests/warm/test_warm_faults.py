@@ -119,6 +119,7 @@ def test_the_folder_of_a_row_is_gone(project: Project) -> None:
     assert "gone, can't be entered: No such file or directory" in summary.results[0].error
 
 
+@pytest.mark.long
 def test_a_worker_that_is_killed_costs_its_row_alone(project: Project) -> None:
     project.targets(SLOW)
     killed = []

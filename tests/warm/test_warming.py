@@ -240,6 +240,7 @@ def test_modules_of_one_name_in_two_folders_are_two(project: Project) -> None:
     assert project.runs == ["word one", "word two"]
 
 
+@pytest.mark.long
 def test_saved_seconds_and_an_estimate_from_earlier_runs(project: Project) -> None:
     project.targets(
         """
