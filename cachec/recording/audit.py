@@ -13,6 +13,7 @@ from cachec.base.fsio import identity_if_there
 from cachec.base.paths import descriptor_path, in_folder
 from cachec.recording.active import Active
 from cachec.recording.calls import called
+from cachec.recording.frames import removes
 from cachec.recording.hook import Handler, audit_hook
 from cachec.recording.looks import content_asked, content_at, listed_at, modules_sought, place_asked
 from cachec.recording.observed import Observed, is_unrepeatable, place_of
@@ -59,7 +60,7 @@ class AuditObserver:
         (audit_hook().listen if on else audit_hook().leave)(self._handlers)
 
     def _listed(self, event: str, args: tuple[Any, ...], frame: FrameType) -> None:
-        if _by_importer(frame) or _by_cachec(frame) or _for_metadata(frame):
+        if _by_importer(frame) or _by_cachec(frame) or _for_metadata(frame) or removes(frame):
             return
         folder = descriptor_path(args[0]) if isinstance(args[0], int) else args[0] or os.curdir
         self._each(listed_at, folder)
@@ -101,7 +102,7 @@ class AuditObserver:
             self._new(path, frame)
         elif flags & os.O_TRUNC or (flags & os.O_CREAT and not os.path.lexists(path)):
             self._each(Observed.make, path)
-        elif flags & os.O_WRONLY:
+        elif flags & os.O_WRONLY or removes(frame):
             self._pass(path)  # what is there is not looked at
         elif _by_importer(frame):
             self._each(_source, path)

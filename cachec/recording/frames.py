@@ -31,10 +31,15 @@ def asker(frame: FrameType | None, is_project: Callable[[str], bool]) -> FrameTy
         name = frame.f_code.co_filename
         if not name.startswith(library) or name.startswith(packages):
             return frame if is_project(name) else None
-        if str(frame.f_globals.get("__name__")).partition(".")[0] in _OWN_ENDS:
+        if str(frame.f_globals.get("__name__")).partition(".")[0] in _OWN_ENDS or removes(frame):
             return None
         frame = frame.f_back
     return None
+
+
+def removes(frame: FrameType) -> bool:
+    """Whether ``shutil.rmtree`` looks for what there is to be removed."""
+    return frame.f_code.co_name.startswith(("rmtree", "_rmtree")) and frame.f_globals.get("__name__") == "shutil"
 
 
 @lru_cache(maxsize=1)

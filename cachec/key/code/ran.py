@@ -13,6 +13,7 @@ import sys
 import sysconfig
 from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
+from types import ModuleType
 from typing import NamedTuple
 
 from cachec.base.anchors import Anchors
@@ -23,6 +24,7 @@ from cachec.key.code.coverage import Coverage
 from cachec.key.code.dynamic import Reach, reach
 from cachec.key.code.fingerprint import CodeKeys
 from cachec.key.code.graph import module_name
+from cachec.key.code.library import attribute
 from cachec.key.code.modules import absolute
 from cachec.model import Read, Reason
 from cachec.recording.observed import Observed, Ran, is_unrepeatable
@@ -161,7 +163,7 @@ class RanKeys:
         origin, module = self._code.origin(name), sys.modules.get(name)
         if origin.kind != "project" or not origin.source or module is None:
             return
-        if getattr(module, "__file__", None) != origin.path:
+        if _file(module) != origin.path:
             yield self._live(name, "", "<module>")  # another one would be found now
         elif (source := self._code.source(origin.path)) is None or not coverage.holds_whole(source):
             yield from self._read(origin.path, name, "", coverage, anchors, loaded)
@@ -176,13 +178,13 @@ class RanKeys:
         for name in self._imported_project(list(sys.modules)):
             yield from self._named(name, coverage, anchors, loaded)
         main = sys.modules.get("__main__")
-        if main is not None and self._code.is_project(getattr(main, "__file__", None) or "<typed>"):
+        if main is not None and self._code.is_project(_file(main) or "<typed>"):
             yield self._live(module_name(vars(main)), "", "<module>")
         yield Read("distribution", "*", "", self._tool("*"))
 
     def _imported_project(self, names: Iterable[str]) -> list[str]:
         """Those of some imported modules that are the project's, without the script that runs."""
-        files = ((name, getattr(sys.modules.get(name), "__file__", None)) for name in sorted(names))
+        files = ((name, _file(sys.modules.get(name))) for name in sorted(names))
         return [name for name, file in files if name != "__main__" and file and self._code.is_project(file)]
 
     def _is_there(self, module: str) -> str:
@@ -208,6 +210,11 @@ class RanKeys:
         if found is None or found[1]:
             return _found(False)
         return found[0].digest
+
+
+def _file(module: object) -> str | None:
+    """The file of a module, of which nothing is run to have it."""
+    return attribute(module, "__dict__").get("__file__") if isinstance(module, ModuleType) else None
 
 
 def _check_unedited(path: str, observed: Observed) -> None:
