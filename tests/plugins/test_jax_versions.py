@@ -45,7 +45,9 @@ def stages(cache: cachec.Cache):
 
     @cache.stage(name="result", version="1")
     def result(n: int):
-        return __import__("jax").numpy.ones(n)
+        from jax import numpy as own
+
+        return own.ones(n)
 
     return (tools, 1), (argument, jnp.ones(2)), (result, 2)
 

@@ -170,7 +170,9 @@ class RanKeys:
 
     def _reached(self, observed: Observed, coverage: Coverage, anchors: Anchors, loaded: set[str]) -> Iterator[Read]:
         """What code took that gets at modules in ways that do not show."""
-        reaches = {reach(*ran) for ran in list(observed.ran.values())}
+        # In a checkout of cachec its plugins are code of the project; what they look up is what they speak for.
+        ran = [each for each in list(observed.ran.values()) if not module_name(each.namespace).startswith("cachec_")]
+        reaches = {reach(*each) for each in ran}
         if reaches <= {Reach.NAMED} and not coverage.has_importer:
             return
         if Reach.PRESENT in reaches:
