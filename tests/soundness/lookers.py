@@ -414,11 +414,6 @@ def written_and_read(p: str) -> Any:
         os.unlink(f"{p}/own")
 
 
-def removed(p: str) -> Any:
-    shutil.rmtree(f"{p}/s", ignore_errors=True)
-    return "removed"
-
-
 # --- modules
 
 

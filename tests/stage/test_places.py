@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -225,3 +226,14 @@ def test_a_path_that_goes_back_over_a_link(
         assert stage.call(given)[1].reason is Reason.HIT
     (tmp_path / "t.txt").write_text("another")
     assert stage.call(given)[1].reason is Reason.HIT
+
+
+def test_what_is_looked_for_to_be_removed_is_no_read(cache: cachec.Cache, tmp_path: Path) -> None:
+    @cache.stage
+    def stage() -> int:
+        shutil.rmtree(tmp_path / "old", ignore_errors=True)
+        return 1
+
+    filled(tmp_path, {"old/deep/t.txt": "1"})
+    assert stage() == 1
+    assert stage.call()[1].reason is Reason.HIT
