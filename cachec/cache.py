@@ -67,7 +67,7 @@ class Cache:
         code = CodeKeys(_owner(distributions), GlobalKeys(digests, plugins).encode, recorded=recorded)
         requests = Requests(digests, code, tools, distributions, plugins)
         base_dir = None if self.settings.base_dir is None else os.fspath(self.settings.base_dir)
-        ran = RanKeys(code, tools.metadata, (os.fspath(self.settings.dir),))
+        ran = RanKeys(code, tools.metadata, (os.fspath(self.settings.dir),), plugins.packages)
         # Digests that were learned are kept when the process ends: one that only hits writes nothing before.
         weakref.finalize(self, self.store.close)
         self._engine = opened.engine(

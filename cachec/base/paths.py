@@ -5,9 +5,7 @@ from __future__ import annotations
 import os
 import stat
 from itertools import takewhile
-
-# Those of ``os`` may be others while a run is observed.
-from posix import access, readlink
+from posix import access, lstat, readlink  # those of ``os`` may be others while a run is observed
 from typing import Any
 
 #: Links that are followed on one way, as by the kernel (path_resolution(7)).
@@ -35,7 +33,7 @@ def absolute(path: str) -> str:
 def _is_folder(path: str) -> bool:
     """Whether it is one by itself, and not through a link."""
     try:
-        return not path.endswith("/..") and stat.S_ISDIR(os.lstat(path).st_mode)
+        return not path.endswith("/..") and stat.S_ISDIR(lstat(path).st_mode)
     except (OSError, ValueError):
         return False
 

@@ -65,7 +65,8 @@ def links_digest(met: Iterable[tuple[str, str]]) -> str:
     """The digest of the links on the way to a path (``paths.links_on``)."""
     hasher = Hasher("links")
     for name, target in met:
-        hasher.part(os.fsdecode(os.fsencode(name)), os.fsencode(target))
+        hasher.part("name", os.fsencode(name))
+        hasher.part("target", os.fsencode(target))
     return hasher.digest()
 
 

@@ -39,6 +39,11 @@ class Plugins:
                 self._all = tuple(_load(name, offered[name]) for name in sorted(offered))
         return self._all
 
+    def packages(self) -> frozenset[str]:
+        """The names of the packages that installed plugins are in; none is imported."""
+        offered = self._distributions.plugin_entry_points(GROUP)
+        return frozenset(target.partition(":")[0].partition(".")[0] for target in offered.values())
+
     def named(self, name: str) -> Plugin:
         """The plugin of that name. Raises PluginError where there is none."""
         for plugin in self.all():

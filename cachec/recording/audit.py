@@ -13,7 +13,7 @@ from cachec.base.fsio import identity_if_there
 from cachec.base.paths import descriptor_path, in_folder
 from cachec.recording.active import Active
 from cachec.recording.calls import called
-from cachec.recording.frames import removes
+from cachec.recording.frames import removes, takes_either
 from cachec.recording.hook import Handler, audit_hook
 from cachec.recording.looks import content_asked, content_at, listed_at, modules_sought, place_asked
 from cachec.recording.observed import Observed, is_unrepeatable, place_of
@@ -80,7 +80,7 @@ class AuditObserver:
     def _new(self, path: Any, frame: FrameType) -> None:
         """Where something is already, none is made: whether it is, is seen, but where the caller takes either."""
         note = place_asked if os.path.lexists(path) else Observed.make_new
-        if frame.f_locals.get("exist_ok") is not True:
+        if not takes_either(frame):
             for observed in self._runs.asked_by(frame):
                 note(observed, path)
         if note is not place_asked:

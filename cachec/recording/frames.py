@@ -42,6 +42,15 @@ def removes(frame: FrameType) -> bool:
     return frame.f_code.co_name.startswith(("rmtree", "_rmtree")) and frame.f_globals.get("__name__") == "shutil"
 
 
+def takes_either(frame: FrameType | None) -> bool:
+    """Whether ``os.makedirs`` or ``Path.mkdir`` makes a folder where it is all the same if one is there."""
+    return (
+        frame is not None
+        and frame.f_globals.get("__name__") in {"os", "pathlib", "pathlib._local"}
+        and frame.f_locals.get("exist_ok") is True
+    )
+
+
 @lru_cache(maxsize=1)
 def _library() -> tuple[tuple[str, ...], tuple[str, ...]]:
     """What names of files in the standard library start with, and those that only seem to be."""

@@ -15,6 +15,7 @@ from types import CodeType, FrameType
 
 from cachec.base.fsio import identity_if_there
 from cachec.base.paths import allowed, entries, links_on
+from cachec.recording.frames import takes_either
 from cachec.recording.observed import Observed, is_absolute
 
 #: What a frame of such a function says that is looked at; noted with a run.
@@ -129,8 +130,7 @@ def current_folder_asked(observed: Observed, _asked: object) -> None:
 
 
 def _is_there(observed: Observed, frame: FrameType) -> None:
-    back = frame.f_back
-    if back is None or back.f_code.co_name != "makedirs" or not back.f_locals.get("exist_ok"):
+    if not takes_either(frame.f_back):
         place_asked(observed, _first(frame))
 
 

@@ -134,7 +134,7 @@ class Observed:
         """The run makes this, or writes it anew."""
         self.made.setdefault(place)
         folder, _, name = place.rpartition("/")
-        self.made.setdefault(f"{resolved(folder)}/{name}".replace("//", "/"))
+        self.made.setdefault(os.path.join(resolved(folder), name))
 
     def counted(self, place: str) -> str | None:
         """Where a look at ``place`` goes that counts: None where the run made what is there itself. A link that it made

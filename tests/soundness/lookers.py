@@ -388,6 +388,19 @@ def folder_made(p: str) -> Any:
     return "made"
 
 
+def folder_made_by_an_own_function(p: str, exist_ok: bool = True) -> Any:
+    try:
+        os.mkdir(f"{p}/new")
+    except FileExistsError:
+        return "there" if exist_ok else "refused"
+    os.rmdir(f"{p}/new")
+    return "made"
+
+
+def makedirs(p: str, exist_ok: bool = True) -> Any:
+    return exist_ok and os.path.exists(f"{p}/new")
+
+
 def file_made(p: str) -> Any:
     try:
         open(f"{p}/new", "x").close()

@@ -231,7 +231,7 @@ class Walk:
         said = [
             f" {name} {self.function(value, lenient=True)}"
             for name, value in sorted(self._graph.watch.attributes(cls).items())
-            if isinstance(value, FunctionType) and self._locator.of_file(value.__code__.co_filename)[0] == "project"
+            if self._locator.is_own(value)
         ]
         return "".join([*said, *(self._replaced(base) for base in cls.__bases__)])
 

@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Callable, Container, Iterator
 from importlib.machinery import BuiltinImporter, FrozenImporter, PathFinder
-from types import CodeType
+from types import CodeType, FunctionType
 from typing import Any, NamedTuple
 
 from cachec.base import fsio
@@ -363,6 +363,10 @@ class Locator:
         if origin is None:
             origin = self._files[path] = self._classify(path)
         return origin
+
+    def is_own(self, value: object) -> bool:
+        """Whether a value is a function of the project."""
+        return isinstance(value, FunctionType) and self.of_file(value.__code__.co_filename)[0] == "project"
 
     def _classify(self, path: str) -> tuple[str, str]:
         if path.startswith("<frozen"):

@@ -136,7 +136,7 @@ class Namespaces:
         value = MISSING if not rest or rest[0].startswith("__") else self._graph.watch.name(namespace, rest[0])
         if isinstance(value, ModuleType):
             return f" {self.module(value, rest[1:], lenient=True)}"
-        if isinstance(value, FunctionType) and self._locator.of_file(value.__code__.co_filename)[0] == "project":
+        if self._locator.is_own(value):
             return f".{rest[0]} {self._live.code(value, lenient=True)}"
         parts = value if type(value) is tuple else (value,)
         if all(type(each) in _PLAIN for each in parts):

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import sys
 import sysconfig
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import lru_cache
 from types import ModuleType
 from typing import NamedTuple
@@ -54,12 +54,15 @@ class RanKeys:
     """Turns observations into reads, and tells what such a read would be now. One an opened cache.
 
     tool: the digest of a distribution by name, of all that are installed for ``*``; raises UsageError for one whose
-    files are not listed. own: folders whose files are the cache's.
+    files are not listed. own: folders whose files are the cache's. plugins: the packages of installed plugins.
     """
 
-    def __init__(self, code: CodeKeys, tool: Callable[[str], str], own: tuple[str, ...]) -> None:
+    def __init__(
+        self, code: CodeKeys, tool: Callable[[str], str], own: tuple[str, ...], plugins: Callable[[], Collection[str]]
+    ) -> None:
         self._code = code
         self._tool = tool
+        self._plugins = plugins
         self._own = tuple(os.path.join(os.path.realpath(each), "") for each in own)
 
     def file_of(self, module: str) -> str:
@@ -170,8 +173,11 @@ class RanKeys:
 
     def _reached(self, observed: Observed, coverage: Coverage, anchors: Anchors, loaded: set[str]) -> Iterator[Read]:
         """What code took that gets at modules in ways that do not show."""
-        # In a checkout of cachec its plugins are code of the project; what they look up is what they speak for.
-        ran = [each for each in list(observed.ran.values()) if not module_name(each.namespace).startswith("cachec_")]
+        # In a checkout of its own a plugin is code of the project; what it looks up is what it speaks for.
+        plugins = self._plugins()
+        ran = [
+            each for each in list(observed.ran.values()) if module_name(each.namespace).partition(".")[0] not in plugins
+        ]
         reaches = {reach(*each) for each in ran}
         if reaches <= {Reach.NAMED} and not coverage.has_importer:
             return

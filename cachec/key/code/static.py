@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import partial
-from types import FunctionType, ModuleType
+from types import ModuleType
 from typing import NamedTuple
 
 from cachec.base.hashing import Hasher
@@ -176,8 +176,7 @@ class Static:
         value = watch.name(sys.modules, name) if self._live is not None else MISSING
         for attribute in chain:
             value = watch.name(vars(value), attribute) if isinstance(value, ModuleType) else value
-        is_own = isinstance(value, FunctionType) and self._locator.of_file(value.__code__.co_filename)[0] == "project"
-        if self._live is not None and is_own:
+        if self._live is not None and self._locator.is_own(value):
             self._live.as_imported(value, ".".join((name, *chain)))
 
     def _defines(self, unit: Unit, name: str) -> bool:
