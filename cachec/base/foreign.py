@@ -8,20 +8,32 @@ import os
 import stat
 
 
+def open_regular(path: str | bytes | os.PathLike[str], flags: int = 0) -> int:
+    """A read-only descriptor of a regular file, which no child process inherits; ``flags`` are set beside.
+
+    Opened without blocking: a FIFO would wait for its writer for ever. Raises OSError, EINVAL for what is no regular
+    file.
+    """
+    flags |= os.O_RDONLY | os.O_CLOEXEC
+    try:
+        fd = os.open(path, flags | os.O_NONBLOCK)
+    except BlockingIOError:  # another process holds a write lease, and gives it up while we wait (fcntl(2))
+        fd = os.open(path, flags)
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise OSError(errno.EINVAL, "not a regular file", os.fspath(path))
+    return fd
+
+
 def read_regular(path: str | bytes | os.PathLike[str], limit: int, *, own: bool = False) -> bytes:
-    """All of a regular file of at most ``limit`` bytes, opened without blocking (a FIFO would wait for its writer).
+    """All of a regular file of at most ``limit`` bytes, opened as above.
 
     own: only one that nobody but this user and root can have written. Raises OSError: EINVAL for what is no regular
     file, EFBIG for a larger one, EPERM for one of others.
     """
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    except BlockingIOError:  # another process holds a write lease, and gives it up while we wait (fcntl(2))
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    fd = open_regular(path)
     try:
         status = os.fstat(fd)
-        if not stat.S_ISREG(status.st_mode):
-            raise OSError(errno.EINVAL, "not a regular file", os.fspath(path))
         if status.st_size > limit:
             raise OSError(errno.EFBIG, f"{status.st_size} bytes, where {limit} are the most", os.fspath(path))
         if own and why_foreign(status):

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from cachec.base.foreign import open_regular
 from cachec.errors import StoreFault
 from cachec.model import Fault
 
@@ -80,19 +81,7 @@ def identity_if_there(path: str | os.PathLike[str]) -> Identity | None:
         return None
 
 
-def open_read(path: str | os.PathLike[str]) -> int:
-    """A read-only descriptor that no child process inherits. Raises OSError for what is no regular file.
-
-    Opened without blocking: a FIFO would wait for its writer for ever.
-    """
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    except BlockingIOError:  # another process holds a write lease, and gives it up while we wait (fcntl(2))
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    if not stat.S_ISREG(os.fstat(fd).st_mode):
-        os.close(fd)
-        raise OSError(errno.EINVAL, "not a regular file", os.fspath(path))
-    return fd
+open_read = open_regular
 
 
 @contextlib.contextmanager

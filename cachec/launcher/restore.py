@@ -7,6 +7,8 @@ import fcntl
 import os
 import stat
 
+from cachec.base.foreign import open_regular, read_regular
+
 #: ioctl of linux/fs.h: the target gets the source's extents (XFS, btrfs, bcachefs).
 _FICLONE = 0x40049409
 
@@ -64,7 +66,7 @@ def restore_file(source: str, target: str, mode: int, *, hardlink: bool = False)
         os.link(source, staged)
         _take_place(staged, place)
         return True
-    read = os.open(source, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    read = open_regular(source, os.O_NOFOLLOW)
     try:
         _write(staged, place, mode, lambda fd: _share(read, fd))
     finally:
@@ -75,10 +77,9 @@ def restore_file(source: str, target: str, mode: int, *, hardlink: bool = False)
 def restore_bytes(data: bytes, target: str, mode: int) -> bool:
     """The same for content in memory."""
     try:
-        with open(target, "rb") as file:
-            if file.read() == data:
-                return False
-    except (FileNotFoundError, PermissionError):
+        if read_regular(target, len(data)) == data:
+            return False
+    except OSError:
         pass  # it is made, or replaced
     place = os.path.realpath(target)
     _write(_name_beside(place), place, mode, lambda fd: _write_all(fd, data))

@@ -121,9 +121,9 @@ class Objects:
         The digest is taken of what was stored. Raises the OSError as it is where ``path`` can't be read, ValueError
         where it is no regular file, and StoreFault where it keeps changing while it is copied.
         """
-        with fsio.closing(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)) as source:  # a FIFO must not block
-            if not stat.S_ISREG(os.fstat(source).st_mode):
-                raise ValueError(f"{os.fspath(path)} is no regular file; only the content of files is stored")
+        if not stat.S_ISREG(os.stat(path).st_mode):
+            raise ValueError(f"{os.fspath(path)} is no regular file; only the content of files is stored")
+        with fsio.closing(fsio.open_read(path)) as source:
             for _ in range(3):
                 before = fsio.identity(source)
                 with self.staging() as writer:
@@ -239,7 +239,7 @@ class Objects:
             return f"it can't be read: {error.strerror}"
         if digest == ref.digest:
             return ""
-        self._refusal(ref)
+        self._refusal(ref.digest)
         return f"its bytes have the digest {digest}" if digest else "it is no regular file"
 
     # --- reading
@@ -260,7 +260,7 @@ class Objects:
             raise StoreFault(Fault.ARTIFACT_MISSING, f"object {ref.digest} ({ref.size} bytes) is gone") from error
         except OSError as error:
             raise fsio.fault(error, f"reading object {ref.digest}") from error
-        raise self._refusal(ref)
+        raise self._refusal(ref.digest)
 
     def check(self, ref: ArtifactRef) -> None:
         """Raise as ``path`` does where an artifact is not there or not whole. Nothing is leased, removed or healed."""
@@ -279,7 +279,7 @@ class Objects:
         if data is None:
             raise StoreFault(Fault.ARTIFACT_MISSING, f"object {ref.digest} ({ref.size} bytes) is gone")
         if len(data) != ref.size:
-            raise self._refusal(ref)
+            raise self._refusal(ref.digest)
         return data
 
     def content(self, digest: str) -> bytes | None:
@@ -287,16 +287,18 @@ class Objects:
         if not _DIGEST.match(digest):
             return None
         try:
-            with fsio.closing(os.open(self.place(digest), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)) as fd:
+            with fsio.closing(fsio.open_read(self.place(digest), os.O_NOFOLLOW)) as fd:
                 data = fsio.pread_exact(fd, 0, os.fstat(fd).st_size)
         except FileNotFoundError:
             return None
         except OSError as error:
+            if error.errno in {errno.EINVAL, errno.ELOOP}:  # no regular file
+                raise self._refusal(digest) from error
             raise fsio.fault(error, f"reading object {digest}") from error
         except EOFError:
             data = b""
         if digest_bytes(data) != digest:
-            raise self._refusal(ArtifactRef(digest, len(data)))
+            raise self._refusal(digest)
         return data
 
     def tree(
@@ -317,14 +319,14 @@ class Objects:
         path = self._paths[digest] = Path(self.place(digest))
         return path
 
-    def _refusal(self, ref: ArtifactRef) -> StoreFault:
+    def _refusal(self, digest: str) -> StoreFault:
         """ARTIFACT_CORRUPT, once the damaged file is removed, if it still is one and may be removed."""
-        text = self.place(ref.digest)
-        self._paths.pop(ref.digest, None)
-        detail = f"object {ref.digest} does not hold the {ref.size} bytes that its name says"
+        text = self.place(digest)
+        self._paths.pop(digest, None)
+        detail = f"object {digest} does not hold what its name says"
         try:
-            with self._locked(ref.digest, exclusive=True):
-                if _hashed(text) != ref.digest:
+            with self._locked(digest, exclusive=True):
+                if _hashed(text) != digest:
                     os.unlink(text)
                     detail += "; removed"
         except FileNotFoundError:

@@ -498,3 +498,23 @@ def test_a_new_object_replaces_no_file_that_is_there(objects: Objects) -> None:
         two.commit()
     assert path.stat().st_ino == inode
     assert list(objects.tmp.iterdir()) == []
+
+
+def _make_folder(path: Path) -> None:
+    path.mkdir()
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, _make_folder, lambda path: path.symlink_to("elsewhere")])
+@pytest.mark.timeout(20)
+def test_what_is_no_regular_file_is_no_object(objects: Objects, make: Callable[[Path], None]) -> None:
+    ref = objects.add_bytes(b"content")
+    place = objects.path(ref, lease=False)
+    for ask in (lambda: objects.read(ref), lambda: objects.content(ref.digest), lambda: objects.path(ref)):
+        place.unlink()
+        make(place)
+        assert fault_of(ask) is Fault.ARTIFACT_CORRUPT  # and none waits for a writer
+        if place.is_dir():
+            place.rmdir()
+        assert not os.path.lexists(place)
+        objects.add_bytes(b"content")
+        assert objects.read(ref) == b"content"
