@@ -11,6 +11,7 @@ import ctypes
 import os
 import struct
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from typing import NamedTuple
 
 IN_ACCESS, IN_MODIFY, IN_ATTRIB, IN_OPEN = 0x1, 0x2, 0x4, 0x20
@@ -59,12 +60,11 @@ class OpenWatch:
     """
 
     def __init__(self, paths: Iterable[str | os.PathLike[str]]) -> None:
-        libc = ctypes.CDLL(None, use_errno=True)
-        self._fd = _checked(libc.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK), "inotify_init1")
+        self._fd = _checked(_libc().inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK), "inotify_init1")
         self._paths: dict[int, list[str]] = {}  # paths of one inode share a watch
         try:
             for path in [os.fspath(path) for path in paths]:
-                watch = libc.inotify_add_watch(self._fd, os.fsencode(path), ctypes.c_uint32(TOUCHED))
+                watch = _libc().inotify_add_watch(self._fd, os.fsencode(path), ctypes.c_uint32(TOUCHED))
                 self._paths.setdefault(_checked(watch, path), []).append(path)
         except OSError:
             self.close()
@@ -72,13 +72,7 @@ class OpenWatch:
 
     def touched(self) -> frozenset[str]:
         """The files that something happened to since the last call; all of them where the queue ran over."""
-        paths: set[str] = set()
-        while True:
-            try:
-                data = os.read(self._fd, _READ)
-            except BlockingIOError:
-                return frozenset(paths)
-            paths.update(self.affected(parse_events(data)))
+        return frozenset(self.affected(_pending(self._fd)))
 
     def affected(self, events: Iterable[InotifyEvent]) -> set[str]:
         """The files that these events are about."""
@@ -107,38 +101,76 @@ class FolderWatch:
     """Watches what is opened and written directly in folders, from construction on, by whomever.
 
     A folder that can't be watched (gone, no watch left) is passed over: what native code opens there goes unseen.
+    ``overflowed``: the kernel had more to tell than its queue holds (``fs.inotify.max_queued_events``).
     """
 
     def __init__(self, folders: Iterable[str]) -> None:
-        libc = ctypes.CDLL(None, use_errno=True)
         self._folders: dict[int, str] = {}
-        self._fd = libc.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK)
+        self._fd = _instance()
+        self._pid = os.getpid()
         self._opened: set[str] = set()
         self._written: set[str] = set()
+        self.overflowed = False
         for folder in folders if self._fd >= 0 else ():
-            watch = libc.inotify_add_watch(self._fd, os.fsencode(folder), ctypes.c_uint32(IN_OPEN | WRITTEN))
+            watch = _libc().inotify_add_watch(self._fd, os.fsencode(folder), ctypes.c_uint32(IN_OPEN | WRITTEN))
             if watch >= 0:
                 self._folders[watch] = folder
 
     def drained(self) -> tuple[frozenset[str], frozenset[str]]:
         """The files that were opened, and those that were written or made, so far; absolute paths."""
-        while self._fd >= 0:
-            try:
-                data = os.read(self._fd, _READ)
-            except BlockingIOError:
-                break
-            for event in parse_events(data):
-                folder = self._folders.get(event.watch)
-                if folder is not None and event.name:
-                    path = os.path.join(folder, os.fsdecode(event.name))
-                    (self._written if event.mask & WRITTEN else self._opened).add(path)
+        for event in _pending(self._fd):
+            self.overflowed = self.overflowed or bool(event.mask & IN_Q_OVERFLOW)
+            folder = self._folders.get(event.watch)
+            if folder is not None and event.name:
+                path = os.path.join(folder, os.fsdecode(event.name))
+                (self._written if event.mask & WRITTEN else self._opened).add(path)
         return frozenset(self._opened), frozenset(self._written)
 
     def close(self) -> None:
         """Give the watches back. May be called twice."""
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+        fd, self._fd = self._fd, -1
+        if fd >= 0 and (_idle() or self._pid != os.getpid()):
+            os.close(fd)
+        elif fd >= 0:
+            for watch in self._folders:
+                _libc().inotify_rm_watch(fd, watch)
+            for _ in _pending(fd):  # of what comes later no number of a watch is told twice
+                pass
+            _idle().append((self._pid, fd))
+
+
+@lru_cache(maxsize=1)
+def _idle() -> list[tuple[int, int]]:
+    """At most one inotify descriptor (process, number) without watches, kept for the next run: to close one waits some
+    10 ms for all processors (``synchronize_srcu`` in fs/notify/mark.c)."""
+    return []
+
+
+def _instance() -> int:
+    """An inotify descriptor; -1 where the kernel gives none."""
+    while True:
+        try:
+            pid, fd = _idle().pop()
+        except IndexError:
+            return int(_libc().inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK))
+        if pid == os.getpid():
+            return fd
+        os.close(fd)  # a forked child would read from the queue of its parent
+
+
+@lru_cache(maxsize=1)
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None, use_errno=True)
+
+
+def _pending(fd: int) -> Iterator[InotifyEvent]:
+    """The events that wait in a queue; none of a closed one."""
+    while fd >= 0:
+        try:
+            data = os.read(fd, _READ)
+        except BlockingIOError:
+            return
+        yield from parse_events(data)
 
 
 def _checked(result: int, what: str) -> int:

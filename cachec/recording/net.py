@@ -20,7 +20,9 @@ from cachec.recording.variables import Variables, variables
 
 
 class Beside(Protocol):
-    """Watches folders for what native code opens, from its construction on."""
+    """Watches folders for what native code opens, from its construction on; ``overflowed``: not all is known."""
+
+    overflowed: bool
 
     def drained(self) -> tuple[frozenset[str], frozenset[str]]:
         """The files that were opened, and those that were written or made, so far."""

@@ -173,6 +173,8 @@ class Observing:
         folders = tuple(os.path.join(path, "") for path in paths if os.path.isdir(path))
         beside = {os.path.dirname(path) for path in paths if os.path.isfile(path)}
         opened: dict[str, Identity | None] = {**dict.fromkeys(_beside(net, beside)), **observed.opened}
+        if net.beside is not None and net.beside.overflowed:
+            recorder.keep_out(Reason.UNNAMED_CODE, "more files were opened at once than the kernel tells of (inotify)")
         for path, before in opened.items():
             if path in known or path.startswith(folders) or self._ran.is_elsewhere(path) or os.path.isdir(path):
                 continue

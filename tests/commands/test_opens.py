@@ -149,3 +149,42 @@ def test_what_is_done_in_a_folder(tmp_path: Path, name: str) -> None:
     watch.close()
     watch.close()
     assert watch.drained() == found
+
+
+def test_a_second_watch_tells_nothing_of_the_first_and_a_child_nothing_of_its_parent(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "file").write_text("x")
+    first = FolderWatch([str(tmp_path / "a")])
+    (tmp_path / "a" / "file").read_text()
+    first.close()
+    second = FolderWatch([str(tmp_path / "b")])
+    (tmp_path / "a" / "file").read_text()
+    assert second.drained() == (frozenset(), frozenset())
+    second.close()
+    parents = FolderWatch([str(tmp_path / "a")])
+    child = os.fork()
+    if not child:
+        own = FolderWatch([str(tmp_path / "b")])
+        (tmp_path / "b" / "file").read_text()
+        right = own.drained()[0] == {str(tmp_path / "b" / "file")}
+        own.close()
+        parents.close()
+        os._exit(not right)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    (tmp_path / "a" / "file").read_text()
+    assert parents.drained() == ({str(tmp_path / "a" / "file")}, frozenset())
+    parents.close()
+
+
+def test_a_queue_that_runs_over_is_told(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("x")
+    (tmp_path / "b").write_text("x")
+    watch = FolderWatch([str(tmp_path)])
+    for _ in range(int(Path("/proc/sys/fs/inotify/max_queued_events").read_text())):
+        for name in ("a", "b"):  # two alike are one event
+            os.close(os.open(tmp_path / name, os.O_RDONLY))
+    assert not watch.overflowed
+    watch.drained()
+    assert watch.overflowed
+    watch.close()
