@@ -52,20 +52,22 @@ def _helpers(command: Command, problems: Sequence[Finding]) -> str:
 
 
 def _adapter(command: Command, problems: Sequence[Finding]) -> str:
-    """An adapter for a command that has none, as far as its command line tells what is what."""
+    """An adapter for a command that has none, as far as its command line tells what is what; empty where it reads what
+    no word of its line names (headers), which an adapter of flags can't cover."""
     name = os.path.basename(command.argv[0])
     reads = {problem.path for problem in problems if problem.kind == "read"}
     reads |= {os.path.normpath(each.path) for each in command.inputs}
     writes = {problem.path for problem in problems if problem.kind == "written"}
     writes |= {os.path.normpath(output.path) for output in command.outputs}
     weights = {os.path.normpath(path): key for path, key in command.weights.items()}
-    flags: dict[str, str] = {}
+    unnamed, flags = set(reads), dict[str, str]()
     has_positional = is_odd = False
     previous = ""
     for word in command.argv[1:]:
         value, flag, takes = _value(word, previous)
         path = os.path.normpath(os.path.join(command.cwd, value)) if value else ""
         previous = word
+        unnamed.discard(path)
         if path in weights:
             means = f'"weights", key = {json.dumps(weights[path])}'
         elif path in writes:
@@ -82,8 +84,8 @@ def _adapter(command: Command, problems: Sequence[Finding]) -> str:
             has_positional = True
         else:
             is_odd = True
-    if is_odd or not (has_positional or any('"input"' in line for line in flags.values())):
-        return ""  # files without a flag are told apart by order, which no adapter can say
+    if is_odd or unnamed or not (has_positional or any('"input"' in line for line in flags.values())):
+        return ""  # files without a flag are told apart by order, which no adapter can say either
     key = name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else json.dumps(name)
     lines = [f"[adapters.{key}]", f"match = [{json.dumps(name)}]"]
     helpers = [problem.fix.removeprefix("--tool ") for problem in problems if problem.kind == "program"]

@@ -389,9 +389,9 @@ class _ArgumentReader:
                 raise PassThrough(
                     Reason.NOT_UNDERSTOOD, f"input {self._missing[0]!r} (an argument) does not exist", told=True
                 )
-            if not adapter.stdin:
+            if not adapter.stdin and not command.inputs:  # one that a flag names is enough for some
                 raise self._unknown(os.path.basename(command.argv[0]), "no input")
-            command.stdin = True
+            command.stdin = adapter.stdin
         if adapter.single and len(main) + command.stdin > 1:
             raise self._unknown(os.path.basename(command.argv[0]), "with more than one input")
         suffix = self._suffix or (os.path.splitext(main[0].path)[1] if main else "")

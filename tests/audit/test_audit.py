@@ -59,9 +59,16 @@ def test_an_unknown_command_gets_its_options(auditor: Auditor, capfd: pytest.Cap
     assert [each.reason.value for each in read_log(os.environ["CACHEC_DIR"])] == ["miss:first-run"]
 
 
-def test_an_unknown_command_gets_an_adapter_that_works(auditor: Auditor) -> None:
-    tool = auditor.tool("mycc", 'shift; [ "$1" = -o ]; out=$2; set -- "$3" "$out"; ' + COPY)
-    line = (tool, "-O2", "-o", "out.txt", "in.txt")
+@pytest.mark.parametrize(
+    ("words", "take"),
+    [
+        (("-O2", "-o", "out.txt", "in.txt"), '[ "$2" = -o ]; set -- "$4" "$3"; '),
+        (("-c", "in.txt", "-o", "out.txt"), '[ "$3" = -o ]; set -- "$2" "$4"; '),
+        (("--from=in.txt", "-o", "out.txt"), '[ "$2" = -o ]; set -- "${1#*=}" "$3"; '),
+    ],
+)
+def test_an_unknown_command_gets_an_adapter_that_works(auditor: Auditor, words: tuple[str, ...], take: str) -> None:
+    line = (auditor.tool("mycc", take + COPY), *words)
     found = auditor.run(*line)
     assert 'match = ["mycc"]' in found.adapter
     assert '{ names = ["-o"], takes = ["next"], is = "output" },' in found.adapter
@@ -70,6 +77,19 @@ def test_an_unknown_command_gets_an_adapter_that_works(auditor: Auditor) -> None
     assert again.outcome == "described"
     assert again.stage == "exec:mycc"
     assert not again.problems
+    for text, reason in (("model\n", "miss:first-run"), ("model\n", "hit"), ("another\n", "miss:file-changed")):
+        Path("in.txt").write_text(text)
+        assert full.main(["--", *line]) == 0
+        assert Path("out.txt").read_text() == text
+        assert [each.reason.value for each in read_log(os.environ["CACHEC_DIR"])][-1] == reason
+
+
+def test_what_no_word_names_no_adapter_covers(auditor: Auditor) -> None:
+    Path("header").write_text("x\n")
+    tool = auditor.tool("mycc", f'[ "$2" = -o ]; set -- "$1" "$3"; {COPY}; read -r x < header')
+    found = auditor.run(tool, "in.txt", "-o", "out.txt")
+    assert found.options == ("--input", "in.txt", "--input", "header", "--output", "out.txt")
+    assert found.adapter == ""
 
 
 def test_files_that_only_their_order_tells_apart_get_no_adapter(auditor: Auditor) -> None:
