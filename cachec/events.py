@@ -216,7 +216,12 @@ def _texts(record: Outcome | FaultRecord) -> dict[str, str]:
 
 
 #: Who asked for misses hears of these too: the call could have been stored.
-_TOLD = frozenset({Reason.INPUT_CHANGED, Reason.STALE_MEMO, Reason.UNDESCRIBED, Reason.UNSUPPORTED_VERSION})
+_TOLD = frozenset(
+    {
+        *(Reason.INPUT_CHANGED, Reason.KEY_UNREADABLE, Reason.STALE_MEMO, Reason.UNNAMED_CODE, Reason.UNDESCRIBED),
+        Reason.UNSUPPORTED_VERSION,
+    }
+)
 
 
 def _is_news(reason: Reason) -> bool:
