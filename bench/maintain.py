@@ -21,7 +21,8 @@ import cachec
 from bench.harness import Row, interleaved, settle
 from cachec.base.hashing import digest_bytes
 from cachec.events import read_log
-from cachec.maintain import Maintainer, Selector
+from cachec.maintain.maintainer import Maintainer
+from cachec.maintain.selector import Selector
 from cachec.maintain.worth import worth
 from cachec.model import RECORD_VERSION, ArtifactRef, Entry, Leaf, Part, PartKind, Read, Trace
 from cachec.store.leases import Leases

@@ -8,16 +8,14 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cachec.events import LogReader, duration
-from cachec.key.compare import PartDifference
 from cachec.model import Entry, Outcome, Part, Reason, Trace
 from cachec.store.store import products, references
 
-#: Characters of a key in a table; ``KEY`` arguments take as few as ``MIN_PREFIX``.
-SHOWN_KEY = 12
-MIN_PREFIX = 6
+if TYPE_CHECKING:
+    from cachec.key.compare import PartDifference
 
 
 def statistics(log: LogReader) -> dict[str, Any]:

@@ -4,9 +4,14 @@ of two that differ around where they begin to.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
-from cachec.errors import printable
+from cachec.errors import UsageError, printable
+
+#: Characters of a key in a table, and how few of them a person may give.
+SHOWN_KEY = 12
+MIN_PREFIX = 6
 
 #: Characters of one text that are shown.
 MAX_SHOWN = 160
@@ -60,3 +65,10 @@ def _common(old: str, new: str) -> int:
         else:
             high = middle - 1
     return low
+
+
+def key_prefix(text: str) -> str:
+    """The beginning of a key, as a person gave it, in lower case. Raises UsageError."""
+    if re.fullmatch(rf"[0-9a-f]{{{MIN_PREFIX},64}}", text.lower()) is None:
+        raise UsageError(f"{text!r} is no key: give {MIN_PREFIX} to 64 hexadecimal characters")
+    return text.lower()

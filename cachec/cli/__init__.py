@@ -16,24 +16,24 @@ from cachec.cli.plugin_commands import plugin_commands
 from cachec.cli.session import LazyGroup, Session
 from cachec.errors import CachecError
 
-#: Command -> where it is, in the order of the help.
+#: Command -> what it does, in the order of the help, which imports none of them.
 _COMMANDS = {
-    "exec": "cachec.cli.cmd_exec:command",
-    "check": "cachec.cli.cmd_check:command",
-    "audit": "cachec.cli.cmd_audit:command",
-    "stats": "cachec.cli.cmd_stats:command",
-    "ls": "cachec.cli.cmd_ls:command",
-    "show": "cachec.cli.cmd_show:command",
-    "why": "cachec.cli.cmd_why:command",
-    "invalidate": "cachec.cli.cmd_invalidate:command",
-    "gc": "cachec.cli.cmd_gc:command",
-    "pin": "cachec.cli.cmd_pin:command",
-    "weights": "cachec.cli.cmd_weights:command",
-    "warm": "cachec.cli.cmd_warm:command",
-    "watch": "cachec.cli.cmd_watch:command",
-    "repro": "cachec.cli.cmd_repro:command",
-    "config": "cachec.cli.cmd_config:command",
-    "completion": "cachec.cli.cmd_completion:command",
+    "exec": "Run a compiler, or hand out what it wrote before.",
+    "check": "Say whether a command would be a hit, without running it.",
+    "audit": "Run a command under strace: what does its key not cover?",
+    "stats": "How often the cache answered, why not, and what it saved.",
+    "ls": "List entries, newest first.",
+    "show": "Show an entry, or which stage and key a file came from.",
+    "why": "Say what makes a key, or a command's, another one.",
+    "invalidate": "Forget entries, so that their next call misses.",
+    "gc": "Evict what is worth least, and sweep what nothing needs.",
+    "pin": "Keep entries: neither gc nor invalidate takes them.",
+    "weights": "Keep, look at, compare and write weights.",
+    "warm": "Compile the declared targets that would miss.",
+    "watch": "Watch declared targets: what does a change make stale?",
+    "repro": "Make a reproducer of a run, or run one again.",
+    "config": "Print each setting and where it comes from.",
+    "completion": "Print the script that completes commands in a shell.",
 }
 
 
@@ -48,7 +48,8 @@ class _Main(LazyGroup):
         return super().get_command(ctx, cmd_name) if offered is None else offered.load()
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        super().format_commands(ctx, formatter)
+        with formatter.section("Commands"):
+            formatter.write_dl([*_COMMANDS.items()])
         offered = plugin_commands(_COMMANDS)
         if offered:
             with formatter.section("Commands of plugins"):
@@ -79,7 +80,9 @@ class _Main(LazyGroup):
 
 
 @click.group(
-    cls=_Main, homes=_COMMANDS, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110}
+    cls=_Main,
+    homes={name: f"cachec.cli.cmd_{name}:command" for name in _COMMANDS},
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
 @click.version_option(__version__, prog_name="cachec")
 @click.option("--dir", "folder", metavar="DIR", help="The store; wins over CACHEC_DIR and the configuration file.")

@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from cachec import report
+from cachec.base.texts import SHOWN_KEY
 from cachec.cli.selecting import selector_options
 from cachec.cli.session import Session, clean, json_option, pass_session, print_table, told_as_json, wants_json
 from cachec.errors import UsageError
@@ -102,7 +103,7 @@ def _show(plan: InvalidationPlan, stale: bool) -> None:
     listed = sorted(plan.chosen, key=lambda each: -each.seconds)[:_LISTED]
     rows = [
         (
-            each.key[: report.SHOWN_KEY],
+            each.key[:SHOWN_KEY],
             each.stage or "(damaged)",
             report.age(each.created, now),
             report.size(each.size),
@@ -130,11 +131,11 @@ def _tell(removed: Sequence[tuple[str, str]], plan: InvalidationPlan, done: Appl
         click.echo(f"removed {_entries(len(removed))}")
     else:
         for key, stage in removed:
-            click.echo(f"removed {key[: report.SHOWN_KEY]} ({clean(stage) or 'its row was damaged'})")
+            click.echo(f"removed {key[:SHOWN_KEY]} ({clean(stage) or 'its row was damaged'})")
         for key in plan.pinned:
-            click.echo(f"left {key[: report.SHOWN_KEY]}: it is pinned (--pinned takes it too)")
+            click.echo(f"left {key[:SHOWN_KEY]}: it is pinned (--pinned takes it too)")
     for key in (*done.changed, *done.pinned):
-        click.echo(f"left {key[: report.SHOWN_KEY]}: it was made anew, pinned or removed meanwhile")
+        click.echo(f"left {key[:SHOWN_KEY]}: it was made anew, pinned or removed meanwhile")
 
 
 def _document(

@@ -7,6 +7,7 @@ import time
 import click
 
 from cachec import report
+from cachec.base.texts import SHOWN_KEY
 from cachec.cli.selecting import selector_options
 from cachec.cli.session import Session, clean, json_option, pass_session, print_table, told_as_json
 from cachec.maintain.selector import Selector
@@ -53,7 +54,7 @@ def command(session: Session, selector: Selector) -> None:
     pins = any(each["pinned"] for each in entries)
     rows = [
         (
-            each["key"][: report.SHOWN_KEY],
+            each["key"][:SHOWN_KEY],
             each["stage"],
             report.age(each["created"], now),
             str(each["traces"]),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from cachec import report
+from cachec.base.texts import SHOWN_KEY
 from cachec.cli.session import Session, clean, json_option, pass_session, told_as_json
 from cachec.errors import UsageError
 
@@ -56,7 +56,7 @@ def command(session: Session, keys: tuple[str, ...], tags: tuple[str, ...], remo
     document = {kind + "s": kept.of(session.store.quoted, kind) for kind in ("key", "tag")}
     if not told_as_json({**document, "not_found": missing}):
         for key in document["keys"]:
-            click.echo(f"key {key[: report.SHOWN_KEY]}")
+            click.echo(f"key {key[:SHOWN_KEY]}")
         for tag in document["tags"]:
             click.echo(f"tag {clean(tag)}")
         if not any(document.values()):

@@ -10,6 +10,7 @@ import click
 
 from cachec import report
 from cachec.base.hashing import FileDigests
+from cachec.base.texts import SHOWN_KEY
 from cachec.cli.session import Session, clean, json_option, pass_session, print_table, told_as_json
 from cachec.errors import CachecError
 
@@ -70,7 +71,7 @@ def _show_entry(session: Session, prefix: str) -> None:
         click.echo(f"tags    {clean(', '.join(details['tags']))}")
     click.echo(f"size    {report.size(details['size'])}{', pinned' if pinned else ''}\n")
     if details["parts"] is not None:
-        rows = [(part["part"], part["digest"][: report.SHOWN_KEY], part["detail"]) for part in details["parts"]]
+        rows = [(part["part"], part["digest"][:SHOWN_KEY], part["detail"]) for part in details["parts"]]
         print_table(("part of the key", "digest", "detail"), rows)
     for number, run in enumerate(details["runs"], 1):
         click.echo(f"\nrun {number}: {report.age(run['created'], now)}, took {report.period(run['seconds'])}")
@@ -82,4 +83,4 @@ def _show_entry(session: Session, prefix: str) -> None:
 
 def _read(read: dict[str, Any]) -> str:
     name = f" {read['name']!r}" if read["name"] else ""
-    return clean(f"{read['kind']} {read['where']}{name} {read['digest'][: report.SHOWN_KEY]}")
+    return clean(f"{read['kind']} {read['where']}{name} {read['digest'][:SHOWN_KEY]}")

@@ -8,6 +8,7 @@ import time
 import click
 
 from cachec import report
+from cachec.base.texts import SHOWN_KEY
 from cachec.cli import weight_sources as sources
 from cachec.cli.meter import Meter, throughput
 from cachec.cli.session import LazyGroup, Session, json_option, pass_session, print_table, told_as_json
@@ -196,7 +197,7 @@ def show(session: Session, what: str, with_digests: bool, rank: int | None, worl
             each["dtype"],
             sources.shape_text(each),
             report.size(each["size"]),
-            (each["digest"] or "-")[: report.SHOWN_KEY],
+            (each["digest"] or "-")[:SHOWN_KEY],
         )
         for each in details["weights"]
     ]

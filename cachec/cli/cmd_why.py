@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from cachec import report
+from cachec.base.texts import SHOWN_KEY
 from cachec.cli.cmd_exec import AskingLine
 from cachec.cli.session import Session, clean, json_option, pass_session, told_as_json
 from cachec.errors import CachecError
@@ -66,7 +67,7 @@ def command(session: Session, key: str, other: str | None) -> None:
     else:
         chosen = _nearest(session, entry)
     if chosen is None:
-        session.fail(f"{entry.key[: report.SHOWN_KEY]} is the only entry of stage {entry.stage}")
+        session.fail(f"{entry.key[:SHOWN_KEY]} is the only entry of stage {entry.stage}")
     theirs = session.parts(chosen)
     if mine is None or theirs is None:
         raise CachecError("the parts of a key can't be read, so the keys can't be compared")
@@ -74,8 +75,8 @@ def command(session: Session, key: str, other: str | None) -> None:
     details = report.why_details(entry, chosen, "given" if other is not None else "nearest", differing)
     if told_as_json(details):
         return
-    short = chosen.key[: report.SHOWN_KEY]
-    click.echo(f"{entry.key[: report.SHOWN_KEY]} ({clean(entry.stage)}) against {short} ({clean(chosen.stage)}):")
+    short = chosen.key[:SHOWN_KEY]
+    click.echo(f"{entry.key[:SHOWN_KEY]} ({clean(entry.stage)}) against {short} ({clean(chosen.stage)}):")
     for each in details["differences"]:
         kind = each["reason"].partition(":")[2]
         click.echo(f"  {kind}: {clean(each['words'])}")
@@ -95,7 +96,7 @@ def _why_command(session: Session, line: list[str]) -> None:
         detail = f": {clean(outcome.detail)}" if outcome.detail and not explanation.differences else ""
         click.echo(f"{outcome.reason.value} ({clean(outcome.stage)}){detail}")
         if explanation.nearest:
-            click.echo(f"against {explanation.nearest[: report.SHOWN_KEY]}:")
+            click.echo(f"against {explanation.nearest[:SHOWN_KEY]}:")
         for each in explanation.differences:
             click.echo(f"  {each.reason.value.partition(':')[2]}: {clean(each.words)}")
         if explanation.fix:

@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 import click
 
-from cachec.base.distributions import Distributions
 from cachec.base.extensions import imported
 
 #: The entry-point group under which a package offers a ``click.Command`` (a group, mostly).
@@ -34,6 +33,8 @@ class PluginCommand(NamedTuple):
 
 def plugin_commands(taken: Collection[str]) -> dict[str, PluginCommand]:
     """The commands by name, sorted; those named as one of ``taken`` are left out, of two packages the first wins."""
+    from cachec.base.distributions import Distributions  # a command of cachec's own needs none
+
     commands: dict[str, PluginCommand] = {}
     for package in Distributions():
         for name, target in package.entry_points(GROUP).items():

@@ -9,11 +9,8 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import click
-import msgspec
 
 from cachec.errors import UsageError
-from cachec.maintain.selector import Selector
-from cachec.model import MALFORMED_JSON
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -79,6 +76,8 @@ def selector_options(function: F) -> F:
             keys += read
             if not read:
                 raise UsageError("--stdin: expected keys, found none")
+        from cachec.maintain.selector import Selector
+
         return function(*args, selector=Selector(keys=keys, **fields), **given)
 
     for option in reversed(_OPTIONS):
@@ -90,6 +89,10 @@ def keys_from(text: str) -> tuple[str, ...]:
     """The keys in a text: of each line the first word, or the JSON of ``ls``, or a JSON list. Raises UsageError."""
     if not text.lstrip().startswith(("{", "[")):
         return tuple(line.split()[0] for line in text.splitlines() if line.strip())
+    import msgspec
+
+    from cachec.model import MALFORMED_JSON
+
     try:
         document = msgspec.json.decode(text.encode(errors="surrogateescape"))
     except MALFORMED_JSON as error:

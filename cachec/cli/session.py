@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -10,22 +9,18 @@ from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
-import msgspec
 
-from cachec import config
 from cachec.base import texts
 from cachec.errors import CachecError, StoreFault
-from cachec.model import Entry, Fault, Part
-from cachec.report import MIN_PREFIX, SHOWN_KEY
-from cachec.store.store import Store
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # the help, and each command, import what they need and no more
+    from cachec import config
     from cachec.maintain.maintainer import Maintainer
+    from cachec.model import Entry, Fault, Part
+    from cachec.store.store import Store
 
 #: Texts from a store or a checkpoint are printed through this.
 clean = texts.clean
-
-_PREFIX = re.compile(rf"[0-9a-f]{{{MIN_PREFIX},64}}")
 
 #: Matches that an ambiguous prefix lists.
 _SHOWN_MATCHES = 8
@@ -52,7 +47,7 @@ class Session:
 
     def __init__(self, overrides: Mapping[str, object]) -> None:
         self._overrides = overrides
-        self._faults: Counter[Fault] = Counter()
+        self._faults = Counter["Fault"]()
 
     @property
     def overrides(self) -> Mapping[str, object]:
@@ -62,11 +57,15 @@ class Session:
     @cached_property
     def settings(self) -> config.Settings:
         """The settings in force. Raises ConfigError."""
+        from cachec import config
+
         return config.load(self._overrides)
 
     @cached_property
     def store(self) -> Store:
         """The store; a folder that is not there is an empty one, and is not made."""
+        from cachec.store.store import Store
+
         settings = self.settings
         store = Store(settings.dir, settings.namespace, fsync=settings.fsync, on_fault=self._note_fault)
         store.refuse_foreign(shared=settings.shared == "trusted")
@@ -108,15 +107,13 @@ class Session:
 
     def matches(self, prefix: str) -> list[Entry]:
         """The one entry whose key begins with ``prefix``, or none. Raises CachecError as ``entry`` does."""
-        prefix = prefix.lower()
-        if _PREFIX.fullmatch(prefix) is None:
-            raise CachecError(f"{prefix!r} is no key: give {MIN_PREFIX} to 64 hexadecimal characters")
+        prefix = texts.key_prefix(prefix)
         if len(prefix) == 64:
             entry = self.store.lookup(prefix)
             return [] if entry is None else [entry]
         entries = list(self.store.entries(prefix))
         if len(entries) > 1:
-            shown = max(SHOWN_KEY, len(prefix) + 4)
+            shown = max(texts.SHOWN_KEY, len(prefix) + 4)
             listed = ", ".join(f"{entry.key[:shown]} ({clean(entry.stage)})" for entry in entries[:_SHOWN_MATCHES])
             more = f" and {len(entries) - _SHOWN_MATCHES} more" if len(entries) > _SHOWN_MATCHES else ""
             raise CachecError(f"{prefix} is the beginning of {len(entries)} keys: {listed}{more}; give more characters")
@@ -163,6 +160,8 @@ def wants_json() -> bool:
 def told_as_json(document: Any) -> bool:
     """Print one JSON document where that was asked for; whether it was."""
     if wants_json():
+        import msgspec
+
         click.echo(msgspec.json.format(msgspec.json.encode(document), indent=2).decode())
     return wants_json()
 

@@ -6,10 +6,10 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from cachec.errors import StoreFault, UsageError
 from cachec.maintain.catalogue import Catalogue, Damaged, Item
-from cachec.maintain.collect import Collected, Collector
 from cachec.maintain.pins import Pins
 from cachec.maintain.plans import OF_A_ROW, InvalidationPlan, chosen_of
 from cachec.maintain.selector import Selector, matcher
@@ -19,7 +19,9 @@ from cachec.store import bound, usage
 from cachec.store.packing import pack
 from cachec.store.store import Store
 from cachec.store.usage import Usage, occupied
-from cachec.weights.library.owned import WeightStore
+
+if TYPE_CHECKING:
+    from cachec.maintain.collect import Collected  # to look at a store needs nothing of gc or of weights
 
 
 class Maintainer:
@@ -132,6 +134,8 @@ class Maintainer:
 
     def measured(self) -> Usage:
         """How large the store is, by looking at every file. Raises StoreFault."""
+        from cachec.weights.library.owned import WeightStore
+
         objects = self.store.objects
         owned = WeightStore(self.store).needed(lambda detail: self._on_fault(Fault.IO_ERROR, detail))
         nbytes = sum(occupied(ref.size) for ref, _ in objects.iterate() if ref.digest not in owned)
@@ -153,6 +157,8 @@ class Maintainer:
 
         older_than: evict, beside, what was not used for so many seconds. Raises UsageError, StoreFault.
         """
+        from cachec.maintain.collect import Collector
+
         if older_than is not None and not older_than >= 0:
             raise UsageError(f"older_than expected seconds, 0 or more; found {older_than!r}")
         down_to = limit or None

@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, fields
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 from cachec.base.distributions import normalise
+from cachec.base.texts import key_prefix
 from cachec.errors import UsageError
-from cachec.maintain.catalogue import Item
 from cachec.model import Digest, PartKind, Trace
 from cachec.store.summaries import Facts, Given
 
 if TYPE_CHECKING:
+    from cachec.maintain.catalogue import Item
     from cachec.maintain.surroundings import Surroundings  # whoever only makes a selector needs nothing of it
 
-#: Characters of a key that a prefix has at least.
-MIN_PREFIX = 6
-
-_PREFIX = re.compile(rf"[0-9a-f]{{{MIN_PREFIX},64}}")
-
-Match = Callable[[Item], bool]
+Match = Callable[["Item"], bool]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,8 +51,7 @@ class Selector:
 
     def __post_init__(self) -> None:
         for key in self.keys:
-            if _PREFIX.fullmatch(key.lower()) is None:
-                raise UsageError(f"{key!r} is no key: give {MIN_PREFIX} to 64 hexadecimal characters")
+            key_prefix(key)
         for name in ("older_than", "newer_than"):
             value = getattr(self, name)
             if value is not None and not value >= 0:

@@ -5,16 +5,18 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from cachec.base.anchors import is_anchored
 from cachec.errors import StoreFault, UsageError
 from cachec.maintain.catalogue import Item
-from cachec.maintain.stale import Staleness
 from cachec.model import BELOW_BASE, MALFORMED_JSON, Digest, Fault
 from cachec.store.store import Store
-from cachec.weights.library.owned import WeightStore
+
+if TYPE_CHECKING:
+    from cachec.maintain.stale import Staleness  # few selectors ask for it
 
 
 class Surroundings:
@@ -27,6 +29,8 @@ class Surroundings:
 
     @cached_property
     def _staleness(self) -> Staleness:
+        from cachec.maintain.stale import Staleness
+
         return Staleness(self._store.digests, self.place)
 
     def place(self, where: str) -> str:
@@ -53,6 +57,8 @@ class Surroundings:
 
     def revision_digests(self, revision: str) -> frozenset[Digest]:
         """The digests of the weights of an owned revision. Raises UsageError where there is none, or it has none."""
+        from cachec.weights.library.owned import WeightStore
+
         weights = WeightStore(self._store).find(revision)
         if weights is None:
             raise UsageError(f"{revision!r}: no weights of the store are named so; `cachec weights ls` lists them")

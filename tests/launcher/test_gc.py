@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from cachec.maintain import Maintainer
 from cachec.maintain.collect import Collected
+from cachec.maintain.maintainer import Maintainer
 from cachec.maintain.orphans import GRACE_SECONDS, MEMO_SECONDS
 from cachec.store.store import Store
 

@@ -12,7 +12,7 @@ import pytest
 
 from cachec.base.hashing import digest_bytes
 from cachec.events import EventLog
-from cachec.maintain import Maintainer
+from cachec.maintain.maintainer import Maintainer
 from cachec.model import ArtifactRef, Fault, Leaf, Outcome, Part, Read, Reason, Trace
 from cachec.store.store import Store
 from tests.parts import part

@@ -12,7 +12,7 @@ import pytest
 
 import cachec
 from cachec.errors import StoreFault
-from cachec.maintain import Maintainer
+from cachec.maintain.maintainer import Maintainer
 from cachec.model import RECORD_VERSION, Fault
 from cachec.store import bound
 from cachec.store.usage import Usage

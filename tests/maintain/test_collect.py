@@ -11,7 +11,7 @@ import pytest
 
 import cachec
 from cachec.base.hashing import digest_bytes
-from cachec.maintain import Maintainer
+from cachec.maintain.maintainer import Maintainer
 from cachec.maintain.orphans import GRACE_SECONDS, LONG_SECONDS
 from cachec.maintain.survey import QUARANTINE_SECONDS
 from cachec.model import RECORD_VERSION, ArtifactRef

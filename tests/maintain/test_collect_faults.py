@@ -19,7 +19,7 @@ import pytest
 
 import cachec
 from cachec.events import read_log
-from cachec.maintain import Selector
+from cachec.maintain.selector import Selector
 from cachec.model import Fault
 from cachec.store.store import references
 from cachec.weights.library.owned import WeightStore

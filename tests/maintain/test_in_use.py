@@ -16,9 +16,10 @@ import numpy as np
 import pytest
 
 import cachec
-from cachec.maintain import Maintainer
 from cachec.maintain.collect import Collected
+from cachec.maintain.maintainer import Maintainer
 from cachec.maintain.orphans import GRACE_SECONDS, LONG_SECONDS
+from cachec.maintain.selector import Selector
 from cachec.model import Fault
 from cachec.store.store import Store
 from cachec.weights.library.owned import WeightStore
@@ -189,7 +190,7 @@ def test_weights_that_a_stage_derived_stay_while_a_process_has_them(
         assert (done.entries, done.kept_in_use) == (0, 1)
         assert artifacts(folder) == held
         store = Store(folder)
-        plan = Maintainer(store).plan(cachec.maintain.Selector(stages=("twice",)))
+        plan = Maintainer(store).plan(Selector(stages=("twice",)))
         assert len(plan.apply().removed) == 1
         store.close()
         collect(folder)  # its entry is gone, what the process has is not

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cachec.maintain import Selector
+from cachec.maintain.selector import Selector
 from cachec.model import Fault
 from tests.parts import part
 

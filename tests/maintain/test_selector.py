@@ -13,8 +13,8 @@ import pytest
 import cachec
 from cachec.base.hashing import digest_bytes
 from cachec.errors import UsageError
-from cachec.maintain import Maintainer, Selector
-from cachec.maintain.selector import module_names
+from cachec.maintain.maintainer import Maintainer
+from cachec.maintain.selector import Selector, module_names
 from cachec.model import Fault, Read
 from cachec.store.store import Store
 from cachec.weights.library.owned import WeightStore

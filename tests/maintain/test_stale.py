@@ -10,7 +10,8 @@ import pytest
 
 import cachec
 from cachec.base.hashing import EMPTY, digest_bytes
-from cachec.maintain import Maintainer, Selector
+from cachec.maintain.maintainer import Maintainer
+from cachec.maintain.selector import Selector
 from cachec.model import Read
 from tests.parts import tool
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from cachec.errors import CheckpointError, HandleClosed, LinkError, UnknownWeight, UsageError
-from cachec.maintain import Maintainer
+from cachec.maintain.maintainer import Maintainer
 from cachec.store.store import Store
 from cachec.weights import WeightSet, from_arrays, open_weights
 from cachec.weights.library.owned import WeightStore

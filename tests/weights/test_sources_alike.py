@@ -14,7 +14,7 @@ import pytest
 
 import cachec
 from cachec.errors import HandleClosed
-from cachec.maintain import Maintainer
+from cachec.maintain.maintainer import Maintainer
 from cachec.maintain.orphans import GRACE_SECONDS, LONG_SECONDS
 from cachec.model import Reason
 from cachec.store.store import Store

@@ -23,8 +23,8 @@ import pytest
 import cachec
 from cachec.base.hashing import EMPTY, FileDigests, digest_bytes
 from cachec.errors import HandleClosed, StoreFault, UsageError, WeightError, WeightsChanged
-from cachec.maintain import Maintainer
 from cachec.maintain.collect import Collected
+from cachec.maintain.maintainer import Maintainer
 from cachec.maintain.orphans import GRACE_SECONDS
 from cachec.model import Fault, WeightSpec
 from cachec.store.objects import SEAL_NS
