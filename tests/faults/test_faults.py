@@ -16,11 +16,12 @@ from cachec.errors import StoreFault
 from cachec.store.index import DiskcacheIndex
 from tests.effort import WHOLE, sample
 from tests.faults import campaign
-from tests.faults.campaign import ERRORS, Case, Verdicts, preload, run_cases, tamper_cases
+from tests.faults.campaign import ERRORS, Case, Verdicts, preload, run_cases
 from tests.faults.fuzzing import fuzz
 from tests.faults.operations import OPERATIONS, WARM, Operation, prepare
 from tests.faults.readers import FAMILIES, Family
 from tests.faults.system import At, unavailable, watched
+from tests.faults.tampering import tamper_cases
 from tests.faults.together import together
 
 SEED = 1
@@ -65,7 +66,7 @@ def test_what_is_failed_fails_once(tmp_path: Path) -> None:
 @pytest.mark.skipif(bool(unavailable()), reason=unavailable())
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.name)
 def test_a_call_that_fails(tmp_path: Path, prepared: Path, operation: Operation) -> None:
-    calls = campaign.calls_of(operation, prepared, tmp_path / "count", first=False)
+    calls = campaign.calls_of(operation, prepared, tmp_path / "count")
     rng = random.Random(f"{SEED}{operation.name}")
     cases = [Case(operation, fault, rng.randint(1, len(calls))) for fault in ERRORS for _ in range(2)]
     if operation.name == "stage miss":  # a result in hand was lost where no plugin could be looked for
@@ -119,7 +120,7 @@ def test_a_lock_of_the_index_that_can_not_be_given_up(tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_files_that_are_damaged(tmp_path: Path, prepared: Path) -> None:
-    _none_is_wrong(tamper_cases(prepared, tmp_path / "tampered", random.Random(SEED), 24))
+    _none_is_wrong(tamper_cases(prepared, tmp_path / "tampered", SEED, 24))
 
 
 @pytest.mark.long
