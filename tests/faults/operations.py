@@ -21,6 +21,7 @@ from cachec.base.hashing import digest_bytes
 from cachec.cli import main as command_line
 from cachec.errors import CachecError
 from cachec.launcher import direct, full
+from cachec.model import Entry
 from cachec.store.store import Store, references
 from cachec.weights.library.owned import WeightStore
 from tests.faults import stages
@@ -146,6 +147,26 @@ WARM = Operation("warm", _cli("warm", "--jobs", "1"), _is_warmed)
 
 def use(scene: Scene) -> int:
     """Everything that a store is used for, once: what is left of it gives what is right, or says what it can't."""
+    if call(scene) != RIGHT:
+        return WRONG
+    key = next((entry.key for entry in _entries(scene) if entry.stage == "plain"), "0" * 64)
+    asked = (
+        *(("stats",), ("ls",), ("gc",), ("show", key), ("show", "out.txt"), ("why", key), ("pin", key)),
+        *(("why", *OPTIONS, "--", *COMMAND[:1], "-a", *COMMAND[2:]), ("config",)),
+        *(("weights", "ls"), ("weights", "show", "base"), ("weights", "verify", "base"), ("warm", "--list")),
+        *(("weights", "export", "base", "exported.safetensors"), ("weights", "verify", "placed")),
+        *(("repro", "make", key, "-o", "bug.zip"), ("pin", "--remove", key)),
+    )
+    right = all(_cli(*line)(scene) in {RIGHT, REFUSED} for line in asked)
+    given = cachec.open_weights(scene.weights)
+    with suppress(CachecError):
+        for name, weight in WeightStore(Store(scene.store)).open("base").items():
+            right = right and bytes(weight.raw()) == bytes(given[name].raw())
+    return RIGHT if right else WRONG
+
+
+def call(scene: Scene) -> int:
+    """Each stage, with what the store has and has not, and a command as it was and as it never was."""
     try:
         cache = scene.cache()
     except CachecError:
@@ -157,23 +178,18 @@ def use(scene: Scene) -> int:
     right = right and bytes(found["doubled"](given)[0]["two"].raw()) == bytes(stages.doubled(given)[0]["two"].raw())
     made = found["folder"](1, scene.work / "tree")
     right = right and (made.path / "link").read_bytes() == (scene.work / "tree" / "link").read_bytes()
-    key = found["plain"].key(1)
     cache.close()
-    for line in (_LINE, [*OPTIONS, "--", *COMMAND[:1], *COMMAND[2:]]):  # as it was, and as it never was
+    for line in (_LINE, [*OPTIONS, "--", *COMMAND[:1], *COMMAND[2:]]):
         (scene.work / "out.txt").unlink(missing_ok=True)
         right = right and (direct.answer(line) or full.main(line) == 0) and _is_copied(scene)
-    asked = (
-        *(("stats",), ("ls",), ("gc",), ("show", key), ("show", "out.txt"), ("why", key), ("pin", key)),
-        *(("why", *OPTIONS, "--", *COMMAND[:1], "-a", *COMMAND[2:]), ("config",)),
-        *(("weights", "ls"), ("weights", "show", "base"), ("weights", "verify", "base"), ("warm", "--list")),
-        *(("weights", "export", "base", "exported.safetensors"), ("weights", "verify", "placed")),
-        *(("repro", "make", key, "-o", "bug.zip"), ("pin", "--remove", key)),
-    )
-    right = right and all(_cli(*line)(scene) in {RIGHT, REFUSED} for line in asked)
-    with suppress(CachecError):
-        for name, weight in WeightStore(Store(scene.store)).open("base").items():
-            right = right and bytes(weight.raw()) == bytes(given[name].raw())
     return RIGHT if right else WRONG
+
+
+def _entries(scene: Scene) -> list[Entry]:
+    try:
+        return list(Store(scene.store).entries())
+    except CachecError:
+        return []
 
 
 def destroy(scene: Scene) -> int:

@@ -25,11 +25,13 @@ from cachec.weights.library.owned import WeightStore
 from tests.faults import stages
 from tests.faults.campaign import Verdicts, in_process, install_little
 from tests.faults.damages import DAMAGES, Place, damage
-from tests.faults.operations import OPERATIONS, RIGHT, WRONG, Bench, destroy, use
+from tests.faults.operations import OPERATIONS, RIGHT, WRONG, Bench, call, destroy, use
 from tests.faults.scene import Scene, remove
 
 #: Seconds of CPU and bytes of memory beyond what was there, for one use of a store.
 _SECONDS, _MEMORY = 30, 3 << 30
+#: How the process of a case ends that finds something gone.
+_LOST = 5
 #: What stands for digests, numbers of processes and dates in the name of a place.
 _VARYING = re.compile(r"[0-9a-f]{64}|(?<=/)[0-9a-f]{2}\b|\d+-[0-9a-f]{16}|[0-9a-f]{16}|\d{4}-\d\d-\d\d|\d+:\d+:\d+:\d+")
 
@@ -83,30 +85,32 @@ class _Tampered:
         for place, way, turn in cases:
             self.restore()
             damage(way, place, random.Random(f"{seed}{place.role}{way}{turn}"))
-            found = [self._used(use)]
+            verdict = self._used(place)
             said = self._bench.said()
-            lost = self._lost(place)
-            for again in (destroy, use):
-                found.append(self._used(again))
-                said += self._bench.said()
-            verdict = next((each for each in found if each != "right"), "lost" if lost else "right")
             if _content(self._bench.scene) != self._outside and way != "moved out":
                 verdict = "the user's files changed"
-            verdicts.add(place.role, way, verdict, f"{way} of {place.role}, {place.path}: {verdict} {lost}\n{said}")
+            verdicts.add(place.role, way, verdict, f"{way} of {place.role}, {place.path}: {verdict}\n{said}")
         return verdicts
 
-    def _used(self, body: Callable[[Scene], int]) -> str:
+    def _used(self, place: Place) -> str:
+        scene = self._bench.scene
+
         def run() -> int:
             _limit()
             self._bench.enter()
-            return body(self._bench.scene)
+            if (status := use(scene)) != RIGHT:
+                return status
+            if lost := self._lost(place):
+                print("lost:", lost)
+                return _LOST
+            return destroy(scene) or call(scene)
 
         ended = _forked(run)
         said = self._bench.said()
         if "Traceback" in said or "Exception ignored" in said:
             return "exception"
-        stuck = {-signal.SIGALRM, -signal.SIGXCPU}
-        return {RIGHT: "right", WRONG: "wrong"}.get(ended, "stuck" if ended in stuck else "exception")
+        stuck = {-signal.SIGALRM: "stuck", -signal.SIGXCPU: "stuck"}
+        return {RIGHT: "right", WRONG: "wrong", _LOST: "lost", **stuck}.get(ended, "exception")
 
     def _lost(self, place: Place) -> list[str]:
         """What is gone or damaged that rested on no damaged place."""

@@ -245,7 +245,7 @@ def test_a_team_shares_a_store(tmp_path: Path, place: Path, run: Run, uid: int |
 @pytest.mark.parametrize(
     "make", [pytest.param(os.mkfifo, id="fifo"), pytest.param(os.mkdir, id="folder", marks=pytest.mark.long)]
 )
-@pytest.mark.parametrize("what", ["object", "index", "lease", "lock", "log", "wal"])
+@pytest.mark.parametrize("what", ["object", "index", "lease", "lock", "log", "wal", "journal"])
 def test_no_regular_file_where_one_is_expected(
     run: Run, place: Path, uid: int | None, make: Callable[[Path], None], what: str
 ) -> None:
@@ -256,6 +256,7 @@ def test_no_regular_file_where_one_is_expected(
         "object": [*(store / "objects").glob("*/*")],
         "index": [store / "index" / "cache.db"],
         "wal": [store / "index" / "cache.db-wal"],
+        "journal": [store / "index" / "cache.db-journal"],
         "lease": [store / "leases" / f"999999-{'0' * 16}"],
         "lock": [store / "locks" / "gc" / "gc"],
         "log": [*(store / "log").iterdir()],
