@@ -189,7 +189,7 @@ def run_round(operation: Operation, number: int, prepared: Path, folder: Path, s
             assert found.status == RIGHT, bench.said()
             if operation.hits:
                 judge.ask(claimed=True)
-            cases = list(_round(operation, number, found))
+            cases = list(round_of(operation, number, found))
             for case in random.Random(f"{operation.name}{number}").sample(cases, round(len(cases) * share)):
                 _run_case(case, bench, judge, verdicts, 0.0)
         return verdicts.given()
@@ -203,7 +203,8 @@ def run_round(operation: Operation, number: int, prepared: Path, folder: Path, s
 ROUNDS = 20
 
 
-def _round(operation: Operation, number: int, found: Watched) -> Iterator[Case]:
+def round_of(operation: Operation, number: int, found: Watched) -> Iterator[Case]:
+    """The cases of a round of ``run_round``, of a run whose sites were noted."""
     sites: dict[str, list[int]] = {}
     named: Counter[str] = Counter()
     for name, site in zip(found.calls, found.sites, strict=True):

@@ -117,7 +117,8 @@ def _filled(place: Place) -> None:
 
 def _moved_out(place: Place, _rng: random.Random) -> None:
     """What it was lies elsewhere, and a link leads there."""
-    target = _outside(place) / "moved"
+    target = _outside(place) / "moved" / f"{place.path.name}"
+    target.parent.mkdir(exist_ok=True)
     if place.path.is_symlink():
         place.path.unlink()
         target.write_bytes(b"the user's")

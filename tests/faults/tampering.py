@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from itertools import cycle, islice
 from pathlib import Path
+from typing import NamedTuple
 
 from cachec.errors import CachecError
 from cachec.store.store import Store, references
@@ -32,6 +33,8 @@ from tests.faults.scene import Scene, remove
 _SECONDS, _MEMORY = 30, 3 << 30
 #: How the process of a case ends that finds something gone.
 _LOST = 5
+#: Places that are damaged at a time.
+_TOGETHER = 7
 #: What stands for digests, numbers of processes and dates in the name of a place.
 _VARYING = re.compile(r"[0-9a-f]{64}|(?<=/)[0-9a-f]{2}\b|\d+-[0-9a-f]{16}|[0-9a-f]{16}|\d{4}-\d\d-\d\d|\d+:\d+:\d+:\d+")
 
@@ -49,6 +52,17 @@ def tamper_cases(
         tell(verdicts)
     remove(folder)
     return verdicts
+
+
+class _Case(NamedTuple):
+    """turn: another one has other random bytes."""
+
+    places: tuple[Place, ...]
+    way: str
+    turn: int
+
+    def __str__(self) -> str:
+        return f"{self.way} of {', '.join(f'{place.role}, {place.path}' for place in self.places)}"
 
 
 class _Tampered:
@@ -77,22 +91,35 @@ class _Tampered:
             remove(self._bench.scene.folder / name)
             shutil.copytree(self._worn / name, self._bench.scene.folder / name, symlinks=True)
 
-    def run(self, cases: list[tuple[Place, str, int]], seed: int) -> Verdicts:
+    def run(self, cases: list[_Case], seed: int) -> Verdicts:
         """Run cases, in a process that may learn what it likes."""
         verdicts = Verdicts()
         install_little(self._worn.parent / "site")
         gc.freeze()
-        for place, way, turn in cases:
-            self.restore()
-            damage(way, place, random.Random(f"{seed}{place.role}{way}{turn}"))
-            verdict = self._used(place)
-            said = self._bench.said()
-            if _content(self._bench.scene) != self._outside and way != "moved out":
-                verdict = "the user's files changed"
-            verdicts.add(place.role, way, verdict, f"{way} of {place.role}, {place.path}: {verdict}\n{said}")
+        for case in cases:
+            verdict, said = self._case(case, seed)
+            each = [case] if len(case.places) == 1 else [case._replace(places=(place,)) for place in case.places]
+            if verdict != "right" and len(each) > 1:  # which of them?
+                found = [self._case(single, seed) for single in each]
+                if all(single == "right" for single, _ in found):
+                    verdicts.add("several", case.way, verdict, f"{case}: {verdict}\n{said}")
+            else:
+                found = [(verdict, said)] * len(each)
+            for single, (verdict, said) in zip(each, found, strict=True):
+                verdicts.add(single.places[0].role, case.way, verdict, f"{single}: {verdict}\n{said}")
         return verdicts
 
-    def _used(self, place: Place) -> str:
+    def _case(self, case: _Case, seed: int) -> tuple[str, str]:
+        """Verdict, and what was said."""
+        self.restore()
+        for place in case.places:
+            damage(case.way, place, random.Random(f"{seed}{place.role}{case.way}{case.turn}"))
+        verdict = self._used(case.places)
+        if _content(self._bench.scene) != self._outside:
+            verdict = "the user's files changed"
+        return verdict, self._bench.said()
+
+    def _used(self, places: tuple[Place, ...]) -> str:
         scene = self._bench.scene
 
         def run() -> int:
@@ -100,7 +127,7 @@ class _Tampered:
             self._bench.enter()
             if (status := use(scene)) != RIGHT:
                 return status
-            if lost := self._lost(place):
+            if lost := self._lost(places):
                 print("lost:", lost)
                 return _LOST
             return destroy(scene) or call(scene)
@@ -112,22 +139,25 @@ class _Tampered:
         stuck = {-signal.SIGALRM: "stuck", -signal.SIGXCPU: "stuck"}
         return {RIGHT: "right", WRONG: "wrong", _LOST: "lost", **stuck}.get(ended, "exception")
 
-    def _lost(self, place: Place) -> list[str]:
+    def _lost(self, places: tuple[Place, ...]) -> list[str]:
         """What is gone or damaged that rested on no damaged place."""
         store = self._bench.scene.store
-        if place.kind in {"row", "database"} or place.path == store / "index" or store / "index" in place.path.parents:
+        damaged = {place.path for place in places}
+        if any(store / "index" in (path, *path.parents) for path in damaged):
             return []
         touched = {
             other.path.name
             for other in self.places
-            if _is_object(other.path) and (other.path == place.path or place.path in other.path.parents)
+            if _is_object(other.path) and not damaged.isdisjoint((other.path, *other.path.parents))
         }
         try:
             with closing(Store(store)) as opened:
                 opened.refuse_foreign()
                 there = {entry.key for entry in opened.entries()}
                 lost = [key for key, needs in self._needs.items() if key not in there and not needs & touched]
-                if not touched & self._owned and store / "weights" not in (place.path, *place.path.parents):
+                if not touched & self._owned and not any(
+                    store / "weights" in (path, *path.parents) for path in damaged
+                ):
                     lost += [name for name in ("base", "placed") if WeightStore(opened).verify(name)]
         except CachecError:
             return []  # refused as a whole
@@ -202,7 +232,8 @@ def _content(scene: Scene) -> dict[str, tuple[int, bytes]]:
         for path in [scene.folder / name, *sorted((scene.folder / name).rglob("*"))]:
             status = path.lstat()
             content = b"" if path.is_symlink() or path.is_dir() else path.read_bytes()
-            found[str(path)] = status.st_mode, content
+            if scene.folder / "outside" / "moved" not in (path, *path.parents):
+                found[str(path)] = status.st_mode, content
     return found
 
 
@@ -258,31 +289,39 @@ def _described(folder: Path) -> dict[str, str]:
     return found
 
 
-def _chosen(places: list[Place], seed: int, count: int) -> Iterator[tuple[Place, str, int]]:
+def _chosen(places: list[Place], seed: int, count: int) -> Iterator[_Case]:
     """As many cases: first each role once, and of the ways each in its turn."""
-    ways = [[(place, way) for way in DAMAGES[place.kind]] for place in places]
-    whole = sum(map(len, ways))
+    whole = sum(len(DAMAGES[place.kind]) for place in places)
     if count >= whole:
         for turn in range(count // whole):
-            for each in ways:
-                yield from ((place, way, turn) for place, way in each)
+            yield from _all(places, turn)
         return
-    random.Random(seed).shuffle(ways)
-    # Of each role, numbered ones are of one, comes the first one before any second one.
+    mixed = random.Random(seed).sample(places, len(places))
     seen: Counter[str] = Counter()
-    ranked = []
-    for each in ways:
-        role = each[0][0].role.rsplit(" ", 1)[0]
-        ranked.append((seen[role], each))
+    rank: dict[Place, int] = {}
+    for place in mixed:  # of each role comes the first place before any second one
+        role = place.role.rsplit(" ", 1)[0]
+        rank[place] = seen[role]
         seen[role] += 1
-    turns = Counter[str]()
-    for _, each in islice(cycle(sorted(ranked, key=lambda item: item[0])), count):
-        place = each[0][0]
-        turn = turns[place.kind]
+    turns: Counter[str] = Counter()
+    for place in islice(cycle(sorted(mixed, key=rank.__getitem__)), count):
+        ways = [*DAMAGES[place.kind]]
+        yield _Case((place,), ways[(seed + turns[place.kind]) % len(ways)], 0)
         turns[place.kind] += 1
-        yield (*each[(seed + turn) % len(each)], 0)
 
 
-def _batches(cases: Iterator[tuple[Place, str, int]]) -> Iterator[list[tuple[Place, str, int]]]:
+def _all(places: list[Place], turn: int) -> Iterator[_Case]:
+    """Each place in each way; several at a time of those that lie side by side, which no other one hides."""
+    for kind, ways in DAMAGES.items():
+        alone = [place for place in places if place.kind == kind]
+        beside = [place for place in alone if kind == "row" or (kind == "file" and place.path.parent.name != "index")]
+        alone = [place for place in alone if place not in beside]
+        groups = -(-len(beside) // _TOGETHER)
+        for way in ways:
+            yield from (_Case((place,), way, turn) for place in alone)
+            yield from (_Case(tuple(beside[start::groups]), way, turn) for start in range(groups))
+
+
+def _batches(cases: Iterator[_Case]) -> Iterator[list[_Case]]:
     while batch := list(islice(cases, 25)):
         yield batch
