@@ -331,6 +331,13 @@ def make_dir(path: str | os.PathLike[str]) -> None:
         path.chmod(mode)  # on purpose: mkdir's mode is cut by the umask only downwards, but a default ACL can add
 
 
+def make_inner_dir(path: str | os.PathLike[str]) -> None:
+    """The same within a folder of the store. Raises OSError, ELOOP for a link: what is written would lie elsewhere."""
+    if os.path.islink(path):
+        raise OSError(errno.ELOOP, "a link in the place of a folder", os.fspath(path))
+    make_dir(path)
+
+
 def fsync_dir(path: str | os.PathLike[str]) -> None:
     """Make the names in a folder durable."""
     with closing(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as fd:

@@ -278,6 +278,8 @@ def _read_row(file: str, key: str, is_quiet: bool) -> bytes | None:
     import _sqlite3
 
     before = identity(file)
+    if not is_quiet and os.path.lexists(f"{file}-journal"):  # SQLite would open it, a FIFO too
+        raise ValueError("the index has a rollback journal")
     quoted = file.replace("%", "%25").replace("?", "%3f").replace("#", "%23")
     try:
         connection = _sqlite3.connect(f"file:{quoted}?{'immutable=1' if is_quiet else 'mode=rw'}", uri=True)

@@ -90,7 +90,7 @@ class Draft:
         try:
             data = self._data(args, looker, answer)
             path = direct.memo_path(args, self._opened.variables, os.getcwd())
-            fsio.make_dir(os.path.dirname(path))
+            fsio.make_inner_dir(os.path.dirname(path))
             with fsio.Staging(os.path.dirname(path)) as staged:
                 staged.write(data)
                 staged.commit(path, mode=0o600, fsync=False)

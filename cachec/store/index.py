@@ -279,6 +279,8 @@ class DiskcacheIndex:
         self._reader.check_mount()
         self._reader.refresh()
         place = self._tried = self._reader.place()
+        if place is not None:
+            self._reader.check_journal()
         if self._table is not None and place is not None and place == self._table_of:
             if self._fsync:
                 self._table.reset("sqlite_synchronous", 2, update=False)

@@ -159,11 +159,8 @@ class KeyLock:
             self._fd = -1
 
     def _open(self) -> int:
-        try:
-            return fsio.open_own(self.path, os.O_RDWR)
-        except FileNotFoundError:
-            fsio.make_dir(self.path.parent)
-            return fsio.open_own(self.path, os.O_RDWR)
+        fsio.make_inner_dir(self.path.parent)
+        return fsio.open_own(self.path, os.O_RDWR)
 
     def _is_current(self, fd: int) -> bool:
         mine = os.fstat(fd)

@@ -149,7 +149,7 @@ class Objects:
         object is there already, for its file may be mapped.
         """
         with fsio.faults(f"storing object {ref.digest}"):
-            fsio.make_dir(self._folder(ref.digest))
+            fsio.make_inner_dir(self._folder(ref.digest))
             with self._locked(ref.digest, exclusive=True):
                 if self._reuse(ref):
                     return

@@ -6,8 +6,10 @@ SQLite database file", section 2.6): ``disconnect`` closes it before one, and th
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sqlite3
+import stat
 import threading
 import time
 from pathlib import Path
@@ -156,6 +158,7 @@ class Reader:
         place = self.place()
         if place is None:
             return None
+        self.check_journal()
         frozen: Identity | None = None
         how = "mode=rw"
         if not writable or not os.access(self.folder, os.W_OK, effective_ids=True):
@@ -215,6 +218,12 @@ class Reader:
             return fsio.identity(self.file)
         except FileNotFoundError:
             return None
+
+    def check_journal(self) -> None:
+        """Raise INDEX_CORRUPT for a rollback journal that is no file: SQLite would wait for the writer of a FIFO."""
+        with contextlib.suppress(OSError):
+            if not stat.S_ISREG(os.stat(self.file + "-journal").st_mode):
+                raise StoreFault(Fault.INDEX_CORRUPT, f"{self.file}-journal is no regular file")
 
     def check_mount(self) -> None:
         """Raise NETWORK_MOUNT where the folder, or the one it will be made in, is on a network file system."""

@@ -12,9 +12,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.faults.campaign import ERRORS, Case, Verdicts, calls_of, preload, run_cases, tamper_cases
+from tests.faults.campaign import ROUNDS, Case, Verdicts, calls_of, preload, run_cases, run_round
 from tests.faults.operations import OPERATIONS, WARM, prepare
 from tests.faults.system import unavailable
+from tests.faults.tampering import tamper_cases
 from tests.faults.together import together
 
 #: Cases that a process runs, one after the other.
@@ -22,15 +23,13 @@ _BATCH = 250
 PARTS = ("calls", "kills", "together", "tampering", "readers")
 
 
-def calls(prepared: Path, folder: Path, seed: int, share: float, tell: Callable[[Verdicts], None]) -> Verdicts:
-    """Each system call of each operation failed with each error, or a share of these."""
+def calls(prepared: Path, folder: Path, rounds: range, share: float, tell: Callable[[Verdicts], None]) -> Verdicts:
+    """Each system call of each operation failed with each error, or some rounds of that."""
     verdicts = Verdicts()
-    for operation in OPERATIONS:
-        count = len(calls_of(operation, prepared, folder / "count", first=False))
-        for fault in ERRORS:
-            cases = [Case(operation, fault, number) for number in range(1, count + 1)]
-            _run(_sampled(cases, share, f"{seed}{operation.name}{fault}"), prepared, folder, verdicts)
-        tell(verdicts)
+    for number in rounds:
+        for operation in OPERATIONS:
+            verdicts.add_all(run_round(operation, number, prepared, folder / "run", share))
+            tell(verdicts)
     return verdicts
 
 
@@ -40,7 +39,7 @@ def kills(prepared: Path, folder: Path, seed: int, count: int, tell: Callable[[V
     changing = [operation for operation in OPERATIONS if not operation.hits]
     shares = {operation: -(-count // len(changing)) for operation in changing} | {WARM: -(-count // 50)}
     for operation, share in shares.items():
-        calls = range(1, 1 + len(calls_of(operation, prepared, folder / "count", first=False)))
+        calls = range(1, 1 + len(calls_of(operation, prepared, folder / "count")))
         chosen = itertools.islice(
             itertools.cycle(random.Random(f"{seed}{operation.name}").sample(calls, len(calls))), share // 2
         )
@@ -52,10 +51,8 @@ def kills(prepared: Path, folder: Path, seed: int, count: int, tell: Callable[[V
 
 
 def tampering(prepared: Path, folder: Path, seed: int, count: int, tell: Callable[[Verdicts], None]) -> Verdicts:
-    """Every kind of file in a store, damaged in every way."""
-    verdicts = tamper_cases(prepared, folder / "tampered", random.Random(seed), count)
-    tell(verdicts)
-    return verdicts
+    """Every place of a store, damaged in every way."""
+    return tamper_cases(prepared, folder / "tampered", seed, count, tell)
 
 
 def _run(cases: list[Case], prepared: Path, folder: Path, verdicts: Verdicts) -> None:
@@ -64,19 +61,15 @@ def _run(cases: list[Case], prepared: Path, folder: Path, verdicts: Verdicts) ->
         verdicts.add_all(found)
 
 
-def _sampled(cases: list[Case], share: float, seed: str) -> list[Case]:
-    if share >= 1:
-        return cases
-    return random.Random(seed).sample(cases, min(len(cases), max(1, round(len(cases) * share))))
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.faults")
     parser.add_argument(
         "--count", type=int, default=1000, help="kills, and damaged files; 20 times as many inputs a reader"
     )
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--share", type=float, default=1.0, help="of the calls that are failed")
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help="5: of each site the first call, with each error")
+    parser.add_argument("--first", type=int, default=0, help="the round that is begun with")
+    parser.add_argument("--share", type=float, default=1.0, help="of a round")
     parser.add_argument("--only", choices=PARTS, action="append")
     parser.add_argument("--progress", type=Path, help="a file that says what was found so far")
     given = parser.parse_args()
@@ -101,7 +94,7 @@ def main() -> int:
             if name == "readers":
                 continue
             if name == "calls":
-                found = calls(prepared, folder, given.seed, given.share, tell)
+                found = calls(prepared, folder, range(given.first, given.rounds), given.share, tell)
             elif name == "kills":
                 found = kills(prepared, folder, given.seed, given.count, tell)
             elif name == "together":

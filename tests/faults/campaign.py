@@ -9,7 +9,6 @@ import json
 import os
 import random
 import select
-import shutil
 import signal
 import sys
 import time
@@ -20,10 +19,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.faults.operations import OPERATIONS, REFUSED, RIGHT, WARM, WRONG, Bench, Judge, Operation, use
+from tests.faults.operations import OPERATIONS, REFUSED, RIGHT, WARM, Bench, Judge, Operation, destroy, use
 from tests.faults.scene import remove
-from tests.faults.system import STARTS, At, watched
-from tests.faults.tampering import DAMAGES, damage, files
+from tests.faults.system import STARTS, At, Sites, Watched, watched
 
 #: What each call fails with once.
 ERRORS = {name: getattr(errno, name) for name in ("EIO", "ENOSPC", "EACCES", "EMFILE", "EINTR")}
@@ -32,16 +30,16 @@ BOUND = 20.0
 
 
 class Case(NamedTuple):
-    """fault: of ``ERRORS``, ``killed`` right before a call, or ``random``: killed at any time. number: of the call, or
-    the seed of the time."""
+    """fault: of ``ERRORS``, ``killed`` right before a call, or ``random``: killed at any time. number: of the call, of
+    all or of those of a name, or the seed of the time."""
 
     operation: Operation
     fault: str
     number: int
-    first: bool = False
+    name: str = ""
 
     def __str__(self) -> str:
-        return f"{self.operation.name}: {self.fault} at {self.number}{' of the first' if self.first else ''}"
+        return f"{self.operation.name}: {self.fault} at {self.name}{' ' if self.name else ''}{self.number}"
 
 
 class Verdicts:
@@ -98,6 +96,8 @@ def preload(prepared: Path, folder: Path) -> None:
                 bench = Bench(operation, prepared, folder / str(number))
                 bench.enter()
                 bench.judge(claimed=False)
+            use(bench.scene)
+            destroy(bench.scene)
             os.write(write, json.dumps(list(sys.modules)).encode())
         except BaseException:
             os.write(write, json.dumps(traceback.format_exc()).encode())
@@ -118,15 +118,14 @@ def preload(prepared: Path, folder: Path) -> None:
 
 
 @contextmanager
-def _bench(operation: Operation, prepared: Path, folder: Path, *, first: bool) -> Iterator[tuple[Bench, Judge]]:
+def _bench(operation: Operation, prepared: Path, folder: Path) -> Iterator[tuple[Bench, Judge]]:
     folder.mkdir(parents=True)
-    _install_little(folder / "site")
+    install_little(folder / "site")
     bench = Bench(operation, prepared, folder / "scene")
     judge = Judge(bench)
     try:
-        if not first:  # what a process learns once, it has learned
-            bench.enter()
-            bench.judge(claimed=False)
+        bench.enter()  # what a process learns once, it has learned
+        bench.judge(claimed=False)
         bench.restore()
         if operation.hits:
             judge.ask(claimed=False)
@@ -137,22 +136,22 @@ def _bench(operation: Operation, prepared: Path, folder: Path, *, first: bool) -
         remove(folder)
 
 
-def _install_little(site: Path) -> None:
+def install_little(site: Path) -> None:
     """Of the installed packages leave two to be found: each of a hundred more would be the same few calls again."""
     for name in ("one", "two"):
         info = site / f"{name}-1.0.dist-info"
-        info.mkdir(parents=True)
+        info.mkdir(parents=True, exist_ok=True)
         (info / "METADATA").write_text(f"Name: {name}\nVersion: 1.0\n")
         (info / "RECORD").write_text(f"{name}.py,,\n")
         (info / "entry_points.txt").write_text(f"[console_scripts]\n{name} = {name}:main\n")
     sys.path[:] = [str(site), *(each for each in sys.path if "site-packages" not in each)]
 
 
-def calls_of(operation: Operation, prepared: Path, folder: Path, *, first: bool) -> list[str]:
+def calls_of(operation: Operation, prepared: Path, folder: Path) -> list[str]:
     """The calls that an operation makes, undisturbed."""
 
     def calls() -> object:
-        with _bench(operation, prepared, folder, first=first) as (bench, _):
+        with _bench(operation, prepared, folder) as (bench, _):
             return watched(bench.run, None, before=bench.begin).calls
 
     found = in_process(calls)
@@ -165,7 +164,7 @@ def run_cases(cases: list[Case], prepared: Path, folder: Path) -> Verdicts:
 
     def run() -> object:
         verdicts = Verdicts()
-        with _bench(cases[0].operation, prepared, folder, first=cases[0].first) as (bench, judge):
+        with _bench(cases[0].operation, prepared, folder) as (bench, judge):
             is_timed = any(case.fault == "random" for case in cases)
             lasted = _lasts(bench) if is_timed else 0.0
             if is_timed:
@@ -179,15 +178,55 @@ def run_cases(cases: list[Case], prepared: Path, folder: Path) -> Verdicts:
     return verdicts
 
 
+def run_round(operation: Operation, number: int, prepared: Path, folder: Path, share: float = 1) -> Verdicts:
+    """One round of an operation, or a share of it. In the first five rounds each site fails at its first call, with
+    another error in each; in the next five at its last call, then at a middle one, then at all others."""
+
+    def run() -> object:
+        verdicts = Verdicts()
+        with _bench(operation, prepared, folder) as (bench, judge):
+            found = watched(bench.run, None, before=bench.begin, sites=Sites())
+            assert found.status == RIGHT, bench.said()
+            if operation.hits:
+                judge.ask(claimed=True)
+            cases = list(round_of(operation, number, found))
+            for case in random.Random(f"{operation.name}{number}").sample(cases, round(len(cases) * share)):
+                _run_case(case, bench, judge, verdicts, 0.0)
+        return verdicts.given()
+
+    verdicts = Verdicts()
+    verdicts.take(*in_process(run))
+    return verdicts
+
+
+#: Rounds after which each call has failed with each error.
+ROUNDS = 20
+
+
+def round_of(operation: Operation, number: int, found: Watched) -> Iterator[Case]:
+    """The cases of a round of ``run_round``, of a run whose sites were noted."""
+    sites: dict[str, list[int]] = {}
+    named: Counter[str] = Counter()
+    for name, site in zip(found.calls, found.sites, strict=True):
+        named[name] += 1
+        sites.setdefault(site, []).append(named[name])
+    errors = sorted(ERRORS)
+    for site, each in sites.items():
+        middle = len(each) // 2
+        chosen = (each[:1], each[1:][-1:], each[1:-1][middle - 1 :][:1], each[1:middle] + each[middle + 1 : -1])
+        fault = errors[(sum(site.encode()) + number) % len(errors)]
+        for call in chosen[number // len(errors)]:
+            yield Case(operation, fault, call, site.partition(" ")[0])
+
+
 def _run_case(case: Case, bench: Bench, judge: Judge, verdicts: Verdicts, lasted: float) -> None:
     operation = case.operation
-    name = f"{operation.name}{', first' if case.first else ''}"
     if not operation.hits:
         bench.restore()
     if case.fault == "random":
         verdict, status = _killed_at(bench, random.Random(case.number).uniform(0, lasted)), None
     else:
-        found = watched(bench.run, At(case.number, ERRORS.get(case.fault, 0)), BOUND, before=bench.begin)
+        found = watched(bench.run, At(case.number, ERRORS.get(case.fault, 0), case.name), BOUND, before=bench.begin)
         status = found.status
         verdicts.slowest = max(verdicts.slowest, found.seconds)
         verdict = _verdict(case, status, bench.said(), found.struck)
@@ -195,7 +234,7 @@ def _run_case(case: Case, bench: Bench, judge: Judge, verdicts: Verdicts, lasted
     wrong = judge.ask(claimed=status == RIGHT)
     if wrong:
         verdict = "lost" if "lost:" in wrong else "stuck" if "ended by" in wrong else "wrong afterwards"
-    verdicts.add(name, case.fault, verdict, f"{case}: {verdict}\n{said[-3000:]}\n{wrong}")
+    verdicts.add(operation.name, case.fault, verdict, f"{case}: {verdict}\n{said[-3000:]}\n{wrong}")
     if wrong:
         bench.restore()
         if operation.hits:
@@ -258,44 +297,6 @@ def _killed_at(bench: Bench, seconds: float) -> str:
     if status == -signal.SIGKILL:
         return "killed"
     return "ended before" if status in {RIGHT, REFUSED} else "exception"
-
-
-def tamper_cases(prepared: Path, folder: Path, rng: random.Random, count: int) -> Verdicts:
-    """Damage a file of each kind in each way, and call: about ``count`` cases in all."""
-
-    def run() -> object:
-        verdicts = Verdicts()
-        operation = next(each for each in OPERATIONS if each.name == "stage hit")
-        folder.mkdir()
-        bench = Bench(operation, prepared, folder / "scene")
-        kinds = [(kind, way) for kind in files(bench.scene) for way in DAMAGES]
-        for number in range(max(count, 1)):
-            kind, way = kinds[number % len(kinds)] if count >= len(kinds) else rng.choice(kinds)
-            bench.restore(shutil.copy2)
-            path = rng.choice(files(bench.scene)[kind])
-            damage(way, path, rng)
-            child = os.fork()
-            if not child:
-                status = 1
-                try:
-                    bench.enter()
-                    signal.alarm(60)
-                    status = use(bench.scene)
-                except BaseException:
-                    traceback.print_exc()
-                finally:
-                    os._exit(status)
-            status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-            said = bench.said()
-            verdict = {RIGHT: "right", WRONG: "wrong", -signal.SIGALRM: "stuck"}.get(status, "exception")
-            if "Traceback" in said or "Exception ignored" in said:
-                verdict = "exception"
-            verdicts.add(f"{kind}: {way}", "tampered", verdict, f"{way} of {path}: {verdict} ({status})\n{said}")
-        return verdicts.given()
-
-    verdicts = Verdicts()
-    verdicts.take(*in_process(run))
-    return verdicts
 
 
 def in_process(body: object) -> object:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import shutil
@@ -9,7 +10,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,6 +21,7 @@ from cachec.base.hashing import digest_bytes
 from cachec.cli import main as command_line
 from cachec.errors import CachecError
 from cachec.launcher import direct, full
+from cachec.model import Entry
 from cachec.store.store import Store, references
 from cachec.weights.library.owned import WeightStore
 from tests.faults import stages
@@ -62,14 +64,13 @@ def _stage(n: int) -> Callable[[Scene], int]:
 
 
 def _is_stored(n: int) -> Callable[[Scene], bool]:
-    def look(scene: Scene) -> bool:
-        cache = scene.cache()
-        try:
-            return stages.stages(cache)["plain"].check(n).hit
-        finally:
-            cache.close()
+    @functools.cache
+    def key(scene: Scene) -> str:
+        with closing(scene.cache()) as cache:
+            found: str = stages.stages(cache)["plain"].key(n)
+            return found
 
-    return look
+    return lambda scene: any(entry.key == key(scene) for entry in Store(scene.store).entries())
 
 
 def _execute(*, directly: bool) -> Callable[[Scene], int]:
@@ -146,24 +147,59 @@ WARM = Operation("warm", _cli("warm", "--jobs", "1"), _is_warmed)
 
 def use(scene: Scene) -> int:
     """Everything that a store is used for, once: what is left of it gives what is right, or says what it can't."""
+    if call(scene) != RIGHT:
+        return WRONG
+    key = next((entry.key for entry in _entries(scene) if entry.stage == "plain"), "0" * 64)
+    asked = (
+        *(("stats",), ("ls",), ("gc",), ("show", key), ("show", "out.txt"), ("why", key), ("pin", key)),
+        *(("why", *OPTIONS, "--", *COMMAND[:1], "-a", *COMMAND[2:]), ("config",)),
+        *(("weights", "ls"), ("weights", "show", "base"), ("weights", "verify", "base"), ("warm", "--list")),
+        *(("weights", "export", "base", "exported.safetensors"), ("weights", "verify", "placed")),
+        *(("repro", "make", key, "-o", "bug.zip"), ("pin", "--remove", key)),
+    )
+    right = all(_cli(*line)(scene) in {RIGHT, REFUSED} for line in asked)
+    given = cachec.open_weights(scene.weights)
+    with suppress(CachecError):
+        for name, weight in WeightStore(Store(scene.store)).open("base").items():
+            right = right and bytes(weight.raw()) == bytes(given[name].raw())
+    return RIGHT if right else WRONG
+
+
+def call(scene: Scene) -> int:
+    """Each stage, with what the store has and has not, and a command as it was and as it never was."""
     try:
         cache = scene.cache()
     except CachecError:
         return RIGHT
     found = stages.stages(cache)
     given = cachec.open_weights(scene.weights)
-    right = all(found["plain"](n) == stages.plain(n) for n in (1, 2, 4))
+    right = all(found["plain"](n) == stages.plain(n) for n in (1, 2, 4, os.getpid()))
     right = right and found["scaled"](given, 3).ir == stages.scaled(given, 3).ir
     right = right and bytes(found["doubled"](given)[0]["two"].raw()) == bytes(stages.doubled(given)[0]["two"].raw())
     made = found["folder"](1, scene.work / "tree")
     right = right and (made.path / "link").read_bytes() == (scene.work / "tree" / "link").read_bytes()
     cache.close()
-    right = right and _execute(directly=True)(scene) == RIGHT and _is_copied(scene)
-    for line in (("stats",), ("ls",), ("weights", "ls"), ("gc",), ("weights", "verify", "base")):
-        right = right and _cli(*line)(scene) in {RIGHT, REFUSED}
-    with suppress(CachecError):
-        for name, weight in WeightStore(Store(scene.store)).open("base").items():
-            right = right and bytes(weight.raw()) == bytes(given[name].raw())
+    for line in (_LINE, [*OPTIONS, "--", *COMMAND[:1], *COMMAND[2:]]):
+        (scene.work / "out.txt").unlink(missing_ok=True)
+        right = right and (direct.answer(line) or full.main(line) == 0) and _is_copied(scene)
+    return RIGHT if right else WRONG
+
+
+def _entries(scene: Scene) -> list[Entry]:
+    try:
+        return list(Store(scene.store).entries())
+    except CachecError:
+        return []
+
+
+def destroy(scene: Scene) -> int:
+    """What removes, adds and replaces."""
+    asked = (
+        *(("weights", "add", "new.safetensors", "new", "--own"), ("weights", "verify", "new")),
+        *(("invalidate", "--stage", "plain", "--yes"), ("weights", "rm", "base"), ("gc", "--max-size", "20KB")),
+        ("weights", "add", "w.safetensors", "base", "--own"),
+    )
+    right = all(_cli(*line)(scene) in {RIGHT, REFUSED} for line in asked)
     return RIGHT if right else WRONG
 
 

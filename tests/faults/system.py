@@ -11,17 +11,22 @@ from __future__ import annotations
 import ctypes
 import errno
 import fcntl
+import hashlib
+import mmap
 import os
 import platform
 import select
 import signal
 import socket
 import struct
+import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from pathlib import Path
+from types import FrameType
 from typing import NamedTuple
 
 #: The calls that name a file or a descriptor or make a process, with their numbers on x86-64. What is left out gives
@@ -49,7 +54,7 @@ CALLS = {
 _SLEEPS = (35, 230)  # nanosleep, clock_nanosleep
 #: What starts processes and programs.
 STARTS = frozenset({"clone", "fork", "vfork", "clone3", "execve", "execveat"})
-_MMAP = 9
+_MMAP, _CLOSE = 9, 3
 _EXECUTES = frozenset({59, 322})
 _ANONYMOUS = 0x20
 
@@ -64,6 +69,8 @@ _RECV, _SEND, _SET_FLAGS = 0xC0502100, 0xC0182101, 0x40082104
 _NOTICE = struct.Struct("=QI4xi36xQ")
 _ALLOW, _NOTIFY = 0x7FFF0000, 0x7FC00000
 _CONTINUE = 1
+#: How often the place in the code has changed, and its digest.
+_PLACE = struct.Struct("=Q16s")
 
 
 def unavailable() -> str:
@@ -78,26 +85,67 @@ def unavailable() -> str:
 
 
 class At(NamedTuple):
-    """The call that fails: the how manieth of them all, from 1, and the errno that it returns; 0 kills the process."""
+    """The call that fails: the how manieth of them all, or of those of a name, from 1, and the errno that it returns;
+    0 kills the process."""
 
     number: int
     error: int
+    name: str = ""
 
 
 class Watched(NamedTuple):
-    """status: as of ``subprocess``, None where it was stuck and was killed. calls: all that were made. struck: the call
-    that failed, None where there were not so many. seconds: of wall time. slept: how often it would have, if awake."""
+    """status: as of ``subprocess``, None where it was stuck and was killed. calls: all that were made, or those of the
+    name. struck: the call that failed, None where there were not so many. seconds: of wall time. slept: how often it
+    would have, if awake. sites: of each call the place in the code, if asked."""
 
     status: int | None
     calls: tuple[str, ...]
     struck: str | None
     seconds: float
     slept: int = 0
+    sites: tuple[str, ...] = ()
 
 
-def _program(*more: int) -> bytes:
-    """BPF: notify of the calls above, let others pass."""
-    numbers = [*CALLS, *more]
+class Sites:
+    """From where each call of a run is made: by the lines of all Python functions that run then, the function of C that
+    the innermost calls, and the how manieth of its name it is since that began. Two calls from one site are the same
+    code in the same state but for the data: turns of a loop."""
+
+    def __init__(self) -> None:
+        self._shared = mmap.mmap(-1, _PLACE.size)
+        self._turn, self._within = -1, Counter[int]()
+
+    def run(self, body: Callable[[], int]) -> int:
+        """In the child: run it, telling where it is."""
+        turn = 0
+
+        def note(frame: FrameType | None, event: str, given: object) -> None:
+            nonlocal turn
+            turn += 1
+            place = [getattr(given, "__qualname__", "")] if event.startswith("c_") else []
+            while frame is not None:
+                place.append(f"{frame.f_code.co_filename}:{frame.f_lineno}")
+                frame = frame.f_back
+            _PLACE.pack_into(self._shared, 0, turn, hashlib.blake2b("\n".join(place).encode(), digest_size=16).digest())
+
+        sys.setprofile(note)
+        try:
+            return body()
+        finally:
+            sys.setprofile(None)
+
+    def now(self, call: int) -> str:
+        """In the parent, while the child waits in a call: its site."""
+        turn, place = _PLACE.unpack_from(self._shared)
+        if turn != self._turn:
+            self._turn, self._within = turn, Counter()
+        self._within[call] += 1
+        return f"{CALLS[call]} {self._within[call]} of {place.hex()}"
+
+
+def _program(numbers: Iterable[int]) -> bytes:
+    """BPF: notify of these calls, let others pass."""
+    numbers = list(numbers)
     code = [struct.pack("=HBBI", 0x20, 0, 0, 0)]  # the number of the call
     for at, number in enumerate(numbers):
         code.append(struct.pack("=HBBI", 0x15, len(numbers) - at, 0, number))  # equal: to the end
@@ -121,7 +169,7 @@ def _listen(channel: socket.socket, program_text: bytes) -> None:
     os.close(fd)  # the first call that is seen
 
 
-_PROGRAM, _AWAKE = _program(), _program(*_SLEEPS)
+_PROGRAM, _AWAKE = _program(CALLS), _program([*CALLS, *_SLEEPS])
 
 
 def watched(
@@ -131,9 +179,13 @@ def watched(
     *,
     before: Callable[[], object] = lambda: None,
     awake: bool = False,
+    sites: Sites | None = None,
 ) -> Watched:
     """Run ``body`` in a child, which ends with what it returns, or with 1 and a traceback. before: called in the child
-    first, unwatched. awake: it never sleeps, and goes on at once. Raises OSError where calls can't be watched."""
+    first, unwatched. awake: it never sleeps, and goes on at once. sites: are noted, if there are any. Raises OSError
+    where calls can't be watched."""
+    named = [number for number, name in CALLS.items() if at is not None and name == at.name]
+    program = _program({*named, *_EXECUTES}) if named else _AWAKE if awake else _PROGRAM
     ours, theirs = socket.socketpair()
     child = os.fork()
     if not child:
@@ -141,8 +193,8 @@ def watched(
         try:
             ours.close()
             before()
-            _listen(theirs, _AWAKE if awake else _PROGRAM)
-            status = body()
+            _listen(theirs, program)
+            status = sites.run(body) if sites else body()
         except BaseException:
             traceback.print_exc()
         finally:
@@ -155,12 +207,14 @@ def watched(
     with suppress(OSError):  # before Linux 6.6: whoever is woken runs where the other one was, who now waits
         fcntl.ioctl(fds[0], _SET_FLAGS, 1)
     try:
-        return _serve(fds[0], child, at, patience)
+        return _serve(fds[0], child, at, patience, named or CALLS, sites)
     finally:
         os.close(fds[0])
 
 
-def _serve(listener: int, child: int, at: At | None, patience: float) -> Watched:
+def _serve(
+    listener: int, child: int, at: At | None, patience: float, counted: Collection[int], sites: Sites | None
+) -> Watched:
     """Answer what the kernel asks until all have ended. In a run of a thousand calls this loop is most of the cost."""
     calls: list[int] = []
     struck, slept = None, 0
@@ -171,8 +225,9 @@ def _serve(listener: int, child: int, at: At | None, patience: float) -> Watched
     poll.register(ended, select.POLLIN)
     started = time.monotonic()
     status: int | None = None
-    is_first, is_alive, is_stuck = True, True, False
-    number, error = at or At(-1, 0)
+    is_first, is_alive, is_stuck = _CLOSE in counted, True, False
+    number, error, _ = at or At(-1, 0)
+    places: list[str] = []
     try:
         while True:
             ready = poll.poll(max(0.0, started + patience - time.monotonic()) * 1000)
@@ -195,8 +250,10 @@ def _serve(listener: int, child: int, at: At | None, patience: float) -> Watched
                     continue
                 if is_first:
                     is_first = False
-                elif not (call == _MMAP and flags & _ANONYMOUS) and ours.has(caller, call):
+                elif not (call == _MMAP and flags & _ANONYMOUS) and ours.has(caller, call) and call in counted:
                     calls.append(call)
+                    if sites:
+                        places.append(sites.now(call))
                     if len(calls) == number:
                         struck = CALLS[call]
                         if error:
@@ -220,7 +277,8 @@ def _serve(listener: int, child: int, at: At | None, patience: float) -> Watched
                 break
     finally:
         os.close(ended)
-    return Watched(None if is_stuck else status, tuple(CALLS[call] for call in calls), struck, seconds, slept)
+    names = tuple(CALLS[call] for call in calls)
+    return Watched(None if is_stuck else status, names, struck, seconds, slept, tuple(places))
 
 
 class _Ours:

@@ -8,6 +8,7 @@ import random
 import subprocess
 import sys
 from contextlib import suppress
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -16,11 +17,12 @@ from cachec.errors import StoreFault
 from cachec.store.index import DiskcacheIndex
 from tests.effort import WHOLE, sample
 from tests.faults import campaign
-from tests.faults.campaign import ERRORS, Case, Verdicts, preload, run_cases, tamper_cases
+from tests.faults.campaign import ERRORS, ROUNDS, Case, Verdicts, preload, round_of, run_cases
 from tests.faults.fuzzing import fuzz
 from tests.faults.operations import OPERATIONS, WARM, Operation, prepare
 from tests.faults.readers import FAMILIES, Family
-from tests.faults.system import At, unavailable, watched
+from tests.faults.system import At, Sites, Watched, unavailable, watched
+from tests.faults.tampering import tamper_cases
 from tests.faults.together import together
 
 SEED = 1
@@ -61,11 +63,33 @@ def test_what_is_failed_fails_once(tmp_path: Path) -> None:
     assert watched(look, At(len(whole.calls) + 1, 5)).struck is None
 
 
+@pytest.mark.skipif(bool(unavailable()), reason=unavailable())
+def test_turns_of_a_loop_are_one_site(tmp_path: Path) -> None:
+    def look() -> int:
+        for _ in range(3):
+            os.access(tmp_path, os.R_OK)
+        os.access(tmp_path, os.R_OK)
+        return 0
+
+    found = watched(look, None, sites=Sites())
+    assert found.calls == ("access",) * 4
+    assert [found.sites.count(site) for site in found.sites] == [3, 3, 3, 1]
+    assert watched(look, At(4, errno.EACCES, "access")).struck == "access"
+
+
+@pytest.mark.skipif(bool(unavailable()), reason=unavailable())
+@pytest.mark.parametrize("calls", [1, 2, 3, 4, 5])
+def test_the_rounds_fail_each_call_of_a_site_with_each_error(calls: int) -> None:
+    found = Watched(0, ("read",) * calls, None, 0.0, sites=("read 1 of x",) * calls)
+    cases = [case for number in range(ROUNDS) for case in round_of(OPERATIONS[0], number, found)]
+    assert sorted((case.fault, case.number) for case in cases) == sorted(product(ERRORS, range(1, calls + 1)))
+
+
 @pytest.mark.long
 @pytest.mark.skipif(bool(unavailable()), reason=unavailable())
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.name)
 def test_a_call_that_fails(tmp_path: Path, prepared: Path, operation: Operation) -> None:
-    calls = campaign.calls_of(operation, prepared, tmp_path / "count", first=False)
+    calls = campaign.calls_of(operation, prepared, tmp_path / "count")
     rng = random.Random(f"{SEED}{operation.name}")
     cases = [Case(operation, fault, rng.randint(1, len(calls))) for fault in ERRORS for _ in range(2)]
     if operation.name == "stage miss":  # a result in hand was lost where no plugin could be looked for
@@ -119,7 +143,7 @@ def test_a_lock_of_the_index_that_can_not_be_given_up(tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_files_that_are_damaged(tmp_path: Path, prepared: Path) -> None:
-    _none_is_wrong(tamper_cases(prepared, tmp_path / "tampered", random.Random(SEED), 24))
+    _none_is_wrong(tamper_cases(prepared, tmp_path / "tampered", SEED, 24))
 
 
 @pytest.mark.long

@@ -9,17 +9,20 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import cachec
 from cachec.base.hashing import digest_bytes
 from cachec.errors import ConfigError, StoreFault
 from cachec.events import EventLog
+from cachec.launcher import full
 from cachec.maintain.maintainer import Maintainer
 from cachec.maintain.orphans import Sweep
 from cachec.model import Outcome, Reason
 from cachec.store.leases import collecting
 from cachec.store.store import FOLDERS, Store
+from cachec.weights.library.owned import WeightStore
 
 from .conftest import ATTACKER, Run
 
@@ -101,6 +104,31 @@ def test_gc_follows_no_link_one_below(tmp_path: Path, name: str) -> None:
         with pytest.raises(StoreFault):
             store.objects.add_bytes(data)
     assert _state(mine) == before
+
+
+def test_nothing_is_written_through_a_link_one_below(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mine, store = tmp_path / "mine", Store(tmp_path / "store")
+    mine.mkdir()
+    store.prepare()
+    for link in [f"{name}/{n:02x}" for name in ("direct", "locks") for n in range(256)] + [
+        "weights/names",
+        "weights/revisions",
+    ]:
+        (store.folder / link).parent.mkdir(exist_ok=True)
+        (store.folder / link).symlink_to(mine)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CACHEC_DIR", str(store.folder))
+    Path("in").write_bytes(b"input")
+    for _ in range(3):  # the memo is written by a hit, at the latest
+        Path("out").unlink(missing_ok=True)
+        assert full.main(["--input=in", "--output=out", "--", "/bin/cp", "in", "out"]) == 0
+        assert Path("out").read_bytes() == b"input"
+    assert any((store.folder / "objects").rglob("*"))  # it was stored
+    with pytest.raises(StoreFault):
+        store.locks.of("ab" * 32).try_acquire()
+    with pytest.raises((StoreFault, OSError)):
+        WeightStore(store).add(cachec.WeightSet.from_arrays({"a": np.ones(3)}), "base")
+    assert list(mine.iterdir()) == []
 
 
 def test_gc_takes_names_of_its_own_form_only(tmp_path: Path) -> None:
@@ -217,7 +245,7 @@ def test_a_team_shares_a_store(tmp_path: Path, place: Path, run: Run, uid: int |
 @pytest.mark.parametrize(
     "make", [pytest.param(os.mkfifo, id="fifo"), pytest.param(os.mkdir, id="folder", marks=pytest.mark.long)]
 )
-@pytest.mark.parametrize("what", ["object", "index", "lease", "lock", "log", "wal"])
+@pytest.mark.parametrize("what", ["object", "index", "lease", "lock", "log", "wal", "journal"])
 def test_no_regular_file_where_one_is_expected(
     run: Run, place: Path, uid: int | None, make: Callable[[Path], None], what: str
 ) -> None:
@@ -228,6 +256,7 @@ def test_no_regular_file_where_one_is_expected(
         "object": [*(store / "objects").glob("*/*")],
         "index": [store / "index" / "cache.db"],
         "wal": [store / "index" / "cache.db-wal"],
+        "journal": [store / "index" / "cache.db-journal"],
         "lease": [store / "leases" / f"999999-{'0' * 16}"],
         "lock": [store / "locks" / "gc" / "gc"],
         "log": [*(store / "log").iterdir()],

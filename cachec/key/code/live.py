@@ -184,7 +184,8 @@ class Walk:
         module = sys.modules.get(holder.__module__)
         namespace = holder.__globals__ if isinstance(holder, FunctionType) else vars(module) if module else {}
         hasher = Hasher("annotations")
-        for name, value in getattr(holder, "__annotations__", {}).items():
+        annotations = getattr(holder, "__annotations__", None)  # of ``type`` itself, a descriptor
+        for name, value in annotations.items() if isinstance(annotations, dict) else ():
             said = self.reference(value, f"{label}.<annotation>/{name}", lenient=True)
             hasher.part(f"annotation {name}", said.encode())
             words = re.findall(r"[A-Za-z_]\w*", value) if isinstance(value, str) else ()

@@ -56,6 +56,8 @@ class Namespaces:
         self._static = static
         self._values = values
         self._live = live
+        #: By module, name, value and depth: the digest of its statements, empty while they are followed.
+        self._stated: dict[tuple[int, str, int, int], str] = {}
 
     def _label(self, namespace: dict[str, Any]) -> str:
         """The name of a module in labels; a second module of the same name gets a number."""
@@ -269,7 +271,15 @@ class Namespaces:
 
     def _statements(self, namespace: dict[str, Any], variable: str, depth: int, value: object = None) -> str:
         """The digest of the statements that bind a global, which are followed; through the modules that hand it on.
-        value: the global itself, which the statement of one cell made."""
+        value: the global itself, which the statement of one cell made. Of two that are made of each other, the second
+        has the first one's name for it, whose statements are being followed."""
+        key = id(namespace), variable, id(value), depth
+        if key not in self._stated:
+            self._stated[key] = ""
+            self._stated[key] = self._of_statements(namespace, variable, depth, value)
+        return self._stated[key] or f"in a circle {self._label(namespace)}.{variable}"
+
+    def _of_statements(self, namespace: dict[str, Any], variable: str, depth: int, value: object) -> str:
         unit = self._origins.unit(namespace)
         if unit is None:
             return self._origins.unknown(namespace, variable)

@@ -146,7 +146,7 @@ def _remove(place: Path) -> None:
 def _locked(part: Path) -> Iterator[int]:
     """The file of a download, made if need be and locked: whoever wants the same waits, and finds it done."""
     while True:
-        fsio.make_dir(part.parent)
+        fsio.make_inner_dir(part.parent)
         try:
             fd = os.open(part, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         except FileNotFoundError:

@@ -219,7 +219,7 @@ class Revisions:
         data = msgspec.json.encode(record)
         revision = digest_bytes(data)
         path = self._record_path(revision)
-        fsio.make_dir(self.records)
+        fsio.make_inner_dir(self.records)
         with fsio.folder_locked(self.records, exclusive=False):
             leases.take((revision,), strict=True)
             try:
@@ -280,7 +280,7 @@ class Revisions:
         return Swept(tuple(removed), tuple(in_use), frozenset(loose))
 
     def _write(self, path: Path, data: bytes) -> None:
-        fsio.make_dir(path.parent)
+        fsio.make_inner_dir(path.parent)
         fsio.make_dir(self._tmp)
         with fsio.Staging(self._tmp) as staged:
             staged.write(data)

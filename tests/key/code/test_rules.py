@@ -25,6 +25,16 @@ RULES = {
         ("return 1", "return 3"),
         ("return 2", "return 3"),
     ),
+    "caches that are made of each other": (
+        "import functools\ndef f(): return 1\ndef g(): return 2\na = functools.lru_cache(f)\nb = functools.lru_cache(a)\na = functools.lru_cache(b)\ndef stage(): return a()\n",
+        ("return 1", "return 3"),
+        ("return 2", "return 3"),
+    ),
+    "annotations that are no mapping": (
+        "def f(): return 1\ndef g(): return 2\nclass A:\n    __annotations__ = property(lambda self: {})\n    def x(self): return self.__annotations__, f()\ndef stage(): return A().x(), A.__annotations__ is None\n",
+        ("return 1", "return 3"),
+        ("return 2", "return 3"),
+    ),
     "staticmethod of a cache": (
         "import functools\ndef f(): return 1\ndef g(): return 2\nclass A:\n    p = staticmethod(functools.lru_cache(f))\ndef stage(): return A.p()\n",
         ("return 1", "return 3"),
