@@ -4,7 +4,7 @@ Left out is what changes nothing by construction: texts that people read (of exc
 them), labels and tokens that are only handed on or hashed (all digests are others then, alike), how long and how much
 (limits written as powers of two, or named as limits and waits are), docstrings, annotations, ``__slots__``,
 ``__all__``, ``__repr__``, imports, what only type checkers read, keywords and decorators that make nothing but
-speed or a check of our own code (``HARMLESS``), calls that only take time or save it (``_TIMING``), and the refusal of a
+speed or a check of our own code (``HARMLESS``), calls that only take time or save it (``_TIMING``), the refusal of a
 state that can't be (``raise AssertionError``).
 """
 
@@ -140,7 +140,8 @@ class _Mutants(ast.NodeVisitor):
     def visit_ClassDef(self, node: ast.ClassDef) -> None:
         self._decorators(node)
         for keyword in node.keywords:
-            self.visit(keyword.value)
+            if keyword.arg not in HARMLESS:
+                self.visit(keyword.value)
         self._body(node.body)
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> None:

@@ -56,6 +56,7 @@ CHANGES = {
     "annotation": ("x: tuple[int, str] = a", set()),
     "subscript": ("x = Callable[[int], str]", set()),
     "slots": ("__slots__ = ('a', 'b')", set()),
+    "class": ("class C(M, tag=True, kw_only=True): ...", {"class C(M, tag=False, kw_only=True): ..."}),
     "docstring": ("def f():\n    'word'", set()),
     "documented attribute": ("class C:\n    'word'\n    'word'", set()),
     "repr": ("def __repr__(self):\n    return 'word'", set()),

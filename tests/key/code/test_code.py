@@ -597,6 +597,24 @@ def test_weights_in_a_module_that_registers_are_not_refused(project: Any, weight
     assert "code/main" in {part.label for part in project.keys.of(main.stage).parts}
 
 
+def test_a_module_that_registers_counts_with_what_stands_in_another_now(project: Any) -> None:
+    project.write(
+        {
+            "main.py": "import ops\ndef stage(x): return ops.x\n",
+            "ops.py": "import core\nimport rules\nx = 1\ncore.register(rules.one(1))\n",
+            "core.py": "R = []\ndef register(f): R.append(f)\n",
+            "rules.py": "def one(x): return x\ndef two(x): return x\n",
+        }
+    )
+    main = project.load()
+    before = project.keys.of(main.stage).digest
+    rules = main.ops.rules
+    rules.two = rules.one
+    assert project.keys.of(main.stage).digest == before
+    rules.one = lambda x: x + 1
+    assert project.keys.of(main.stage).digest != before
+
+
 def test_a_registry_follows_what_it_holds(project: Any) -> None:
     project.write(
         {
