@@ -251,6 +251,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--modules", nargs="+", default=MODULES, help="patterns of the sources that are changed")
     parser.add_argument("--tests", nargs="+", default=TESTS, help="folders or files of tests")
+    parser.add_argument("--share", default="1/1", help="2/3: the second of three runs side by side (in other folders)")
     parser.add_argument("--only", default="", help="of these, those whose description holds this text")
     parser.add_argument("--again", type=Path, help="the output of a run: judge those that survived it")
     parser.add_argument("--seconds", type=float, nargs="+", default=LOOKS, help="of CPU for each look at a change")
@@ -278,7 +279,8 @@ def main() -> int:
         chosen = survivors(given.again, whole)
     else:
         chosen = random.Random(given.seed).sample(whole, min(given.count, len(whole)))
-    chosen = [mutant for mutant in chosen if given.only in str(mutant)]
+    part, parts = map(int, given.share.split("/"))
+    chosen = [mutant for mutant in chosen if given.only in str(mutant)][part - 1 :: parts]
     jury = Jury(forks, root, known, given.seconds)
     noticed = 0
     for number, mutant in enumerate(chosen, 1):
