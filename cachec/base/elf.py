@@ -91,7 +91,7 @@ class ElfFile:
         header = _HEADER.unpack(read(0, _HEADER.size))
         ident, self.kind, self.machine = header[:3]
         self._segments_at, self._sections_at = header[5:7]
-        self._segment_size, self._segment_count, self._section_size, self._section_count, self._names = header[9:14]
+        self._segment_size, self._segment_count, self._section_size, self._section_count, self._names = header[9:]
         if not is_elf(ident):
             raise ElfError("no ELF magic")
         if ident[4] != 2 or ident[5] != 1:

@@ -649,6 +649,7 @@ def test_where_a_list_ends_counts(one: list[object], other: list[object]) -> Non
         (b"ab", "b'ab'"),
         (b"\x01" * 100, "bytes of 100 bytes 0101010101010101…"),
         ([1, (2,)], "[1, (2,)]"),
+        ([[1], ()], "[[1], ()]"),
         ({"a": {2, 1}}, "{'a': {1, 2}}"),
         (Colour.RED, "Colour.RED"),
         (Options(1, "x"), "Options(a=1, b='x', hidden=0)"),

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
 import pytest
 
 from cachec.errors import UsageError
-from cachec.launcher import adapters
+from cachec.launcher import adapters, arguments
 from cachec.launcher.arguments import describe
 from cachec.launcher.command import Command, Options, PassThrough
 from cachec.launcher.options import parse
@@ -132,6 +133,23 @@ def test_response_files() -> None:
     assert _names([each.path for each in command.inputs]) == ["a.c"]
     assert _names([output.path for output in command.outputs]) == ["a.o"]
     assert ("-D", "X=a b") in [(piece.label, piece.text) for piece in command.pieces]
+
+
+@pytest.mark.parametrize("text", ["-c 'a.c", "\0"])
+def test_a_response_file_that_is_none(text: str) -> None:
+    write("args.rsp", text)
+    with pytest.raises(PassThrough, match="a response file"):
+        _described("clang", "@args.rsp")
+
+
+def test_a_response_file_that_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(path: str, **how: object) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+
+    write("args.rsp", "-c a.c")
+    monkeypatch.setattr(arguments, "open", refused, raising=False)
+    with pytest.raises(PassThrough, match=r"that can't be read: .*Permission denied"):
+        _described("clang", "@args.rsp")
 
 
 def test_which_pieces_are_in_the_key() -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from cachec.launcher import full, request
+from cachec.launcher.command import Options
 from cachec.launcher.options import parse
 from cachec.launcher.places import Places
 from cachec.launcher.stage import Opened
@@ -30,6 +32,23 @@ def _parts(*line: str) -> dict[str, str]:
 
 def _changed(before: dict[str, str], after: dict[str, str]) -> set[str]:
     return {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)}
+
+
+def test_an_input_that_a_response_file_names_stays_there(launcher: Launcher) -> None:
+    write("a.mlir", "x")
+    write("args.rsp", f"{launcher.folder}/a.mlir -o out")
+    (launcher.folder.parent / "cachec.toml").write_text(
+        '[adapters.fakecc]\nmatch = ["fakecc"]\nrelative = true\nresponse_files = true\n'
+        'flags = [{ names = ["-o"], takes = ["next"], is = "output" }]\n'
+    )
+    opened = Opened({"base_dir": str(launcher.folder)}, dict(os.environ))
+    program = request.which("fakecc", opened.variables)
+    assert program is not None
+    named = ["fakecc", f"{launcher.folder}/a.mlir", "-o", "out"]
+    for argv, called in ((["fakecc", "@args.rsp"],) * 2, (named, ["fakecc", "a.mlir", "-o", "out"])):
+        command = full.describe_here(opened, Options(), argv, program)
+        assert list(command.argv) == called
+        assert [each.path for each in command.inputs] == [f"{launcher.folder}/a.mlir"]
 
 
 @pytest.fixture
@@ -225,3 +244,12 @@ def test_kept_paths_come_back() -> None:
     assert other.present(one.kept("/onely/y")) == "/onely/y"
     assert other.filled(one.template(b"at /one/x: /onely '/one'")) == b"at /two/x: /onely '/two'"
     assert one.template(b"\0/one/x") == b"\0/one/x"
+
+
+_IREE = os.path.join(os.path.dirname(sys.executable), "iree-compile")
+
+
+@need(_IREE)
+def test_a_command_counts_with_its_distribution(launcher: Launcher) -> None:
+    write("a.mlir", "x")
+    assert "distribution/iree-base-compiler" in _parts(_IREE, "a.mlir", "-o", "a.vmfb")

@@ -7,11 +7,13 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import cachec
+from cachec.weights import WeightSet
 from tests.launcher.conftest import Launcher, need, write
 from tests.plugins.mlir.test_inline import CONSTANTS, modules
 
@@ -50,7 +52,15 @@ def _compile(launcher: Launcher, name: str, *options: str) -> str:
 
 @pytest.mark.skipif(not os.path.exists(_IREE), reason="not installed: iree-compile")
 class TestIree:
-    def test_a_fine_tuned_model_is_a_hit(self, launcher: Launcher) -> None:
+    def test_a_fine_tuned_model_is_a_hit(self, launcher: Launcher, monkeypatch: pytest.MonkeyPatch) -> None:
+        here = os.getpid()
+        save = WeightSet.save
+
+        def elsewhere(self: WeightSet, *args: Any, **how: Any) -> None:
+            assert os.getpid() != here  # while the compiler runs, another process writes all of them
+            save(self, *args, **how)
+
+        monkeypatch.setattr(WeightSet, "save", elsewhere)
         write("m.mlir", _model(1))
         assert _compile(launcher, "m.mlir", "--strip") == "miss:first-run"
         made = Path("m.vmfb").read_bytes()

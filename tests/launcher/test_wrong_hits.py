@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from cachec.base import fsio
-from cachec.launcher import memo
-from cachec.launcher.volatile import pasted_word, volatile_word
+from cachec.launcher import adapters, memo
+from cachec.launcher.command import Command, Options
+from cachec.launcher.volatile import VolatileWords, pasted_word, volatile_word
 from tests.launcher.conftest import Launcher, Ran, wait_for_clock, write
 from tests.needs import need
 
@@ -201,6 +202,13 @@ class TestSpelling:
     )
     def test_pasted(self, texts: list[bytes], is_made: bool) -> None:
         assert (pasted_word(texts, {"__TIME__": "time"}) is not None) == is_made
+
+    @pytest.mark.parametrize(("tool", "pastes"), [("clang", True), ("opt", False), ("nobody", False)])
+    def test_only_a_preprocessor_pastes(self, tool: str, pastes: bool) -> None:
+        adapter = adapters.find(f"/nowhere/{tool}", tool)
+        command = Command((tool,), f"/nowhere/{tool}", "/", adapter, Options())
+        said = VolatileWords(command, {}).pasted([b"#define C(a, b) a ## b\nchar *a = C(__TI, ME__);"])
+        assert ("__TIME__" in said) == bool(said) == pastes
 
     @pytest.mark.parametrize(
         "text",

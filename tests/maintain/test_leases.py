@@ -7,9 +7,11 @@ import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from cachec.base import fsio
 from cachec.base.hashing import digest_bytes
 from cachec.errors import StoreFault
 from cachec.model import Fault
@@ -46,6 +48,24 @@ def test_what_is_taken_is_held_until_it_is_released(tmp_path: Path) -> None:
     assert not leases.holds(A)
     leases.take((A,))
     assert held_in(tmp_path / "leases") == {A}
+
+
+def test_one_that_is_given_up_between_its_name_and_its_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mine, others = Leases(tmp_path / "leases"), Leases(tmp_path / "leases")
+    mine.take((A,))
+    (mine_at,) = (tmp_path / "leases").iterdir()
+    others.take((B,))
+    names_in = fsio.names_in
+
+    def then_gone(*args: Any, **how: Any) -> list[str]:
+        names = [name for name in names_in(*args, **how) if name != mine_at.name]
+        mine_at.unlink()
+        return [mine_at.name, *names, mine_at.name]
+
+    with collecting(tmp_path / "leases") as held:
+        monkeypatch.setattr(fsio, "names_in", then_gone)
+        held.look()
+    assert {digest.hex() for digest in held.digests} == {B}
 
 
 def test_opening_makes_nothing_and_a_second_take_writes_nothing(tmp_path: Path) -> None:

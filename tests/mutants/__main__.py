@@ -41,9 +41,11 @@ TESTS = (
     *("tests/reproduce", "tests/build/test_helpers.py"),
 )
 
-#: CPU seconds that tests may take: in the first look at a change, and in the second. How many tests a second is.
-LOOKS = (3.0, 12.0)
-_TESTS_A_SECOND = 5
+#: CPU seconds that tests may take: in the first look at a change, and in the second. What a test costs at least.
+LOOKS = (3.0, 15.0)
+_LEAST = 0.05
+#: How many times as long a test takes that is traced.
+_TRACED = 3
 
 
 class Forks:
@@ -112,13 +114,14 @@ class Map:
     def add(self, file: str, found: dict[str, Any]) -> None:
         """Take what was measured of a file of tests."""
         self._collecting[file] = found["collecting"]
-        self.seconds |= found["tests"]
+        self.seconds |= {test: seconds / _TRACED for test, seconds in found["tests"].items()}
         rows: dict[str, Any] = dict(found["lines"])
-        # Other parameters of a function run what those run that were tried, as far as is known.
+        # Other parameters of a function run what those run that were tried, as far as is known, and take less: what
+        # is done once is done.
         for name in found["names"]:
             alike = [test for test in found["tests"] if test.partition("[")[0] == name.partition("[")[0]]
             if name not in found["tests"] and alike and "[" in name:
-                self.seconds[name] = max(found["tests"][test] for test in alike)
+                self.seconds[name] = max(self.seconds[test] for test in alike) / 2
                 rows[name] = found["lines"].get(alike[len(alike) // 2], {})
         for name, places in rows.items():
             self._size[name] = sum(map(len, places.values()))
@@ -128,8 +131,8 @@ class Map:
                     self._by_line[path, line].add(name)
 
     def related(self, path: str, source: bytes, line: int) -> list[str]:
-        """The tests that run a line, then those of what is around it: of each those of its room first, and of these
-        those that run little else."""
+        """The tests of the module, then all others: those that run a line, then those of what is around it, of each
+        those of its room first, and of these those that run little else."""
         room = _room(path)
 
         def rank(test: str) -> tuple[int, int, str]:
@@ -142,18 +145,20 @@ class Map:
             {test for each in lines for test in self._by_line.get((path, each), ())}
             for lines in operators.lines_of(source, line)
         )
-        # A table is at times held against another without that anything of its module runs.
-        own = {test for test in self.seconds if _room(test.partition("::")[0]) == _room(path)}
-        for tests in (*around, own, self._by_file[path]):
+        # A table is at times held against another without that anything of its module runs; and a script that runs
+        # without what lies in the environment tells nothing.
+        own = {test for test in self.seconds if _room(test.partition("::")[0])[-1] == room[-1]}
+        beside = {test for test in self.seconds if _room(test.partition("::")[0])[:-1] == room[:-1]}
+        for tests in (*around, own, self._by_file[path] or beside):
             found |= dict.fromkeys(sorted(tests - set(found), key=rank))
-        return list(found)
+        return sorted(found, key=lambda test: test not in own)
 
     def looks(self, tests: list[str], allowed: Iterable[float]) -> Iterator[list[str]]:
-        """Of related tests those of each look: of a function's parameters a few, and no file that is dear to import.
-        After the first look some of every file."""
+        """Of related tests those of each look: of a function's parameters what a quarter of it runs, and no file
+        that is dear to import. After the first look some of every file."""
         left = tests
         for seconds in allowed:
-            count = int(seconds * _TESTS_A_SECOND)
+            share = seconds / 4
             if left is not tests:
                 seen: dict[str, int] = defaultdict(int)
                 turns = {}
@@ -164,14 +169,15 @@ class Map:
                 left = sorted(left, key=turns.__getitem__)
             chosen: list[str] = []
             files: set[str] = set()
-            functions: dict[str, int] = defaultdict(int)
+            functions: dict[str, float] = defaultdict(float)
             for test in left:
                 file, function = test.partition("::")[0], test.partition("[")[0]
-                cost = self.seconds[test] + (0 if file in files else self._collecting[file])
-                if cost <= seconds and functions[function] < max(3, count // 4) and len(chosen) < count:
+                own = max(_LEAST, self.seconds[test])
+                cost = own + (0 if file in files else self._collecting[file])
+                if cost <= seconds and (function not in functions or functions[function] + own <= share):
                     seconds -= cost
                     files.add(file)
-                    functions[function] += 1
+                    functions[function] += own
                     chosen.append(test)
             left = [test for test in left if test not in set(chosen)]
             if chosen:
@@ -251,6 +257,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--modules", nargs="+", default=MODULES, help="patterns of the sources that are changed")
     parser.add_argument("--tests", nargs="+", default=TESTS, help="folders or files of tests")
+    parser.add_argument("--share", default="1/1", help="2/3: the second of three runs side by side (in other folders)")
     parser.add_argument("--only", default="", help="of these, those whose description holds this text")
     parser.add_argument("--again", type=Path, help="the output of a run: judge those that survived it")
     parser.add_argument("--seconds", type=float, nargs="+", default=LOOKS, help="of CPU for each look at a change")
@@ -278,7 +285,8 @@ def main() -> int:
         chosen = survivors(given.again, whole)
     else:
         chosen = random.Random(given.seed).sample(whole, min(given.count, len(whole)))
-    chosen = [mutant for mutant in chosen if given.only in str(mutant)]
+    part, parts = map(int, given.share.split("/"))
+    chosen = [mutant for mutant in chosen if given.only in str(mutant)][part - 1 :: parts]
     jury = Jury(forks, root, known, given.seconds)
     noticed = 0
     for number, mutant in enumerate(chosen, 1):

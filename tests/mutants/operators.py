@@ -3,8 +3,9 @@
 Left out is what changes nothing by construction: texts that people read (of exceptions, of warnings, with blanks in
 them), labels and tokens that are only handed on or hashed (all digests are others then, alike), how long and how much
 (limits written as powers of two, or named as limits and waits are), docstrings, annotations, ``__slots__``,
-``__all__``, ``__repr__``, imports, what only type checkers read, and keywords and decorators that make nothing but
-speed or a check of our own code (``HARMLESS``).
+``__all__``, ``__repr__``, imports, what only type checkers read, keywords and decorators that make nothing but
+speed or a check of our own code (``HARMLESS``), calls that only take time or save it (``_TIMING``), the refusal of a
+state that can't be (``raise AssertionError``).
 """
 
 from __future__ import annotations
@@ -38,6 +39,8 @@ HARMLESS = frozenset(
 )
 #: Calls of which a text that is written there is only hashed.
 _HASHED = frozenset({"part", "Hasher", "frame", "_framed", "_text", "_parts", "items", "mapping", "unordered", "label"})
+#: Calls that change nothing but when something is done: sleep, and advice for the kernel's read-ahead.
+_TIMING = frozenset({"sleep", "posix_fadvise"})
 _UNREAD = frozenset({"__repr__", "__str__", "__rich__"})
 _CALLS_OF_TEXT = re.compile(
     r"(Error|Fault|Warning|Exception|Unfit)$|^(warn|warning|debug|info|note|TypeVar|NewType|cast)$"
@@ -137,7 +140,8 @@ class _Mutants(ast.NodeVisitor):
     def visit_ClassDef(self, node: ast.ClassDef) -> None:
         self._decorators(node)
         for keyword in node.keywords:
-            self.visit(keyword.value)
+            if keyword.arg not in HARMLESS:
+                self.visit(keyword.value)
         self._body(node.body)
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
@@ -168,6 +172,8 @@ class _Mutants(ast.NodeVisitor):
                 self.visit(statement)
 
     def visit_Expr(self, node: ast.Expr) -> None:
+        if isinstance(node.value, ast.Call) and _name(node.value.func) in _TIMING:
+            return
         if isinstance(node.value, (ast.Call, ast.Await, ast.Yield, ast.YieldFrom)):
             self._change(node, "no statement", "pass")
         self.visit(node.value)
@@ -183,7 +189,9 @@ class _Mutants(ast.NodeVisitor):
         self._change(node, "no statement", "pass")
 
     def visit_Raise(self, node: ast.Raise) -> None:
-        self._change(node, "no statement", "pass")  # what it says is text
+        raised = node.exc.func if isinstance(node.exc, ast.Call) else node.exc
+        if raised is None or _name(raised) != "AssertionError":
+            self._change(node, "no statement", "pass")  # what it says is text
 
     def visit_Assign(self, node: ast.Assign) -> None:
         names = {target.id for target in node.targets if isinstance(target, ast.Name)}

@@ -13,6 +13,7 @@ import urllib.request
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 import pytest
@@ -331,6 +332,15 @@ def test_a_profiler_beside_goes_on_or_is_told() -> None:
         profile.disable()
     assert ("helper" in names(observed)) != bool(observed.blind)
     assert any(entry.code == helper.__code__ for entry in profile.getstats())
+
+
+def test_a_namespace_that_says_it_is_an_installed_modules() -> None:
+    import textwrap
+
+    namespace = dict(vars(textwrap))
+    exec(compile("def mine(): return 1", HERE, "exec"), namespace)
+    theirs = FunctionType(textwrap.dedent.__code__, namespace)
+    assert "mine" in names(observe(lambda: (theirs("x"), namespace["mine"]())))
 
 
 def test_a_tracer_beside_goes_on() -> None:

@@ -24,8 +24,10 @@ def test_a_second_call_hits_and_gives_the_same(cache):
 
     first, outcome = cache.call(stage, 3)
     assert (outcome.reason, outcome.stored, outcome.fault) == (Reason.FIRST_RUN, True, None)
+    assert outcome.saved == 0 < outcome.seconds
     again, outcome = cache.call(stage, n=3)
     assert outcome.reason is Reason.HIT
+    assert outcome.saved > 0
     assert again == first
     other, outcome = cache.call(stage, 4)
     assert outcome.reason is Reason.OPTION_CHANGED

@@ -259,3 +259,15 @@ def test_a_handle_opened_before_the_change_raises(cache, fold, weights_file, tmp
     os.replace(write_weights(tmp_path / "other.safetensors", seed=7), weights_file)
     with pytest.raises(cachec.WeightsChanged, match=r"w\.safetensors"):
         fold(opened)
+
+
+def test_a_nested_stage_is_read_with_what_it_uses_and_declares(cache, tmp_path):
+    (tmp_path / "table.txt").write_text("1")
+
+    @cache.stage(tools=["msgspec", "sh"], env=["TABLE"], depends=[tmp_path / "table.txt"])
+    def inner(x: int) -> int:
+        return int(np.add(x, 1))
+
+    reads = [(read.kind, read.where) for read in inner._engine.tools.requests.stage_reads(inner)]
+    declared = [("distribution", "msgspec"), ("tool", "sh"), ("env", "TABLE"), ("file", str(tmp_path / "table.txt"))]
+    assert reads == [("distribution", "numpy"), *declared]

@@ -65,7 +65,9 @@ ADD: list[Callable[[Objects, Path], ArtifactRef]] = [
 def test_every_way_in_gives_the_same_object(
     tmp_path: Path, objects: Objects, source: Path, add: Callable[[Objects, Path], ArtifactRef]
 ) -> None:
+    assert objects.written() == 0
     ref = add(objects, source)
+    assert (objects.written() > 0, objects.written()) == (True, 0)
     assert ref == ArtifactRef(digest_bytes(CONTENT), len(CONTENT))
     path = objects.path(ref)
     assert path == tmp_path / "objects" / ref.digest[:2] / ref.digest

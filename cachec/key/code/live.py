@@ -29,7 +29,7 @@ from cachec.key.code.watch import MISSING
 
 _SKIPPED_ATTRIBUTES = frozenset(
     {
-        *("__dict__", "__weakref__", "__doc__", "__module__", "__annotations__", "__qualname__", "__name__"),
+        *("__doc__", "__module__", "__annotations__", "__qualname__", "__name__"),
         *("__firstlineno__", "__hash__", "__static_attributes__", "__dataclass_fields__"),
         *("__dataclass_params__", "__match_args__", "__abstractmethods__", "_abc_impl", "__parameters__"),
         *("__orig_bases__", "__type_params__", "__annotate__", "__annotate_func__", "__annotations_cache__"),

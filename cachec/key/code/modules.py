@@ -295,7 +295,7 @@ def is_cell(name: str) -> bool:
 
 def cell_names() -> bytes:
     """Which cells were run so far: a text that changes with each new one."""
-    return repr(list(filter(is_cell, list(linecache.cache)))).encode("utf-8", "surrogatepass")
+    return repr(list(filter(is_cell, list(linecache.cache)))).encode()
 
 
 class Sources:

@@ -142,7 +142,7 @@ class Namespaces:
             return f".{rest[0]} {self._live.code(value, lenient=True)}"
         parts = value if type(value) is tuple else (value,)
         if all(type(each) in _PLAIN for each in parts):
-            return f".{rest[0]} {digest_bytes(repr(value).encode('utf-8', 'surrogatepass'))}"
+            return f".{rest[0]} {digest_bytes(repr(value).encode())}"
         return ""
 
     def _extension(self, name: str, file: str) -> str:

@@ -359,4 +359,4 @@ def _text(path: str) -> bytes:
 
 
 def _documentation(nodes: Sequence[ast.AST]) -> bytes:
-    return repr([docstrings(each) for each in nodes]).encode("utf-8", "surrogatepass")
+    return repr([docstrings(each) for each in nodes]).encode()

@@ -62,5 +62,5 @@ def state_digest(state: str) -> str:
     """The digest of a state as it is now."""
     hasher = Hasher("state")
     if state in _STATES:
-        hasher.part(state, repr(_STATES[state][0]()).encode("utf-8", "surrogatepass"))
+        hasher.part(state, repr(_STATES[state][0]()).encode())
     return hasher.digest()

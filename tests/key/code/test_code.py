@@ -568,6 +568,20 @@ def test_a_module_that_does_none_of_that_is_not_whole(project: Any) -> None:
     assert set(project.parts()) == {"code/main.<import>", "code/main.log", "code/main.stage"}
 
 
+@pytest.mark.parametrize(
+    "call",
+    [
+        "logging.getLogger('x').setLevel(3)",
+        "warnings.simplefilter('ignore')",
+        "faulthandler.is_enabled()",
+        "atexit._ncallbacks()",
+    ],
+)
+def test_what_an_import_does_to_messages_is_no_part(project: Any, call: str) -> None:
+    project.write({"main.py": f"import {call.partition('.')[0]}\n{call}\ndef stage(x): return x\n"})
+    assert set(project.parts()) == {"code/main.stage"}
+
+
 def test_a_star_import_follows_what_it_brings(project: Any) -> None:
     project.write({"main.py": "from impl import *\ndef stage(x): return run(x)\n", "impl.py": "def run(x): return x\n"})
     assert "code/main" in project.parts()
@@ -595,6 +609,49 @@ def test_weights_in_a_module_that_registers_are_not_refused(project: Any, weight
     main = project.load()
     main.weights = weights()
     assert "code/main" in {part.label for part in project.keys.of(main.stage).parts}
+
+
+def test_a_module_that_registers_counts_with_what_stands_in_another_now(project: Any) -> None:
+    project.write(
+        {
+            "main.py": "import ops\ndef stage(x): return ops.x\n",
+            "ops.py": "import core\nimport rules\nx = 1\ncore.register(rules.one(1))\n",
+            "core.py": "R = []\ndef register(f): R.append(f)\n",
+            "rules.py": "def one(x): return x\ndef two(x): return x\n",
+        }
+    )
+    main = project.load()
+    before = project.keys.of(main.stage).digest
+    rules = main.ops.rules
+    rules.two = rules.one
+    assert project.keys.of(main.stage).digest == before
+    rules.one = lambda x: x + 1
+    assert project.keys.of(main.stage).digest != before
+
+
+def test_a_plain_value_of_a_module_that_was_edited_since_counts_by_itself(project: Any) -> None:
+    def key(text: str) -> str:
+        project.write({"main.py": "def stage():\n    import helper\n    return helper.X\n", "helper.py": text})
+        project.forget()
+        project.load("helper")
+        main = project.load()
+        project.write({"helper.py": "X = 3.5\n"})
+        return project.keys.of(main.stage).digest
+
+    assert key("X = 2\n") == key("X = 1 + 1\n") != key("X = 4\n")
+
+
+def test_a_class_that_is_met_as_a_value_counts_with_what_its_module_registers(project: Any) -> None:
+    def key(number: int) -> str:
+        text = f"import core\nclass C: ...\ncore.register({number})\n"
+        core = "R = []\ndef register(f): R.append(f)\n"
+        project.write({"main.py": "T = {}\ndef stage(): return T['a']()\n", "ops.py": text, "core.py": core})
+        project.forget()
+        main = project.load()
+        main.T["a"] = project.load("ops").C
+        return project.keys.of(main.stage).digest
+
+    assert key(1) == key(1) != key(2)
 
 
 def test_a_registry_follows_what_it_holds(project: Any) -> None:

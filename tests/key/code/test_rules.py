@@ -212,7 +212,12 @@ def test_an_edit_misses_and_its_neighbour_hits(project: Any, rule: str) -> None:
     [
         *((word, "one", "two") for word in ("__doc__", "getdoc", "help", "pydoc")),
         *((word, "said", "done") for word in ("getsource", "getsourcelines", "getcomments", "findsource", "getblock")),
-        *((word, "said", "done") for word in ("linecache", "getline", "getlines")),
+        *((word, "said", "done") for word in ("linecache", "getline", "getlines", "f_lineno", "co_firstlineno")),
+        *(
+            (word, "said", "done")
+            for word in ("tb_lineno", "extract_tb", "extract_stack", "format_stack", "format_exc")
+        ),
+        *((word, "said", "done") for word in ("print_exc", "format_exception", "print_exception", "getframeinfo")),
     ],
 )
 def test_what_asks_for_text_makes_it_count(project: Any, word: str, old: str, new: str) -> None:
@@ -321,6 +326,30 @@ def test_a_library_object_in_a_table_counts_by_its_name(project: Any) -> None:
     main.T["a"].state = iter([])
     with pytest.raises(UnresolvedCode, match=r"main\.T"):
         project.keys.of(main.stage)
+
+
+def test_a_library_object_of_a_class_of_another_library_counts_with_both(project: Any) -> None:
+    project.wheels = {"classes", "names"}
+    project.write(
+        {
+            "classes/__init__.py": "class Op:\n    def __call__(self): return 1\n",
+            "names/__init__.py": "from classes import Op\nadd = Op()\nadd.__module__, add.__name__, add.state = 'names', 'add', iter([])\n",
+            "main.py": "T = {}\ndef stage(): return T['a']()\n",
+        }
+    )
+    main = project.load()
+    main.T["a"] = project.load("names").add
+    assert project.keys.of(main.stage).distributions == {"classes", "names"}
+
+
+def test_a_list_that_contains_itself(project: Any) -> None:
+    whole = "import main\ndef stage(): return vars(main)\n"
+    project.write({"main.py": "L = []\ndef stage(): return L\n", "other.py": whole})
+    main = project.load()
+    main.L.append(main.L)
+    with pytest.raises(UnresolvedCode, match=r"main\.L"):
+        project.keys.of(main.stage)
+    assert "code/main.L" not in {part.label for part in project.keys.of(project.load("other").stage).parts}
 
 
 def test_subclasses_that_the_program_alone_imports(project: Any) -> None:

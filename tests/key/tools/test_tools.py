@@ -571,6 +571,17 @@ def test_the_interpreter_that_a_script_names(head: bytes, name: str) -> None:
 
 
 @needs_gcc
+def test_where_a_library_is_looked_for_that_is_nowhere(tmp_path: Path) -> None:
+    build(tmp_path, "libgone.so", "int gone(void) { return 1; }")
+    build(tmp_path, "stub", "int gone(void); int main(void) { return gone(); }", "-L.", "-lgone", rpath="")
+    (tmp_path / "libgone.so").unlink()
+    closure = Loader().closure(str(tmp_path / "stub"), {})
+    assert closure.missing == ("libgone.so",)
+    folders = [f"/{folder}{os.uname().machine}-linux-gnu" for folder in ("lib/", "usr/lib/")]
+    assert {*folders, "/lib64", "/usr/lib64", "/lib", "/usr/lib"} <= set(closure.searched)
+
+
+@needs_gcc
 def test_an_interpreter_that_is_missing_and_comes(tmp_path: Path) -> None:
     interpreter = tmp_path / "ld.so"
     build(tmp_path, "stub", "int main(void) { return 0; }", f"-Wl,--dynamic-linker={interpreter}")

@@ -92,6 +92,8 @@ def test_an_archive_under_any_name(tmp_path: Path, check: Any) -> None:
         (tmp_path / "m.npz").rename(tmp_path / name)
         check.reads(tmp_path / name, {"a": np.ones(3).tobytes()})
         (tmp_path / name).rename(tmp_path / "m.npz")
+    zipfile.ZipFile(tmp_path / "empty", "w").close()
+    assert list(open_weights(tmp_path / "empty")) == []
     with zipfile.ZipFile(tmp_path / "other.zip", "w") as archive:
         archive.writestr("readme.txt", "hello")
     with pytest.raises(CheckpointError, match=r"other\.zip: a zip archive.*readme"):

@@ -272,6 +272,7 @@ def test_an_external_file_that_changes(folder: Path) -> None:
 
 NAMED = _message(8, b"t")
 RAW = _message(9, bytes(8))
+PACKED = {21: "UINT4", 22: "INT4", 23: "FLOAT4E2M1", 25: "UINT2", 26: "INT2", 27: "FLOAT6E2M3", 28: "FLOAT6E3M2"}
 GOOD = b"\x08\x02\x10\x01" + NAMED + RAW
 REFUSED = {
     "no-graph": (b"", "found none"),
@@ -287,7 +288,10 @@ REFUSED = {
     "no-type": (_model(b"\x08\x02" + NAMED + RAW), "data type"),
     "strings": (_model(b"\x08\x02\x10\x08" + NAMED + RAW), "strings"),
     "string-data": (_model(b"\x08\x01\x10\x08" + NAMED + _message(6, b"x")), "strings"),
-    "packed": (_model(b"\x08\x02\x10\x16" + NAMED + RAW), "INT4, which packs"),
+    **{
+        f"packed-{kind}": (_model(b"\x08\x02\x10" + bytes([kind]) + NAMED + RAW), f"{name}, which packs")
+        for kind, name in PACKED.items()
+    },
     "segment": (_model(GOOD + _message(3, b"\x08\x00")), "segment"),
     "two-fields": (_model(GOOD + _message(4, bytes(8))), "one field, found 2"),
     "wrong-field": (_model(b"\x08\x01\x10\x01" + NAMED + b"\x28\x01"), "a field that holds float32, found int32_data"),

@@ -206,6 +206,18 @@ def test_archives_that_were_changed(tmp_path: Path) -> None:
         open_weights(path)
 
 
+@pytest.mark.parametrize("nest", [lambda inner: {"a": inner}, lambda inner: [inner]], ids=["dict", "list"])
+def test_as_deep_as_may_be(tmp_path: Path, nest: Any) -> None:
+    value: Any = torch.ones(1)
+    for _ in range(63):
+        value = nest(value)
+    torch.save({"m": value}, tmp_path / "m.pt")
+    assert len(open_weights(tmp_path / "m.pt")) == 1
+    torch.save({"m": nest(value)}, tmp_path / "m.pt")
+    with pytest.raises(CheckpointError, match="nested 64 deep"):
+        open_weights(tmp_path / "m.pt")
+
+
 @pytest.mark.long
 def test_what_contains_itself(tmp_path: Path) -> None:
     path = tmp_path / "m.pt"

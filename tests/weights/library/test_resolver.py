@@ -318,6 +318,13 @@ def test_nobody_listens(site: Site, weights_file: bytes, store: WeightStore, res
         fetch(site, store, resolvers, text=text)
 
 
+def test_a_download_is_for_its_owner_alone(
+    site: Site, weights_file: bytes, store: WeightStore, resolvers: Resolvers
+) -> None:
+    with fetched(store.folder, Identifier.parse(site.identifier), resolvers) as path:
+        assert path.stat().st_mode & 0o777 == 0o600
+
+
 def test_a_damaged_state_starts_anew(site: Site, weights_file: bytes, store: WeightStore, resolvers: Resolvers) -> None:
     def spoil(done: int, total: int) -> None:
         (state,) = (path for path in kept(store) if path.name == "state.json")

@@ -240,6 +240,25 @@ def test_whole_units_are_kept(tmp_path: Path, source: Path, written: Any, format
     assert seen[-1] == TOTAL
 
 
+@pytest.mark.parametrize(
+    ("kind", "are_kept"),
+    [("ext4", True), ("tmpfs", True), ("overlay", True), ("nfs", True), ("nfs4", True), ("vfat", False), ("", False)],
+)
+def test_where_units_are_kept(
+    tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch, kind: str, are_kept: bool
+) -> None:
+    monkeypatch.setattr(fsio.Mounts, "kind", lambda self, path: kind)
+    kept, cut = [], os.ftruncate
+
+    def counted(fd: int, size: int) -> None:
+        kept.append(os.fstat(fd).st_size - size)
+        cut(fd, size)
+
+    monkeypatch.setattr(os, "ftruncate", counted)
+    saved(open_weights(source), tmp_path / "out" / "m")
+    assert any(kept) == are_kept
+
+
 def test_twice_killed(tmp_path: Path, source: Path, written: Any) -> None:
     target = tmp_path / "out" / "m"
     first = kill(source, target, 2 * UNIT)

@@ -37,6 +37,15 @@ def test_resources_are_ranges_of_the_file(tmp_path, wide):
         assert path.read_bytes()[found.blob.place.offset :][: len(raw)] == raw
 
 
+def test_a_section_of_another_version():
+    module = Builder()
+    for each in range(5):
+        module.section(each, number(0) if each == 0 else bytes([each]) * 10)
+    module.section(9, b"new")
+    with pytest.raises(CheckpointError, match="one of 0 to 8, found 9"):
+        Bytecode(module.out)
+
+
 @pytest.mark.parametrize("left_out", [None, *range(5)])
 def test_sections_without_which_there_is_no_module(left_out):
     module = Builder()
