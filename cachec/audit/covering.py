@@ -127,11 +127,11 @@ class Covered:
             place = self._folders if os.path.isdir(each.path) else self._files
             place[os.path.normpath(each.path)] = place[os.path.realpath(each.path)] = f"input {each.text}"
         for path in command.responses:
-            self._files[os.path.normpath(path)] = "a response file"
+            self._files[os.path.normpath(os.path.join(command.cwd, path))] = "a response file"
         for path, key in command.weights.items():
             if key != "name":
                 self._files[os.path.normpath(path)] = self._files[os.path.realpath(path)] = "weights"
-        self._absent.update(map(os.path.normpath, command.absent))
+        self._absent.update(os.path.normpath(os.path.join(command.cwd, path)) for path in command.absent)
 
     def _reads(self, reads: Iterable[Read], places: Places) -> None:
         for read in reads:

@@ -59,9 +59,7 @@ def describe(
         _ArgumentReader(command, adapter).read()
         _check_configuration(command, adapter)
         for name in adapter.environment.search:
-            folders = environ.get(name, "").split(":") if environ.get(name) else []
-            command.search += [os.path.join(cwd, folder) for folder in folders]
-            command.relative_search = command.relative_search or not all(map(os.path.isabs, folders))
+            command.search += environ[name].split(":") if environ.get(name) else []
     _add_options(command, options)
     _check_outputs(command)
     if adapter is not None:
@@ -218,7 +216,7 @@ class _ArgumentReader:
                 continue
             path = os.path.join(self._command.cwd, arg[1:])
             if not os.path.isfile(path):
-                self._command.absent.append(path)
+                self._command.absent.append(arg[1:])
                 self._args.append((arg, -1 if response else number))
                 continue
             if not self._adapter.response_files or depth >= _MAX_RESPONSE_DEPTH:
@@ -232,7 +230,7 @@ class _ArgumentReader:
                 raise self._unknown(arg, f"a response file that can't be read: {error}") from error
             if any("\0" in each for each in inner):
                 raise self._unknown(arg, "a response file with a NUL in it")
-            self._command.responses.append(path)
+            self._command.responses.append(arg[1:])
             self._expand(inner, depth + 1, arg)
 
     def _one(self, at: int) -> int:
@@ -298,8 +296,7 @@ class _ArgumentReader:
         elif means == "weights" and value is not None:
             command.weights[os.path.join(command.cwd, value)] = flag.key
         elif means == "search" and value is not None:
-            command.search.append(os.path.join(command.cwd, value))
-            command.relative_search = command.relative_search or not os.path.isabs(value)
+            command.search.append(value)
         elif means == "language":
             if value not in self._adapter.languages:
                 raise self._unknown(shown, "a language that its adapter does not describe")
@@ -339,7 +336,7 @@ class _ArgumentReader:
         for ending in self._adapter.shadows:
             if os.path.lexists(path + ending):
                 raise self._unknown(where, f"and {text + ending!r} is there, which is taken instead")
-            self._command.absent.append(path + ending)
+            self._command.absent.append(text + ending)
         self._command.inputs.append(Input(path, text, where, False))
 
     def _positional(self, arg: str, number: int) -> None:

@@ -72,14 +72,14 @@ class Output(NamedTuple):
 
 @dataclass
 class Command:
-    """One command line, understood. Paths are absolute; ``cwd`` is where relative ones start.
+    """One command line, understood. Paths are absolute, but for those of ``search``, ``responses`` and ``absent``: as
+    they were given; ``cwd`` is where relative ones start.
 
     argv: with the command's name as it was given. program: the executable that this leads to. search: folders where
     files are looked for, in order. responses: files that arguments were read from. absent: files that are looked for
     and not there. undescribed: paths that flags name, of which nothing is known. runs: executables that it starts, as
-    far as that is seen. sees_line: the command line comes into the result. relative_search: a folder of the search
-    starts from ``cwd``. includes: an input includes other files. depfile: what is written of these: ``short`` leaves
-    system headers out, empty where nothing is.
+    far as that is seen. sees_line: the command line comes into the result. includes: an input includes other files.
+    depfile: what is written of these: ``short`` leaves system headers out, empty where nothing is.
     """
 
     argv: tuple[str, ...]
@@ -99,7 +99,6 @@ class Command:
     stdin: bool = False
     sees_cwd: bool = False
     sees_line: bool = False
-    relative_search: bool = False
     includes: bool = False
     depfile: Literal["full", "short", ""] = ""
 
@@ -107,11 +106,6 @@ class Command:
     def stage(self) -> str:
         """The name of the stage in keys and reports."""
         return f"exec:{self.adapter.name if self.adapter is not None else os.path.basename(self.argv[0])}"
-
-    @property
-    def counts_from_cwd(self) -> bool:
-        """Whether what it includes is found by names that mean other files in another folder."""
-        return self.relative_search or not all(os.path.isabs(each.text) for each in self.inputs)
 
     def starts(self) -> tuple[str, ...]:
         """The executables that count with it: those of its adapter, of ``--tool``, and what it is seen to run."""

@@ -13,13 +13,19 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
-_HAS_INCLUDE = re.compile(rb"__has_include(?:_next)?\s*\(\s*[<\"]([^>\"\n]+)[>\"]")
+_ASKS = (b"__has_include", b"__has_include_next")
 
+#: A macro, and what it stands for; a name that is asked for; where it is asked what is defined at all.
+_DEFINITION = re.compile(rb"^\s*(?:#|%:|\?\?=)\s*define\s+(\w+)(.*)$", re.MULTILINE)
+_NAME = re.compile(rb"\s*\(\s*[<\"]([^>\"\n]+)[>\"]")
+_COMMENT = re.compile(rb"//[^\n]*|/\*.*?\*/|(\"(?:[^\"\\\n]|\\.)*\")", re.DOTALL)
+_IS_DEFINED = re.compile(rb"\b(?:defined\s*\(?|(?:el)?ifn?def|undef|define)\s*\Z")
 
-#: The same of what is no name: a macro. In a definition it is that of a parameter.
-_HAS_INCLUDE_MACRO = re.compile(rb"^(?!\s*#\s*define\b).*__has_include(?:_next)?\s*\(\s*\w", re.MULTILINE)
+#: Where compilers look by themselves, in front of ``-idirafter``.
+_SYSTEM_SEARCH = ("/usr/local/include", "/usr/include", f"/usr/include/{os.uname().machine}-linux-gnu")
 
 
 class DepfileError(ValueError):
@@ -41,45 +47,123 @@ def _unescaped(word: bytes) -> bytes:
     return re.sub(rb"\\([ #\t])", rb"\1", word).replace(b"$$", b"$")
 
 
-def candidates(files: Sequence[str], search: Sequence[str], builtin: Sequence[str] = ()) -> Iterator[str]:
-    """The places, none of which is a file, where one of the included ``files`` might have been found first.
+def plain(path: str) -> str:
+    """A path without what changes nothing in it: compilers leave ``./`` out of some names that they were given with it.
+    The current folder is the empty path."""
+    parts = [part for part in path.split("/") if part not in {"", "."}]
+    return "/" * path.startswith("/") + "/".join(parts)
 
-    files: absolute paths, the compiled one first, as the compiler named them. search: the folders of the search.
-    builtin: folders of the system that are searched too. A file in one of the former could be found in each other one
-    by the same name, or beside a file that includes it; one in a folder of the compiler's own, in all of them, by any
-    end of its path.
+
+def system_folders(program: str) -> tuple[str, ...]:
+    """Folders in which headers are the system's, or a compiler's own."""
+    prefix = os.path.dirname(os.path.dirname(os.path.realpath(program)))
+    return ("/usr/include", "/usr/local/include", "/usr/lib", "/usr/lib32", "/usr/lib64", f"{prefix}/lib")
+
+
+class Included(NamedTuple):
+    """What one compilation includes. Paths are as the compiler has them, ``plain``; relative ones from the current
+    folder.
+
+    files: the compiled one first. search: the folders of the search. system: folders whose headers are the system's.
     """
-    beside = dict.fromkeys(os.path.dirname(file) for file in files if not is_builtin(file, search))
-    seen: set[str] = set()
-    for file in files[1:]:
-        for place in _elsewhere(file, [*beside], search, builtin):
-            shown = _candidate(place)
-            if shown is not None and shown not in seen:
-                seen.add(shown)
-                yield shown
+
+    files: Sequence[str]
+    search: Sequence[str]
+    system: Sequence[str]
+
+    def candidates(self, builtin: Sequence[str] = ()) -> Iterator[str]:
+        """The places, none of which is a file, where one of the files might have been found first.
+
+        builtin: folders of the system that are searched too. A file in one of the search could be found in each other
+        one by the same name, or beside a file that includes it; one in a folder of the compiler's own, in all of them,
+        by any end of its path.
+        """
+        places = dict.fromkeys([*self.beside(), *self.search])
+        seen: set[str] = set()
+        for file in self.files[1:]:
+            names: dict[str, Sequence[str]] = {
+                name: _SYSTEM_SEARCH for folder in self.search if (name := _below(file, folder))
+            }
+            if file.startswith("/") and "include" in (parts := file.split("/")):
+                ends = range(parts.index("include") + 1, len(parts))
+                names |= {"/".join(parts[at:]): builtin for at in ends}
+            for name, more in names.items():
+                for folder in (*places, *more):
+                    shown = _candidate(os.path.join(folder, name))
+                    if shown is not None and shown not in seen:
+                        seen.add(shown)
+                        yield shown
+
+    def beside(self) -> list[str]:
+        """The folders of the files, none of the system's."""
+        return [*dict.fromkeys(os.path.dirname(file) for file in self.files if not self.is_systems(file))]
+
+    def is_systems(self, file: str) -> bool:
+        """Whether a header is one of the system's or the compiler's own, and no folder of the search has it."""
+        return any(_below(file, folder) for folder in self.system) and not any(
+            _below(file, folder) for folder in self.search
+        )
+
+    def looked_for(self, texts: Mapping[str, bytes]) -> tuple[list[str], str]:
+        """Places, there or not, that ``__has_include`` asks for; a file, none of the system's, that asks for what can't
+        be told, empty for none.
+
+        texts: what the files hold, without line breaks behind a backslash. A macro that asks for its argument is
+        followed where it is used: it may ask in another file's folder than its own.
+        """
+        asks, asking = _that_ask(texts)
+        places: dict[str, None] = {}
+        untold = ""
+        for file, text in asking.items():
+            folders = dict.fromkeys([os.path.dirname(file), *self.beside(), *self.search, *_SYSTEM_SEARCH])
+            for begin, end in _uses(text, asks):
+                name = _NAME.match(text, end)
+                if name is not None:
+                    places |= dict.fromkeys(os.path.join(folder, os.fsdecode(name[1])) for folder in folders)
+                elif not (self.is_systems(file) or _is_told(text, begin, end)):
+                    untold = untold or file
+        return [*places], untold
 
 
-def is_builtin(file: str, search: Sequence[str]) -> bool:
-    """Whether a header is one of the system's or the compiler's own."""
-    return "include" in file.split("/") and not any(_below(file, folder) for folder in search)
+def _that_ask(texts: Mapping[str, bytes]) -> tuple[set[bytes], dict[str, bytes]]:
+    """``__has_include``, and the macros that ask for their argument, or are another name for one of these; the texts
+    that have any of them, without comments."""
+    asks = {*_ASKS}
+    asking: dict[str, bytes] = {}
+    size = 0
+    while size < len(asks):
+        size = len(asks)
+        for file, text in texts.items():
+            if _mentions(text, asks) and file not in asking:
+                asking[file] = _COMMENT.sub(lambda match: match[1] or b" ", text)
+        asks |= {
+            name
+            for text in asking.values()
+            for name, body in _DEFINITION.findall(text)
+            if any(_NAME.match(body, end) is None for _, end in _uses(body, asks))
+        }
+    return asks, asking
 
 
-def _elsewhere(file: str, beside: Sequence[str], search: Sequence[str], builtin: Sequence[str]) -> Iterator[str]:
-    if is_builtin(file, search):
-        parts = file.split("/")
-        first = parts.index("include") + 1
-        for name in ("/".join(parts[at:]) for at in range(first, len(parts))):
-            yield from (os.path.join(folder, name) for folder in (*beside, *search, *builtin))
-    for folder in search:
-        name = _below(file, folder)
-        if name:
-            yield from (os.path.join(other, name) for other in (*beside, *search) if other != folder)
+def _mentions(text: bytes, names: Iterable[bytes]) -> bool:
+    return any(name in text for name in names)
+
+
+def _uses(text: bytes, names: Collection[bytes]) -> Iterator[tuple[int, int]]:
+    if _mentions(text, names):
+        yield from (match.span() for match in re.finditer(rb"\b(?:%b)\b" % b"|".join(sorted(names)), text))
+
+
+def _is_told(text: bytes, begin: int, end: int) -> bool:
+    """Whether no file is asked for: it is asked whether the macro is defined, or it is told what a macro is."""
+    line = text[text.rfind(b"\n", 0, begin) + 1 : begin]
+    return _IS_DEFINED.search(line) is not None or _DEFINITION.match(line + text[begin:end]) is not None
 
 
 def _below(file: str, folder: str) -> str:
     """The name of a file relative to a folder that it lies in; empty where it does not."""
-    prefix = folder.rstrip("/") + "/"
-    return file[len(prefix) :] if file.startswith(prefix) else ""
+    prefix = folder if folder in {"", "/"} else folder + "/"
+    return file[len(prefix) :] if file.startswith(prefix) and (prefix or not file.startswith("/")) else ""
 
 
 def _candidate(place: str) -> str | None:
@@ -87,26 +171,6 @@ def _candidate(place: str) -> str | None:
     to nothing may lead somewhere later."""
     if os.path.exists(place):
         return place if os.path.isdir(place) else None
-    while not os.path.exists(parent := os.path.dirname(place)):
+    while (parent := os.path.dirname(place)) and not os.path.exists(parent):
         place = parent
     return place
-
-
-def asks_by_macro(file: str, search: Sequence[str]) -> bool:
-    """Whether a file, none of the system's, asks whether a file is there whose name is not in it."""
-    if is_builtin(file, search):
-        return False
-    with open(file, "rb") as opened:
-        return _HAS_INCLUDE_MACRO.search(opened.read()) is not None
-
-
-def looked_for(files: Iterable[str], search: Sequence[str]) -> Iterator[str]:
-    """Places, there or not, that ``__has_include`` in one of the files asks for."""
-    seen: set[bytes] = set()
-    for file in files:
-        with open(file, "rb") as opened:
-            names = {match[1] for match in _HAS_INCLUDE.finditer(opened.read())}
-        for name in names - seen:
-            seen.add(name)
-            for folder in (os.path.dirname(file), *search):
-                yield os.path.join(folder, os.fsdecode(name))

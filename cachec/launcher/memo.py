@@ -145,10 +145,10 @@ class Draft:
         for path, key in command.weights.items():
             if key == "content":
                 self._files[path] = self._digests.of_path(path)
-        for path in command.responses:
+        for path in (os.path.join(command.cwd, text) for text in command.responses):
             self._files[path] = self._digests.of_path(path)
         for path in (*command.undescribed, *command.absent):
-            self._absent[path] = None
+            self._absent[os.path.join(command.cwd, path)] = None
         self._settings()
         self._programs()
 

@@ -40,7 +40,10 @@ class Places:
         return out
 
     def kept(self, path: str) -> str:
-        """An absolute path as a trace keeps it. As it is written: behind a link, ``..`` is elsewhere than it seems."""
+        """A path as a trace keeps it. As it is written: behind a link, ``..`` is elsewhere than it seems. A relative
+        one stays relative: it is what is there in the current folder of each look."""
+        if path.startswith(BELOW_BASE):
+            return f"./{path}"
         if self.base is not None and (path == self.base or path.startswith(self.base + "/")):
             return BELOW_BASE + path[len(self.base) + 1 :]
         return path
@@ -48,7 +51,7 @@ class Places:
     def present(self, kept: str) -> str:
         """The absolute path that a kept one stands for here."""
         if not kept.startswith(BELOW_BASE):
-            return kept
+            return os.path.join(self.cwd, kept)
         return os.path.join(self.base or self.cwd, kept.removeprefix(BELOW_BASE))
 
     def called(self, path: str) -> str:

@@ -19,7 +19,7 @@ from cachec.launcher.places import Places, leaked
 from cachec.launcher.request import environment
 from cachec.launcher.restore import EXECUTABLE, PLAIN
 from cachec.launcher.stage import CommandFailed, RunEnvironment
-from cachec.launcher.volatile import VolatileWords
+from cachec.launcher.volatile import VolatileWords, spliced
 from cachec.model import Read, Reason
 from cachec.programs.artifact import Dir, File
 from cachec.recording import Recorder
@@ -103,17 +103,19 @@ class _CommandReads(Reads):
 
     def absent(self, path: str) -> None:
         """Looked for, and not there; an output is made by the command itself."""
-        if os.path.normpath(path) not in self._outputs:
+        if os.path.normpath(os.path.join(self._command.cwd, path)) not in self._outputs:
             super().absent(path)
 
     def headers(self, depfile: str, started: float) -> None:
-        """What the depfile names: by content, and the places where each would be found first, as absent."""
+        """What the depfile names: by content, and the places where each would be found first, as absent. By the names
+        that the compiler has for them: a relative one is another file in another folder. (The current folder is that
+        of this process.)"""
         command, recorder = self._command, self.recorder
         adapter = command.adapter
         assert adapter is not None
         try:
             with open(depfile, "rb") as file:
-                included = [os.path.join(command.cwd, path) for path in headers.read_depfile(file.read())]
+                included = [headers.plain(path) for path in headers.read_depfile(file.read())]
         except (OSError, headers.DepfileError) as error:
             recorder.keep_out(Reason.UNDESCRIBED, f"the compiler did not name what it included: {error}")
             return
@@ -123,29 +125,25 @@ class _CommandReads(Reads):
             return
         given = {each.path for each in command.inputs}
         words = VolatileWords(command, environment(command, self._where.variables))
+        folders = [headers.plain(folder) for folder in command.search]
+        found = headers.Included(included, folders, headers.system_folders(command.program))
         for path in included:
             if os.stat(path).st_ctime > started - _CLOCK_SECONDS:
                 recorder.keep_out(Reason.INPUT_CHANGED, f"{path} was changed while it was compiled")
-            if headers.asks_by_macro(path, command.search):
-                recorder.keep_out(
-                    Reason.VOLATILE_INPUT, f"{path} has __has_include of a macro: what it asks for is not known"
-                )
-            if path not in given:
-                why = words.in_file(path, is_system=headers.is_builtin(path, command.search))
+            if os.path.join(command.cwd, path) not in given:
+                why = words.in_file(path, is_system=found.is_systems(path))
                 if why:
                     recorder.keep_out(Reason.VOLATILE_INPUT, f"{path} {why}")
                 self.file(path)
-        why = words.pasted([*map(_content, included), *(os.fsencode(arg) for arg in command.argv)])
+        texts = {path: spliced(_content(path)) for path in included}
+        why = words.pasted([*texts.values(), *(os.fsencode(arg) for arg in command.argv)])
         if why:
             recorder.keep_out(Reason.VOLATILE_INPUT, f"{included[0]} {why}")
-        for path in headers.candidates(included, command.search, adapter.builtin_search):
+        looked_for, untold = found.looked_for(texts)
+        if untold:
+            recorder.keep_out(Reason.VOLATILE_INPUT, f"{untold} has __has_include of what can't be told")
+        for path in (*found.candidates(adapter.builtin_search), *looked_for):
             self.candidate(path)  # a folder counts as what is no file: one may come to be there
-        looked_for = [*headers.looked_for(included, command.search)]
-        for path in looked_for:
-            self.candidate(path)
-        if command.counts_from_cwd and (len(included) > 1 or looked_for):
-            # In another folder the same words mean other headers.
-            recorder.seen(Read("folder", "cwd", "", self._where.places.digest("cwd")))
         for path in adapter.builtin_search:
             if os.path.isdir(path):
                 self.listing(path)

@@ -125,13 +125,13 @@ def volatile_word(path: str, words: Mapping[str, str], spelling: str = "") -> Sa
 
 def pasted_word(texts: Iterable[bytes], words: Mapping[str, str]) -> Said:
     """Which word can be pasted of the tokens in all that is compiled together; None for none."""
-    spliced = [_spliced(text) for text in texts]
-    if not any(_PASTE.search(text) for text in spliced):
+    whole = [spliced(text) for text in texts]
+    if not any(_PASTE.search(text) for text in whole):
         return None
     names = {word.encode(): why for word, why in words.items() if word.isidentifier()}
     # First with what comments and strings hold: to leave them out takes longer than all the rest.
-    if any(_are_made_of(names, map(_TOKEN.findall, spliced))):
-        for name in _are_made_of(names, (_TOKEN.findall(_NO_TOKENS.sub(b" ", text)) for text in spliced)):
+    if any(_are_made_of(names, map(_TOKEN.findall, whole))):
+        for name in _are_made_of(names, (_TOKEN.findall(_NO_TOKENS.sub(b" ", text)) for text in whole)):
             return name.decode(), f"can paste {name.decode()!r} of pieces: {names[name]}"
     return None
 
@@ -149,7 +149,8 @@ def _are_made_of(names: Collection[bytes], tokens: Iterable[Sequence[bytes]]) ->
             yield name
 
 
-def _spliced(data: bytes) -> bytes:
+def spliced(data: bytes) -> bytes:
+    """A text with its lines as the preprocessor has them: one goes on in the next behind a backslash."""
     if any(odd in data for odd in (b"\\ ", b"\\\t", b"\\\r", b"\\\v", b"\\\f", b"??/")):
         return _SPLICE.sub(b"", data)
     return data.replace(b"\\\n", b"")
@@ -162,7 +163,7 @@ def _spelt(data: bytes, words: Mapping[str, str], spelling: str) -> Said:
             return None
         text = _LLVM_ESCAPE.sub(lambda match: bytes.fromhex(match[1].decode()), data)
         return _said(text, words) or _of_assembler_macros(text, words)
-    text = _spliced(data)
+    text = spliced(data)
     said = _said(text, words) if len(text) != len(data) else None
     for word, why in words.items():
         name = re.escape(word[1:].encode())

@@ -178,7 +178,12 @@ def _source(text: str, around: Surroundings) -> Match:
     def seen(item: Item) -> bool:
         return any(
             read.kind in {"file", "absent", "listing", "tool"}
-            and ((where := around.place(read.where)) in places or where.startswith(inside))
+            and (
+                (where := around.place(read.where)) in places
+                or where.startswith(inside)
+                # One by a relative name is of whichever folder it is looked at in.
+                or (not where.startswith("/") and os.path.basename(where) == base != "")
+            )
             for trace in item.entry.traces
             for read in trace.reads
         )

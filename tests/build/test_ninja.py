@@ -42,12 +42,10 @@ def test_a_project_built_twice(build: Build) -> None:
 
 @pytest.mark.long
 def test_a_second_checkout(build: Build) -> None:
-    """Without a base folder a header by a relative name belongs to its folder: the C file is compiled again."""
+    """Without a base folder: headers by relative names are looked for in each checkout."""
     build.run("ninja", cwd=build.project(EXAMPLE, "one"))
     project = build.project(EXAMPLE, "two")
-    assert build.outcomes("ninja", cwd=project) == all_of("hit") - Counter({"hit clang": 1}) + Counter(
-        {"miss clang": 1}
-    )
+    assert build.outcomes("ninja", cwd=project) == all_of("hit")
     assert result(build, project) == "40"
 
 

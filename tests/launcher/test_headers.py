@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cachec.launcher.headers import DepfileError, candidates, looked_for, read_depfile
+from cachec.launcher.headers import DepfileError, Included, plain, read_depfile
 from cachec.model import Reason
 from tests.launcher.conftest import FAKECC_ADAPTER, Launcher, need, wait_for_clock, write
 
@@ -41,8 +41,8 @@ def test_candidates(tmp_path: Path) -> None:
         write(str(tmp_path / name), "")
     place = lambda name: str(tmp_path / name)  # noqa: E731
     files = [place("src/a.c"), place("two/lib/x.h"), place("two/y.h"), place("sys/include/bits/t.h")]
-    found = set(candidates(files, [place("one"), place("two")]))
-    assert found == {
+    found = set(Included(files, [place("one"), place("two")], [place("sys/include")]).candidates())
+    assert {path for path in found if path.startswith(str(tmp_path))} == {
         place(name)
         for name in (
             *("src/lib", "one/lib", "src/y.h", "one/y.h", "two/lib/y.h"),
@@ -50,6 +50,26 @@ def test_candidates(tmp_path: Path) -> None:
             "two/lib/lib",
         )
     }
+    assert {"/usr/include/lib", "/usr/include/y.h"} <= found
+
+
+def test_candidates_by_relative_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("a.c", "one/.keep", "two/x.h", "include/z.h", "top.h"):
+        write(name, "")
+    found = {*Included(["a.c", "two/x.h", "include/z.h", "top.h"], ["one", "", "two"], []).candidates()}
+    assert {path for path in found if not path.startswith("/")} == {
+        *("x.h", "one/x.h", "include/x.h", "two/two", "one/two", "include/two"),
+        *("two/include", "one/include", "include/include", "one/top.h", "two/top.h", "include/top.h"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("path", "found"),
+    [("./a", "a"), (".//a/./b//c/", "a/b/c"), (".", ""), ("", ""), ("/", "/"), ("//a/.", "/a"), ("../a", "../a")],
+)
+def test_plain_paths(path: str, found: str) -> None:
+    assert plain(path) == found
 
 
 def test_a_compiler_that_names_nothing_that_it_included(launcher: Launcher, tmp_path: Path) -> None:
@@ -63,9 +83,34 @@ def test_a_compiler_that_names_nothing_that_it_included(launcher: Launcher, tmp_
 
 
 def test_has_include(tmp_path: Path) -> None:
-    write(str(tmp_path / "a.h"), '#if __has_include("b.h") || __has_include( <c/d.h> )\n#endif\n')
-    found = set(looked_for([str(tmp_path / "a.h")], ["/inc"]))
-    assert found == {str(tmp_path / "b.h"), str(tmp_path / "c/d.h"), "/inc/b.h", "/inc/c/d.h"}
+    text = b'#if __has_include("b.h") || __has_include( <c/d.h> )\n#endif\n'
+    files = {str(tmp_path / "a.h"): text, str(tmp_path / "deep/e.h"): b""}
+    places, untold = Included([*files], ["/inc"], []).looked_for(files)
+    assert not untold
+    assert {path for path in places if not path.startswith("/usr")} == {
+        *(str(tmp_path / name) for name in ("b.h", "c/d.h", "deep/b.h", "deep/c/d.h")),
+        *("/inc/b.h", "/inc/c/d.h"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ('#define HAS(x) __has_include(x)\n#if HAS("b.h")\n#endif\n', {"b.h"}),
+        ("#define HAS __has_include\n#define MINE(x) HAS(x)\n#if MINE( <b.h>)\n#endif\n", {"b.h"}),
+        ('#define HAS_B __has_include("b.h")\n#if HAS_B\n#endif\n', {"b.h"}),
+        ("#ifdef __has_include\n#if defined(__has_include) && defined __has_include\n#endif\n#endif\n", set()),
+        ("#ifndef __has_include\n#define __has_include(x) 0\n#endif\n", set()),
+        ("// asks by __has_include\n/* or by\n * __has_include(X) */\n", set()),
+        ("#if __has_include(X)\n#endif\n", None),
+        ("#define HAS(x) __has_include(x)\n#if HAS(X)\n#endif\n", None),
+        ("%: define HAS(x) __has_include(x)\n#define X_IS_THERE HAS(X)\n#if X_IS_THERE\n#endif\n", None),
+    ],
+)
+def test_what_macros_ask_for(text: str, names: set[str] | None) -> None:
+    places, untold = Included(["a.c"], [], []).looked_for({"a.c": text.encode()})
+    assert untold == ("a.c" if names is None else "")
+    assert {path for path in places if "/" not in path} == (names or set())
 
 
 _SOURCE = '#include <stddef.h>\n#include "my.h"\nint f(void) { return VALUE; }\n'

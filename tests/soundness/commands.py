@@ -3,12 +3,16 @@
 A command is a line of the table. In its words, files and variables ``$S`` is a number that decides what comes out, and
 a file whose name ends in ``?`` is there where that number is odd; what comes out is all that the command writes, on its
 streams too, and its exit status. Each edit is looked at twice, so that the second look may hit.
+
+Between them come generated C projects (``folders``), in folder after folder of one store.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -17,6 +21,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from cachec.events import read_log
+from cachec.launcher.adapters import SHIPPED
+from cachec.model import Outcome
+from tests.soundness.folders import LINK, edited, layout
 from tests.soundness.runner import Report, judge
 
 # Lines are easier to read as they are.
@@ -134,16 +141,136 @@ def run_commands(seed: int, folder: Path) -> Iterator[Report]:
             own = folder / f"command-{number}"
             yield _Session(command, own).run(*rng.sample(range(1, 4), 3))
             shutil.rmtree(own)
+            yield from run_folders(rng, own, 1)
 
 
-class _Session:
-    """One command in a store of its own."""
+def run_folders(rng: random.Random, folder: Path, count: int) -> Iterator[Report]:
+    """Reports of generated projects, each with each compiler that is there."""
+    compilers = [each for each in ("clang-19", "gcc") if shutil.which(each, path=_path())]
+    for _ in range(count):
+        for compiler in compilers:
+            yield _Folders(folder, rng, compiler).run()
+            shutil.rmtree(folder)
 
-    def __init__(self, command: Command, folder: Path) -> None:
-        self._command = command
+
+class _Looks:
+    """Runs command lines with a store of their own, and bare."""
+
+    def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._store = folder / "store"
         self._report = Report(projects=1)
+
+    def _judge(self, what: str, shown: Shown, truth: Shown, before: int) -> tuple[str, str]:
+        """The reason of the outcome that was told behind so many, and its detail."""
+        outcomes = self._outcomes()[before:]
+        reason = outcomes[-1].reason.value if outcomes else "bypass"
+        detail = outcomes[-1].detail if outcomes else ""
+        answer = {"reason": reason, "value": _differing(shown, truth), "truth": "", "detail": detail}
+        judge(self._report, what, answer)
+        return reason, detail
+
+    def _outcomes(self) -> list[Outcome]:
+        return [*read_log(self._store)] if self._store.exists() else []
+
+    def _shown(self, line: list[str], folder: Path, env: dict[str, str], cwd: str = ".") -> Shown:
+        kept = {path: path.read_bytes() for path in _files(folder)}
+        own = {"PATH": _path(), "HOME": str(self._folder), "CACHEC_DIR": str(self._store), "CACHEC_LOG": "off"}
+        done = subprocess.run(line, cwd=folder / cwd, env=own | env, capture_output=True, stdin=subprocess.DEVNULL)
+        made = {str(path.relative_to(folder)): path.read_bytes() for path in _files(folder) if path not in kept}
+        for name in made:
+            (folder / name).unlink()
+        for path, data in kept.items():
+            assert path.read_bytes() == data, f"{line} changed {path}"
+        return Shown(done.returncode, done.stdout, done.stderr, made)
+
+
+class _Folders(_Looks):
+    """One generated project, in folders with equal and with other files."""
+
+    def __init__(self, folder: Path, rng: random.Random, compiler: str) -> None:
+        super().__init__(folder)
+        self._rng = rng
+        folder.mkdir(parents=True)
+        if compiler == "gcc":
+            (folder / "cachec.toml").write_text('[adapters]\nfiles = ["gcc.toml"]\n')
+            (folder / "gcc.toml").write_text(_gcc_adapter())
+        while True:
+            self._layout = layout(rng, compiler)
+            self._put("try", self._layout.files)
+            if not self._shown(self._line("try"), self._place("try"), self._env("try")).status:
+                break
+
+    def run(self) -> Report:
+        files = self._layout.files
+        self._look("one", files, "first")
+        self._look("two", files, "" if self._layout.stays else "moved")
+        for number in range(3):
+            folder = self._rng.choice(["one", "two", f"other{number}"])
+            what, found = edited(self._rng, files)
+            self._look(folder, found, what)
+            self._look(folder, found, f"{what}, again")
+            if self._rng.random() < 0.5:
+                self._look(f"more{number}", files, "" if self._layout.stays else "moved")
+        self._look("one", files, "back")
+        return self._report
+
+    def _look(self, folder: str, files: dict[str, str], what: str) -> None:
+        self._put(folder, files)
+        before = len(self._outcomes())
+        line, place, env = self._line(folder), self._place(folder), self._env(folder)
+        shown = self._shown([sys.executable, "-m", "cachec", "exec", "--", *line], place, env)
+        truth = self._shown(line, place, env)
+        name = f"{self._layout.name} (base {self._layout.base!r}) in {folder}: {what}"
+        reason, detail = self._judge(f"{name}\n{files}" if _differing(shown, truth) else name, shown, truth, before)
+        self._report.cases += 1
+        self._report.moved += what == "moved"
+        if reason.startswith("bypass"):
+            self._report.refused.append(f"{name}: {reason} {detail}")
+        elif what == "moved" and reason != "hit":
+            self._report.needless.append(f"{name}: {reason} {detail}\n{files}")
+
+    def _put(self, folder: str, files: dict[str, str]) -> None:
+        place = self._place(folder)
+        for path in [path for path in place.rglob("*") if not path.is_dir()]:
+            path.unlink()
+        for name, text in files.items():
+            path = place / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if text.startswith(LINK):
+                path.symlink_to(text.removeprefix(LINK))
+            else:
+                path.write_text(text)
+
+    def _place(self, folder: str) -> Path:
+        return self._folder / folder / "p"
+
+    def _line(self, folder: str) -> list[str]:
+        return self._layout.line.replace("$P", str(self._place(folder))).split()
+
+    def _env(self, folder: str) -> dict[str, str]:
+        place = str(self._place(folder))
+        env = {name: value.replace("$P", place) for name, value in self._layout.env.items()}
+        base = {"": None, "$P": place, "..": str(self._folder)}[self._layout.base]
+        return env | ({} if base is None else {"CACHEC_BASE_DIR": base})
+
+
+def _gcc_adapter() -> str:
+    """That of clang, for gcc, which starts others."""
+    names = ["cc1", "as"]
+    helpers = [
+        shutil.which(subprocess.check_output(["gcc", f"-print-prog-name={name}"], text=True).strip()) for name in names
+    ]
+    text = (SHIPPED / "clang.toml").read_text()
+    return f"helpers = {json.dumps(helpers)}\n" + re.sub(r"(?m)^match = .*", 'match = ["gcc*", "*-gcc-*"]', text)
+
+
+class _Session(_Looks):
+    """One command in a store of its own."""
+
+    def __init__(self, command: Command, folder: Path) -> None:
+        super().__init__(folder)
+        self._command = command
 
     def run(self, first: int, second: int, third: int) -> Report:
         one, other = self._folder / "one" / "p", self._folder / "other" / "p"
@@ -170,35 +297,18 @@ class _Session:
             env["UNRELATED"] = what
         line = [word.replace("$S", str(number)) for word in command.line.split()]
         options = [word.replace("$S", str(number)) for word in command.options.split()]
-        before = sum(1 for _ in read_log(self._store)) if self._store.exists() else 0
-        shown = self._shown([sys.executable, "-m", "cachec", "exec", *options, "--", *line], folder, env)
-        outcomes = [*read_log(self._store)][before:] if self._store.exists() else []
-        reason = outcomes[-1].reason.value if outcomes else "bypass"
-        truth = self._shown(line, folder, env)
-        said = _differing(shown, truth)
-        answer = {"reason": reason, "value": said, "truth": "", "detail": outcomes[-1].detail if outcomes else ""}
-        judge(self._report, f"{command.name} / {what}", answer)
+        before = len(self._outcomes())
+        shown = self._shown([sys.executable, "-m", "cachec", "exec", *options, "--", *line], folder, env, command.cwd)
+        truth = self._shown(line, folder, env, command.cwd)
+        reason, detail = self._judge(f"{command.name} / {what}", shown, truth, before)
         self._report.cases += kind != ""
         if kind == "neutral":
             self._report.neutral += 1
             if reason.startswith("bypass"):
                 if not command.may_pass:
-                    self._report.refused.append(f"{command.name} / {what}: {reason} {answer['detail']}")
+                    self._report.refused.append(f"{command.name} / {what}: {reason} {detail}")
             elif reason != "hit" and not truth.status:
-                self._report.needless.append(f"{command.name} / {what}: {reason} {answer['detail']}")
-
-    def _shown(self, line: list[str], folder: Path, env: dict[str, str]) -> Shown:
-        kept = {path: path.read_bytes() for path in _files(folder)}
-        own = {"PATH": _path(), "HOME": str(self._folder), "CACHEC_DIR": str(self._store), "CACHEC_LOG": "off"}
-        done = subprocess.run(
-            line, cwd=folder / self._command.cwd, env=own | env, capture_output=True, stdin=subprocess.DEVNULL
-        )
-        made = {str(path.relative_to(folder)): path.read_bytes() for path in _files(folder) if path not in kept}
-        for name in made:
-            (folder / name).unlink()
-        for path, data in kept.items():
-            assert path.read_bytes() == data, f"{line} changed {path}"
-        return Shown(done.returncode, done.stdout, done.stderr, made)
+                self._report.needless.append(f"{command.name} / {what}: {reason} {detail}")
 
 
 def _files(folder: Path) -> list[Path]:

@@ -1,0 +1,130 @@
+"""The same command in another folder: what it names relatively is what lies there; with the real clang."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.launcher.conftest import Launcher, wait_for_clock, write
+from tests.needs import need
+
+CLANG = next((name for name in ("clang-19", "clang") if shutil.which(name)), "clang-19")
+
+_USE = "int f(void) { return X; }\n"
+_FOUND = '#include "x.h"\n' + _USE
+
+#: What -> flags, files, and a file that is added or changed in another folder: what is compiled is another then.
+CASES = {
+    "a header beside the source": ("", {"a.c": _FOUND, "x.h": "#define X 1\n"}, "x.h"),
+    "a header by -I": ("-Ione -Itwo", {"a.c": _FOUND, "one/.keep": "", "two/x.h": "#define X 1\n"}, "one/x.h"),
+    "a header by -I with a dot": (
+        "-I./one -I./two",
+        {"a.c": _FOUND, "one/.keep": "", "two/x.h": "#define X 1\n"},
+        "one/x.h",
+    ),
+    "a header by -I of the current folder": (
+        "-Ione -I.",
+        {"a.c": _FOUND.replace('"x.h"', "<x.h>"), "one/.keep": "", "x.h": "#define X 1\n"},
+        "one/x.h",
+    ),
+    "a header of a header": (
+        "-isystem sys",
+        {"a.c": "#include <x.h>\n" + _USE, "sys/x.h": '#include "deep/y.h"\n', "sys/deep/y.h": "#define X 1\n"},
+        "sys/deep/y.h",
+    ),
+    "a header of a header's folder": (
+        "-Iinc",
+        {"a.c": '#include "include/y.h"\n' + _USE, "include/y.h": '#include "x.h"\n', "inc/x.h": "#define X 1\n"},
+        "include/x.h",
+    ),
+    "a forced header": ("-include x.h", {"a.c": _USE, "x.h": "#define X 1\n"}, "x.h"),
+    "a header that is asked for": (
+        "-iquote inc",
+        {"a.c": '#if __has_include("x.h")\n#include "x.h"\n#else\n#define X 1\n#endif\n' + _USE, "inc/.keep": ""},
+        "inc/x.h",
+    ),
+    "a header that a header asks for": (
+        "-Iinc",
+        {
+            "a.c": '#if __has_include("x.h")\n#include "x.h"\n#endif\n#include <y.h>\n' + _USE,
+            "inc/y.h": '#if __has_include("x.h")\n#include "x.h"\n#else\n#define X 1\n#endif\n',
+        },
+        "inc/x.h",
+    ),
+    "a header that a macro asks for": (
+        "-Iinc",
+        {
+            "a.c": '#include <has.h>\n#if HAS("x.h")\n#include "x.h"\n#else\n#define X 1\n#endif\n' + _USE,
+            "inc/has.h": "#define HAS(x) __has_include(x)\n",
+        },
+        "inc/x.h",
+    ),
+    "a response file": ("@flags", {"a.c": _FOUND, "flags": "-Iinc", "inc/x.h": "#define X 1\n"}, "inc/x.h"),
+}
+
+
+def _compile(launcher: Launcher, monkeypatch: pytest.MonkeyPatch, folder: str, *flags: str) -> tuple[str, bytes]:
+    """The reason, and the object."""
+    monkeypatch.chdir(launcher.folder / folder)
+    wait_for_clock()
+    ran = launcher.run(CLANG, "-c", "a.c", "-o", "a.o", *flags)
+    assert ran.code == 0, ran.stderr
+    return launcher.last().reason.value, Path("a.o").read_bytes()
+
+
+@pytest.mark.parametrize("what", CASES)
+@pytest.mark.sampled
+def test_another_folder(launcher: Launcher, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+    need(CLANG)
+    flags, files, edited = CASES[what]
+    for folder in ("one", "two", "three"):
+        for name, text in files.items():
+            write(f"{folder}/{name}", text)
+    write(f"three/{edited}", "#define X 3\n")
+    reason, made = _compile(launcher, monkeypatch, "one", *flags.split())
+    assert reason == "miss:first-run"
+    assert _compile(launcher, monkeypatch, "two", *flags.split()) == ("hit", made)
+    reason, other = _compile(launcher, monkeypatch, "three", *flags.split())
+    assert reason.startswith("miss:")
+    assert other != made
+    assert _compile(launcher, monkeypatch, "one", *flags.split()) == ("hit", made)
+    assert _compile(launcher, monkeypatch, "three", *flags.split()) == ("hit", other)
+
+
+def test_a_header_by_an_absolute_name_stays_where_it_is(launcher: Launcher, monkeypatch: pytest.MonkeyPatch) -> None:
+    need(CLANG)
+    for folder, number in (("one", 1), ("two", 2)):
+        write(f"{folder}/a.c", _FOUND)
+        write(f"{folder}/inc/x.h", f"#define X {number}\n")
+    flags = (f"-I{launcher.folder}/one/inc",)
+    made = _compile(launcher, monkeypatch, "one", *flags)[1]
+    assert _compile(launcher, monkeypatch, "two", *flags) == ("hit", made)
+    write("../one/inc/x.h", "#define X 3\n")
+    reason, other = _compile(launcher, monkeypatch, "two", *flags)
+    assert reason == "miss:dependency-changed"
+    assert other != made
+
+
+def test_a_result_with_the_folder_in_it_stays_there(launcher: Launcher, monkeypatch: pytest.MonkeyPatch) -> None:
+    need(CLANG)
+    for folder in ("one", "two"):
+        write(f"{folder}/a.c", _FOUND)
+        write(f"{folder}/x.h", "#define X 1\n")
+    for folder in ("one", "two"):
+        reason, made = _compile(launcher, monkeypatch, folder, "-g")
+        assert reason.startswith("miss:")
+        assert os.fsencode(launcher.folder / folder) in made
+
+
+@pytest.mark.parametrize("name", ["base_dir:x.h", "x y.h"])
+def test_names_that_look_like_others(launcher: Launcher, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    need(CLANG)
+    for folder, number in (("one", 1), ("two", 1), ("three", 2)):
+        write(f"{folder}/a.c", _FOUND.replace("x.h", name))
+        write(f"{folder}/{name}", f"#define X {number}\n")
+    monkeypatch.setenv("CACHEC_BASE_DIR", str(launcher.folder))
+    reasons = [_compile(launcher, monkeypatch, folder)[0] for folder in ("one", "two", "three")]
+    assert reasons == ["miss:first-run", "hit", "miss:dependency-changed"]
