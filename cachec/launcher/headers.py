@@ -21,7 +21,8 @@ _ASKS = (b"__has_include", b"__has_include_next")
 #: A macro, and what it stands for; a name that is asked for; where it is asked what is defined at all.
 _DEFINITION = re.compile(rb"^\s*(?:#|%:|\?\?=)\s*define\s+(\w+)(.*)$", re.MULTILINE)
 _NAME = re.compile(rb"\s*\(\s*[<\"]([^>\"\n]+)[>\"]")
-_COMMENT = re.compile(rb"//[^\n]*|/\*.*?\*/|(\"(?:[^\"\\\n]|\\.)*\")", re.DOTALL)
+#: The first comment of a line. Behind a quote, what looks like one may be in a string.
+_COMMENT = re.compile(rb"^([^\"'\n]*?)(?://[^\n]*|/\*.*?\*/)", re.DOTALL | re.MULTILINE)
 _IS_DEFINED = re.compile(rb"\b(?:defined\s*\(?|(?:el)?ifn?def|undef|define)\s*\Z")
 
 #: Where compilers look by themselves, in front of ``-idirafter``.
@@ -127,7 +128,7 @@ class Included(NamedTuple):
 
 def _that_ask(texts: Mapping[str, bytes]) -> tuple[set[bytes], dict[str, bytes]]:
     """``__has_include``, and the macros that ask for their argument, or are another name for one of these; the texts
-    that have any of them, without comments."""
+    that have any of them, without comments as far as they can be told: one with raw strings keeps them."""
     asks = {*_ASKS}
     asking: dict[str, bytes] = {}
     size = 0
@@ -135,7 +136,7 @@ def _that_ask(texts: Mapping[str, bytes]) -> tuple[set[bytes], dict[str, bytes]]
         size = len(asks)
         for file, text in texts.items():
             if _mentions(text, asks) and file not in asking:
-                asking[file] = _COMMENT.sub(lambda match: match[1] or b" ", text)
+                asking[file] = text if b'R"' in text else _COMMENT.sub(rb"\1 ", text)
         asks |= {
             name
             for text in asking.values()
