@@ -262,6 +262,10 @@ def _day(begin: float) -> str:
     return time.strftime("%Y-%m-%d", time.gmtime(begin))
 
 
+#: Bytes of a line at most.
+_PIECE = 1 << 16
+
+
 class LogReader(Iterator[Outcome]):
     """The outcomes of a store's log, oldest day first. What can't be read is skipped and counted.
 
@@ -309,10 +313,12 @@ class LogReader(Iterator[Outcome]):
             try:
                 with open(fsio.open_read(path), "rb") as file:
                     # A bounded read: garbage without a newline must not fill the memory.
-                    while line := file.readline(1 << 16):
+                    while line := file.readline(_PIECE):
                         if line.strip():
                             yield line
-            except OSError:  # removed meanwhile, or not ours to read
+                        if len(line) == _PIECE and not line.strip(b"\0"):  # a hole, which may have no end
+                            file.seek(os.lseek(file.fileno(), file.tell(), os.SEEK_DATA))
+            except OSError:  # removed meanwhile, or not ours to read, or nothing follows a hole
                 self.damaged += 1
 
     def _files(self) -> list[str]:

@@ -171,6 +171,15 @@ def test_garbage_is_skipped_and_counted(tmp_path: Path, garbage: bytes) -> None:
     assert not reader.faults
 
 
+@pytest.mark.timeout(20)
+def test_a_log_with_a_hole_of_a_tebibyte(tmp_path: Path) -> None:
+    EventLog(tmp_path, log="off").emit(outcome(detail="before"))
+    os.truncate(only_file(tmp_path), 1 << 40)
+    reader = read_log(tmp_path)
+    assert [each.detail for each in reader] == ["before"]
+    assert reader.damaged >= 1
+
+
 def test_a_log_cut_at_every_byte(tmp_path: Path) -> None:
     log = EventLog(tmp_path / "whole", log="off")
     details = ["one", "two", "é€"]

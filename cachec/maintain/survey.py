@@ -104,6 +104,9 @@ def survey(
             kept.trees = tuple(_trees(item))
         except StoreFault as fault:  # a folder that is stored malformed: it has no tree, and no call hits it
             on_fault(fault.fault, fault.detail)
+        for digest, size in item.sizes().items():  # a damaged file may be of any: nothing is evicted for that
+            if digest in objects:
+                objects[digest] = (min(objects[digest][0], occupied(size)), objects[digest][1])
         snapshot.entries.append(kept)
         snapshot.counts.update(kept.needs)
         snapshot.trees.update(kept.trees)

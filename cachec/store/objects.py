@@ -52,6 +52,9 @@ SEAL_SLACK_NS = 10 * 10**9
 #: Bytes below which a seal is not enough: to hash fewer costs as little as to ask what is remembered.
 HASHED_BELOW = 1 << 16
 
+#: A damaged file that is so much larger than it should be is not hashed: one with holes would take hours.
+_EXCESS = 1 << 30
+
 MODE = 0o444
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
@@ -232,15 +235,15 @@ class Objects:
         A damaged one is removed, so that it heals.
         """
         try:
-            digest = _hashed(self.place(ref.digest))
+            digest = _hashed(self.place(ref.digest), ref.size)
         except FileNotFoundError:
             return "it is gone"
         except OSError as error:
             return f"it can't be read: {error.strerror}"
         if digest == ref.digest:
             return ""
-        self._refusal(ref.digest)
-        return f"its bytes have the digest {digest}" if digest else "it is no regular file"
+        self._refusal(ref.digest, ref.size)
+        return f"its bytes have the digest {digest}" if digest else f"it is no regular file of {ref.size} bytes"
 
     # --- reading
 
@@ -260,7 +263,7 @@ class Objects:
             raise StoreFault(Fault.ARTIFACT_MISSING, f"object {ref.digest} ({ref.size} bytes) is gone") from error
         except OSError as error:
             raise fsio.fault(error, f"reading object {ref.digest}") from error
-        raise self._refusal(ref.digest)
+        raise self._refusal(ref.digest, ref.size)
 
     def check(self, ref: ArtifactRef) -> None:
         """Raise as ``path`` does where an artifact is not there or not whole. Nothing is leased, removed or healed."""
@@ -275,30 +278,35 @@ class Objects:
 
     def read(self, ref: ArtifactRef) -> bytes:
         """The content of an artifact, checked against its digest; raises as ``path`` does."""
-        data = self.content(ref.digest)
+        data = self._content(ref.digest, ref.size)
         if data is None:
             raise StoreFault(Fault.ARTIFACT_MISSING, f"object {ref.digest} ({ref.size} bytes) is gone")
-        if len(data) != ref.size:
-            raise self._refusal(ref.digest)
         return data
 
     def content(self, digest: str) -> bytes | None:
         """The content of the object of that digest, checked; None where there is none."""
-        if not _DIGEST.match(digest):
-            return None
+        return self._content(digest, None) if _DIGEST.match(digest) else None
+
+    def _content(self, digest: str, size: int | None) -> bytes | None:
+        """The same; size: what it has to be, where that is known. What fits into no memory is not tried."""
         try:
             with fsio.closing(fsio.open_read(self.place(digest), os.O_NOFOLLOW)) as fd:
-                data = fsio.pread_exact(fd, 0, os.fstat(fd).st_size)
+                found = os.fstat(fd).st_size
+                if size not in {None, found}:
+                    raise self._refusal(digest, size)
+                if found > os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"):
+                    raise StoreFault(Fault.ARTIFACT_CORRUPT, f"object {digest} has {found} bytes, more than the memory")
+                data = fsio.pread_exact(fd, 0, found)
         except FileNotFoundError:
             return None
         except OSError as error:
             if error.errno in {errno.EINVAL, errno.ELOOP}:  # no regular file
-                raise self._refusal(digest) from error
+                raise self._refusal(digest, size) from error
             raise fsio.fault(error, f"reading object {digest}") from error
         except EOFError:
             data = b""
         if digest_bytes(data) != digest:
-            raise self._refusal(digest)
+            raise self._refusal(digest, size)
         return data
 
     def tree(
@@ -319,14 +327,14 @@ class Objects:
         path = self._paths[digest] = Path(self.place(digest))
         return path
 
-    def _refusal(self, digest: str) -> StoreFault:
+    def _refusal(self, digest: str, size: int | None) -> StoreFault:
         """ARTIFACT_CORRUPT, once the damaged file is removed, if it still is one and may be removed."""
         text = self.place(digest)
         self._paths.pop(digest, None)
         detail = f"object {digest} does not hold what its name says"
         try:
             with self._locked(digest, exclusive=True):
-                if _hashed(text) != digest:
+                if _hashed(text, size) != digest:
                     os.unlink(text)
                     detail += "; removed"
         except FileNotFoundError:
@@ -395,9 +403,11 @@ def seal(file: int | str | os.PathLike[str], time_ns: int) -> None:
     os.utime(file, ns=(mtime, mtime))
 
 
-def _hashed(path: str) -> str:
-    """The digest of a file, read anew; empty for what is no regular file. Raises OSError."""
-    return FileDigests().of_path(path) if stat.S_ISREG(os.lstat(path).st_mode) else ""
+def _hashed(path: str, size: int | None) -> str:
+    """The digest of a file, read anew; empty for what is no regular file, or a far larger one. Raises OSError."""
+    status = os.lstat(path)
+    is_read = stat.S_ISREG(status.st_mode) and (size is None or status.st_size <= size + _EXCESS)
+    return FileDigests().of_path(path) if is_read else ""
 
 
 class ObjectWriter:

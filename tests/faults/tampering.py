@@ -35,6 +35,11 @@ _SECONDS, _MEMORY = 30, 3 << 30
 _LOST = 5
 #: Places that are damaged at a time.
 _TOGETHER = 7
+#: Of what kind the places of a few cases are: most of them are files and rows.
+_ORDER = (
+    *("file", "row", "folder", "file", "not there", "row"),
+    *("file", "link", "file", "folder", "row", "database"),
+)
 #: What stands for digests, numbers of processes and dates in the name of a place.
 _VARYING = re.compile(r"[0-9a-f]{64}|(?<=/)[0-9a-f]{2}\b|\d+-[0-9a-f]{16}|[0-9a-f]{16}|\d{4}-\d\d-\d\d|\d+:\d+:\d+:\d+")
 
@@ -42,8 +47,8 @@ _VARYING = re.compile(r"[0-9a-f]{64}|(?<=/)[0-9a-f]{2}\b|\d+-[0-9a-f]{16}|[0-9a-
 def tamper_cases(
     prepared: Path, folder: Path, seed: int, count: int, tell: Callable[[Verdicts], None] = lambda _: None
 ) -> Verdicts:
-    """Damage each place in each way, and use the store: ``count`` such cases, spread over roles and ways; all of them,
-    and again with other random bytes, where there are not so many."""
+    """Damage each place in each way, and use the store; ``count`` cases, spread over places and ways, where that is
+    less. Where it is several times as many, it is done as often, with other random bytes."""
     folder.mkdir()
     tampered = _Tampered(Bench(OPERATIONS[0], prepared, folder / "scene"), folder / "worn")
     verdicts = Verdicts()
@@ -290,24 +295,20 @@ def _described(folder: Path) -> dict[str, str]:
 
 
 def _chosen(places: list[Place], seed: int, count: int) -> Iterator[_Case]:
-    """As many cases: first each role once, and of the ways each in its turn."""
-    whole = sum(len(DAMAGES[place.kind]) for place in places)
-    if count >= whole:
-        for turn in range(count // whole):
+    """All cases, or as many as are wanted, of which each has places and a way that those before have not."""
+    every = list(_all(places, 0))
+    if count >= len(every):
+        for turn in range(max(1, count // sum(len(case.places) for case in every))):
             yield from _all(places, turn)
         return
-    mixed = random.Random(seed).sample(places, len(places))
-    seen: Counter[str] = Counter()
-    rank: dict[Place, int] = {}
-    for place in mixed:  # of each role comes the first place before any second one
-        role = place.role.rsplit(" ", 1)[0]
-        rank[place] = seen[role]
-        seen[role] += 1
-    turns: Counter[str] = Counter()
-    for place in islice(cycle(sorted(mixed, key=rank.__getitem__)), count):
-        ways = [*DAMAGES[place.kind]]
-        yield _Case((place,), ways[(seed + turns[place.kind]) % len(ways)], 0)
-        turns[place.kind] += 1
+    left = random.Random(seed).sample(every, len(every))
+    seen: set[Place | str] = set()
+    for kind in islice(cycle(_ORDER), count):
+        of_kind = [case for case in left if case.places[0].kind == kind] or left
+        case = max(of_kind, key=lambda case: len({case.way, *case.places} - seen))
+        left.remove(case)
+        seen |= {case.way, *case.places}
+        yield case
 
 
 def _all(places: list[Place], turn: int) -> Iterator[_Case]:

@@ -143,7 +143,7 @@ def test_a_lock_of_the_index_that_can_not_be_given_up(tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_files_that_are_damaged(tmp_path: Path, prepared: Path) -> None:
-    _none_is_wrong(tamper_cases(prepared, tmp_path / "tampered", SEED, 24))
+    _none_is_wrong(tamper_cases(prepared, tmp_path / "tampered", SEED, 12))
 
 
 @pytest.mark.long

@@ -77,6 +77,16 @@ def test_nothing_goes_within_the_limit_or_without_one(yard: Yard) -> None:
     assert yard.keys() == set(KEYS)
 
 
+def test_nothing_goes_because_a_damaged_file_is_large(yard: Yard) -> None:
+    fill(yard)
+    ref = next(references(next(iter(yard.store.entries()))))
+    place = yard.store.objects.place(ref.digest)
+    os.chmod(place, 0o600)
+    os.truncate(place, 1 << 40)
+    assert yard.maintainer.collect(limit=8 * EACH).entries == 0
+    assert yard.keys() == set(KEYS)
+
+
 def test_what_was_not_used_for_long_goes_by_age(yard: Yard) -> None:
     yard.publish(KEYS[0], ago=40 * DAY)
     yard.publish(KEYS[1], ago=40 * DAY)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import shutil
@@ -519,4 +520,23 @@ def test_what_is_no_regular_file_is_no_object(objects: Objects, make: Callable[[
             place.rmdir()
         assert not os.path.lexists(place)
         objects.add_bytes(b"content")
+        assert objects.read(ref) == b"content"
+
+
+@pytest.mark.timeout(20)
+def test_a_file_of_a_tebibyte_is_not_read_for_damage(objects: Objects) -> None:
+    ref = objects.add_bytes(b"content")
+    place = objects.path(ref, lease=False)
+    for ask in (
+        lambda: objects.read(ref),
+        lambda: objects.path(ref),
+        lambda: objects.content(ref.digest),
+        lambda: objects.verify(ref),
+    ):
+        place.chmod(0o600)
+        os.truncate(place, 1 << 40)
+        with contextlib.suppress(StoreFault):
+            assert ask() == f"it is no regular file of {ref.size} bytes"
+        if not objects.has(ref):
+            objects.add_bytes(b"content")
         assert objects.read(ref) == b"content"
