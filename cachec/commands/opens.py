@@ -11,6 +11,7 @@ import ctypes
 import os
 import struct
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -86,9 +87,9 @@ class OpenWatch:
 
     def close(self) -> None:
         """Give the watches back. May be called twice."""
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            _let_go(fd)
 
     def __enter__(self) -> OpenWatch:
         return self
@@ -129,14 +130,17 @@ class FolderWatch:
     def close(self) -> None:
         """Give the watches back. May be called twice."""
         fd, self._fd = self._fd, -1
-        if fd >= 0 and (_idle() or self._pid != os.getpid()):
-            os.close(fd)
-        elif fd >= 0:
+        if fd < 0:
+            return
+        if not _idle() and self._pid == os.getpid():
             for watch in self._folders:
                 _libc().inotify_rm_watch(fd, watch)
-            for _ in _pending(fd):  # of what comes later no number of a watch is told twice
-                pass
-            _idle().append((self._pid, fd))
+            with suppress(OSError):
+                for _ in _pending(fd):  # of what comes later no number of a watch is told twice
+                    pass
+                _idle().append((self._pid, fd))
+                return
+        _let_go(fd)
 
 
 @lru_cache(maxsize=1)
@@ -155,7 +159,12 @@ def _instance() -> int:
             return int(_libc().inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK))
         if pid == os.getpid():
             return fd
-        os.close(fd)  # a forked child would read from the queue of its parent
+        _let_go(fd)  # a forked child would read from the queue of its parent
+
+
+def _let_go(fd: int) -> None:
+    with suppress(OSError):  # the descriptor is gone all the same (close(2)), and the run has its result
+        os.close(fd)
 
 
 @lru_cache(maxsize=1)

@@ -23,9 +23,9 @@ def limit(max_size: int, folder: Path, nbytes: int) -> int | None:
     if not max_size:
         return None
     place = folder
-    while not place.exists() and place.parent != place:
-        place = place.parent
     with fsio.faults(f"asking for the free space of {place}"):
+        while not place.exists() and place.parent != place:
+            place = place.parent
         space = os.statvfs(place)
     return min(max_size, int((space.f_bavail * space.f_frsize + nbytes) * DISK_SHARE))
 

@@ -7,13 +7,16 @@ import os
 import random
 import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from itertools import product
 from pathlib import Path
 
 import pytest
 
+from cachec.commands.opens import FolderWatch
 from cachec.errors import StoreFault
+from cachec.store.bound import limit
 from cachec.store.index import DiskcacheIndex
 from tests.effort import WHOLE, sample
 from tests.faults import campaign
@@ -173,6 +176,27 @@ def test_another_user_than_root(tmp_path: Path) -> None:
 def _none_is_wrong(verdicts: Verdicts) -> None:
     assert not verdicts.bad, "\n\n".join(verdicts.bad)
     assert verdicts.counts
+
+
+def _watch(folder: Path) -> None:
+    """Twice, one of which is not kept for the next run."""
+    one, two = FolderWatch([str(folder)]), FolderWatch([str(folder)])
+    one.close()
+    two.close()
+
+
+@pytest.mark.skipif(bool(unavailable()), reason=unavailable())
+@pytest.mark.parametrize("what", [_watch, lambda folder: limit(1, folder / "not yet", 0)], ids=["a watch", "a limit"])
+def test_what_follows_a_run_raises_no_error_of_the_system(tmp_path: Path, what: Callable[[Path], object]) -> None:
+    def run() -> int:
+        with suppress(StoreFault):
+            what(tmp_path)
+        return 0
+
+    calls = watched(run, None).calls
+    assert len(calls) > 2
+    for number in range(1, len(calls) + 1):
+        assert watched(run, At(number, errno.EIO), campaign.BOUND).status == 0, calls[number - 1]
 
 
 @pytest.mark.sampled
