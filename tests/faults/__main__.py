@@ -69,6 +69,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="5: of each site the first call, with each error")
     parser.add_argument("--first", type=int, default=0, help="the round that is begun with")
+    parser.add_argument("--minutes", type=float, default=0, help="of eight processes, in place of the count")
     parser.add_argument("--share", type=float, default=1.0, help="of a round")
     parser.add_argument("--only", choices=PARTS, action="append")
     parser.add_argument("--progress", type=Path, help="a file that says what was found so far")
@@ -98,7 +99,7 @@ def main() -> int:
             elif name == "kills":
                 found = kills(prepared, folder, given.seed, given.count, tell)
             elif name == "together":
-                found = together(prepared, folder / "together", given.seed, given.count)
+                found = together(prepared, folder / "together", given.seed, given.count, given.minutes)
             else:
                 found = tampering(prepared, folder, given.seed, given.count, tell)
             print(f"\n{name}: slowest {found.slowest:.1f} s\n{found.table()}", flush=True)

@@ -6,6 +6,7 @@ import os
 import random
 import select
 import signal
+import time
 import traceback
 from pathlib import Path
 
@@ -24,22 +25,27 @@ _PATIENCE = 120
 _LIFE = 40
 
 
-def together(prepared: Path, folder: Path, seed: int, count: int) -> Verdicts:
-    """``count`` operations in all, by eight processes at a time; afterwards the store is looked at."""
+def together(prepared: Path, folder: Path, seed: int, count: int, minutes: float = 0) -> Verdicts:
+    """``count`` operations in all, or so many minutes, by eight processes at a time; then the store is looked at."""
     verdicts = Verdicts()
-    verdicts.take(*in_process(lambda: _together(prepared, folder, seed, count).given()))
+    verdicts.take(*in_process(lambda: _together(prepared, folder, seed, count, minutes).given()))
     return verdicts
 
 
-def _together(prepared: Path, folder: Path, seed: int, count: int) -> Verdicts:
+def _together(prepared: Path, folder: Path, seed: int, count: int, minutes: float) -> Verdicts:
+    until = time.monotonic() + 60 * minutes
+
+    def goes_on() -> bool:
+        return time.monotonic() < until if minutes else _lines(done) < count
+
     bench = Bench(OPERATIONS[0], prepared, folder)
     done = folder / "done"
     done.write_text("")
     verdicts = Verdicts()
     alive: dict[int, int] = {}
     born = 0
-    while alive or _lines(done) < count:
-        while len(alive) < PROCESSES and _lines(done) < count:
+    while alive or goes_on():
+        while len(alive) < PROCESSES and goes_on():
             born += 1
             child = os.fork()
             if not child:
