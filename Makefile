@@ -42,9 +42,9 @@ soundness: $(VENV)/.dev-ready
 mutants: $(VENV)/.dev-ready $(VENV)/.tools-ready
 	$(BIN)/python -m tests.mutants $(or $(COUNT),300) --seed $(or $(SEED),0) $(ARGS)
 
-# Failed system calls, kills, many processes, damaged files and foreign bytes: 0 wrong, 0 lost, 0 stuck. Hours; SHARE=0.01 of the calls. COUNT=10000 SEED=7
+# Failed system calls, kills, many processes, damaged files and foreign bytes: 0 wrong, 0 lost, 0 stuck. Hours; ROUNDS=1 of the calls. COUNT=10000 SEED=7
 faults: $(VENV)/.dev-ready
-	$(BIN)/python -m tests.faults --count $(or $(COUNT),10000) --seed $(or $(SEED),0) --share $(or $(SHARE),1)
+	$(BIN)/python -m tests.faults --count $(or $(COUNT),10000) --seed $(or $(SEED),0) --rounds $(or $(ROUNDS),20) --minutes $(or $(MINUTES),10)
 
 clean:
 	rm -rf $(VENV) .demo bench/out .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

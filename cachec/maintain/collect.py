@@ -22,6 +22,7 @@ from typing import TypeVar
 
 import msgspec
 
+from cachec.base import fsio
 from cachec.base.fsio import Identity
 from cachec.base.hashing import row_name
 from cachec.errors import StoreFault
@@ -109,17 +110,18 @@ class Collector:
     def run(self, limit: int | None, older_than: float | None) -> Collected:
         """Come down to ``limit`` bytes; evict what was not used for ``older_than`` seconds. Raises StoreFault."""
         done = Collected(limit=limit)
-        if not self._store.folder.is_dir():
-            return done
-        lock = self._store.locks.of("gc")
-        if not lock.try_acquire():
-            done.postponed_by = lock.holder() or -1
-            return done
-        try:
-            with collecting(self._store.leases.folder) as held:
-                self._run(held, limit, older_than, done)
-        finally:
-            lock.release()
+        with fsio.faults(f"gc of {self._store.folder}"):
+            if not self._store.folder.is_dir():
+                return done
+            lock = self._store.locks.of("gc")
+            if not lock.try_acquire():
+                done.postponed_by = lock.holder() or -1
+                return done
+            try:
+                with collecting(self._store.leases.folder) as held:
+                    self._run(held, limit, older_than, done)
+            finally:
+                lock.release()
         return done
 
     def _run(self, held: Held, limit: int | None, older_than: float | None, done: Collected) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from cachec.base import fsio
 from cachec.errors import StoreFault, UsageError
 from cachec.maintain.catalogue import Catalogue, Damaged, Item
 from cachec.maintain.pins import Pins
@@ -145,11 +146,13 @@ class Maintainer:
     def measure(self) -> Usage:
         """Measure how large the store is, and remember it where the store can be written."""
         measured = self.measured()
-        if self.store.folder.is_dir():
-            try:
+        try:
+            with fsio.faults(f"looking for {self.store.folder}"):
+                is_there = self.store.folder.is_dir()
+            if is_there:
                 self.store.index.write(usage.ROW, pack(measured), usage.TAG)
-            except StoreFault as fault:
-                self._on_fault(fault.fault, fault.detail)
+        except StoreFault as fault:
+            self._on_fault(fault.fault, fault.detail)
         return measured
 
     def collect(self, *, limit: int | None = None, older_than: float | None = None, dry_run: bool = False) -> Collected:

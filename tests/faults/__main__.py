@@ -23,11 +23,13 @@ _BATCH = 250
 PARTS = ("calls", "kills", "together", "tampering", "readers")
 
 
-def calls(prepared: Path, folder: Path, rounds: range, share: float, tell: Callable[[Verdicts], None]) -> Verdicts:
-    """Each system call of each operation failed with each error, or some rounds of that."""
+def calls(
+    prepared: Path, folder: Path, rounds: range, share: float, only: str, tell: Callable[[Verdicts], None]
+) -> Verdicts:
+    """Each system call of each operation failed with each error, or some rounds of that. only: a part of a name."""
     verdicts = Verdicts()
     for number in rounds:
-        for operation in OPERATIONS:
+        for operation in [each for each in OPERATIONS if only in each.name]:
             verdicts.add_all(run_round(operation, number, prepared, folder / "run", share))
             tell(verdicts)
     return verdicts
@@ -70,6 +72,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="5: of each site the first call, with each error")
     parser.add_argument("--first", type=int, default=0, help="the round that is begun with")
     parser.add_argument("--minutes", type=float, default=0, help="of eight processes, in place of the count")
+    parser.add_argument("--operation", default="", help="those alone whose name has it, of calls")
     parser.add_argument("--share", type=float, default=1.0, help="of a round")
     parser.add_argument("--only", choices=PARTS, action="append")
     parser.add_argument("--progress", type=Path, help="a file that says what was found so far")
@@ -95,7 +98,7 @@ def main() -> int:
             if name == "readers":
                 continue
             if name == "calls":
-                found = calls(prepared, folder, range(given.first, given.rounds), given.share, tell)
+                found = calls(prepared, folder, range(given.first, given.rounds), given.share, given.operation, tell)
             elif name == "kills":
                 found = kills(prepared, folder, given.seed, given.count, tell)
             elif name == "together":

@@ -12,7 +12,7 @@ import traceback
 from collections.abc import Callable
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -50,10 +50,10 @@ class Operation(NamedTuple):
     is_call: bool = False
 
 
-def _stage(n: int) -> Callable[[Scene], int]:
+def _stage(n: int, **settings: Any) -> Callable[[Scene], int]:
     def run(scene: Scene) -> int:
         try:
-            cache = scene.cache()
+            cache = scene.cache(**settings)
         except CachecError:
             return REFUSED  # it can't be opened, as the folder or the configuration can't be read
         value = stages.stages(cache)["plain"](n)
@@ -122,8 +122,11 @@ def _is_small(scene: Scene) -> bool:
     return len(list(Store(scene.store).entries())) <= 2
 
 
+_ALL = frozenset({"plain", "scaled", "doubled", "folder", "exec:cp", "warmed.text"})
+
 OPERATIONS = (
     Operation("stage miss", _stage(3), _is_stored(3), is_call=True),
+    Operation("stage miss that evicts", _stage(3, max_size=20_000), _is_stored(3), removes=_ALL, is_call=True),
     Operation("stage hit", _stage(1), _is_stored(1), hits=True, is_call=True),
     Operation("exec miss", _execute(directly=False), _is_copied),
     Operation("exec hit", _execute(directly=True), _is_copied, hits=True),
@@ -134,7 +137,7 @@ OPERATIONS = (
         "gc",
         _cli("gc", "--max-size", "20KB"),
         _is_small,
-        removes=frozenset({"plain", "scaled", "doubled", "folder", "exec:cp", "warmed.text"}),
+        removes=_ALL,
     ),
     Operation(
         "invalidate", _cli("invalidate", "--stage", "plain", "--yes"), _has_no("plain"), removes=frozenset({"plain"})

@@ -14,7 +14,7 @@ import pytest
 
 import cachec
 from cachec.base.hashing import digest_bytes
-from cachec.errors import ConfigError, StoreFault
+from cachec.errors import ConfigError, StoreFault, WeightError
 from cachec.events import EventLog
 from cachec.launcher import full
 from cachec.maintain.maintainer import Maintainer
@@ -129,6 +129,16 @@ def test_nothing_is_written_through_a_link_one_below(tmp_path: Path, monkeypatch
     with pytest.raises((StoreFault, OSError)):
         WeightStore(store).add(cachec.WeightSet.from_arrays({"a": np.ones(3)}), "base")
     assert list(mine.iterdir()) == []
+
+
+def test_weights_whose_records_lie_behind_a_link(tmp_path: Path) -> None:
+    store = Store(tmp_path / "store")
+    WeightStore(store).add(cachec.WeightSet.from_arrays({"a": np.ones(3)}), "base")
+    records = store.folder / "weights" / "revisions"
+    records.rename(tmp_path / "records")
+    records.symlink_to(tmp_path / "records")
+    with pytest.raises(WeightError, match="can't be"):
+        WeightStore(store).open("base")
 
 
 def test_gc_takes_names_of_its_own_form_only(tmp_path: Path) -> None:

@@ -231,13 +231,15 @@ class Revisions:
         return revision
 
     def lease(self, revision: str, leases: Leases) -> None:
-        """Keep a revision, and what it names, from ``gc``. Raises WeightError where it is gone."""
+        """Keep a revision, and what it names, from ``gc``. Raises WeightError where it is gone, or can't be."""
         try:
             with fsio.folder_locked(self.records, exclusive=False):
                 leases.take((revision,))
                 self._record_path(revision).lstat()
         except FileNotFoundError:
             raise WeightError(f"revision {revision[:16]} is gone; it was removed meanwhile") from None
+        except OSError as error:
+            raise WeightError(f"revision {revision[:16]} can't be held: {error}") from error
 
     def needed(self, on_damaged: Callable[[str], None]) -> frozenset[Digest]:
         """Everything that the records may name, also those of another version. on_damaged: told of one that is not
