@@ -18,7 +18,9 @@ import numpy as np
 import pytest
 
 import cachec
+from cachec.errors import StoreFault
 from cachec.events import read_log
+from cachec.maintain import orphans
 from cachec.maintain.selector import Selector
 from cachec.model import Fault
 from cachec.store.store import references
@@ -247,3 +249,19 @@ def test_hits_misses_gc_and_invalidation_in_eight_processes(tmp_path: Path) -> N
     assert set(log) == {"hit", "miss"}
     assert log["hit"] > 5  # how many depends on who comes first
     assert log["miss"] > 5
+
+
+def test_what_the_system_refuses_is_a_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call that brings its store back into its bounds catches faults, and nothing else."""
+    yard = Yard(tmp_path / "store")
+    yard.publish(key_of(1))
+    names_in = orphans.fsio.names_in
+
+    def refuse(folder: Path, *args: Any, **how: Any) -> list[str]:
+        if os.path.basename(folder) == "tmp":
+            raise OSError(errno.EMFILE, "no descriptor is free")
+        return names_in(folder, *args, **how)
+
+    monkeypatch.setattr(orphans.fsio, "names_in", refuse)
+    with pytest.raises(StoreFault):
+        yard.maintainer.collect(limit=1)
