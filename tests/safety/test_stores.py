@@ -141,6 +141,16 @@ def test_weights_whose_records_lie_behind_a_link(tmp_path: Path) -> None:
         WeightStore(store).open("base")
 
 
+def test_weights_whose_objects_are_in_no_folder(tmp_path: Path) -> None:
+    store = Store(tmp_path / "store")
+    WeightStore(store).add(cachec.WeightSet.from_arrays({"a": np.ones(3)}), "base")
+    given = WeightStore(store).open("base")
+    (store.folder / "objects").rename(tmp_path / "objects")
+    (store.folder / "objects").write_bytes(b"")
+    with pytest.raises(WeightError, match="can't be reached"):
+        given["a"].read()
+
+
 def test_gc_takes_names_of_its_own_form_only(tmp_path: Path) -> None:
     store = Store(tmp_path / "store")
     store.prepare()

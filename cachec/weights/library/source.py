@@ -47,7 +47,8 @@ class OwnedSource(FileSource):
             if self._checked.get(number) != fsio.identity(path):
                 self._objects.path(ref, lease=False)
             identity = self._checked[number] = fsio.identity(path)
-        except (FileNotFoundError, StoreFault) as error:
-            detail = error.detail if isinstance(error, StoreFault) else f"object {ref.digest} is gone"
+        except (OSError, StoreFault) as error:
+            what = "is gone" if isinstance(error, FileNotFoundError) else f"can't be reached: {error}"
+            detail = error.detail if isinstance(error, StoreFault) else f"object {ref.digest} {what}"
             raise WeightsChanged(f"weight {name!r}: {detail}; add the weights again") from error
         return OpenedFile(path, identity, 0, "", artifact=True, checksum=f"blake3:{ref.digest}")
