@@ -126,11 +126,11 @@ print(*cache.call(stage)[0:1], cache.call(stage)[1].reason.value)
 
 def test_the_script_that_runs_counts_where_modules_are_looked_up(tmp_path: Path) -> None:
     said = []
-    for number in (1, 1, 2):
+    for number in (1, 2):
         (tmp_path / "script.py").write_text(SCRIPT.format(number))
         command = [sys.executable, "script.py", str(tmp_path / "store")]
         said.append(subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout)
-    assert said == ["1 hit\n", "1 hit\n", "2 hit\n"]
+    assert said == ["1 hit\n", "2 hit\n"]
 
 
 NESTED = """

@@ -383,19 +383,6 @@ def test_annotations_of_a_module_that_is_imported_inside_count_where_they_are_as
         assert bool(project.changed({"kinds.py": "A = str\nB = str\n"})) == counts
 
 
-@pytest.mark.parametrize(("call", "counts"), [("model.eval()", False), ("eval('1')", True)])
-def test_only_pythons_own_eval_reaches_the_whole_module(project: Any, call: str, counts: bool) -> None:
-    helper = f"import model\ndef f(): return {call}\ndef other(): return 1\n"
-    project.write(
-        {
-            "main.py": "def stage():\n    import helper\n    return helper.f()\n",
-            "helper.py": helper,
-            "model.py": "def eval(): return 1\n",
-        }
-    )
-    assert bool(project.changed({"helper.py": helper.replace("other(): return 1", "other(): return 2")})) == counts
-
-
 def test_a_module_that_comes_first_from_now_on(project: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     project.write({"main.py": "def stage():\n    import extra\n    return extra.x\n", "extra.py": "x = 1\n"})
     stage = project.load().stage
