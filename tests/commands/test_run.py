@@ -643,9 +643,22 @@ def test_a_weight_counts_when_the_command_did_not_end_well(recorder: Recorder, w
     assert reads(recorder, "file") == {str(weight): digest_bytes(b"trained")}
 
 
-def test_a_withheld_weight_is_not_recorded(recorder: Recorder, weight: Path) -> None:
+@pytest.mark.parametrize("kind", ["ext4", "tmpfs", "overlay"])
+def test_a_withheld_weight_is_not_recorded(
+    recorder: Recorder, weight: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.setattr(fsio.Mounts, "kind", lambda self, path: kind)
     sh("true", weights={weight: "withheld"})
     assert reads(recorder, "file") == {}
+
+
+def test_a_withheld_weight_counts_where_not_every_open_is_seen(
+    recorder: Recorder, weight: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fsio.Mounts, "kind", lambda self, path: "nfs4")
+    with pytest.warns(CachecWarning, match="may have been read"):
+        sh("true", weights={weight: "withheld"})
+    assert reads(recorder, "file") == {str(weight): digest_bytes(b"trained")}
 
 
 def test_a_withheld_weight_that_is_named_is_refused(weight: Path) -> None:

@@ -152,6 +152,22 @@ def test_a_response_file_that_cannot_be_read(monkeypatch: pytest.MonkeyPatch) ->
         _described("clang", "@args.rsp")
 
 
+def test_a_pass_is_no_file_of_its_name() -> None:
+    for name in ("cse", "names.txt"):
+        write(name, "x")
+    pipeline = "--pass-pipeline=builtin.module(cse,other{file=names.txt})"
+    command = _described("mlir-opt", "a.mlir", "-o", "b.out", pipeline)
+    assert _names([each.path for each in command.inputs]) == ["a.mlir", "names.txt"]
+
+
+@pytest.mark.parametrize(
+    ("line", "place"), [("-o a.o -c a.c", (0, 2)), ("-c a.c -o a.o", (2, 4)), ("-oa.o -c a.c", (0, 1))]
+)
+def test_where_a_flag_stands(line: str, place: tuple[int, int]) -> None:
+    (piece,) = (each for each in _described("clang", *line.split()).pieces if each.means == "output")
+    assert (piece.begin, piece.end) == place
+
+
 def test_which_pieces_are_in_the_key() -> None:
     command = _described("clang", "-c", "a.c", "-o", "a.o", "-Ifolder", "-L/x", "-O2", "-fnew=3", "-MF", "d")
     keyed = [(piece.label, piece.text) for piece in command.pieces]

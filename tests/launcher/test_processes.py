@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -78,6 +79,18 @@ def test_mode_off_and_side_effects_pass_through(
     assert start("--", "fakecc", "a.txt", "-o", "a.out").communicate()[1] == "warning: fake\n"  # as it was asked
     assert launcher.reasons() == ["bypass:side-effect-flag", "bypass:mode-off"]
     assert launcher.compiled() == 2
+
+
+def test_a_launcher_that_is_killed_takes_the_compiler_along(launcher: Launcher, start: _Start, tmp_path: Path) -> None:
+    write("a.txt", "x")
+    os.mkfifo(tmp_path / "alive")
+    (tmp_path / "bin" / "fakecc").write_text(f"#!/bin/sh\nexec sleep 100 9> {tmp_path / 'alive'}\n")
+    process = start("--", "fakecc", "a.txt", "-o", "a.out")
+    with open(tmp_path / "alive", "rb") as alive:  # there until the last that can write to it has ended
+        process.kill()
+        process.communicate()
+        assert select.select([alive], [], [], 60)[0]
+        assert alive.read() == b""
 
 
 def test_a_missing_tool(launcher: Launcher, start: _Start) -> None:

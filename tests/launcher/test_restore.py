@@ -50,6 +50,14 @@ def test_any_way_of_copying(source: Path, tmp_path: Path, monkeypatch: pytest.Mo
     assert target.read_bytes() == source.read_bytes()
 
 
+@pytest.mark.parametrize("hardlink", [False, True])
+def test_a_folder_in_the_place_of_a_file_stays(source: Path, tmp_path: Path, hardlink: bool) -> None:
+    (tmp_path / "target" / "inner").mkdir(parents=True)
+    with pytest.raises(IsADirectoryError):
+        restore.restore_file(str(source), str(tmp_path / "target"), 0o644, hardlink=hardlink)
+    assert sorted(os.listdir(tmp_path)) == ["source", "target"]
+
+
 def test_a_failure_leaves_the_old_file_and_nothing_else(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

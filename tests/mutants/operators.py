@@ -34,6 +34,7 @@ _NEGATED = (ast.Eq, ast.NotEq, ast.Is, ast.IsNot, ast.In, ast.NotIn)
 HARMLESS = frozenset(
     {
         *("encoding", "repr", "slots", "kw_only", "frozen", "strict", "stacklevel", "daemon", "name", "maxsize"),
+        "gc",
         *("cache", "lru_cache", "overload", "override", "final", "abstractmethod", "runtime_checkable", "wraps"),
     }
 )
@@ -203,7 +204,8 @@ class _Mutants(ast.NodeVisitor):
             return
         if isinstance(node.value, (ast.Tuple, ast.List)) and isinstance(node.targets[0], (ast.Tuple, ast.List)):
             for element in node.value.elts:  # one less can't be unpacked
-                self.visit(element)
+                if not _is_token(element):
+                    self.visit(element)
             return
         self.visit(node.value)
 

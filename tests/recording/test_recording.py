@@ -230,6 +230,7 @@ def test_variables_are_told_with_the_value_that_was_found(monkeypatch: pytest.Mo
     assert not observed.copied
     assert type(os.environ) is kind
     del os.environ["NET_C"]
+    assert observe(lambda: len(os.environ)).copied is not None
     copied = observe(lambda: {**os.environ})
     assert copied.copied
     assert not copied.variables

@@ -106,6 +106,33 @@ def test_why_names_the_code_that_ran(ask: Any) -> None:
     assert answer["detail"] == "module helper changed (it ran, though no name leads to it)"
 
 
+def test_which_modules_are_imported(ask: Any) -> None:
+    main = "import sys\n@cache.stage\ndef stage(): return [name for name in ('one', 'two') if name in sys.modules]\n"
+    files = {"main.py": main, "one.py": "", "two.py": "", "cachec.toml": ""}
+    assert ask(files, ("exec", "one", ""))["stored"]
+    assert ask({}, ("exec", "one", ""))["reason"] == "hit"
+    assert ask({}, ("exec", "two", ""))["value"] == ["two"]
+
+
+SCRIPT = """
+import sys, cachec
+cache = cachec.Cache(sys.argv[1], log="off", mode="on")
+N = {}
+@cache.stage
+def stage(name="__ma" + "in__"): return vars(sys.modules[name])["N"]
+print(*cache.call(stage)[0:1], cache.call(stage)[1].reason.value)
+"""
+
+
+def test_the_script_that_runs_counts_where_modules_are_looked_up(tmp_path: Path) -> None:
+    said = []
+    for number in (1, 2):
+        (tmp_path / "script.py").write_text(SCRIPT.format(number))
+        command = [sys.executable, "script.py", str(tmp_path / "store")]
+        said.append(subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout)
+    assert said == ["1 hit\n", "2 hit\n"]
+
+
 NESTED = """
 import importlib
 @cache.stage
@@ -174,6 +201,7 @@ def test_a_trace_holds_nothing_that_is_not_the_projects_business(tmp_path: Path,
             place = os.path.join(folder, "x")
             with open(place, "w") as file:
                 file.write(json.dumps([n, str(decimal.Decimal(1))]))
+            os.listdir(os.path.dirname(json.__file__))  # Python's own
             with open(place) as file, open("t.txt") as more:
                 return file.read() + more.read()
 

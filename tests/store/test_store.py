@@ -67,6 +67,17 @@ def test_what_is_flushed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, publis
     assert isinstance(store.index, DiskcacheIndex)
     assert store.index._table is not None
     assert store.index._table.sqlite_synchronous == (2 if fsync else 1)  # FULL, NORMAL
+    levels, real = [], DiskcacheIndex._set
+
+    def written(self: DiskcacheIndex, *args: Any) -> None:
+        assert self._table is not None
+        levels.append(int(self._table._sql("PRAGMA synchronous").fetchone()[0]))
+        real(self, *args)
+
+    publisher.publish(Store(tmp_path, fsync=False), "c" * 64)  # its settings are those of new connections
+    monkeypatch.setattr(DiskcacheIndex, "_set", written)
+    publisher.publish(store, "b" * 64)
+    assert set(levels) == {2 if fsync else 1}
 
 
 def test_a_fault_of_the_index_is_told(store: Store, faults: list[Fault], tmp_path: Path) -> None:

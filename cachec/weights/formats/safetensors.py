@@ -239,8 +239,6 @@ def _check_every_pair(path: str, what: str, text: bytes) -> None:
             names = [key for key, _ in pairs]
             twice = next(key for key in names if names.count(key) > 1)
             raise CheckpointError(f"{path}: the {what} has the key {twice!r} twice")
-        for key in by_key:
-            key.encode()  # a lone surrogate is no Unicode text
         return by_key
 
     def integer(digits: str) -> int:

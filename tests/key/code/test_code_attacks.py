@@ -243,7 +243,8 @@ class Child(Base):
 def keep(f): REGISTRY[f.__name__] = f; return f
 def key(x): return {kept}
 keep(key)
-collections.UserDict.extra = key
+def extra(x): return {extra}
+collections.UserDict.extra = extra
 def helper(x): return {helper}
 @cache.stage
 def stage(x): return REGISTRY["key"](helper(x))
@@ -264,7 +265,7 @@ def test_of_a_script_counts_what_is_reached_and_what_it_hands_over(tmp_path: Pat
     (tmp_path / "other.py").write_text("")
 
     def digest(**numbers: int) -> str:
-        given = {"child": 1, "kept": 1, "helper": 1, "driven": 0, **numbers}
+        given = {"child": 1, "kept": 1, "helper": 1, "extra": 1, "driven": 0, **numbers}
         (tmp_path / "demo.py").write_text(SCRIPT.format(store=str(tmp_path / "store"), **given))
         words = [sys.executable, "demo.py"]
         environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
@@ -274,4 +275,4 @@ def test_of_a_script_counts_what_is_reached_and_what_it_hands_over(tmp_path: Pat
 
     first = digest()
     assert digest(driven=1) == first
-    assert len({first, digest(child=2), digest(kept=2), digest(helper=2)}) == 4
+    assert len({first, digest(child=2), digest(kept=2), digest(helper=2), digest(extra=2)}) == 5

@@ -366,6 +366,23 @@ def test_a_missing_module_is_reported(project: Any) -> None:
     assert project.key(has_version=True)
 
 
+@pytest.mark.parametrize("annotation", ["A", "'A'"])
+def test_annotations_of_a_module_that_is_imported_inside_count_where_they_are_asked_for(
+    project: Any, annotation: str
+) -> None:
+    helper = f"import typing\nfrom kinds import A, B\ndef f(x: {annotation}): return x\ndef hints(): return HOW(f)\n"
+    for how, counts in (("typing.get_type_hints", True), ("repr", False)):
+        project.write(
+            {
+                "main.py": "def stage():\n    import helper\n    return helper.hints()\n",
+                "helper.py": helper.replace("HOW", how),
+                "kinds.py": "A = int\nB = int\n",
+            }
+        )
+        assert project.changed({"kinds.py": "A = int\nB = str\n"}) == set()
+        assert bool(project.changed({"kinds.py": "A = str\nB = str\n"})) == counts
+
+
 def test_a_module_that_comes_first_from_now_on(project: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     project.write({"main.py": "def stage():\n    import extra\n    return extra.x\n", "extra.py": "x = 1\n"})
     stage = project.load().stage

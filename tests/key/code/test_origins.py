@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import linecache
 import sys
 from importlib.machinery import EXTENSION_SUFFIXES, ModuleSpec
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -61,3 +63,15 @@ def origins(monkeypatch: pytest.MonkeyPatch) -> Origins:
 )
 def test_whose_a_module_is(origins: Origins, name: object, expected: tuple[str, str]) -> None:
     assert origins.of_module(name) == expected
+
+
+def test_the_cell_that_a_class_was_made_by(origins: Origins, monkeypatch: pytest.MonkeyPatch) -> None:
+    namespace: dict[str, Any] = {"__name__": "__main__"}
+    for number, text in enumerate(("class C:\n    def f(self): return 1\n", "class D: ...\n")):
+        name = f"<ipython-input-{number}-test>"
+        monkeypatch.setitem(linecache.cache, name, (len(text), None, text.splitlines(keepends=True), name))
+        exec(compile(text, name, "exec"), namespace)
+    unit = origins.cell_of(namespace["C"], namespace)
+    assert unit is not None
+    assert set(unit.source.bindings) == {"C"}
+    assert origins.cell_of(namespace["D"], namespace) is None  # nothing of it tells

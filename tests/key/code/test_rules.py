@@ -342,14 +342,21 @@ def test_a_library_object_of_a_class_of_another_library_counts_with_both(project
     assert project.keys.of(main.stage).distributions == {"classes", "names"}
 
 
+def test_an_annotation_that_is_asked_for_later_is_no_refusal(project: Any) -> None:
+    text = "import typing\nX = iter([])\nclass C:\n    a: X\ndef other(): return typing.get_type_hints(C)\n"
+    project.write({"main.py": text + "def stage(): return C, other()\n"})
+    assert {"code/main.C", "code/main.other"} < set(project.parts())
+
+
 def test_a_list_that_contains_itself(project: Any) -> None:
-    whole = "import main\ndef stage(): return vars(main)\n"
-    project.write({"main.py": "L = []\ndef stage(): return L\n", "other.py": whole})
-    main = project.load()
+    inside = "def stage():\n    import main\n    return main.L\n"
+    project.write({"main.py": "L = []\ndef stage(): return L\n", "other.py": inside})
+    main, other = project.load(), project.load("other")
+    before = project.keys.of(other.stage).digest
     main.L.append(main.L)
     with pytest.raises(UnresolvedCode, match=r"main\.L"):
         project.keys.of(main.stage)
-    assert "code/main.L" not in {part.label for part in project.keys.of(project.load("other").stage).parts}
+    assert project.keys.of(other.stage).digest != before
 
 
 def test_subclasses_that_the_program_alone_imports(project: Any) -> None:
@@ -407,8 +414,8 @@ def test_an_edit_of_what_a_value_was_computed_by_is_not_that_of_this_process(pro
     assert running not in (before, project.key())
 
 
-def test_a_value_that_another_module_sets_when_it_is_imported(project: Any) -> None:
-    setter = "import cfg\ncfg.X = 5\n"
+@pytest.mark.parametrize("setter", ["import cfg\ncfg.X = 5\n", "import cfg\ncfg.X = int('4')\ncfg.X = 5\n"])
+def test_a_value_that_another_module_sets_when_it_is_imported(project: Any, setter: str) -> None:
     project.write({"main.py": "def stage():\n    import cfg, setter\n    return cfg.X\n", "cfg.py": "X = 0\n", "setter.py": setter})  # fmt: skip
     before = project.key()
     stage = sys.modules["main"].stage

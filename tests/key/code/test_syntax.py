@@ -10,10 +10,13 @@ import hashlib
 import json
 import subprocess
 import textwrap
+from pathlib import Path
+from types import CodeType
 
 import pytest
 
 from cachec.key.code import syntax
+from cachec.key.code.modules import Sources
 from tests.key.conftest import other_pythons
 
 CORPUS = {
@@ -263,3 +266,15 @@ def test_nodes_that_no_text_spells_are_refused() -> None:
 
 if __name__ == "__main__":
     print(json.dumps(digests(), indent=4))
+
+
+def test_a_function_is_found_by_its_code_however_it_is_decorated(tmp_path: Path) -> None:
+    path = tmp_path / "m.py"
+    path.write_text("@one\n@two(\n    3)\ndef f(x): return x\n@one\ndef g(x): return x\ndef h(x): return x\n")
+    source = Sources().load(str(path))
+    assert source is not None
+    codes = [
+        each for each in compile(path.read_text(), str(path), "exec", 0, True).co_consts if isinstance(each, CodeType)
+    ]
+    found = [source.match(code) for code in codes]
+    assert [node and getattr(node, "name", "") for node in found] == ["f", "g", "h"]

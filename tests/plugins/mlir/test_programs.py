@@ -182,11 +182,13 @@ def test_a_constant_that_stays_inline_is_keyed_by_value():
 
 
 def layer(first: str, second: str, *, swapped: bool = False) -> str:
-    """The program with other names for its weights, declared in one order or in the other."""
+    """The program with other names for its weights, declared and loaded in one order or in the other."""
     text = text_program(0)
-    rows = re.findall(r"  util\.global private.*\n", text)
-    if swapped:
-        text = text.replace("".join(rows), "".join(reversed(rows)))
+    for row in (r"  util\.global private.*\n", r" *%\w+ = util\.global\.load.*\n"):
+        rows = re.findall(row, text)
+        assert "".join(rows) in text
+        if swapped:
+            text = text.replace("".join(rows), "".join(reversed(rows)))
     return re.sub(r"\bw([12])\b", lambda m: first if m[1] == "1" else second, text.replace("%w", "%v"))
 
 
@@ -198,6 +200,8 @@ def test_equal_layers_are_one_program(form):
     found = [program(each.encode(), to=form, symbols="alpha") for each in texts]
     assert len({each.program.topology for each in found}) == 1
     assert len({each.program.ir for each in found}) == 1  # not in the hash alone
+    rows = re.findall(r"^ *(?:%\w+ = )?util\.global.*?@alpha\.([0-9])", found[0].program.text, re.MULTILINE)
+    assert rows == ["0", "1", "0", "1"]
     assert found[0].program.manifest.callers == {"alpha.0": "layer0.a", "alpha.1": "layer0.b"}
     assert found[4].program.manifest.callers == {"alpha.0": "z", "alpha.1": "a"}
     plain = {program(each.encode(), to=form).program.topology for each in texts}

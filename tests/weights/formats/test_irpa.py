@@ -17,6 +17,7 @@ from cachec.base.hashing import digest_bytes
 from cachec.errors import CheckpointError, HandleClosed, UsageError, WeightError, WeightsChanged
 from cachec.model import WeightSpec
 from cachec.weights import open_weights
+from cachec.weights.formats import irpa
 from cachec.weights.manifest import Manifest
 from tests.weights.formats.suite import ShippedFormat
 
@@ -127,7 +128,7 @@ def test_what_cachec_writes(tmp_path: Path, check: Any) -> None:
     np.testing.assert_array_equal(renamed["c"].read(), arrays["a"])
 
 
-def test_archives_that_are_linked(tmp_path: Path, check: Any) -> None:
+def test_archives_that_are_linked(tmp_path: Path, check: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     build(tmp_path / "a.irpa")
     index = rt.ParameterIndex()
     index.add_buffer("second", b"0123456789")
@@ -139,6 +140,9 @@ def test_archives_that_are_linked(tmp_path: Path, check: Any) -> None:
     path.write_bytes(linked)
     # IREE 3.13 writes no links, and its parser looks for the entries of every archive in the first one.
     check.reads(path, official(tmp_path / "a.irpa") | official(tmp_path / "b.irpa"))
+    monkeypatch.setattr(irpa, "_MAX_ARCHIVES", 1)
+    with pytest.raises(CheckpointError, match="at most 1 linked"):
+        open_weights(path)
     linked[16:24] = struct.pack("<Q", 8)
     path.write_bytes(linked)
     with pytest.raises(CheckpointError, match="multiple of 16"):

@@ -11,7 +11,7 @@ import pytest
 
 from cachec.base import fsio
 from cachec.errors import CheckpointError, UsageError
-from cachec.weights import open_weights
+from cachec.weights import formats, open_weights
 
 INDEX = "model.safetensors.index.json"
 
@@ -237,6 +237,16 @@ def test_shards_of_other_shapes(tmp_path: Path, make: Any) -> None:
     ]
     with pytest.raises(CheckpointError, match=r"y2\.safetensors: 'w': shard 2 expected float32 .*, found"):
         open_weights(files, rank=0, world_size=2)
+
+
+def test_of_formats_that_packages_offer_the_longest_magic_decides(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Offering:
+        def plugin_entry_points(self, group: str) -> dict[str, str]:
+            return {"0x4142": "two:read", "0x414243": "three:read", ".abc": "suffix:read"}
+
+    monkeypatch.setattr(formats, "_distributions", Offering)
+    assert [formats.format_of("x", start).name for start in (b"ABCD", b"AB..")] == ["0x414243", "0x4142"]
+    assert formats.format_of("x.abc", b"????").name == ".abc"
 
 
 def test_the_wrong_world(tmp_path: Path, make: Any) -> None:

@@ -134,6 +134,18 @@ def test_where_the_kernel_can_not_copy_a_buffer_does(
     assert content(target) == data
 
 
+def test_an_error_of_the_disk_is_no_reason_to_copy_in_another_way(
+    tmp_path: Path, target: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*args: Any) -> int:
+        raise OSError(errno.EIO, "disk")
+
+    monkeypatch.setattr(os, "copy_file_range", refuse)
+    (tmp_path / "source").write_bytes(random(5 * MIB))
+    with Copier() as copier, pytest.raises(OSError, match="disk"):
+        copier.copy(opened(tmp_path / "source"), target)
+
+
 def test_a_kernel_that_copies_in_small_steps_or_says_nothing_is_there(
     tmp_path: Path, target: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -95,7 +95,12 @@ def test_settings_and_other_dialects_stay():
     )
     stripped = strip(text.encode())
     assert list(stripped.resources) == ["w1", "w2"]
-    for kept in (b'torch: {\n      w1: "0x0400000001020304"', b'pipeline: "any(cse)"', b"verify_each: true"):
+    for kept in (
+        b"{-#\n  dialect_resources: {\n    ",
+        b'torch: {\n      w1: "0x0400000001020304"',
+        b'pipeline: "any(cse)"',
+        b"verify_each: true",
+    ):
         assert kept in stripped.ir
     assert strip(stripped.ir).ir == stripped.ir
     base = topology(text.encode())

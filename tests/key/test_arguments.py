@@ -1,0 +1,33 @@
+"""What of a torch tensor counts where it is an argument."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from cachec.key.arguments import tensor_digest
+
+torch = pytest.importorskip("torch")
+
+
+def _with_gradient(tensor: Any) -> Any:
+    tensor.sum().backward()
+    return tensor
+
+
+def test_what_of_a_tensor_counts() -> None:
+    tensors = [
+        torch.ones(2, 3),
+        torch.zeros(2, 3),
+        torch.ones(3, 2),
+        torch.ones(2, 3).t().contiguous().t(),
+        torch.ones(2, 3, dtype=torch.float64),
+        torch.ones(2, 3, dtype=torch.int32),
+        torch.ones(2, 3, requires_grad=True),
+        torch.nn.Parameter(torch.ones(2, 3)),
+        torch.nn.Parameter(torch.ones(2, 3), requires_grad=False),
+        _with_gradient(torch.ones(2, 3, requires_grad=True)),
+    ]
+    assert len({tensor_digest(each, "x") for each in tensors}) == len(tensors)
+    assert tensor_digest(torch.ones(2, 6)[:, :3].contiguous(), "x") == tensor_digest(tensors[0], "x")
