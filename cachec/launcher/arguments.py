@@ -296,6 +296,8 @@ class _ArgumentReader:
         elif means == "weights" and value is not None:
             command.weights[os.path.join(command.cwd, value)] = flag.key
         elif means == "search" and value is not None:
+            if os.path.isfile(os.path.join(command.cwd, value)):
+                raise self._unknown(shown, "a file that maps headers")
             command.search.append(value)
         elif means == "language":
             if value not in self._adapter.languages:

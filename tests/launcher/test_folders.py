@@ -119,6 +119,35 @@ def test_a_result_with_the_folder_in_it_stays_there(launcher: Launcher, monkeypa
         assert os.fsencode(launcher.folder / folder) in made
 
 
+#: Flags, a source, and whether its object is another in a checkout whose path has another length.
+BASED = {
+    "size of a file's name": ((), "char f[sizeof(__FILE__)];\n", True),
+    "wide name of a file": ((), 'const unsigned short *f = u"" __FILE__;\n', True),
+    "size of a definition": (("-DROOT=$P",), "#define S(x) #x\n#define T(x) S(x)\nchar f[sizeof(T(ROOT))];\n", True),
+    "mapped name": (("-ffile-prefix-map=$P=.",), "char f[sizeof(__FILE__)];\n", False),
+    "unused definition": (("-DROOT=$P",), "int f;\n", False),
+}
+
+
+@pytest.mark.parametrize("what", BASED)
+@pytest.mark.sampled
+def test_what_follows_from_the_base_folder(launcher: Launcher, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+    need(CLANG)
+    flags, text, differs = BASED[what]
+    made, reasons = set(), []
+    for folder in ("one", "another"):
+        base = str(launcher.folder / folder)
+        write(f"{base}/a.c", text)
+        monkeypatch.setenv("CACHEC_BASE_DIR", base)
+        wait_for_clock()
+        monkeypatch.chdir(base)
+        line = (CLANG, "-c", f"{base}/a.c", "-o", "a.o", *(flag.replace("$P", base) for flag in flags))
+        assert launcher.run(*line).code == 0
+        reasons.append(launcher.last().reason.value)
+        made.add(Path("a.o").read_bytes())
+    assert (reasons[1], len(made)) == (("miss:dependency-changed", 2) if differs else ("hit", 1))
+
+
 @pytest.mark.parametrize("name", ["base_dir:x.h", "x y.h"])
 def test_names_that_look_like_others(launcher: Launcher, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     need(CLANG)

@@ -31,8 +31,10 @@ class Layout(NamedTuple):
     @property
     def stays(self) -> bool:
         """Whether another folder with equal files is another call."""
-        is_named = "$P" in self.line + "".join(self.files.values()) + "".join(self.env.values())
-        return " -g" in self.line or (is_named and self.base != "$P")
+        is_named = "$P" in self.line and self.base != "$P"
+        return (
+            is_named or "-g" in f"{self.line} {self.files.get('flags')}".split() or "$P" in "".join(self.env.values())
+        )
 
 
 def layout(rng: random.Random, compiler: str) -> Layout:
