@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from cachec.launcher.stripping import StrippedInput
 
 #: Bump it when the meaning of a command's key changes: every older entry is then a miss.
-KEY_VERSION = "2"
+KEY_VERSION = "3"
 
 _DOMAIN = frame("domain", b"command")
 

@@ -152,6 +152,9 @@ class _CommandReads(Reads):
             recorder.keep_out(Reason.VOLATILE_INPUT, f"{untold} has __has_include of what can't be told")
         for path in (*found.candidates(adapter.builtin_search), *looked_for):
             self.candidate(path)  # a folder counts as what is no file: one may come to be there
+        for paths in found.of_which_some_may_be_one(texts):
+            kept = "\0".join(map(self._where.places.kept, paths))
+            recorder.seen(Read("same", f"{len(paths)} paths", kept, self._where.places.sameness(kept)))
         for path in adapter.builtin_search:
             if os.path.isdir(path):
                 self.listing(path)

@@ -94,6 +94,49 @@ def test_another_folder(launcher: Launcher, monkeypatch: pytest.MonkeyPatch, wha
     assert _compile(launcher, monkeypatch, "three", *flags.split()) == ("hit", other)
 
 
+_COUNTS = "#pragma once\n#ifdef X\n#undef X\n#define X 2\n#else\n#define X 1\n#endif\n"
+
+#: Flags, files, and a link that is another thing in the second folder, and what: compiled is another object.
+LINKED = {
+    "a header by two names": ("", {"a.c": '#include "y.h"\n' + _FOUND, "y.h": _COUNTS}, "x.h", "y.h", _COUNTS),
+    "a folder of the search by two names": (
+        "-Iinc -Imid -isystem sys",
+        {"a.c": "#include <x.h>\n" + _USE, "inc/x.h": "#define X 1\n", "mid/x.h": "#define X 2\n"},
+        "sys",
+        "inc",
+        None,
+    ),
+}
+
+
+@pytest.mark.parametrize("what", LINKED)
+@pytest.mark.sampled
+def test_one_file_by_two_names(launcher: Launcher, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+    need(CLANG)
+    flags, files, link, target, instead = LINKED[what]
+    for folder in ("one", "two", "three"):
+        for name, text in files.items():
+            write(f"{folder}/{name}", text)
+        if folder != "three":
+            os.symlink(target, f"{folder}/{link}")
+        elif instead is not None:
+            write(f"{folder}/{link}", instead)
+    made = _compile(launcher, monkeypatch, "one", *flags.split())[1]
+    assert _compile(launcher, monkeypatch, "two", *flags.split()) == ("hit", made)
+    reason, other = _compile(launcher, monkeypatch, "three", *flags.split())
+    assert reason == "miss:dependency-changed"
+    assert other != made
+    assert _compile(launcher, monkeypatch, "one", *flags.split()) == ("hit", made)
+    line = (CLANG, "-c", "a.c", "-o", "a.o", *flags.split())
+    assert launcher.direct(*line) is not None
+    os.unlink(link)
+    if instead is not None:
+        write(link, instead)
+    assert launcher.direct(*line) is None
+    assert launcher.run(*line).code == 0
+    assert (launcher.last().reason.value, Path("a.o").read_bytes()) == ("hit", other)
+
+
 def test_a_header_by_an_absolute_name_stays_where_it_is(launcher: Launcher, monkeypatch: pytest.MonkeyPatch) -> None:
     need(CLANG)
     for folder, number in (("one", 1), ("two", 2)):
