@@ -244,7 +244,7 @@ class TestSpelling:
     def test_only_a_preprocessor_pastes(self, tool: str, pastes: bool) -> None:
         adapter = adapters.find(f"/nowhere/{tool}", tool)
         command = Command((tool,), f"/nowhere/{tool}", "/", adapter, Options())
-        said = VolatileWords(command, {}).pasted([b"#define C(a, b) a ## b\nchar *a = C(__TI, ME__);"])
+        said = VolatileWords(command, {}).pasted([b"#define C(a, b) a ## b\nchar *a = C(__TI, ME__);"], [])
         assert ("__TIME__" in said) == bool(said) == pastes
 
     @pytest.mark.parametrize(
