@@ -214,8 +214,9 @@ class Read(msgspec.Struct, frozen=True):
     more was asked), ``listing``, ``cwd`` (where = the current folder, which the run took for a value), ``tool`` (where
     = path, name = the search variables that the stage fixed), ``env`` (where = variable), ``processor``, ``state``
     (where = a state of the process, ``key.tools.process``), of a command ``folder`` (where = ``cwd`` or ``base_dir``,
-    whose path is in what it wrote), of Python ``code`` (see ``key.code.ran``), ``module`` (where = one that was looked
-    for in vain) and ``distribution`` (where = its name, ``*`` for all). Paths of a stage's reads are kept from an
+    whose path is in what it wrote) and ``same`` (name = paths, of which some are one file), of Python ``code`` (see
+    ``key.code.ran``), ``module`` (where = one that was looked for in vain) and ``distribution`` (where = its name,
+    ``*`` for all). Paths of a stage's reads are kept from an
     anchor (``base.anchors``). digest: of the content seen; of nothing (``EMPTY``) where a file was absent.
     """
 

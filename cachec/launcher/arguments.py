@@ -29,6 +29,10 @@ _PIECES = re.compile(r"[=,]")
 _WORDS = re.compile(r"[\s=,;:@(){}<>\"']+")
 
 
+#: Options of a pass in such a description, or of one that takes them in angle brackets.
+_OPTIONS = re.compile(r"\{[^{}]*\}|<[^<>]*>")
+
+
 def describe(
     argv: Sequence[str], program: str, cwd: str, adapter: Adapter | None, options: Options, environ: dict[str, str]
 ) -> Command:
@@ -110,7 +114,7 @@ def _add_named(command: Command, options: Options, arg: str) -> None:
         return
     told = [*options.inputs, *options.outputs, *options.weights]
     declared = {os.path.realpath(os.path.join(command.cwd, text)) for text in told}
-    for text in filter(None, dict.fromkeys([arg, *_named_in(arg)])):
+    for text in filter(None, dict.fromkeys([arg, *_named_in(arg), *_words_in(arg)])):
         path = os.path.join(command.cwd, text)
         real = os.path.realpath(path)
         if any(real == each or real.startswith(each + "/") for each in declared):
@@ -296,6 +300,8 @@ class _ArgumentReader:
         elif means == "weights" and value is not None:
             command.weights[os.path.join(command.cwd, value)] = flag.key
         elif means == "search" and value is not None:
+            if os.path.isfile(os.path.join(command.cwd, value)):
+                raise self._unknown(shown, "a file that maps headers")
             command.search.append(value)
         elif means == "language":
             if value not in self._adapter.languages:
@@ -306,6 +312,7 @@ class _ArgumentReader:
         elif means == "depfile-short":
             self._on = "short"
         elif means == "pipeline" and value is not None:
+            self._passes(value)
             self._named(_WORDS.split(_options_in(value)), shown)
         elif means == "sees-line":
             command.sees_line = True
@@ -313,6 +320,13 @@ class _ArgumentReader:
         elif means == "sees-cwd":
             command.sees_cwd, text, name = True, "", self._written(begin, name)
         command.pieces.append(Piece(name, text, means, begin, end))
+
+    def _passes(self, pipeline: str) -> None:
+        """A pass that is called like a flag does what that does."""
+        for name in _WORDS.split(_OPTIONS.sub(" ", pipeline)):
+            flag = self._match(f"-{name}")[0] if name else None
+            if flag is not None and flag.means == "side-effect":
+                raise PassThrough(Reason.SIDE_EFFECT_FLAG, f"pass {name} is there for what it prints")
 
     def _written(self, number: int, name: str) -> str:
         return self._command.argv[number + 1] if number >= 0 else name

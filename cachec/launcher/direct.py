@@ -9,14 +9,15 @@ Imports no module that takes a millisecond: not even ``typing``.
 
     direct/ab/<64 hex>    in the cache's default folder; the name is the BLAKE3 of arguments and current folder
 
-    bytes 0-15    ``cachec direct 3`` and a newline
+    bytes 0-15    ``cachec direct 4`` and a newline
     bytes 16-47   BLAKE3-256 of the rest
     bytes 48-55   u64 little-endian: length of the fields; then the fields, then the blobs
     fields        separated by NUL, numbers in decimal, a list as its length and its items:
                   arguments, current folder, version of cachec, boot id;
                   variables (name, ``=value`` or ``-``), how many CACHEC_*;
                   absent paths; folders (path, identity, trust, names that must be absent);
-                  files (path, identity, trust, digest); store; index file, identity, trust, row, digest of the row;
+                  files (path, identity, trust, digest); which file a path leads to (path, ``dev:ino``, ``-`` for none);
+                store; index file, identity, trust, row, digest of the row;
                   artifacts (digest, size, identity, trust); outputs (path, mode, artifact number or ``-``, the file
                 that is there while a launcher compiles to the same place);
                   lengths of blobs; the record for the log, and the copy's path
@@ -38,7 +39,7 @@ from cachec.base.foreign import read_regular
 from cachec.base.xdg import cache_folder
 from cachec.launcher.restore import mode_of, restore_bytes, restore_file
 
-MAGIC = b"cachec direct 3\n"
+MAGIC = b"cachec direct 4\n"
 _HEADER = len(MAGIC) + 32 + 8
 
 #: A file that has to be read, as its identity proves nothing, is left to the whole road from this size: that
@@ -165,6 +166,10 @@ class _Memo:
                 raise _Stale
         for _ in range(int(self._next())):
             _check_file(*self._take(4))
+        for _ in range(int(self._next())):
+            path, number = self._take(2)
+            if _file_number(path) != number:
+                raise _Stale
 
     def check_row(self) -> None:
         """The index still has the row, as it was."""
@@ -260,6 +265,15 @@ def _check_file(path: bytes, wanted: bytes, trust: bytes, digest: bytes) -> None
         raise _Stale
     if blake3(read_regular(path, MAX_HASHED)).hexdigest().encode() != digest:
         raise _Stale
+
+
+def _file_number(path: bytes) -> bytes:
+    """As ``places.file_number``."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return b"-"
+    return b"%d:%d" % (status.st_dev, status.st_ino)
 
 
 def _has_log(file: bytes) -> bool:

@@ -95,6 +95,18 @@ class Included(NamedTuple):
                         seen.add(shown)
                         yield shown
 
+    def of_which_some_may_be_one(self, texts: Mapping[str, bytes]) -> Iterator[Sequence[str]]:
+        """Paths of which it counts which lead to one file or folder: folders of the search, of which one is left out,
+        and files of equal content, which ``#import`` and ``#pragma once`` take once.
+
+        texts: what the files hold."""
+        if self.search:
+            yield [*dict.fromkeys([*self.search, *_SYSTEM_SEARCH])]
+        by_text: dict[bytes, list[str]] = {}
+        for file, text in texts.items():
+            by_text.setdefault(text, []).append(file)
+        yield from (files for files in by_text.values() if len(files) > 1)
+
     def beside(self) -> list[str]:
         """The folders of the files, none of the system's."""
         return [*dict.fromkeys(os.path.dirname(file) for file in self.files if not self.is_systems(file))]

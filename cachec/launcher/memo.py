@@ -25,6 +25,7 @@ from cachec.launcher import adapters, direct
 from cachec.launcher.arguments import configuration_patterns
 from cachec.launcher.command import Command
 from cachec.launcher.outputs import lock_of
+from cachec.launcher.places import file_number
 from cachec.launcher.request import environment, helper_path, keyed_variables
 from cachec.launcher.stage import Opened
 from cachec.launcher.stripping import wants_strip
@@ -80,6 +81,7 @@ class Draft:
         self._absent: dict[str, None] = {}
         self._folders: dict[str, dict[str, None]] = {}
         self._files: dict[str, str] = {}
+        self._numbers: dict[str, str] = {}
         self._installed: set[str] = set()
         self._out: list[bytes] = []
         self._collect()
@@ -125,6 +127,7 @@ class Draft:
                 for path, state, digest in files
             ]
         )
+        self._list([[os.fsencode(path), number.encode()] for path, number in self._numbers.items()])
         self._row(self._opened.store, key, trace)
         blobs = self._results(answer.value)
         outcome = Outcome(reason=Reason.HIT, stage=self._command.stage, key=key, saved=trace.seconds)
@@ -163,6 +166,9 @@ class Draft:
                 self._absent[path] = None  # what it leads to may come, and its own folder stay as it is
             elif read.kind == "absent":
                 self._folders.setdefault(os.path.dirname(path), {})[os.path.basename(path)] = None
+            elif read.kind == "same":
+                for each in map(self._opened.places.present, read.name.split("\0")):
+                    self._numbers[each] = file_number(each)
             elif read.kind != "folder":
                 raise _Unfit
 

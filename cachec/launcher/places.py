@@ -65,6 +65,10 @@ class Places:
         is_it = not name.startswith(("-", "@")) and _is_same(os.path.join(self.cwd, name), path)
         return name if is_it else path
 
+    def sameness(self, kept: str) -> str:
+        """``sameness_digest`` of kept paths, with a NUL between them."""
+        return sameness_digest(map(self.present, kept.split("\0")))
+
     def folders(self) -> dict[str, str]:
         """The folders whose paths are not in the key, by the name that a trace has for them."""
         return {"cwd": self.cwd, **({} if self.base is None else {"base_dir": self.base})}
@@ -89,6 +93,21 @@ def _begins_path(before: str) -> bool:
     """Whether an absolute path begins behind ``before``: not within a longer one, but right behind a flag (``-I``)."""
     word = re.split(r"[=,:;\0\s\"']", before)[-1]
     return not word or (word.startswith("-") and "/" not in word)
+
+
+def file_number(path: str | bytes) -> str:
+    """Which file or folder is at a path: another path with the same number leads to it too. ``-`` where none is."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return "-"
+    return f"{status.st_dev}:{status.st_ino}"
+
+
+def sameness_digest(paths: Iterable[str]) -> str:
+    """The digest of which of the paths lead to one file or folder, and which to none."""
+    numbers = [file_number(path) for path in paths]
+    return digest_bytes(" ".join("-" if each == "-" else str(numbers.index(each)) for each in numbers).encode())
 
 
 class NoFolder(UsageError):

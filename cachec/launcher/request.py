@@ -5,7 +5,7 @@ from __future__ import annotations
 import glob
 import os
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from cachec.base.distributions import Distributions
@@ -25,9 +25,10 @@ from cachec.programs.program import Program
 
 if TYPE_CHECKING:
     from cachec.key.compare import PartDifference
+    from cachec.launcher.stripping import StrippedInput
 
 #: Bump it when the meaning of a command's key changes: every older entry is then a miss.
-KEY_VERSION = "2"
+KEY_VERSION = "3"
 
 _DOMAIN = frame("domain", b"command")
 
@@ -88,7 +89,7 @@ class CommandRequests:
         del stage  # what it is called follows from the command
         programs = {each.path: each.program for each in arguments["stripped"]}
         if not fresh:
-            self._refuse_volatile(command, programs)
+            self._refuse_volatile(command, arguments["stripped"], arguments["stdin"])
         parts = (
             self._stage_part(command),
             *self._tool_parts(command, fresh=fresh),
@@ -210,17 +211,22 @@ class CommandRequests:
             digest = self._digests.of_path(stdin)
             yield Part(PartKind.FILE, "standard input", digest, digest[:12])
 
-    def _refuse_volatile(self, command: Command, stripped: Collection[str]) -> None:
+    def _refuse_volatile(self, command: Command, stripped: Sequence[StrippedInput], stdin: str | None) -> None:
         """A definition may hold what an input may not (``-DNOW=__TIME__``)."""
         words = VolatileWords(command, environment(command, self._environ))
         for piece in command.pieces:
             why = words.in_text(piece.text) if piece.means == "value" and piece.text else ""
             if why:
                 raise PassThrough(Reason.VOLATILE_INPUT, f"{piece.label} {piece.text} {why}")
-        for each in command.inputs:
-            why = "" if each.path in stripped or os.path.isdir(each.path) else words.in_file(each.path)
+        read = {each.path: each.text for each in command.inputs if not os.path.isdir(each.path)}
+        for model in stripped:  # as the command gets it
+            read[f"/proc/self/fd/{model.fd}"] = read.pop(model.path)
+        if stdin is not None:
+            read[stdin] = "standard input"
+        for path, shown in read.items():
+            why = words.in_file(path)
             if why:
-                raise PassThrough(Reason.VOLATILE_INPUT, f"{each.text} {why}")
+                raise PassThrough(Reason.VOLATILE_INPUT, f"{shown} {why}")
 
 
 def keyed_variables(command: Command) -> tuple[str, ...]:

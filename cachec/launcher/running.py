@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from cachec import recording
@@ -20,9 +20,13 @@ from cachec.launcher.request import environment
 from cachec.launcher.restore import EXECUTABLE, PLAIN
 from cachec.launcher.stage import CommandFailed, RunEnvironment
 from cachec.launcher.volatile import VolatileWords, spliced
-from cachec.model import Read, Reason
+from cachec.model import BELOW_BASE, Read, Reason
 from cachec.programs.artifact import Dir, File
 from cachec.recording import Recorder
+
+#: What stands for the name of a file, and flags that keep folders out of it.
+_FILE_WORDS = (b"__FILE__", b"__BASE_FILE__", b"__builtin_FILE", b"source_location")
+_MAPS = ("-ffile-prefix-map", "-fmacro-prefix-map")
 
 #: Kernels stamp ctime with a coarse clock, which is at most this much behind (CONFIG_HZ=100).
 _CLOCK_SECONDS = 0.02
@@ -136,19 +140,40 @@ class _CommandReads(Reads):
                     recorder.keep_out(Reason.VOLATILE_INPUT, f"{path} {why}")
                 self.file(path)
         texts = {path: spliced(_content(path)) for path in included}
-        why = words.pasted([*texts.values(), *(os.fsencode(arg) for arg in command.argv)])
+        argv = [os.fsencode(arg) for arg in command.argv]
+        own = [text for path, text in texts.items() if not found.is_systems(path)]
+        why = words.pasted([*texts.values(), *argv], [*own, *argv])
         if why:
             recorder.keep_out(Reason.VOLATILE_INPUT, f"{included[0]} {why}")
+        if self._may_hold_base(texts, own):
+            recorder.seen(Read("folder", "base_dir", "", self._where.places.digest("base_dir")))
         looked_for, untold = found.looked_for(texts)
         if untold:
             recorder.keep_out(Reason.VOLATILE_INPUT, f"{untold} has __has_include of what can't be told")
         for path in (*found.candidates(adapter.builtin_search), *looked_for):
             self.candidate(path)  # a folder counts as what is no file: one may come to be there
+        for paths in found.of_which_some_may_be_one(texts):
+            kept = "\0".join(map(self._where.places.kept, paths))
+            recorder.seen(Read("same", f"{len(paths)} paths", kept, self._where.places.sameness(kept)))
         for path in adapter.builtin_search:
             if os.path.isdir(path):
                 self.listing(path)
             else:
                 self.absent(path)
+
+    def _may_hold_base(self, texts: Mapping[str, bytes], own: Sequence[bytes]) -> bool:
+        """Whether a value may follow from the path of the base folder that does not show it: of ``sizeof(__FILE__)``,
+        of ``u"" __FILE__``, or of a definition with the path in it. own: texts that are not the system's."""
+        places = self._where.places
+        flags = [(piece.label, piece.text) for piece in self._command.pieces if piece.means == "value" and piece.text]
+        defined = [text.partition("=")[0] for label, text in flags if label == "-D" and places.keyed(text) != text]
+        if any(os.fsencode(name) in text for name in defined for text in texts.values()):
+            return True
+        mapped = [text.partition("=")[0] for label, text in flags if label in _MAPS]
+        if places.base is None or any(f"{places.base}/".startswith(folder) for folder in mapped):
+            return False
+        is_named = any(places.kept(path).startswith(BELOW_BASE) for path in texts)
+        return is_named and any(word in text for word in _FILE_WORDS for text in own)
 
 
 def _result(places: Places, command: Command, ended: Ended, recorder: Recorder) -> dict[str, Any]:

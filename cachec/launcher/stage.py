@@ -83,6 +83,8 @@ class PlacedDependencies(Dependencies):
     def present(self, read: Read) -> str:
         if read.kind == "folder":
             return self._places.digest(read.where)
+        if read.kind == "same":
+            return self._places.sameness(read.name)
         return super().present(msgspec.structs.replace(read, where=self._places.present(read.where)))
 
 

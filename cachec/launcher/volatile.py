@@ -43,6 +43,17 @@ _ASM_OF_MACROS = re.compile(
 )
 
 
+#: The beginning of a file of LLVM's bitcode.
+_BITCODE = b"BC\xc0\xde"
+
+#: A directive in any case, as assemblers take it; and what makes new ones of its parameters.
+_ANY_CASE = rb"(?i:%b)\s*(?:\\+\w+\s*)*[\"\\]"
+_ASM_MACROS = re.compile(rb"\.(?:macro|irpc?|altmacro)\b", re.IGNORECASE)
+_ASM_TOKEN = re.compile(rb"\.?[a-z_]\w*|\.")
+_ONE_BY_ONE = b".irpc"
+_LINE_ESCAPE = re.compile(rb"\\([nrt\\\"])")
+
+
 #: What a compiler prints that takes the time from SOURCE_DATE_EPOCH=0. (clang 14 does not, and clang 16 does.)
 _AT_ZERO = {
     "__TIME__": b'"00:00:00"',
@@ -50,6 +61,9 @@ _AT_ZERO = {
     "__TIMESTAMP__": b'"Thu Jan  1 00:00:00 1970"',
 }
 _EPOCH = "SOURCE_DATE_EPOCH"
+
+#: What is followed where it stands as it is (``headers``).
+_ASKS = {"__has_include": "asks for a file"}
 
 
 class VolatileWords:
@@ -62,21 +76,30 @@ class VolatileWords:
         self._words = {} if adapter is None else adapter.volatile
         self._unless_set = {} if adapter is None else adapter.unless_set
         self._spelling = "" if adapter is None else adapter.spelling
+        language = next((piece.text or "" for piece in command.pieces if piece.means == "language"), "")
+        self._assembles = language.startswith("assembler") or any(
+            each.main and each.path.endswith((".s", ".S")) for each in command.inputs
+        )
 
     def in_file(self, path: str, *, is_system: bool = False) -> str:
         """What a file says, and what that means; empty for nothing. is_system: it is not written to hide a word."""
-        spelling = "" if is_system else "llvm" if self._spelling and path.endswith(".ll") else self._spelling
+        spelling = "llvm" if path.endswith((".ll", ".bc")) else "assembly" if self._assembles else self._spelling
+        spelling = spelling if self._spelling and not is_system else ""
         return self._first(lambda words: volatile_word(path, words, spelling))
 
     def in_text(self, text: str) -> str:
         """The same for a definition on the command line."""
-        return self._first(lambda words: _said(text.encode(), words))
+        return self._first(lambda words: _said(text.encode(), words | _ASKS if self._spelling == "c" else words))
 
-    def pasted(self, texts: Sequence[bytes]) -> str:
-        """The same for what all texts of one compilation can be made into."""
-        return self._first(lambda words: pasted_word(texts, words)) if self._spelling == "c" else ""
+    def pasted(self, texts: Sequence[bytes], own: Sequence[bytes]) -> str:
+        """The same for what all texts of one compilation can be made into. own: those that are not the system's."""
+        if self._spelling != "c":
+            return ""
+        is_assembly = self._assembles or any(map(_ASM_OF_MACROS.search, own))
+        directives = self._first(lambda words: pasted_word(own, _directives(words))) if is_assembly else ""
+        return directives or self._first(lambda words: pasted_word(texts, words | _ASKS))
 
-    def _first(self, find: Callable[[Mapping[str, str]], tuple[str, str] | None]) -> str:
+    def _first(self, find: Callable[[dict[str, str]], Said]) -> str:
         words = dict(self._words)
         while (said := find(words)) is not None:
             word, why = said
@@ -112,7 +135,7 @@ Said = tuple[str, str] | None
 def volatile_word(path: str, words: Mapping[str, str], spelling: str = "") -> Said:
     """Which of the words (word -> what it means) is in a file, or may be, and how to say so; None for none.
 
-    spelling: ``c`` or ``llvm``, how else a word may be written there; empty: not at all. Raises OSError.
+    spelling: ``c``, ``assembly`` or ``llvm``, how else a word may be written there; empty: not at all. Raises OSError.
     """
     if not words or not os.path.getsize(path):
         return None
@@ -120,6 +143,8 @@ def volatile_word(path: str, words: Mapping[str, str], spelling: str = "") -> Sa
         for word, why in words.items():
             if data.find(word.encode()) >= 0:
                 return word, f"says {word.strip()!r}: {why}"
+        if spelling == "llvm" and data[: len(_BITCODE)] != _BITCODE and data.find(b"asm") < 0:
+            return None
         return _spelt(bytes(data), words, spelling) if spelling else None
 
 
@@ -159,20 +184,26 @@ def spliced(data: bytes) -> bytes:
 def _spelt(data: bytes, words: Mapping[str, str], spelling: str) -> Said:
     """See ``volatile_word``: what is not there as it stands."""
     if spelling == "llvm":
-        if b"\\" not in data:
-            return None
+        if data.startswith(_BITCODE):
+            return _in_bitcode(data, words)
         text = _LLVM_ESCAPE.sub(lambda match: bytes.fromhex(match[1].decode()), data)
-        return _said(text, words) or _of_assembler_macros(text, words)
+        return _said(text, words) or _in_any_case(text, words) or _of_assembler_macros(text, words)
     text = spliced(data)
     said = _said(text, words) if len(text) != len(data) else None
+    if spelling == "assembly":
+        directives = {word: why for word, why in words.items() if word.startswith(".")}
+        said = said or _said(text.lower(), directives) or _of_assembler_macros(text, words)
     for word, why in words.items():
         name = re.escape(word[1:].encode())
         if word.startswith("#") and name in text and re.search(_HASH + name + rb"\b", text):
             said = said or (word, f"says {word!r}: {why}")
-    if said or (b"asm" not in text and b".macro" not in text):
+    said = said or _in_any_case(text, words)
+    if said or (b"asm" not in text and not _ASM_MACROS.search(text)):
         return said
     plain = _JOINT.sub(b"", _C_ESCAPE.sub(_decoded, text))
-    return _said(plain, words) or _of_assembler_macros(plain, words) or _of_c_macros(text, words)
+    lines = _LINE_ESCAPE.sub(lambda match: b"\n" if match[1] in b"nrt" else match[1], plain)
+    said = _said(plain, words) or _in_any_case(plain, words)
+    return said or _of_assembler_macros(lines, words) or _of_c_macros(text, words)
 
 
 def _said(text: bytes, words: Mapping[str, str]) -> Said:
@@ -182,11 +213,37 @@ def _said(text: bytes, words: Mapping[str, str]) -> Said:
     return None
 
 
-def _of_assembler_macros(text: bytes, words: Mapping[str, str]) -> Said:
-    """``.\\a\\b`` in a ``.macro``."""
+def _in_bitcode(data: bytes, words: Mapping[str, str]) -> Said:
+    """In LLVM's bitcode, where a character of assembly takes two groups of six bits, at any bit."""
     for word, why in words.items():
-        if word.startswith(".") and b".macro" in text and re.search(rb"\.(?:%b)?\\+[A-Za-z_(]" % _begins(word), text):
-            return word, f"may put {word!r} together by a macro: {why}"
+        for text in (word.encode(), word.upper().encode(), b".macro", b".irp", b".altmacro"):
+            bits = sum(((char & 31) | 32 | char >> 5 << 6) << 12 * at for at, char in enumerate(text))
+            for shift in range(8):
+                whole = (bits << shift).to_bytes(len(text) * 12 // 8 + 2, "little")
+                if whole[1 : (len(text) * 12 + shift) // 8] in data:
+                    return word, f"has an assembler's {text.decode()!r}: {why}"
+    return None
+
+
+def _directives(words: Mapping[str, str]) -> dict[str, str]:
+    return {word[1:]: why for word, why in words.items() if word.startswith(".")}
+
+
+def _in_any_case(text: bytes, words: Mapping[str, str]) -> Said:
+    for name, why in _directives(words).items():
+        if re.search(_ANY_CASE % re.escape(b"." + name.encode()), text):
+            return f".{name}", f"says '.{name}' in some case: {why}"
+    return None
+
+
+def _of_assembler_macros(text: bytes, words: Mapping[str, str]) -> Said:
+    """``.\\a\\b`` in a ``.macro``, and ``\\a\\b`` of ``.inc`` and ``bin``."""
+    if not _ASM_MACROS.search(text):
+        return None
+    low = text.lower()
+    names = {f".{name}".encode(): why for name, why in _directives(words).items()}
+    for name in names if _ONE_BY_ONE in low else _are_made_of(names, [_ASM_TOKEN.findall(low)]):
+        return name.decode(), f"may put {name.decode()!r} together by a macro: {names[name]}"
     return None
 
 
@@ -195,14 +252,14 @@ def _of_c_macros(text: bytes, words: Mapping[str, str]) -> Said:
     if not _ASM_OF_MACROS.search(text):
         return None
     for word, why in words.items():
-        if word.startswith(".") and re.search(rb"\.(?:\"|(?:%b)(?:\"|[\s,)]))" % _begins(word), text):
+        if word.startswith(".") and re.search(rb"(?i)\.(?:\"|(?:%b)(?:\"|[\s,)]))" % _begins(word), text):
             return word, f"may put {word!r} together for asm: {why}"
     return None
 
 
 def _begins(word: str) -> bytes:
     """The beginnings of a directive behind its dot, the longest first."""
-    return b"|".join(re.escape(word[1:length].encode()) for length in range(len(word) - 1, 1, -1))
+    return b"|".join(re.escape(word[1:length].encode()) for length in range(len(word), 1, -1))
 
 
 def _decoded(match: re.Match[bytes]) -> bytes:

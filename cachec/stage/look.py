@@ -226,6 +226,7 @@ def _read_in_words(read: Read) -> str:
         "tool": "is another build",
         "env": "has another value",
         "processor": "has another processor",
+        "same": "are one where they were several, or several where they were one",
         "folder": "is another one, and its path is in what the command wrote: `cachec audit` says what keeps it out",
     }[read.kind]
     return f"{read.kind} {read.where} {verb}"

@@ -94,6 +94,49 @@ def test_another_folder(launcher: Launcher, monkeypatch: pytest.MonkeyPatch, wha
     assert _compile(launcher, monkeypatch, "three", *flags.split()) == ("hit", other)
 
 
+_COUNTS = "#pragma once\n#ifdef X\n#undef X\n#define X 2\n#else\n#define X 1\n#endif\n"
+
+#: Flags, files, and a link that is another thing in the second folder, and what: compiled is another object.
+LINKED = {
+    "a header by two names": ("", {"a.c": '#include "y.h"\n' + _FOUND, "y.h": _COUNTS}, "x.h", "y.h", _COUNTS),
+    "a folder of the search by two names": (
+        "-Iinc -Imid -isystem sys",
+        {"a.c": "#include <x.h>\n" + _USE, "inc/x.h": "#define X 1\n", "mid/x.h": "#define X 2\n"},
+        "sys",
+        "inc",
+        None,
+    ),
+}
+
+
+@pytest.mark.parametrize("what", LINKED)
+@pytest.mark.sampled
+def test_one_file_by_two_names(launcher: Launcher, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+    need(CLANG)
+    flags, files, link, target, instead = LINKED[what]
+    for folder in ("one", "two", "three"):
+        for name, text in files.items():
+            write(f"{folder}/{name}", text)
+        if folder != "three":
+            os.symlink(target, f"{folder}/{link}")
+        elif instead is not None:
+            write(f"{folder}/{link}", instead)
+    made = _compile(launcher, monkeypatch, "one", *flags.split())[1]
+    assert _compile(launcher, monkeypatch, "two", *flags.split()) == ("hit", made)
+    reason, other = _compile(launcher, monkeypatch, "three", *flags.split())
+    assert reason == "miss:dependency-changed"
+    assert other != made
+    assert _compile(launcher, monkeypatch, "one", *flags.split()) == ("hit", made)
+    line = (CLANG, "-c", "a.c", "-o", "a.o", *flags.split())
+    assert launcher.direct(*line) is not None
+    os.unlink(link)
+    if instead is not None:
+        write(link, instead)
+    assert launcher.direct(*line) is None
+    assert launcher.run(*line).code == 0
+    assert (launcher.last().reason.value, Path("a.o").read_bytes()) == ("hit", other)
+
+
 def test_a_header_by_an_absolute_name_stays_where_it_is(launcher: Launcher, monkeypatch: pytest.MonkeyPatch) -> None:
     need(CLANG)
     for folder, number in (("one", 1), ("two", 2)):
@@ -117,6 +160,35 @@ def test_a_result_with_the_folder_in_it_stays_there(launcher: Launcher, monkeypa
         reason, made = _compile(launcher, monkeypatch, folder, "-g")
         assert reason.startswith("miss:")
         assert os.fsencode(launcher.folder / folder) in made
+
+
+#: Flags, a source, and whether its object is another in a checkout whose path has another length.
+BASED = {
+    "size of a file's name": ((), "char f[sizeof(__FILE__)];\n", True),
+    "wide name of a file": ((), 'const unsigned short *f = u"" __FILE__;\n', True),
+    "size of a definition": (("-DROOT=$P",), "#define S(x) #x\n#define T(x) S(x)\nchar f[sizeof(T(ROOT))];\n", True),
+    "mapped name": (("-ffile-prefix-map=$P=.",), "char f[sizeof(__FILE__)];\n", False),
+    "unused definition": (("-DROOT=$P",), "int f;\n", False),
+}
+
+
+@pytest.mark.parametrize("what", BASED)
+@pytest.mark.sampled
+def test_what_follows_from_the_base_folder(launcher: Launcher, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+    need(CLANG)
+    flags, text, differs = BASED[what]
+    made, reasons = set(), []
+    for folder in ("one", "another"):
+        base = str(launcher.folder / folder)
+        write(f"{base}/a.c", text)
+        monkeypatch.setenv("CACHEC_BASE_DIR", base)
+        wait_for_clock()
+        monkeypatch.chdir(base)
+        line = (CLANG, "-c", f"{base}/a.c", "-o", "a.o", *(flag.replace("$P", base) for flag in flags))
+        assert launcher.run(*line).code == 0
+        reasons.append(launcher.last().reason.value)
+        made.add(Path("a.o").read_bytes())
+    assert (reasons[1], len(made)) == (("miss:dependency-changed", 2) if differs else ("hit", 1))
 
 
 @pytest.mark.parametrize("name", ["base_dir:x.h", "x y.h"])

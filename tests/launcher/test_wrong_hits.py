@@ -157,6 +157,10 @@ class TestSpelling:
             b'#define A ".inc"\n__asm__ volatile (A "bin \\"x\\"");',
             b"#define S(x) #x\n#define T(x) S(x)\nasm(T(.inc)T(bin));",
             b'asm(".macro m a b\\n.\\\\a\\\\b \\"x\\"\\n.endm\\nm inc bin");',
+            b'asm(".IncBin \\"x\\"");',
+            b'asm(".INCBIN" " \\"x\\"");',
+            b'asm(".macro m a b\\n\\\\a\\\\b \\"x\\"\\n.endm\\nm .in cbin");',
+            b'asm(".irpc c, x\\n.\\\\c\\n.endr");',
             b"#  embed <x>",
             b"%:embed <x>",
             b"??=embed <x>",
@@ -177,6 +181,8 @@ class TestSpelling:
             b'char *a = "done."; asm("nop");',
             b'asm(".macro m a\\n.L\\\\a: nop\\n.endm");',
             b"int incbin, include, embed;",
+            b"int f(void) { return x.Include(y) + x.INCLUDE; }",
+            b'asm(".macro m a b\\n\\\\a\\\\b %eax\\n.endm\\nm mo v");',
         ],
     )
     def test_c_that_says_nothing_of_the_kind(self, tmp_path: Path, text: bytes) -> None:
@@ -185,8 +191,39 @@ class TestSpelling:
     def test_llvm(self, tmp_path: Path) -> None:
         path = str(write(str(tmp_path / "a.ll"), b'module asm "\\2Eincbin \\22x\\22"'))
         assert volatile_word(path, self.c, "llvm") is not None
+        write(path, b'module asm "\\2EINCBIN \\22x\\22"')
+        assert volatile_word(path, self.c, "llvm") is not None
         write(path, b'module asm "\\2Eglobl x"')
         assert volatile_word(path, self.c, "llvm") is None
+
+    @pytest.mark.parametrize(
+        "text", ['.macro m a\n\\a "x"\n.endm\nm .INCBIN\n', '.INCLUDE "x"\n', ".irpc a, b\n.endr\n"]
+    )
+    def test_assembly(self, tmp_path: Path, text: str) -> None:
+        path = str(write(str(tmp_path / "a.s"), text))
+        assert volatile_word(path, self.c, "assembly") is not None
+        write(path, ".macro m a\nmov \\a, %eax\n.endm\nm $1\n.globl included\n")
+        assert volatile_word(path, self.c, "assembly") is None
+
+    @pytest.mark.parametrize("before", range(5))
+    @pytest.mark.sampled
+    def test_bitcode(self, tmp_path: Path, before: int) -> None:
+        need(CLANG)
+        path = str(tmp_path / "a.bc")
+        for text, is_said in ((".incbin", True), (".INCLUDE", True), (".macro m", True), (".globl", False)):
+            source = write(str(tmp_path / "a.c"), f'void f(void) {{ asm("{" " * before}{text} \\"x\\""); }}\n')
+            subprocess.run([CLANG, "-c", "-emit-llvm", source, "-o", path], check=True)
+            assert (volatile_word(path, self.c, "llvm") is not None) == is_said
+
+    @pytest.mark.parametrize("tool", ["llc-19", CLANG])
+    @pytest.mark.sampled
+    def test_standard_input(self, launcher: Launcher, monkeypatch: pytest.MonkeyPatch, tool: str) -> None:
+        need(tool)
+        flags = ("-filetype=obj",) if tool == "llc-19" else ("-c", "-x", "ir", "-")
+        source = write("a.ll", 'module asm ".incbin \\22data\\22"\n')
+        with source.open() as file:
+            monkeypatch.setattr(os, "read", lambda fd, size, read=os.read: read(file.fileno() if fd == 0 else fd, size))
+            assert _reason(launcher, tool, *flags, "-o", "a.o") == "bypass:volatile-input"
 
     @pytest.mark.parametrize(
         ("texts", "is_made"),
@@ -207,7 +244,7 @@ class TestSpelling:
     def test_only_a_preprocessor_pastes(self, tool: str, pastes: bool) -> None:
         adapter = adapters.find(f"/nowhere/{tool}", tool)
         command = Command((tool,), f"/nowhere/{tool}", "/", adapter, Options())
-        said = VolatileWords(command, {}).pasted([b"#define C(a, b) a ## b\nchar *a = C(__TI, ME__);"])
+        said = VolatileWords(command, {}).pasted([b"#define C(a, b) a ## b\nchar *a = C(__TI, ME__);"], [])
         assert ("__TIME__" in said) == bool(said) == pastes
 
     @pytest.mark.parametrize(

@@ -48,6 +48,7 @@ _MLIR = (
     "func.func @f() -> i32 {\n  %c = arith.constant $S : i32\n  %d = arith.addi %c, %c : i32\n  return %d : i32\n}\n"
 )
 _LIBRARY = 'module attributes {transform.with_named_sequence} {\n  transform.named_sequence @__transform_main(%m: !transform.any_op {transform.readonly}) {\n    %0 = transform.structured.match ops{["func.func"]} in %m : (!transform.any_op) -> !transform.any_op\n    transform.annotate %0 "n$S" : !transform.any_op\n    transform.yield\n  }\n}\n'
+_EXECUTABLE = '#t = #hal.executable.target<"llvm-cpu", "embedded-elf-x86_64", {cpu = "generic", data_layout = "e-m:e-i64:64-i128:128-n8:16:32:64-S128", native_vector_size = 16 : i64, target_triple = "x86_64-unknown-unknown-eabi-elf"}>\nhal.executable @e {\n  hal.executable.variant @v target(#t) {\n    hal.executable.export @d ordinal(0) layout(#hal.pipeline.layout<bindings = [#hal.pipeline.binding<storage_buffer>]>)\n    builtin.module {\n      llvm.func @d(%a: !llvm.ptr, %b: !llvm.ptr, %c: !llvm.ptr) -> i32 {\n        %0 = llvm.mlir.constant(0 : i32) : i32\n        llvm.inline_asm has_side_effects ".incbin \\22data\\22", "" : () -> ()\n        llvm.return %0 : i32\n      }\n    }\n  }\n}\n'
 
 COMMANDS = [
     Command("source", _C, {"a.c": "int f(void) { return $S; }\n"}),
@@ -63,6 +64,19 @@ COMMANDS = [
     Command("forced header", f"{_C} -include x.h", {"a.c": _F, "x.h": "#define X $S\n"}),
     Command("forced macros", f"{_C} -imacros x.h", {"a.c": _F, "x.h": "#define X $S\n"}),
     Command("header by CPATH", _C, {"a.c": "#include <x.h>\n" + _F, "one/x.h?": "#define X $S\n", "two/x.h": "#define X 0\n"}, {"CPATH": "one:two"}),
+    Command("header that comes first, by folders with dots", f"{_C} -I./one -I./two", {"a.c": "#include <x.h>\n" + _F, "one/y.h": "", "one/x.h?": "#define X $S\n", "two/x.h": "#define X 0\n"}),
+    Command("header behind the system's", f"{_C} -idirafter one -isystem two", {"a.c": "#include <x.h>\n" + _F, "two/y.h": "", "two/x.h?": "#define X $S\n", "one/x.h": "#define X 0\n"}),
+    Command("header beside one in a folder called include", f"{_C} -Iinc", {"a.c": '#include "include/h.h"\n' + _F, "include/h.h": '#include "x.h"\n', "include/x.h?": "#define X $S\n", "inc/x.h": "#define X 0\n"}),
+    Command("header that two ask for", f"{_C} -Iinc", {"a.c": '#if __has_include("x.h")\n#include "x.h"\n#endif\n#include <y.h>\n' + _F, "inc/y.h": '#if __has_include("x.h")\n#include "x.h"\n#else\n#define X 0\n#endif\n', "inc/x.h?": "#define X $S\n"}),
+    Command("header that a macro asks for", _C, {"a.c": '#define HAS(x) __has_include(x)\n#if HAS("x.h")\n#include "x.h"\n#else\n#define X 0\n#endif\n' + _F, "x.h?": "#define X $S\n"}),
+    Command("header that a definition asks for", f"{_C} -DHAS=__has_include", {"a.c": '#if HAS("x.h")\n#include "x.h"\n#else\n#define X 0\n#endif\n' + _F, "x.h?": "#define X $S\n"}, may_pass=True),
+    Command("header that pieces ask for", _C, {"a.c": '#define P(a, b) a##b\n#if P(__has_, include)("x.h")\n#include "x.h"\n#else\n#define X 0\n#endif\n' + _F, "x.h?": "#define X $S\n"}, may_pass=True),
+    Command("header of a framework", f"{_C} -Ione -Ftwo", {"a.c": "#include <Foo/x.h>\n" + _F, "two/Foo.framework/Headers/x.h": "#define X 0\n", "one/y.h": "", "one/Foo/x.h?": "#define X $S\n"}, may_pass=True),
+    Command("forced header, compiled", f"{_C} -includex.h", {"a.c": _F, "x.h": "#define X $S\n", "x.h.pch?": "$S"}, may_pass=True),
+    Command("forced header by the long name", f"{_C} --include=x.h", {"a.c": _F, "x.h": "#define X $S\n", "x.h.pch?": "$S"}, may_pass=True),
+    Command("dependencies by the preprocessor", f"{_C} -Wp,-MD,a.d", {"a.c": '#include "x$S.h"\nint f(void) { return 1; }\n', "x$S.h": ""}, may_pass=True),
+    Command("use of the stack", f"{_C} -fstack-usage", {"a.c": "int f(void) { return $S; }\n"}, may_pass=True),
+    Command("age of a file", _C, {"a.c": '#pragma GCC dependency "x.h"\nint f(void) { return $S; }\n', "x.h": ""}, may_pass=True),
     Command("another CPATH", _C, {"a.c": "#include <x.h>\n" + _F, "p$S/x.h": "#define X $S\n"}, {"CPATH": "p$S"}),
     Command("header by C_INCLUDE_PATH", _C, {"a.c": "#include <x.h>\n" + _F, "inc/x.h": "#define X $S\n"}, {"C_INCLUDE_PATH": "inc"}),
     Command("response file", "clang-19 @flags", {"a.c": _F, "flags": "-c a.c -o a.o -DX=$S"}),
@@ -82,6 +96,11 @@ COMMANDS = [
     Command("time", _C, {"a.c": "const char *f = __DATE__ __TIME__;\n"}, {"SOURCE_DATE_EPOCH": "$S00000"}),
     Command("file by the assembler", _C, {"a.c": 'asm(".incbin \\"data\\"");\n', "data": "$S"}, may_pass=True),
     Command("file by the assembler, in pieces", _C, {"a.c": '#define B "bin"\nasm(".inc" B " \\"data\\"");\n', "data": "$S"}, may_pass=True),
+    Command("file by the assembler, in capitals", _C, {"a.c": 'asm(".IncBin \\"data\\"");\n', "data": "$S"}, may_pass=True),
+    Command("file by the assembler, of macros", "clang-19 -c a.s -o a.o", {"a.s": '.macro m a, b\n\\a\\b "data"\n.endm\nm .inc, bin\n', "data": "$S"}, may_pass=True),
+    Command("file by the assembler, one by one", "clang-19 -c a.s -o a.o", {"a.s": '.irp a, .incb\n\\a\\()in "data"\n.endr\n', "data": "$S"}, may_pass=True),
+    Command("file by the assembler, pasted", "clang-19 -c a.S -o a.o", {"a.S": '#define I(a, b) .a##b "data"\nI(inc, bin)\n', "data": "$S"}, may_pass=True),
+    Command("file by the assembler, in IR", "llc-19 -filetype=obj a.ll -o a.o", {"a.ll": 'module asm ".INCBIN \\22data\\22"\n', "data": "$S"}, may_pass=True),
     Command("embedded file", f"{_C} -Wno-c23-extensions", {"a.c": "char f[] = {\n#embed \"data\"\n};\n", "data": "$S"}, may_pass=True),
     Command("assembler with headers", "clang-19 -c a.S -o a.o", {"a.S": '#include "x.h"\n.long X\n', "x.h": "#define X $S\n"}),
     Command("assembler's own include", "clang-19 -c a.s -o a.o", {"a.s": '.include "x.s"\n', "x.s": ".long $S\n"}, may_pass=True),
@@ -109,6 +128,9 @@ COMMANDS = [
     Command("translation", "mlir-translate-19 --mlir-to-llvmir a.mlir -o a.ll", {"a.mlir": "llvm.func @f() -> i32 {\n  %c = llvm.mlir.constant($S : i32) : i32\n  llvm.return %c : i32\n}\n"}),
     Command("code of IR", "llc-19 a.ll -o a.s", {"a.ll": "define i32 @f() {\n  ret i32 $S\n}\n"}),
     Command("IR", "opt-19 -S a.ll -o b.ll -passes=instcombine", {"a.ll": "define i32 @f(i32 %x) {\n  %y = add i32 %x, $S\n  %z = add i32 %y, $S\n  ret i32 %z\n}\n"}),
+    Command("file by IREE's assembler", "iree-compile a.mlir --compile-mode=hal-executable --iree-hal-target-device=local --iree-hal-local-target-device-backends=llvm-cpu -o a.vmfb", {"a.mlir": _EXECUTABLE, "data": "$S"}, may_pass=True),
+    Command("graph of IR", "opt-19 a.ll -o b.bc -passes=dot-cfg", {"a.ll": "define i32 @f() {\n  ret i32 $S\n}\n"}, may_pass=True),
+    Command("file in a list", "sh run x:data", {"run": 'cp "${1#*:}" out\n', "a": "", "data": "$S"}, options="--input a --output out --tool cp"),
     Command("iree-compile", "iree-compile a.mlir --compile-to=input -o b.mlir", {"a.mlir": _MLIR}),
 ]  # fmt: skip
 
@@ -232,8 +254,7 @@ class _Folders(_Looks):
 
     def _put(self, folder: str, files: dict[str, str]) -> None:
         place = self._place(folder)
-        for path in [path for path in place.rglob("*") if not path.is_dir()]:
-            path.unlink()
+        shutil.rmtree(place, ignore_errors=True)
         for name, text in files.items():
             path = place / name
             path.parent.mkdir(parents=True, exist_ok=True)

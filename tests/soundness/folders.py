@@ -31,8 +31,10 @@ class Layout(NamedTuple):
     @property
     def stays(self) -> bool:
         """Whether another folder with equal files is another call."""
-        is_named = "$P" in self.line + "".join(self.files.values()) + "".join(self.env.values())
-        return " -g" in self.line or (is_named and self.base != "$P")
+        is_named = "$P" in self.line and self.base != "$P"
+        return (
+            is_named or "-g" in f"{self.line} {self.files.get('flags')}".split() or "$P" in "".join(self.env.values())
+        )
 
 
 def layout(rng: random.Random, compiler: str) -> Layout:
@@ -66,7 +68,7 @@ def layout(rng: random.Random, compiler: str) -> Layout:
 
 def header(name: str, number: int) -> str:
     """The text of a header that says which one it is."""
-    return f"#undef {_macro(name)}\n#define {_macro(name)} {number}\n"
+    return f"{'#pragma once' if number % 3 == 0 else ''}\n#undef {_macro(name)}\n#define {_macro(name)} {number}\n"
 
 
 def edited(rng: random.Random, files: dict[str, str]) -> tuple[str, dict[str, str]]:
@@ -76,6 +78,11 @@ def edited(rng: random.Random, files: dict[str, str]) -> tuple[str, dict[str, st
     path = rng.choice(there)
     name = rng.choice(_HEADERS)
     files = dict(files)
+    if rng.random() < 0.1:  # one folder by two names
+        name, other = rng.sample(["inc", "sys", "include"], 2)
+        files = {path: text for path, text in files.items() if not path.startswith(f"{name}/")}
+        files[name] = LINK + other
+        return f"{name} linked", files
     if what == "changed":
         files[path] += header(name, rng.randrange(50, 100))
     elif what == "gone":
