@@ -129,7 +129,7 @@ class Leases:
 
     def _made(self) -> _Open:
         """A new lease file, locked. ``gc`` may take one that is not yet locked for a dead one's, and remove it."""
-        fsio.make_dir(self.folder)
+        fsio.make_inner_dir(self.folder)
         while True:
             path = os.path.join(self.folder, f"{os.getpid()}-{os.urandom(8).hex()}")
             fd = fsio.open_own(path, os.O_RDONLY | os.O_EXCL)

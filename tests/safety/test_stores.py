@@ -141,6 +141,18 @@ def test_weights_whose_records_lie_behind_a_link(tmp_path: Path) -> None:
         WeightStore(store).open("base")
 
 
+def test_no_lease_is_written_through_a_link(tmp_path: Path) -> None:
+    store = Store(tmp_path / "store")
+    WeightStore(store).add(cachec.WeightSet.from_arrays({"a": np.ones(3)}), "base")
+    store.release()
+    (store.folder / "leases").rename(tmp_path / "mine")
+    (store.folder / "leases").symlink_to(tmp_path / "mine")
+    before = _state(tmp_path / "mine")
+    given = WeightStore(Store(store.folder)).open("base")
+    assert given["a"].read().tolist() == [1, 1, 1]
+    assert _state(tmp_path / "mine") == before
+
+
 def test_weights_whose_objects_are_in_no_folder(tmp_path: Path) -> None:
     store = Store(tmp_path / "store")
     WeightStore(store).add(cachec.WeightSet.from_arrays({"a": np.ones(3)}), "base")
