@@ -76,6 +76,7 @@ COMMANDS = [
     Command("forced header by the long name", f"{_C} --include=x.h", {"a.c": _F, "x.h": "#define X $S\n", "x.h.pch?": "$S"}, may_pass=True),
     Command("dependencies by the preprocessor", f"{_C} -Wp,-MD,a.d", {"a.c": '#include "x$S.h"\nint f(void) { return 1; }\n', "x$S.h": ""}, may_pass=True),
     Command("use of the stack", f"{_C} -fstack-usage", {"a.c": "int f(void) { return $S; }\n"}, may_pass=True),
+    Command("interface", f"{_C} -emit-interface-stubs", {"a.c": "int f(void) { return $S; }\n"}, may_pass=True),
     Command("age of a file", _C, {"a.c": '#pragma GCC dependency "x.h"\nint f(void) { return $S; }\n', "x.h": ""}, may_pass=True),
     Command("another CPATH", _C, {"a.c": "#include <x.h>\n" + _F, "p$S/x.h": "#define X $S\n"}, {"CPATH": "p$S"}),
     Command("header by C_INCLUDE_PATH", _C, {"a.c": "#include <x.h>\n" + _F, "inc/x.h": "#define X $S\n"}, {"C_INCLUDE_PATH": "inc"}),
