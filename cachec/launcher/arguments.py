@@ -14,6 +14,7 @@ from cachec.errors import UsageError
 from cachec.launcher.adapters import Adapter, Flag
 from cachec.launcher.command import Command, Input, Options, Output, PassThrough, Piece
 from cachec.launcher.helpers import DETAIL, is_helper
+from cachec.launcher.places import file_number
 from cachec.launcher.wrappers import NotSeen, followed
 from cachec.model import Reason
 
@@ -114,10 +115,12 @@ def _add_named(command: Command, options: Options, arg: str) -> None:
         return
     told = [*options.inputs, *options.outputs, *options.weights]
     declared = {os.path.realpath(os.path.join(command.cwd, text)) for text in told}
+    numbers = {file_number(each) for each in declared} - {file_number("")}
     for text in filter(None, dict.fromkeys([arg, *_named_in(arg), *_words_in(arg)])):
         path = os.path.join(command.cwd, text)
         real = os.path.realpath(path)
-        if any(real == each or real.startswith(each + "/") for each in declared):
+        is_declared = file_number(path) in numbers  # by another name too
+        if is_declared or any(real == each or real.startswith(each + "/") for each in declared):
             continue
         if os.path.isfile(path):
             command.inputs.append(Input(path, text, f"argument {arg}", False))

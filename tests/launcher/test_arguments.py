@@ -83,6 +83,7 @@ def test_inputs_and_outputs(line: str, inputs: list[str], outputs: list[str]) ->
         ("clang -c a.c -o a.o -fmodules", "not-understood", "'-fmodules'"),
         ("clang -c a.c -o a.o -fprofile-use=w.bin", "not-understood", "-fprofile-use=w.bin"),
         ("clang -c a.c -o a.o --sysroot=folder", "not-understood", "--sysroot"),
+        ("opt a.mlir -o b.bc -passes=function(dot-cfg,sroa<modify-cfg>)", "side-effect-flag", "dot-cfg"),
         ("clang -c a.c -o a.o -gsplit-dwarf", "not-understood", "-gsplit-dwarf"),
         ("clang -c a.c -o a.o -fwhatever=folder", "not-understood", "'folder' is a folder"),
         ("clang -c -emit-llvm a.c", "not-understood", "-emit-llvm"),

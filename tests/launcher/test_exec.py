@@ -224,7 +224,7 @@ def test_mode_read_only_stores_nothing(launcher: Launcher, monkeypatch: pytest.M
 
 def test_verify_finds_a_compiler_that_makes_something_else(launcher: Launcher, monkeypatch: pytest.MonkeyPatch) -> None:
     write("in", "x")
-    line = ["sh", "-c", "cat in counter > out; echo >> counter"]
+    line = ["sh", "-c", 'cat in count* > out; echo >> "$(echo count*)"']  # a file that is named counts
     write("counter", "")
     launcher.run(*line, options=["--input=in", "--output=out"])
     monkeypatch.setenv("CACHEC_MODE", "verify")

@@ -76,6 +76,7 @@ COMMANDS = [
     Command("forced header by the long name", f"{_C} --include=x.h", {"a.c": _F, "x.h": "#define X $S\n", "x.h.pch?": "$S"}, may_pass=True),
     Command("dependencies by the preprocessor", f"{_C} -Wp,-MD,a.d", {"a.c": '#include "x$S.h"\nint f(void) { return 1; }\n', "x$S.h": ""}, may_pass=True),
     Command("use of the stack", f"{_C} -fstack-usage", {"a.c": "int f(void) { return $S; }\n"}, may_pass=True),
+    Command("interface", f"{_C} -emit-interface-stubs", {"a.c": "int f(void) { return $S; }\n"}, may_pass=True),
     Command("age of a file", _C, {"a.c": '#pragma GCC dependency "x.h"\nint f(void) { return $S; }\n', "x.h": ""}, may_pass=True),
     Command("another CPATH", _C, {"a.c": "#include <x.h>\n" + _F, "p$S/x.h": "#define X $S\n"}, {"CPATH": "p$S"}),
     Command("header by C_INCLUDE_PATH", _C, {"a.c": "#include <x.h>\n" + _F, "inc/x.h": "#define X $S\n"}, {"C_INCLUDE_PATH": "inc"}),
@@ -129,7 +130,6 @@ COMMANDS = [
     Command("code of IR", "llc-19 a.ll -o a.s", {"a.ll": "define i32 @f() {\n  ret i32 $S\n}\n"}),
     Command("IR", "opt-19 -S a.ll -o b.ll -passes=instcombine", {"a.ll": "define i32 @f(i32 %x) {\n  %y = add i32 %x, $S\n  %z = add i32 %y, $S\n  ret i32 %z\n}\n"}),
     Command("file by IREE's assembler", "iree-compile a.mlir --compile-mode=hal-executable --iree-hal-target-device=local --iree-hal-local-target-device-backends=llvm-cpu -o a.vmfb", {"a.mlir": _EXECUTABLE, "data": "$S"}, may_pass=True),
-    Command("graph of IR", "opt-19 a.ll -o b.bc -passes=dot-cfg", {"a.ll": "define i32 @f() {\n  ret i32 $S\n}\n"}, may_pass=True),
     Command("file in a list", "sh run x:data", {"run": 'cp "${1#*:}" out\n', "a": "", "data": "$S"}, options="--input a --output out --tool cp"),
     Command("iree-compile", "iree-compile a.mlir --compile-to=input -o b.mlir", {"a.mlir": _MLIR}),
 ]  # fmt: skip
