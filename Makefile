@@ -7,6 +7,9 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 # On all processors; `make test ARGS='tests/store -n 0 -x'` runs some tests in one process.
 PYTEST := $(BIN)/python -m pytest -n auto --maxprocesses 8 --dist worksteal
 
+# Tests, the demo and the benches start hundreds of processes, each of which would compile cachec's sources again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: demo test test-long lint format bench soundness mutants faults clean
 
 demo: $(VENV)/.demo-ready
@@ -30,7 +33,7 @@ format: $(VENV)/.dev-ready
 	$(BIN)/ruff format .
 
 bench: $(VENV)/.dev-ready $(VENV)/.tools-ready
-	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m bench $(ARGS)
+	$(BIN)/python -m bench $(ARGS)
 
 # Generated projects, weights, MLIR modules, commands and JAX programs, against what there is without a cache: 0 wrong
 # hits. COUNT=20000 SEED=7 KIND=projects,commands
