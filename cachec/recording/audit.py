@@ -18,6 +18,8 @@ from cachec.recording.hook import Handler, audit_hook
 from cachec.recording.looks import content_asked, content_at, listed_at, modules_sought, place_asked
 from cachec.recording.observed import Observed, is_unrepeatable, place_of
 
+#: Modules that import others in Python's place, and keep what they compiled of a source beside it.
+_LOADERS = frozenset({"_pytest.assertion.rewrite"})
 #: Modules whose frames read a module's own code: that counts as an import, not as a file.
 _IMPORTERS = ("<frozen importlib._bootstrap_external>", "<frozen importlib._bootstrap>", "<frozen zipimport>")
 _SOCKETS = frozenset({"socket.connect", "socket.getaddrinfo", "urllib.Request"})
@@ -209,7 +211,9 @@ def _by_importer(frame: FrameType | None) -> bool:
         frame = frame.f_back
     while frame is not None and frame.f_code.co_name in {"get_data", "_get_data"} and frame.f_back is not None:
         frame = frame.f_back  # which anybody may ask of a loader, and the importer of itself
-    return frame is not None and frame.f_code.co_filename in _IMPORTERS
+    if frame is None:
+        return False
+    return frame.f_code.co_filename in _IMPORTERS or frame.f_globals.get("__name__") in _LOADERS
 
 
 def _for_messages(frame: FrameType | None) -> bool:

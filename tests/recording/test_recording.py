@@ -255,6 +255,20 @@ def test_modules_by_computed_names_and_in_vain() -> None:
     assert "no_such_module_either" in observed.imported
 
 
+def test_what_pytest_compiles_of_a_module_that_it_rewrites_is_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "test_rewritten.py").write_text("def test() -> None:\n    assert True\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    for _ in range(2):  # it is written, and then read
+        observed = observe(lambda: importlib.import_module("test_rewritten"))
+        kept = [*(tmp_path / "__pycache__").glob("*pytest*.pyc")]
+        assert len(kept) == 1
+        assert str(kept[0]) not in observed.absent.keys() | observed.opened.keys()
+        monkeypatch.delitem(sys.modules, "test_rewritten")
+
+
 @pytest.mark.parametrize("path", ["/proc/self/stat", "/sys/kernel/mm/transparent_hugepage/enabled", "/dev/zero"])
 def test_what_cannot_be_read_again_alike_is_named(path: str) -> None:
     def body() -> None:
