@@ -8,7 +8,7 @@ import os
 import stat
 
 
-def open_regular(path: str | bytes | os.PathLike[str], flags: int = 0) -> int:
+def open_read(path: str | bytes | os.PathLike[str], flags: int = 0) -> int:
     """A read-only descriptor of a regular file, which no child process inherits; ``flags`` are set beside.
 
     Opened without blocking: a FIFO would wait for its writer for ever. Raises OSError, EINVAL for what is no regular
@@ -31,7 +31,7 @@ def read_regular(path: str | bytes | os.PathLike[str], limit: int, *, own: bool 
     own: only one that nobody but this user and root can have written. Raises OSError: EINVAL for what is no regular
     file, EFBIG for a larger one, EPERM for one of others.
     """
-    fd = open_regular(path)
+    fd = open_read(path)
     try:
         status = os.fstat(fd)
         if status.st_size > limit:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from cachec.base.foreign import open_regular
+from cachec.base import foreign
 from cachec.errors import StoreFault
 from cachec.model import Fault
 
@@ -81,7 +81,8 @@ def identity_if_there(path: str | os.PathLike[str]) -> Identity | None:
         return None
 
 
-open_read = open_regular
+#: It lies where the launcher's hit path may import it.
+open_read = foreign.open_read
 
 
 @contextlib.contextmanager

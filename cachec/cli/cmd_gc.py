@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import fields
-from typing import TYPE_CHECKING
 
 import click
 
 from cachec import config, report
 from cachec.cli.selecting import span
 from cachec.cli.session import Session, json_option, pass_session, told_as_json
-
-if TYPE_CHECKING:
-    from cachec.maintain.collect import Collected
+from cachec.maintain.collect import Collected
 
 
 def _size(_ctx: click.Context, _param: click.Parameter, text: str | None) -> int | None:

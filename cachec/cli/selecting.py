@@ -69,6 +69,8 @@ def selector_options(function: F) -> F:
 
     @functools.wraps(function)
     def command(*args: Any, **given: Any) -> Any:
+        from cachec.maintain.selector import Selector  # who only asks for a span needs nothing of the store
+
         fields = {name: given.pop(name) for name in _FIELDS}
         keys = tuple(given.pop("keys", ()))
         if given.pop("from_stdin"):
@@ -76,8 +78,6 @@ def selector_options(function: F) -> F:
             keys += read
             if not read:
                 raise UsageError("--stdin: expected keys, found none")
-        from cachec.maintain.selector import Selector
-
         return function(*args, selector=Selector(keys=keys, **fields), **given)
 
     for option in reversed(_OPTIONS):

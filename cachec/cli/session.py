@@ -47,7 +47,7 @@ class Session:
 
     def __init__(self, overrides: Mapping[str, object]) -> None:
         self._overrides = overrides
-        self._faults = Counter["Fault"]()
+        self._faults: Counter[Fault] = Counter()
 
     @property
     def overrides(self) -> Mapping[str, object]:

@@ -13,8 +13,8 @@ from cachec.base.texts import is_text
 from cachec.errors import UsageError
 from cachec.launcher.adapters import Adapter, Flag
 from cachec.launcher.command import Command, Input, Options, Output, PassThrough, Piece
+from cachec.launcher.direct import file_number
 from cachec.launcher.helpers import DETAIL, is_helper
-from cachec.launcher.places import file_number
 from cachec.launcher.wrappers import NotSeen, followed
 from cachec.model import Reason
 

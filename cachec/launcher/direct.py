@@ -17,7 +17,7 @@ Imports no module that takes a millisecond: not even ``typing``.
                   variables (name, ``=value`` or ``-``), how many CACHEC_*;
                   absent paths; folders (path, identity, trust, names that must be absent);
                   files (path, identity, trust, digest); which file a path leads to (path, ``dev:ino``, ``-`` for none);
-                store; index file, identity, trust, row, digest of the row;
+                  store; index file, identity, trust, row, digest of the row;
                   artifacts (digest, size, identity, trust); outputs (path, mode, artifact number or ``-``, the file
                 that is there while a launcher compiles to the same place);
                   lengths of blobs; the record for the log, and the copy's path
@@ -168,7 +168,7 @@ class _Memo:
             _check_file(*self._take(4))
         for _ in range(int(self._next())):
             path, number = self._take(2)
-            if _file_number(path) != number:
+            if file_number(path) != number:
                 raise _Stale
 
     def check_row(self) -> None:
@@ -267,8 +267,8 @@ def _check_file(path: bytes, wanted: bytes, trust: bytes, digest: bytes) -> None
         raise _Stale
 
 
-def _file_number(path: bytes) -> bytes:
-    """As ``places.file_number``."""
+def file_number(path: str | bytes) -> bytes:
+    """Which file or folder is at a path: another path with the same number leads to it too. ``-`` where none is."""
     try:
         status = os.stat(path)
     except OSError:

@@ -25,7 +25,6 @@ from cachec.launcher import adapters, direct
 from cachec.launcher.arguments import configuration_patterns
 from cachec.launcher.command import Command
 from cachec.launcher.outputs import lock_of
-from cachec.launcher.places import file_number
 from cachec.launcher.request import environment, helper_path, keyed_variables
 from cachec.launcher.stage import Opened
 from cachec.launcher.stripping import wants_strip
@@ -81,7 +80,7 @@ class Draft:
         self._absent: dict[str, None] = {}
         self._folders: dict[str, dict[str, None]] = {}
         self._files: dict[str, str] = {}
-        self._numbers: dict[str, str] = {}
+        self._numbers: dict[str, bytes] = {}
         self._installed: set[str] = set()
         self._out: list[bytes] = []
         self._collect()
@@ -127,7 +126,7 @@ class Draft:
                 for path, state, digest in files
             ]
         )
-        self._list([[os.fsencode(path), number.encode()] for path, number in self._numbers.items()])
+        self._list([[os.fsencode(path), number] for path, number in self._numbers.items()])
         self._row(self._opened.store, key, trace)
         blobs = self._results(answer.value)
         outcome = Outcome(reason=Reason.HIT, stage=self._command.stage, key=key, saved=trace.seconds)
@@ -168,7 +167,7 @@ class Draft:
                 self._folders.setdefault(os.path.dirname(path), {})[os.path.basename(path)] = None
             elif read.kind == "same":
                 for each in map(self._opened.places.present, read.name.split("\0")):
-                    self._numbers[each] = file_number(each)
+                    self._numbers[each] = direct.file_number(each)
             elif read.kind != "folder":
                 raise _Unfit
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from cachec.base.hashing import digest_bytes
 from cachec.errors import UsageError
+from cachec.launcher.direct import file_number
 from cachec.model import BELOW_BASE
 
 #: What stands for the base folder in a keyed text: no argument holds a NUL.
@@ -95,19 +96,10 @@ def _begins_path(before: str) -> bool:
     return not word or (word.startswith("-") and "/" not in word)
 
 
-def file_number(path: str | bytes) -> str:
-    """Which file or folder is at a path: another path with the same number leads to it too. ``-`` where none is."""
-    try:
-        status = os.stat(path)
-    except OSError:
-        return "-"
-    return f"{status.st_dev}:{status.st_ino}"
-
-
 def sameness_digest(paths: Iterable[str]) -> str:
     """The digest of which of the paths lead to one file or folder, and which to none."""
     numbers = [file_number(path) for path in paths]
-    return digest_bytes(" ".join("-" if each == "-" else str(numbers.index(each)) for each in numbers).encode())
+    return digest_bytes(b" ".join(each if each == b"-" else b"%d" % numbers.index(each) for each in numbers))
 
 
 class NoFolder(UsageError):

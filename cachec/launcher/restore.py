@@ -7,7 +7,7 @@ import fcntl
 import os
 import stat
 
-from cachec.base.foreign import open_regular, read_regular
+from cachec.base.foreign import open_read, read_regular
 
 #: ioctl of linux/fs.h: the target gets the source's extents (XFS, btrfs, bcachefs).
 _FICLONE = 0x40049409
@@ -66,7 +66,7 @@ def restore_file(source: str, target: str, mode: int, *, hardlink: bool = False)
         os.link(source, staged)
         _take_place(staged, place)
         return True
-    read = open_regular(source, os.O_NOFOLLOW)
+    read = open_read(source, os.O_NOFOLLOW)
     try:
         _write(staged, place, mode, lambda fd: _share(read, fd))
     finally:
