@@ -431,6 +431,7 @@ class DiskcacheIndex:
 def _cache_class() -> Any:
     """A diskcache.Cache that waits for a lock as long as SQLite does, and does not repeat that for 60 s."""
     from diskcache import Cache
+    from diskcache.core import DBNAME
 
     class Impatient(Cache):  # type: ignore[misc]  # diskcache has no types
         def __init__(self, folder: str, **how: object) -> None:
@@ -441,10 +442,32 @@ def _cache_class() -> Any:
                 raise
 
         @property
+        def _con(self) -> sqlite3.Connection:
+            """As diskcache's, but for one that fails at once: it is not used, as SQLite may take 10 s to say so."""
+            connection: sqlite3.Connection | None = getattr(self._local, "con", None)
+            if connection is not None and self._local.pid == os.getpid():
+                return connection
+            self.close()
+            file = os.path.join(self.directory, DBNAME)
+            connection = sqlite3.connect(file, timeout=self.timeout, isolation_level=None)
+            self._local.con, self._local.pid = connection, os.getpid()
+            try:
+                settings = connection.execute("SELECT key, value FROM Settings").fetchall()
+            except sqlite3.OperationalError as error:
+                if not is_uninitialised(error):
+                    self.close()
+                    raise
+            else:
+                for name, value in settings:
+                    if name.startswith("sqlite_"):
+                        self.reset(name, value, update=False)
+            return connection
+
+        @property
         def _sql(self) -> Callable[..., Any]:
             execute = self._con.execute
 
-            def once(statement: str, *values: object) -> Any:
+            def once(statement: str, *values: Any) -> Any:
                 try:
                     return execute(statement, *values)
                 except sqlite3.OperationalError as error:
