@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import atexit
+import ctypes
+import mmap
 import os
+import threading
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,6 +21,45 @@ _SCOPE = "model"
 
 #: IREE's CPU driver with a pool of threads.
 _DEVICE = "local-task"
+
+
+class Lent:
+    """Memory that IREE holds: buffers that are let go of when IREE has given them back, and not before.
+
+    IREE's threads may give the last reference up, without Python's lock (``FileHandleWrapMemory`` in
+    runtime/bindings/python/io.cc deletes what it retained wherever it is called): where that frees a Python object, the
+    process ends by a segmentation fault. So each buffer is an object that nobody else has, and this holds it until its
+    count of references says that it is the only one. The count is read from memory: asking Python would change it.
+    """
+
+    def __init__(self) -> None:
+        self._buffers: list[memoryview] = []
+        self._counts: list[ctypes.c_uint32] = []  # the lower half of PyObject.ob_refcnt
+
+    def lend(self, memory: memoryview | mmap.mmap) -> memoryview:
+        """The same memory, for IREE. The caller keeps no reference to it."""
+        buffer = memoryview(memory)
+        self._buffers.append(buffer)
+        self._counts.append(ctypes.c_uint32.from_address(id(buffer)))
+        return buffer
+
+    @property
+    def is_back(self) -> bool:
+        """Whether IREE holds none of it."""
+        return all(count.value == 1 for count in self._counts)
+
+    def keep(self) -> None:
+        """Hold it until it is back, from another thread; where the interpreter is ending, for good."""
+        try:
+            threading.Thread(target=self._wait, name="cachec-lent", daemon=True).start()
+        except RuntimeError:
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self))
+
+    def _wait(self) -> None:
+        pause = 0.001
+        while not self.is_back:
+            time.sleep(pause)
+            pause = min(2 * pause, 1.0)
 
 
 class LinkedModule:
@@ -33,22 +76,30 @@ class LinkedModule:
         instance = rt.VmInstance()
         self._device = rt.get_device(_DEVICE)
         index = rt.ParameterIndex()
-        self._views = dict(parameters)
-        for name, view in self._views.items():
+        self._lent = Lent()
+        for name, view in parameters.items():
             if view.nbytes:  # nothing to map; a module asks for no parameter without elements
-                index.add_buffer(name, view)
+                index.add_buffer(name, self._lent.lend(view))
         provider = rt.create_io_parameters_module(instance, index.create_provider(_SCOPE))
         hal = rt.create_hal_module(instance, self._device)
         try:
-            module = rt.VmModule.mmap(instance, os.fspath(path))
+            with open(path, "rb") as file:
+                mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            module = rt.VmModule.wrap_buffer(instance, self._lent.lend(mapped))
             self._context = rt.VmContext(instance, [provider, hal, module])
         except (ValueError, RuntimeError) as error:
             # IREE's threads may still be copying parameters, nothing tells when they are done, and letting go of the
             # memory under them crashes the process: it is held until the process ends.
-            atexit.register(_hold, instance, index, provider, hal, self._views)
+            atexit.register(_hold, instance, index, provider, hal, self.__dict__.pop("_lent"))
             raise LinkError(f"{os.fspath(path)} can't be linked: {error}") from error
         self._module = module
         self._invokers: dict[str, Any] = {}
+
+    def __del__(self) -> None:
+        lent = self.__dict__.get("_lent")
+        self.__dict__.clear()  # IREE's objects go first
+        if lent is not None and not lent.is_back:
+            lent.keep()
 
     @property
     def functions(self) -> tuple[str, ...]:

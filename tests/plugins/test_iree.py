@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import jax
@@ -280,3 +281,22 @@ def test_aligned_weights_are_used_in_place(tmp_path, aligned):
         assert grown < size // 4
     else:
         assert size <= grown < size * 5 // 4
+
+
+def test_what_iree_still_holds_is_not_freed_by_its_threads(built):
+    """They have no thread state of Python's: the process ended by a segmentation fault where they freed an object."""
+    import iree.runtime as rt
+
+    memory = bytearray(64)
+    run = cachec.link(built, weights())
+    held = rt.FileHandle.wrap_memory(run._lent.lend(memoryview(memory)))
+    run(X)
+    before = threading.enumerate()
+    del run
+    (waiting,) = set(threading.enumerate()) - set(before)
+    with pytest.raises(BufferError):
+        memory.clear()  # exported
+    del held
+    waiting.join(60)
+    assert not waiting.is_alive()
+    memory.clear()
