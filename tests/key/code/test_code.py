@@ -881,6 +881,17 @@ def test_weights_by_a_global_are_refused(project: Any, weights: Any, text: str, 
     assert project.keys.of(main.stage)
 
 
+@pytest.mark.parametrize("kind", [list, dict])
+def test_the_search_for_weights_ends_in_what_contains_itself(project: Any, weights: Any, kind: type) -> None:
+    around: Any = kind()
+    around.append(around) if kind is list else around.update(around=around)
+    project.write({"main.py": "V = None\ndef stage(): return V\n"})
+    main = project.load()
+    main.V = around
+    with pytest.raises(UnresolvedCode, match=r"main\.V"):
+        project.keys.of(main.stage)
+
+
 def test_weights_by_a_closure_a_default_and_an_attribute_are_refused(project: Any, weights: Any) -> None:
     text = """
         def make(w):

@@ -437,6 +437,16 @@ def test_code_under_type_checking_is_not_followed(project: Any) -> None:
     assert set(project.parts()) <= {"code/main.stage", "code/main.TYPE_CHECKING"}
 
 
+def test_a_module_that_is_nowhere_is_told_of_what_runs_and_not_of_what_is_guarded(project: Any) -> None:
+    project.write({"main.py": "def stage():\n    from helpers import f\n    return f()\n"})
+    project.write({"helpers.py": "def f():\n    import nowhere_to_be_found\n"})
+    with pytest.raises(UnresolvedCode, match=r"nowhere_to_be_found, imported in helpers\.f"):
+        project.key()
+    guarded = "def f():\n    try:\n        import nowhere_to_be_found\n    except ImportError:\n        pass\n"
+    project.write({"helpers.py": guarded})
+    assert project.key()
+
+
 def test_weights_of_a_module_that_was_imported(project: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     class WeightSet:
         pass
