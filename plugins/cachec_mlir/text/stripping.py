@@ -173,7 +173,10 @@ class _Stripper:
         resources = self._typed(taken_out, types)
         for trailer, offset in zip(self._trailers, self._skeleton.trailers, strict=True):
             gone = {name for name in self._blobs if name not in kept} if self._to != "resource" else set(self._blobs)
-            self._edits.append((offset, offset, _remaining(self._module, trailer, gone)))
+            remaining = _remaining(self._module, trailer, gone)
+            if b"\0" in remaining:  # it would be taken for a literal's marker
+                raise self._module.error(trailer.start, "text expected, found a NUL in what begins here")
+            self._edits.append((offset, offset, remaining))
         ir = self._skeleton.whole(edited(text, self._edits))
         numbers = {name: number for number, name in enumerate(resources)}
         return Stripped(ir, Resources(numbers, list(resources.values()).__getitem__), tuple(lifted))

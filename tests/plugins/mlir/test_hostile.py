@@ -67,6 +67,25 @@ def test_bytecode_cut_at_every_length(wide):
     everything(data)
 
 
+def test_what_stands_for_a_literal_that_was_set_aside_is_refused_anywhere():
+    """``NUL 0 NUL`` would be replaced by the first literal; in a blob that stays it was."""
+    digits = b"01" * 64
+    data = (
+        b"""module {
+  "t.u"() {a = dense<"0x%s"> : tensor<16xf32>, r = dense_resource<blob> : tensor<4xi8>} : () -> ()
+}
+{-# dialect_resources: { builtin: { blob: "0x0400000001020304", unused: "0x0400000005060708" } } #-}
+"""
+        % digits
+    )
+    everything(data)
+    within = range(data.index(digits), data.index(digits) + len(digits) + 1)  # the literal, which is taken as it is
+    for at in [at for at in range(len(data) + 1) if at not in within]:
+        for change in (b"\x000\0", b"\x007\0"):
+            with pytest.raises(CheckpointError, match=r"byte \d+"):
+                strip(data[:at] + change + data[at:])
+
+
 @pytest.mark.parametrize("wide", [False, True])
 def test_bytecode_with_every_byte_changed(wide):
     """Whatever a byte becomes, it is a module or a CheckpointError; a structure that lies is found."""
