@@ -29,6 +29,13 @@ class Row:
         return asdict(self)
 
 
+def against(name: str, seconds: float, most: float, peer: str, theirs: float) -> Row:
+    """A row in milliseconds. Its bar is a multiple (``most``; 0 for no bar) of what a peer took in the same run."""
+    ratio = seconds / theirs
+    bar, holds = (f"<= {most:g}x", ratio <= most) if most else ("", None)
+    return Row(name, seconds * 1e3, "ms", bar, holds, f"{peer} {theirs * 1e3:,.1f} ms", ratio)
+
+
 def interleaved(
     tasks: Mapping[str, Callable[..., object]],
     rounds: int,

@@ -9,7 +9,7 @@ import sys
 import time
 from pathlib import Path
 
-from bench.harness import Row
+from bench.harness import Row, against
 from bench.minilm import left_out
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "minilm"
@@ -55,7 +55,9 @@ def _check(folder: Path, scale: float) -> Row:
     )
     targets = 10 * count
     environ = {**os.environ, "CACHEC_DIR": str(folder / "store"), "CACHEC_LOG": "off"}
+    started = time.perf_counter()
     _cachec(folder, environ, "warm")
+    cold = time.perf_counter() - started
     taken = []
     for _ in range(max(1, int(5 * scale))):
         started = time.perf_counter()
@@ -63,7 +65,7 @@ def _check(folder: Path, scale: float) -> Row:
         taken.append(time.perf_counter() - started)
     seconds = sorted(taken)[len(taken) // 2]
     name = f"cachec warm --check of {targets} targets that all hit, the whole command"
-    return Row(name, seconds, "s", "< 2", seconds < 2)
+    return against(name, seconds, 0.5, "storing their results, each of which takes no time", cold)
 
 
 def _workers(folder: Path, scale: float) -> Row:
