@@ -23,6 +23,7 @@ from cachec import codecs
 from cachec.codecs.data import INLINE_LIMIT
 from cachec.errors import StoreFault, UnstorableResult
 from cachec.model import ArtifactRef, Fault, Inline, Leaf, Node, Record, Sequence
+from tests.effort import rounds
 
 HERE = __name__
 
@@ -165,7 +166,7 @@ JSON = st.recursive(
 )
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=rounds(100), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(JSON)
 def test_any_data_comes_back_as_it_was(bench: Any, value: object) -> None:
     assert same(bench.round_trip(value), value)

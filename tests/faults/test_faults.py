@@ -202,7 +202,7 @@ def test_what_follows_a_run_raises_no_error_of_the_system(tmp_path: Path, what: 
         assert watched(run, At(number, errno.EIO), campaign.BOUND).status == 0, calls[number - 1]
 
 
-@pytest.mark.sampled
+@pytest.mark.long
 @pytest.mark.skipif(bool(unavailable()), reason=unavailable())
 @pytest.mark.parametrize("error", [errno.EIO, errno.EACCES, errno.EMFILE], ids=errno.errorcode.get)
 def test_an_index_that_is_refused_once_keeps_its_rows(tmp_path: Path, error: int) -> None:

@@ -168,6 +168,7 @@ def test_a_reader_that_goes_away(launcher: Launcher) -> None:
         assert process.returncode == -signal.SIGPIPE
 
 
+@pytest.mark.long
 def test_many_at_once_compile_each_thing_once(launcher: Launcher, start: _Start) -> None:
     for number in range(3):
         write(f"{number}.txt", f"x{number}")

@@ -226,7 +226,7 @@ def printed():
     return get
 
 
-@pytest.mark.sampled
+@pytest.mark.long
 @pytest.mark.parametrize("switches", ["true", "false"])
 @pytest.mark.parametrize("first", sorted(set(_FIRST.values())))
 def test_what_is_printed_before_an_options_first_phase_does_not_depend_on_it(first, switches, printed):

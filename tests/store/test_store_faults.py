@@ -56,7 +56,7 @@ class KillAt:
                 os.kill(os.getpid(), signal.SIGKILL)
 
 
-@pytest.mark.sampled
+@pytest.mark.long
 @pytest.mark.fuzz
 @pytest.mark.parametrize("start", ["an empty store", "another entry", "the same entry"])
 def test_a_process_killed_at_every_step_of_publication(
@@ -229,6 +229,7 @@ def test_a_file_in_the_place_of_the_store(tmp_path: Path, publisher: Any) -> Non
 # --- many at once
 
 
+@pytest.mark.long
 def test_sixteen_processes_publish_the_same_key(tmp_path: Path, publisher: Any) -> None:
     children = []
     for process in range(16):

@@ -126,7 +126,7 @@ def test_a_command_that_hits_puts_in_place_what_the_next_one_reads(project: Proj
 
 
 @pytest.mark.parametrize("mode", ["off", "refresh", "verify"])
-@pytest.mark.sampled
+@pytest.mark.long
 def test_a_check_says_the_same_in_every_mode(project: Project, monkeypatch: pytest.MonkeyPatch, mode: str) -> None:
     project.targets(COPY.replace('["a", "b"]', '["a"]'))
     project.write("a.txt", "a")

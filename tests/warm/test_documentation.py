@@ -101,6 +101,7 @@ def test_the_program(documented: Project) -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.long
 def test_what_watch_tells(project: Project) -> None:
     pytest.importorskip("watchdog")
     project.write("layers.py", "def attention(x):\n    return x\n")

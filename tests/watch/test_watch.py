@@ -91,6 +91,7 @@ def test_a_saved_source_file(warmed: Any, watch: Watch, how: str) -> None:
     assert len(warmed.runs) == 2, "nothing was compiled"
 
 
+@pytest.mark.long
 def test_a_comment_makes_nothing_stale(warmed: Any, watch: Watch) -> None:
     watching = watch()
     edit(warmed.folder / "stages.py", "return 2 * n", "return 2 * n  # twice")

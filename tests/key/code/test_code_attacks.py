@@ -261,6 +261,7 @@ print("the end", {driven})
 """
 
 
+@pytest.mark.long
 def test_of_a_script_counts_what_is_reached_and_what_it_hands_over(tmp_path: Path) -> None:
     (tmp_path / "other.py").write_text("")
 

@@ -274,7 +274,7 @@ def test_text_cut_at_every_length(name):
 
 
 @pytest.mark.parametrize("name", TEXTS)
-@pytest.mark.sampled
+@pytest.mark.long
 def test_text_with_every_character_changed(name):
     data = TEXTS[name].encode()
     for at in range(len(data)):
@@ -302,7 +302,7 @@ def for_every_target(data: bytes) -> None:
 
 
 @pytest.mark.parametrize("form", ["global list", "arith digits", "tosa custom list", "generic list"])
-@pytest.mark.sampled
+@pytest.mark.long
 def test_constants_cut_and_changed(form):
     data = FORMS[form](0).encode()
     for length in range(0, len(data), 7):

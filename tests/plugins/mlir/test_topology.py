@@ -446,6 +446,7 @@ def test_any_depth_is_read():
         assert len(topology(text.encode())) == 64
 
 
+@pytest.mark.long
 def test_long_lines_are_read_in_pieces():
     text = '"op"() : () -> () ' * 80_000
     assert topology(text.encode()) == topology(text.replace(" ", "  ").encode())
