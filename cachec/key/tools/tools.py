@@ -8,7 +8,8 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 from blake3 import blake3
@@ -18,8 +19,11 @@ from cachec.base.distributions import Distribution, Distributions, InstallRecord
 from cachec.base.fsio import Identity
 from cachec.base.hashing import FileDigests, Hasher
 from cachec.errors import UsageError
-from cachec.key.tools.executables import Executable, Finder
+from cachec.key.tools.checkout import Checkout
 from cachec.model import Part, PartKind
+
+if TYPE_CHECKING:  # for executables alone
+    from cachec.key.tools.executables import Executable, Finder
 
 #: In one process the files of a distribution are looked at again at most this often (1,246 ``stat`` calls for jax).
 RECHECK_SECONDS = 1.0
@@ -84,11 +88,20 @@ class ToolKeys:
         self._digests = digests
         self._distributions = distributions if distributions is not None else Distributions()
         self._clock = clock
-        self._finder = finder or Finder(self._distributions)
+        self._given = finder
         self._known: dict[str, _KnownDistribution] = {}
         self._seen: dict[tuple[str, ...], _KnownExecutable] = {}
         self._looked_up: dict[tuple[str, ...], Executable] = {}
+        self._checkout = Checkout(digests, clock, RECHECK_SECONDS)
         self._sha256: dict[str, str] = {}
+
+    @cached_property
+    def _finder(self) -> Finder:
+        if self._given is not None:
+            return self._given
+        from cachec.key.tools.executables import Finder
+
+        return Finder(self._distributions)
 
     def metadata(self, name: str) -> str:
         """The digest of a distribution as ``distribution`` tells it; of its version alone where its files are not
@@ -111,7 +124,8 @@ class ToolKeys:
 
         A file whose size or times give no reason for doubt is not read. Left out is what the installer generated:
         ``*.pyc``, console scripts, ``direct_url.json`` and its like. Raises UsageError where no such distribution is
-        installed, or where it is editable, so that RECORD does not list what it runs.
+        installed, or where it is editable, so that RECORD does not list what it runs; of cachec itself in a checkout
+        all files of its packages count.
         """
         known = self._known.get(name)
         now = self._clock()
@@ -127,6 +141,8 @@ class ToolKeys:
                 f"tool {name!r} is not an installed distribution; "
                 "give the name that pip knows it by, or the path of an executable"
             )
+        if distribution.packages:
+            return self._checkout.part(distribution, fresh=fresh)
         record = distribution.record()
         if record is None or distribution.editable:
             how = "is an editable install" if record is not None else "was installed without a RECORD"
