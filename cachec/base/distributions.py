@@ -75,7 +75,7 @@ class Distribution:
 
     def record(self) -> InstallRecord | None:
         """The rows of RECORD, read again when the file changed; None where the installer left no RECORD."""
-        text = self._record_text()
+        text = self.record_text()
         if text is None:
             return None
         if self._record is None or self._record.identity != text[0]:
@@ -84,7 +84,7 @@ class Distribution:
 
     def lists(self, relative: str) -> bool:
         """Whether RECORD has a row for this path. A search in the text: no row is parsed."""
-        text = self._record_text()
+        text = self.record_text()
         if text is None:
             return False
         return b"\n" + _quoted(relative).encode("utf-8", "surrogateescape") + b"," in text[1]
@@ -127,7 +127,8 @@ class Distribution:
         found = (os.path.join(place, top) for place in dict.fromkeys(places) for top in tops)
         return (own, *(folder for folder in found if os.path.isdir(folder)))
 
-    def _record_text(self) -> tuple[Identity, bytes] | None:
+    def record_text(self) -> tuple[Identity, bytes] | None:
+        """RECORD as it is, with the identity that it was read with; None where the installer left none."""
         try:
             identity = fsio.identity(self.record_path)
             if self._text is None or self._text[0] != identity:
