@@ -13,7 +13,6 @@ import re
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from functools import cached_property
 from typing import Any, NamedTuple
 
 from cachec.base import fsio
@@ -61,6 +60,7 @@ class Distribution:
         self.record_path = os.path.join(self.folder, "RECORD")
         self._text: tuple[Identity, bytes] | None = None
         self._record: InstallRecord | None = None
+        self._packages: tuple[Identity, tuple[str, ...]] | None = None
 
     def __repr__(self) -> str:
         return f"Distribution({self.name} {self.version})"
@@ -109,14 +109,21 @@ class Distribution:
             return False  # damaged: what RECORD says is all there is to go by
         return isinstance(told, dict) and told.get("editable") is True
 
-    @cached_property
+    @property
     def packages(self) -> tuple[str, ...]:
         """Where cachec's packages are, and its plugins', if this is the editable install that it runs from. None for
         any other distribution: what else is installed in that way is the user's own code."""
-        if self.name != "cachec" or not self.editable:
+        if self.name != "cachec":
             return ()
         record = self.record()
-        named = [row.path for row in record.rows if row.path.endswith(".pth")] if record is not None else []
+        if record is None:
+            return ()
+        if self._packages is None or self._packages[0] != record.identity:
+            self._packages = (record.identity, self._found_packages(record) if self.editable else ())
+        return self._packages[1]
+
+    def _found_packages(self, record: InstallRecord) -> tuple[str, ...]:
+        named = [row.path for row in record.rows if row.path.endswith(".pth")]
         lines = [line.strip() for name in named for line in self.read(os.path.join(os.pardir, name)).splitlines()]
         places = [os.path.normpath(line) for line in lines if os.path.isabs(line)]
         own = OWN_FOLDER.rstrip(os.sep)

@@ -210,3 +210,14 @@ def test_the_checkout_that_runs_these_tests() -> None:
 
     assert found.owner(str(cachec_mlir.__file__)) is own
     assert found.owner(__file__) is None
+
+
+def test_another_install_is_seen_by_who_lives_on(place: Place, tmp_path: Path) -> None:
+    found = place.distributions()
+    own = found.find("cachec")
+    assert own is not None
+    assert own.packages
+    info = place.site / "cachec-1.0.dist-info"
+    (info / "direct_url.json").unlink()  # a wheel now
+    (info / "RECORD").write_text("cachec/__init__.py,,\ncachec-1.0.dist-info/RECORD,,\n")
+    assert own.packages == ()
