@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import os
+import resource
 import subprocess
 import sys
 from collections import Counter
@@ -32,42 +36,80 @@ print(outcome.reason.value, sorted({"numpy", "jax", "iree", "torch"} & set(sys.m
 """
 
 
+_TOOL = _STAGE.replace('@cache.stage(ignore=["started"])', '@cache.stage(ignore=["started"], tools=["torchlike"])')
+
+
 def run(folder: Path, *, scale: float = 1.0) -> list[Row]:
     """scale: share of the full number of rounds and processes."""
     script, checkpoint = folder / "stage_script.py", sparse_checkpoint(folder / "w.safetensors", 200, 1 << 30)
     script.write_text(_STAGE)
+    with_tool = folder / "tool_script.py"
+    with_tool.write_text(_TOOL)
+    installed(folder / "site", "torchlike", max(100, int(14_600 * scale)))
     settle(folder)
-    return _first_hit(folder, script, checkpoint, scale) + _at_once(folder, script, checkpoint, scale)
+    return _first_hit(folder, script, with_tool, checkpoint, scale) + _at_once(folder, script, checkpoint, scale)
+
+
+def environment(**more: str) -> dict[str, str]:
+    """That of a child which keeps what it compiles, as programs do: otherwise each would compile cachec anew."""
+    return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"} | more
+
+
+def cpu_of_children() -> float:
+    """Seconds of the processor that ended children took, in user and system mode: these bear other work beside them."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def installed(site: Path, name: str, count: int) -> None:
+    """A distribution of so many files, in folders of a hundred, as an installer leaves it."""
+    digest = base64.urlsafe_b64encode(hashlib.sha256(b"x = 1\n").digest()).rstrip(b"=").decode()
+    rows = []
+    for number in range(count):
+        path = f"{name}/part_{number // 1000}/deep/package_{number // 100}/module_{number}.py"
+        if number % 100 == 0:
+            (site / path).parent.mkdir(parents=True)
+        (site / path).write_bytes(b"x = 1\n")
+        rows.append(f"{path},sha256={digest},6")
+    info = site / f"{name}-1.0.dist-info"
+    info.mkdir()
+    (info / "RECORD").write_text("\n".join([*rows, f"{info.name}/RECORD,,", ""]))
 
 
 def _command(script: Path, cache: Path, checkpoint: Path, ran: Path) -> list[str]:
     return [sys.executable, str(script), str(cache), str(checkpoint), str(ran)]
 
 
-def _first_hit(folder: Path, script: Path, checkpoint: Path, scale: float) -> list[Row]:
-    command = _command(script, folder / "cache", checkpoint, folder / "ran")
-    subprocess.run(command, check=True, capture_output=True)
-    out = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    assert out.split(" ", 1) == ["hit", "[]\n"], out  # and neither numpy nor a compiler was imported
+def _first_hit(folder: Path, script: Path, with_tool: Path, checkpoint: Path, scale: float) -> list[Row]:
+    environ = environment(PYTHONPATH=str(folder / "site"))
+    commands = {
+        "hit": _command(script, folder / "cache", checkpoint, folder / "ran"),
+        "tool": _command(with_tool, folder / "cache", checkpoint, folder / "ran"),
+    }
+    for command in commands.values():
+        out = ""
+        for _ in range(3):  # a run, a hit that remembers digests, and one that finds them
+            out = subprocess.run(command, check=True, capture_output=True, text=True, env=environ).stdout
+        assert out.split(" ", 1) == ["hit", "[]\n"], out  # and neither numpy nor a compiler was imported
+    commands["bare"] = [sys.executable, "-c", "pass"]
     times = interleaved(
         {
-            "bare": lambda: subprocess.run([sys.executable, "-c", "pass"], check=True),
-            "hit": lambda: subprocess.run(command, check=True, capture_output=True),
+            name: lambda command=command: subprocess.run(command, check=True, capture_output=True, env=environ)
+            for name, command in commands.items()
         },
         max(2, int(21 * scale)),
+        clock=cpu_of_children,
     )
-    added = times["hit"] - times["bare"]
-    return [
-        Row(
-            "first hit in a new process, above bare Python",
-            added * 1e3,
-            "ms",
-            "<= 80, no numpy, no compiler",
-            added <= 80e-3,
-            f"python -c pass {times['bare'] * 1e3:.0f} ms",
-            times["hit"] / times["bare"],
-        )
-    ]
+    rows = []
+    for name, what, bar in (
+        ("hit", "first hit of a new process, above bare Python", 3.5),
+        ("tool", "the same, 14,600 files of a tool", 6.0),
+    ):
+        ratio = times[name] / times["bare"] - 1
+        peer = f"python -c pass {times['bare'] * 1e3:.0f} ms"
+        added = (times[name] - times["bare"]) * 1e3
+        rows.append(Row(what, added, "ms CPU", f"<= {bar}x, no numpy, no compiler", ratio <= bar, peer, ratio))
+    return rows
 
 
 def _at_once(folder: Path, script: Path, checkpoint: Path, scale: float) -> list[Row]:

@@ -11,9 +11,15 @@ def main() -> int:
         args = unwrapped(sys.argv[2:], sys.argv[0])
         if args[:1] not in (["--help"], ["-h"]):
             _end(_execute(args))
+    import gc
+
+    gc.set_threshold(100_000)  # modules are no garbage, and to look through them takes milliseconds, again at the end
     from cachec.cli import main as command_line
 
-    command_line(prog_name="cachec")
+    try:
+        command_line(prog_name="cachec")
+    finally:
+        gc.freeze()
     return 0  # click exits by itself
 
 

@@ -6,14 +6,13 @@ import os
 import weakref
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
 from cachec import config
 from cachec.base.distributions import Distributions
 from cachec.errors import UsageError
 from cachec.key.arguments import GlobalKeys
 from cachec.key.code.fingerprint import CodeKeys
-from cachec.key.code.ran import RanKeys
 from cachec.key.dependencies import Dependencies
 from cachec.key.request import Requests, StageOptions
 from cachec.key.tools.tools import ToolKeys
@@ -22,6 +21,9 @@ from cachec.opened import OpenedCache
 from cachec.programs.registry import Plugins
 from cachec.stage.decorator import Stage
 from cachec.stage.observing import Observing
+
+if TYPE_CHECKING:
+    from cachec.key.code.ran import RanKeys
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -67,7 +69,12 @@ class Cache:
         code = CodeKeys(_owner(distributions), GlobalKeys(digests, plugins).encode, recorded=recorded)
         requests = Requests(digests, code, tools, distributions, plugins)
         base_dir = None if self.settings.base_dir is None else os.fspath(self.settings.base_dir)
-        ran = RanKeys(code, tools.metadata, (os.fspath(self.settings.dir),), plugins.packages)
+
+        def ran() -> RanKeys:
+            from cachec.key.code.ran import RanKeys  # on a miss, or for a read that few traces have
+
+            return RanKeys(code, tools.metadata, (os.fspath(self.settings.dir),), plugins.packages)
+
         # Digests that were learned are kept when the process ends: one that only hits writes nothing before.
         weakref.finalize(self, self.store.close)
         self._engine = opened.engine(

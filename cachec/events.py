@@ -34,9 +34,7 @@ _MAX_SHOWN = 300
 
 _DAY = 86400
 
-_ACTIVE = re.compile(rb"[$`\x7f]")
-
-_FILE_NAME = re.compile(r"(\d{4}-\d{2}-\d{2})\.jsonl")
+_FILE_NAME = r"(\d{4}-\d{2}-\d{2})\.jsonl"
 
 #: Misses and faults are logged at the level that is shown by default (``logging.WARNING``), hits at ``INFO``.
 _WARNING, _INFO = 30, 20
@@ -197,7 +195,7 @@ def inert(line: bytes) -> bytes:
     Its strings hold all that could be: ``$`` and the backtick, which expand in double quotes too, and what JSON itself
     leaves as it is of control characters (DEL, C1) and marks that turn the direction of text.
     """
-    if _ACTIVE.search(line):
+    if b"$" in line or b"`" in line or b"\x7f" in line:
         line = line.replace(b"$", b"\\u0024").replace(b"`", b"\\u0060").replace(b"\x7f", b"\\u007f")
     if line.isascii():
         return line
@@ -329,7 +327,7 @@ class LogReader(Iterator[Outcome]):
         except (FileNotFoundError, NotADirectoryError):
             return []
         first = "" if self._since is None else _day(max(self._since, 0.0))
-        days = sorted(match[1] for name in names if (match := _FILE_NAME.fullmatch(name)) and match[1] >= first)
+        days = sorted(match[1] for name in names if (match := re.fullmatch(_FILE_NAME, name)) and match[1] >= first)
         return [os.path.join(self._folder, f"{day}.jsonl") for day in days]
 
 

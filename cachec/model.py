@@ -1,10 +1,9 @@
 """Frozen value types that every layer shares. They hold data, they do nothing.
 
-Records that go to disk are ``msgspec`` structs: decoding one validates it. A digest is 64 lower-case hexadecimal
-characters of BLAKE3-256 wherever it is kept or shown.
+Records that go to disk are ``msgspec`` structs: decoding one validates it. Their annotations are no texts (there is no
+``from __future__ import annotations``): msgspec would compile each in each new process. A digest is 64 lower-case
+hexadecimal characters of BLAKE3-256 wherever it is kept or shown.
 """
-
-from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Iterator
@@ -252,7 +251,7 @@ class Sequence(msgspec.Struct, frozen=True, tag="sequence"):
     """A tuple or a list; ``kind`` says which."""
 
     kind: str
-    items: tuple[Node, ...]
+    items: "tuple[Node, ...]"
 
 
 class Record(msgspec.Struct, frozen=True, tag="record"):
@@ -263,7 +262,7 @@ class Record(msgspec.Struct, frozen=True, tag="record"):
 
     dataclass: str
     names: tuple[str, ...]
-    items: tuple[Node, ...]
+    items: "tuple[Node, ...]"
 
 
 class CallerWeight(msgspec.Struct, frozen=True, tag="caller"):

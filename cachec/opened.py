@@ -11,9 +11,8 @@ from cachec.key.dependencies import Dependencies
 from cachec.model import Digest, Fault
 from cachec.programs.registry import Plugins
 from cachec.stage.engine import Engine
-from cachec.stage.look import Looker
+from cachec.stage.look import Looker, Tools
 from cachec.stage.observing import Observing
-from cachec.stage.run import Tools
 from cachec.store.store import Store
 from cachec.store.usage import Usage
 from cachec.weights import WeightSet

@@ -13,13 +13,10 @@ import re
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
-
-import msgspec
+from typing import Any, NamedTuple
 
 from cachec.base import fsio
 from cachec.base.fsio import Identity
-from cachec.model import MALFORMED_JSON
 
 #: The folder of the package cachec, of which no file is ever part of a user's project.
 OWN_FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
@@ -51,16 +48,6 @@ class InstallRecord(NamedTuple):
     rows: tuple[RecordedFile, ...]
 
 
-class _DirInfo(msgspec.Struct, frozen=True):
-    editable: bool = False
-
-
-class _DirectUrl(msgspec.Struct, frozen=True):
-    """``direct_url.json`` as far as it matters here."""
-
-    dir_info: _DirInfo = _DirInfo()
-
-
 class Distribution:
     """One installed distribution. ``root`` is the site folder that RECORD's paths are relative to."""
 
@@ -73,6 +60,7 @@ class Distribution:
         self.record_path = os.path.join(self.folder, "RECORD")
         self._text: tuple[Identity, bytes] | None = None
         self._record: InstallRecord | None = None
+        self._packages: tuple[Identity, tuple[str, ...]] | None = None
 
     def __repr__(self) -> str:
         return f"Distribution({self.name} {self.version})"
@@ -87,7 +75,7 @@ class Distribution:
 
     def record(self) -> InstallRecord | None:
         """The rows of RECORD, read again when the file changed; None where the installer left no RECORD."""
-        text = self._record_text()
+        text = self.record_text()
         if text is None:
             return None
         if self._record is None or self._record.identity != text[0]:
@@ -96,7 +84,7 @@ class Distribution:
 
     def lists(self, relative: str) -> bool:
         """Whether RECORD has a row for this path. A search in the text: no row is parsed."""
-        text = self._record_text()
+        text = self.record_text()
         if text is None:
             return False
         return b"\n" + _quoted(relative).encode("utf-8", "surrogateescape") + b"," in text[1]
@@ -111,12 +99,43 @@ class Distribution:
         text = self.read("direct_url.json")
         if not text:
             return False
+        import msgspec  # here and below: the help of the command line asks for entry points alone
+
+        from cachec.model import MALFORMED_JSON
+
         try:
-            return msgspec.json.decode(text, type=_DirectUrl).dir_info.editable
+            told = msgspec.json.decode(text, type=dict[str, Any]).get("dir_info")
         except MALFORMED_JSON:
             return False  # damaged: what RECORD says is all there is to go by
+        return isinstance(told, dict) and told.get("editable") is True
 
-    def _record_text(self) -> tuple[Identity, bytes] | None:
+    @property
+    def packages(self) -> tuple[str, ...]:
+        """Where cachec's packages are, and its plugins', if this is the editable install that it runs from. None for
+        any other distribution: what else is installed in that way is the user's own code."""
+        if self.name != "cachec":
+            return ()
+        record = self.record()
+        if record is None:
+            return ()
+        if self._packages is None or self._packages[0] != record.identity:
+            self._packages = (record.identity, self._found_packages(record) if self.editable else ())
+        return self._packages[1]
+
+    def _found_packages(self, record: InstallRecord) -> tuple[str, ...]:
+        named = [row.path for row in record.rows if row.path.endswith(".pth")]
+        lines = [line.strip() for name in named for line in self.read(os.path.join(os.pardir, name)).splitlines()]
+        places = [os.path.normpath(line) for line in lines if os.path.isabs(line)]
+        own = OWN_FOLDER.rstrip(os.sep)
+        if os.path.dirname(own) not in places:
+            return ()  # another cachec
+        offered = self.entry_points("cachec.plugins").values()
+        tops = dict.fromkeys(target.partition(":")[0].partition(".")[0] for target in offered)
+        found = (os.path.join(place, top) for place in dict.fromkeys(places) for top in tops)
+        return (own, *(folder for folder in found if os.path.isdir(folder)))
+
+    def record_text(self) -> tuple[Identity, bytes] | None:
+        """RECORD as it is, with the identity that it was read with; None where the installer left none."""
         try:
             identity = fsio.identity(self.record_path)
             if self._text is None or self._text[0] != identity:
@@ -237,7 +256,8 @@ class Distributions:
         """The distribution whose RECORD lists this file, by its path as given or by its real one.
 
         None for project code: files of the standard library, of PYTHONPATH and of editable installs, whose RECORD
-        lists only a ``.pth`` or a finder. Remembered until a folder of the path changes.
+        lists only a ``.pth`` or a finder; cachec's own editable install owns its packages all the same. Remembered
+        until a folder of the path changes.
         """
         sites = self._refreshed()
         given = os.path.abspath(file)
@@ -247,6 +267,8 @@ class Distributions:
         if distribution is None:
             real = os.path.realpath(given)
             distribution = self._search(sites, real) if real != given else None
+        if distribution is None:
+            distribution = self._editable(given)
         self._owners[given] = distribution
         return distribution
 
@@ -291,6 +313,12 @@ class Distributions:
                 if distribution is not None:
                     return distribution
         return None
+
+    def _editable(self, path: str) -> Distribution | None:
+        """cachec itself, where it runs from a checkout and a file is of its packages."""
+        found = self.find("cachec")
+        folders = () if found is None else found.packages
+        return found if any(path.startswith(folder + os.sep) for folder in folders) else None
 
     def _lister(self, site: _Site, relative: str) -> Distribution | None:
         top = relative.partition("/")[0] if not relative.startswith("..") else relative

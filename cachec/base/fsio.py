@@ -15,12 +15,10 @@ import re
 import stat
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from cachec.base import foreign
 from cachec.errors import StoreFault
-from cachec.model import Fault
 
 #: A change in the same tick of the clock as the last one need not show in ctime; two seconds cover every local file
 #: system (ext3 counts in whole seconds, FAT in two).
@@ -230,7 +228,8 @@ class Mounts:
 
     def _look_up(self, dev: int, path: str | os.PathLike[str] | None) -> str:
         try:
-            lines = Path(self._mountinfo).read_text().splitlines()
+            with open(self._mountinfo, encoding="utf-8") as file:
+                lines = file.read().splitlines()
         except OSError:
             return "unknown"
         wanted = f"{os.major(dev)}:{os.minor(dev)}"
@@ -273,7 +272,7 @@ def is_shared(folder: os.stat_result) -> bool:
     return folder.st_mode & _SHARED == _SHARED
 
 
-def names_in(folder: str | os.PathLike[str], form: re.Pattern[str], *, is_kept: bool = False) -> list[str]:
+def names_in(folder: str | os.PathLike[str], form: str | re.Pattern[str], *, is_kept: bool = False) -> list[str]:
     """The names of a form in a folder of cachec's own, in order; none where there is no such folder.
 
     For whoever removes files: no name of another form is cachec's, and no folder that ``open_folder`` refuses. is_kept:
@@ -287,8 +286,9 @@ def names_in(folder: str | os.PathLike[str], form: re.Pattern[str], *, is_kept: 
         if is_kept:
             raise
         return []
+    fits = re.compile(form).fullmatch  # here: most processes list no folder, and to compile takes part of a millisecond
     try:
-        return sorted(name for name in os.listdir(fd) if form.fullmatch(name))
+        return sorted(name for name in os.listdir(fd) if fits(name))
     finally:
         os.close(fd)
 
@@ -323,13 +323,14 @@ def make_dir(path: str | os.PathLike[str]) -> None:
     """
     if os.path.isdir(path):
         return
-    path = Path(path)
-    if path.parent != path:
-        make_dir(path.parent)
+    place = os.fspath(path).rstrip("/") or "/"
+    above = os.path.dirname(place) or os.curdir
+    if above != place:
+        make_dir(above)
     with contextlib.suppress(FileExistsError):
-        mode, _ = _modes_below(path.parent)
-        path.mkdir(mode=0o700)
-        path.chmod(mode)  # on purpose: mkdir's mode is cut by the umask only downwards, but a default ACL can add
+        mode, _ = _modes_below(above)
+        os.mkdir(place, mode=0o700)
+        os.chmod(place, mode)  # on purpose: mkdir's mode is cut by the umask only downwards, but a default ACL can add
 
 
 def make_inner_dir(path: str | os.PathLike[str]) -> None:
@@ -448,6 +449,8 @@ def is_abandoned(path: str | os.PathLike[str], *, remove: bool = False) -> bool:
 
 def fault(error: OSError, what: str) -> StoreFault:
     """The StoreFault that an error on a file of the store stands for; ``what`` says what was being done."""
+    from cachec.model import Fault  # the help of the command line has no use for records
+
     if is_full(error):
         kind = Fault.STORE_FULL
     elif is_unwritable(error):

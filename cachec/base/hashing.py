@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import struct
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 import msgspec
@@ -23,6 +25,7 @@ EMPTY = blake3(b"").hexdigest()
 
 _FRAME = struct.Struct("<IQ")
 _SMALL = 4096
+_DIGEST = rb"[0-9a-f]{64}"
 
 
 def frame(label: str, data: bytes) -> bytes:
@@ -131,6 +134,26 @@ class FileDigests:
     def of_installed(self, path: str | os.PathLike[str]) -> str:
         """The digest of a file of an installed tool: ``of_path``, also remembered where it is foreign."""
         return self._of_path(path, lambda fd: fsio.no_writer(fd) or is_foreign(fd, path))
+
+    def of_all(self, states: Mapping[str, Identity], paths: Mapping[str, str]) -> str:
+        """One digest of files of a tool, by name and content, remembered in one row where that of each may be.
+
+        states: what ``fsio.identity`` told of them now. Raises OSError as ``of_installed``.
+        """
+        told = repr([(name, *state) for name, state in states.items()]).encode()
+        row = f"digest:all:{digest_bytes(told)}"
+        now = time.time()
+        if self._memory is not None and all(fsio.settled(state, now) for state in states.values()):
+            known = self._memory.recall(row) or b""
+            if re.fullmatch(_DIGEST, known):
+                return known.decode()
+        hasher = Hasher("files")
+        for name in states:
+            hasher.part(name, self.of_installed(paths[name]).encode())
+        digest = hasher.digest()
+        if self._memory is not None and all((state, 0, state.size) in self._known for state in states.values()):
+            self._memory.remember(row, digest.encode())
+        return digest
 
     def _of_path(self, path: str | os.PathLike[str], is_calm: Callable[[int], bool]) -> str:
         identity = fsio.identity(path)

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # the pytest plugin imports this module in every run of pytest
@@ -19,17 +18,20 @@ if TYPE_CHECKING:  # the pytest plugin imports this module in every run of pytes
     from cachec.model import Mode, Outcome
 
 
-@dataclass(frozen=True, slots=True)
 class Oversight:
     """on_outcome: called with each outcome, in the thread of its call. mode: wins over every setting; None leaves them
     as they are, and so does a call in the store ``spared``. defer: is given what would count, log and tell the outcome,
     to be called later or never; None: now.
     """
 
-    on_outcome: Callable[[Outcome], None] | None = None
-    mode: Mode | None = None
-    defer: Callable[[Callable[[], None]], None] | None = None
-    spared: Path | None = None
+    def __init__(
+        self,
+        on_outcome: Callable[[Outcome], None] | None = None,
+        mode: Mode | None = None,
+        defer: Callable[[Callable[[], None]], None] | None = None,
+        spared: Path | None = None,
+    ) -> None:
+        self.on_outcome, self.mode, self.defer, self.spared = on_outcome, mode, defer, spared
 
     def mode_in(self, store: Path) -> Mode | None:
         """The mode that wins for calls in a store; None for that which they were told."""

@@ -12,6 +12,14 @@ from typing import Any
 _MOST_LINKS = 40
 
 
+def current_folder() -> str:
+    """The current folder; empty where it is gone."""
+    try:
+        return os.getcwd()
+    except OSError:
+        return ""
+
+
 def absolute(path: str) -> str:
     """``path`` from the root, shortened where that means the same file: ``os.path.abspath`` takes ``link/../x`` for
     ``x``, which is another place than beside what the link leads to.

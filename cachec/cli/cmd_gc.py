@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
-
 import click
+import msgspec
 
 from cachec import config, report
 from cachec.cli.selecting import span
@@ -60,7 +59,7 @@ def command(session: Session, max_size: int | None, older_than: float | None, dr
 
 
 def _document(done: Collected, dry_run: bool) -> dict[str, object]:
-    told = {field.name: getattr(done, field.name) for field in fields(done)}
+    told = msgspec.structs.asdict(done)
     return {"dry_run": dry_run, **told, "within": done.is_within, "postponed_by": done.postponed_by or None}
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import click
+import msgspec
 
 from cachec import report
 from cachec.base.texts import SHOWN_KEY
@@ -62,7 +62,7 @@ def command(session: Session, selector: Selector, pinned: bool, dry_run: bool, y
     only_keys = selector == Selector(keys=selector.keys)
     # A beginning that no key has goes into the plan as it is: it means none.
     plan = session.maintainer.plan(
-        replace(selector, keys=tuple(meant or key for key, meant in whole.items())), force=pinned
+        msgspec.structs.replace(selector, keys=tuple(meant or key for key, meant in whole.items())), force=pinned
     )
     missing = [key for key, meant in whole.items() if meant not in plan.known]
     if not wants_json() and (not only_keys or dry_run) and (plan.known or not selector.keys):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from pkgutil import resolve_name
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
@@ -146,7 +146,11 @@ class LazyGroup(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         home = self._homes.get(cmd_name)
-        return resolve_name(home) if home else super().get_command(ctx, cmd_name)
+        if not home:
+            return super().get_command(ctx, cmd_name)
+        module, _, attribute = home.partition(":")
+        command: click.Command = getattr(import_module(module), attribute)
+        return command
 
 
 pass_session = click.make_pass_decorator(Session)
@@ -187,10 +191,8 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, right:
 
 def _print_plain(columns: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str]) -> None:
     """The same without a terminal's width, styles, or the time that 100,000 rows would take with them."""
-    from rich.cells import cell_len
-
     lines = [tuple(columns), *(tuple(clean(cell) for cell in row) for row in rows)]
-    sizes = [tuple(len(cell) if cell.isascii() else cell_len(cell) for cell in line) for line in lines]
+    sizes = [tuple(len(cell) if cell.isascii() else _width(cell) for cell in line) for line in lines]
     widths = [max(column) for column in zip(*sizes, strict=True)]
     printed = []
     for line, lengths in zip(lines, sizes, strict=True):
@@ -200,3 +202,9 @@ def _print_plain(columns: Sequence[str], rows: Sequence[Sequence[str]], right: S
             cells.append(space + cell if name in right else cell + space)
         printed.append("  ".join(cells).rstrip())
     click.echo("\n".join(printed))
+
+
+def _width(cell: str) -> int:
+    from rich.cells import cell_len  # takes longer to import than most tables to print
+
+    return cell_len(cell)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
+import msgspec
 
 from cachec.base import fsio, texts
 from cachec.base.hashing import digest_by
@@ -32,8 +32,7 @@ _EXPECTED = re.compile(r"(?:(?P<algorithm>sha256|blake3):)?(?P<digest>[0-9a-fA-F
 _COMMON = frozenset({"model", "tensor-cache", "ndarray-cache", "pytorch_model", "adapter_model", "weights"})
 
 
-@dataclass(frozen=True)
-class Located:
+class Located(msgspec.Struct, frozen=True):
     """Weights that are there. text: as the user named them. Either ``revision``, in the store, or ``path``."""
 
     text: str

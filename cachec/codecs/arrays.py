@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     import numpy as np
 
 #: The type strings that are stored. Long doubles are left out: their padding has any content. Records and objects too.
-_TYPE_STRING: Final = re.compile(
+_TYPE_STRING: Final = (
     r"[<>|](b1|[iu][1248]|f[248]|c(8|16)|[US][1-9][0-9]{0,8}|[mM]8(\[[0-9]{0,9}(Y|M|W|D|h|m|s|ms|us|ns|ps|fs|as)\])?)"
 )
-_ML_NAME: Final = re.compile(r"(bfloat16|u?int[0-9]+|float[0-9]+_[a-z0-9]+)")
+_ML_NAME: Final = r"(bfloat16|u?int[0-9]+|float[0-9]+_[a-z0-9]+)"
 
 
 class _ArrayMeta(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -49,7 +49,7 @@ def encode_array(value: Any, sink: ArtifactSink, path: str) -> Leaf:
     dtype = value.dtype
     foreign = dtype.type.__module__ == "ml_dtypes"
     name = dtype.name if foreign else dtype.str
-    if not (_ML_NAME if foreign else _TYPE_STRING).fullmatch(name) or dtype.metadata:
+    if not re.fullmatch(_ML_NAME if foreign else _TYPE_STRING, name) or dtype.metadata:
         raise unstorable(
             value,
             path,
@@ -90,12 +90,12 @@ def decode_array(leaf: Leaf, source: ArtifactSource) -> Any:
 def _dtype(name: str) -> np.dtype[Any]:
     import numpy as np
 
-    if _TYPE_STRING.fullmatch(name):
+    if re.fullmatch(_TYPE_STRING, name):
         try:
             return np.dtype(name)
         except TypeError as error:  # a unit of time that is none
             raise corrupt(f"unknown dtype {name!r}") from error
-    if _ML_NAME.fullmatch(name):
+    if re.fullmatch(_ML_NAME, name):
         import ml_dtypes
 
         scalar = getattr(ml_dtypes, name, None)

@@ -6,12 +6,11 @@ instance is made without running any code of its class (no ``__init__``, no ``__
 
 from __future__ import annotations
 
-import dataclasses
 import enum
 import sys
 from typing import Any
 
-from cachec.base.instances import class_attribute, state
+from cachec.base.instances import class_attribute, field_names, state
 from cachec.codecs.base import corrupt, unstorable
 from cachec.model import Inline
 
@@ -67,7 +66,7 @@ def fields(value: Any, path: str) -> dict[str, Any]:
         names: tuple[str, ...] = cls._fields
         values = dict(zip(names, tuple(value), strict=True))
     else:
-        names = tuple(each.name for each in dataclasses.fields(cls))
+        names = field_names(cls) or ()
         missing = [name for name in names if not hasattr(value, name)]
         if missing:
             raise unstorable(value, path, f"set its field {missing[0]!r}, which it lacks")
@@ -85,7 +84,7 @@ def make(name: str, values: dict[str, Any]) -> Any:
     if _is_named_tuple(cls):
         expected: tuple[str, ...] = class_attribute(cls, "_fields")
     elif _is_dataclass(cls):
-        expected = tuple(each.name for each in dataclasses.fields(cls))
+        expected = field_names(cls) or ()
     else:
         raise corrupt(f"{name!r} is neither a dataclass nor a named tuple")
     if tuple(values) != expected:

@@ -15,6 +15,9 @@ from cachec.key.tools.platform import processor_digest
 from cachec.key.tools.tools import ToolKeys
 from cachec.model import Read
 
+#: In place of a file, for what only the process that looks can tell.
+LIVE = "live"
+
 #: Variables that choose which executable, or which library, is loaded.
 SEARCH_VARIABLES = ("PATH", "LD_LIBRARY_PATH", "LD_PRELOAD")
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from operator import is_
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import msgspec
 
 from cachec.base.distributions import Distributions
 from cachec.base.hashing import FileDigests, Hasher, digest_bytes, frame
@@ -32,8 +33,7 @@ KEY_VERSION = "4"
 _DOMAIN = frame("domain", b"key")
 
 
-@dataclass(frozen=True)
-class StageOptions:
+class StageOptions(msgspec.Struct, frozen=True, dict=True):
     """What ``cache.stage(...)`` was told; see there."""
 
     name: str

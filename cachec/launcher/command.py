@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
+
+import msgspec
 
 from cachec.launcher.adapters import Adapter, WeightKey
 from cachec.model import Reason
@@ -22,13 +23,12 @@ class PassThrough(Exception):
         self.stage = ""
 
 
-@dataclass(frozen=True)
-class Options:
+class Options(msgspec.Struct, frozen=True):
     """What ``cachec exec`` was told beside the command. weights: path -> key; paths as they were given."""
 
     inputs: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ()
-    weights: dict[str, WeightKey] = field(default_factory=dict)
+    weights: dict[str, WeightKey] = {}
     env: tuple[str, ...] = ()
     tools: tuple[str, ...] = ()
     strip: bool = False
@@ -70,8 +70,7 @@ class Output(NamedTuple):
     where: str
 
 
-@dataclass
-class Command:
+class Command(msgspec.Struct):
     """One command line, understood. Paths are absolute, but for those of ``search``, ``responses`` and ``absent``: as
     they were given; ``cwd`` is where relative ones start.
 
@@ -87,14 +86,14 @@ class Command:
     cwd: str
     adapter: Adapter | None
     options: Options
-    pieces: list[Piece] = field(default_factory=list)
-    inputs: list[Input] = field(default_factory=list)
-    outputs: list[Output] = field(default_factory=list)
-    weights: dict[str, WeightKey] = field(default_factory=dict)
-    search: list[str] = field(default_factory=list)
-    responses: list[str] = field(default_factory=list)
-    absent: list[str] = field(default_factory=list)
-    undescribed: list[str] = field(default_factory=list)
+    pieces: list[Piece] = []
+    inputs: list[Input] = []
+    outputs: list[Output] = []
+    weights: dict[str, WeightKey] = {}
+    search: list[str] = []
+    responses: list[str] = []
+    absent: list[str] = []
+    undescribed: list[str] = []
     runs: tuple[str, ...] = ()
     stdin: bool = False
     sees_cwd: bool = False

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from cachec.errors import StoreFault, UsageError
 from cachec.key.compare import PartDifference, differences
@@ -19,8 +20,7 @@ from cachec.stage.engine import Call
 from cachec.store.index import only_looking
 
 
-@dataclass(frozen=True)
-class Explanation:
+class Explanation(msgspec.Struct, frozen=True):
     """What ``exec`` would do. nearest: the key of the entry that the differences are from; empty for none. fix: what
     would make it a hit, where that is known; empty else."""
 

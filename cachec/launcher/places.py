@@ -7,7 +7,8 @@ import mmap
 import os
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+import msgspec
 
 from cachec.base.hashing import digest_bytes
 from cachec.errors import UsageError
@@ -21,8 +22,7 @@ _BASE = "\0"
 _MARK = b"\0base_dir\0"
 
 
-@dataclass(frozen=True)
-class Places:
+class Places(msgspec.Struct, frozen=True):
     """base: the folder below which paths count from there, None for none. cwd: the current folder, as the command is
     told (``PWD``)."""
 

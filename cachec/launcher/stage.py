@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -42,8 +41,7 @@ class CommandFailed(Exception):
         self.ended = ended
 
 
-@dataclass(frozen=True)
-class RunEnvironment:
+class RunEnvironment(msgspec.Struct, frozen=True):
     """Where a command runs. places: folders that leave the key. variables: what the launcher itself was given."""
 
     places: Places

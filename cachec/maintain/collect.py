@@ -17,7 +17,6 @@ from __future__ import annotations
 import os
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import TypeVar
 
 import msgspec
@@ -55,8 +54,7 @@ class Condemned(msgspec.Struct, frozen=True, kw_only=True):
     artifacts: tuple[Digest, ...]
 
 
-@dataclass(slots=True)
-class Collected:
+class Collected(msgspec.Struct):
     """What ``gc`` did, or with ``dry_run`` would do. Bytes are bytes on disk.
 
     before, after: size of the store. limit: what it was to come down to, None for no limit. entries: evicted;
@@ -76,7 +74,7 @@ class Collected:
     kept_pinned: int = 0
     kept_in_use: int = 0
     weights_in_use: tuple[Digest, ...] = ()
-    swept: Counter[str] = field(default_factory=Counter)
+    swept: Counter[str] = msgspec.field(default_factory=Counter)
     postponed_by: int = 0
 
     @property
@@ -85,8 +83,7 @@ class Collected:
         return self.limit is None or self.after <= self.limit
 
 
-@dataclass(slots=True)
-class _Eviction:
+class _Eviction(msgspec.Struct):
     evicted: list[Candidate]
     orphans: set[Digest]
     after: int

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from cachec.base import fsio
 from cachec.errors import StoreFault, UsageError
@@ -74,7 +75,7 @@ class Maintainer:
         fits = matcher(selector, around, self._clock())
         pinned = self.pins.read()
         whole = frozenset(key.lower() for key in selector.keys if len(key) == 64)
-        by_key = replace(selector, keys=()).is_empty
+        by_key = msgspec.structs.replace(selector, keys=()).is_empty
         chosen, kept, known = [], [], set()
         sizes: dict[Digest, int] = {}
         needed: set[Digest] = set()

@@ -158,7 +158,7 @@ class Sweep:
         return self._now - newest > seconds
 
 
-def _listed(folder: Path, form: re.Pattern[str]) -> Iterator[Path]:
+def _listed(folder: Path, form: str | re.Pattern[str]) -> Iterator[Path]:
     return (folder / name for name in fsio.names_in(folder, form))
 
 

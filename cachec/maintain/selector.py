@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, fields
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from cachec.base.distributions import normalise
 from cachec.base.texts import key_prefix
@@ -21,8 +22,7 @@ if TYPE_CHECKING:
 Match = Callable[["Item"], bool]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Selector:
+class Selector(msgspec.Struct, frozen=True, kw_only=True):
     """Entries by what is known of them. Everything that is given must hold; of ``keys`` and of ``stages`` one of each.
 
     keys: first characters of keys, 6 or more. stages: names, or the last part of one. tags: exact. tools: ``NAME`` or
@@ -56,9 +56,9 @@ class Selector:
             value = getattr(self, name)
             if value is not None and not value >= 0:
                 raise UsageError(f"{name} expected seconds, 0 or more; found {value!r}")
-        for field in fields(self):
-            if isinstance(getattr(self, field.name), str):
-                raise UsageError(f"{field.name} expected a tuple of str; found one str: give ({field.name}=(...,))")
+        for field in self.__struct_fields__:
+            if isinstance(getattr(self, field), str):
+                raise UsageError(f"{field} expected a tuple of str; found one str: give ({field}=(...,))")
 
     @property
     def needs_summaries(self) -> bool:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass, field
+
+import msgspec
 
 from cachec.codecs.files import tree_of
 from cachec.errors import StoreFault
@@ -25,8 +26,7 @@ QUARANTINE_SECONDS = 7 * 86400.0
 _DIGEST = re.compile(rb"[0-9a-f]{64}")
 
 
-@dataclass(slots=True)
-class Candidate:
+class Candidate(msgspec.Struct):
     """An entry, as far as eviction needs it.
 
     needs: all artifacts that it refers to. groups: of each trace those that a caller is handed. trees: those that a
@@ -52,8 +52,7 @@ class Candidate:
         )
 
 
-@dataclass(slots=True)
-class Survey:
+class Survey(msgspec.Struct):
     """The state of a store.
 
     objects: digest -> (bytes on disk, mtime). owned: those that weights with a name, or in use, need; they are not
@@ -65,16 +64,16 @@ class Survey:
     objects: dict[Digest, tuple[int, float]]
     copied: int
     owned: Collection[Digest] = ()
-    entries: list[Candidate] = field(default_factory=list)
-    counts: Counter[Digest] = field(default_factory=Counter)
-    trees: Counter[Digest] = field(default_factory=Counter)
-    broken: list[tuple[str, bytes]] = field(default_factory=list)
-    put_away: list[str] = field(default_factory=list)
-    condemned: dict[str, frozenset[Digest]] = field(default_factory=dict)
-    facts: set[Digest] = field(default_factory=set)
-    unsummarised: list[Item] = field(default_factory=list)
-    pinned: Pinned = field(default_factory=lambda: Pinned(()))
-    levels: Levels = field(default_factory=lambda: Levels(version=RECORD_VERSION))
+    entries: list[Candidate] = []
+    counts: Counter[Digest] = msgspec.field(default_factory=Counter)
+    trees: Counter[Digest] = msgspec.field(default_factory=Counter)
+    broken: list[tuple[str, bytes]] = []
+    put_away: list[str] = []
+    condemned: dict[str, frozenset[Digest]] = {}
+    facts: set[Digest] = set()
+    unsummarised: list[Item] = []
+    pinned: Pinned = msgspec.field(default_factory=lambda: Pinned(()))
+    levels: Levels = msgspec.field(default_factory=lambda: Levels(version=RECORD_VERSION))
 
     @property
     def nbytes(self) -> int:

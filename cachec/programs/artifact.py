@@ -3,21 +3,57 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Self
+from typing import NoReturn, Self
 
 from cachec.base.hashing import FileDigests
 from cachec.weights.manifest import Manifest
 
 
 class _Stored:
-    """What may lie in a store."""
+    """What may lie in a store. Written out: to make a dataclass takes a millisecond, in each new process."""
+
+    path: Path
+    kind: str
+    manifest: Manifest | None
+    name: str
+
+    def __init__(
+        self, path: str | os.PathLike[str], kind: str = "", manifest: Manifest | None = None, name: str = ""
+    ) -> None:
+        place = Path(path)
+        self.__dict__.update(path=place, kind=kind, manifest=manifest, name=name or place.name)
+
+    def __setattr__(self, name: str, value: object = None) -> NoReturn:
+        raise AttributeError(f"{name!r} of a {type(self).__name__} can't be changed: make another one")
+
+    __delattr__ = __setattr__
+
+    def __eq__(self, other: object) -> bool:
+        if type(other) is not type(self):
+            return NotImplemented
+        return (self.path, self.kind, self.name) == (other.path, other.kind, other.name)
+
+    def __hash__(self) -> int:
+        return hash((self.path, self.kind, self.name))
+
+    def __repr__(self) -> str:
+        held = f"path={self.path!r}, kind={self.kind!r}, manifest={self.manifest!r}, name={self.name!r}"
+        return f"{type(self).__name__}({held})"
+
+    def __fspath__(self) -> str:
+        return os.fspath(self.path)
 
     def holding(self, store: object) -> Self:
         """The same, which keeps ``store`` open as long as it lives: ``gc`` leaves alone what an open store gave out."""
-        object.__setattr__(self, "_store", store)
+        self.__dict__["_store"] = store
         return self
+
+    def linked_as(self, manifest: Manifest | None) -> Self:
+        """The same, to be linked with another manifest."""
+        made = object.__new__(type(self))
+        made.__dict__.update(self.__dict__, manifest=manifest)
+        return made
 
     @property
     def digests(self) -> FileDigests | None:
@@ -29,7 +65,6 @@ class _Stored:
         return {name: value for name, value in self.__dict__.items() if name != "_store"}
 
 
-@dataclass(frozen=True)
 class File(_Stored):
     """One file. As an argument it is keyed by content; as a result it is copied into the store.
 
@@ -38,40 +73,13 @@ class File(_Stored):
     inherit it from the stage's programs. name: the base name that it was made under.
     """
 
-    path: Path
-    kind: str = ""
-    manifest: Manifest | None = field(default=None, compare=False)
-    name: str = ""
-
-    def __init__(
-        self, path: str | os.PathLike[str], kind: str = "", manifest: Manifest | None = None, name: str = ""
-    ) -> None:
-        object.__setattr__(self, "path", Path(path))
-        object.__setattr__(self, "kind", kind)
-        object.__setattr__(self, "manifest", manifest)
-        object.__setattr__(self, "name", name or self.path.name)
-
-    def __fspath__(self) -> str:
-        return os.fspath(self.path)
-
     def read_bytes(self) -> bytes:
         """The content. Raises OSError where the file is not there."""
         return self.path.read_bytes()
 
 
-@dataclass(frozen=True)
 class Dir(_Stored):
     """A folder with everything in it: regular files, their executable bit, sub-folders, relative symbolic links.
 
     Keyed by content like File. A stored folder comes back as an immutable tree.
     """
-
-    path: Path
-    kind: str = ""
-    manifest: Manifest | None = field(default=None, compare=False)
-    name: str = ""
-
-    __init__ = File.__init__
-
-    def __fspath__(self) -> str:
-        return os.fspath(self.path)

@@ -12,8 +12,8 @@ from cachec.programs.plugin import Plugin
 #: What is raised where something of a library that a plugin uses is gone, or is to be called in another way.
 GONE = (AttributeError, ImportError, TypeError)
 
-_CLAUSE = re.compile(r"(>=|<)(\d+(?:\.\d+)*)")
-_RELEASE = re.compile(r"\d+(?:\.\d+)*")
+_CLAUSE = r"(>=|<)(\d+(?:\.\d+)*)"
+_RELEASE = r"\d+(?:\.\d+)*"
 
 
 class Asking:
@@ -49,10 +49,10 @@ def is_within(version: str, versions: str) -> bool:
 
     Raises ValueError for another notation of ``versions``.
     """
-    found = _RELEASE.match(version)
+    found = re.match(_RELEASE, version)
     release = _numbers(found[0]) if found is not None else ()
     for clause in versions.split(","):
-        match = _CLAUSE.fullmatch(clause)
+        match = re.fullmatch(_CLAUSE, clause)
         if match is None:
             raise ValueError(f"{versions!r} is no range such as '>=1.2,<2'")
         if (release < _numbers(match[2])) is (match[1] == ">="):

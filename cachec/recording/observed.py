@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import sys
 import time
-from dataclasses import dataclass, field
 from types import CodeType
 from typing import Any, NamedTuple
 
+import msgspec
+from msgspec import field
+
 from cachec.base.fsio import Identity
-from cachec.base.paths import absolute, relative_to, resolved
+from cachec.base.paths import absolute, current_folder, relative_to, resolved
 
 #: The clock of time stamps of files (linux/time.h), which Python has no name for.
 _CLOCK_REALTIME_COARSE = 5
@@ -23,14 +25,6 @@ _SHARED_MEMORY = "/dev/shm/"
 def is_unrepeatable(path: str) -> bool:
     """Whether what is opened there is another thing with each look: the kernel's own files, devices."""
     return path.startswith(_UNREPEATABLE) and not path.startswith(_SHARED_MEMORY)
-
-
-def current_folder() -> str:
-    """The current folder; empty where it is gone."""
-    try:
-        return os.getcwd()
-    except OSError:
-        return ""
 
 
 def is_absolute(path: object) -> bool:
@@ -54,8 +48,7 @@ class Ran(NamedTuple):
     namespace: dict[str, Any]
 
 
-@dataclass(slots=True)
-class Observed:
+class Observed(msgspec.Struct):
     """What one run was observed to do. Filled from several threads; every step is one atomic dict operation, and the
     first observation of a thing counts: what a run sees later may be its own doing.
 
@@ -80,35 +73,35 @@ class Observed:
     """
 
     began: int = field(default_factory=lambda: time.clock_gettime_ns(_CLOCK_REALTIME_COARSE))
-    ran: dict[int, Ran] = field(default_factory=dict)
-    imported: dict[str, None] = field(default_factory=dict)
-    named: dict[str, None] = field(default_factory=dict)
-    sought: dict[str, None] = field(default_factory=dict)
-    installed: dict[str, None] = field(default_factory=dict)
-    opened: dict[str, Identity] = field(default_factory=dict)
-    absent: dict[str, None] = field(default_factory=dict)
-    there: dict[str, bool] = field(default_factory=dict)
-    links: dict[str, tuple[tuple[str, str], ...]] = field(default_factory=dict)
-    allowed: dict[str, str] = field(default_factory=dict)
-    stated: dict[str, os.stat_result] = field(default_factory=dict)
-    scanned: dict[str, tuple[Identity, os.stat_result]] = field(default_factory=dict)
-    sources: dict[str, Identity] = field(default_factory=dict)
-    passed: dict[str, None] = field(default_factory=dict)
-    made: dict[str, None] = field(default_factory=dict)
-    new: dict[str, None] = field(default_factory=dict)
-    listed: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    variables: dict[str, str | None] = field(default_factory=dict)
-    fixed: dict[str, None] = field(default_factory=dict)
+    ran: dict[int, Ran] = {}
+    imported: dict[str, None] = {}
+    named: dict[str, None] = {}
+    sought: dict[str, None] = {}
+    installed: dict[str, None] = {}
+    opened: dict[str, Identity] = {}
+    absent: dict[str, None] = {}
+    there: dict[str, bool] = {}
+    links: dict[str, tuple[tuple[str, str], ...]] = {}
+    allowed: dict[str, str] = {}
+    stated: dict[str, os.stat_result] = {}
+    scanned: dict[str, tuple[Identity, os.stat_result]] = {}
+    sources: dict[str, Identity] = {}
+    passed: dict[str, None] = {}
+    made: dict[str, None] = {}
+    new: dict[str, None] = {}
+    listed: dict[str, tuple[str, ...]] = {}
+    variables: dict[str, str | None] = {}
+    fixed: dict[str, None] = {}
     copied: dict[str, str] | None = None
-    started: dict[str, None] = field(default_factory=dict)
-    unrepeatable: dict[str, None] = field(default_factory=dict)
-    stages: dict[int, Any] = field(default_factory=dict)
+    started: dict[str, None] = {}
+    unrepeatable: dict[str, None] = {}
+    stages: dict[int, Any] = {}
     path: tuple[str, ...] = field(default_factory=lambda: tuple(sys.path))
     cwd: str = field(default_factory=current_folder)
     asked_cwd: bool = False
     moved: bool = False
-    relative: dict[str, str] = field(default_factory=dict)
-    absolute: dict[str, None] = field(default_factory=dict)
+    relative: dict[str, str] = {}
+    absolute: dict[str, None] = {}
     modules: frozenset[str] = field(default_factory=lambda: frozenset(sys.modules))
     blind: str = ""
 

@@ -6,8 +6,9 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
 
 from cachec.base.hashing import EMPTY, FileDigests
 from cachec.model import Read, Reason
@@ -27,8 +28,7 @@ class FileSeen(NamedTuple):
     data: bytes | None = None
 
 
-@dataclass(slots=True)
-class CommandRun:
+class CommandRun(msgspec.Struct):
     """A command that a stage ran, as a reproducer needs it.
 
     program: the executable that args[0] led to. environ: the variables that it was given by name, None where one was

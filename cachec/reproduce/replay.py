@@ -15,10 +15,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from cachec import codecs
 from cachec.base import fsio
 from cachec.base.distributions import Distributions
 from cachec.base.hashing import FileDigests, digest_bytes
+from cachec.codecs.encoder import encode
 from cachec.commands import run as command
 from cachec.errors import ReproducerError, StoreFault, UsageError
 from cachec.key.tools.executables import which
@@ -159,7 +159,7 @@ def replay_python(reproducer: LoadedReproducer, folder: Path, *, path: Sequence[
                 import asyncio
 
                 result = asyncio.run(_awaited(result))
-            node = codecs.encode(result, store.objects, plugins.for_type)
+            node = encode(result, store.objects, plugins.for_type)
     except Exception as error:  # noqa: BLE001 - the user's own: told, and compared with what was recorded
         failure = f"{type(error).__qualname__}: {error}"
     finally:

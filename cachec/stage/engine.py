@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from cachec.base import fsio, oversight
 from cachec.config import Settings
@@ -16,10 +16,12 @@ from cachec.model import Fault, Mode, Outcome, Reason, Trace
 from cachec.recording import recording
 from cachec.stage.binding import Binding
 from cachec.stage.bracket import Bracket
-from cachec.stage.look import Look
-from cachec.stage.run import Finished, Run, Tools
+from cachec.stage.look import Look, Tools
 from cachec.store.index import only_looking
-from cachec.store.locks import KeyLock
+
+if TYPE_CHECKING:  # on a miss only
+    from cachec.stage.run import Finished, Run
+    from cachec.store.locks import KeyLock
 
 T = TypeVar("T")
 
@@ -113,6 +115,8 @@ class Call:
     def run(self, *, watched: bool = False) -> Run:
         """A run of the stage, not started. One that can't be guarded is counted, and raises its UsageError."""
         try:
+            from cachec.stage.run import Run
+
             return Run(self.engine.tools, self.stage, self.keyed, self.arguments, watched=watched)
         except UsageError as error:
             self.outcome(Reason.USAGE, detail=str(error))

@@ -12,6 +12,7 @@ import msgspec
 from cachec.base.instances import field_names, state
 from cachec.key.canonical import MAX_DEPTH
 from cachec.key.words import item_path
+from cachec.programs.artifact import Dir, File
 from cachec.programs.program import Program
 from cachec.weights import WeightSet
 from cachec.weights.manifest import Folded, Manifest
@@ -47,10 +48,10 @@ def _relinked(value: Any, change: Callable[[Manifest], Manifest]) -> Any:
     def relinked(held: Any, _path: str) -> Any:
         if isinstance(held, Manifest):
             return change(held)
-        manifest = change(held.manifest)
+        manifest = None if held.manifest is None else change(held.manifest)
         return held if manifest is held.manifest else held.linked_as(manifest)
 
-    return _replaced(value, "", relinked, (), (Program, Manifest))
+    return _replaced(value, "", relinked, (), (Program, File, Dir, Manifest))
 
 
 def _replaced(value: Any, path: str, replace: Replace, within: tuple[int, ...], kinds: tuple[type, ...]) -> Any:

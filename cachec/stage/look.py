@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from cachec import codecs, recording
 from cachec.base import fsio
+from cachec.base.hashing import FileDigests
 from cachec.errors import StoreFault
 from cachec.key.dependencies import Dependencies
-from cachec.key.request import Request
+from cachec.key.request import Request, Requests
 from cachec.model import Digest, Entry, Fault, Part, Read, Reason, Trace, artifacts
 from cachec.programs.registry import Plugins
 from cachec.stage import folding
@@ -40,8 +42,7 @@ _CHANGED = {
 }
 
 
-@dataclass(slots=True)
-class Look:
+class Look(msgspec.Struct):
     """What was found. ``trace`` is set where it is a hit, ``value`` where that was decoded."""
 
     reason: Reason
@@ -230,3 +231,14 @@ def _read_in_words(read: Read) -> str:
         "folder": "is another one, and its path is in what the command wrote: `cachec audit` says what keeps it out",
     }[read.kind]
     return f"{read.kind} {read.where} {verb}"
+
+
+class Tools(msgspec.Struct, frozen=True):
+    """What a run works with: the parts of one opened cache."""
+
+    store: Store
+    digests: FileDigests
+    requests: Requests
+    plugins: Plugins
+    looker: Looker
+    observing: Observing | None = None

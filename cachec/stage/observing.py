@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -21,12 +22,12 @@ from cachec.base.anchors import (
 )
 from cachec.base.fsio import Identity, identity_if_there
 from cachec.base.hashing import EMPTY
-from cachec.base.paths import absolute, links_on, relative_to
+from cachec.base.paths import absolute, current_folder, links_on, relative_to
 from cachec.key.code.modules import is_cell
-from cachec.key.code.ran import LIVE, RanKeys
 from cachec.key.dependencies import (
     ABSENT,
     FOLDER,
+    LIVE,
     PRESENT,
     STATUS_NAMES,
     Dependencies,
@@ -39,11 +40,12 @@ from cachec.key.request import Request, Requests
 from cachec.key.tools.environment import EVERY_NAME, variable_digest
 from cachec.key.tools.process import asked, state_digest
 from cachec.model import Read, Reason
-from cachec.recording import Recorder
-from cachec.recording.observed import Observed, Ran, current_folder
 
-if TYPE_CHECKING:
-    from cachec.recording.net import Net  # on a miss only
+if TYPE_CHECKING:  # on a miss only, or for a read that few traces have
+    from cachec.key.code.ran import RanKeys
+    from cachec.recording import Recorder
+    from cachec.recording.net import Net
+    from cachec.recording.observed import Observed
 
 #: Reads whose ``where`` is a path.
 _PATHS = frozenset({"file", "absent", "there", "listing", "links", "access", "status", "tool", "code", "cwd"})
@@ -57,15 +59,19 @@ _GETCWD = frozenset({"getcwd", "getcwdb"})
 class Observing:
     """Observes runs of stages in one opened cache, where the setting ``record`` has it so, and keeps their paths.
 
-    base_dir: the setting, an anchor.
+    ran: makes the keys of code that ran, when they are asked for. base_dir: the setting, an anchor.
     """
 
-    def __init__(self, ran: RanKeys, requests: Requests, *, base_dir: str | None, on: bool) -> None:
-        self._ran = ran
+    def __init__(self, ran: Callable[[], RanKeys], requests: Requests, *, base_dir: str | None, on: bool) -> None:
+        self._make_ran = ran
         self._requests = requests
         self._base_dir = base_dir
         self.on = on
         self._warned: set[str] = set()
+
+    @cached_property
+    def _ran(self) -> RanKeys:
+        return self._make_ran()
 
     # --- a run
 
@@ -92,6 +98,7 @@ class Observing:
             return frozenset()
         observed = net.observed
         from cachec.recording.calls import untold
+        from cachec.recording.observed import Ran
 
         for ran in list(observed.ran.values()):
             for taken in untold(ran.code, ran.namespace):

@@ -4,33 +4,28 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
-from cachec import codecs, recording
+from cachec import recording
 from cachec.base import fsio
-from cachec.base.hashing import FileDigests
+from cachec.codecs.encoder import encode
 from cachec.errors import LinkError, StoreFault, UnkeyableArgument, UnsupportedVersion, UsageError
 from cachec.key.code.memos import FilledBefore
-from cachec.key.request import Request, Requests, StageLike
-from cachec.model import ArtifactRef, Fault, KeyDescription, Read, Reason, Trace
+from cachec.key.request import Request, StageLike
+from cachec.model import ArtifactRef, Fault, KeyDescription, Node, Read, Reason, Trace
 from cachec.programs.plugin import Plugin
-from cachec.programs.registry import Plugins
 from cachec.programs.supported import Asking
 from cachec.recording import Recorder
 from cachec.stage import folding
 from cachec.stage.bracket import Bracket
 from cachec.stage.guard import bare, callers_weights, replace_weights, returned
-from cachec.stage.look import Looker
-from cachec.stage.observing import Observing
-from cachec.store.store import Store
+from cachec.stage.look import Tools
 from cachec.weights import WeightSet
 
 
-@dataclass(slots=True)
-class Finished:
+class Finished(msgspec.Struct):
     """What came of a run. ``changed`` says which input changed meanwhile, or what else keeps it out (``kept_out`` is
     the reason then); nothing was stored."""
 
@@ -42,18 +37,6 @@ class Finished:
     fault: Fault | None = None
     detail: str = ""
     trace: Trace | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Tools:
-    """What a run works with: the parts of one opened cache."""
-
-    store: Store
-    digests: FileDigests
-    requests: Requests
-    plugins: Plugins
-    looker: Looker
-    observing: Observing | None = None
 
 
 class Run:
@@ -150,7 +133,7 @@ class Run:
             self.abandon()
         return finished
 
-    def _returned(self, result: Any, node: codecs.Node | None) -> Any:
+    def _returned(self, result: Any, node: Node | None) -> Any:
         """A result that is not stored, as the caller gets it. node: what was to be stored, if it came to that."""
         inventory = self._request.inventory
         made = folding.made_in_value(result) if node is None else folding.made_in_node(node)
@@ -159,17 +142,17 @@ class Run:
         value = callers_weights(result, inventory.weights)
         return returned(value, inventory.callers, inside) if inventory.callers or inside else value
 
-    def encode(self, result: Any) -> codecs.Node:
+    def encode(self, result: Any) -> Node:
         """The result as stored nodes; its artifacts are in the store, no row points at them yet."""
         with recording.recording(self.recorder), self.bracket:
-            return codecs.encode(result, self._tools.store.objects, self._plugin_for)
+            return encode(result, self._tools.store.objects, self._plugin_for)
 
     def _plugin_for(self, cls: type) -> Plugin | None:
         """The plugin that stores objects of a class. Raises StoreFault where the system refuses to say."""
         with fsio.faults("looking for plugins"):
             return self._tools.plugins.for_type(cls)
 
-    def _encoded(self, finished: Finished) -> codecs.Node | None:
+    def _encoded(self, finished: Finished) -> Node | None:
         try:
             return self.encode(finished.value)
         except StoreFault as fault:
@@ -189,7 +172,7 @@ class Run:
             return False
         return True
 
-    def _publish(self, finished: Finished, node: codecs.Node) -> None:
+    def _publish(self, finished: Finished, node: Node) -> None:
         try:
             with fsio.faults("publishing a result"):
                 trace = self._published(finished, node)
@@ -198,7 +181,7 @@ class Run:
         else:
             finished.stored, finished.trace = True, trace
 
-    def _published(self, finished: Finished, node: codecs.Node) -> Trace:
+    def _published(self, finished: Finished, node: Node) -> Trace:
         """Store the run; the value of ``finished`` is then what is stored. Raises StoreFault, OSError."""
         objects, options = self._tools.store.objects, self._stage.options
         recipe, kept = self._told()

@@ -18,8 +18,8 @@ from cachec.programs.program import Program
 from cachec.recording.observed import Observed
 
 if TYPE_CHECKING:
-    from cachec.stage.look import Look
-    from cachec.stage.run import Run, Tools
+    from cachec.stage.look import Look, Tools
+    from cachec.stage.run import Run
 
 #: How many undeclared things one outcome spells out.
 _SHOWN = 5

@@ -21,7 +21,6 @@ import contextlib
 import errno
 import fcntl
 import os
-import re
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator
@@ -33,7 +32,7 @@ from cachec.model import Fault
 #: Bytes of a digest in a lease.
 WIDTH = 32
 
-_NAME = re.compile(r"\d+-[0-9a-f]{16}")
+_NAME = r"\d+-[0-9a-f]{16}"
 
 #: Seconds that ``gc`` waits for processes that end to have removed their leases.
 _PATIENCE = 60.0

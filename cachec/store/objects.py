@@ -28,6 +28,7 @@ import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 from blake3 import blake3
 
@@ -36,8 +37,10 @@ from cachec.base.hashing import FileDigests, digest_bytes, digest_extent
 from cachec.errors import StoreFault
 from cachec.model import ArtifactRef, Fault
 from cachec.store.leases import Held, Leases
-from cachec.store.trees import Trees
 from cachec.store.usage import occupied
+
+if TYPE_CHECKING:  # for folders alone
+    from cachec.store.trees import Trees
 
 #: A reused object gets a new mtime when its old one is older than this; the grace period of ``gc`` must be longer.
 REFRESH_SECONDS = 300.0
@@ -57,9 +60,9 @@ _EXCESS = 1 << 30
 
 MODE = 0o444
 
-_DIGEST = re.compile(r"[0-9a-f]{64}")
+_DIGEST = r"[0-9a-f]{64}"
 #: The name of a folder of objects, of locks, of memos.
-SHARD = re.compile(r"[0-9a-f]{2}")
+SHARD = r"[0-9a-f]{2}"
 _COPY_CHUNK = 1 << 26
 _SECOND = 10**9
 #: Paths remembered in memory; all are forgotten when there are more.
@@ -174,6 +177,8 @@ class Objects:
     @property
     def trees(self) -> Trees:
         """The folders put together from these artifacts. Made anew: kept, it would hold what holds it."""
+        from cachec.store.trees import Trees
+
         return Trees(self.root.with_name("trees"), self.tmp, self.is_whole, self.path, self.leases, self.count)
 
     def release(self) -> None:
@@ -285,7 +290,7 @@ class Objects:
 
     def content(self, digest: str) -> bytes | None:
         """The content of the object of that digest, checked; None where there is none."""
-        return self._content(digest, None) if _DIGEST.match(digest) else None
+        return self._content(digest, None) if re.match(_DIGEST, digest) else None
 
     def _content(self, digest: str, size: int | None) -> bytes | None:
         """The same; size: what it has to be, where that is known. What fits into no memory is not tried."""

@@ -51,11 +51,11 @@ from cachec.store.leases import Leases
 from cachec.store.locks import KeyLock, Locks
 from cachec.store.objects import Objects
 from cachec.store.packing import pack, unpack
-from cachec.store.summaries import SearchTerms, search_terms
 from cachec.store.usage import Usage
 
 if TYPE_CHECKING:
     from cachec.store.recent import Near, Recent
+    from cachec.store.summaries import SearchTerms
 
 FOLDERS = ("index", "objects", "trees", "leases", "locks", "tmp", "log", "weights")
 
@@ -273,6 +273,7 @@ class Store:
         """
 
         from cachec.store.recent import Recent
+        from cachec.store.summaries import search_terms
 
         def change() -> Usage | None:
             entry = self._readable(lambda: self.lookup(key))

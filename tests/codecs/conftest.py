@@ -12,6 +12,7 @@ import pytest
 
 from cachec import codecs
 from cachec.base.hashing import digest_bytes
+from cachec.codecs.encoder import encode
 from cachec.errors import PluginError, StoreFault
 from cachec.model import ArtifactRef, Fault, Node
 from cachec.programs.plugin import Plugin
@@ -86,7 +87,7 @@ class Bench:
         return self.plugins[name]
 
     def encode(self, value: object) -> Node:
-        node = codecs.encode(value, self.store, self.plugin_for)
+        node = encode(value, self.store, self.plugin_for)
         row: Node = msgspec.json.decode(msgspec.json.encode(node), type=Node)
         assert row == node, "a row gives back what was stored"
         return row

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from cachec import codecs
+from cachec.codecs.encoder import encode
 from cachec.errors import PluginError, StoreFault, UnstorableResult
 from cachec.model import Fault, Leaf, WeightSpec
 from cachec.programs.artifact import Dir, File
@@ -147,7 +148,7 @@ def test_files_and_folders_through_the_real_store(bench: Any, tmp_path: Path) ->
         "bytes": b"b" * 5000,
         "program": Program("ir", format="a:b", manifest=MANIFEST),
     }
-    node = codecs.encode(value, store, bench.plugin_for)
+    node = encode(value, store, bench.plugin_for)
     back = codecs.decode(node, store, bench.plugin_named, bench.callers.__getitem__, None)
     assert tree(back["dir"].path) == tree(top)
     assert back["file"].read_bytes() == b"#!"
@@ -236,7 +237,7 @@ def test_an_ir_that_is_altered_after_the_hit_is_never_handed_out(bench: Any) -> 
 def test_a_hit_imports_no_numpy(bench: Any, tmp_path: Path) -> None:
     code = (
         "import sys, msgspec\n"
-        "from cachec import codecs\n"
+        "from cachec import codecs\nfrom cachec.codecs.encoder import encode\n"
         "from cachec.base.hashing import FileDigests\n"
         "from cachec.store.objects import Objects\n"
         "from cachec.programs.artifact import File\n"
@@ -245,7 +246,7 @@ def test_a_hit_imports_no_numpy(bench: Any, tmp_path: Path) -> None:
         f"s = Objects({str(tmp_path / 'o')!r}, {str(tmp_path / 't')!r}, FileDigests())\n"
         "p = Program('ir', format='a:b', manifest=Manifest.of({}))\n"
         f"v = [p, File({__file__!r}), b'x' * 9999, (1, {{'a': 2}})]\n"
-        "n = codecs.encode(v, s, lambda c: None)\n"
+        "n = encode(v, s, lambda c: None)\n"
         "back = codecs.decode(n, s, None, None, None)\n"
         "assert back[0].ir == b'ir' and back[2:] == v[2:]\n"
         "bad = {'numpy', 'ml_dtypes', 'click', 'rich', 'diskcache', 'subprocess', 'logging', 'importlib.metadata'}\n"

@@ -82,7 +82,7 @@ def test_every_selector_is_in_the_table() -> None:
         for parameter in main.get_command(None, command).params  # type: ignore[arg-type,union-attr]
         for option in parameter.opts
     }
-    fields = {name.removesuffix("s").replace("_", "-") for name in Selector.__dataclass_fields__} - {"key"}
+    fields = {name.removesuffix("s").replace("_", "-") for name in Selector.__struct_fields__} - {"key"}
     assert fields <= options
     documented = set(re.findall(r"`--([a-z-]+)", "".join(re.findall(r"^\| `.*$", TEXT, re.MULTILINE))))
     assert documented == fields | {"stdin"}

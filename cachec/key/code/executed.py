@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import time
 from functools import cache
 from types import ModuleType
 from typing import NamedTuple
 
 from cachec.base.fsio import Identity, identity_if_there
 from cachec.key.code.modules import SourceText
+from cachec.key.tools.process import process_start
 
 
 class _Run(NamedTuple):
@@ -26,7 +26,7 @@ class Executed:
     what is there."""
 
     def __init__(self) -> None:
-        self._started = _process_start()
+        self._started = process_start()
         self._awaited: dict[tuple[str, str], Identity | None] = {}
         self._runs: dict[str, _Run] = {}
         self._count = 0
@@ -70,10 +70,3 @@ class Executed:
 def executed() -> Executed:
     """The one of this process: what one cache saw before an import, another may need after it."""
     return Executed()
-
-
-def _process_start() -> float:
-    """When this process was started, Unix time; of a forked one the time of its first ancestor that asked."""
-    with open("/proc/self/stat", "rb") as file:
-        ticks = int(file.read().rpartition(b")")[2].split()[19])
-    return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + ticks / os.sysconf("SC_CLK_TCK")

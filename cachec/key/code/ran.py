@@ -26,11 +26,10 @@ from cachec.key.code.fingerprint import CodeKeys
 from cachec.key.code.graph import module_name
 from cachec.key.code.library import attribute
 from cachec.key.code.modules import absolute
+from cachec.key.dependencies import LIVE
 from cachec.model import Read, Reason
 from cachec.recording.observed import Observed, Ran, is_unrepeatable
 
-#: In place of a file, for what only the process that looks can tell.
-LIVE = "live"
 #: In place of the name of a module: which of the project's are imported.
 EVERY_MODULE = "*"
 

@@ -11,9 +11,9 @@ from cachec.base import fsio
 from cachec.base.distributions import Distribution, Distributions
 from cachec.base.elf import ElfError, is_elf
 from cachec.base.fsio import Identity
+from cachec.base.paths import current_folder
 from cachec.errors import UsageError
 from cachec.key.tools.loader import Loader
-from cachec.recording.observed import current_folder
 
 #: The kernel follows this many interpreters of interpreters (fs/exec.c).
 _MAX_DEPTH = 4

@@ -5,10 +5,20 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cache
 from types import CodeType
 
 from cachec.base.hashing import Hasher
+
+
+@cache
+def process_start() -> float:
+    """When this process was started, Unix time; of a forked one the time of its first ancestor that asked."""
+    with open("/proc/self/stat", "rb") as file:
+        ticks = int(file.read().rpartition(b")")[2].split()[19])
+    return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + ticks / os.sysconf("SC_CLK_TCK")
 
 
 def _context() -> object:
@@ -20,8 +30,6 @@ def _context() -> object:
 
 
 def _time_zone() -> object:
-    import time
-
     return time.tzname, time.timezone, time.altzone, time.daylight
 
 

@@ -8,18 +8,22 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple
 
-import msgspec
 from blake3 import blake3
 
 from cachec.base import fsio
-from cachec.base.distributions import Distribution, Distributions, InstallRecord, RecordedFile, normalise
+from cachec.base.distributions import Distribution, Distributions, normalise
 from cachec.base.fsio import Identity
 from cachec.base.hashing import FileDigests, Hasher
 from cachec.errors import UsageError
-from cachec.key.tools.executables import Executable, Finder
+from cachec.key.tools.checkout import Checkout
+from cachec.key.tools.listing import Listed, Listing, listing_of
 from cachec.model import Part, PartKind
+
+if TYPE_CHECKING:  # for executables alone
+    from cachec.key.tools.executables import Executable, Finder
 
 #: In one process the files of a distribution are looked at again at most this often (1,246 ``stat`` calls for jax).
 RECHECK_SECONDS = 1.0
@@ -28,28 +32,13 @@ RECHECK_SECONDS = 1.0
 #: installer writes last.
 INSTALL_SLACK_NS = 2_000_000_000
 
-#: What the installer writes itself: differs between installs of one wheel.
-_GENERATED = frozenset(
-    {"INSTALLER", "REQUESTED", "direct_url.json", "RECORD", "RECORD.jws", "RECORD.p7s", "uv_cache.json"}
-)
-
-
-class _Listed(NamedTuple):
-    """A file that counts: the name that goes into the digest, its path here, and its row."""
-
-    name: str
-    path: str
-    row: RecordedFile
-    is_script: bool
-
 
 class _KnownDistribution(NamedTuple):
-    """A distribution as it was last looked at. ``listed`` and ``wheel`` depend on RECORD alone."""
+    """A distribution as it was last looked at. ``listing`` depends on RECORD alone."""
 
     distribution: Distribution
     identity: Identity
-    listed: tuple[_Listed, ...]
-    wheel: bytes
+    listing: Listing
     checked: float
     part: Part
 
@@ -84,11 +73,20 @@ class ToolKeys:
         self._digests = digests
         self._distributions = distributions if distributions is not None else Distributions()
         self._clock = clock
-        self._finder = finder or Finder(self._distributions)
+        self._given = finder
         self._known: dict[str, _KnownDistribution] = {}
         self._seen: dict[tuple[str, ...], _KnownExecutable] = {}
         self._looked_up: dict[tuple[str, ...], Executable] = {}
+        self._checkout = Checkout(digests, clock, RECHECK_SECONDS)
         self._sha256: dict[str, str] = {}
+
+    @cached_property
+    def _finder(self) -> Finder:
+        if self._given is not None:
+            return self._given
+        from cachec.key.tools.executables import Finder
+
+        return Finder(self._distributions)
 
     def metadata(self, name: str) -> str:
         """The digest of a distribution as ``distribution`` tells it; of its version alone where its files are not
@@ -111,7 +109,8 @@ class ToolKeys:
 
         A file whose size or times give no reason for doubt is not read. Left out is what the installer generated:
         ``*.pyc``, console scripts, ``direct_url.json`` and its like. Raises UsageError where no such distribution is
-        installed, or where it is editable, so that RECORD does not list what it runs.
+        installed, or where it is editable, so that RECORD does not list what it runs; of cachec itself in a checkout
+        all files of its packages count.
         """
         known = self._known.get(name)
         now = self._clock()
@@ -127,20 +126,22 @@ class ToolKeys:
                 f"tool {name!r} is not an installed distribution; "
                 "give the name that pip knows it by, or the path of an executable"
             )
-        record = distribution.record()
-        if record is None or distribution.editable:
-            how = "is an editable install" if record is not None else "was installed without a RECORD"
+        if distribution.packages:
+            return self._checkout.part(distribution, fresh=fresh)
+        told = distribution.record_text()
+        if told is None or distribution.editable:
+            how = "is an editable install" if told is not None else "was installed without a RECORD"
             raise UsageError(
                 f"tool {name!r} ({distribution.version}) {how}, so its files are not listed; "
                 "install a wheel of it, or leave it out of tools= and name its sources with depends="
             )
-        if known is None or known.distribution is not distribution or known.identity != record.identity:
-            listed = self._listed(distribution, record)
-            wheel = msgspec.json.encode([(one.name, one.row.hash, one.row.size) for one in listed if not one.is_script])
+        record, text = told
+        if known is None or known.distribution is not distribution or known.identity != record:
+            listing = listing_of(distribution, text, self._digests.memory)
         else:
-            listed, wheel = known.listed, known.wheel
-        part = self._distribution_part(distribution, record.identity, listed, wheel)
-        self._known[name] = _KnownDistribution(distribution, record.identity, listed, wheel, now, part)
+            listing = known.listing
+        part = self._distribution_part(distribution, record, listing)
+        self._known[name] = _KnownDistribution(distribution, record, listing, now, part)
         return part
 
     def executable(
@@ -183,52 +184,45 @@ class ToolKeys:
 
     # --- distributions
 
-    def _listed(self, distribution: Distribution, record: InstallRecord) -> tuple[_Listed, ...]:
-        generated = {*distribution.entry_points("console_scripts"), *distribution.entry_points("gui_scripts")}
-        own_folder = os.path.basename(distribution.folder)
-        listed = []
-        for row in record.rows:
-            folder, _, base = row.path.rpartition("/")
-            if base.endswith(".pyc") or (folder == own_folder and base in _GENERATED):
-                continue
-            is_outside = row.path.startswith(("../", "/"))
-            is_script = is_outside and os.path.basename(folder) in ("bin", "Scripts")
-            if is_script and base.removesuffix(".exe").removesuffix("-script.py") in generated:
-                continue
-            path = os.path.normpath(os.path.join(distribution.root, row.path))
-            name = f"scripts/{base}" if is_script else row.path.replace("../", "") if is_outside else row.path
-            listed.append(_Listed(name, path, row, is_script and _starts_with_hashbang(path)))
-        return tuple(sorted(listed))
-
-    def _distribution_part(
-        self, distribution: Distribution, record: Identity, listed: tuple[_Listed, ...], wheel: bytes
-    ) -> Part:
+    def _distribution_part(self, distribution: Distribution, record: Identity, listing: Listing) -> Part:
         hasher = Hasher("tool-distribution")
         hasher.part("name", distribution.name.encode())
         hasher.part("version", distribution.version.encode())
-        hasher.part("wheel", wheel)
-        notes = []
+        hasher.part("wheel", listing.wheel.encode())
         latest_mtime, latest_ctime = record.mtime_ns + INSTALL_SLACK_NS, record.ctime_ns + INSTALL_SLACK_NS
-        for one in listed:
-            if one.is_script:
-                # The installer rewrote its first line: RECORD's hash is this machine's, the rest is the wheel's.
-                hasher.part(f"script:{one.name}", self._after_first_line(one.path))
-                continue
+        # In a loop of its own: there are 14,600 files in torch.
+        paths = listing.paths.split("\n") if listing.paths else []
+        doubtful, stat, root = [], os.stat, os.path.join(distribution.root, "")
+        for number, (path, size) in enumerate(zip(paths, listing.sizes, strict=True)):
             try:
-                state = os.stat(one.path)
+                state = stat(root + path)
+            except (FileNotFoundError, NotADirectoryError):
+                doubtful.append(number)
+                continue
+            if state.st_size != size or state.st_mtime_ns > latest_mtime or state.st_ctime_ns > latest_ctime:
+                doubtful.append(number)
+        hashes = listing.hashes.split("\n") if doubtful else []
+        others = [Listed(paths[number], paths[number], hashes[number]) for number in doubtful]
+        notes = []
+        for one in sorted((*others, *listing.others), key=_by_name):
+            path = os.path.normpath(os.path.join(distribution.root, one.path))
+            if one.is_script and _starts_with_hashbang(path):
+                # The installer rewrote its first line: RECORD's hash is this machine's, the rest is the wheel's.
+                hasher.part(f"script:{one.name}", self._after_first_line(path))
+                continue
+            if one.is_script:
+                hasher.part(f"listed:{one.name}", f"{one.hash} {one.size}".encode("utf-8", "surrogateescape"))
+            try:
+                state = os.stat(path)
             except (FileNotFoundError, NotADirectoryError):
                 hasher.part(f"missing:{one.name}", b"")
                 notes.append(f"{one.name} is missing")
                 continue
-            if (
-                state.st_size == one.row.size
-                and one.row.hash
-                and state.st_mtime_ns <= latest_mtime
-                and state.st_ctime_ns <= latest_ctime
-            ):
+            is_installed = state.st_mtime_ns <= latest_mtime and state.st_ctime_ns <= latest_ctime
+            if one.hash and state.st_size == one.size and is_installed:
                 continue
-            digest = self._digests.of_installed(one.path)
-            if not self._is_as_recorded(one.path, digest, one.row):
+            digest = self._digests.of_installed(path)
+            if not self._is_as_recorded(path, digest, one.hash):
                 hasher.part(f"modified:{one.name}", digest.encode())
                 notes.append(f"{one.name} is {digest[:12]}")
         detail = f"{distribution.name} {distribution.version}"
@@ -236,12 +230,12 @@ class ToolKeys:
             detail += "; not as installed: " + ", ".join(notes)
         return Part(PartKind.DISTRIBUTION, distribution.name, hasher.digest(), detail, version=distribution.version)
 
-    def _is_as_recorded(self, path: str, digest: str, row: RecordedFile) -> bool:
-        """Whether the content, whose BLAKE3 is ``digest``, has the SHA-256 of its row.
+    def _is_as_recorded(self, path: str, digest: str, recorded: str) -> bool:
+        """Whether the content, whose BLAKE3 is ``digest``, has the SHA-256 that its row has.
 
         The SHA-256 is remembered by content (the BLAKE3), never by file, so it needs no trust in the file system.
         """
-        algorithm, _, wanted = row.hash.partition("=")
+        algorithm, _, wanted = recorded.partition("=")
         if algorithm != "sha256":
             return False
         known = self._sha256.get(digest)
@@ -320,7 +314,7 @@ class ToolKeys:
             if os.path.basename(row.path) == os.path.basename(script):
                 place = os.path.join(distribution.root, row.path)
                 if os.path.exists(place) and os.path.samefile(place, script):
-                    return "" if self._is_as_recorded(script, digest, row) else digest
+                    return "" if self._is_as_recorded(script, digest, row.hash) else digest
         return digest
 
     def _is_unchanged(self, seen: _KnownExecutable, now: float) -> bool:
@@ -355,6 +349,10 @@ def _place(command: str, environ: Mapping[str, str]) -> tuple[str, ...]:
     """What decides where a command is found, and what it loads."""
     place = (command, *(environ.get(name, "") for name in ("PATH", "LD_LIBRARY_PATH", "LD_PRELOAD")))
     return place if os.path.isabs(command) else (*place, os.getcwd())
+
+
+def _by_name(one: Listed) -> str:
+    return one.name
 
 
 def _starts_with_hashbang(path: str) -> bool:

@@ -22,13 +22,13 @@ AXES_KEY = "cachec.shard_axes"
 WHOLE_KEY = "cachec.shard_whole"
 #: What is in a folder of shards: for people and for messages.
 INDEX_NAME = "cachec-shards.json"
-_RANK_FILE = re.compile(r"rank-(?P<number>[1-9]\d{0,8})-of-(?P<count>[1-9]\d{0,8})\.safetensors")
-_SHARD = re.compile(r"(?P<name>.+)_shard-(?P<number>0|[1-9]\d{0,8})-of-(?P<count>0|[1-9]\d{0,8})", re.DOTALL)
+_RANK_FILE = r"rank-(?P<number>[1-9]\d{0,8})-of-(?P<count>[1-9]\d{0,8})\.safetensors"
+_SHARD = r"(?s)(?P<name>.+)_shard-(?P<number>0|[1-9]\d{0,8})-of-(?P<count>0|[1-9]\d{0,8})"
 
 
 def is_shard_name(name: str) -> bool:
     """Whether a name in a file is that of a shard."""
-    return _SHARD.fullmatch(name) is not None
+    return "_shard-" in name and re.fullmatch(_SHARD, name) is not None
 
 
 def check_world_size(world_size: object) -> None:
@@ -84,7 +84,7 @@ def own_file(folder: str, place: World | None) -> str | None:
         own = os.path.join(folder, rank_file(*place))
         if os.path.lexists(own):
             return own
-    matches = [match for match in map(_RANK_FILE.fullmatch, os.listdir(folder)) if match]
+    matches = [match for name in os.listdir(folder) if (match := re.fullmatch(_RANK_FILE, name))]
     if not matches:
         return None
     sizes = sorted({int(match["count"]) for match in matches})
@@ -157,7 +157,7 @@ def own_tensors(
     whole: dict[str, Tensor] = {}
     shards: dict[str, dict[int, Tensor]] = {}
     for full, tensor in tensors.items():
-        match = _SHARD.fullmatch(full)
+        match = re.fullmatch(_SHARD, full)
         if match is None:
             whole[full] = tensor
             continue
