@@ -22,7 +22,7 @@ from rich.text import Text
 from bench.harness import Row
 
 #: What is measured without names: where people wait.
-USUAL = ("hits", "misses", "recording", "opening", "processes", "minilm", "launcher")
+USUAL = ("hits", "misses", "recording", "opening", "processes", "commands", "minilm", "launcher")
 BENCHMARKS = (*USUAL, "build", "weights", "maintain", "mlir", "repro", "native", "warm", "watch")
 #: Columns of the table, also where the terminal is wider or there is none.
 WIDTH = 80
