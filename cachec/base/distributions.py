@@ -58,6 +58,7 @@ class Distribution:
         self.root = root
         self.folder = os.path.join(root, folder)
         self.record_path = os.path.join(self.folder, "RECORD")
+        self.direct_url_path = os.path.join(self.folder, "direct_url.json")
         self._text: tuple[Identity, bytes] | None = None
         self._record: InstallRecord | None = None
         self._packages: tuple[Identity, tuple[str, ...]] | None = None

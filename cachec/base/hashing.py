@@ -131,6 +131,10 @@ class FileDigests:
         """The digest of a whole file. Raises OSError where it can't be read."""
         return self._of_path(path, fsio.no_writer)
 
+    def known(self, status: os.stat_result) -> str | None:
+        """The digest of a regular file in that state, where this process remembers it."""
+        return self._known.get((fsio.identity_of(status), 0, status.st_size))
+
     def of_installed(self, path: str | os.PathLike[str]) -> str:
         """The digest of a file of an installed tool: ``of_path``, also remembered where it is foreign."""
         return self._of_path(path, lambda fd: fsio.no_writer(fd) or is_foreign(fd, path))

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from cachec.commands.opens import IN_OPEN, IN_Q_OVERFLOW, FolderWatch, InotifyEvent, OpenWatch, parse_events
+from cachec.base.inotify import IN_OPEN, IN_Q_OVERFLOW, InotifyEvent, parse_events
+from cachec.commands.opens import FolderWatch, OpenWatch
 
 
 @pytest.fixture

@@ -22,8 +22,9 @@ from cachec.key.tools.checkout import Checkout
 from cachec.key.tools.listing import Listed, Listing, listing_of
 from cachec.model import Part, PartKind
 
-if TYPE_CHECKING:  # for executables alone
+if TYPE_CHECKING:  # for executables alone, and for who looks again
     from cachec.key.tools.executables import Executable, Finder
+    from cachec.key.tools.followed import Followed
 
 #: In one process the files of a distribution are looked at again at most this often (1,246 ``stat`` calls for jax).
 RECHECK_SECONDS = 1.0
@@ -34,12 +35,13 @@ INSTALL_SLACK_NS = 2_000_000_000
 
 
 class _KnownDistribution(NamedTuple):
-    """A distribution as it was last looked at. ``listing`` depends on RECORD alone."""
+    """A distribution as it was last looked at. ``listing`` depends on RECORD alone; token: see ``Followed``."""
 
     distribution: Distribution
     identity: Identity
     listing: Listing
     checked: float
+    token: object | None
     part: Part
 
 
@@ -59,7 +61,8 @@ class ToolKeys:
 
     At each call the RECORD of a distribution and the loaded files of an executable are looked at with ``stat``; all
     files of a distribution, and the places where a library could newly appear, at most once a second
-    (``RECHECK_SECONDS`` by ``clock``). ``fresh=True`` looks at everything now.
+    (``RECHECK_SECONDS`` by ``clock``). ``fresh=True`` looks at everything now. The files of a distribution that was
+    looked at often are followed instead: what happened to them is as good as a look.
     """
 
     def __init__(
@@ -69,11 +72,13 @@ class ToolKeys:
         *,
         clock: Callable[[], float] = time.monotonic,
         finder: Finder | None = None,
+        followed: Followed | None = None,
     ) -> None:
         self._digests = digests
         self._distributions = distributions if distributions is not None else Distributions()
         self._clock = clock
         self._given = finder
+        self._given_followed = followed
         self._known: dict[str, _KnownDistribution] = {}
         self._seen: dict[tuple[str, ...], _KnownExecutable] = {}
         self._looked_up: dict[tuple[str, ...], Executable] = {}
@@ -87,6 +92,14 @@ class ToolKeys:
         from cachec.key.tools.executables import Finder
 
         return Finder(self._distributions)
+
+    @cached_property
+    def _followed(self) -> Followed:
+        if self._given_followed is not None:
+            return self._given_followed
+        from cachec.key.tools.followed import Followed
+
+        return Followed()
 
     def metadata(self, name: str) -> str:
         """The digest of a distribution as ``distribution`` tells it; of its version alone where its files are not
@@ -114,12 +127,12 @@ class ToolKeys:
         """
         known = self._known.get(name)
         now = self._clock()
-        if known is not None and not fresh and now - known.checked < RECHECK_SECONDS:
-            try:
-                if fsio.identity(known.distribution.record_path) == known.identity:
-                    return known.part
-            except FileNotFoundError:
-                known = None
+        if known is not None:
+            is_recent = not fresh and now - known.checked < RECHECK_SECONDS
+            if self._is_as_installed(known) and (is_recent or self._is_untouched(known, name)):
+                if not is_recent:
+                    self._known[name] = known._replace(checked=now)
+                return known.part
         distribution = self._distributions.find(name)
         if distribution is None:
             raise UsageError(
@@ -140,9 +153,25 @@ class ToolKeys:
             listing = listing_of(distribution, text, self._digests.memory)
         else:
             listing = known.listing
+        token: object | None = None
+        if known is not None:  # most processes look once
+            self._followed.follow(distribution, listing)
+            token = self._followed.token(distribution.folder)  # of before the look
         part = self._distribution_part(distribution, record, listing)
-        self._known[name] = _KnownDistribution(distribution, record, listing, now, part)
+        self._known[name] = _KnownDistribution(distribution, record, listing, now, token, part)
         return part
+
+    def _is_as_installed(self, known: _KnownDistribution) -> bool:
+        try:
+            return fsio.identity(known.distribution.record_path) == known.identity
+        except FileNotFoundError:
+            return False
+
+    def _is_untouched(self, known: _KnownDistribution, name: str) -> bool:
+        """Whether an import would still find this distribution, and nothing happened to its files."""
+        if known.token is None or self._followed.token(known.distribution.folder) is not known.token:
+            return False
+        return self._distributions.find(name) is known.distribution
 
     def executable(
         self, command: str | os.PathLike[str], environ: Mapping[str, str] | None = None, *, fresh: bool = False
