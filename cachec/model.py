@@ -7,7 +7,6 @@ hexadecimal characters of BLAKE3-256 wherever it is kept or shown.
 
 import enum
 from collections.abc import Callable, Iterator
-from functools import lru_cache
 from typing import Annotated, Any, TypeVar
 
 import msgspec
@@ -202,7 +201,6 @@ class Part(msgspec.Struct, frozen=True, omit_defaults=True):
         return part_label(self.kind, self.name)
 
 
-@lru_cache(maxsize=4096)
 def part_label(kind: PartKind, name: str) -> str:
     """The label of the part of this kind and name; the kind alone where that has but one part, without a name."""
     return kind + "/" + name if name else str(kind)

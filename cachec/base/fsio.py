@@ -72,12 +72,8 @@ def identity(file: int | str | os.PathLike[str]) -> Identity:
 
     Raises OSError where the file is not there.
     """
-    return identity_of(os.stat(file))
-
-
-def identity_of(status: os.stat_result) -> Identity:
-    """The same of what has that status."""
-    return Identity(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+    s = os.stat(file)
+    return Identity(s.st_dev, s.st_ino, s.st_size, s.st_mtime_ns, s.st_ctime_ns)
 
 
 def identity_if_there(path: str | os.PathLike[str]) -> Identity | None:

@@ -62,7 +62,7 @@ class Inotify:
 
     def __init__(self) -> None:
         self._fd = _checked(_libc().inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK), "inotify_init1")
-        self._mounting = select.poll()
+        self._polled = select.poll()
         self._pid = os.getpid()
         _open().add(self)
 
@@ -92,15 +92,17 @@ class Inotify:
                 return
             yield from parse_events(data)
 
-    def remounted(self) -> bool:
-        """Whether anything was mounted or unmounted since the last call; at the first one, False (proc(5)).
+    def poll(self) -> tuple[bool, bool]:
+        """Whether events wait, and whether anything was mounted or unmounted since the last call (proc(5)).
 
-        Raises OSError.
+        At the first call the latter is not known, and False. Raises OSError.
         """
         if self._mounts < 0:
             self._mounts = os.open("/proc/self/mountinfo", os.O_RDONLY | os.O_CLOEXEC)
-            self._mounting.register(self._mounts, select.POLLPRI)
-        return bool(self._mounting.poll(0))
+            self._polled.register(self._mounts, select.POLLPRI)
+            self._polled.register(self._fd, select.POLLIN)
+        told = self._polled.poll(0)  # by one call where nothing happened
+        return any(fd == self._fd for fd, _ in told), any(fd == self._mounts for fd, _ in told)
 
     def close(self) -> None:
         """Give the watches back. May be called twice."""

@@ -225,6 +225,7 @@ class Requests:
             pending += code.stages
             inventory.memos += code.memos
             distributions |= code.distributions
+            self._tools.renew((*each.options.tools, *distributions))
             parts += self._own_parts(each.options, code, distributions, fresh=fresh)
             platform = platform or not each.options.portable
         parts += [self._tools.distribution(name, fresh=fresh) for name in sorted(distributions)]
@@ -240,7 +241,7 @@ class Requests:
         yield options.part
         yield from code.parts
         for tool in options.tools:
-            if isinstance(tool, str) and self._distributions.find(tool) is not None:
+            if isinstance(tool, str) and self._tools.is_distribution(tool):
                 distributions.add(tool)
             elif isinstance(tool, str) and "/" not in tool and _which(tool) is None:
                 distributions.add(tool)  # neither: the message names the distribution

@@ -78,14 +78,20 @@ class Followed:
 
     def token(self, name: str) -> object | None:
         """The same object as long as nothing happened to the files of a distribution; None where that can't be told."""
-        if name not in self._trees:
-            return None
+        return self.tokens((name,))[0]
+
+    def tokens(self, names: Sequence[str]) -> list[object | None]:
+        """The same of some distributions, which takes hardly longer."""
+        if self._trees.keys().isdisjoint(names):
+            return [None] * len(names)
         with self._locked():
             try:
-                return self._token(name)
+                self._hear()
+                states: dict[str, Identity | None] = {}
+                return [self._token(name, states) for name in names]
             except OSError:
                 self._forget()
-                return None
+                return [None] * len(names)
 
     def follow(self, distribution: Distribution, listing: Listing) -> None:
         """Be told of what happens to the files of a distribution from now on, if they have been looked at often enough.
@@ -109,12 +115,15 @@ class Followed:
                 self._refused.add(name)
                 self._forget()
 
-    def _token(self, name: str) -> object | None:
-        self._hear()
+    def _token(self, name: str, states: dict[str, Identity | None]) -> object | None:
+        """states: of files, as they were found for others just now."""
         tree = self._trees.get(name)
         if tree is None:
             return None
-        now = {path: identity_if_there(path) for path in tree.loose}
+        for path in tree.loose:
+            if path not in states:
+                states[path] = identity_if_there(path)
+        now = {path: states[path] for path in tree.loose}
         if now != tree.loose:
             tree.loose, tree.token = now, object()
         if tree.opened:
@@ -138,7 +147,7 @@ class Followed:
             return
         if self._queue is None:
             self._queue = inotify.Inotify()
-            self._queue.remounted()
+            self._queue.poll()
         tree.folders.add(root)
         mask = inotify.IN_MOVE_SELF | inotify.IN_ONLYDIR | inotify.IN_DONT_FOLLOW
         for folder in ways:  # before what is in it: if it moves from now on, that is told
@@ -198,11 +207,14 @@ class Followed:
         """Take note of what happened since the last time. own: files that were opened here, and are asked for next."""
         if self._queue is None:
             return
-        from cachec.base.inotify import IN_IGNORED, IN_OPEN
-
-        if self._queue.remounted() and any(self._mounts.below(t.root) != t.mounts for t in self._trees.values()):
+        is_waiting, is_remounted = self._queue.poll()
+        if is_remounted and any(self._mounts.below(each.root) != each.mounts for each in self._trees.values()):
             self._forget()
             return
+        if not is_waiting:
+            return
+        from cachec.base.inotify import IN_IGNORED, IN_OPEN
+
         for event in self._queue.events():  # also of IN_IGNORED: the inode is gone
             if event.watch < 0 or event.watch in self._folders:  # the queue ran over, or a folder is elsewhere
                 self._forget()

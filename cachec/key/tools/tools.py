@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -115,6 +115,32 @@ class ToolKeys:
         for said in sorted(f"{each.name} {each.version}" for each in owners):
             hasher.part("distribution", said.encode())
         return hasher.digest()
+
+    def renew(self, names: Collection[str | os.PathLike[str]]) -> None:
+        """Look now, and for all in one, whether anything happened to those of these distributions that are followed
+        and are due for a look: a call of ``distribution`` then finds them looked at."""
+        now = self._clock()
+        known = {name: self._known.get(name) for name in names if isinstance(name, str)}
+        due = {
+            name: each
+            for name, each in known.items()
+            if each is not None and each.token is not None and now - each.checked >= RECHECK_SECONDS
+        }
+        if not due:
+            return
+        tokens = self._followed.tokens([each.distribution.folder for each in due.values()])
+        found = self._distributions.find_each(due)
+        for (name, each), token, there in zip(due.items(), tokens, found, strict=True):
+            if token is each.token and there is each.distribution:
+                self._known[name] = each._replace(checked=now)
+
+    def is_distribution(self, name: str) -> bool:
+        """Whether a distribution of that name is installed."""
+        known = self._known.get(name)
+        is_recent = known is not None and self._clock() - known.checked < RECHECK_SECONDS
+        if known is not None and is_recent and self._is_as_installed(known):
+            return True
+        return self._distributions.find(name) is not None
 
     def distribution(self, name: str, *, fresh: bool = False) -> Part:
         """The part ``distribution/<name>``: name, version, RECORD's rows, and the content of files that are not as
