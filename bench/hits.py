@@ -149,10 +149,10 @@ def _due_rows(
     settle(cache.settings.dir)
     later = _Later()
     cache._engine.tools.requests._tools._clock = later  # no setting: nobody else is ahead of time
-    due: dict[str, Callable[[], object]] = {name: partial(later, call) for name, call in calls.items()}
+    due = {name: partial(later, call) for name, call in calls.items()}
     for _ in range(LOOKS + 2):
-        for call in due.values():
-            call()
+        for late_call in due.values():
+            late_call()
     slept: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(rounds):
         for name, call in calls.items():  # a sleep each: the first to wake pays for all
