@@ -84,14 +84,20 @@ class FolderWatch:
 
     def __init__(self, folders: Iterable[str]) -> None:
         self._folders: dict[int, str] = {}
-        self._queue = _idle_or_new()
+        self._queue, before = _idle_or_new()
         self._opened: set[str] = set()
         self._written: set[str] = set()
         self.overflowed = False
-        if self._queue is not None:
-            for folder in folders:
-                with suppress(OSError):
-                    self._folders[self._queue.watch(folder, IN_OPEN | WRITTEN)] = folder
+        if self._queue is None:
+            return
+        for folder in folders:
+            with suppress(OSError):
+                self._folders[self._queue.watch(folder, IN_OPEN | WRITTEN)] = folder
+        for watch in before - self._folders.keys():
+            self._queue.unwatch(watch)
+        with suppress(OSError):
+            for _ in self._queue.events():  # of before
+                pass
 
     def drained(self) -> tuple[frozenset[str], frozenset[str]]:
         """The files that were opened, and those that were written or made, so far; absolute paths."""
@@ -108,30 +114,26 @@ class FolderWatch:
         queue, self._queue = self._queue, None
         if queue is None:
             return
-        if not _idle() and queue.is_open:
-            for watch in self._folders:
-                queue.unwatch(watch)
-            with suppress(OSError):
-                for _ in queue.events():  # of what comes later no number of a watch is told twice
-                    pass
-                _idle().append(queue)
-                return
-        queue.close()
+        if queue.is_open and not _idle():
+            _idle().append((queue, frozenset(self._folders)))
+        else:
+            queue.close()
 
 
 @lru_cache(maxsize=1)
-def _idle() -> list[Inotify]:
-    """At most one queue without watches, kept for the next run: to close one waits some 10 ms for all processors
-    (``synchronize_srcu`` in fs/notify/mark.c)."""
+def _idle() -> list[tuple[Inotify, frozenset[int]]]:
+    """At most one queue with its watches, kept for the next run, which mostly wants the same: to close one waits some
+    10 ms for all processors (``synchronize_srcu`` in fs/notify/mark.c), and to watch a folder takes longer the more of
+    its names the kernel remembers, 24 ms for 100,000."""
     return []
 
 
-def _idle_or_new() -> Inotify | None:
-    """A queue without watches; None where the kernel gives none."""
+def _idle_or_new() -> tuple[Inotify | None, frozenset[int]]:
+    """A queue and the watches that it has; None where the kernel gives none."""
     with suppress(IndexError):
-        while not (queue := _idle().pop()).is_open:
+        while not (idle := _idle().pop())[0].is_open:
             pass  # a forked child has its parent's no more
-        return queue
+        return idle
     with suppress(OSError):
-        return Inotify()
-    return None
+        return Inotify(), frozenset()
+    return None, frozenset()
