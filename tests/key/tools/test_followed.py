@@ -443,7 +443,7 @@ def test_where_the_kernel_gives_no_more_all_files_are_looked_at(
     descriptors = len(os.listdir("/proc/self/fd"))
     for _ in range(LOOKS + 2):
         assert not one.is_quiet()
-    assert len(os.listdir("/proc/self/fd")) == descriptors
+    assert len(os.listdir("/proc/self/fd")) <= descriptors  # of earlier tests, some may be closed meanwhile
     (site / CORE).write_bytes(b"other")
     assert one.part() == said(keys(site))
 
@@ -472,6 +472,8 @@ def _watches() -> int:
 
 
 def test_no_watch_is_left_of_what_was_installed_before(site: Path) -> None:
+    gc.collect()
+    others = _watches()  # of caches that earlier tests left, and of the folders of their runs
     one = Followers(site).settled()
     before = _watches()
     wheel(site, {**FILES, CORE: b"def compile(): return 2222\n"})
@@ -481,7 +483,7 @@ def test_no_watch_is_left_of_what_was_installed_before(site: Path) -> None:
     assert _watches() < before
     one.followed = one.tools = None  # type: ignore[assignment]
     gc.collect()
-    assert not _watches()
+    assert _watches() <= others
 
 
 #: Run in a name space of its own, with the site: what is done before it is followed, and after.
