@@ -92,7 +92,7 @@ class EventLog:
             outcome = msgspec.structs.replace(outcome, time=now)
         hit = outcome.reason is Reason.HIT
         self._record(outcome, now, look=not hit)
-        if self.tells(outcome.reason):
+        if self._log == "all" or (not hit and self.tells(outcome.reason)):
             self._tell(describe(outcome), _INFO if hit else _WARNING)
 
     def note_fault(self, fault: Fault, detail: str) -> None:

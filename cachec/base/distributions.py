@@ -12,7 +12,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from cachec.base import fsio
@@ -58,6 +58,7 @@ class Distribution:
         self.root = root
         self.folder = os.path.join(root, folder)
         self.record_path = os.path.join(self.folder, "RECORD")
+        self.direct_url_path = os.path.join(self.folder, "direct_url.json")
         self._text: tuple[Identity, bytes] | None = None
         self._record: InstallRecord | None = None
         self._packages: tuple[Identity, tuple[str, ...]] | None = None
@@ -245,12 +246,16 @@ class Distributions:
 
     def find(self, name: str) -> Distribution | None:
         """The distribution of that name, in any spelling; the first on the path."""
-        wanted = normalise(name)
-        for site in self._refreshed():
-            distribution = site.distributions.get(wanted)
-            if distribution is not None:
-                return distribution
-        return None
+        return self.find_each((name,))[0]
+
+    def find_each(self, names: Iterable[str]) -> list[Distribution | None]:
+        """The same of some names."""
+        sites = self._refreshed()
+        found = []
+        for wanted in map(normalise, names):
+            each = (site.distributions[wanted] for site in sites if wanted in site.distributions)
+            found.append(next(each, None))
+        return found
 
     def owner(self, file: str | os.PathLike[str]) -> Distribution | None:
         """The distribution whose RECORD lists this file, by its path as given or by its real one.

@@ -15,6 +15,7 @@ import re
 import stat
 import time
 from collections.abc import Callable, Iterator
+from types import TracebackType
 from typing import Any, NamedTuple
 
 from cachec.base import foreign
@@ -32,6 +33,10 @@ _SHARED = stat.S_ISGID | stat.S_IWGRP
 TRACKED_FILESYSTEMS = frozenset(
     {"ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "zfs", "bcachefs", "erofs", "squashfs"}
 )
+
+#: File systems where all that is done on this machine passes the inode that inotify watches. A network file system or
+#: FUSE serves others too.
+WATCHED_FILESYSTEMS = TRACKED_FILESYSTEMS | {"tmpfs", "overlay"}
 
 NETWORK_FILESYSTEMS = frozenset(
     {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "lustre", "gpfs", "glusterfs", "beegfs", "orangefs"}
@@ -227,25 +232,36 @@ class Mounts:
         return known
 
     def _look_up(self, dev: int, path: str | os.PathLike[str] | None) -> str:
-        try:
-            with open(self._mountinfo, encoding="utf-8") as file:
-                lines = file.read().splitlines()
-        except OSError:
-            return "unknown"
         wanted = f"{os.major(dev)}:{os.minor(dev)}"
         real = os.path.realpath(path) if path is not None else None
         best, longest = -1, "unknown"
+        try:
+            for line, device, mount in self._lines():
+                tail = line.partition(" - ")[2]
+                kind = tail.split()[0] if tail else "unknown"
+                if device == wanted:
+                    return kind
+                if real is not None and len(mount) > best and (real + "/").startswith(mount.rstrip("/") + "/"):
+                    best, longest = len(mount), kind
+        except OSError:
+            return "unknown"
+        return longest
+
+    def below(self, folder: str) -> tuple[str, ...]:
+        """The lines of all that is mounted below a folder now. Raises OSError."""
+        top = os.path.join(os.path.realpath(folder), "")
+        return tuple(line for line, _, mount in self._lines() if mount.startswith(top))
+
+    def _lines(self) -> Iterator[tuple[str, str, str]]:
+        """Each line, with its device and the place that it is mounted on."""
+        with open(self._mountinfo, encoding="utf-8") as file:
+            lines = file.read().splitlines()
         for line in lines:
-            head, _, tail = line.partition(" - ")
-            fields, kind = head.split(), tail.split()[0] if tail else "unknown"
-            if fields[2] == wanted:
-                return kind
+            fields = line.split(" ", 5)
             mount = fields[4]
             for code, character in _MOUNT_ESCAPES:
                 mount = mount.replace(code, character)
-            if real is not None and len(mount) > best and (real + "/").startswith(mount.rstrip("/") + "/"):
-                best, longest = len(mount), kind
-        return longest
+            yield line, fields[2], mount
 
 
 def is_network(kind: str) -> bool:
@@ -462,10 +478,17 @@ def fault(error: OSError, what: str) -> StoreFault:
     return StoreFault(kind, f"{what}: {error}")
 
 
-@contextlib.contextmanager
-def faults(what: str) -> Iterator[None]:
+class faults:  # noqa: N801 - used as a function; a generator's context manager takes four times as long
     """Turn every OSError of the body into the StoreFault that it stands for."""
-    try:
-        yield
-    except OSError as error:
-        raise fault(error, what) from error
+
+    __slots__ = ("_what",)
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+
+    def __enter__(self) -> None:
+        """Nothing."""
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        if isinstance(error, OSError):
+            raise fault(error, self._what) from error

@@ -125,11 +125,18 @@ class FileDigests:
     def __init__(self, memory: Memory | None = None, mounts: fsio.Mounts | None = None) -> None:
         self._memory = memory
         self._mounts = mounts or fsio.Mounts()
-        self._known: dict[tuple[Identity, int, int], str] = {}
+        self._known: dict[tuple[tuple[int, ...], int, int], str] = {}
 
     def of_path(self, path: str | os.PathLike[str]) -> str:
         """The digest of a whole file. Raises OSError where it can't be read."""
         return self._of_path(path, fsio.no_writer)
+
+    def known(self, status: os.stat_result) -> str | None:
+        """The digest of a regular file in that state, where this process remembers it."""
+        size = status.st_size
+        # Equal to its Identity, and made in half the time.
+        state = (status.st_dev, status.st_ino, size, status.st_mtime_ns, status.st_ctime_ns)
+        return self._known.get((state, 0, size))
 
     def of_installed(self, path: str | os.PathLike[str]) -> str:
         """The digest of a file of an installed tool: ``of_path``, also remembered where it is foreign."""

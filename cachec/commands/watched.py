@@ -24,10 +24,6 @@ from cachec.recording import Recorder
 
 WeightRule = Literal["content", "opened", "withheld"]
 
-#: File systems where every open on this machine passes the inode that inotify watches. A network file system or FUSE
-#: serves others too, so there a weight counts as read.
-WATCHED_FILESYSTEMS = fsio.TRACKED_FILESYSTEMS | {"tmpfs", "overlay"}
-
 
 class Reads:
     """Puts files that a command reads, or looks for, into the trace. kept: the path that one is recorded under, None
@@ -138,7 +134,7 @@ class Watched:
         if not self._weights:
             return None, frozenset()
         mounts = fsio.Mounts()
-        unwatched = frozenset(path for path in self._weights if mounts.kind(path) not in WATCHED_FILESYSTEMS)
+        unwatched = frozenset(path for path in self._weights if mounts.kind(path) not in fsio.WATCHED_FILESYSTEMS)
         watched = self._weights.keys() - unwatched
         if not watched:
             return None, unwatched

@@ -81,9 +81,14 @@ class Inventory:
         self.memos: list[Memo] = []
 
     @property
+    def reaches_more(self) -> bool:
+        """Whether these arguments bring tools, settings or stages with them."""
+        return bool(self.stages or self.distributions or self.plugins)
+
+    @property
     def folded(self) -> Folded:
         """The weights that are in the programs and files by value."""
-        return agreed(*(manifest.folded for manifest in self.manifests.values()))
+        return agreed(*[manifest.folded for manifest in self.manifests.values()]) if self.manifests else {}
 
     def check_callers(self) -> None:
         """Raise UnkeyableArgument where two arguments mean different weights by one name."""
@@ -114,6 +119,9 @@ class ArgumentKeys:
             if type(value) in _SCALARS:
                 data = canonical.encode(value, _ask_nobody, name)
                 payloads.append(Payload(PartKind.ARGUMENT, name, data, _annotator(value)))
+                continue
+            if type(value) is WeightSet:
+                payloads.append(_weights(value, name, inventory, per_rank=per_rank))
                 continue
             collector = _Collector(self._digests, self._code, self._plugins, per_rank, inventory)
             data = canonical.encode(value, collector.special, name)
@@ -163,7 +171,7 @@ class _Collector:
 
     def _payload(self, value: Any, path: str) -> Payload | None:
         if isinstance(value, WeightSet):
-            return self._weights(value, path)
+            return _weights(value, path, self._inventory, per_rank=self._per_rank)
         if isinstance(value, Program):
             self._inventory.programs[path] = value
             self._called(value.manifest, path)
@@ -192,18 +200,6 @@ class _Collector:
         with Asking(plugin):
             digest, detail = plugin.fingerprint(value)
         return Payload(PartKind.ARGUMENT, path, digest.encode(), lambda: Annotation(detail, value=detail))
-
-    def _weights(self, value: WeightSet, path: str) -> Payload:
-        self._inventory.weights[path] = value
-        data = value.spec_digest.encode()
-        if self._per_rank:
-            data += b" rank %d" % (-1 if value.rank is None else value.rank)
-        rank = f", rank {value.rank}" if self._per_rank else ""
-
-        def annotate() -> Annotation:
-            return Annotation(f"{len(value)} weights{rank}", (value.manifest.digest,))
-
-        return Payload(PartKind.WEIGHTS, path, data, annotate)
 
     def _file(self, value: File | Dir | PurePath, path: str) -> Payload:
         place = os.fspath(value)
@@ -249,6 +245,19 @@ class _Collector:
             return Annotation(words, value=words)
 
         return Payload(PartKind.ARGUMENT, path, digest.encode(), annotate)
+
+
+def _weights(value: WeightSet, path: str, inventory: Inventory, *, per_rank: bool) -> Payload:
+    inventory.weights[path] = value
+    data = value.spec_digest.encode()
+    if per_rank:
+        data += b" rank %d" % (-1 if value.rank is None else value.rank)
+    rank = f", rank {value.rank}" if per_rank else ""
+
+    def annotate() -> Annotation:
+        return Annotation(f"{len(value)} weights{rank}", (value.manifest.digest,))
+
+    return Payload(PartKind.WEIGHTS, path, data, annotate)
 
 
 def _of_program(program: Program) -> Annotation:

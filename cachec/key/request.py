@@ -12,6 +12,7 @@ import msgspec
 
 from cachec.base.distributions import Distributions
 from cachec.base.hashing import FileDigests, Hasher, digest_bytes, frame
+from cachec.base.kept import Kept
 from cachec.errors import UsageError
 from cachec.key.arguments import ArgumentKeys, Inventory, Payload, path_digest
 from cachec.key.code.coverage import Coverage
@@ -32,6 +33,9 @@ KEY_VERSION = "4"
 
 _DOMAIN = frame("domain", b"key")
 
+#: Stages of which the parts of the last call are remembered.
+_KEPT = 1024
+
 
 class StageOptions(msgspec.Struct, frozen=True, dict=True):
     """What ``cache.stage(...)`` was told; see there."""
@@ -46,6 +50,11 @@ class StageOptions(msgspec.Struct, frozen=True, dict=True):
     per_rank: bool = False
     deterministic: bool = True
     tags: tuple[str, ...] = ()
+
+    @cached_property
+    def depends_on_code(self) -> tuple[object, ...]:
+        """Of ``depends`` what is no path."""
+        return tuple(item for item in self.depends if not isinstance(item, str | os.PathLike))
 
     @cached_property
     def part(self) -> Part:
@@ -63,14 +72,16 @@ class StageLike(Protocol):
 
 
 class _Parts(NamedTuple):
-    """The parts of a stage that do not come from arguments, and their framed bytes."""
+    """The parts of a stage that do not come from arguments, and their framed bytes. code: what they all follow from,
+    None where something else takes part too."""
 
     parts: tuple[Part, ...]
     prefix: bytes
+    code: CodeKey | None = None
 
     @classmethod
-    def of(cls, parts: tuple[Part, ...]) -> _Parts:
-        return cls(parts, b"".join(frame(part.label, part.digest.encode()) for part in parts))
+    def of(cls, parts: tuple[Part, ...], code: CodeKey | None = None) -> _Parts:
+        return cls(parts, b"".join(frame(part.label, part.digest.encode()) for part in parts), code)
 
 
 class Request:
@@ -80,7 +91,7 @@ class Request:
 
     def __init__(self, stage: StageLike, parts: _Parts, payloads: Sequence[Payload], inventory: Inventory) -> None:
         self.stage = stage
-        self.digest = digest_bytes(b"".join((_DOMAIN, parts.prefix, *(payload.framed() for payload in payloads))))
+        self.digest = digest_bytes(b"".join([_DOMAIN, parts.prefix, *[payload.framed() for payload in payloads]]))
         self.inventory = inventory
         self._parts = parts
         self._payloads = payloads
@@ -110,7 +121,8 @@ class Requests:
         self._distributions = distributions
         self._plugins = plugins
         self._arguments = ArgumentKeys(digests, code, plugins)
-        self._last: dict[int, tuple[StageLike, _Parts]] = {}
+        # By options: a method is another stage object each time that it is taken from its instance.
+        self._last: Kept[tuple[StageOptions, _Parts]] = Kept(_KEPT)
 
     def request(self, stage: StageLike, arguments: Mapping[str, Any], *, fresh: bool = False) -> Request:
         """The key of a call with these arguments (defaults filled in). Raises UsageError where there can be none.
@@ -170,20 +182,33 @@ class Requests:
 
     def code_of(self, stage: StageLike) -> CodeKey:
         """The code that a stage reaches."""
-        code = tuple(item for item in stage.options.depends if not isinstance(item, str | os.PathLike))
-        return self._code.of(
-            stage.__wrapped__, depends=code, has_version=bool(stage.options.version or stage.options.depends)
-        )
+        options = stage.options
+        has_version = bool(options.version or options.depends)
+        return self._code.of(stage.__wrapped__, depends=options.depends_on_code, has_version=has_version)
 
     def _stage_parts(self, stage: StageLike, inventory: Inventory, *, fresh: bool) -> _Parts:
+        options = stage.options
+        known = self._last.get(id(options))
+        last = known[1] if known is not None and known[0] is options else None
+        if last is not None and last.code is not None and not inventory.reaches_more:
+            code = self.code_of(stage)
+            if code is last.code:
+                inventory.memos += code.memos
+                return last
         parts = tuple(self._fingerprints(stage, inventory, fresh=fresh))
-        last = self._last.get(id(stage))
         # Fingerprints that did not change are the same objects as before, and then so are their framed bytes.
-        if last is not None and last[0] is stage and _same(last[1].parts, parts):
-            return last[1]
-        made = _Parts.of(parts)
-        self._last[id(stage)] = (stage, made)
+        if last is not None and _same(last.parts, parts):
+            return last
+        made = _Parts.of(parts, self._all_code(stage, inventory))
+        self._last.put(id(options), (options, made))
         return made
+
+    def _all_code(self, stage: StageLike, inventory: Inventory) -> CodeKey | None:
+        """The code of a stage, where nothing else of this process can change its parts."""
+        options = stage.options
+        is_alone = not (options.tools or options.env or options.depends or inventory.reaches_more)
+        code = self.code_of(stage) if is_alone else None
+        return None if code is None or code.stages else code
 
     def _fingerprints(self, stage: StageLike, inventory: Inventory, *, fresh: bool) -> list[Part]:
         parts: list[Part] = []
@@ -200,6 +225,7 @@ class Requests:
             pending += code.stages
             inventory.memos += code.memos
             distributions |= code.distributions
+            self._tools.renew((*each.options.tools, *distributions))
             parts += self._own_parts(each.options, code, distributions, fresh=fresh)
             platform = platform or not each.options.portable
         parts += [self._tools.distribution(name, fresh=fresh) for name in sorted(distributions)]
@@ -215,7 +241,7 @@ class Requests:
         yield options.part
         yield from code.parts
         for tool in options.tools:
-            if isinstance(tool, str) and self._distributions.find(tool) is not None:
+            if isinstance(tool, str) and self._tools.is_distribution(tool):
                 distributions.add(tool)
             elif isinstance(tool, str) and "/" not in tool and _which(tool) is None:
                 distributions.add(tool)  # neither: the message names the distribution

@@ -16,7 +16,6 @@ from blake3 import blake3
 
 from cachec.base import __version__, fsio, xdg
 from cachec.base.hashing import is_foreign
-from cachec.commands.watched import WATCHED_FILESYSTEMS
 from cachec.errors import StoreFault, UsageError
 from cachec.events import inert
 from cachec.key.tools.environment import LOCALE
@@ -276,7 +275,9 @@ class Draft:
     def _trusts_folder(self, path: str, state: bytes) -> bool:
         """Whether a name that comes or goes would show in the identity. No folder is written through a map."""
         now = fsio.identity(path)
-        return direct.identity(path) == state and fsio.settled(now) and self._mounts.kind(path) in WATCHED_FILESYSTEMS
+        return (
+            direct.identity(path) == state and fsio.settled(now) and self._mounts.kind(path) in fsio.WATCHED_FILESYSTEMS
+        )
 
     def _trusts(self, path: str, state: bytes) -> bool:
         """Whether a later change would show in the identity, and this one is still the file's."""

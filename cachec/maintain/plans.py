@@ -108,7 +108,8 @@ def remove_rows(
 
     def change() -> frozenset[str]:
         gone = frozenset(name for name, was in wanted.items() if _is_in_state(store, f"entry:{name}", was))
-        store.index.delete_many([f"{kind}:{name}" for name in sorted(gone) for kind in ("entry", "summary")])
+        # One kind after the other: neighbours in the table.
+        store.index.delete_many([f"{kind}:{name}" for kind in ("entry", "summary") for name in sorted(gone)])
         if beside is not None:
             beside(gone)
         return gone

@@ -11,14 +11,13 @@ from cachec.weights.manifest import Manifest
 class Program:
     """Stripped IR and its manifest. Immutable; the IR of a stored program is fetched when first looked at.
 
-    format: what the IR is, as ``plugin:syntax`` (``jax:stablehlo``). ir: the stripped IR. topology: 64 hexadecimal
-    characters over format, IR and manifest: the program's part in a key.
+    format: what the IR is, as ``plugin:syntax`` (``jax:stablehlo``). ir: the stripped IR.
 
     canonical: what counts instead of the IR's bytes, where a plugin knows a hash that is equal only for IR from which
     a compiler makes the same (MLIR: without names of values and locations); 64 hexadecimal characters.
     """
 
-    __slots__ = ("_ir", "_load", "canonical", "format", "ir_digest", "manifest", "topology")
+    __slots__ = ("_ir", "_load", "_topology", "canonical", "format", "ir_digest", "manifest")
 
     def __init__(self, ir: bytes | str, *, format: str, manifest: Manifest, canonical: str | None = None) -> None:
         data = ir.encode() if isinstance(ir, str) else bytes(ir)
@@ -48,14 +47,7 @@ class Program:
         self.canonical = canonical
         self._load = load
         self._ir: bytes | None = None
-        hasher = Hasher("program")
-        hasher.part("format", format.encode())
-        if canonical is None:
-            hasher.part("ir", ir_digest.encode())
-        else:
-            hasher.part("canonical", canonical.encode())
-        hasher.part("manifest", manifest.digest.encode())
-        self.topology = hasher.digest()
+        self._topology = ""
 
     def linked_as(self, manifest: Manifest) -> Program:
         """The same program with an equal manifest, which may say other names of the caller's."""
@@ -66,6 +58,21 @@ class Program:
             load=lambda: self.ir,
             canonical=self.canonical,
         )
+
+    @property
+    def topology(self) -> str:
+        """The program's part in a key: 64 hexadecimal characters over format, IR and manifest. Made when first asked
+        for: what a hit returns is often not keyed by again."""
+        if not self._topology:
+            hasher = Hasher("program")
+            hasher.part("format", self.format.encode())
+            if self.canonical is None:
+                hasher.part("ir", self.ir_digest.encode())
+            else:
+                hasher.part("canonical", self.canonical.encode())
+            hasher.part("manifest", self.manifest.digest.encode())
+            self._topology = hasher.digest()
+        return self._topology
 
     @property
     def ir(self) -> bytes:

@@ -27,20 +27,19 @@ class AuditHook:
         """Have handlers told of their events from here on, each once."""
         with self._lock:
             for event, handler in handlers.items():
-                self._handlers[event] = (*self._others(event, handler), handler)
+                told = self._handlers.get(event, ())
+                if handler not in told:
+                    self._handlers[event] = (*told, handler)
 
     def leave(self, handlers: Mapping[str, Handler]) -> None:
         """No more of that; those that were told of nothing are passed over."""
         with self._lock:
             for event, handler in handlers.items():
-                others = self._others(event, handler)
+                others = tuple([each for each in self._handlers.get(event, ()) if each != handler])
                 if others:
                     self._handlers[event] = others
                 else:
                     self._handlers.pop(event, None)
-
-    def _others(self, event: str, handler: Handler) -> tuple[Handler, ...]:
-        return tuple(each for each in self._handlers.get(event, ()) if each != handler)
 
 
 def _hook(handlers: Mapping[str, tuple[Handler, ...]]) -> Callable[[str, tuple[Any, ...]], None]:

@@ -16,7 +16,7 @@ class Binding:
     ``f(1)``, ``f(x=1)`` and, where 1 is the default of ``x``, ``f()`` bind alike, so they share a key.
     """
 
-    __slots__ = ("_function", "_names", "_only_positional", "_positional", "_varargs", "_varkeywords")
+    __slots__ = ("_function", "_more", "_names", "_only_positional", "_positional", "_varargs", "_varkeywords")
 
     def __init__(self, function: FunctionType) -> None:
         code = function.__code__
@@ -32,6 +32,7 @@ class Binding:
             end += 1
         if code.co_flags & _VARKEYWORDS:
             self._varkeywords = code.co_varnames[end]
+        self._more = bool(self._varargs or self._varkeywords)
 
     @property
     def parameters(self) -> tuple[str, ...]:
@@ -40,6 +41,8 @@ class Binding:
 
     def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """Name → value for every parameter. Raises the TypeError that the call itself would raise."""
+        if not kwargs and len(args) == len(self._names) == len(self._positional) and not self._more:
+            return dict(zip(self._names, args, strict=True))
         bound = dict(zip(self._positional, args, strict=False))
         rest = args[len(self._positional) :]
         if rest and not self._varargs:

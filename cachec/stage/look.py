@@ -19,6 +19,7 @@ from cachec.stage import folding
 from cachec.stage.observing import Observing
 from cachec.store.store import Store
 from cachec.weights import WeightSet
+from cachec.weights.manifest import Folded
 
 if TYPE_CHECKING:
     from cachec.store.recent import Recent
@@ -111,17 +112,20 @@ class Looker:
 
     def decode(self, request: Request, trace: Trace) -> Any:
         """The result of a run, as this call gets it. Raises StoreFault."""
+        inventory = request.inventory
         with fsio.faults("reading what is stored"):
+            folded: Folded = {}
+            if trace.reads or inventory.manifests:
+                made = folding.made_in_node(trace.value)
+                folded = folding.folded(trace.reads, inventory.weights, inventory.folded, made)
             return codecs.decode(
                 trace.value,
                 self._store.objects,
                 self._plugins.named,
-                request.inventory.weights.__getitem__,
+                inventory.weights.__getitem__,
                 trace.manifest,
-                names=request.inventory.callers,
-                folded=folding.folded(
-                    trace.reads, request.inventory.weights, request.inventory.folded, folding.made_in_node(trace.value)
-                ),
+                names=inventory.callers,
+                folded=folded,
             )
 
     def present(self, read: Read, weights: dict[str, WeightSet]) -> Digest | None:

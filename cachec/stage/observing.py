@@ -212,6 +212,21 @@ class Observing:
         """Reads as a trace keeps them. A path that the run may have had from an argument, or from the place of a module
         outside of the project, is kept from there too: where these are elsewhere, the run would look elsewhere."""
         anchors = self.anchors(request)
+        moving: dict[str, str] | None = None
+        for read in reads:
+            if read.kind not in _PATHS or read.where == LIVE:
+                yield read
+                continue
+            yield msgspec.structs.replace(read, where=anchors.keep(read.where))
+            place = absolute(read.where)
+            if read.kind not in {"tool", "code", "cwd"}:
+                moving = self._moving(request, anchors) if moving is None else moving
+                for name, folder in moving.items():
+                    if os.path.join(place, "").startswith(os.path.join(folder, "")):
+                        yield msgspec.structs.replace(read, where=beside(name, folder, place))
+
+    def _moving(self, request: Request, anchors: Anchors) -> dict[str, str]:
+        """Folders that are elsewhere with other arguments, and those of modules outside of the project, by anchor."""
         moving = {
             name: folder
             for name, folder in _arguments(request)
@@ -220,16 +235,7 @@ class Observing:
         for name, file in self._requests.coverage(request).modules():
             if not is_anchored(anchors.keep(file)):
                 moving[f"{MODULE}{name}"] = project_of(file)
-        for read in reads:
-            if read.kind not in _PATHS or read.where == LIVE:
-                yield read
-                continue
-            yield msgspec.structs.replace(read, where=anchors.keep(read.where))
-            place = absolute(read.where)
-            if read.kind not in {"tool", "code", "cwd"}:
-                for name, folder in moving.items():
-                    if os.path.join(place, "").startswith(os.path.join(folder, "")):
-                        yield msgspec.structs.replace(read, where=beside(name, folder, place))
+        return moving
 
     def resolved(self, read: Read, request: Request) -> Read:
         """A kept read with the path that it stands for here; as it is where its anchor is no folder here."""

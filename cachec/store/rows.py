@@ -46,6 +46,8 @@ _FAULTS = {
 }
 
 
+_VERSION = "PRAGMA data_version"
+
 #: Seconds of waiting for a lock after which all connections are closed, and opened again, before it is waited on.
 #: An unlock that the system refuses is nothing that SQLite tells: the lock stays with this process for as long as it
 #: has any connection to the file, and every new one would wait for it, in vain.
@@ -91,7 +93,10 @@ class Reader:
     def version(self) -> tuple[int, int] | None:
         """Another value after each transaction, whoever's it was; None where that can't be told. Raises StoreFault."""
         with self.lock:
-            rows = self.select("PRAGMA data_version", ())
+            if self._connection is not None and self._frozen is None and self._pid == os.getpid():
+                with contextlib.suppress(sqlite3.Error):  # which the usual way meets again, and takes care of
+                    return self._connections, self._connection.execute(_VERSION).fetchone()[0]
+            rows = self.select(_VERSION, ())
             return None if self._frozen is not None else (self._connections, rows[0][0] if rows else -1)
 
     def refresh(self) -> bool:

@@ -61,9 +61,10 @@ FOLDERS = ("index", "objects", "trees", "leases", "locks", "tmp", "log", "weight
 
 T = TypeVar("T")
 
-#: Decoded entries, and decoded lists of parts, kept in memory.
+#: Decoded entries, lists of parts and recent rows, kept in memory.
 _DECODED_MAX = 1024
 _PARTS_MAX = 256
+_RECENTS_MAX = 16
 
 
 class Quarantined(msgspec.Struct, frozen=True, kw_only=True):
@@ -125,6 +126,7 @@ class Store:
         self._published: tuple[Usage | None, ...] = ()  # the size of the store, as the last publication left it
         self._decoded: Kept[_KnownRow] = Kept(_DECODED_MAX)
         self._parts: Kept[tuple[Part, ...]] = Kept(_PARTS_MAX)
+        self._recents: Kept[tuple[bytes, Recent]] = Kept(_RECENTS_MAX)
 
     # --- looking up
 
@@ -165,9 +167,13 @@ class Store:
         row = self.index.read(self._recent + stage)
         if row is None:
             return Recent(version=RECORD_VERSION, stage=stage)
+        known = self._recents.get(stage)
+        if known is not None and known[0] == row:
+            return known[1]
         record = unpack(row, Recent, stage)
         if record.stage != stage:
             raise StoreFault(Fault.ROW_FOREIGN, f"the recent row of {stage} is that of {record.stage}")
+        self._recents.put(stage, (row, record))
         return record
 
     def parts(self, entry: Entry | Near) -> tuple[Part, ...]:
@@ -285,7 +291,9 @@ class Store:
                 self.summarise(self.quoted + key, search_terms(key, said), stage)
             recent = self._readable(lambda: self.recent(stage)) or Recent(version=RECORD_VERSION, stage=stage)
             recent = recent.with_newest(key, parts, said or ())
-            self.index.write(self._recent + stage, pack(recent), stage)
+            row = pack(recent)
+            self.index.write(self._recent + stage, row, stage)
+            self._recents.put(stage, (row, recent))
             known = self._readable(self.usage)
             if known is None:
                 return None

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from cachec.commands.opens import IN_OPEN, IN_Q_OVERFLOW, FolderWatch, InotifyEvent, OpenWatch, parse_events
+from cachec.base.inotify import IN_OPEN, IN_Q_OVERFLOW, InotifyEvent, parse_events
+from cachec.commands.opens import FolderWatch, OpenWatch
 
 
 @pytest.fixture
@@ -175,6 +176,29 @@ def test_a_second_watch_tells_nothing_of_the_first_and_a_child_nothing_of_its_pa
     (tmp_path / "a" / "file").read_text()
     assert parents.drained() == ({str(tmp_path / "a" / "file")}, frozenset())
     parents.close()
+
+
+def test_what_happens_between_two_watches_of_a_folder_is_told_to_neither(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "file").write_text("x")
+    first = FolderWatch([str(tmp_path / "a"), str(tmp_path / "b")])
+    first.close()
+    (tmp_path / "a" / "file").write_text("written before the next run, which reads it")
+    (tmp_path / "b" / "file").read_text()
+    second = FolderWatch([str(tmp_path / "a")])
+    (tmp_path / "a" / "file").read_text()
+    (tmp_path / "b" / "file").read_text()
+    assert second.drained() == ({str(tmp_path / "a" / "file")}, frozenset())
+    second.close()
+    (tmp_path / "a").rename(tmp_path / "gone")  # with its watch
+    (tmp_path / "a").mkdir()
+    third = FolderWatch([str(tmp_path / "a")])
+    (tmp_path / "gone" / "file").read_text()
+    (tmp_path / "a" / "new").touch()
+    assert third.drained()[1] == {str(tmp_path / "a" / "new")}
+    assert third.drained()[0] == {str(tmp_path / "a" / "new")}
+    third.close()
 
 
 def test_a_queue_that_runs_over_is_told(tmp_path: Path) -> None:

@@ -603,7 +603,7 @@ def test_a_network_file_system_counts_as_read(
 def test_lost_events_count_as_read(recorder: Recorder, weight: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import struct
 
-    from cachec.commands import opens as inotify
+    from cachec.base import inotify
 
     overflow = struct.pack("iIII", -1, inotify.IN_Q_OVERFLOW, 0, 0)
     real = os.read

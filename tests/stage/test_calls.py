@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import gc
 import os
 import threading
+import time
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +18,8 @@ import pytest
 
 import cachec
 from cachec import Reason
+from cachec.key.tools.followed import LOOKS
+from tests.key.tools.test_tools import Clock, wheel
 
 
 def test_a_second_call_hits_and_gives_the_same(cache):
@@ -230,6 +235,74 @@ def test_methods_count_self(tmp_path, cache):
     assert Plain(1).build(2) != Plain(2).build(2)
     with pytest.raises(cachec.UnkeyableArgument, match="self"):
         Plain(iter([])).build(1)
+
+
+def test_no_call_of_a_method_keeps_its_instance(cache):
+    class Pipeline:
+        @cache.stage
+        def build(self, n: int) -> int:
+            return n
+
+    one = Pipeline()
+    assert [one.build(2) for _ in range(3)] == [2, 2, 2]
+    gone = weakref.ref(one)
+    del one
+    gc.collect()
+    assert gone() is None
+
+
+def test_what_arguments_bring_counts_after_calls_that_brought_nothing(cache, monkeypatch):
+    @cache.stage
+    def stage(value: object) -> bytes:
+        return os.urandom(8)
+
+    def labels(value: object) -> set[str]:
+        return {part.label for part in cache._engine.tools.requests.request(stage, {"value": value}).parts()}
+
+    plain = labels(1)
+    assert labels(1) == labels(2) == plain
+    brought = labels(pytest.approx) - plain
+    assert "distribution/pytest" in brought
+    assert labels(1) == plain
+    key = stage.key(1)
+    monkeypatch.setitem(globals(), "os", dataclasses)  # what its code names is another module
+    assert stage.key(1) != key
+
+
+def test_an_edited_file_of_a_followed_tool_is_a_miss(cache, tmp_path, monkeypatch):
+    """After calls that came when its files were due for a look, so that it is followed, and beside another tool."""
+    for name in ("comp", "beside"):
+        wheel(tmp_path / name, name=name)
+        monkeypatch.syspath_prepend(str(tmp_path / name))
+
+    @cache.stage(tools=["comp", "beside"])
+    def stage() -> bytes:
+        return os.urandom(8)
+
+    clock = Clock()
+    tools = cache._engine.tools.requests._tools
+    tools._clock, tools._followed._clock = clock, lambda: time.time() + 3600
+    stage()
+    for _ in range(LOOKS + 2):
+        clock.now += 1.0
+        assert cache.call(stage)[1].hit
+    looked = []
+    monkeypatch.setattr(tools, "_distribution_part", lambda *given: looked.append(given[0].name) or part(*given))
+    part = type(tools)._distribution_part.__get__(tools)
+    clock.now += 1.0
+    assert cache.call(stage)[1].hit
+    assert looked == []
+    (tmp_path / "comp/comp/core.py").write_bytes(b"edited")
+    assert cache.call(stage)[1].hit  # not due yet
+    clock.now += 1.0
+    _, outcome = cache.call(stage)
+    assert outcome.reason is Reason.TOOL_CHANGED
+    assert "comp" in outcome.detail
+    assert set(looked) == {"comp"}
+    clock.now += 1.0
+    wheel(tmp_path / "beside", name="beside", version="2.0")
+    _, outcome = cache.call(stage)
+    assert outcome.reason is Reason.TOOL_CHANGED
 
 
 def test_async_stages(cache):

@@ -45,6 +45,11 @@ class Listing(msgspec.Struct, frozen=True, array_like=True):
     sizes: tuple[int, ...]
     others: tuple[Listed, ...]
 
+    def each_path(self) -> Iterator[str]:
+        """Where each of the files is, from the site folder."""
+        yield from self.paths.split("\n") if self.paths else ()
+        yield from (one.path for one in self.others)
+
 
 def listing_of(distribution: Distribution, record: bytes, memory: Memory | None) -> Listing:
     """What counts of a distribution. record: what its RECORD says now."""

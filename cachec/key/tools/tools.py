@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -22,8 +22,9 @@ from cachec.key.tools.checkout import Checkout
 from cachec.key.tools.listing import Listed, Listing, listing_of
 from cachec.model import Part, PartKind
 
-if TYPE_CHECKING:  # for executables alone
+if TYPE_CHECKING:  # for executables alone, and for who looks again
     from cachec.key.tools.executables import Executable, Finder
+    from cachec.key.tools.followed import Followed
 
 #: In one process the files of a distribution are looked at again at most this often (1,246 ``stat`` calls for jax).
 RECHECK_SECONDS = 1.0
@@ -34,12 +35,13 @@ INSTALL_SLACK_NS = 2_000_000_000
 
 
 class _KnownDistribution(NamedTuple):
-    """A distribution as it was last looked at. ``listing`` depends on RECORD alone."""
+    """A distribution as it was last looked at. ``listing`` depends on RECORD alone; token: see ``Followed``."""
 
     distribution: Distribution
     identity: Identity
     listing: Listing
     checked: float
+    token: object | None
     part: Part
 
 
@@ -59,7 +61,8 @@ class ToolKeys:
 
     At each call the RECORD of a distribution and the loaded files of an executable are looked at with ``stat``; all
     files of a distribution, and the places where a library could newly appear, at most once a second
-    (``RECHECK_SECONDS`` by ``clock``). ``fresh=True`` looks at everything now.
+    (``RECHECK_SECONDS`` by ``clock``). ``fresh=True`` looks at everything now. The files of a distribution that was
+    looked at often are followed instead: what happened to them is as good as a look.
     """
 
     def __init__(
@@ -69,11 +72,13 @@ class ToolKeys:
         *,
         clock: Callable[[], float] = time.monotonic,
         finder: Finder | None = None,
+        followed: Followed | None = None,
     ) -> None:
         self._digests = digests
         self._distributions = distributions if distributions is not None else Distributions()
         self._clock = clock
         self._given = finder
+        self._given_followed = followed
         self._known: dict[str, _KnownDistribution] = {}
         self._seen: dict[tuple[str, ...], _KnownExecutable] = {}
         self._looked_up: dict[tuple[str, ...], Executable] = {}
@@ -87,6 +92,14 @@ class ToolKeys:
         from cachec.key.tools.executables import Finder
 
         return Finder(self._distributions)
+
+    @cached_property
+    def _followed(self) -> Followed:
+        if self._given_followed is not None:
+            return self._given_followed
+        from cachec.key.tools.followed import Followed
+
+        return Followed()
 
     def metadata(self, name: str) -> str:
         """The digest of a distribution as ``distribution`` tells it; of its version alone where its files are not
@@ -103,6 +116,32 @@ class ToolKeys:
             hasher.part("distribution", said.encode())
         return hasher.digest()
 
+    def renew(self, names: Collection[str | os.PathLike[str]]) -> None:
+        """Look now, and for all in one, whether anything happened to those of these distributions that are followed
+        and are due for a look: a call of ``distribution`` then finds them looked at."""
+        now = self._clock()
+        known = {name: self._known.get(name) for name in names if isinstance(name, str)}
+        due = {
+            name: each
+            for name, each in known.items()
+            if each is not None and each.token is not None and now - each.checked >= RECHECK_SECONDS
+        }
+        if not due:
+            return
+        tokens = self._followed.tokens([each.distribution.folder for each in due.values()])
+        found = self._distributions.find_each(due)
+        for (name, each), token, there in zip(due.items(), tokens, found, strict=True):
+            if token is each.token and there is each.distribution:
+                self._known[name] = each._replace(checked=now)
+
+    def is_distribution(self, name: str) -> bool:
+        """Whether a distribution of that name is installed."""
+        known = self._known.get(name)
+        is_recent = known is not None and self._clock() - known.checked < RECHECK_SECONDS
+        if known is not None and is_recent and self._is_as_installed(known):
+            return True
+        return self._distributions.find(name) is not None
+
     def distribution(self, name: str, *, fresh: bool = False) -> Part:
         """The part ``distribution/<name>``: name, version, RECORD's rows, and the content of files that are not as
         RECORD says.
@@ -114,12 +153,12 @@ class ToolKeys:
         """
         known = self._known.get(name)
         now = self._clock()
-        if known is not None and not fresh and now - known.checked < RECHECK_SECONDS:
-            try:
-                if fsio.identity(known.distribution.record_path) == known.identity:
-                    return known.part
-            except FileNotFoundError:
-                known = None
+        if known is not None:
+            is_recent = not fresh and now - known.checked < RECHECK_SECONDS
+            if self._is_as_installed(known) and (is_recent or self._is_untouched(known, name)):
+                if not is_recent:
+                    self._known[name] = known._replace(checked=now)
+                return known.part
         distribution = self._distributions.find(name)
         if distribution is None:
             raise UsageError(
@@ -140,9 +179,25 @@ class ToolKeys:
             listing = listing_of(distribution, text, self._digests.memory)
         else:
             listing = known.listing
+        token: object | None = None
+        if known is not None:  # most processes look once
+            self._followed.follow(distribution, listing)
+            token = self._followed.token(distribution.folder)  # of before the look
         part = self._distribution_part(distribution, record, listing)
-        self._known[name] = _KnownDistribution(distribution, record, listing, now, part)
+        self._known[name] = _KnownDistribution(distribution, record, listing, now, token, part)
         return part
+
+    def _is_as_installed(self, known: _KnownDistribution) -> bool:
+        try:
+            return fsio.identity(known.distribution.record_path) == known.identity
+        except FileNotFoundError:
+            return False
+
+    def _is_untouched(self, known: _KnownDistribution, name: str) -> bool:
+        """Whether an import would still find this distribution, and nothing happened to its files."""
+        if known.token is None or self._followed.token(known.distribution.folder) is not known.token:
+            return False
+        return self._distributions.find(name) is known.distribution
 
     def executable(
         self, command: str | os.PathLike[str], environ: Mapping[str, str] | None = None, *, fresh: bool = False
