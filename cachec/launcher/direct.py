@@ -53,7 +53,7 @@ MAX_MEMO = 1 << 26
 STATS_FILE = "CACHEC_STATS_FILE"
 
 #: Settings that no answer rests on.
-UNKEYED = (STATS_FILE,)
+UNKEYED = (STATS_FILE, "CACHEC_SERVER")
 
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
@@ -70,10 +70,14 @@ class _Stale(Exception):
 
 def memo_path(args: list[str], environ: "os._Environ[str] | dict[str, str]", cwd: str) -> str:
     """Where the memo of a command line is."""
-    given = environ.get("CACHEC_DIR", "")
-    folder = os.path.normpath(os.path.join(cwd, os.path.expanduser(given))) if given else cache_folder(environ)
     name = blake3(os.fsencode("\0".join((*args, "", cwd)))).hexdigest()
-    return f"{folder}/direct/{name[:2]}/{name}"
+    return f"{default_folder(environ, cwd)}/direct/{name[:2]}/{name}"
+
+
+def default_folder(environ: "os._Environ[str] | dict[str, str]", cwd: str) -> str:
+    """The store that the environment says, whatever a file says."""
+    given = environ.get("CACHEC_DIR", "")
+    return os.path.normpath(os.path.join(cwd, os.path.expanduser(given))) if given else cache_folder(environ)
 
 
 def count_keyed(environ: "os._Environ[str] | dict[str, str]") -> int:
