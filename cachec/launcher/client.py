@@ -130,7 +130,7 @@ def ask(args: "list[str]") -> "tuple[Ending | None, str, str]":
         for fd in range(3):
             os.fstat(fd)
         cwd = os.getcwd()
-        if cwd in sys.path:  # python -m: where a build writes, modules may come to be
+        if {"", cwd} & {*sys.path}:  # python -m, -c: where a build writes, modules may come to be
             return None, "", ""
         folder = server_folder(os.environ, cwd)
         name = surroundings()

@@ -78,12 +78,28 @@ def test_the_first_miss_leaves_one_behind_that_answers_the_next(launcher: Launch
     assert servers.ready() == pid
 
 
-def test_one_that_nobody_asks_ends(launcher: Launcher, servers: Servers) -> None:
-    servers.say("from cachec.launcher import server; server.IDLE_SECONDS = 0; server.LOOK_SECONDS = 0.01")
+#: A line of the script that has a server say it in a FIFO when it ends by itself.
+_SAYS_WHEN_IT_ENDS = """
+from cachec.launcher import server
+def run(*given, before=server._Server.run):
+    before(*given)
+    open({path!r}, "w").write("ended")
+server._Server.run = run
+"""
+
+
+def _said(path: Path) -> str:
+    return path.read_text()  # a FIFO: once somebody has written
+
+
+def test_one_that_nobody_asks_ends(launcher: Launcher, servers: Servers, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "said")
+    more = "server.IDLE_SECONDS = 0; server.LOOK_SECONDS = 0.01"
+    servers.say(_SAYS_WHEN_IT_ENDS.format(path=os.fspath(tmp_path / "said")) + more)
     write("a.txt", "x")
     assert not _is_served(launcher, servers)
-    while servers.folder.exists() and any(servers.folder.iterdir()):
-        pass  # it takes its socket along
+    assert _said(tmp_path / "said") == "ended"
+    assert not any(servers.folder.iterdir())  # it took its socket along
 
 
 def test_one_whose_socket_is_gone_ends(launcher: Launcher, servers: Servers) -> None:
@@ -112,12 +128,16 @@ def test_one_whose_modules_changed_is_not_asked(launcher: Launcher, servers: Ser
     _await_end(pid)
 
 
-def test_one_is_not_left_behind_where_a_module_was_written_just_now(launcher: Launcher, servers: Servers) -> None:
-    servers.say(f"sys.path.append({os.fspath(servers.script.parent)!r})")
+def test_one_is_not_left_behind_where_a_module_was_written_just_now(
+    launcher: Launcher, servers: Servers, tmp_path: Path
+) -> None:
+    os.mkfifo(tmp_path / "said")
+    more = f"sys.path.append({os.fspath(servers.script.parent)!r})"
+    servers.say(_SAYS_WHEN_IT_ENDS.format(path=os.fspath(tmp_path / "said")) + more)
     write("a.txt", "x")
     assert not _is_served(launcher, servers)
-    while any(servers.folder.iterdir()):
-        pass  # it has looked, and goes
+    assert _said(tmp_path / "said") == "ended"
+    assert not any(servers.folder.iterdir())
 
 
 @pytest.mark.parametrize("how", ["variable", "file", "python -m"])
