@@ -145,7 +145,7 @@ def ask(args: "list[str]") -> "tuple[Ending | None, str, str]":
         return None, "", ""  # what is wrong, if anything is, the process itself meets
     try:
         return _Asked(connection, args).ending(), "", ""
-    except (_NoAnswer, OSError, ValueError):
+    except (_NoAnswer, OSError, ValueError, OverflowError):
         return None, "", ""
     except KeyboardInterrupt:
         die_by(_signal.SIGINT)

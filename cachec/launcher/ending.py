@@ -15,13 +15,14 @@ _DEADLY = (_signal.SIGINT, _signal.SIGTERM, _signal.SIGHUP, _signal.SIGKILL, _si
 
 
 class Ending:
-    """status: as ``subprocess`` has it, negative for a signal. stdout, stderr: to be written before. become: the
-    executable and the command line that the process is to become instead. stdin: a descriptor with what was read of
-    standard input already."""
+    """status: as ``subprocess`` has it, negative for a signal; None where the process is to become the command. stdout,
+    stderr: to be written before. become: the executable and the command line for that; with a status, for where these
+    can't be written: the command says it as it always does. stdin: a descriptor with what was read of standard input
+    already."""
 
     def __init__(
         self,
-        status: int,
+        status: int | None,
         stdout: bytes = b"",
         stderr: bytes = b"",
         become: "tuple[str, list[str]] | None" = None,
@@ -36,21 +37,21 @@ class Ending:
     def packed(self) -> bytes:
         """As bytes, for another process, which has no such descriptor."""
         program, argv = self.become or ("", [])
-        return pack([b"%d" % self.status, self.stdout, self.stderr, *map(os.fsencode, (program, *argv))])
+        status = b"" if self.status is None else b"%d" % self.status
+        return pack([status, self.stdout, self.stderr, *map(os.fsencode, (program, *argv))])
 
     @classmethod
     def unpacked(cls, data: bytes) -> "Ending":
         """Raises ValueError where that is not what ``packed`` made."""
         status, stdout, stderr, program, *argv = unpack(data)
         become = (os.fsdecode(program), list(map(os.fsdecode, argv))) if program else None
-        return cls(int(status), stdout, stderr, become)
+        return cls(int(status) if status else None, stdout, stderr, become)
 
 
 def perform(ending: Ending) -> int:
     """Do what is left; returns the exit status of this process, or does not return."""
+    status = ending.status
     try:
-        if ending.become is not None:
-            return pass_through(*ending.become, ending.stdin)
         if sys.stdout is not None:
             sys.stdout.flush()
         for fd, data in ((1, ending.stdout), (2, ending.stderr)):
@@ -61,9 +62,13 @@ def perform(ending: Ending) -> int:
         return die_by(_signal.SIGINT)
     except BrokenPipeError:
         return die_by(_signal.SIGPIPE)
-    if ending.status < 0:
-        return die_by(-ending.status) if -ending.status in _DEADLY else _SIGNALLED - ending.status
-    return ending.status
+    except OSError:  # a full disk behind them, say
+        status = status or None
+    if status is None:
+        return _NOT_STARTED if ending.become is None else pass_through(*ending.become, ending.stdin)
+    if status < 0:
+        return die_by(-status) if -status in _DEADLY else _SIGNALLED - status
+    return status
 
 
 def pass_through(program: str, argv: "list[str]", stdin: int | None) -> int:

@@ -62,7 +62,7 @@ def _execute(args: Sequence[str], overrides: Mapping[str, object], is_served: bo
         opened = Opened(overrides, dict(os.environ))
     except NoFolder as error:
         _count(OpenedCache(config.load(overrides)), PassThrough(Reason.KEY_UNREADABLE, str(error), told=True), argv)
-        return Ending(0, become=(program, argv))
+        return Ending(None, become=(program, argv))
     if is_served and opened.settings.server == "off":
         return None
     stdin: int | None = None
@@ -86,7 +86,7 @@ def _execute(args: Sequence[str], overrides: Mapping[str, object], is_served: bo
     if command is not None:
         way.stage = command.stage
     _count(opened, way, argv)
-    return Ending(0, become=(program, argv), stdin=stdin)
+    return Ending(None, become=(program, argv), stdin=stdin)
 
 
 def _count(opened: OpenedCache, way: PassThrough, argv: Sequence[str]) -> None:
@@ -124,6 +124,7 @@ def _call_inputs(command: Command, places: Places) -> None:
 
 def _through_engine(args: list[str], opened: Opened, command: Command, stdin: int | None) -> Ending:
     kept = None if stdin is None else f"/proc/self/fd/{stdin}"
+    itself = (command.program, [*command.argv])
     made: list[dict[str, Any]] = []
 
     def body(command: Command, stripped: Sequence[StrippedInput], stdin: str | None) -> dict[str, Any]:
@@ -170,7 +171,7 @@ def _through_engine(args: list[str], opened: Opened, command: Command, stdin: in
                     if stripped:
                         value = body(command, stripped, None)
                     else:
-                        return Ending(0, become=(command.program, [*command.argv]), stdin=stdin)
+                        return Ending(None, become=itself, stdin=stdin)
         if draft is not None and answer is not None:
             draft.write(args, engine.tools.looker, answer)
         stdout, stderr = opened.places.filled(value["stdout"]), opened.places.filled(value["stderr"])
@@ -181,7 +182,7 @@ def _through_engine(args: list[str], opened: Opened, command: Command, stdin: in
         return Ending(_NOT_STARTED)
     finally:
         opened.store.close()
-    return Ending(0, stdout, stderr)
+    return Ending(0, stdout, stderr, itself, stdin)
 
 
 def _hand_out(opened: Opened, command: Command, value: Any) -> None:

@@ -257,6 +257,8 @@ def _cases() -> Iterator[tuple[str, _Case]]:
         _in_shell('mkdir gone && cd gone && rmdir ../gone && exec "$0" exec -- sh -c "echo here"'),
     )
     yield "files may not be large", _in_shell('ulimit -f 0; exec "$0" exec -- "$@" -DZ 2>&1')
+    yield "nothing can be written", _in_shell('exec "$0" exec -- "$@" -DW >/dev/full')
+    yield "nothing of a failure can be written", _in_shell('FAKE_EXIT=5 exec "$0" exec -- "$@" 2>/dev/full')
     yield "its standard input by a path", _typed("--input=/dev/stdin", "--output=o", "--", "cp", "/dev/stdin", "o")
 
 
@@ -521,6 +523,7 @@ def test_endings_and_messages_that_are_cut() -> None:
     length = int.from_bytes(whole[:8], "little")
     assert length == len(whole) - 8
     read = Ending.unpacked(whole[8:])
+    assert Ending.unpacked(Ending(None, become=("/bin/sh", ["sh"])).packed()[8:]).status is None
     assert (read.status, read.stdout, read.stderr, read.become) == (
         -9, b"out", b"err", ("/bin/sh", ["sh", os.fsdecode(b"\xff")]),
     )  # fmt: skip
