@@ -141,6 +141,7 @@ def test_one_is_not_left_behind_where_a_module_was_written_just_now(
 
 
 @pytest.mark.parametrize("how", ["variable", "file", "python -m"])
+@pytest.mark.sampled
 def test_there_is_none_where_none_is_wanted(
     launcher: Launcher, served: Servers, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
@@ -305,6 +306,7 @@ def _at(servers: Servers, store: Path) -> Servers:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGKILL])
+@pytest.mark.sampled
 def test_signals_reach_the_compiler_and_end_both(launcher: Launcher, served: Servers, number: signal.Signals) -> None:
     if signal.getsignal(number) is signal.SIG_IGN:
         pytest.skip(f"{number.name} is ignored by all that is started here, as under nohup")
