@@ -30,11 +30,21 @@ def _execute(args: list[str]) -> int:
     run_helper(args)  # does not return where it was one
     if answer(args):
         return 0
+    from cachec.launcher.client import ask
+    from cachec.launcher.ending import perform
+
+    ending, folder, name = ask(args)
+    if ending is not None:
+        return perform(ending)
     import gc
 
     gc.disable()  # a short process: 300 imported modules are no garbage, and to look through them takes milliseconds
     from cachec.launcher.full import main as execute
 
+    if name:
+        from cachec.launcher.server import start
+
+        start(folder, name)
     return execute(args)
 
 

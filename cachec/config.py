@@ -57,8 +57,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     the same key. stats_file: gets a copy of every log record. repro_dir: where a stage that fails leaves a reproducer;
     None for nowhere. fsync: whether files are forced to disk before the row that names them. record: ``auto`` or
     ``off``: whether a run records the code, files and variables that it looks at. shared: ``no``, or ``trusted`` for a
-    store that other users own or can write. trusted: folders below which a configuration file counts whoever can write
-    it. origins: key -> ``default``, ``file: <path>:<line>``, ``environment: CACHEC_<KEY>`` or ``argument``.
+    store that other users own or can write. server: ``auto`` or ``off``: whether ``cachec exec`` leaves a process
+    behind for its next misses. trusted: folders below which a configuration file counts whoever can write it. origins:
+    key -> ``default``, ``file: <path>:<line>``, ``environment: CACHEC_<KEY>`` or ``argument``.
     """
 
     dir: Path
@@ -73,6 +74,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     fsync: bool
     record: str
     shared: str
+    server: str
     trusted: tuple[Path, ...]
     origins: Mapping[str, str]
 
@@ -186,6 +188,7 @@ _SETTINGS: Mapping[str, _Setting] = {
     "fsync": _Setting(_flag, False),
     "record": _Setting(_one_of("auto", "off"), "auto"),
     "shared": _Setting(_one_of("no", "trusted"), "no"),
+    "server": _Setting(_one_of("auto", "off"), "auto"),
     "trusted": _Setting(_paths, ()),
 }
 

@@ -77,6 +77,7 @@ def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in list(os.environ):
         if name.startswith("CACHEC_"):
             monkeypatch.delenv(name)
+    monkeypatch.setenv("CACHEC_SERVER", "off")  # no process outlives a test; what is about servers says otherwise
     monkeypatch.setenv("XDG_CONFIG_HOME", "/nonexistent")
 
 

@@ -13,6 +13,7 @@ import re
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from cachec.base import fsio
@@ -220,9 +221,15 @@ class _Site:
         self._mtime_ns = mtime_ns
         self.roots = tuple(dict.fromkeys((self.path, os.path.realpath(self.path))))
         kept = {d.folder: d for d in was.values()}
-        fresh = [kept.get(os.path.join(self.path, name)) or Distribution(self.path, name) for name in names]
+        fresh = [kept.get(os.path.join(self.path, name)) or _distribution(self.path, name) for name in names]
         self.distributions = {d.name: d for d in fresh}
         return changed or self.distributions != was
+
+
+@lru_cache(maxsize=4096)
+def _distribution(root: str, folder: str) -> Distribution:
+    """One object for all who look: what it has read of its files is looked at again by their identity."""
+    return Distribution(root, folder)
 
 
 class Distributions:

@@ -28,6 +28,9 @@ _DYNAMIC = struct.Struct("<qQ")
 #: A table beyond this is damage: the largest real ones are a few megabytes.
 _TABLE_LIMIT = 1 << 26
 
+#: Bytes of a string table that are read at once: a name or two.
+_STRING = 256
+
 
 class ElfError(ValueError):
     """Not an ELF file that this reader knows, or a damaged one; the message says which."""
@@ -104,9 +107,12 @@ class ElfFile:
 
     def piece(self, offset: int, nbytes: int, what: str) -> bytes:
         """Bytes of the file. Raises ElfError naming ``what`` where they lie outside of it."""
+        self._check(offset, nbytes, what)
+        return self._read(offset, nbytes)
+
+    def _check(self, offset: int, nbytes: int, what: str) -> None:
         if nbytes > _TABLE_LIMIT or offset + nbytes > self._size:
             raise ElfError(f"{what} at {offset} + {nbytes} bytes lies outside the file of {self._size} bytes")
-        return self._read(offset, nbytes)
 
     def sections(self) -> tuple[Section, ...]:
         """All sections, in order. Raises ElfError where there are none."""
@@ -143,9 +149,12 @@ class ElfFile:
                 break
             entries.append((tag, value))
         strings = self._dynamic_strings(dict(entries), loads)
+        by_tag: dict[int, list[int]] = {}
+        for tag, value in entries:
+            by_tag.setdefault(tag, []).append(value)
 
         def text(tag: int) -> tuple[str, ...]:
-            return tuple(string_at(strings, value) for kind, value in entries if kind == tag)
+            return tuple(self._string(strings, value) for value in by_tag.get(tag, ()))
 
         def folders(tag: int) -> tuple[str, ...]:
             return tuple(folder for value in text(tag) for folder in value.split(":") if folder)
@@ -160,11 +169,24 @@ class ElfFile:
             no_default=any(tag == _DT_FLAGS_1 and value & _DF_1_NODEFLIB for tag, value in entries),
         )
 
-    def _dynamic_strings(self, tags: dict[int, int], loads: list[tuple[int, int, int]]) -> bytes:
+    def _dynamic_strings(self, tags: dict[int, int], loads: list[tuple[int, int, int]]) -> tuple[int, int]:
+        """(offset, bytes) of the string table."""
         if _DT_STRTAB not in tags:
-            return b""
+            return 0, 0
         start, nbytes = tags[_DT_STRTAB], tags.get(_DT_STRSZ, 0)
         for address, offset, size in loads:
             if address <= start and start + nbytes <= address + size:
-                return self.piece(offset + start - address, nbytes, "the string table")
+                at = offset + start - address
+                self._check(at, nbytes, "the string table")
+                return at, nbytes
         raise ElfError(f"the string table at address {start:#x} lies in no segment")
+
+    def _string(self, table: tuple[int, int], start: int) -> str:
+        """``string_at`` of a table that is not read: it has the names of all symbols, and a few are asked for."""
+        offset, nbytes = table
+        found = b""
+        while b"\0" not in found and start + len(found) < nbytes:
+            found += self._read(offset + start + len(found), min(_STRING, nbytes - start - len(found)))
+        if b"\0" not in found:
+            raise ElfError(f"string {start} lies outside the string table of {nbytes} bytes")
+        return os.fsdecode(found.partition(b"\0")[0])

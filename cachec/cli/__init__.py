@@ -32,6 +32,7 @@ _COMMANDS = {
     "warm": "Compile the declared targets that would miss.",
     "watch": "Watch declared targets: what does a change make stale?",
     "repro": "Make a reproducer of a run, or run one again.",
+    "server": "List the processes that exec leaves behind, or stop them.",
     "config": "Print each setting and where it comes from.",
     "completion": "Print the script that completes commands in a shell.",
 }

@@ -18,6 +18,7 @@ import fnmatch
 import os
 import re
 from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -212,8 +213,13 @@ def read(path: str | os.PathLike[str]) -> Adapter:
         data = foreign.read_regular(path, config.MAX_FILE)
     except OSError as error:
         raise ConfigError(f"adapter {where}: can't be read: {error}") from error
+    return _parsed(where, data)
+
+
+@lru_cache(maxsize=64)
+def _parsed(where: str, data: bytes) -> Adapter:
     text, table = config.parse_toml(where, data)
-    table.setdefault("name", Path(path).stem)
+    table.setdefault("name", Path(where).stem)
     return _adapter(table, where, text)
 
 

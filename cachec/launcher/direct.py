@@ -9,18 +9,18 @@ Imports no module that takes a millisecond: not even ``typing``.
 
     direct/ab/<64 hex>    in the cache's default folder; the name is the BLAKE3 of arguments and current folder
 
-    bytes 0-15    ``cachec direct 4`` and a newline
+    bytes 0-15    ``cachec direct 5`` and a newline
     bytes 16-47   BLAKE3-256 of the rest
     bytes 48-55   u64 little-endian: length of the fields; then the fields, then the blobs
     fields        separated by NUL, numbers in decimal, a list as its length and its items:
                   arguments, current folder, version of cachec, boot id;
-                  variables (name, ``=value`` or ``-``), how many CACHEC_*;
+                  variables (name, ``=value`` or ``-``), how many CACHEC_* beside ``UNKEYED``;
                   absent paths; folders (path, identity, trust, names that must be absent);
                   files (path, identity, trust, digest); which file a path leads to (path, ``dev:ino``, ``-`` for none);
                   store; index file, identity, trust, row, digest of the row;
                   artifacts (digest, size, identity, trust); outputs (path, mode, artifact number or ``-``, the file
                 that is there while a launcher compiles to the same place);
-                  lengths of blobs; the record for the log, and the copy's path
+                  lengths of blobs; the record for the log, and the path of its copy where no variable says one
     blobs         stdout, stderr, then the outputs without an artifact, in order
 
 trust is ``1`` where an equal identity (``dev:ino:size:mtime_ns:ctime_ns``) proves equal content (see hashing.py), else
@@ -39,7 +39,7 @@ from cachec.base.foreign import read_regular
 from cachec.base.xdg import cache_folder
 from cachec.launcher.restore import mode_of, restore_bytes, restore_file
 
-MAGIC = b"cachec direct 4\n"
+MAGIC = b"cachec direct 5\n"
 _HEADER = len(MAGIC) + 32 + 8
 
 #: A file that has to be read, as its identity proves nothing, is left to the whole road from this size: that
@@ -48,6 +48,12 @@ MAX_HASHED = 1 << 24
 
 #: Bytes of a memo: more than any has.
 MAX_MEMO = 1 << 26
+
+#: Where the copy of a record goes: another file for each build, and the same answer.
+STATS_FILE = "CACHEC_STATS_FILE"
+
+#: Settings that no answer rests on.
+UNKEYED = (STATS_FILE, "CACHEC_SERVER")
 
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
@@ -64,10 +70,19 @@ class _Stale(Exception):
 
 def memo_path(args: list[str], environ: "os._Environ[str] | dict[str, str]", cwd: str) -> str:
     """Where the memo of a command line is."""
-    given = environ.get("CACHEC_DIR", "")
-    folder = os.path.normpath(os.path.join(cwd, os.path.expanduser(given))) if given else cache_folder(environ)
     name = blake3(os.fsencode("\0".join((*args, "", cwd)))).hexdigest()
-    return f"{folder}/direct/{name[:2]}/{name}"
+    return f"{default_folder(environ, cwd)}/direct/{name[:2]}/{name}"
+
+
+def default_folder(environ: "os._Environ[str] | dict[str, str]", cwd: str) -> str:
+    """The store that the environment says, whatever a file says."""
+    given = environ.get("CACHEC_DIR", "")
+    return os.path.normpath(os.path.join(cwd, os.path.expanduser(given))) if given else cache_folder(environ)
+
+
+def count_keyed(environ: "os._Environ[str] | dict[str, str]") -> int:
+    """How many settings there are in the environment that an answer may rest on."""
+    return sum(name.startswith("CACHEC_") for name in environ) - sum(name in environ for name in UNKEYED)
 
 
 def identity(path: str | bytes) -> bytes:
@@ -148,7 +163,7 @@ class _Memo:
             value = environ.get(name)
             if wanted != (b"-" if value is None else b"=" + value):
                 raise _Stale
-        if int(self._next()) != sum(name.startswith(b"CACHEC_") for name in environ):
+        if int(self._next()) != count_keyed(os.environ):
             raise _Stale
 
     def check_files(self) -> None:
@@ -214,6 +229,9 @@ class _Memo:
             self._streams.append(self._blobs[at : at + length])
             at += length
         self._record, self._copy = self._take(2)
+        given = os.environ.get(STATS_FILE)
+        if given:  # as config.py has it
+            self._copy = os.fsencode(os.path.normpath(os.path.join(os.getcwd(), os.path.expanduser(given))))
         if at != len(self._blobs) or self._at != len(self._fields):
             raise _Stale
 

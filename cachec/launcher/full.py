@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 from cachec import config, recording
 from cachec.errors import CachecError, StoreFault, UnstorableResult
@@ -15,6 +14,7 @@ from cachec.key.tools.executables import which
 from cachec.launcher import adapters, options
 from cachec.launcher.arguments import describe
 from cachec.launcher.command import Command, Options, PassThrough
+from cachec.launcher.ending import Ending, perform, say
 from cachec.launcher.outputs import outputs_held
 from cachec.launcher.places import NoFolder, Places
 from cachec.launcher.restore import mode_of, restore_bytes, restore_file, restore_tree
@@ -24,38 +24,47 @@ from cachec.model import Fault, Mode, Outcome, Reason
 from cachec.opened import OpenedCache
 from cachec.stage.engine import Answer
 
-#: What a shell returns where a command is not there, can't be started, or ended by signal n (then 128 + n).
-_NOT_FOUND, _NOT_STARTED, _SIGNALLED = 127, 126, 128
+#: What a shell returns where a command is not there, or can't be started.
+_NOT_FOUND, _NOT_STARTED = 127, 126
 _WRONG_USE = 2
 
 
 def main(args: Sequence[str], overrides: Mapping[str, object] | None = None) -> int:
     """Run the command line behind ``--``; returns its exit status. ``args``: what follows ``cachec exec``."""
+    ending = conclude(args, overrides or {})
+    assert ending is not None
+    return perform(ending)
+
+
+def conclude(args: Sequence[str], overrides: Mapping[str, object], *, is_served: bool = False) -> Ending | None:
+    """The same, but for what only the process that was called can do. is_served: this one is another's; None then where
+    that has to do all of it by itself."""
     try:
-        return _execute(args, overrides or {})
+        return _execute(args, overrides, is_served)
     except CommandFailed as failed:
-        _replay(failed.ended.stdout, failed.ended.stderr)
-        return _status(failed.ended.returncode)
+        return Ending(failed.ended.returncode, failed.ended.stdout, failed.ended.stderr)
     except CachecError as error:
-        _say(f"error: {error}")
-        return _WRONG_USE
+        say(f"error: {error}")
+        return Ending(_WRONG_USE)
     except KeyboardInterrupt:
-        _die_by(signal.SIGINT)
+        return Ending(-signal.SIGINT)
     except BrokenPipeError:
-        _die_by(signal.SIGPIPE)
+        return Ending(-signal.SIGPIPE)
 
 
-def _execute(args: Sequence[str], overrides: Mapping[str, object]) -> int:  # noqa: RET503 - the last line never returns
+def _execute(args: Sequence[str], overrides: Mapping[str, object], is_served: bool) -> Ending | None:
     given, argv = options.parse(args)
     program = which(argv[0], os.environ)
     if program is None:
-        _say(f"error: {argv[0]!r} is not an executable in PATH; install it, or give its path")
-        return _NOT_FOUND
+        say(f"error: {argv[0]!r} is not an executable in PATH; install it, or give its path")
+        return Ending(_NOT_FOUND)
     try:
         opened = Opened(overrides, dict(os.environ))
     except NoFolder as error:
         _count(OpenedCache(config.load(overrides)), PassThrough(Reason.KEY_UNREADABLE, str(error), told=True), argv)
-        pass_through(program, argv, None)
+        return Ending(None, become=(program, argv))
+    if is_served and opened.settings.server == "off":
+        return None
     stdin: int | None = None
     command: Command | None = None
     way: PassThrough
@@ -64,6 +73,8 @@ def _execute(args: Sequence[str], overrides: Mapping[str, object]) -> int:  # no
             raise PassThrough(Reason.MODE_OFF, "")
         command = describe_here(opened, given, argv, program)
         if command.stdin:
+            if is_served:
+                return None  # what was read of it here would be gone for the other
             stdin = _spool()
         return _through_engine(list(args), opened, command, stdin)
     except PassThrough as passed:
@@ -75,7 +86,7 @@ def _execute(args: Sequence[str], overrides: Mapping[str, object]) -> int:  # no
     if command is not None:
         way.stage = command.stage
     _count(opened, way, argv)
-    pass_through(program, argv, stdin)
+    return Ending(None, become=(program, argv), stdin=stdin)
 
 
 def _count(opened: OpenedCache, way: PassThrough, argv: Sequence[str]) -> None:
@@ -83,7 +94,7 @@ def _count(opened: OpenedCache, way: PassThrough, argv: Sequence[str]) -> None:
     name = way.stage or f"exec:{os.path.basename(argv[0])}"
     opened.events.emit(Outcome(reason=way.reason, stage=name, key="", detail=way.detail, time=time.time()))
     if way.told and not opened.events.tells(way.reason) and opened.settings.log != "off":
-        _say(f"{way.reason.value} {name}: {way.detail}")
+        say(f"{way.reason.value} {name}: {way.detail}")
 
 
 def describe_here(opened: Opened, given: Options, argv: Sequence[str], program: str) -> Command:
@@ -111,8 +122,9 @@ def _call_inputs(command: Command, places: Places) -> None:
     command.inputs = [each._replace(text=places.called(each.text)) if each.main else each for each in command.inputs]
 
 
-def _through_engine(args: list[str], opened: Opened, command: Command, stdin: int | None) -> int:
+def _through_engine(args: list[str], opened: Opened, command: Command, stdin: int | None) -> Ending:
     kept = None if stdin is None else f"/proc/self/fd/{stdin}"
+    itself = (command.program, [*command.argv])
     made: list[dict[str, Any]] = []
 
     def body(command: Command, stripped: Sequence[StrippedInput], stdin: str | None) -> dict[str, Any]:
@@ -147,7 +159,7 @@ def _through_engine(args: list[str], opened: Opened, command: Command, stdin: in
                 answer = engine.call(stage, (command, stripped, kept), {})
                 value = answer.value
             except UnstorableResult as error:  # a folder with a link that leads out of it, say: it did compile
-                _say(f"not stored: {error}")
+                say(f"not stored: {error}")
                 value = made[-1]
             # Before a stored output is put in its place: one that is there tells a build system that all is done.
             publish_weights()
@@ -159,19 +171,18 @@ def _through_engine(args: list[str], opened: Opened, command: Command, stdin: in
                     if stripped:
                         value = body(command, stripped, None)
                     else:
-                        pass_through(command.program, command.argv, stdin)
+                        return Ending(None, become=itself, stdin=stdin)
         if draft is not None and answer is not None:
             draft.write(args, engine.tools.looker, answer)
         stdout, stderr = opened.places.filled(value["stdout"]), opened.places.filled(value["stderr"])
     except OSError as error:
         if error.filename != command.program:
             raise
-        _say(f"error: {command.argv[0]!r} can't be started: {error.strerror}")
-        return _NOT_STARTED
+        say(f"error: {command.argv[0]!r} can't be started: {error.strerror}")
+        return Ending(_NOT_STARTED)
     finally:
         opened.store.close()
-    _replay(stdout, stderr)
-    return 0
+    return Ending(0, stdout, stderr, itself, stdin)
 
 
 def _hand_out(opened: Opened, command: Command, value: Any) -> None:
@@ -197,20 +208,6 @@ def _hand_out(opened: Opened, command: Command, value: Any) -> None:
             ) from error
 
 
-def pass_through(program: str, argv: Sequence[str], stdin: int | None) -> NoReturn:
-    """Become the command, as if cachec were not there. stdin: what was read of it already."""
-    if stdin is not None:
-        os.lseek(stdin, 0, os.SEEK_SET)
-        os.dup2(stdin, 0)
-    for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them, and that would be inherited
-        signal.signal(number, signal.SIG_DFL)
-    try:
-        os.execv(program, list(argv))
-    except OSError as error:
-        _say(f"error: {argv[0]!r} can't be started: {error.strerror}")
-        sys.exit(_NOT_STARTED)
-
-
 def _spool() -> int:
     """All of standard input, in a file without a name."""
     import tempfile
@@ -220,32 +217,3 @@ def _spool() -> int:
             file.write(piece)
         file.flush()
         return os.dup(file.fileno())
-
-
-def _replay(stdout: bytes, stderr: bytes) -> None:
-    sys.stdout.flush()
-    for fd, data in ((1, stdout), (2, stderr)):
-        view = memoryview(data)
-        while view:
-            view = view[os.write(fd, view) :]
-
-
-def _status(returncode: int) -> int:
-    if returncode >= 0:
-        return returncode
-    if -returncode in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL, signal.SIGPIPE):
-        _die_by(-returncode)
-    return _SIGNALLED - returncode
-
-
-def _die_by(number: int) -> NoReturn:
-    """End as the command did, so that who waits for us sees the signal."""
-    if number != signal.SIGKILL:
-        signal.signal(number, signal.SIG_DFL)
-    os.kill(os.getpid(), number)
-    sys.exit(_SIGNALLED + number)  # where it is blocked
-
-
-def _say(words: str) -> None:
-    sys.stderr.write(f"cachec: {words}\n")
-    sys.stderr.flush()

@@ -80,6 +80,7 @@ class Included(NamedTuple):
         by any end of its path.
         """
         places = dict.fromkeys([*self.beside(), *self.search])
+        missing = _Missing()
         seen: set[str] = set()
         for file in self.files[1:]:
             names: dict[str, Sequence[str]] = {
@@ -90,7 +91,7 @@ class Included(NamedTuple):
                 names |= {"/".join(parts[at:]): builtin for at in ends}
             for name, more in names.items():
                 for folder in (*places, *more):
-                    shown = _candidate(os.path.join(folder, name))
+                    shown = missing.candidate(os.path.join(folder, name))
                     if shown is not None and shown not in seen:
                         seen.add(shown)
                         yield shown
@@ -179,11 +180,26 @@ def _below(file: str, folder: str) -> str:
     return file[len(prefix) :] if file.startswith(prefix) and (prefix or not file.startswith("/")) else ""
 
 
-def _candidate(place: str) -> str | None:
-    """The topmost part of a path that is not there, or the folder that is in its place; None where a file is. A link
-    to nothing may lead somewhere later."""
-    if os.path.exists(place):
-        return place if os.path.isdir(place) else None
-    while (parent := os.path.dirname(place)) and not os.path.exists(parent):
-        place = parent
-    return place
+class _Missing:
+    """What is not there, as it is met: most places lie in a few folders."""
+
+    def __init__(self) -> None:
+        self._folders: dict[str, str] = {"": ""}
+
+    def candidate(self, place: str) -> str | None:
+        """The topmost part of a path that is not there, or the folder that is in its place; None where a file is. A
+        link to nothing may lead somewhere later."""
+        folder = self._topmost(os.path.dirname(place))
+        if folder:
+            return folder
+        if os.path.exists(place):
+            return place if os.path.isdir(place) else None
+        return place
+
+    def _topmost(self, folder: str) -> str:
+        known = self._folders.get(folder)
+        if known is None:
+            parent = os.path.dirname(folder)
+            above = self._topmost(parent) if parent != folder else ""
+            known = self._folders[folder] = above or ("" if os.path.exists(folder) else folder)
+        return known

@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 import msgspec
 from blake3 import blake3
 
+from cachec import config
 from cachec.base import __version__, fsio, xdg
 from cachec.base.hashing import is_foreign
-from cachec.errors import StoreFault, UsageError
+from cachec.errors import ConfigError, StoreFault, UsageError
 from cachec.events import inert
 from cachec.key.tools.environment import LOCALE
 from cachec.key.tools.executables import Executable, interpreter_name, which
@@ -55,7 +57,8 @@ class _Unfit(Exception):
 def begin(opened: Opened, command: Command) -> Draft | None:
     """To be called before the key is made; None where there can be no memo of the command."""
     if (
-        opened.settings.mode not in _MODES
+        opened.overridden  # a memo is found by the environment and files alone
+        or opened.settings.mode not in _MODES
         or opened.settings.log == "all"
         or command.stdin
         or wants_strip(command)
@@ -129,7 +132,7 @@ class Draft:
         self._row(self._opened.store, key, trace)
         blobs = self._results(answer.value)
         outcome = Outcome(reason=Reason.HIT, stage=self._command.stage, key=key, saved=trace.seconds)
-        copy = self._opened.settings.stats_file
+        copy = self._stats_file()
         self._put(inert(msgspec.json.encode(outcome))[:-1], b"" if copy is None else os.fsencode(copy))
         fields = b"\0".join(self._out)
         rest = b"".join((len(fields).to_bytes(8, "little"), fields, *blobs))
@@ -303,7 +306,7 @@ class Draft:
         with open(direct.BOOT_ID, "rb") as file:
             self._put(os.fsencode(os.getcwd()), __version__.encode(), file.read().strip())
         environ = self._opened.variables
-        cachec = [name for name in environ if name.startswith("CACHEC_")]
+        cachec = [name for name in environ if name.startswith("CACHEC_") and name not in direct.UNKEYED]
         names = dict.fromkeys([*_VARIABLES, *LOCALE, *keyed_variables(self._command), *cachec])
         adapter = self._command.adapter
         if adapter is not None:
@@ -311,7 +314,18 @@ class Draft:
         self._list(
             [[os.fsencode(name), b"=" + os.fsencode(environ[name]) if name in environ else b"-"] for name in names]
         )
-        self._put(b"%d" % len(cachec))
+        self._put(b"%d" % direct.count_keyed(environ))
+
+    def _stats_file(self) -> Path | None:
+        """The one that files say, which count; the variable is asked for at each hit. Raises _Unfit."""
+        given = self._opened.variables.get(direct.STATS_FILE)
+        if not given:
+            return self._opened.settings.stats_file
+        environ = {name: value for name, value in self._opened.variables.items() if name != direct.STATS_FILE}
+        try:
+            return config.load(environ=environ).stats_file
+        except ConfigError as error:  # the variable stands before a setting that is wrong
+            raise _Unfit from error
 
     def _row(self, store: Store, key: str, trace: Trace) -> None:
         place = store.entry_row(key)

@@ -92,6 +92,7 @@ class Opened(OpenedCache):
     def __init__(self, overrides: Mapping[str, object], environ: Mapping[str, str]) -> None:
         """overrides: settings that win over the environment and the configuration file. Raises ConfigError."""
         super().__init__(config.load(overrides, environ=environ))
+        self.overridden = bool(overrides)
         self.variables = dict(environ)
         cwd = current_folder(self.variables)
         base = self.settings.base_dir

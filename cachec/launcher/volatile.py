@@ -154,17 +154,25 @@ def pasted_word(texts: Iterable[bytes], words: Mapping[str, str]) -> Said:
     if not any(_PASTE.search(text) for text in whole):
         return None
     names = {word.encode(): why for word, why in words.items() if word.isidentifier()}
-    # First with what comments and strings hold: to leave them out takes longer than all the rest.
-    if any(_are_made_of(names, map(_TOKEN.findall, whole))):
-        for name in _are_made_of(names, (_TOKEN.findall(_NO_TOKENS.sub(b" ", text)) for text in whole)):
+    parts = _parts(names)
+    # First with what comments and strings hold: to leave them out takes longer than all the rest. Without them a text
+    # has no token that it had not, unless it is cut at a raw string, whose prefix looks like the end of one.
+    found = [parts.intersection(_TOKEN.findall(text)) for text in whole]
+    if any(_are_made_of(names, found)):
+        likely = (text for text, pieces in zip(whole, found, strict=True) if pieces or b'R"' in text)
+        for name in _are_made_of(names, [parts.intersection(_TOKEN.findall(_NO_TOKENS.sub(b" ", t))) for t in likely]):
             return name.decode(), f"can paste {name.decode()!r} of pieces: {names[name]}"
     return None
 
 
-def _are_made_of(names: Collection[bytes], tokens: Iterable[Sequence[bytes]]) -> Iterator[bytes]:
-    """The names that can be tokens one behind the other, more than one."""
-    parts = {name[i:j] for name in names for i in range(len(name)) for j in range(i + 1, len(name) + 1)} - {*names}
-    pieces = {piece for some in tokens for piece in parts.intersection(some)}
+def _parts(names: Collection[bytes]) -> set[bytes]:
+    """What the names can be put together of."""
+    return {name[i:j] for name in names for i in range(len(name)) for j in range(i + 1, len(name) + 1)} - {*names}
+
+
+def _are_made_of(names: Collection[bytes], found: Iterable[Collection[bytes]]) -> Iterator[bytes]:
+    """The names that can be tokens one behind the other, more than one. found: those of their parts that are tokens."""
+    pieces = {piece for some in found for piece in some}
     for name in names:
         ends = {0}
         for end in range(1, len(name) + 1):
@@ -242,7 +250,9 @@ def _of_assembler_macros(text: bytes, words: Mapping[str, str]) -> Said:
         return None
     low = text.lower()
     names = {f".{name}".encode(): why for name, why in _directives(words).items()}
-    for name in names if _ONE_BY_ONE in low else _are_made_of(names, [_ASM_TOKEN.findall(low)]):
+    for name in (
+        names if _ONE_BY_ONE in low else _are_made_of(names, [_parts(names).intersection(_ASM_TOKEN.findall(low))])
+    ):
         return name.decode(), f"may put {name.decode()!r} together by a macro: {names[name]}"
     return None
 

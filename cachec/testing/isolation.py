@@ -29,6 +29,7 @@ class Isolated:
         self._monkeypatch = monkeypatch
         self._held = ExitStack()
         monkeypatch.setenv("CACHEC_DIR", os.fspath(self.dir))
+        monkeypatch.setenv("CACHEC_SERVER", "off")  # no process is left behind
         self.cache = Cache(self.dir)
 
     def adopt(self, cache: Cache) -> Cache:

@@ -65,4 +65,5 @@ def auditor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Auditor:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("CACHEC_DIR", str(tmp_path / "store"))
+    monkeypatch.setenv("CACHEC_SERVER", "off")
     return Auditor(folder)

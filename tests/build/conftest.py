@@ -70,6 +70,7 @@ def build(tmp_path: Path) -> Build:
         "PATH": f"{script.parent}:{os.environ['PATH']}",
         "CACHEC_DIR": str(tmp_path / "store"),
         "CACHEC_LOG": "off",
+        "CACHEC_SERVER": "off",
         "HOME": str(tmp_path),
     }
     for name in ("LD_LIBRARY_PATH", "PACK_LEVEL", "CPATH", "SOURCE_DATE_EPOCH", "PWD"):

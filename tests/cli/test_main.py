@@ -30,6 +30,7 @@ COMMANDS = [
     "warm",
     "watch",
     "repro",
+    "server",
     "config",
 ]
 

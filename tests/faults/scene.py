@@ -48,6 +48,7 @@ class Scene:
                 del os.environ[name]
         os.environ |= {
             "CACHEC_DIR": str(self.store),
+            "CACHEC_SERVER": "off",
             "HOME": str(self.folder),
             "XDG_CONFIG_HOME": "/nonexistent",
             "LC_ALL": "C.UTF-8",

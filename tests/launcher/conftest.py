@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import os
+import select
 import shutil
+import signal
+import socket
+import subprocess
+import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 import pytest
 
-from cachec.errors import CachecError
+from cachec.base import fsio
 from cachec.events import read_log
 from cachec.key.tools.environment import LOCALE
-from cachec.launcher import direct, full, running
+from cachec.launcher import client, direct, ending, full, running
 from cachec.model import Outcome
 
 #: A compiler: `fakecc IN -o OUT [-DX] ...` writes IN and its flags to OUT, and talks on both streams.
@@ -30,6 +35,7 @@ while [ $# -gt 0 ]; do
   shift
 done
 echo "$in" >> "$RUNS"
+echo "$PPID" > "$RUNS.parent"
 [ -n "$FAKE_EXIT" ] && { echo "bad input" >&2; exit "$FAKE_EXIT"; }
 { cat "$in"; echo "flags:$flags opt:$FAKE_OPT hidden:$FAKE_HIDDEN"; [ -n "$in2" ] && cat "$in2"; } > "$out"
 echo "compiled"
@@ -53,10 +59,6 @@ flags = [
 keyed = ["FAKE_OPT", "FAKE_EXIT"]
 passed = ["RUNS"]
 """
-
-
-class Passed(CachecError):
-    """The command was passed through: what would be executed instead of cachec."""
 
 
 class Ran(NamedTuple):
@@ -127,11 +129,86 @@ def launcher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Capt
     monkeypatch.setenv("CACHEC_LOG", "off")
     monkeypatch.setenv("RUNS", str(tmp_path / "runs"))
 
-    def refuse(program: str, argv: Sequence[str], stdin: int | None) -> NoReturn:
-        raise Passed(" ".join(argv))
+    def refuse(program: str, argv: Sequence[str], stdin: int | None) -> int:
+        ending.say(f"error: {' '.join(argv)}")  # the command is passed through: what would be executed
+        return 2
 
-    monkeypatch.setattr(full, "pass_through", refuse)
+    monkeypatch.setattr(ending, "pass_through", refuse)
     return Launcher(folder, capfd)
+
+
+#: `cachec` as a script in a folder of its own. How long a server may take is the machine's business.
+SCRIPT = """#!{python} -P
+import sys
+from cachec.launcher import client
+client.PATIENCE = 60.0
+{also}
+from cachec.__main__ import main
+sys.exit(main())
+"""
+
+
+class Servers:
+    """`cachec` as a process that may leave servers behind, and those servers."""
+
+    def __init__(self, launcher: Launcher) -> None:
+        self.script = launcher.folder.parent / "tools" / "cachec"
+        self.script.parent.mkdir()
+        self.say("")
+        self.script.chmod(0o755)
+        self.folder = Path(client.server_folder(os.environ, os.getcwd()))
+
+    def say(self, also: str) -> None:
+        """Write the script, with one more line."""
+        self.script.write_text(SCRIPT.format(python=sys.executable, also=also))
+
+    def call(self, *line: object, **how: Any) -> subprocess.CompletedProcess[bytes]:
+        """One process."""
+        return subprocess.run([self.script, "exec", "--", *map(str, line)], capture_output=True, check=False, **how)
+
+    def found(self) -> dict[Path, int]:
+        """Socket -> process number of the servers that answer."""
+        servers: dict[Path, int] = {}
+        try:
+            folder = client.open_own(os.fspath(self.folder))
+        except OSError:
+            return servers  # none is asked there
+        with fsio.closing(folder) as opened:
+            for path in self.folder.glob("*"):
+                try:
+                    asking, servers[path] = client.connect(opened, path.name)
+                except OSError:
+                    continue
+                asking.settimeout(60)
+                asking.shutdown(socket.SHUT_WR)
+                asking.recv(1)  # until its child is there, which finds no request
+                asking.close()
+        return servers
+
+    def ready(self) -> int:
+        """The process number of the one server, once it answers."""
+        end = time.monotonic() + 120
+        while not (found := self.found()):
+            assert time.monotonic() < end, "no server has come to be there"
+            time.sleep(0.01)
+        (pid,) = found.values()
+        return pid
+
+    def stop(self) -> None:
+        """End all of them."""
+        for pid in self.found().values():
+            with fsio.closing(os.pidfd_open(pid)) as held:
+                signal.pidfd_send_signal(held, signal.SIGKILL)
+                assert select.select([held], [], [], 60)[0]
+
+
+@pytest.fixture
+def servers(launcher: Launcher, monkeypatch: pytest.MonkeyPatch) -> Iterator[Servers]:
+    """None is there yet, and none is left behind."""
+    monkeypatch.delenv("CACHEC_SERVER")
+    found = Servers(launcher)
+    yield found
+    found.stop()
 
 
 def need(*tools: str) -> pytest.MarkDecorator:

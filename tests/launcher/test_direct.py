@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from cachec import config
 from cachec.base import fsio
-from cachec.launcher import direct
+from cachec.launcher import direct, full
 from cachec.store.store import Store
 from tests.launcher.conftest import Launcher, Ran, need, write
 
@@ -63,16 +64,49 @@ def test_a_file_that_was_only_touched_is_the_same(known: Launcher) -> None:
     assert _direct(known) is not None
 
 
-def test_it_tells_no_more_than_the_whole_road(known: Launcher) -> None:
-    stats = known.store.parent / "stats"
-    os.environ["CACHEC_STATS_FILE"] = str(stats)
-    try:
-        assert _direct(known) is None  # other settings
-        assert known.run(*_LINE, "-l", "extra.txt").code == 0
-        assert _direct(known) is not None
-    finally:
-        del os.environ["CACHEC_STATS_FILE"]
-    assert len(stats.read_bytes().splitlines()) == 2
+@pytest.mark.parametrize("given", ["one", "~/two", "", "../three/./four"])
+def test_each_build_has_a_stats_file_of_its_own(known: Launcher, monkeypatch: pytest.MonkeyPatch, given: str) -> None:
+    (known.folder.parent / "three").mkdir()
+    monkeypatch.setenv("CACHEC_STATS_FILE", given)
+    assert _direct(known) is not None
+    assert known.run(*_LINE, "-l", "extra.txt").code == 0  # the whole road, and a memo with the variable set
+    assert _direct(known) is not None
+    wanted = config.load().stats_file
+    records = [] if wanted is None else wanted.read_bytes().splitlines()
+    assert len(records) == (3 if given else 0)
+    monkeypatch.delenv("CACHEC_STATS_FILE")
+    assert _direct(known) is not None
+    assert wanted is None or len(wanted.read_bytes().splitlines()) == 3
+
+
+def test_the_stats_file_of_the_settings_is_back_where_the_variable_is_gone(
+    known: Launcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = known.folder.parent / "cachec.toml"
+    settings.write_text('stats_file = "of-all"\n' + settings.read_text())
+    monkeypatch.setenv("CACHEC_STATS_FILE", "of-one")
+    assert known.run(*_LINE, "-l", "extra.txt").code == 0
+    monkeypatch.delenv("CACHEC_STATS_FILE")
+    assert _direct(known) is not None
+    assert [len(path.read_bytes().splitlines()) for path in (settings.with_name("of-all"), Path("of-one"))] == [1, 1]
+
+
+def test_a_setting_that_is_wrong_is_told_once_the_variable_before_it_is_gone(
+    known: Launcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = known.folder.parent / "cachec.toml"
+    settings.write_text('stats_file = "/nonexistent/of-all"\n' + settings.read_text())
+    monkeypatch.setenv("CACHEC_STATS_FILE", "of-one")
+    assert known.run(*_LINE, "-l", "extra.txt").code == 0
+    monkeypatch.delenv("CACHEC_STATS_FILE")
+    assert _direct(known) is None
+    assert known.run(*_LINE, "-l", "extra.txt").code == 2
+
+
+def test_an_answer_from_another_store_leaves_no_memo_for_this_one(launcher: Launcher, tmp_path: Path) -> None:
+    write("a.txt", "source\n")
+    assert full.main(["--", *_LINE], {"dir": str(tmp_path / "other")}) == 0
+    assert launcher.direct(*_LINE) is None
 
 
 @pytest.mark.parametrize("name", ["a.txt", "extra.txt"])

@@ -67,6 +67,7 @@ def run(uid: int | None, place: Path) -> Run:
                 "HOME": str(place / "home"),
                 "PYTHONPATH": str(Path(__file__).parents[2]),
                 "PYTHONDONTWRITEBYTECODE": "1",
+                "CACHEC_SERVER": "off",
                 **(environ or {}),
             },
             stdin=subprocess.DEVNULL,

@@ -198,6 +198,7 @@ class _Looks:
     def _shown(self, line: list[str], folder: Path, env: dict[str, str], cwd: str = ".") -> Shown:
         kept = {path: path.read_bytes() for path in _files(folder)}
         own = {"PATH": _path(), "HOME": str(self._folder), "CACHEC_DIR": str(self._store), "CACHEC_LOG": "off"}
+        own["CACHEC_SERVER"] = "off"
         done = subprocess.run(line, cwd=folder / cwd, env=own | env, capture_output=True, stdin=subprocess.DEVNULL)
         made = {str(path.relative_to(folder)): path.read_bytes() for path in _files(folder) if path not in kept}
         for name in made:

@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
 from typing import NamedTuple
 
+from cachec.base import fsio
 from cachec.base.elf import Dynamic, ElfError, read_dynamic, string_at
+from cachec.base.fsio import Identity
 
 _CACHE_MAGIC = b"glibc-ld.so.cache1.1"
 _CACHE_HEADER = struct.Struct("<20sIIB3xI12x")
@@ -22,7 +25,8 @@ DEFAULT_FOLDERS = ("/lib/{multiarch}", "/usr/lib/{multiarch}", "/lib64", "/usr/l
 _MULTIARCH = {62: "x86_64-linux-gnu", 183: "aarch64-linux-gnu", 243: "riscv64-linux-gnu"}
 
 
-def read_cache(data: bytes) -> dict[str, tuple[str, ...]]:
+@lru_cache(maxsize=1)
+def read_cache(data: bytes) -> Mapping[str, tuple[str, ...]]:
     """Library name to the paths in ``ld.so.cache``, in the loader's order. Raises ElfError on an unknown format.
 
     The compatible format has an old table before the magic; offsets of strings count from the magic in both.
@@ -37,9 +41,15 @@ def read_cache(data: bytes) -> dict[str, tuple[str, ...]]:
     end = _CACHE_HEADER.size + count * _CACHE_ENTRY.size
     if end > len(table):
         raise ElfError(f"the library cache says {count} entries and has no room for them")
+    strings: dict[int, str] = {}  # all that begin where another has ended, cut at once: string by string takes longer
+    at = end
+    for string in table[end:].split(b"\0")[:-1]:
+        strings[at] = os.fsdecode(string)
+        at += len(string) + 1
     libraries: dict[str, list[str]] = {}
     for _, key, value, _, _ in _CACHE_ENTRY.iter_unpack(table[_CACHE_HEADER.size : end]):
-        libraries.setdefault(string_at(table, key), []).append(string_at(table, value))
+        name, path = (strings.get(place) or string_at(table, place) for place in (key, value))
+        libraries.setdefault(name, []).append(path)
     return {name: tuple(paths) for name, paths in libraries.items()}
 
 
@@ -78,12 +88,25 @@ class Loader:
     def __init__(self, cache: str = DEFAULT_CACHE, folders: tuple[str, ...] = DEFAULT_FOLDERS) -> None:
         self.cache = cache
         self._folders = folders
+        self._mounts = fsio.Mounts()
+        self._known: dict[str, tuple[Identity, Dynamic]] = {}
 
     def closure(self, path: str, environ: Mapping[str, str]) -> Closure:
         """What the executable at ``path`` loads. Raises ElfError where it or the library cache can't be read."""
-        return _Search(path, environ, self._read_cache(), self._folders).closure()
+        return _Search(path, environ, self._read_cache(), self._folders, self.read).closure()
 
-    def _read_cache(self) -> dict[str, tuple[str, ...]]:
+    def read(self, path: str) -> Dynamic:
+        """What the loader is told in a file; remembered where a write would show. Raises OSError, ElfError."""
+        state = fsio.identity(path)
+        known = self._known.get(path)
+        if known is not None and known[0] == state:
+            return known[1]
+        dynamic = read_dynamic(path)
+        if fsio.settled(state) and self._mounts.kind_of_device(state.dev, path) in fsio.TRACKED_FILESYSTEMS:
+            self._known[path] = state, dynamic
+        return dynamic
+
+    def _read_cache(self) -> Mapping[str, tuple[str, ...]]:
         try:
             with open(self.cache, "rb") as file:
                 return read_cache(file.read())
@@ -95,10 +118,16 @@ class _Search:
     """The search for one executable."""
 
     def __init__(
-        self, path: str, environ: Mapping[str, str], cached: Mapping[str, tuple[str, ...]], folders: tuple[str, ...]
+        self,
+        path: str,
+        environ: Mapping[str, str],
+        cached: Mapping[str, tuple[str, ...]],
+        folders: tuple[str, ...],
+        read: Callable[[str], Dynamic],
     ) -> None:
         real = os.path.realpath(path)
-        self._main = _Loaded(read_dynamic(real), os.path.dirname(real), None)
+        self._read = read
+        self._main = _Loaded(read(real), os.path.dirname(real), None)
         self._environ = environ
         self._cached = cached
         self._folders = folders
@@ -128,7 +157,7 @@ class _Search:
                 missing.add(os.path.basename(name))
             for label, place, _ in variants:
                 libraries.setdefault(label, place)
-                loaded = _Loaded(read_dynamic(place), os.path.dirname(os.path.abspath(place)), parent)
+                loaded = _Loaded(self._read(place), os.path.dirname(os.path.abspath(place)), parent)
                 queue += [(needed, loaded) for needed in loaded.elf.needed]
         return Closure(
             tuple(SharedObject(name, place) for name, place in sorted(libraries.items())),
@@ -195,7 +224,7 @@ class _Search:
     def _fits(self, path: str) -> bool:
         """Whether the loader would take the file: an ELF object of the same class and machine."""
         try:
-            return read_dynamic(path).machine == self._machine
+            return self._read(path).machine == self._machine
         except (OSError, ElfError):
             return False
 

@@ -98,8 +98,11 @@ def inspect(file: str, bindings: str | None, as_json: bool) -> None:
 @bindings_option
 @click.option("--locations", is_flag=True, help="Names and places count too: for a compiler that keeps them.")
 @json_option
-def hash_(files: Sequence[str], bindings: str | None, locations: bool, as_json: bool) -> None:
+@click.pass_obj
+def hash_(session: Any, files: Sequence[str], bindings: str | None, locations: bool, as_json: bool) -> None:
     """Print the topology hash of each module: the same for other weight bytes, names of values, places and spaces.
+
+    Of a module whose bytes any process has hashed before it is remembered in the store, if there is one.
 
     \b
     Examples:
@@ -109,12 +112,14 @@ def hash_(files: Sequence[str], bindings: str | None, locations: bool, as_json: 
     \b
     JSON: [{"path", "topology"}]
     """
-    from cachec_mlir import topology
+    from cachec_mlir import Topologies
 
+    is_stored = session is not None and session.store.folder.is_dir()
+    known = Topologies(session.store.digests if is_stored else None)
     hashes = []
     for file in files:
         with module_file(file) as source:
-            hashes.append({"path": file, "topology": topology(source, bindings=bindings, locations=locations)})
+            hashes.append({"path": file, "topology": known.of(source, bindings=bindings, locations=locations)})
         if not as_json:
             click.echo(f"{hashes[-1]['topology']}  {clean(file)}")
     if as_json:

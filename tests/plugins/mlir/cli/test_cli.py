@@ -124,6 +124,20 @@ def test_hash(folder: Path) -> None:
     assert run("hash", "-", stdin=program(0).encode()).stdout == f"{a['topology']}  -\n"
 
 
+def test_a_hash_is_remembered_in_the_store_that_is_there(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CACHEC_DIR", str(folder / "store"))
+    lines = run("hash", "a.mlir", "b.mlir").stdout
+    assert not (folder / "store").exists()  # none is made
+    (folder / "store").mkdir(mode=0o700)
+    assert run("hash", "a.mlir", "b.mlir").stdout == lines
+
+    def refuse(*_: object, **__: object) -> str:
+        raise AssertionError("it was hashed before")
+
+    monkeypatch.setattr(sys.modules["cachec_mlir.hashes"], "topology", refuse)
+    assert run("hash", "a.mlir", "b.mlir").stdout == lines
+
+
 def test_hash_of_text_and_bytecode_through_bindings(folder: Path) -> None:
     subprocess.run([IREE_OPT, "--emit-bytecode", "a.mlir", "-o", "a.mlirbc"], check=True)
     one, other = shown_json("hash", "--bindings", "iree", "a.mlir", "a.mlirbc")

@@ -1,0 +1,74 @@
+"""``cachec server``: the processes that ``cachec exec`` leaves behind for its next misses."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+
+import click
+
+from cachec.cli.session import json_option, told_as_json
+from cachec.launcher import client
+
+
+@click.command("server")
+@click.argument("what", type=click.Choice(["status", "stop"]), default="status")
+@json_option
+def command(what: str) -> None:
+    """List the servers of the store, or stop them.
+
+    The first miss of cachec exec leaves a process behind that answers the next ones, which need not import anything
+    then. It ends by itself once nobody has asked it for some minutes; it is never needed (CACHEC_SERVER=off).
+
+    \b
+    Examples:
+      cachec server
+      cachec server stop
+
+    \b
+    JSON: {"servers": [{"pid", "socket"}]}: those that are there, or that were stopped
+    """
+    folder = client.server_folder(os.environ, os.getcwd())
+    is_stopped = what == "stop"
+    found = [(pid, f"{folder}/{name}") for name, pid in _found(folder, is_stopped=is_stopped)]
+    if told_as_json({"servers": [{"pid": pid, "socket": path} for pid, path in found]}):
+        return
+    for pid, path in found:
+        click.echo(f"{pid} stopped" if is_stopped else f"{pid} waits at {path}")
+    if not found:
+        click.echo("no server")
+
+
+def _found(folder: str, *, is_stopped: bool) -> Iterator[tuple[str, int]]:
+    """(name of the socket, process number) of each that answers. What does not leaves its socket, which is no use."""
+    try:
+        opened = client.open_own(folder)
+    except FileNotFoundError:
+        return
+    try:
+        for name in sorted(os.listdir(opened)):
+            try:
+                pid = _process(opened, name, is_stopped=is_stopped)
+            except OSError:
+                if is_stopped:
+                    os.unlink(name, dir_fd=opened)
+                continue
+            yield name, pid
+    finally:
+        os.close(opened)
+
+
+def _process(folder: int, name: str, *, is_stopped: bool) -> int:
+    connection, pid = client.connect(folder, name)
+    connection.close()
+    if is_stopped:
+        held = os.pidfd_open(pid)
+        try:
+            connection, now = client.connect(folder, name)  # so the number was still its own when it was taken hold of
+            connection.close()
+            if now == pid:
+                signal.pidfd_send_signal(held, signal.SIGTERM)
+        finally:
+            os.close(held)
+    return pid

@@ -1,0 +1,119 @@
+"""How a command line ended, as data: what is left to do for the process that was called. Imports next to nothing.
+
+The launcher's whole road ends with one, be it in the process itself or in a server's (``client``, ``server``).
+"""
+
+import _signal  # type: ignore[import-not-found]
+import os
+import sys
+
+#: What a shell returns where a command can't be started, or ended by signal n (then 128 + n).
+_NOT_STARTED, _SIGNALLED = 126, 128
+
+#: The signals by which a launcher ends itself where the command did.
+_DEADLY = (_signal.SIGINT, _signal.SIGTERM, _signal.SIGHUP, _signal.SIGKILL, _signal.SIGPIPE)
+
+
+class Ending:
+    """status: as ``subprocess`` has it, negative for a signal; None where the process is to become the command. stdout,
+    stderr: to be written before. become: the executable and the command line for that; with a status, for where these
+    can't be written: the command says it as it always does. stdin: a descriptor with what was read of standard input
+    already."""
+
+    def __init__(
+        self,
+        status: int | None,
+        stdout: bytes = b"",
+        stderr: bytes = b"",
+        become: "tuple[str, list[str]] | None" = None,
+        stdin: int | None = None,
+    ) -> None:
+        self.status = status
+        self.stdout = stdout
+        self.stderr = stderr
+        self.become = become
+        self.stdin = stdin
+
+    def packed(self) -> bytes:
+        """As bytes, for another process, which has no such descriptor."""
+        program, argv = self.become or ("", [])
+        status = b"" if self.status is None else b"%d" % self.status
+        return pack([status, self.stdout, self.stderr, *map(os.fsencode, (program, *argv))])
+
+    @classmethod
+    def unpacked(cls, data: bytes) -> "Ending":
+        """Raises ValueError where that is not what ``packed`` made."""
+        status, stdout, stderr, program, *argv = unpack(data)
+        become = (os.fsdecode(program), list(map(os.fsdecode, argv))) if program else None
+        return cls(int(status) if status else None, stdout, stderr, become)
+
+
+def perform(ending: Ending) -> int:
+    """Do what is left; returns the exit status of this process, or does not return."""
+    status = ending.status
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+        for fd, data in ((1, ending.stdout), (2, ending.stderr)):
+            view = memoryview(data)
+            while view:
+                view = view[os.write(fd, view) :]
+    except KeyboardInterrupt:
+        return die_by(_signal.SIGINT)
+    except BrokenPipeError:
+        return die_by(_signal.SIGPIPE)
+    except OSError:  # a full disk behind them, say
+        status = status or None
+    if status is None:
+        return _NOT_STARTED if ending.become is None else pass_through(*ending.become, ending.stdin)
+    if status < 0:
+        return die_by(-status) if -status in _DEADLY else _SIGNALLED - status
+    return status
+
+
+def pass_through(program: str, argv: "list[str]", stdin: int | None) -> int:
+    """Become the command, as if cachec were not there; returns where it can't be started. stdin: what was read of it
+    already."""
+    if stdin is not None:
+        os.lseek(stdin, 0, os.SEEK_SET)
+        os.dup2(stdin, 0)
+    for number in (_signal.SIGPIPE, _signal.SIGXFSZ):  # Python ignores them, and that would be inherited
+        _signal.signal(number, _signal.SIG_DFL)
+    try:
+        os.execv(program, argv)
+    except OSError as error:
+        say(f"error: {argv[0]!r} can't be started: {error.strerror}")
+        return _NOT_STARTED
+
+
+def die_by(number: int) -> int:
+    """End as the command did, so that who waits for us sees the signal; returns where it is blocked."""
+    if number != _signal.SIGKILL:
+        _signal.signal(number, _signal.SIG_DFL)
+    os.kill(os.getpid(), number)
+    return _SIGNALLED + number
+
+
+def say(words: str) -> None:
+    """Tell the user."""
+    sys.stderr.write(f"cachec: {words}\n")
+    sys.stderr.flush()
+
+
+def pack(fields: "list[bytes]") -> bytes:
+    """Fields as one message: its length and that of each, u64 little-endian, before them."""
+    body = b"".join(len(field).to_bytes(8, "little") + field for field in fields)
+    return len(body).to_bytes(8, "little") + body
+
+
+def unpack(body: bytes) -> "list[bytes]":
+    """The fields of a message without its own length. Raises ValueError where it is cut."""
+    fields = []
+    at = 0
+    while at < len(body):
+        end = at + 8 + int.from_bytes(body[at : at + 8], "little")
+        if end > len(body):
+            raise ValueError("a field ends beyond its message")
+        fields.append(body[at + 8 : end])
+        at = end
+    return fields

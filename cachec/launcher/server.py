@@ -1,0 +1,259 @@
+"""A process that has imported all that a miss of ``cachec exec`` needs, and forks a child for each; see ``client``.
+
+Started by the first miss, as a fork of it, before that has done anything: what it has from its parent is what
+``client.surroundings`` names. It keeps nothing of a request: the child that answers one begins as all others do. A
+server that has modules of which any file, or any folder of the search for modules, was changed since is not asked
+again: the child that sees it leaves the request alone, and the server ends.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import gc
+import os
+import select
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Iterable
+from typing import NoReturn
+
+from cachec import config
+from cachec.base import fsio
+from cachec.base.fsio import Identity, identity_if_there
+from cachec.errors import CachecError
+from cachec.key.tools.process import process_start
+from cachec.launcher import client
+from cachec.launcher.ending import pack, unpack
+
+#: Seconds without a request after which a server ends, and between two looks whether its socket is still there.
+IDLE_SECONDS = 300.0
+LOOK_SECONDS = 20.0
+
+#: How much older than the process that imported it, in seconds, a module has to be.
+SETTLE_SECONDS = fsio.SETTLE_SECONDS
+
+#: Seconds that a child waits for the rest of a request.
+_PATIENCE = 10.0
+
+#: The status of a child that found the files of a module changed.
+_STALE = 3
+
+_DESCRIPTORS, _MAX_REQUEST = 4, 1 << 28
+
+
+def start(folder: str, name: str) -> None:
+    """Leave a server behind, where the settings have one and the process can be one."""
+    try:
+        if config.load().server == "off" or threading.active_count() > 1:
+            return
+        fsio.make_dir(os.path.dirname(folder))
+        if not os.path.lexists(folder):
+            os.mkdir(folder, 0o700)
+        began = process_start()
+        child = os.fork()
+    except (CachecError, OSError):  # whoever goes on tells what is wrong, where it matters
+        return
+    if child:
+        os.waitpid(child, 0)
+        return
+    try:
+        os.setsid()
+        if not os.fork():
+            _let_go_of_inherited()
+            _Server(folder, name).run(began)
+    finally:
+        os._exit(0)
+
+
+def _let_go_of_inherited() -> None:
+    """Pipes of a build are waited for until nobody has them any more."""
+    null = os.open(os.devnull, os.O_RDWR)
+    for fd in range(3):
+        os.dup2(null, fd)
+    for fd in [int(entry) for entry in os.listdir("/proc/self/fd")]:
+        if fd > 2:
+            try:
+                os.close(fd)
+            except OSError:
+                continue  # the one that the list was read by
+    os.chdir("/")
+
+
+class _Server:
+    """The process. It ends without a word where there is one already, or its folder is not this user's alone."""
+
+    def __init__(self, folder: str, name: str) -> None:
+        self._folder = client.open_own(folder)
+        self._path = f"/proc/self/fd/{self._folder}/{name}"
+        self._children = 0
+        self._is_stale = False
+
+    def run(self, began: float) -> None:
+        """Answer until nobody asks any more. began: when the process did that imported the first modules."""
+        listener = self._bound()
+        if listener is None:
+            return
+        try:
+            sources = _loaded(began)
+            if sources is not None:
+                self._answer(listener, sources)
+        finally:
+            fcntl.flock(self._folder, fcntl.LOCK_EX)
+            if self._is_ours:
+                os.unlink(self._path)
+
+    def _bound(self) -> socket.socket | None:
+        """The socket, in the place of what a server has left that is gone; None where another is there."""
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        fcntl.flock(self._folder, fcntl.LOCK_EX)
+        try:
+            connection, _ = client.connect(self._folder, os.path.basename(self._path))
+        except ConnectionRefusedError:
+            os.unlink(self._path)
+        except FileNotFoundError:
+            pass
+        else:
+            connection.close()
+            return None
+        before = os.umask(0o177)
+        listener.bind(self._path)
+        os.umask(before)
+        self._place = identity_of(self._path)
+        listener.listen(128)
+        fcntl.flock(self._folder, fcntl.LOCK_UN)
+        return listener
+
+    @property
+    def _is_ours(self) -> bool:
+        try:
+            return identity_of(self._path) == self._place
+        except OSError:
+            return False
+
+    def _answer(self, listener: socket.socket, sources: dict[str, Identity | None]) -> None:
+        ready = select.poll()
+        ready.register(listener, select.POLLIN)
+        last = time.monotonic()
+        while not self._is_stale:
+            is_asked = bool(ready.poll(1000 if self._children else 1000 * LOOK_SECONDS))
+            self._reap()
+            if is_asked:
+                last = time.monotonic()
+                connection, _ = listener.accept()
+                with connection:
+                    if os.fork():
+                        self._children += 1
+                    else:
+                        listener.close()
+                        _serve(connection, sources)
+            elif not self._is_ours or (not self._children and time.monotonic() - last > IDLE_SECONDS):
+                return
+
+    def _reap(self) -> None:
+        while self._children:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if not pid:
+                return
+            self._children -= 1
+            self._is_stale |= os.waitstatus_to_exitcode(status) == _STALE
+
+
+def identity_of(path: str) -> tuple[int, int]:
+    """Which file is at a path, not what it leads to. Raises OSError."""
+    status = os.lstat(path)
+    return status.st_dev, status.st_ino
+
+
+def _loaded(began: float) -> dict[str, Identity | None] | None:
+    """Import what a miss needs, and read what each would; the files and folders that this rests on, None where one may
+    have changed meanwhile."""
+    import atexit  # noqa: F401 - all that is imported here is for the children
+    import ctypes  # noqa: F401
+    import tempfile  # noqa: F401
+
+    import diskcache  # noqa: F401
+
+    import cachec.key.compare
+    import cachec.launcher.memo
+    import cachec.launcher.running
+    import cachec.reproduce.recipe
+    import cachec.stage.warn
+    import cachec.store.bound
+    import cachec.store.recent  # noqa: F401
+    from cachec.base.distributions import Distributions
+    from cachec.launcher import adapters
+
+    for path in sorted(adapters.SHIPPED.glob("*.toml")):
+        adapters.read(path)
+    Distributions().owner(sys.executable)
+    modules = [module for name, module in sys.modules.items() if name != "__main__"]  # that is each process's own
+    files = {file for module in modules if (file := getattr(module, "__file__", None))}
+    sources = _identities((*files, *sys.path))
+    settled = 1e9 * (began - SETTLE_SECONDS)
+    if any(each is not None and each.changed > settled for each in sources.values()):
+        return None
+    gc.collect()
+    gc.freeze()
+    return sources
+
+
+def _identities(paths: Iterable[str]) -> dict[str, Identity | None]:
+    return {path: identity_if_there(path) for path in paths}
+
+
+def _serve(connection: socket.socket, sources: dict[str, Identity | None]) -> NoReturn:
+    """Answer one request, as a process of its own. What goes wrong here the one that asked does again by itself."""
+    try:
+        os._exit(_STALE if _identities(sources) != sources else _answered(connection))
+    except BaseException:  # noqa: BLE001 - told by the other, which meets it too
+        os._exit(1)
+
+
+def _answered(connection: socket.socket) -> int:
+    from cachec.launcher.full import conclude
+
+    connection.settimeout(_PATIENCE)
+    client.peer(connection)
+    _, handed, _, _ = socket.recv_fds(connection, 1, _DESCRIPTORS)
+    folder, *streams = handed
+    with connection.makefile("rb") as stream:
+        length = int.from_bytes(stream.read(8), "little")
+        count, *fields = unpack(stream.read(min(length, _MAX_REQUEST)))
+    os.fchdir(folder)
+    os.close(folder)
+    for fd, given in enumerate(streams):
+        os.dup2(given, fd)
+        os.close(given)
+    args, variables = fields[: int(count)], fields[int(count) :]
+    os.environb.clear()
+    for variable in variables:
+        variable_name, _, value = variable.partition(b"=")
+        os.environb[variable_name] = value
+    time.tzset()
+    connection.sendall(os.getpid().to_bytes(8, "little"))
+    if connection.recv(1) != b"\1":
+        return 0
+    _end_with(connection)
+    ending = conclude(list(map(os.fsdecode, args)), {}, is_served=True)
+    # What the other reads and writes from here on is no news, and with it all is done.
+    fcntl.fcntl(connection, fcntl.F_SETFL, fcntl.fcntl(connection, fcntl.F_GETFL) & ~os.O_ASYNC)
+    connection.settimeout(None)
+    connection.sendall(pack([]) if ending is None else ending.packed())
+    return 0
+
+
+def _end_with(connection: socket.socket) -> None:
+    """Have the kernel send SIGTERM where the other end goes: as the launcher's end is the command's."""
+    fcntl.fcntl(connection, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(connection, fcntl.F_SETSIG, signal.SIGTERM)
+    fcntl.fcntl(connection, fcntl.F_SETFL, fcntl.fcntl(connection, fcntl.F_GETFL) | os.O_ASYNC)
+    connection.setblocking(False)
+    try:
+        if not connection.recv(1):
+            os.kill(os.getpid(), signal.SIGTERM)
+    except BlockingIOError:
+        pass  # it is there, and waits
+    connection.setblocking(True)
