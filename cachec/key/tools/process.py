@@ -7,6 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from functools import cache
 from types import CodeType
 
@@ -15,10 +16,30 @@ from cachec.base.hashing import Hasher
 
 @cache
 def process_start() -> float:
-    """When this process was started, Unix time; of a forked one the time of its first ancestor that asked."""
-    with open("/proc/self/stat", "rb") as file:
-        ticks = int(file.read().rpartition(b")")[2].split()[19])
+    """When this process began, Unix time: what was imported in it was not before. A forked process has its parent's
+    imports, so it began with the first ancestor that runs the same command line, or that asked."""
+    ticks, above = _began("self")
+    mine = _program("self")
+    with suppress(FileNotFoundError):  # it has ended just now
+        while mine is not None and _program(above) == mine:
+            ticks, above = _began(above)
     return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + ticks / os.sysconf("SC_CLK_TCK")
+
+
+def _began(process: str) -> tuple[int, str]:
+    """When a process was forked, in ticks since the machine was started, and its parent's number (proc(5))."""
+    with open(f"/proc/{process}/stat", "rb") as file:
+        fields = file.read().rpartition(b")")[2].split()
+    return int(fields[19]), fields[1].decode()
+
+
+def _program(process: str) -> tuple[str, bytes] | None:
+    """What a process executes, and with which arguments; None where that is not shown."""
+    try:
+        with open(f"/proc/{process}/cmdline", "rb") as file:
+            return os.readlink(f"/proc/{process}/exe"), file.read()
+    except OSError:
+        return None
 
 
 def _context() -> object:

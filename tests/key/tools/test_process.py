@@ -6,6 +6,7 @@ import decimal
 import locale
 import os
 import socket
+import subprocess
 import sys
 from collections.abc import Callable
 
@@ -73,3 +74,16 @@ def test_the_limit_of_recursion_counts() -> None:
 def test_the_host_is_what_uname_says() -> None:
     assert socket.gethostname() == os.uname().nodename
     assert state_digest("host") == state_digest("host") != state_digest("user") != state_digest("unknown")
+
+
+def test_a_forked_process_began_with_its_parent_whose_imports_it_has() -> None:
+    program = (
+        "import os, time\n"
+        "began = time.time()\n"
+        "while time.time() < began + 0.1: pass\n"
+        "if not os.fork():\n"
+        "    from cachec.key.tools.process import process_start\n"
+        "    os._exit(0 if process_start() < began else 1)\n"
+        "raise SystemExit(os.waitstatus_to_exitcode(os.wait()[1]))\n"
+    )
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
