@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from bench.harness import Row, interleaved, settle, sharded_checkpoint, sparse_checkpoint
+from bench.harness import Row, against, interleaved, settle, sharded_checkpoint, sparse_checkpoint
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -76,7 +76,7 @@ def _opening(folder: Path, scale: float, rounds: int) -> list[Row]:
             mine / peer,
         ),
         Row("memory of that", grown / 1e6, "MB", "< 40", grown < 40e6, f"safe_open {peer_grown / 1e6:.1f} MB"),
-        Row("overlay of a 1% adapter on it, more than opening the base", more * 1e3, "ms", "<= 10", more <= 10e-3),
+        against("overlay of a 1% adapter on it, more than opening the base", more, 0.2, "safe_open on the base", peer),
     ]
 
 
