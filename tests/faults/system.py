@@ -236,6 +236,7 @@ def _serve(
                 os.kill(child, signal.SIGKILL)
                 patience += 5
                 if patience > 3 * PATIENCE:
+                    seconds = time.monotonic() - started
                     break
                 continue
             if (listener, select.POLLIN) in ready:
