@@ -423,6 +423,11 @@ def is_unwritable(error: OSError) -> bool:
     return error.errno in {errno.EACCES, errno.EPERM, errno.EROFS}
 
 
+def is_exhausted(error: OSError) -> bool:
+    """Whether it says nothing of a file, but that no descriptor or memory is free."""
+    return error.errno in {errno.EMFILE, errno.ENFILE, errno.ENOMEM}
+
+
 @contextlib.contextmanager
 def folder_locked(folder: str | os.PathLike[str], *, exclusive: bool, seconds: float = 60.0) -> Iterator[None]:
     """Hold ``flock`` on a folder itself: no file is left behind, and a read-only one can be locked too.

@@ -11,6 +11,7 @@ from pathlib import PurePath
 from stat import S_IXUSR
 from typing import Any, NamedTuple
 
+from cachec.base import fsio
 from cachec.base.hashing import FileDigests, Hasher, digest_bytes, frame
 from cachec.errors import UnkeyableArgument
 from cachec.key import canonical
@@ -207,6 +208,8 @@ class _Collector:
         try:
             digest = path_digest(place, self._digests)
         except OSError as error:
+            if fsio.is_exhausted(error):
+                raise
             raise UnkeyableArgument(
                 f"argument {path} is a path and keyed by the content of {place!r}, which can't be read: "
                 f"{error.strerror}. Pass a str to key a path by its text, or leave it out with ignore=[...]"

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import msgspec
 
+from cachec.base import fsio
 from cachec.base.distributions import Distributions
 from cachec.base.hashing import FileDigests, Hasher, digest_bytes, frame
 from cachec.base.kept import Kept
@@ -257,6 +258,8 @@ class Requests:
         try:
             digest = path_digest(place, self._digests)
         except OSError as error:
+            if fsio.is_exhausted(error):
+                raise
             raise UsageError(f"depends={place!r} can't be read: {error.strerror}; name an existing file") from error
         base = os.path.basename(place)
         return Part(PartKind.FILE, f"depends/{base}", digest, digest[:12], value=base)
