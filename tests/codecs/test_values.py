@@ -166,6 +166,7 @@ JSON = st.recursive(
 )
 
 
+@pytest.mark.fuzz
 @settings(max_examples=rounds(100), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(JSON)
 def test_any_data_comes_back_as_it_was(bench: Any, value: object) -> None:

@@ -183,7 +183,11 @@ def run_jax(seed: int, folder: Path) -> Iterator[Report]:
     """Reports without end, one for each program: first as it is and then with neutral text, other weights, one piece
     edited, back, and a changed global. Each of these is a case: of lowering, and of the values where these can differ."""
     rng = random.Random(seed)
-    with mock.patch.dict(os.environ, {"SOUNDNESS_STORE": str(folder / "store")}):
+    with (
+        mock.patch.dict(os.environ, {"SOUNDNESS_STORE": str(folder / "store")}),
+        # Python takes what it has compiled for that of any text of the same size and second.
+        mock.patch.object(sys, "dont_write_bytecode", True),
+    ):
         session = _Session(folder)
         try:
             for program in _programs(seed):
