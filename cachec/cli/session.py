@@ -192,7 +192,7 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, right:
 def _print_plain(columns: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str]) -> None:
     """The same without a terminal's width, styles, or the time that 100,000 rows would take with them."""
     lines = [tuple(columns), *(tuple(clean(cell) for cell in row) for row in rows)]
-    sizes = [tuple(len(cell) if cell.isascii() else _width(cell) for cell in line) for line in lines]
+    sizes = [tuple(_width(cell) for cell in line) for line in lines]
     widths = [max(column) for column in zip(*sizes, strict=True)]
     printed = []
     for line, lengths in zip(lines, sizes, strict=True):
@@ -205,6 +205,9 @@ def _print_plain(columns: Sequence[str], rows: Sequence[Sequence[str]], right: S
 
 
 def _width(cell: str) -> int:
+    """Columns of a terminal that a printable text takes: below U+0300, where combining marks begin, one a character."""
+    if cell.isascii() or max(cell) < "\u0300":
+        return len(cell)
     from rich.cells import cell_len  # takes longer to import than most tables to print
 
     return cell_len(cell)

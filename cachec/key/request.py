@@ -209,7 +209,7 @@ class Requests:
         options = stage.options
         is_alone = not (options.tools or options.env or options.depends or inventory.reaches_more)
         code = self.code_of(stage) if is_alone else None
-        return None if code is None or code.stages else code
+        return None if code is None or code.stages or code.distributions else code
 
     def _fingerprints(self, stage: StageLike, inventory: Inventory, *, fresh: bool) -> list[Part]:
         parts: list[Part] = []

@@ -250,9 +250,11 @@ def _of_assembler_macros(text: bytes, words: Mapping[str, str]) -> Said:
         return None
     low = text.lower()
     names = {f".{name}".encode(): why for name, why in _directives(words).items()}
-    for name in (
-        names if _ONE_BY_ONE in low else _are_made_of(names, [_parts(names).intersection(_ASM_TOKEN.findall(low))])
-    ):
+    if _ONE_BY_ONE in low:
+        made: Iterable[bytes] = names
+    else:
+        made = _are_made_of(names, [_parts(names).intersection(_ASM_TOKEN.findall(low))])
+    for name in made:
         return name.decode(), f"may put {name.decode()!r} together by a macro: {names[name]}"
     return None
 

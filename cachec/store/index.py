@@ -26,7 +26,7 @@ from cachec.base import fsio
 from cachec.errors import StoreFault
 from cachec.model import Fault
 from cachec.store.locks import follow_forks
-from cachec.store.rows import BUSY_STEP, Reader, is_busy, is_uninitialised
+from cachec.store.rows import BUSY_STEP, MODE_RAW, Reader, is_busy, is_uninitialised
 
 T = TypeVar("T")
 
@@ -34,7 +34,6 @@ T = TypeVar("T")
 BUSY_SECONDS = 5.0
 
 _FILE = "cache.db"  # the name that diskcache gives it
-_MODE_RAW = 1  # diskcache's MODE_RAW: the value column is the value
 _SELECT = "SELECT mode, filename, value FROM Cache WHERE key = ? AND raw = 1"
 _DELETE = "DELETE FROM Cache WHERE key = ? AND raw = 1"
 _AFTER = "FROM Cache WHERE raw = 1 AND key > CAST(? AS TEXT) AND key < ?"
@@ -154,7 +153,7 @@ class DiskcacheIndex:
         if not rows:
             return None
         mode, filename, value = rows[0]
-        if mode != _MODE_RAW or filename is not None or type(value) is not bytes:
+        if mode != MODE_RAW or filename is not None or type(value) is not bytes:
             raise StoreFault(
                 Fault.ROW_REFUSED, f"row {key}: mode {mode!r}, file {filename!r}; only plain bytes are read"
             )
@@ -168,7 +167,7 @@ class DiskcacheIndex:
     def rows(self, prefix: str) -> Iterator[tuple[str, bytes | None]]:
         """Key and value of the rows with a prefix, read 1,000 at a time, so that no read transaction stays open."""
         for name, mode, filename, value in self._pages(_ROWS, prefix):
-            plain = mode == _MODE_RAW and filename is None and type(value) is bytes
+            plain = mode == MODE_RAW and filename is None and type(value) is bytes
             yield name, value if plain else None
 
     def _pages(self, statement: str, prefix: str, *values: str) -> Iterator[tuple[Any, ...]]:
@@ -282,6 +281,8 @@ class DiskcacheIndex:
 
     def _open_table(self) -> None:
         """Have the diskcache.Cache of the file that is there now, made with mode 0600 where there is none."""
+        from cachec.store.table import RowDisk, Table
+
         self._reader.check_mount()
         self._reader.refresh()
         place = self._tried = self._reader.place()
@@ -303,12 +304,12 @@ class DiskcacheIndex:
         synchronous = 2 if self._fsync else 1
         how = {
             "timeout": min(BUSY_STEP, self._busy_seconds),
-            "disk": _row_disk(),
+            "disk": RowDisk,
             "sqlite_synchronous": synchronous,
             **_SETTINGS,
         }
         try:
-            table = self._patiently(lambda: _cache_class()(str(self.folder), **how))
+            table = self._patiently(lambda: Table(str(self.folder), **how))
         except (ValueError, TypeError) as error:  # settings that diskcache can't take
             raise StoreFault(Fault.INDEX_CORRUPT, f"{self._file}: {error}") from error
         self._table, self._table_of = table, place
@@ -432,92 +433,3 @@ class DiskcacheIndex:
         self._forking = False
         self._reader.lock.release()
         self._write_lock.release()
-
-
-def _cache_class() -> Any:
-    """A diskcache.Cache that waits for a lock as long as SQLite does, and does not repeat that for 60 s."""
-    from diskcache import Cache
-    from diskcache.core import DBNAME
-
-    class Impatient(Cache):  # type: ignore[misc]  # diskcache has no types
-        def __init__(self, folder: str, **how: object) -> None:
-            try:
-                super().__init__(folder, **how)
-            except BaseException:
-                self.close()  # its connection would be there for as long as the traceback
-                raise
-
-        @property
-        def _con(self) -> sqlite3.Connection:
-            """As diskcache's, but for one that fails at once: it is not used, as SQLite may take 10 s to say so."""
-            connection: sqlite3.Connection | None = getattr(self._local, "con", None)
-            if connection is not None and self._local.pid == os.getpid():
-                return connection
-            self.close()
-            file = os.path.join(self.directory, DBNAME)
-            connection = sqlite3.connect(file, timeout=self.timeout, isolation_level=None)
-            self._local.con, self._local.pid = connection, os.getpid()
-            try:
-                settings = connection.execute("SELECT key, value FROM Settings").fetchall()
-            except sqlite3.OperationalError as error:
-                if not is_uninitialised(error):
-                    self.close()
-                    raise
-            else:
-                for name, value in settings:
-                    if name.startswith("sqlite_"):
-                        self.reset(name, value, update=False)
-            return connection
-
-        @property
-        def _sql(self) -> Callable[..., Any]:
-            execute = self._con.execute
-
-            def once(statement: str, *values: Any) -> Any:
-                try:
-                    return execute(statement, *values)
-                except sqlite3.OperationalError as error:
-                    if is_busy(error):
-                        error.args = (f"{error} by another connection",)  # its own words are what diskcache goes by
-                    raise
-
-            return once
-
-    return Impatient
-
-
-def _row_disk() -> type:
-    """A diskcache.Disk that keeps bytes in the row under a text key, and refuses all else in both directions."""
-    from diskcache import Disk
-
-    def refuse(what: str) -> StoreFault:
-        return StoreFault(Fault.ROW_REFUSED, f"{what}; only bytes in the row, under a text key, are stored")
-
-    class RowDisk(Disk):  # type: ignore[misc]  # diskcache has no types
-        def store(self, value: object, read: bool, key: object = None) -> tuple[int, int, None, object]:
-            if read or type(value) is not bytes:
-                raise refuse(f"a value of type {type(value).__name__}")
-            return 0, _MODE_RAW, None, sqlite3.Binary(value)
-
-        def fetch(self, mode: int, filename: str | None, value: object, read: bool) -> bytes:
-            if read or mode != _MODE_RAW or filename is not None or type(value) is not bytes:
-                raise refuse(f"a row of mode {mode!r} with file {filename!r}")
-            return value
-
-        def put(self, key: object) -> tuple[str, bool]:
-            if type(key) is not str:
-                raise refuse(f"a key of type {type(key).__name__}")
-            return key, True
-
-        def get(self, key: object, raw: bool) -> str:
-            if not raw or type(key) is not str:
-                raise refuse(f"a key of type {type(key).__name__}")
-            return key
-
-        def filename(self, key: object = None, value: object = None) -> tuple[str, str]:
-            raise refuse("a value in a file")
-
-        def remove(self, file_path: str) -> None:
-            """Nothing: the file that a foreign row names is not ours."""
-
-    return RowDisk

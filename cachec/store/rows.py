@@ -20,6 +20,8 @@ from cachec.base.fsio import Identity
 from cachec.errors import StoreFault
 from cachec.model import Fault
 
+MODE_RAW = 1  # diskcache's: the value column is the value
+
 #: Primary result codes of a read that found no room, or no leave, to make SQLite's other files.
 _NO_ROOM = frozenset({sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL, sqlite3.SQLITE_CANTOPEN})
 

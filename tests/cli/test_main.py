@@ -11,6 +11,7 @@ from click.testing import CliRunner
 
 from cachec import __version__
 from cachec.cli import main
+from cachec.cli.session import print_table
 from cachec.errors import StoreFault
 from cachec.model import Fault
 
@@ -125,3 +126,14 @@ def test_neither_numpy_nor_a_compiler_is_imported() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_columns_are_as_wide_as_a_terminal_shows_them(capsys: pytest.CaptureFixture[str]) -> None:
+    """A microsecond is shown without an import of rich."""
+    print_table(("took", "name"), [("3 µs", "é"), ("\u6771\u4eac", "e\u0301"), ("10 ms", "x")])
+    assert capsys.readouterr().out.splitlines() == [
+        "took   name",
+        "3 µs   é",
+        "\u6771\u4eac   e\u0301",
+        "10 ms  x",
+    ]

@@ -110,7 +110,7 @@ def preload(prepared: Path, folder: Path) -> None:
     remove(folder)
     if isinstance(found, str):
         raise RuntimeError(found)  # noqa: TRY004 - it is the words of what was raised there
-    for name in found:
+    for name in (*found, "rich.cells"):  # which only a cell imports that is not of Latin letters
         try:
             importlib.import_module(name)
         except ImportError:

@@ -1,0 +1,99 @@
+"""The table of the index as diskcache writes it: bytes in a row, under a text key, and nothing else.
+
+This module imports diskcache, which a hit does not need: the first write imports it.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Callable
+from typing import Any
+
+from diskcache import Cache, Disk
+from diskcache.core import DBNAME
+
+from cachec.errors import StoreFault
+from cachec.model import Fault
+from cachec.store.rows import MODE_RAW, is_busy, is_uninitialised
+
+
+class Table(Cache):  # type: ignore[misc]  # diskcache has no types
+    """A diskcache.Cache that waits for a lock as long as SQLite does, and does not repeat that for 60 s."""
+
+    def __init__(self, folder: str, **how: object) -> None:
+        try:
+            super().__init__(folder, **how)
+        except BaseException:
+            self.close()  # its connection would be there for as long as the traceback
+            raise
+
+    @property
+    def _con(self) -> sqlite3.Connection:
+        """As diskcache's, but for one that fails at once: it is not used, as SQLite may take 10 s to say so."""
+        connection: sqlite3.Connection | None = getattr(self._local, "con", None)
+        if connection is not None and self._local.pid == os.getpid():
+            return connection
+        self.close()
+        file = os.path.join(self.directory, DBNAME)
+        connection = sqlite3.connect(file, timeout=self.timeout, isolation_level=None)
+        self._local.con, self._local.pid = connection, os.getpid()
+        try:
+            settings = connection.execute("SELECT key, value FROM Settings").fetchall()
+        except sqlite3.OperationalError as error:
+            if not is_uninitialised(error):
+                self.close()
+                raise
+        else:
+            for name, value in settings:
+                if name.startswith("sqlite_"):
+                    self.reset(name, value, update=False)
+        return connection
+
+    @property
+    def _sql(self) -> Callable[..., Any]:
+        execute = self._con.execute
+
+        def once(statement: str, *values: Any) -> Any:
+            try:
+                return execute(statement, *values)
+            except sqlite3.OperationalError as error:
+                if is_busy(error):
+                    error.args = (f"{error} by another connection",)  # its own words are what diskcache goes by
+                raise
+
+        return once
+
+
+class RowDisk(Disk):  # type: ignore[misc]  # diskcache has no types
+    """A diskcache.Disk that keeps bytes in the row under a text key, and refuses all else in both directions."""
+
+    def store(self, value: object, read: bool, key: object = None) -> tuple[int, int, None, object]:
+        if read or type(value) is not bytes:
+            raise _refused(f"a value of type {type(value).__name__}")
+        return 0, MODE_RAW, None, sqlite3.Binary(value)
+
+    def fetch(self, mode: int, filename: str | None, value: object, read: bool) -> bytes:
+        if read or mode != MODE_RAW or filename is not None or type(value) is not bytes:
+            raise _refused(f"a row of mode {mode!r} with file {filename!r}")
+        return value
+
+    def put(self, key: object) -> tuple[str, bool]:
+        if type(key) is not str:
+            raise _refused(f"a key of type {type(key).__name__}")
+        return key, True
+
+    def get(self, key: object, raw: bool) -> str:
+        if not raw or type(key) is not str:
+            raise _refused(f"a key of type {type(key).__name__}")
+        return key
+
+    def filename(self, key: object = None, value: object = None) -> tuple[str, str]:
+        raise _refused("a value in a file")
+
+    def remove(self, file_path: str) -> None:
+        """Nothing: the file that a foreign row names is not ours."""
+
+
+def _refused(what: str) -> StoreFault:
+    return StoreFault(Fault.ROW_REFUSED, f"{what}; only bytes in the row, under a text key, are stored")
