@@ -35,12 +35,15 @@ TRACKED_FILESYSTEMS = frozenset(
 )
 
 #: File systems where all that is done on this machine passes the inode that inotify watches. A network file system or
-#: FUSE serves others too.
+#: FUSE serves others too, and what is done to the layers of an overlay itself is not told (``Mounts.kind``).
 WATCHED_FILESYSTEMS = TRACKED_FILESYSTEMS | {"tmpfs", "overlay"}
 
 NETWORK_FILESYSTEMS = frozenset(
     {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "lustre", "gpfs", "glusterfs", "beegfs", "orangefs"}
 )
+
+#: The options that name the layers of an overlay (Documentation/filesystems/overlayfs.rst).
+_LAYERS = frozenset({"lowerdir", "upperdir", "datadir"})
 
 #: How ``/proc/self/mountinfo`` writes what would break its lines; the backslash last, as the others begin with one.
 _MOUNT_ESCAPES = (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\"))
@@ -217,7 +220,10 @@ class Mounts:
         self._by_device: dict[int, str] = {}
 
     def kind(self, path: str | os.PathLike[str]) -> str:
-        """The file system type that holds ``path`` (``ext4``, ``nfs4``, ``fuse.sshfs``), else ``unknown``."""
+        """The file system type that holds ``path`` (``ext4``, ``nfs4``, ``fuse.sshfs``), else ``unknown``.
+
+        ``overlay`` is one whose layers nobody here can reach, as in a container; any other is ``overlay.open``.
+        """
         try:
             dev = os.stat(path).st_dev
         except OSError:
@@ -237,8 +243,7 @@ class Mounts:
         best, longest = -1, "unknown"
         try:
             for line, device, mount in self._lines():
-                tail = line.partition(" - ")[2]
-                kind = tail.split()[0] if tail else "unknown"
+                kind = _kind(line.partition(" - ")[2])
                 if device == wanted:
                     return kind
                 if real is not None and len(mount) > best and (real + "/").startswith(mount.rstrip("/") + "/"):
@@ -258,10 +263,24 @@ class Mounts:
             lines = file.read().splitlines()
         for line in lines:
             fields = line.split(" ", 5)
-            mount = fields[4]
-            for code, character in _MOUNT_ESCAPES:
-                mount = mount.replace(code, character)
-            yield line, fields[2], mount
+            yield line, fields[2], _unescaped(fields[4])
+
+
+def _unescaped(text: str) -> str:
+    for code, character in _MOUNT_ESCAPES:
+        text = text.replace(code, character)
+    return text
+
+
+def _kind(tail: str) -> str:
+    """tail: type, source and options of the file system, as ``/proc/self/mountinfo`` ends a line."""
+    kind, _, options = tail.partition(" ")
+    if kind != "overlay":
+        return kind or "unknown"
+    given = [option.partition("=") for option in options.rpartition(" ")[2].split(",")]
+    layers = [one for name, _, value in given if name.rstrip("+") in _LAYERS for one in _unescaped(value).split(":")]
+    is_closed = any(layers) and not any(os.path.lexists(one) or not one.startswith("/") for one in layers if one)
+    return kind if is_closed else "overlay.open"
 
 
 def is_network(kind: str) -> bool:

@@ -210,3 +210,25 @@ def test_mounts_with_strange_names(tmp_path):
     assert fsio.Mounts(mountinfo).kind(tmp_path) == "ext4"
     (folders["a"] / "inner").mkdir()
     assert fsio.Mounts(mountinfo).kind(folders["a"] / "inner") == "kind3"
+
+
+@pytest.mark.parametrize(
+    ("options", "kind"),
+    [
+        ("rw,lowerdir=/gone/l/AB:/gone/l/CD,upperdir=/gone/diff,workdir=/gone/work", "overlay"),
+        ("rw,lowerdir=/gone/a,workdir={there}", "overlay"),
+        ("rw,lowerdir=/gone/l/AB:{there},upperdir=/gone/diff", "overlay.open"),
+        ("rw,lowerdir+=/gone/l/AB,lowerdir+={there}", "overlay.open"),
+        ("ro,lowerdir=/gone/a::{there}", "overlay.open"),
+        ("rw,lowerdir=/gone,upperdir={there}", "overlay.open"),
+        ("rw,lowerdir=low,upperdir=/gone", "overlay.open"),
+        ("rw", "overlay.open"),
+    ],
+)
+def test_an_overlay_whose_layers_can_be_reached_is_another_kind(tmp_path, options, kind):
+    there = tmp_path / "a layer"
+    there.mkdir()
+    mountinfo = tmp_path / "mountinfo"
+    given = options.format(there=str(there).replace(" ", "\\040"))
+    mountinfo.write_text(f"1 0 0:1 / / rw - overlay overlay {given}")
+    assert fsio.Mounts(mountinfo).kind(tmp_path) == kind

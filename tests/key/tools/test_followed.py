@@ -486,6 +486,14 @@ def test_no_watch_is_left_of_what_was_installed_before(site: Path) -> None:
     assert _watches() <= others
 
 
+_OVERLAY = """
+over = site.parent / "over"; over.mkdir(); mount("-t", "tmpfs", "none", over)
+for name in ("up", "work", "all"): (over / name).mkdir()
+shutil.copytree(site, over / "low")
+mount("-t", "overlay", "-o", f"lowerdir={over}/low,upperdir={over}/up,workdir={over}/work", "none", over / "all")
+lower = over / "low/comp/core.py"; site = over / "all"; comp = site / "comp"
+"""
+
 #: Run in a name space of its own, with the site: what is done before it is followed, and after.
 MOUNTED = {
     "over a folder": (
@@ -505,17 +513,18 @@ MOUNTED = {
         "(site.parent / 'seen').mkdir(); mount('--bind', site, site.parent / 'seen')",
         "(site.parent / 'seen/comp/core.py').write_bytes(b'by another mount')",
     ),
-    "a lower file of an overlay": (
-        "over = site.parent.parent / 'over'; over.mkdir(); mount('-t', 'tmpfs', 'none', over);"
-        "[(over / name).mkdir() for name in ('up', 'work', 'all')];"
-        "mount('-t', 'overlay', '-o', f'lowerdir={site},upperdir={over}/up,workdir={over}/work', 'none', over / 'all');"
-        "site = over / 'all'; comp = site / 'comp'",
+    "a lower file of an overlay whose layers are out of reach": (
+        _OVERLAY + "(over / 'low').rename(over / 'down'); (over / 'up').rename(over / 'top')",
         "(comp / 'core.py').open('ab').write(b'more')",
+    ),
+    "a layer of an overlay, which is not followed": (
+        _OVERLAY,
+        "lower.open('ab').write(b'more')",
     ),
 }
 
 _SCRIPT = """
-import shutil, subprocess, sys
+import os, shutil, subprocess, sys
 from pathlib import Path
 from tests.key.tools.test_followed import Followers, said
 from tests.key.tools.test_tools import keys
@@ -527,11 +536,11 @@ site = Path(sys.argv[1]); comp = site / "comp"
 exec(sys.argv[2])
 one = Followers(site)
 one.settled()
-assert one.is_quiet(), "not quiet"
+assert one.is_quiet() == ("low" not in os.listdir(site.parent)), "not quiet"
 before = one.part()
 (site.parent / "elsewhere").mkdir()
 mount("-t", "tmpfs", "none", site.parent / "elsewhere")  # what is mounted elsewhere does not matter
-assert one.is_quiet(), "not quiet after a mount elsewhere"
+assert one.is_quiet() == ("low" not in os.listdir(site.parent)), "not quiet after a mount elsewhere"
 exec(sys.argv[3])
 after = one.part()
 assert after == said(keys(site)), (after, said(keys(site)))
