@@ -58,8 +58,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     None for nowhere. fsync: whether files are forced to disk before the row that names them. record: ``auto`` or
     ``off``: whether a run records the code, files and variables that it looks at. shared: ``no``, or ``trusted`` for a
     store that other users own or can write. server: ``auto`` or ``off``: whether ``cachec exec`` leaves a process
-    behind for its next misses. trusted: folders below which a configuration file counts whoever can write it. origins:
-    key -> ``default``, ``file: <path>:<line>``, ``environment: CACHEC_<KEY>`` or ``argument``.
+    behind for its next misses. progress: ``auto`` or ``off``: whether a person sees what runs. trusted: folders below
+    which a configuration file counts whoever can write it. origins: key -> ``default``, ``file: <path>:<line>``,
+    ``environment: CACHEC_<KEY>`` or ``argument``.
     """
 
     dir: Path
@@ -75,6 +76,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     record: str
     shared: str
     server: str
+    progress: str
     trusted: tuple[Path, ...]
     origins: Mapping[str, str]
 
@@ -157,6 +159,13 @@ def _flag(value: object, _folder: str) -> bool:
     raise _BadValueError("true or false")
 
 
+def _auto_or_off(value: object, folder: str) -> str:
+    try:
+        return "auto" if _flag(value, folder) else "off"
+    except _BadValueError:
+        return _one_of("auto", "off")(value, folder)
+
+
 def _paths(value: object, folder: str) -> tuple[Path, ...]:
     listed = [item for item in value.split(os.pathsep) if item] if isinstance(value, str) else value
     if not isinstance(listed, list | tuple):
@@ -186,9 +195,10 @@ _SETTINGS: Mapping[str, _Setting] = {
     "stats_file": _Setting(_path, None),
     "repro_dir": _Setting(_path, None),
     "fsync": _Setting(_flag, False),
-    "record": _Setting(_one_of("auto", "off"), "auto"),
+    "record": _Setting(_auto_or_off, "auto"),
     "shared": _Setting(_one_of("no", "trusted"), "no"),
-    "server": _Setting(_one_of("auto", "off"), "auto"),
+    "server": _Setting(_auto_or_off, "auto"),
+    "progress": _Setting(_auto_or_off, "auto"),
     "trusted": _Setting(_paths, ()),
 }
 

@@ -109,6 +109,10 @@ class EventLog:
             who = "another process" if pid is None else f"pid {pid}"
             self._tell(f"cachec: waiting for {who} ({seconds:.0f} s)", _WARNING)
 
+    def note_running(self, words: str) -> None:
+        """Tell that a stage still runs."""
+        self._tell(words, _WARNING)
+
     def note_reproducer(self, words: str) -> None:
         """Tell where the reproducer of a failed stage is, or why there is none."""
         if self._log != "off":

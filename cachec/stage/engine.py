@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -139,6 +141,17 @@ class Call:
         warn_on_miss(self.stage.options, self.arguments, self.keyed.inventory)
         return reason, detail
 
+    def progress(self, look: Look) -> AbstractContextManager[None]:
+        """Around the run after ``look``: what a person sees of it, where there is one who looks."""
+        if self.engine.settings.progress == "off" or self.engine.settings.log == "off" or _computing.get():
+            return nullcontext()  # around a stage in a stage there is one already
+        from cachec.stage.progress import Progress, way_to_show  # on a miss only
+
+        way = way_to_show(self.engine.events.note_running, os.environ)
+        if way is None:
+            return nullcontext()
+        return Progress(*way, self.stage.options.name, self.engine.tools.looker.last_time(self.keyed, look))
+
     def note(self, fault: StoreFault) -> None:
         """Count what failed in the cache meanwhile."""
         self._fault = fault.fault
@@ -262,7 +275,7 @@ class Engine:
         except UnsupportedVersion as error:
             call.without = (Reason.UNSUPPORTED_VERSION, str(error))
             return await _unkeyed(call)
-        finished = await _executed(call, run, lambda result: run.finish(result, store=store))
+        finished = await _executed(call, run, look, lambda result: run.finish(result, store=store))
         return call.ran(finished, reason, detail)
 
     async def _verify(self, call: Call, look: Look) -> Answer:
@@ -277,7 +290,7 @@ class Engine:
             unsaid = "" if net is None else undeclared(net.observed, run.recorder.reads(), recorded=recorded)
             return differs, unsaid, run.finish(result, store=False)
 
-        differs, unsaid, finished = await _executed(call, run, compared)
+        differs, unsaid, finished = await _executed(call, run, look, compared)
         if differs is None:
             return Answer(finished.value, call.outcome(Reason.VERIFIED, detail=unsaid))
         try:
@@ -337,11 +350,12 @@ async def _unkeyed(call: Call) -> Answer:
     return Answer(await _result(call, call.arguments, Bracket(())), call.outcome(reason, detail=detail))
 
 
-async def _executed(call: Call, run: Run, then: Callable[[Any], T]) -> T:
+async def _executed(call: Call, run: Run, look: Look, then: Callable[[Any], T]) -> T:
     """Run the stage, and give what ``then`` makes of its result. What either raises is counted and raised."""
+    progress = call.progress(look)
     token = _computing.set(_computing.get() | {call.keyed.digest})
     try:
-        with recording(run.recorder):
+        with progress, recording(run.recorder):
             result = await _result(call, run.arguments, run.bracket)
     except BaseException as error:
         _raised(call, run, call.stopped or error)

@@ -44,13 +44,15 @@ _CHANGED = {
 
 
 class Look(msgspec.Struct):
-    """What was found. ``trace`` is set where it is a hit, ``value`` where that was decoded."""
+    """What was found. ``trace`` is set where it is a hit, ``value`` where that was decoded; ``near`` is the key that a
+    miss was compared with, where another one was."""
 
     reason: Reason
     value: Any = None
     trace: Trace | None = None
     detail: str = ""
     fault: Fault | None = None
+    near: Digest | None = None
 
 
 class Looker:
@@ -171,9 +173,19 @@ class Looker:
             return Reason.FIRST_RUN, f"no earlier entry can be read ({fault.detail})"
         if other is None:
             return Reason.FIRST_RUN, "no entry of this stage yet"
+        look.near = other[0]
         difference = first_difference(other[1], mine, lambda digest: self._fetch(digest, request))
         remedy = request.remedy(difference.parts[0]) if difference.parts else ""
         return difference.reason, f"{difference.detail}; {remedy}" if remedy else difference.detail
+
+    def last_time(self, request: Request, look: Look) -> float | None:
+        """Seconds of the newest run under the key, or under the nearest one; None where that is not known."""
+        try:
+            entry = self._store.lookup(look.near or request.digest)
+        except StoreFault:
+            return None
+        newest = max(entry.traces if entry else (), key=lambda trace: trace.created, default=None)
+        return None if newest is None else newest.seconds
 
     def nearest(self, stage: str, parts: Sequence[Part]) -> tuple[Digest, tuple[Part, ...]] | None:
         """Key and parts of the entry of a stage that is nearest to ``parts``; None where there is none. Reads one row.
