@@ -23,21 +23,34 @@ def minilm(weights: dict[str, jax.Array], ids: jax.Array, mask: jax.Array) -> ja
     ids: int32 [batch, seq], token numbers. mask: int32 [batch, seq], 1 for a token and 0 for padding. Returns float32
     [batch, 384], rows of length 1. As many layers run as ``weights`` has.
     """
-    import jax.numpy as jnp
+    x = embedded(weights, ids)
+    for index in range(layer_count(weights)):
+        x = block(weights, f"encoder.layer.{index}", x, mask)
+    return pooled(x, mask)
 
+
+def embedded(weights: dict[str, jax.Array], ids: jax.Array) -> jax.Array:
+    """The input of the first layer, float32 [batch, seq, 384]."""
     # The third embedding is of the token's segment; a single sentence is all segment 0.
     x = (
         weights["embeddings.word_embeddings.weight"][ids]
         + weights["embeddings.position_embeddings.weight"][: ids.shape[1]]
         + weights["embeddings.token_type_embeddings.weight"][0]
     )
-    x = layer_norm(weights, "embeddings.LayerNorm", x)
-    for index in range(layer_count(weights)):
-        layer = f"encoder.layer.{index}"
-        x = layer_norm(
-            weights, f"{layer}.attention.output.LayerNorm", x + attention(weights, f"{layer}.attention", x, mask, HEADS)
-        )
-        x = layer_norm(weights, f"{layer}.output.LayerNorm", x + feed_forward(weights, layer, x))
+    return layer_norm(weights, "embeddings.LayerNorm", x)
+
+
+def block(weights: dict[str, jax.Array], layer: str, x: jax.Array, mask: jax.Array) -> jax.Array:
+    """One encoder layer, whose weights have names that begin with ``layer``."""
+    mixed = attention(weights, f"{layer}.attention", x, mask, HEADS)
+    x = layer_norm(weights, f"{layer}.attention.output.LayerNorm", x + mixed)
+    return layer_norm(weights, f"{layer}.output.LayerNorm", x + feed_forward(weights, layer, x))
+
+
+def pooled(x: jax.Array, mask: jax.Array) -> jax.Array:
+    """The mean over the tokens that are no padding, with length 1."""
+    import jax.numpy as jnp
+
     seen = mask[:, :, None].astype(x.dtype)
     mean = (x * seen).sum(1) / jnp.maximum(seen.sum(1), 1e-9)
     return mean / jnp.maximum(jnp.sqrt((mean * mean).sum(1, keepdims=True)), 1e-12)

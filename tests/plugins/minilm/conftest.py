@@ -18,5 +18,5 @@ def example(tmp_path_factory: pytest.TempPathFactory):
         patch.setenv("CACHEC_DIR", str(tmp_path_factory.mktemp("minilm") / "cache"))
         import_module("stages")  # opens its cache; each test runs without variables of ours
         yield
-    for name in ("checkpoint", "layers", "model", "pipeline", "reference", "stages"):
+    for name in ("blocks", "checkpoint", "layers", "model", "pipeline", "reference", "stages"):
         sys.modules.pop(name, None)

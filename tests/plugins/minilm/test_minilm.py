@@ -145,3 +145,17 @@ def test_the_demo_fails_where_a_step_does(tmp_path):
     done = subprocess.run(command, env=environ, capture_output=True, text=True)
     assert done.returncode == 1
     assert "not as it should be" in done.stdout
+
+
+@pytest.mark.long
+def test_a_chain_of_one_block_is_the_reference_at_any_depth(weights, tokens):
+    """Only the first of the layers is lowered and built."""
+    from blocks import build, chained, layer, lower_block
+
+    chained(weights, 1, 3)
+    for number in range(1, 6):
+        own = layer(weights, number)
+        assert lower_block.check(own, 3, 16).hit
+        assert build.check(lower_block(own, 3, 16)).hit
+    for used in (weights, perturbed(weights)):
+        np.testing.assert_allclose(chained(used, 6, 3)(*tokens), reference(used, tokens), rtol=0, atol=1e-5)
