@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import os
 import weakref
 from collections.abc import Callable, Collection, Sequence
@@ -24,6 +25,7 @@ from cachec.stage.observing import Observing
 
 if TYPE_CHECKING:
     from cachec.key.code.ran import RanKeys
+    from cachec.stage.foreign import Foreign
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -152,8 +154,8 @@ class Cache:
             ):
                 if isinstance(value, str):
                     raise UsageError(f"{option}={value!r} is a str; give a list: {option}=[{value!r}]")
-            if name is not None and not (name.isprintable() and 0 < len(name) <= 255 and name == name.strip()):
-                raise UsageError(f"name={name[:80]!r} is not accepted; give 1 to 255 printable characters")
+            if name is not None:
+                _check_name(name)
             options = StageOptions(
                 name=name or f"{wrapped.__module__}.{wrapped.__qualname__}",
                 version=version,
@@ -171,6 +173,28 @@ class Cache:
 
         return decorate if function is None else decorate(function)
 
+    def foreign(
+        self,
+        name: str,
+        *,
+        version: str = "1",
+        tags: Sequence[str] = (),
+        same: Callable[[bytes, bytes], bool] = operator.eq,
+    ) -> Foreign:
+        """A cache of bytes whose keys are made elsewhere: ``get(key)`` and ``put(key, data)``, kept in this store.
+
+        name: in reports, and in the key. version: bump it to forget what was stored. tags: for selecting entries later.
+        same: whether two values of one key stand for one result, asked in mode ``verify``; by default equal bytes do.
+
+        Raises UsageError for a name that no stage could have, and for a str as ``tags``.
+        """
+        from cachec.stage.foreign import Foreign  # what only calls stages does without
+
+        _check_name(name)
+        if isinstance(tags, str):
+            raise UsageError(f"tags={tags!r} is a str; give a list: tags=[{tags!r}]")
+        return Foreign(self.settings, self.store, self.events, name, version=version, tags=tuple(tags), same=same)
+
     def call(self, stage: Stage[P, R], /, *args: P.args, **kwargs: P.kwargs) -> tuple[R, Outcome]:
         """Call a stage; returns its result and the outcome of the call."""
         return stage.call(*args, **kwargs)
@@ -181,6 +205,11 @@ class Cache:
 
     def __repr__(self) -> str:
         return f"Cache({str(self.settings.dir)!r}, mode={self.settings.mode.value!r})"
+
+
+def _check_name(name: str) -> None:
+    if not (name.isprintable() and 0 < len(name) <= 255 and name == name.strip()):
+        raise UsageError(f"name={name[:80]!r} is not accepted; give 1 to 255 printable characters")
 
 
 def _owner(distributions: Distributions) -> Callable[[str], str | None]:

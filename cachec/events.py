@@ -81,17 +81,23 @@ class EventLog:
         """Whether an outcome is told: a miss and what is like it, or everything."""
         return self._log == "all" or (self._log == "miss" and _is_news(reason))
 
-    def emit(self, outcome: Outcome) -> None:
+    def emit(self, outcome: Outcome, *, told: bool = True) -> None:
         """Count and record how a call ended; tell it if it is a miss, or if everything is told.
 
-        The record of an outcome whose ``time`` is 0 gets the time of now.
+        The record of an outcome whose ``time`` is 0 gets the time of now. told: False for what ``tell`` may be given
+        later.
         """
         self.counts[outcome.reason] += 1
         now = self._clock()
         if not outcome.time:
             outcome = msgspec.structs.replace(outcome, time=now)
+        self._record(outcome, now, look=outcome.reason is not Reason.HIT)
+        if told or self._log == "all":
+            self.tell(outcome)
+
+    def tell(self, outcome: Outcome) -> None:
+        """Tell an outcome if it is to be told; nothing is counted or recorded."""
         hit = outcome.reason is Reason.HIT
-        self._record(outcome, now, look=not hit)
         if self._log == "all" or (not hit and self.tells(outcome.reason)):
             self._tell(describe(outcome), _INFO if hit else _WARNING)
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from cachec.store.recent import Recent
 
 #: What a fault of the store makes of the call that met it.
-_MISS_OF_FAULT = {
+MISS_OF_FAULT = {
     Fault.ARTIFACT_MISSING: Reason.ARTIFACT_MISSING,
     Fault.ARTIFACT_CORRUPT: Reason.ARTIFACT_CORRUPT,
     Fault.ROW_CORRUPT: Reason.ROW_CORRUPT,
@@ -83,7 +83,7 @@ class Looker:
                 entry = self._store.lookup(request.digest)
                 return Look(Reason.FIRST_RUN) if entry is None else self._match(request, entry, decode=decode)
         except StoreFault as fault:
-            reason = _MISS_OF_FAULT.get(fault.fault, Reason.STORE_UNAVAILABLE)
+            reason = MISS_OF_FAULT.get(fault.fault, Reason.STORE_UNAVAILABLE)
             return Look(reason, detail=fault.detail, fault=fault.fault)
 
     def _match(self, request: Request, entry: Entry, *, decode: bool) -> Look:

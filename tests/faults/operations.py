@@ -73,6 +73,31 @@ def _is_stored(n: int) -> Callable[[Scene], bool]:
     return lambda scene: any(entry.key == key(scene) for entry in Store(scene.store).entries())
 
 
+def _foreign(n: int) -> Callable[[Scene], int]:
+    """As JAX does with a key of its own: look, and put where there is nothing."""
+
+    def run(scene: Scene) -> int:
+        try:
+            cache = scene.cache()
+        except CachecError:
+            return REFUSED
+        value = cache.foreign("foreign").get(str(n))
+        if value is None:
+            cache.foreign("foreign").put(str(n), stages.foreign(n))
+        cache.close()
+        return RIGHT if value in {None, stages.foreign(n)} else WRONG
+
+    return run
+
+
+def _is_put(n: int) -> Callable[[Scene], bool]:
+    def look(scene: Scene) -> bool:
+        with closing(scene.cache()) as cache:
+            return cache.foreign("foreign").get(str(n)) == stages.foreign(n)
+
+    return look
+
+
 def _execute(*, directly: bool) -> Callable[[Scene], int]:
     def run(_scene: Scene) -> int:
         return RIGHT if directly and direct.answer(_LINE) else _status(full.main(_LINE))
@@ -122,12 +147,14 @@ def _is_small(scene: Scene) -> bool:
     return len(list(Store(scene.store).entries())) <= 2
 
 
-_ALL = frozenset({"plain", "scaled", "doubled", "folder", "exec:cp", "warmed.text"})
+_ALL = frozenset({"plain", "scaled", "doubled", "folder", "exec:cp", "warmed.text", "foreign"})
 
 OPERATIONS = (
     Operation("stage miss", _stage(3), _is_stored(3), is_call=True),
     Operation("stage miss that evicts", _stage(3, max_size=20_000), _is_stored(3), removes=_ALL, is_call=True),
     Operation("stage hit", _stage(1), _is_stored(1), hits=True, is_call=True),
+    Operation("foreign miss", _foreign(3), _is_put(3), is_call=True),
+    Operation("foreign hit", _foreign(1), _is_put(1), hits=True, is_call=True),
     Operation("exec miss", _execute(directly=False), _is_copied),
     Operation("exec hit", _execute(directly=True), _is_copied, hits=True),
     Operation("exec hit, whole road", _execute(directly=False), _is_copied, hits=True),
@@ -179,6 +206,8 @@ def call(scene: Scene) -> int:
     right = all(found["plain"](n) == stages.plain(n) for n in (1, 2, 4, os.getpid()))
     right = right and found["scaled"](given, 3).ir == stages.scaled(given, 3).ir
     right = right and bytes(found["doubled"](given)[0]["two"].raw()) == bytes(stages.doubled(given)[0]["two"].raw())
+    seam = cache.foreign("foreign")
+    right = right and all(seam.get(str(n)) in {None, stages.foreign(n)} for n in (1, 3))
     made = found["folder"](1, scene.work / "tree")
     right = right and (made.path / "link").read_bytes() == (scene.work / "tree" / "link").read_bytes()
     cache.close()

@@ -79,6 +79,7 @@ class Scene:
         found["scaled"](given, 3)
         found["doubled"](given)
         found["folder"](1, self.work / "tree")
+        cache.foreign("foreign").put("1", stages.foreign(1))
         WeightStore(cache.store).add(given, "base")
         WeightStore(cache.store).add(given, "placed", own=False)
         cache.close()

@@ -53,6 +53,11 @@ def folder(n: int, made: Path) -> cachec.Dir:
     return cachec.Dir(made)
 
 
+def foreign(n: int) -> bytes:
+    """What is put under a key that was made elsewhere."""
+    return b"made elsewhere %d " * 400 % ((n,) * 400)
+
+
 def stages(cache: cachec.Cache) -> dict[str, Any]:
     """The stages of a cache, by name."""
     return {

@@ -1,0 +1,361 @@
+"""Caches whose keys are made elsewhere (by JAX, torch, Triton), kept in the store: bytes under the key of another.
+
+What such a cache does goes round the engine: there is no call to run, nothing to fingerprint and nothing read. A value
+is an entry as a stage's result is, so everything that looks at entries sees it. Its one trace holds
+
+    Record("", ("data", "seal"), (the bytes, as the codec of bytes has them; Inline("str", seal)))
+
+where the seal is a digest over the key and the content. A row whose bytes are those of another key has another seal
+unless somebody made a new one, so a mistake of whoever copies rows or edits them is a miss.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+
+import msgspec
+
+from cachec.base import fsio, oversight
+from cachec.base.hashing import Hasher, digest_bytes
+from cachec.codecs.data import decode_inline, encode_scalar
+from cachec.config import Settings
+from cachec.errors import CacheMissError, StoreFault, UsageError, shown
+from cachec.events import EventLog
+from cachec.key.compare import first_difference
+from cachec.model import (
+    Digest,
+    Fault,
+    Inline,
+    KeyDescription,
+    Leaf,
+    Mode,
+    Node,
+    Outcome,
+    Part,
+    PartKind,
+    Reason,
+    Record,
+    Trace,
+)
+from cachec.stage.engine import count
+from cachec.stage.look import MISS_OF_FAULT, Look
+from cachec.store.artifacts import ArtifactSink
+from cachec.store.store import Store
+
+#: Bump it when the meaning of a foreign key changes: every older entry is then a miss.
+_KEY_VERSION = "1"
+
+#: Misses of this process whose ``put`` may still come; all are forgotten when there are more.
+_MISSED_MAX = 1024
+
+#: Characters of a key, or of a field of its detail, that are kept for a person and for ``--option``.
+_SHOWN = 200
+
+#: Modes that store.
+_STORING = frozenset({Mode.ON, Mode.REFRESH, Mode.VERIFY})
+
+#: Misses that every small compile of a new process is: told once something is stored.
+_TOLD_WHEN_STORED = frozenset({Reason.FIRST_RUN, Reason.ENTRY_GONE, Reason.REFRESH})
+
+#: Faults of an entry, not of the store: it is taken away.
+_OF_ENTRY = frozenset(MISS_OF_FAULT)
+
+
+class Foreign:
+    """What ``cache.foreign`` gives. Safe among threads, processes and across a fork."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        store: Store,
+        events: EventLog,
+        name: str,
+        *,
+        version: str = "1",
+        tags: tuple[str, ...] = (),
+        same: Callable[[bytes, bytes], bool] = operator.eq,
+    ) -> None:
+        """See ``Cache.foreign``."""
+        self.name = name
+        self.version = version
+        self._settings = settings
+        self._store = store
+        self._events = events
+        self._tags = tags
+        self._same = same
+        self._missed: dict[Digest, float] = {}  # when this process missed a key
+
+    def get(self, key: str | bytes) -> bytes | None:
+        """The bytes that were put under ``key``; None where there are none, or none that can be used.
+
+        A fault of the store is a miss, counted with its reason; an entry that was found damaged is taken away. Raises
+        CacheMissError for a miss in mode ``require``, UsageError for a key that is no str and no bytes.
+        """
+        started = time.perf_counter()
+        digest = self._digest(key)
+        mode = self._mode()
+        if mode is Mode.OFF:
+            self._count(Reason.MODE_OFF, digest, started)
+            return None
+        look = self._look(digest)
+        if look.trace is not None and mode not in {Mode.REFRESH, Mode.VERIFY}:
+            self._count(Reason.HIT, digest, started, saved=look.trace.seconds)
+            data: bytes = look.value
+            return data
+        reason, detail, fault = look.reason, look.detail, look.fault
+        if look.trace is not None:
+            reason = Reason.REFRESH
+        elif reason is Reason.FIRST_RUN:
+            reason, detail = self._explained(digest)
+        if fault is not None:
+            self._events.note_fault(fault, detail)
+            if fault in _OF_ENTRY and mode in _STORING:
+                self._take_away(digest)
+        if mode is Mode.REQUIRE:
+            self._count(Reason.REQUIRED, digest, started, detail=f"{reason.value}: {detail}", fault=fault)
+            raise CacheMissError(f"{self.name} would miss in mode require: {reason.value}: {detail}")
+        if len(self._missed) >= _MISSED_MAX:
+            self._missed.clear()
+        self._missed[digest] = started
+        self._count(reason, digest, started, detail=detail, fault=fault)
+        return None
+
+    def put(
+        self, key: str | bytes, data: bytes | bytearray | memoryview, *, seconds: float = 0.0, detail: str = ""
+    ) -> None:
+        """Store ``data`` under ``key``, in place of what is there. In modes that do not store, nothing happens.
+
+        seconds: how long it took to make, which is what a hit saves, and what it is worth when the store is full; 0:
+        since this process missed the key. detail: what the key was made of, for people: a line each, ``name: value``.
+        ``cachec why`` compares them, ``--option`` selects by them; they are not in the key.
+
+        A fault of the store is counted, and nothing is stored. Raises UsageError for a key or data of other types.
+        """
+        digest = self._digest(key)
+        data = _flat(data)
+        mode = self._mode()
+        missed = self._missed.pop(digest, None)
+        if mode not in _STORING:
+            return
+        if not 0 < seconds < math.inf:
+            seconds = time.perf_counter() - missed if missed is not None else 0.0
+        if mode is Mode.VERIFY and (look := self._look(digest)).trace is not None:
+            self._verify(digest, look, bytes(data), seconds)
+            return
+        parts = self._parts(key, detail)
+        words = self._nearest(digest, parts)
+        try:
+            with fsio.faults(f"storing a value of {self.name}"), self._locked(digest):
+                self._publish(digest, data, parts, seconds)
+        except StoreFault as fault:
+            self._events.note_fault(fault.fault, fault.detail)
+            return
+        self._store.settle()
+        reason = Reason.REFRESH if mode is Mode.REFRESH else Reason.FIRST_RUN
+        self._events.tell(self._outcome(reason, digest, detail=words, seconds=seconds, stored=True))
+
+    # --- keys
+
+    def _digest(self, key: str | bytes) -> Digest:
+        hasher = Hasher("foreign")
+        for label, text in (("format", _KEY_VERSION), ("name", self.name), ("version", self.version)):
+            hasher.part(label, text.encode("utf-8", "surrogatepass"))
+        if isinstance(key, str):
+            hasher.part("str", key.encode("utf-8", "surrogatepass"))
+        elif isinstance(key, bytes):
+            hasher.part("bytes", key)
+        else:
+            raise UsageError(f"key expected str or bytes; found {type(key).__qualname__}")
+        return hasher.digest()
+
+    def _parts(self, key: str | bytes, detail: str) -> tuple[Part, ...]:
+        """What is said of a key. What it was made of comes first, because that is told first."""
+        fields = [_part(*_field(line)) for line in detail.splitlines() if line.strip()]
+        text = key if isinstance(key, str) else key.decode("utf-8", "backslashreplace")
+        made = digest_bytes(f"{_KEY_VERSION} {self.version}".encode("utf-8", "surrogatepass"))
+        stage = Part(PartKind.STAGE, self.name, made, shown(self.version), version=shown(self.version))
+        return (stage, *fields, _part("key", text))
+
+    def _explained(self, digest: Digest) -> tuple[Reason, str]:
+        """Why there is no entry, as far as a key tells that was made elsewhere."""
+        try:
+            recent = self._store.recent(self.name)
+        except StoreFault as fault:
+            return Reason.FIRST_RUN, f"no earlier entry can be read ({fault.detail})"
+        if digest in recent.keys:
+            return Reason.ENTRY_GONE, "the entry was invalidated or evicted"
+        return Reason.FIRST_RUN, "no entry of this key yet" if recent.keys else "no entry of this name yet"
+
+    def _nearest(self, digest: Digest, parts: tuple[Part, ...]) -> str:
+        """What makes another key of the nearest entry's, in words; empty where none can be read."""
+        with suppress(StoreFault):  # said to a person alone; what is wrong there is met, and counted, by who needs it
+            for near in self._store.recent(self.name).nearest(parts):
+                if near.key != digest:
+                    return first_difference(self._store.parts(near), parts).detail
+        return ""
+
+    # --- the entry
+
+    def _look(self, digest: Digest) -> Look:
+        """A hit with its bytes, or why it is none. Every byte is hashed: an altered one is never handed out."""
+        try:
+            with fsio.faults("reading what is stored"):
+                entry = self._store.lookup(digest)
+                if entry is None:
+                    return Look(Reason.FIRST_RUN)
+                if not entry.traces:
+                    raise StoreFault(Fault.ROW_CORRUPT, f"the entry {digest} holds no trace")
+                return Look(Reason.HIT, self._data(digest, entry.traces[0].value), entry.traces[0])
+        except StoreFault as fault:
+            reason = MISS_OF_FAULT.get(fault.fault, Reason.STORE_UNAVAILABLE)
+            return Look(reason, detail=fault.detail, fault=fault.fault)
+
+    def _data(self, digest: Digest, value: Node) -> bytes:
+        match value:
+            case Record("", ("data", "seal"), (Inline("bytes") as node, Inline("str", seal))):
+                data = decode_inline(node)
+                content = digest_bytes(data)
+            case Record("", ("data", "seal"), (Leaf("bytes", (ref,)), Inline("str", seal))):
+                data, content = self._store.objects.read(ref), ref.digest
+            case _:
+                raise StoreFault(Fault.ROW_CORRUPT, f"the entry {digest} is none of a foreign cache")
+        if seal != _seal(digest, content):
+            raise StoreFault(Fault.ROW_FOREIGN, f"the entry {digest} holds bytes that were put under another key")
+        held: bytes = data
+        return held
+
+    def _publish(self, digest: Digest, data: bytes | memoryview, parts: tuple[Part, ...], seconds: float) -> None:
+        size = memoryview(data).nbytes
+        if 0 < self._settings.max_size < size:
+            raise StoreFault(
+                Fault.STORE_FULL, f"{size} bytes of {self.name} are more than max_size={self._settings.max_size}"
+            )
+        # Leased until the row is there, and no longer: bytes are handed out, so nobody needs the file.
+        objects = self._store.objects.leasing()
+        try:
+            stored = _stored(data, objects)
+            content = stored.artifacts[0].digest if isinstance(stored, Leaf) else digest_bytes(data)
+            value = Record("", ("data", "seal"), (stored, Inline("str", _seal(digest, content))))
+            described = objects.add_bytes(msgspec.json.encode(KeyDescription(parts)))
+            self._store.objects.count(objects.written())
+            trace = Trace(reads=(), value=value, seconds=seconds, created=time.time())
+            self._store.publish(digest, self.name, self._tags, described, trace, said=parts)
+        finally:
+            objects.release()
+
+    def _take_away(self, digest: Digest) -> None:
+        """Put a damaged entry out of reach, unless another has replaced it meanwhile."""
+        try:
+            with self._locked(digest):
+                look = self._look(digest)
+                if look.fault in _OF_ENTRY:
+                    self._store.quarantine(digest, look.detail)
+        except StoreFault as fault:
+            self._events.note_fault(fault.fault, fault.detail)
+
+    def _verify(self, digest: Digest, look: Look, data: bytes, seconds: float) -> None:
+        """Hold what was made anew against what is stored, which stays unless it differs."""
+        if self._same(data, look.value):
+            count(self._events, self._outcome(Reason.VERIFIED, digest, seconds=seconds))
+            return
+        words = f"{len(data)} bytes were made anew, and differ from the {len(look.value)} that are stored"
+        try:
+            self._store.quarantine(digest, words)
+        except StoreFault as fault:
+            self._events.note_fault(fault.fault, fault.detail)
+        count(self._events, self._outcome(Reason.VERIFY_DIFFERS, digest, detail=words, seconds=seconds))
+
+    @contextmanager
+    def _locked(self, digest: Digest) -> Iterator[None]:
+        """Keep others from writing the entry meanwhile. Who waits too long goes on without: rows change whole."""
+        lock = self._store.lock(digest)
+        if not lock.acquire(self._settings.lock_timeout):
+            self._events.note_fault(Fault.LOCK_TIMEOUT, f"process {lock.holder()} held {digest[:12]}")
+        try:
+            yield
+        finally:
+            lock.release()
+
+    # --- what is said
+
+    def _mode(self) -> Mode:
+        return oversight.current().mode_in(self._settings.dir) or self._settings.mode
+
+    def _count(
+        self,
+        reason: Reason,
+        digest: Digest,
+        started: float,
+        *,
+        detail: str = "",
+        saved: float = 0.0,
+        fault: Fault | None = None,
+    ) -> None:
+        taken = time.perf_counter() - started
+        outcome = self._outcome(reason, digest, detail=detail, seconds=taken, saved=saved, fault=fault)
+        count(self._events, outcome, told=reason not in _TOLD_WHEN_STORED)
+
+    def _outcome(
+        self,
+        reason: Reason,
+        digest: Digest,
+        *,
+        detail: str = "",
+        seconds: float = 0.0,
+        saved: float = 0.0,
+        stored: bool = False,
+        fault: Fault | None = None,
+    ) -> Outcome:
+        return Outcome(
+            reason=reason,
+            stage=self.name,
+            key=digest,
+            detail=detail,
+            seconds=seconds,
+            saved=saved,
+            stored=stored,
+            fault=fault,
+            time=time.time(),
+        )
+
+    def __repr__(self) -> str:
+        return f"Foreign({self.name!r}, version={self.version!r}, dir={str(self._settings.dir)!r})"
+
+
+def _seal(digest: Digest, content: Digest) -> Digest:
+    hasher = Hasher("foreign-seal")
+    hasher.part("key", digest.encode())
+    hasher.part("content", content.encode())
+    return hasher.digest()
+
+
+def _stored(data: bytes | memoryview, objects: ArtifactSink) -> Inline | Leaf:
+    """As the codec of bytes stores them, without a copy of what is large and no bytes."""
+    if type(data) is bytes:
+        return encode_scalar(data, objects)
+    return Leaf("bytes", (objects.add_bytes(data),))
+
+
+def _flat(data: bytes | bytearray | memoryview) -> bytes | memoryview:
+    """The same bytes in one piece. Raises UsageError for what is no bytes."""
+    if isinstance(data, bytes):
+        return data
+    if not isinstance(data, bytearray | memoryview):
+        raise UsageError(f"data expected bytes; found {type(data).__qualname__}")
+    view = memoryview(data)
+    return view.cast("B") if view.c_contiguous and view.nbytes else bytes(view)
+
+
+def _field(line: str) -> tuple[str, str]:
+    name, colon, value = line.partition(":")
+    return (name.strip(), value.strip()) if colon and name.strip() else ("detail", line.strip())
+
+
+def _part(name: str, text: str) -> Part:
+    words = shown(text, _SHOWN)
+    digest = digest_bytes(text.encode("utf-8", "surrogatepass"))
+    return Part(PartKind.ARGUMENT, shown(name), digest, words, value=text if words == text else "")
