@@ -9,10 +9,12 @@ import os
 from collections.abc import Callable, Mapping
 from pathlib import PurePath
 from stat import S_IXUSR
+from types import WrapperDescriptorType
 from typing import Any, NamedTuple
 
 from cachec.base import fsio
 from cachec.base.hashing import FileDigests, Hasher, digest_bytes, frame
+from cachec.base.instances import class_attribute
 from cachec.errors import UnkeyableArgument
 from cachec.key import canonical
 from cachec.key.code.fingerprint import CodeKey, CodeKeys
@@ -26,8 +28,8 @@ from cachec.programs.supported import Asking
 from cachec.weights import Weight, WeightSet
 from cachec.weights.manifest import Folded, Manifest, agreed
 
-#: From this size a plain array argument gets a warning: it is hashed at every call.
-LARGE_ARRAY = 1 << 20
+#: From this size the plain arrays of an argument get a warning: they are hashed at every call.
+LARGE_ARRAYS = 1 << 20
 
 
 class Annotation(NamedTuple):
@@ -57,7 +59,8 @@ class Payload(NamedTuple):
 
 
 class Inventory:
-    """What turned up in the arguments of one call: weight sets, programs and large arrays (bytes) by argument path; the
+    """What turned up in the arguments of one call: weight sets and programs by argument path; the number and bytes of
+    arrays that are large together, by argument; the
     plugins whose types did; the code and stages that callables reach, functions with memos and installed distributions,
     which the stage may reach too; paths that count by content; manifests, and what the caller calls the weights that
     programs renamed (``Manifest.callers``)."""
@@ -77,7 +80,7 @@ class Inventory:
         self.plugins: set[str] = set()
         self.stages: list[object] = []
         self.distributions: set[str] = set()
-        self.large: dict[str, int] = {}
+        self.large: dict[str, tuple[int, int]] = {}
         self.manifests: dict[str, Manifest] = {}
         self.memos: list[Memo] = []
 
@@ -122,15 +125,21 @@ class ArgumentKeys:
                 payloads.append(Payload(PartKind.ARGUMENT, name, data, _annotator(value)))
                 continue
             if type(value) is WeightSet:
-                payloads.append(_weights(value, name, inventory, per_rank=per_rank))
+                payloads += self._weights(value, name, inventory, per_rank=per_rank)
                 continue
             collector = _Collector(self._digests, self._code, self._plugins, per_rank, inventory)
             data = canonical.encode(value, collector.special, name)
+            if sum(collector.arrays) > LARGE_ARRAYS:
+                inventory.large[name] = (len(collector.arrays), sum(collector.arrays))
             if not (len(collector.payloads) == 1 and collector.paths == [name]):
                 payloads.append(Payload(PartKind.ARGUMENT, name, data, _annotator(value)))
             payloads += collector.payloads
         inventory.check_callers()
         return payloads
+
+    def _weights(self, value: WeightSet, name: str, inventory: Inventory, *, per_rank: bool) -> list[Payload]:
+        collector = _Collector(self._digests, self._code, self._plugins, per_rank, inventory)
+        return [collector.weights(value, name), *collector.payloads]
 
 
 #: Keyed by plain value, and nothing in them to look for.
@@ -148,7 +157,7 @@ def _annotator(value: object) -> Callable[[], Annotation]:
 class _Collector:
     """Answers for the values inside one argument that are not keyed by plain value; each becomes a payload itself."""
 
-    __slots__ = ("_code", "_digests", "_inventory", "_per_rank", "_plugins", "paths", "payloads")
+    __slots__ = ("_code", "_digests", "_inventory", "_per_rank", "_plugins", "arrays", "paths", "payloads")
 
     def __init__(
         self, digests: FileDigests, code: CodeKeys, plugins: Plugins, per_rank: bool, inventory: Inventory
@@ -158,6 +167,7 @@ class _Collector:
         self._plugins = plugins
         self._per_rank = per_rank
         self._inventory = inventory
+        self.arrays: list[int] = []
         self.payloads: list[Payload] = []
         self.paths: list[str] = []
 
@@ -172,7 +182,7 @@ class _Collector:
 
     def _payload(self, value: Any, path: str) -> Payload | None:
         if isinstance(value, WeightSet):
-            return _weights(value, path, self._inventory, per_rank=self._per_rank)
+            return self.weights(value, path)
         if isinstance(value, Program):
             self._inventory.programs[path] = value
             self._called(value.manifest, path)
@@ -189,6 +199,7 @@ class _Collector:
         if _is_array(value):
             return self._array(value, path)
         if _is_tensor(value):
+            self.arrays.append(value.nbytes)
             digest, said = tensor_digest(value, path), f"tensor {value.dtype}{list(value.shape)}"
             annotation = Annotation(f"{said} {digest[:12]}")
             return Payload(PartKind.ARGUMENT, path, digest.encode(), lambda: annotation)
@@ -199,8 +210,27 @@ class _Collector:
             return None
         self._inventory.plugins.add(plugin.name)
         with Asking(plugin):
-            digest, detail = plugin.fingerprint(value)
-        return Payload(PartKind.ARGUMENT, path, digest.encode(), lambda: Annotation(detail, value=detail))
+            found = plugin.fingerprint(value)
+        if found.nbytes:
+            self.arrays.append(found.nbytes)
+        annotation = Annotation(found.detail, value=found.detail)
+        return Payload(PartKind.ARGUMENT, path, found.digest.encode(), lambda: annotation)
+
+    def weights(self, value: WeightSet, path: str) -> Payload:
+        """Names, types and ties; the containers that they hang in, with what those hold beside them."""
+        self._inventory.weights[path] = value
+        data, said = value.spec_digest.encode(), ""
+        if value.layout.nesting is not None:
+            tree = canonical.encode(value.layout.nesting.form, self.special, path)
+            data, said = data + frame("tree", tree), f", tree {digest_bytes(tree)[:12]}"
+        if self._per_rank:
+            data += b" rank %d" % (-1 if value.rank is None else value.rank)
+        rank = f", rank {value.rank}" if self._per_rank else ""
+
+        def annotate() -> Annotation:
+            return Annotation(f"{len(value)} weights{said}{rank}", (value.manifest.digest,))
+
+        return Payload(PartKind.WEIGHTS, path, data, annotate)
 
     def _file(self, value: File | Dir | PurePath, path: str) -> Payload:
         place = os.fspath(value)
@@ -239,8 +269,7 @@ class _Collector:
 
     def _array(self, value: Any, path: str) -> Payload:
         _refuse_objects(value, path)
-        if value.nbytes > LARGE_ARRAY:
-            self._inventory.large[path] = value.nbytes
+        self.arrays.append(value.nbytes)
         digest, shape, dtype = array_digest(value), value.shape, str(value.dtype)
 
         def annotate() -> Annotation:
@@ -248,19 +277,6 @@ class _Collector:
             return Annotation(words, value=words)
 
         return Payload(PartKind.ARGUMENT, path, digest.encode(), annotate)
-
-
-def _weights(value: WeightSet, path: str, inventory: Inventory, *, per_rank: bool) -> Payload:
-    inventory.weights[path] = value
-    data = value.spec_digest.encode()
-    if per_rank:
-        data += b" rank %d" % (-1 if value.rank is None else value.rank)
-    rank = f", rank {value.rank}" if per_rank else ""
-
-    def annotate() -> Annotation:
-        return Annotation(f"{len(value)} weights{rank}", (value.manifest.digest,))
-
-    return Payload(PartKind.WEIGHTS, path, data, annotate)
 
 
 def _of_program(program: Program) -> Annotation:
@@ -284,6 +300,9 @@ def _is_callable(value: object) -> bool:
         type(value).__name__ in {"function", "method", "partial", "builtin_function_or_method"}
         or isinstance(value, type)
         or hasattr(value, "__cachec_stage__")
+        # What a library made of a function: compiled objects show nothing of what they hold, others too much.
+        or type(class_attribute(type(value), "__call__")) is WrapperDescriptorType
+        or "__wrapped__" in getattr(value, "__dict__", ())
     )
 
 

@@ -15,10 +15,11 @@ from cachec.weights import WeightSet
 
 
 class Fingerprint(NamedTuple):
-    """What a plugin says of an argument: a digest for the key, words for a person."""
+    """What a plugin says of an argument: a digest for the key, words for a person. nbytes: of an array, all hashed."""
 
     digest: str
     detail: str
+    nbytes: int = 0
 
 
 class StrippedFile(NamedTuple):

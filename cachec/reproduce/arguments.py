@@ -23,6 +23,7 @@ from cachec.programs.program import Program
 from cachec.weights import WeightSet
 from cachec.weights.formats import WEIGHT_SUFFIXES
 from cachec.weights.manifest import Manifest
+from cachec.weights.nesting import taken_apart
 
 #: Digest -> bytes.
 Contents = dict[str, bytes]
@@ -71,10 +72,11 @@ class ProgramOf(msgspec.Struct, frozen=True, tag="program"):
 
 
 class WeightsOf(msgspec.Struct, frozen=True, tag="weights"):
-    """A ``WeightSet``, by its specs."""
+    """A ``WeightSet``, by its specs. tree: what it hangs in, as ``repr`` writes it, with names for leaves; or empty."""
 
     manifest: Digest
     rank: int | None = None
+    tree: str = ""
 
 
 class FileOf(msgspec.Struct, frozen=True, tag="file"):
@@ -139,7 +141,11 @@ class _Describer:
             contents.setdefault(value.ir_digest, value.ir)
             return ProgramOf(value.format, value.ir_digest, kept_manifest(value.manifest, contents))
         if isinstance(value, WeightSet):
-            return WeightsOf(kept_manifest(value.manifest, contents), value.rank)
+            nesting = value.layout.nesting
+            if nesting is not None and not nesting.is_plain:
+                return Words("weights in a tree of other containers than dicts, lists and tuples")
+            tree = "" if nesting is None else repr(nesting.form)
+            return WeightsOf(kept_manifest(value.manifest, contents), value.rank, tree)
         if isinstance(value, File | PurePath):
             return _file(value, contents)
         if cls in {list, tuple, dict} and depth and len(value) <= self._left:
@@ -203,6 +209,16 @@ def _file(value: File | PurePath, contents: Contents) -> Value:
     return FileOf("File", os.path.basename(place), digest, len(data), value.kind, manifest)
 
 
+def _tree(text: str) -> Any:
+    """Containers and names of weights, as ``repr`` writes them."""
+    import ast
+
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError, RecursionError, MemoryError) as error:
+        raise ReproducerError(f"a tree of weights is malformed in the reproducer: {error}") from error
+
+
 class Maker:
     """Makes arguments again from their data."""
 
@@ -237,7 +253,8 @@ class Maker:
             manifest = self._manifest(value.manifest, path)
             return Program(self._content(value.ir, path), format=value.format, manifest=manifest)
         if isinstance(value, WeightsOf):
-            return self._weights(self._manifest(value.manifest, path), path)
+            weights = self._weights(self._manifest(value.manifest, path), path)
+            return weights.tree(like=(tree := _tree(value.tree)), names=taken_apart(tree)[1]) if value.tree else weights
         if isinstance(value, FileOf):
             return self._file(value, path)
         if isinstance(value, CodeOf):

@@ -14,11 +14,11 @@ from cachec.key.request import StageOptions
 
 
 def warn_on_miss(options: StageOptions, arguments: Mapping[str, Any], inventory: Inventory) -> None:
-    """Warn of large plain arrays (hashed at every call) and of text that names a file (keyed by its text)."""
-    for path, nbytes in inventory.large.items():
+    """Warn of large plain arrays (hashed at every call), once an argument, and of text that names a file."""
+    for name, (count, nbytes) in inventory.large.items():
         _warn(
-            f"stage {options.name}: argument {path} is an array of {nbytes / 2**20:.1f} MiB, hashed at every "
-            "call; pass weights as a WeightSet (cachec.open_weights or WeightSet.from_arrays) to key them by name"
+            f"stage {options.name}: {name}: {count} {'array' if count == 1 else 'arrays'}, {nbytes / 1e6:.0f} MB, "
+            "keyed by content; pass a WeightSet to key them by name (cachec.open_weights, WeightSet.from_tree)"
         )
     for name in path_like_text({k: v for k, v in arguments.items() if k not in options.ignore}):
         _warn(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cachec.base.hashing import Hasher
 from cachec.base.kept import Kept
@@ -14,6 +14,9 @@ from cachec.errors import UnknownWeight, UsageError, WeightError
 from cachec.model import WeightSpec
 from cachec.weights.manifest import Manifest, renaming_hint
 from cachec.weights.tensor import Tensor
+
+if TYPE_CHECKING:
+    from cachec.weights.nesting import Nesting
 
 #: Derived layouts that one layout remembers. A program selects, renames and overlays in a handful of ways.
 _REMEMBERED = 16
@@ -26,13 +29,14 @@ class Layout:
     """Tensors by name, sorted by name: the order in a file must not reach a compiler.
 
     ties: groups of names that share one weight, as stated by the caller, in whichever order: groups and the names in
-    them are kept sorted, and the first is the group's alias. Everything computed from a layout is kept on
-    it, so opening the same files again computes nothing.
+    them are kept sorted, and the first is the group's alias. nesting: the tree that the weights hang in. Everything
+    computed from a layout is kept on it, so opening the same files again computes nothing.
     """
 
-    def __init__(self, tensors: Mapping[str, Tensor], ties: Ties = ()) -> None:
+    def __init__(self, tensors: Mapping[str, Tensor], ties: Ties = (), nesting: Nesting | None = None) -> None:
         self.tensors: dict[str, Tensor] = {name: tensors[name] for name in sorted(tensors)}
         self.ties = tuple(sorted(tuple(sorted(group)) for group in ties))
+        self.nesting = nesting
         self._alias = {name: group[0] for group in self.ties for name in group}
         self._derived: Kept[tuple[Layout, Mapping[str, str] | None]] = Kept(_REMEMBERED)
 
@@ -48,6 +52,10 @@ class Layout:
             alias=self._alias.get(name),
             shard=tensor.shard,
         )
+
+    def alias(self, name: str) -> str | None:
+        """The first name of the group of tied weights that ``name`` is in."""
+        return self._alias.get(name)
 
     @cached_property
     def specs(self) -> Mapping[str, WeightSpec]:
@@ -113,7 +121,12 @@ class Layout:
                         f"tied weights {group[0]!r} and {name!r} expected to agree, found "
                         f"{first.dtype} {list(first.shape)} and {other.dtype} {list(other.shape)}"
                     )
-        return Layout(self.tensors, ties)
+        return Layout(self.tensors, ties, self.nesting)
+
+    def nested(self, nesting: Nesting) -> Layout:
+        """The weights that hang in a tree of these, which must be here."""
+        layout = self._select(tuple(nesting.names), None)
+        return Layout(layout.tensors, layout.ties, nesting)
 
     def selected(self, include: Patterns, exclude: Patterns) -> Layout:
         """The part whose names match ``include`` (all, if None) and not ``exclude``: names or fnmatch globs.
@@ -179,7 +192,8 @@ class Layout:
                     f"overlay: {touched[0]!r} is tied: {', '.join(map(repr, group))} are one weight; overlay all of "
                     "them and state tied=[...], or select the others away first"
                 )
-        return Layout(self.tensors | over.tensors, (*kept, *over.ties))
+        nesting = self.nesting if over.tensors.keys() <= self.tensors.keys() else None  # else some would hang nowhere
+        return Layout(self.tensors | over.tensors, (*kept, *over.ties), nesting)
 
     def _remember(
         self, request: object, derive: Callable[[], tuple[Layout, Mapping[str, str] | None]]
@@ -239,7 +253,8 @@ class Layout:
                 raise UsageError(f"rename: {back[new]!r} and {old!r} would both be named {new!r}")
             back[new] = old
         ties = tuple(tuple(names[name] for name in group) for group in self.ties)
-        return Layout({new: self.tensors[old] for new, old in back.items()}, ties), back
+        nesting = None if self.nesting is None else self.nesting.renamed(names)
+        return Layout({new: self.tensors[old] for new, old in back.items()}, ties, nesting), back
 
 
 def stated_ties(specs: Iterable[WeightSpec]) -> Ties:

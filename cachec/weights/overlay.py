@@ -192,6 +192,6 @@ def pad_rank(weights: Handles, patterns: AxisPatterns, rank: int) -> tuple[Layou
         tensors[name] = parts[name].tensor((*whole.shape[:axis], rank, *whole.shape[axis + 1 :]), whole.shard)
     if not parts:
         return None
-    found_layout = Layout(tensors, layout.ties).tied(layout.ties)  # again: tied weights have to agree
+    found_layout = Layout(tensors, layout.ties, layout.nesting).tied(layout.ties)  # again: tied weights have to agree
     over = Handles(Layout({name: tensors[name] for name in parts}), SliceSource(parts), rank=weights.worker)
     return found_layout, OverlaySource(weights, over, found_layout)

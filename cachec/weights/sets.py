@@ -50,6 +50,27 @@ class WeightSet(Handles):
         return WeightSet(Layout(tensors).tied(tied), MemorySource(buffers))
 
     @staticmethod
+    def from_tree(tree: Any, *, tied: Iterable[Iterable[str]] = ()) -> WeightSet:
+        """The arrays of a tree of dicts, lists, tuples, named tuples and whatever JAX knows as nodes (dataclasses,
+        modules, states), by reference. Names are paths, as ``jax.tree_util.keystr`` writes them: ``['layers'][0].w``.
+
+        What is made with the set gets the tree again, with the same containers (``unflatten``), which count in keys.
+        One array that hangs in several places is one weight: its names are tied. Raises UsageError as ``from_arrays``
+        does, and where the tree is a leaf.
+        """
+        from cachec.weights.nesting import taken_apart
+
+        nesting, leaves = taken_apart(tree)
+        places: dict[int, list[str]] = {}
+        for name, leaf in leaves.items():
+            places.setdefault(id(leaf), []).append(name)
+        stated = tuple(tuple(group) for group in tied)
+        elsewhere = {name for group in stated for name in group}
+        shared = (names for names in places.values() if len(names) > 1 and elsewhere.isdisjoint(names))
+        flat = WeightSet.from_arrays(leaves, tied=(*stated, *shared))
+        return WeightSet(flat.layout.nested(nesting), flat.source)
+
+    @staticmethod
     def from_weights(
         weights: Mapping[str, Weight], *, tied: Iterable[Iterable[str]] = (), rank: int | WorkerRank | None = None
     ) -> WeightSet:
@@ -109,6 +130,36 @@ class WeightSet(Handles):
         if layout is self._layout:
             return self
         return WeightSet(layout, self._source, rank=self._worker, old=old, guarded=self._guarded)
+
+    def tree(self, *, like: Any, names: Mapping[str, str] | Callable[[str], str] | None = None) -> WeightSet:
+        """The weights that hang in a tree such as ``like``, under their own names. What is made with them gets it.
+
+        like: as ``from_tree`` takes it, with anything for leaves (``jax.eval_shape(init)``, say); shape and dtype are
+        compared where a leaf has them. names: from a leaf's path (``['layers'][0].w``) to its weight's name, a mapping
+        or a function; by default the paths themselves, or with dots (``layers.0.w``).
+
+        Raises UnknownWeight, WeightError for another shape or dtype, UsageError as ``from_tree``.
+        """
+        from cachec.weights.nesting import named_like
+
+        layout = self._layout.nested(named_like(like, self._layout.specs, names))
+        return WeightSet(layout, self._source, rank=self._worker, old=self._old, guarded=self._guarded)
+
+    def unflatten(self, leaf: Callable[[Weight], Any] = Weight.read) -> Any:
+        """The tree again, each leaf made of its weight: by default a read-only array in place. Without one, a dict.
+
+        Tied weights give one leaf. Raises what ``leaf`` raises, as ``Weight.read`` does.
+        """
+        layout = self._layout
+        made: dict[str, Any] = {}
+
+        def once(name: str) -> Any:
+            first = layout.alias(name) or name
+            if first not in made:
+                made[first] = leaf(self[name])
+            return made[first]
+
+        return {name: once(name) for name in self} if layout.nesting is None else layout.nesting.build(once)
 
     def placeholders(self, stage: str = "") -> WeightSet:
         """The same specs without bytes: reading one raises WeightReadError, naming ``stage`` and the weight."""
@@ -242,7 +293,8 @@ class WeightSet(Handles):
             replaced = replaced or handles[name] is not weight
         if not replaced:
             return self
-        layout = Layout({name: weight.tensor for name, weight in handles.items()}, self._layout.ties)
+        tensors = {name: weight.tensor for name, weight in handles.items()}
+        layout = Layout(tensors, self._layout.ties, self._layout.nesting)
         return WeightSet(layout, ComposedSource(handles), rank=self._worker)
 
     def save(

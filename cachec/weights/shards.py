@@ -204,7 +204,9 @@ def shard(
         spans = slice_spans(whole.shape, SIZES[whole.dtype], axis, begin, there, length)
         parts[name] = Slice(weights[name], spans, spans.number * spans.step)
         tensors[name] = parts[name].tensor(shape, (axis, world_size))
-    sharded = Layout(tensors, layout.ties).tied(layout.ties)  # again: the parts of tied weights have to agree
+    sharded = Layout(tensors, layout.ties, layout.nesting).tied(
+        layout.ties
+    )  # again: the parts of tied weights have to agree
     made = SliceSource(parts)
     handles = {name: Weight(name, sharded, made, name) if name in parts else weights[name] for name in tensors}
     return sharded, ComposedSource(handles)

@@ -17,7 +17,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from cachec.errors import PluginError, UsageError
-from cachec.model import WeightSpec
 from cachec.programs.program import Program
 from cachec.weights import Weight, WeightSet
 
@@ -41,7 +40,8 @@ def to_stablehlo(
 ) -> Program:
     """Lower ``fn(weights, *inputs)`` to StableHLO with its weights by name. Nothing is allocated, no device is used.
 
-    fn: gets a dict name -> array as its first argument. weights: only its specs are looked at. inputs: whatever
+    fn: gets the tree of the weights as its first argument, a dict name -> array where they hang in none
+    (``WeightSet.from_tree``, ``tree``). weights: only its specs are looked at. inputs: whatever
     ``jax.jit`` takes as an example (``jax.ShapeDtypeStruct``, arrays, trees of them): shape and dtype count. platform:
     what JAX lowers for. symbols: ``alpha`` names the weights by their order of use, so that layers that differ in the
     names of their weights alone share what is compiled; ``cachec.link`` finds the caller's weights by what the program
@@ -53,18 +53,26 @@ def to_stablehlo(
     """
     import jax
 
-    named = _abstract(weights.specs)
-    lowered = jax.jit(fn, keep_unused=True).trace(named, *inputs, **named_inputs).lower(lowering_platforms=(platform,))
-    return strip(lowered, weights, symbols=symbols)
+    lowered = (
+        jax.jit(fn, keep_unused=True)
+        .trace(abstract(weights), *inputs, **named_inputs)
+        .lower(lowering_platforms=(platform,))
+    )
+    return _stripped(lowered, weights, symbols=symbols, is_first=True)
 
 
 def strip(lowered: Any, weights: WeightSet, *, symbols: str | None = None) -> Program:
-    """The program in a ``jax.stages.Lowered``, whose one argument that is a dict of the weights becomes names.
+    """The program in a ``jax.stages.Lowered``, whose one argument that is the tree of the weights becomes names.
 
     ``lowered`` itself stays as it is. symbols: as of ``to_stablehlo``.
-    Raises PluginError where no argument or several have exactly these names.
+    Raises PluginError where no argument or several are such a tree.
     """
-    positions, count = _weight_arguments(lowered, weights.specs)
+    return _stripped(lowered, weights, symbols=symbols, is_first=False)
+
+
+def _stripped(lowered: Any, weights: WeightSet, *, symbols: str | None, is_first: bool) -> Program:
+    """is_first: the weights are the first argument, whatever the others are."""
+    positions, count = _weight_arguments(lowered, weights, is_first=is_first)
     text = _rewritten(lowered.compiler_ir("stablehlo"), positions, count)
     if symbols is None:
         return Program(text, format=FORMAT, manifest=weights.manifest)
@@ -102,14 +110,14 @@ def fold(program: Program, weight: Weight) -> Program:
     return Program(text[:begin] + constant + text[end:], format=FORMAT, manifest=manifest)
 
 
-def _abstract(specs: Mapping[str, WeightSpec]) -> dict[str, Any]:
-    """``jax.ShapeDtypeStruct`` by name."""
+def abstract(weights: WeightSet) -> Any:
+    """The tree of the weights (a dict by name, where they hang in none) with ``jax.ShapeDtypeStruct`` for leaves."""
     import jax
     import ml_dtypes
     import numpy as np
 
     shapes = {}
-    for name, spec in specs.items():
+    for name, spec in weights.specs.items():
         dtype = np.dtype(getattr(ml_dtypes, spec.dtype, spec.dtype))
         if jax.dtypes.canonicalize_dtype(dtype) != dtype:
             raise PluginError(
@@ -117,10 +125,10 @@ def _abstract(specs: Mapping[str, WeightSpec]) -> dict[str, Any]:
                 f"with weights.select(exclude=[{name!r}])"
             )
         shapes[name] = jax.ShapeDtypeStruct(spec.shape, dtype)
-    return shapes
+    return weights.unflatten(lambda weight: shapes[weight.name])
 
 
-def _weight_arguments(lowered: Any, specs: Mapping[str, WeightSpec]) -> tuple[dict[int, str], int]:
+def _weight_arguments(lowered: Any, weights: WeightSet, *, is_first: bool) -> tuple[dict[int, str], int]:
     """Position among the arguments of ``@main`` -> weight name, and how many arguments there are in all.
 
     Both from JAX's own record of the signature.
@@ -129,23 +137,27 @@ def _weight_arguments(lowered: Any, specs: Mapping[str, WeightSpec]) -> tuple[di
 
     leaves = jax.tree_util.tree_flatten_with_path(lowered.args_info)[0]
     # Each leaf is at args_info[0][i]... (positional) or args_info[1][name]...; the argument is the first two steps.
-    arguments: dict[tuple[Any, ...], dict[str, int]] = {}
+    arguments: dict[tuple[Any, ...], dict[tuple[Any, ...], int]] = {}
     for index, (path, _) in enumerate(leaves):
-        names = arguments.setdefault(path[:2], {})
-        if len(path) == 3 and isinstance(path[2], jax.tree_util.DictKey):
-            names[str(path[2].key)] = index
-    fitting = [names for names in arguments.values() if names.keys() == specs.keys()]
-    if specs and len(fitting) != 1:
+        arguments.setdefault(path[:2], {})[path[2:]] = index
+    wanted = dict(jax.tree_util.tree_flatten_with_path(_names(weights))[0])
+    fitting = [places for places in arguments.values() if places.keys() == wanted.keys()][: 1 if is_first else None]
+    if wanted and len(fitting) != 1:
         raise PluginError(
-            f"{len(fitting)} arguments of the lowered function are dicts with exactly the names of the weights "
-            f"({len(specs)}, first {next(iter(specs))!r}); one is needed"
+            f"{len(fitting)} arguments of the lowered function are the tree of the weights, a dict of their names "
+            f"where they hang in none ({len(wanted)}, first {next(iter(wanted.values()))!r}); one is needed"
         )
     # JAX drops arguments that nothing uses, unless jit was told keep_unused=True.
     kept = lowered._lowering.compile_args.get("kept_var_idx")
     order = range(len(leaves)) if kept is None else sorted(kept)
     position = {index: place for place, index in enumerate(order)}
-    chosen = fitting[0] if specs else {}
-    return {position[index]: name for name, index in chosen.items() if index in position}, len(position)
+    chosen = {index: wanted[path] for path, index in fitting[0].items()} if wanted else {}
+    return {position[index]: name for index, name in chosen.items() if index in position}, len(position)
+
+
+def _names(weights: WeightSet) -> Any:
+    nesting = weights.layout.nesting
+    return {name: name for name in weights} if nesting is None else nesting.build(str)
 
 
 def _rewritten(module: Any, positions: Mapping[int, str], count: int) -> str:
@@ -184,18 +196,18 @@ def _name_weights(module: Any, positions: Mapping[int, str], count: int, ir: Any
     for position, name in sorted(positions.items(), key=lambda item: item[1]):
         kind = block.arguments[position].type
         symbol = f"weight:{name}"
-        types[name] = str(kind)
-        parameter = _parameter(name, types[name])
-        ir.Operation.create(
-            "util.global",
-            attributes={
-                "sym_name": ir.StringAttr.get(symbol),
-                "sym_visibility": ir.StringAttr.get("private"),
-                "type": ir.TypeAttr.get(kind),
-                "initial_value": ir.Attribute.parse(parameter),
-            },
-            ip=ir.InsertionPoint(main),
-        )
+        if name not in types:  # one weight may hang in a tree twice
+            types[name] = str(kind)
+            ir.Operation.create(
+                "util.global",
+                attributes={
+                    "sym_name": ir.StringAttr.get(symbol),
+                    "sym_visibility": ir.StringAttr.get("private"),
+                    "type": ir.TypeAttr.get(kind),
+                    "initial_value": ir.Attribute.parse(_parameter(name, types[name])),
+                },
+                ip=ir.InsertionPoint(main),
+            )
         load = ir.Operation.create(
             "util.global.load",
             results=[kind],

@@ -42,7 +42,8 @@ def fingerprint(value: Any) -> Fingerprint:
     if not isinstance(value, jax.ShapeDtypeStruct):
         hasher.part("committed", repr(bool(getattr(value, "committed", False))).encode())
         hasher.part("data", _bytes(value))
-    return Fingerprint(hasher.digest(), f"{value.dtype}[{','.join(map(str, value.shape))}]")
+    nbytes = 0 if isinstance(value, jax.ShapeDtypeStruct) else value.nbytes
+    return Fingerprint(hasher.digest(), f"{value.dtype}[{','.join(map(str, value.shape))}]", nbytes)
 
 
 def encode(value: Any, out: ArtifactWriter) -> dict[str, Any]:

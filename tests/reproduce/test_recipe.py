@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +98,21 @@ def test_files_and_code_come_back(tmp_path: Path) -> None:
         __name__,
         "test_files_and_code_come_back",
     )
+
+
+def test_weights_come_back_in_their_tree(tmp_path: Path) -> None:
+    contents: dict[str, bytes] = {}
+    arrays = {"layers": [{"it's": np.ones(2, "f4")}, (np.ones(3, "f4"), None)]}
+    data = described(cachec.WeightSet.from_tree(arrays), contents)
+    flat = cachec.WeightSet.from_tree(arrays).rename(str)
+    again = Maker(contents, tmp_path, lambda manifest, _path: synthetic_weights(manifest.weights, 0), lambda *_: None)
+    names = again.make(msgspec.json.decode(msgspec.json.encode(data), type=Value), "x").unflatten(lambda w: w.name)
+    assert names == flat.unflatten(lambda weight: weight.name)
+    assert type(names["layers"][1]) is tuple
+    with pytest.raises(ReproducerError, match="malformed"):
+        again.make(msgspec.structs.replace(data, tree="open('x')"), "x")
+    pair = collections.namedtuple("pair", "a")
+    assert isinstance(described(cachec.WeightSet.from_tree(pair(np.ones(2))), {}), Words)
 
 
 def test_what_can_t_be_kept_is_words(tmp_path: Path) -> None:
