@@ -101,6 +101,8 @@ class Reason(enum.Enum):
     REQUIRED = "error:required"
     USAGE = "error:usage"
 
+    __hash__ = object.__hash__  # members are compared by identity too; Enum's own is slow, and each hit is counted
+
     @property
     def kind(self) -> str:
         """``hit``, ``miss``, ``bypass`` or ``error``."""

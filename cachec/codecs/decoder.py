@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import msgspec
 
@@ -40,7 +40,7 @@ def decode(
     return _Decoder(source, plugins, caller, files.Manifests(source, manifest, names, folded)).decode(node)
 
 
-class _Decoder(NamedTuple):
+class _Decoder(msgspec.Struct, frozen=True, eq=False):
     """Decodes the result of one call."""
 
     source: ArtifactSource

@@ -12,6 +12,8 @@ from stat import S_IXUSR
 from types import WrapperDescriptorType
 from typing import Any, NamedTuple
 
+import msgspec
+
 from cachec.base import fsio
 from cachec.base.hashing import FileDigests, Hasher, digest_bytes, frame
 from cachec.base.instances import class_attribute
@@ -20,7 +22,7 @@ from cachec.key import canonical
 from cachec.key.code.fingerprint import CodeKey, CodeKeys
 from cachec.key.code.memos import Memo
 from cachec.key.words import spelled
-from cachec.model import Part, PartKind, part_label
+from cachec.model import Part, PartKind
 from cachec.programs.artifact import Dir, File
 from cachec.programs.program import Program
 from cachec.programs.registry import Plugins
@@ -41,7 +43,7 @@ class Annotation(NamedTuple):
     value: str = ""
 
 
-class Payload(NamedTuple):
+class Payload(msgspec.Struct, frozen=True, eq=False):
     """One part of a key before it is hashed. ``annotate`` is only called when the part is to be kept."""
 
     kind: PartKind
@@ -49,40 +51,29 @@ class Payload(NamedTuple):
     data: bytes
     annotate: Callable[[], Annotation]
 
-    def framed(self) -> bytes:
-        """What is hashed into the key."""
-        return frame(part_label(self.kind, self.name), self.data)
-
     def part(self) -> Part:
         """The part as it is kept."""
         return Part(self.kind, self.name, digest_bytes(self.data), *self.annotate())
 
 
-class Inventory:
+class Inventory(msgspec.Struct, eq=False):
     """What turned up in the arguments of one call: weight sets and programs by argument path; the number and bytes of
-    arrays that are large together, by argument; the
-    plugins whose types did; the code and stages that callables reach, functions with memos and installed distributions,
-    which the stage may reach too; paths that count by content; manifests, and what the caller calls the weights that
-    programs renamed (``Manifest.callers``)."""
+    arrays that are large together, by argument; the plugins whose types did; the code and stages that callables reach,
+    functions with memos and installed distributions, which the stage may reach too; paths that count by content;
+    manifests, and what the caller calls the weights that programs renamed (``Manifest.callers``)."""
 
-    __slots__ = (
-        *("callables", "callers", "code", "distributions", "large", "manifests", "memos", "paths", "plugins"),
-        *("programs", "stages", "weights"),
-    )
-
-    def __init__(self) -> None:
-        self.callers: dict[str, str] = {}
-        self.code: list[Part] = []
-        self.callables: list[CodeKey] = []
-        self.paths: list[str] = []
-        self.weights: dict[str, WeightSet] = {}
-        self.programs: dict[str, Program] = {}
-        self.plugins: set[str] = set()
-        self.stages: list[object] = []
-        self.distributions: set[str] = set()
-        self.large: dict[str, tuple[int, int]] = {}
-        self.manifests: dict[str, Manifest] = {}
-        self.memos: list[Memo] = []
+    callers: dict[str, str] = {}
+    code: list[Part] = []
+    callables: list[CodeKey] = []
+    paths: list[str] = []
+    weights: dict[str, WeightSet] = {}
+    programs: dict[str, Program] = {}
+    plugins: set[str] = set()
+    stages: list[object] = []
+    distributions: set[str] = set()
+    large: dict[str, tuple[int, int]] = {}
+    manifests: dict[str, Manifest] = {}
+    memos: list[Memo] = []
 
     @property
     def reaches_more(self) -> bool:
@@ -120,9 +111,9 @@ class ArgumentKeys:
         """One payload or more an argument, in order; fills ``inventory``. Raises UnkeyableArgument, naming the one."""
         payloads: list[Payload] = []
         for name, value in arguments.items():
-            if type(value) in _SCALARS:
-                data = canonical.encode(value, _ask_nobody, name)
-                payloads.append(Payload(PartKind.ARGUMENT, name, data, _annotator(value)))
+            scalar = canonical.SCALARS.get(type(value))  # keyed by plain value, and nothing in it to look for
+            if scalar is not None:
+                payloads.append(Payload(PartKind.ARGUMENT, name, scalar(value), _annotator(value)))
                 continue
             if type(value) is WeightSet:
                 payloads += self._weights(value, name, inventory, per_rank=per_rank)
@@ -140,14 +131,6 @@ class ArgumentKeys:
     def _weights(self, value: WeightSet, name: str, inventory: Inventory, *, per_rank: bool) -> list[Payload]:
         collector = _Collector(self._digests, self._code, self._plugins, per_rank, inventory)
         return [collector.weights(value, name), *collector.payloads]
-
-
-#: Keyed by plain value, and nothing in them to look for.
-_SCALARS = frozenset({type(None), bool, int, float, str, bytes})
-
-
-def _ask_nobody(_value: object, _path: str) -> None:
-    return None
 
 
 def _annotator(value: object) -> Callable[[], Annotation]:

@@ -52,7 +52,7 @@ def encode(value: object, special: Special, path: str = "") -> bytes:
     path: how the value is called in messages (the argument's name). Raises UnkeyableArgument, naming the path, for
     what has no stable form: unknown types, cycles, nesting over ``MAX_DEPTH``.
     """
-    scalar = _SCALARS.get(type(value))
+    scalar = SCALARS.get(type(value))
     if scalar is not None:
         return scalar(value)
     return _Walk(special).encode(value, path)
@@ -63,7 +63,7 @@ def plain(value: object) -> bool:
     enum members, numpy scalars and dtypes. False for dataclasses and the like, for which a plugin may answer first.
     """
     cls = type(value)
-    return cls in _SCALARS or cls in _CONTAINERS or isinstance(value, enum.Enum) or _library_form(cls) is not None
+    return cls in SCALARS or cls in _CONTAINERS or isinstance(value, enum.Enum) or _library_form(cls) is not None
 
 
 # --- plain scalars: exact types only, no special, no recursion
@@ -93,7 +93,8 @@ def _bytes(value: bytes) -> bytes:
     return _LENGTH.pack(b"b", len(value)) + value
 
 
-_SCALARS: Final[Mapping[type, Callable[[Any], bytes]]] = {
+#: The bytes of values of these types.
+SCALARS: Final[Mapping[type, Callable[[Any], bytes]]] = {
     type(None): lambda _: b"N",
     bool: lambda value: b"T" if value else b"F",
     int: _int,
@@ -117,7 +118,7 @@ class _Walk:
 
     def encode(self, value: Any, path: str) -> bytes:
         cls = type(value)
-        scalar = _SCALARS.get(cls)
+        scalar = SCALARS.get(cls)
         if scalar is not None:
             return scalar(value)
         answer = self._special(value, path)
@@ -140,7 +141,7 @@ class _Walk:
         """Values in order."""
         forms = []
         for index, value in enumerate(values):
-            scalar = _SCALARS.get(type(value))
+            scalar = SCALARS.get(type(value))
             forms.append(scalar(value) if scalar is not None else self.encode(value, f"{path}[{index}]"))
         return _LENGTH.pack(tag, len(forms)) + b"".join(forms)
 
@@ -154,7 +155,7 @@ class _Walk:
         """Keys and values, in the order of the mapping."""
         parts = [_LENGTH.pack(tag, len(pairs))]
         for key, value in pairs.items():
-            scalar = _SCALARS.get(type(value))
+            scalar = SCALARS.get(type(value))
             parts += (
                 self._key(key, path),
                 scalar(value) if scalar is not None else self.encode(value, item_path(path, key)),
@@ -162,7 +163,7 @@ class _Walk:
         return b"".join(parts)
 
     def _key(self, key: Any, path: str) -> bytes:
-        scalar = _SCALARS.get(type(key))
+        scalar = SCALARS.get(type(key))
         return scalar(key) if scalar is not None else self.encode(key, f"{path}.keys(){{{describe(key, 30)}}}")
 
     def cls(self, cls: type, path: str) -> bytes:
@@ -377,7 +378,7 @@ def _zone(walk: _Walk, value: Any, path: str) -> bytes:
 
 def _enum(walk: _Walk, value: enum.Enum, path: str) -> bytes:
     raw = value.value
-    simple = type(raw) in _SCALARS or (type(raw) is tuple and all(type(item) in _SCALARS for item in raw))
+    simple = type(raw) in SCALARS or (type(raw) is tuple and all(type(item) in SCALARS for item in raw))
     form = walk.encode(raw, f"{path}.value") if simple else b"_"  # the name says it; the class has the rest
     return b"E" + walk.cls(type(value), path) + _str(str(value.name)) + form
 
@@ -407,8 +408,8 @@ def _form(value: object) -> _Form | None:
     names = field_names(cls)
     if base is None and names is not None:
         return lambda walk, value, path: walk.instance(value, names, path)
-    if base is not None and base in _SCALARS and not state(value) and names is None:
-        return lambda walk, value, path: b"x" + walk.cls(cls, path) + _SCALARS[base](value)
+    if base is not None and base in SCALARS and not state(value) and names is None:
+        return lambda walk, value, path: b"x" + walk.cls(cls, path) + SCALARS[base](value)
     if base is tuple and hasattr(cls, "_fields") and not state(value) and names is None:
         return _named_tuple
     if (

@@ -21,7 +21,7 @@ from cachec.key.code.fingerprint import CodeKey, CodeKeys
 from cachec.key.tools.environment import environment_parts, variable_digest
 from cachec.key.tools.platform import platform_part
 from cachec.key.tools.tools import ToolKeys
-from cachec.model import Part, PartKind, Read, part_label
+from cachec.model import Digest, Part, PartKind, Read, part_label
 from cachec.programs.plugin import Plugin
 from cachec.programs.registry import Plugins
 from cachec.programs.supported import Asking
@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 KEY_VERSION = "4"
 
 _DOMAIN = frame("domain", b"key")
+
+#: Bytes of the arguments of a call up to which its key is remembered.
+_SHORT = 4096
 
 #: Stages of which the parts of the last call are remembered.
 _KEPT = 1024
@@ -92,7 +95,9 @@ class Request:
 
     def __init__(self, stage: StageLike, parts: _Parts, payloads: Sequence[Payload], inventory: Inventory) -> None:
         self.stage = stage
-        self.digest = digest_bytes(b"".join([_DOMAIN, parts.prefix, *[payload.framed() for payload in payloads]]))
+        said = tuple([(payload.kind, payload.name, payload.data) for payload in payloads])
+        is_short = sum([len(data) for _, _, data in said]) <= _SHORT
+        self.digest = (_digest_known if is_short else _digest)(parts.prefix, said)
         self.inventory = inventory
         self._parts = parts
         self._payloads = payloads
@@ -108,6 +113,15 @@ class Request:
         """What would make a hit of a miss by this difference, where its words do not say it; else empty."""
         del difference
         return ""
+
+
+def _digest(prefix: bytes, payloads: tuple[tuple[PartKind, str, bytes], ...]) -> Digest:
+    framed = [frame(part_label(kind, name), data) for kind, name, data in payloads]
+    return digest_bytes(b"".join([_DOMAIN, prefix, *framed]))
+
+
+#: What was hashed before need not be again: it takes five times as long as to find it.
+_digest_known = lru_cache(maxsize=1024)(_digest)
 
 
 class Requests:

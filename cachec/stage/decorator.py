@@ -68,7 +68,8 @@ class Stage(Generic[P, R]):
         """The function's result: from the cache where its key and what it read are unchanged."""
         if self._asynchronous:
             return cast("R", self._call_async(args, kwargs))
-        return cast("R", self._engine.call(self, (*self._before, *args), kwargs).value)
+        result: R = self._engine.call(self, (*self._before, *args), kwargs).value
+        return result
 
     async def _call_async(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return (await self._engine.call_async(self, (*self._before, *args), kwargs)).value

@@ -113,22 +113,21 @@ class Looker:
         return Look(reason, detail=_read_in_words(changed))
 
     def decode(self, request: Request, trace: Trace) -> Any:
-        """The result of a run, as this call gets it. Raises StoreFault."""
+        """The result of a run, as this call gets it. Raises StoreFault, OSError."""
         inventory = request.inventory
-        with fsio.faults("reading what is stored"):
-            folded: Folded = {}
-            if trace.reads or inventory.manifests:
-                made = folding.made_in_node(trace.value)
-                folded = folding.folded(trace.reads, inventory.weights, inventory.folded, made)
-            return codecs.decode(
-                trace.value,
-                self._store.objects,
-                self._plugins.named,
-                inventory.weights.__getitem__,
-                trace.manifest,
-                names=inventory.callers,
-                folded=folded,
-            )
+        folded: Folded = {}
+        if trace.reads or inventory.manifests:
+            made = folding.made_in_node(trace.value)
+            folded = folding.folded(trace.reads, inventory.weights, inventory.folded, made)
+        return codecs.decode(
+            trace.value,
+            self._store.objects,
+            self._plugins.named,
+            inventory.weights.__getitem__,
+            trace.manifest,
+            names=inventory.callers,
+            folded=folded,
+        )
 
     def present(self, read: Read, weights: dict[str, WeightSet]) -> Digest | None:
         """The digest of what a trace read, as it is now; None where it is no longer there."""

@@ -196,7 +196,8 @@ class Run:
         said = self._request.parts()
         parts = objects.add_bytes(msgspec.json.encode(KeyDescription(said, msgspec.Raw(recipe))))
         self._tools.store.publish(self._request.digest, options.name, options.tags, parts, trace, said=said)
-        finished.value = self._tools.looker.decode(self._request, trace)
+        with fsio.faults("reading what is stored"):
+            finished.value = self._tools.looker.decode(self._request, trace)
         return trace
 
     def _manifest(self) -> ArtifactRef | None:

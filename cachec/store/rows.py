@@ -96,8 +96,10 @@ class Reader:
         """Another value after each transaction, whoever's it was; None where that can't be told. Raises StoreFault."""
         with self.lock:
             if self._connection is not None and self._frozen is None and self._pid == os.getpid():
-                with contextlib.suppress(sqlite3.Error):  # which the usual way meets again, and takes care of
+                try:
                     return self._connections, self._connection.execute(_VERSION).fetchone()[0]
+                except sqlite3.Error:
+                    pass  # the usual way meets it again, and takes care of it
             rows = self.select(_VERSION, ())
             return None if self._frozen is not None else (self._connections, rows[0][0] if rows else -1)
 

@@ -8,11 +8,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from cachec.key.arguments import Annotation, Payload
-from cachec.key.request import _Parts
+from cachec.base.hashing import Hasher
+from cachec.key.arguments import Annotation, Inventory, Payload
+from cachec.key.request import _SHORT, Request, _Parts
 from cachec.key.words import MAX_VALUE, spelled
 from cachec.launcher.request import CommandRequest
-from cachec.model import Part, PartKind
+from cachec.model import Part, PartKind, part_label
 from tests.parts import part
 
 PART = part("arg/batch", "3", value="3")
@@ -57,10 +58,34 @@ def test_order_and_number_of_parts_count() -> None:
     assert len({keys(PART, other), keys(other, PART), keys(PART), keys(PART, PART)}) == 4
 
 
+def _key(*payloads: Payload, parts: tuple[Part, ...] = (PART,)) -> str:
+    return Request(None, _Parts.of(parts), payloads, Inventory()).digest  # type: ignore[arg-type]  # no stage is asked
+
+
+@pytest.mark.parametrize("size", [0, 1, _SHORT - 1, _SHORT, _SHORT + 1, 1 << 16])
+def test_a_key_is_remembered_by_all_that_is_hashed_into_it(size: int) -> None:
+    """Found again or hashed anew, it is BLAKE3 over every label and all data: of arguments that are long, too."""
+    kinds, names = (PartKind.ARGUMENT, PartKind.PROGRAM, PartKind.FILE), ("x", "y", "")
+    calls = [
+        (parts, [Payload(kind, name, data, lambda: Annotation("")) for kind, name, data in said])
+        for parts in ((), (PART,), (PART, PART))
+        for said in product(product(kinds, names, (b"a" * size, b"b" * size)), repeat=2)
+    ]
+    digests = set()
+    for parts, payloads in [*calls, *calls]:
+        hasher = Hasher("key")
+        for each in parts:
+            hasher.part(each.label, each.digest.encode())
+        for payload in payloads:
+            hasher.part(part_label(payload.kind, payload.name), payload.data)
+        assert _key(*payloads, parts=parts) == hasher.digest()
+        digests.add(hasher.digest())
+    assert len(digests) == len(calls) if size else len(digests) == len(calls) // 4
+
+
 def test_a_payload_is_hashed_by_its_label_and_keeps_what_it_says() -> None:
     payload = Payload(PartKind.PROGRAM, "p", b"x", lambda: Annotation("words", ("0" * 64,), version="f"))
-    assert payload.framed() != payload._replace(kind=PartKind.FILE).framed()
-    assert payload.framed() == payload._replace(annotate=lambda: Annotation("others")).framed()
+    assert _key(payload) == _key(msgspec.structs.replace(payload, annotate=lambda: Annotation("others")))
     made = payload.part()
     assert (made.label, made.detail, made.refs, made.version, made.value) == (
         "program/p",
