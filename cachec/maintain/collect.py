@@ -32,7 +32,7 @@ from cachec.maintain.plans import BATCH, remove_rows
 from cachec.maintain.survey import Candidate, Survey, survey
 from cachec.maintain.workers import in_threads
 from cachec.model import RECORD_VERSION, Digest, Fault
-from cachec.store import usage
+from cachec.store import conclusions, usage
 from cachec.store.leases import Held, collecting
 from cachec.store.packing import pack
 from cachec.store.store import Store
@@ -281,6 +281,8 @@ class Collector:
         index = self._store.index
         condemned = [] if self._skipped else list(index.keys(prefix="condemned:"))
         unneeded = [name for name in index.keys(prefix="facts:") if name.removeprefix("facts:") not in snapshot.facts]
+
+        unneeded += conclusions.forgotten(index, self._now)
 
         def change() -> None:
             index.delete_many(condemned)

@@ -11,7 +11,7 @@ Rows of the index, all with the stage as their tag:
 
 ``%`` and ``:`` in a namespace are written ``%25`` and ``%3A``. The value of a row is described in packing.py. Rows of
 other layers: ``usage:`` (usage.py), ``digest:...`` and ``sha256:...`` (hashing.py), ``pin:...``, ``condemned:...`` and
-``gc:`` (maintain).
+``gc:`` (maintain), ``conclusion:...`` (conclusions.py).
 
 Order of publication: the artifacts are in place before ``publish`` is called (flushed first with ``fsync``), then all
 rows of the entry come in one transaction. A process that dies anywhere leaves objects that nothing refers to, at worst.

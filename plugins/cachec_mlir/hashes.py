@@ -45,6 +45,7 @@ from cachec_mlir.bytecode.reading import BLOB, BOOL, Bytecode
 from cachec_mlir.inputs import ModuleInput, Source, open_input
 from cachec_mlir.live.bindings import Bindings, bindings_of, generic
 from cachec_mlir.live.modules import Written, parse_stripped
+from cachec_mlir.remembered import PACKAGE, topologies
 from cachec_mlir.text.canonical import Canonical
 from cachec_mlir.text.scanning import Marks, Trailer, TrailerItem, blob_of, name_of, scan, unescaped
 
@@ -138,29 +139,32 @@ class Topologies:
         return digest
 
     def _recalled(self, place: tuple[str, str | None, bool]) -> str | None:
-        memory = self._digests.memory
-        if memory is None or place[1] is not None:  # what bindings print changes with their version
+        digest, bindings, locations = place
+        if bindings is not None:  # what they print changes with their version
             return None
-        row = memory.recall(_row_name(place))
-        kept = row.decode("ascii", "replace") if row is not None else ""
-        if len(kept) != 64 or set(kept) - set("0123456789abcdef"):
-            return None
-        self._by_digest[place] = kept
+        kept = topologies(self._digests).recall(*_about(digest, locations=locations))
+        if kept is not None:
+            self._by_digest[place] = kept
         return kept
 
     def _keep(self, place: tuple[str, str | None, bool], value: str) -> None:
         self._by_digest[place] = value
-        memory = self._digests.memory
-        if memory is not None and place[1] is None:
-            memory.remember(_row_name(place), value.encode())
+        if place[1] is None:
+            topologies(self._digests).keep(value, *_about(place[0], locations=place[2]))
 
 
-#: Changes with the meaning of the hash: one that was remembered by an older release says nothing.
-_VERSION = 3
+def topology_of_text(ir: bytes, digests: FileDigests) -> str:
+    """``topology`` of a text, remembered between processes by the cache whose digests these are."""
+    known, about = topologies(digests), _about(digest_bytes(ir), locations=False)
+    found = known.recall(*about)
+    if found is None:
+        found = topology(ir)
+        known.keep(found, *about)
+    return found
 
 
-def _row_name(place: tuple[str, str | None, bool]) -> str:
-    return f"mlir-topology-{_VERSION}:{int(place[2])}:{place[0]}"
+def _about(digest: str, *, locations: bool) -> tuple[str, ...]:
+    return PACKAGE, digest, str(locations)
 
 
 # --- through bindings

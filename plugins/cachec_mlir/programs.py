@@ -3,25 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Literal, NamedTuple
 
+from cachec.base.hashing import FileDigests, digest_bytes
 from cachec.errors import UsageError
 from cachec.model import WeightSpec
 from cachec.programs.program import Program
+from cachec.programs.sources import digests_here
 from cachec.weights import WeightSet
 from cachec.weights.manifest import Manifest
 from cachec_mlir.blobs import Resources, element_type, spec_of
 from cachec_mlir.bytecode.reading import Bytecode, is_bytecode
 from cachec_mlir.bytecode.rewriting import strip_bytecode
-from cachec_mlir.hashes import topology
+from cachec_mlir.hashes import topology, topology_of_text
 from cachec_mlir.inputs import Source, open_input
 from cachec_mlir.live.bindings import Bindings, bindings_of, generic
 from cachec_mlir.live.modules import Written, parse_stripped
+from cachec_mlir.remembered import PACKAGE, Unweighted, unweighted
 from cachec_mlir.text.references import references, types
 from cachec_mlir.text.stripping import MINIMUM, SCOPE, Target, strip_text
 from cachec_mlir.text.symbols import alpha, alpha_manifest
 
 TEXT, BYTECODE = "mlir:text", "mlir:bytecode"
+
+#: Bytes of a text up to which it is read into memory at once, to be remembered.
+_WHOLE = 64 << 20
 
 
 class MlirProgram(NamedTuple):
@@ -42,6 +49,7 @@ def program(
     locations: bool = False,
     symbols: Literal["alpha"] | None = None,
     bindings: str | None = None,
+    digests: FileDigests | None = None,
 ) -> MlirProgram:
     """The program in a module (text, bytecode, a live ``ir.Module``), and its weights in place: nothing is copied.
 
@@ -60,9 +68,13 @@ def program(
     alone share what is compiled. The program remembers the names (``manifest.callers``) and ``cachec.link`` finds the
     weights by them. Of text only.
 
+    digests: a cache's own, which then remembers between processes what a text is; by default those of the cache whose
+    stage runs here. It is asked by the content of the text.
+
     A live module is written to a temporary file, which stays for as long as its weights do. Raises CheckpointError
     (naming the byte), OSError, UsageError, PluginError.
     """
+    digests = digests_here() if digests is None else digests
     live = bindings_of(source)
     if live is not None and bindings not in {None, live}:
         raise UsageError(f"program: a module of {live!r} can't be read through bindings={bindings!r}")
@@ -75,18 +87,53 @@ def program(
             raise UsageError(f"program: to={to!r} is for text; print the module as text with its constants first")
         written = Written(source) if live is not None else None
         form = format or (TEXT if live is not None else BYTECODE)
-        made = _of_bytecode(source, written, form, locations, live or bindings)
+        made = _of_bytecode(source, written, form, locations, live or bindings, digests)
+    elif bindings is None and format != BYTECODE and digests.memory is not None:
+        made = _remembered(source, to, scope, minimum, locations, digests)
     else:
-        made = _of_text(source, to, scope, minimum, format or TEXT, locations, bindings)
+        made = _of_text(source, to, scope, minimum, format or TEXT, locations, bindings, digests)
     if symbols == "alpha":
         if made.program.format != TEXT:
             raise UsageError("program: symbols='alpha' is for text; say format='mlir:text' too")
-        made = _renamed(made, to, scope, locations)
+        made = _renamed(made, to, scope, locations, digests)
+    return made
+
+
+def _remembered(
+    source: Source, to: Target, scope: str, minimum: int, locations: bool, digests: FileDigests
+) -> MlirProgram:
+    """``_of_text``; a text without weights is not parsed where the cache knows it. One is read whole for that, so that
+    what is asked is what is handed out."""
+    module = open_input(source)
+    if module.size > _WHOLE:
+        return _of_text(source, to, scope, minimum, TEXT, locations, None, digests)
+    text = module.at(0, module.size, "the module")
+    module.check()
+    known, digest = unweighted(digests), digest_bytes(text)
+    about = (PACKAGE, digest, to, scope, str(minimum), str(locations))
+    found = known.recall(*about)
+    if found is not None and (found.topology is None) == locations:
+        with suppress(ValueError):  # damaged: it is found out again
+            manifest = Manifest.of(found.specs())
+            ir = Program.stored(
+                format=TEXT, manifest=manifest, ir_digest=digest, load=lambda: text, canonical=found.topology
+            )
+            return MlirProgram(ir, Resources({}, [].__getitem__).weights(), ())
+    made = _of_text(source, to, scope, minimum, TEXT, locations, None, digests)
+    if made.program.ir == text and not made.weights and not made.lifted:
+        known.keep(Unweighted.of(made.program.canonical, made.program.manifest.weights.values()), *about)
     return made
 
 
 def _of_text(
-    source: Source, to: Target, scope: str, minimum: int, form: str, locations: bool, bindings: str | None
+    source: Source,
+    to: Target,
+    scope: str,
+    minimum: int,
+    form: str,
+    locations: bool,
+    bindings: str | None,
+    digests: FileDigests,
 ) -> MlirProgram:
     stripped = strip_text(source, to=to, scope=scope, minimum=minimum)
     weights = stripped.resources.weights()
@@ -97,11 +144,16 @@ def _of_text(
             ir = written.bytecode.input.at(0, written.bytecode.input.size, "the module")
     used = types(references(open_input(stripped.ir), stripped.ir, to, scope))
     manifest = _manifest(used, weights)
-    return MlirProgram(_program(ir, form, manifest, locations, bindings), weights, stripped.lifted)
+    return MlirProgram(_program(ir, form, manifest, locations, bindings, digests), weights, stripped.lifted)
 
 
 def _of_bytecode(
-    source: Source | Any, written: Written | None, form: str, locations: bool, bindings: str | None
+    source: Source | Any,
+    written: Written | None,
+    form: str,
+    locations: bool,
+    bindings: str | None,
+    digests: FileDigests,
 ) -> MlirProgram:
     module = Bytecode(source) if written is None else written.bytecode
     stripped = strip_bytecode(module)
@@ -116,7 +168,7 @@ def _of_bytecode(
     weights = stripped.resources.weights(specs)
     if written is not None:
         written.keep_for(weights)
-    return MlirProgram(_program(ir, form, _manifest(used, weights), locations, bindings), weights, ())
+    return MlirProgram(_program(ir, form, _manifest(used, weights), locations, bindings, digests), weights, ())
 
 
 def _translator(bindings: str | None, form: str) -> Bindings:
@@ -125,9 +177,14 @@ def _translator(bindings: str | None, form: str) -> Bindings:
     return Bindings(bindings)
 
 
-def _program(ir: bytes, form: str, manifest: Manifest, locations: bool, bindings: str | None) -> Program:
+def _program(
+    ir: bytes, form: str, manifest: Manifest, locations: bool, bindings: str | None, digests: FileDigests
+) -> Program:
     """The program; its key is its topology, unless locations count or nothing but MLIR can tell it."""
-    canonical = None if locations or (form == BYTECODE and bindings is None) else topology(ir, bindings=bindings)
+    if locations or (form == BYTECODE and bindings is None):
+        canonical = None
+    else:
+        canonical = topology_of_text(ir, digests) if bindings is None else topology(ir, bindings=bindings)
     return Program(ir, format=form, manifest=manifest, canonical=canonical)
 
 
@@ -157,7 +214,7 @@ def _manifest(used: Mapping[str, Sequence[str]], weights: WeightSet) -> Manifest
     return Manifest.of(specs)
 
 
-def _renamed(made: MlirProgram, to: Target, scope: str, locations: bool) -> MlirProgram:
+def _renamed(made: MlirProgram, to: Target, scope: str, locations: bool, digests: FileDigests) -> MlirProgram:
     ir, names = alpha(made.program.ir, to=to, scope=scope, taken=made.program.manifest.weights)
     manifest = alpha_manifest(made.program.manifest, names)
-    return made._replace(program=_program(ir, TEXT, manifest, locations, None))
+    return made._replace(program=_program(ir, TEXT, manifest, locations, None, digests))

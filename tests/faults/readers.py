@@ -11,7 +11,7 @@ import socket
 import sysconfig
 import threading
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -39,7 +39,7 @@ from cachec.launcher.command import Options, PassThrough
 from cachec.maintain import pins, surroundings
 from cachec.model import MALFORMED_JSON, Entry
 from cachec.reproduce import archive, loaded, pack
-from cachec.store import packing, recent, summaries, usage
+from cachec.store import conclusions, packing, recent, summaries, usage
 from cachec.store.store import Quarantined, Store
 from cachec.warm import archive as warm_archive
 from cachec.warm.history import History
@@ -48,7 +48,7 @@ from cachec.weights.library.http_ranges import HttpResolver
 from cachec.weights.library.identifier import Identifier
 from cachec.weights.library.owned import WeightStore
 from cachec.weights.manifest import Manifest
-from cachec_mlir import strip, topology
+from cachec_mlir import programs, strip, topology
 from cachec_mlir.linking.renames import Renames
 from cachec_native.elf import Library
 from cachec_native.globals import external_weights
@@ -454,6 +454,47 @@ def _digests(folder: Path) -> tuple[list[Seed], Read]:
     return [seed_of_json(text)], read
 
 
+def _conclusions(_folder: Path) -> tuple[list[Seed], Read]:
+    """What a cache remembers of texts: each row where it is asked for."""
+    texts = [
+        b"module {}\n",
+        *(b'"op"() {v = dense_resource<w> : tensor<%sxf32>} : () -> ()\n' % n for n in (b"4", b"2x3")),
+    ]
+
+    class Rows:
+        def __init__(self) -> None:
+            self.table: dict[str, bytes] = {}
+            self.data: bytes | None = None
+
+        def recall(self, name: str) -> bytes | None:
+            return self.table.get(name) if self.data is None else self.data
+
+        def remember(self, name: str, value: bytes) -> None:
+            self.table[name] = value
+
+        def rows(self, prefix: str) -> Iterator[tuple[str, bytes | None]]:
+            yield prefix, self.data
+
+    rows = Rows()
+    digests = FileDigests(rows)
+    for text in texts:
+        programs.program(text, digests=digests)
+    seeds = []
+    for name, row in rows.table.items():
+        seeds += [seed_of_json(bytes(packing.body(row, name)), lambda text: _checked(text)), Seed(row)]
+
+    def read(data: bytes) -> None:
+        rows.data = data
+        for text in texts:
+            found = programs.program(text, digests=digests).program
+            assert len(found.topology) == 64
+            assert found.ir == text
+            assert len(found.manifest.weights) <= 1 + len(data)
+        list(conclusions.forgotten(rows, 0.0))  # type: ignore[arg-type]  # only its rows are asked for
+
+    return seeds, read
+
+
 def _artifacts(folder: Path) -> tuple[list[Seed], Read]:
     """Lists of parts and manifests, as the store and ``why`` read them."""
     _, store = _opened(folder)
@@ -835,6 +876,7 @@ FAMILIES: tuple[Family, ...] = (
     *(Family(name, _installed(name)) for name in ("RECORD", "entry_points.txt", "direct_url.json")),
     Family("rows", _rows),
     Family("remembered digest", _digests),
+    Family("remembered text", _conclusions),
     Family("parts and manifests", _artifacts),
     Family("memo", _memo),
     Family("names of weights", _revisions),
