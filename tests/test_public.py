@@ -82,7 +82,7 @@ def test_paths_that_texts_name_exist(text):
 
 #: What looks like a module and is none: files of settings, groups of entry points, tables and keys of configuration.
 _NO_MODULES = re.compile(
-    r"cachec\.(toml|plugins|commands|formats|resolvers|warm(\.targets.*)?|cache|adopt|dir|hits|misses|outcomes|mk)\Z"
+    r"cachec\.(toml|plugins|commands|containers|formats|resolvers|warm(\.targets.*)?|cache|adopt|dir|hits|misses|outcomes|mk)\Z"
 )
 
 

@@ -28,7 +28,7 @@ from cachec.errors import UsageError, printable
 from cachec.key.dependencies import ABSENT, search_environ, search_text
 from cachec.key.tools.environment import LOCALE_NAME, environment_parts, variable_digest
 from cachec.key.tools.executables import which
-from cachec.key.tools.platform import processor_digest
+from cachec.key.tools.platform import accelerators_digest, processor_digest
 from cachec.key.tools.tools import ToolKeys
 from cachec.recording import Recorder
 
@@ -82,7 +82,14 @@ def host_processor() -> None:
     mean to a compiler. For stages with ``portable=True``, whose key leaves the processor out."""
     recorder = recording.current()
     if recorder is not None:
-        recorder.processor(processor_digest())
+        recorder.processor("host", processor_digest())
+
+
+def host_accelerators() -> None:
+    """Record in the running stage that its result depends on this machine's accelerators and their drivers."""
+    recorder = recording.current()
+    if recorder is not None:
+        recorder.processor("accelerators", accelerators_digest())
 
 
 def run(

@@ -11,7 +11,7 @@ from cachec.base.hashing import EMPTY, FileDigests, Hasher
 from cachec.base.paths import allowed, entries, links_on
 from cachec.errors import UsageError
 from cachec.key.tools.environment import variable_digest
-from cachec.key.tools.platform import processor_digest
+from cachec.key.tools.platform import accelerators_digest, processor_digest
 from cachec.key.tools.tools import ToolKeys
 from cachec.model import Read
 
@@ -134,7 +134,7 @@ class Dependencies:
         if read.kind == "status":
             return self.status(read.where, read.name)
         if read.kind == "processor":
-            return processor_digest()
+            return accelerators_digest() if read.where == "accelerators" else processor_digest()
         if read.kind == "tool":
             return self.tool(read.where, search_environ(read.name, self._environ))
         raise ValueError(f"a read of kind {read.kind!r} is not a file, listing, tool or variable")

@@ -112,9 +112,9 @@ class Recorder:
         with self._lock:
             return tuple(self._commands)
 
-    def processor(self, digest: str) -> None:
-        """The processor of this machine was asked for, by a stage that may be portable."""
-        self._pass_on(Read("processor", "host", "", digest))
+    def processor(self, which: str, digest: str) -> None:
+        """The processor of this machine was asked for (``host``), by a stage that may be portable; ``accelerators``."""
+        self._pass_on(Read("processor", which, "", digest))
 
     def seen(self, read: Read) -> None:
         """This was looked at: by the run itself, or by the one whose stored result it took."""

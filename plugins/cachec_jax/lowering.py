@@ -140,7 +140,7 @@ def _weight_arguments(lowered: Any, weights: WeightSet, *, is_first: bool) -> tu
     arguments: dict[tuple[Any, ...], dict[tuple[Any, ...], int]] = {}
     for index, (path, _) in enumerate(leaves):
         arguments.setdefault(path[:2], {})[path[2:]] = index
-    wanted = dict(jax.tree_util.tree_flatten_with_path(_names(weights))[0])
+    wanted = dict(jax.tree_util.tree_flatten_with_path(names(weights))[0])
     fitting = [places for places in arguments.values() if places.keys() == wanted.keys()][: 1 if is_first else None]
     if wanted and len(fitting) != 1:
         raise PluginError(
@@ -155,7 +155,8 @@ def _weight_arguments(lowered: Any, weights: WeightSet, *, is_first: bool) -> tu
     return {position[index]: name for index, name in chosen.items() if index in position}, len(position)
 
 
-def _names(weights: WeightSet) -> Any:
+def names(weights: WeightSet) -> Any:
+    """The tree of the weights, or a dict, with their names for leaves."""
     nesting = weights.layout.nesting
     return {name: name for name in weights} if nesting is None else nesting.build(str)
 

@@ -18,7 +18,7 @@ from cachec_mlir.plugin import MlirFormats
 
 
 class JaxPlugin(MlirFormats):
-    """``jax.Array`` and abstract values as arguments, arrays as results, ``jax.stages.Lowered`` to strip."""
+    """Arrays, abstract values and programs (``Lowered``, ``Compiled``, ``Exported``) as arguments and results."""
 
     name = "jax"
     distributions = ("jax", "jaxlib")
@@ -28,6 +28,8 @@ class JaxPlugin(MlirFormats):
         "jax._src.random.prng.PRNGKeyArray",
         "jax.ShapeDtypeStruct",
         "jax._src.stages.Lowered",
+        "jax._src.stages.Compiled",
+        "jax._src.export._export.Exported",
     )
 
     def ambient(self) -> Mapping[str, str]:
@@ -41,10 +43,15 @@ class JaxPlugin(MlirFormats):
         return running()
 
     def fingerprint(self, value: Any) -> Fingerprint:
-        """Content, dtype, shape, weak type and placement. A ``Lowered`` by its text and its signature."""
-        from cachec_jax import values
+        """Content, dtype, shape, weak type and placement. A ``Lowered`` by its text and its signature, what is compiled
+        or exported by its bytes."""
+        if _is_array(value) or type(value).__name__ == "Lowered":
+            from cachec_jax import values
 
-        return values.fingerprint(value)
+            return values.fingerprint(value)
+        from cachec_jax import stored
+
+        return stored.fingerprint(value)
 
     def strip(self, value: Any, weights: WeightSet) -> Program:
         """The program of a ``jax.stages.Lowered`` with its dict of weights replaced by their names."""
@@ -57,26 +64,54 @@ class JaxPlugin(MlirFormats):
         return lowering.strip(value, weights)
 
     def encode(self, value: Any, out: ArtifactWriter) -> dict[str, Any]:
-        """Raw bytes in row-major order, and dtype, shape and weak type. Raises PluginError for a sharded array."""
-        from cachec_jax import values
+        """An array's bytes in row-major order, and dtype, shape and weak type; a program without pickle. Raises
+        PluginError for a sharded array, and for a program that is bound to this process (callbacks)."""
+        if _is_array(value):
+            from cachec_jax import values
 
-        return values.encode(value, out)
+            return values.encode(value, out)
+        from cachec_jax import stored
+
+        return stored.encode(value, out)
 
     def decode(self, meta: Mapping[str, Any], artifacts: Sequence[Path]) -> Any:
-        """The array, on the default device. Raises PluginError where ``meta`` and the bytes do not agree."""
-        from cachec_jax import values
+        """The array, on the default device; the program, on the devices that it is for. Raises PluginError where
+        ``meta`` and the bytes do not agree, and for a program of another release of JAX or another kind of device."""
+        if "program" not in meta:
+            from cachec_jax import values
 
-        return values.decode(meta, artifacts)
+            return values.decode(meta, artifacts)
+        from cachec_jax import stored
+
+        return stored.decode(meta, artifacts)
 
     def link(self, artifact: File | Program, weights: WeightSet) -> Any:
-        """Always raises PluginError: StableHLO runs only after a compiler's stage."""
-        raise PluginError(
-            f"{artifact!r} is StableHLO, which nothing runs by itself; build it first, as with cachec_iree.compile, "
-            "and link what comes out"
-        )
+        """A function of the inputs, of what ``compile_xla`` made. Raises PluginError for StableHLO, LinkError where the
+        program is for another release of JAX or another kind of device."""
+        from cachec_jax import compiling
+
+        if not isinstance(artifact, File) or artifact.kind != compiling.KIND:
+            raise PluginError(
+                f"{artifact!r} is StableHLO, which nothing runs by itself; build it first, as with "
+                "cachec_iree.compile, and link what comes out"
+            )
+        return compiling.linked(artifact, weights)
 
     def compare(self, fresh: Any, stored: Any) -> str | None:
-        """None where shape and dtype are equal and the numbers are, within the precision of the dtype."""
+        """None where shape and dtype are equal and the numbers are, within the precision of the dtype; of programs,
+        where their texts are."""
+        if isinstance(fresh, File):
+            from cachec_jax import compiling
+
+            return compiling.compare(fresh, stored)
+        if not _is_array(fresh):
+            from cachec_jax import stored as programs
+
+            return programs.compare(fresh, stored)
         from cachec_jax import values
 
         return values.compare(fresh, stored)
+
+
+def _is_array(value: Any) -> bool:
+    return hasattr(value, "dtype")

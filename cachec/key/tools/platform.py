@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import sys
+from glob import glob
 from importlib.machinery import EXTENSION_SUFFIXES
 
 from cachec.base.hashing import Hasher
@@ -30,6 +31,13 @@ _MODEL = frozenset(
 )
 
 CPUINFO = "/proc/cpuinfo"
+
+#: PCI classes of displays, of processing accelerators and of co-processors; vendors whose accelerators have none
+#: of these (Google: TPU).
+_ACCELERATORS = ("0x03", "0x12", "0x0b40")
+_ACCELERATING = frozenset({"0x1ae0"})
+_DRIVERS = ("/proc/driver/nvidia/version", "/sys/module/amdgpu/version")
+_VISIBLE = (b"CUDA_VISIBLE_DEVICES", b"HIP_VISIBLE_DEVICES", b"ROCR_VISIBLE_DEVICES", b"TPU_VISIBLE_CHIPS")
 
 
 def cpu_features(cpuinfo: str) -> tuple[tuple[str, ...], str]:
@@ -112,6 +120,34 @@ def processor(cpuinfo: str) -> str:
     models = {line for line in map(str.strip, cpuinfo.splitlines()) if line.partition(":")[0].strip() in _MODEL}
     hasher.part("model", "\n".join(sorted(models)).encode())
     return hasher.digest()
+
+
+@functools.lru_cache(maxsize=1)
+def _accelerators(buses: str = "/sys/bus/pci/devices") -> str:
+    """Vendor and model of what computes beside the processors, and the versions of its drivers."""
+    found = []
+    for device in sorted(glob(os.path.join(buses, "*"))):
+        vendor, model, kind = (_line(os.path.join(device, name)) for name in ("vendor", "device", "class"))
+        if vendor in _ACCELERATING or kind.startswith(_ACCELERATORS):
+            found.append(f"{vendor}:{model}")
+    return "\n".join([*sorted(found), *map(_line, _DRIVERS)])
+
+
+def accelerators_digest() -> str:
+    """Of the accelerators of this machine, and of the variables that say which of them a process sees."""
+    hasher = Hasher("accelerators")
+    hasher.part("found", _accelerators().encode())
+    for name in _VISIBLE:
+        hasher.part(name.decode(), os.environb.get(name, b"\0"))
+    return hasher.digest()
+
+
+def _line(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.readline().strip()
+    except OSError:
+        return ""
 
 
 def _python() -> dict[str, str]:

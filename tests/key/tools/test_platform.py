@@ -149,3 +149,29 @@ def test_this_machine_has_features() -> None:
     assert cpu_features(platform._read_cpuinfo()) == whole
     assert whole[0]
     assert platform_part() == describe(*whole)
+
+
+def test_accelerators_are_told_by_vendor_and_model_and_not_by_where_they_are(tmp_path, monkeypatch):
+    def bus(name: str, *devices: tuple[str, str, str]) -> str:
+        for number, held in enumerate(devices):
+            folder = tmp_path / name / f"0000:{name}{number}:00.0"
+            folder.mkdir(parents=True)
+            for field, text in zip(("vendor", "device", "class"), held, strict=True):
+                (folder / field).write_text(text + "\n")
+        return str(tmp_path / name)
+
+    def told(where: str) -> str:
+        return platform._accelerators.__wrapped__(where)
+
+    nic, h200, h100 = ("0x8086", "0x1", "0x020000"), ("0x10de", "0x2335", "0x030200"), ("0x10de", "0x2330", "0x030200")
+    tpu = ("0x1ae0", "0x63", "0xff0000")
+    assert told(bus("a", nic)) == told(str(tmp_path / "none"))
+    assert told(bus("b", h200, nic)) == told(bus("c", nic, h200))
+    others = [
+        told(bus(f"d{number}", *each)) for number, each in enumerate([(h200,), (h100,), (h200, h200), (tpu,), ()])
+    ]
+    assert len(set(others)) == 5
+
+    seen = platform.accelerators_digest()
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    assert platform.accelerators_digest() != seen

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cachec.commands.run import host_processor
+from cachec.commands.run import host_accelerators, host_processor
 from cachec.key.tools.platform import processor
 from cachec.model import Reason
 
@@ -61,5 +61,17 @@ def test_it_is_a_read_of_the_stage_that_asks_and_of_those_around_it(cache, monke
     assert "processor host has another processor" in cache.call(outer, 1)[1].detail
 
 
+def test_accelerators_are_a_read_too(cache, monkeypatch):
+    @cache.stage
+    def compiled(x: int) -> int:
+        host_accelerators()
+        return x
+
+    assert [cache.call(compiled, 1)[1].reason for _ in range(2)] == [Reason.FIRST_RUN, Reason.HIT]
+    monkeypatch.setenv("ROCR_VISIBLE_DEVICES", "3")
+    assert "processor accelerators has another processor" in cache.call(compiled, 1)[1].detail
+
+
 def test_outside_a_stage_nothing_is_recorded():
     host_processor()
+    host_accelerators()

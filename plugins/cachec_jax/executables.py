@@ -1,0 +1,311 @@
+"""What XLA compiled, and what JAX lowered, as bytes and back.
+
+``jax.experimental.serialize_executable`` pickles what JAX knows of an executable, so it is not used: XLA's own bytes
+are kept, and beside them as JSON what JAX needs to call them. Nothing of it is unpickled, by JAX neither. The format:
+
+    13 bytes    cachec-jax-1\\n
+    4 bytes     length of the JSON, little-endian
+    JSON        a ProgramForm
+    the rest    of a Compiled what XLA serialised; of a Lowered MLIR bytecode
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
+from typing import Any, Literal
+
+import jax
+import jaxlib
+import msgspec
+from jax._src import core, stages, tree_util
+from jax._src.interpreters import mlir, pxla
+from jax._src.lib import xla_client
+from jax._src.lib.mlir import ir
+from jax._src.mesh import empty_concrete_mesh
+from jax._src.stages import ArgInfo
+
+from cachec.errors import PluginError
+from cachec_jax.placements import (
+    AvalForm,
+    LayoutForm,
+    ShardingForm,
+    aval_form,
+    aval_of,
+    devices_of,
+    layout_form,
+    layout_of,
+    sharding_form,
+    sharding_of,
+)
+from cachec_jax.structures import TreeForm, form_of, structure_of
+
+_MAGIC = b"cachec-jax-1\n"
+_LENGTH = struct.Struct("<I")
+
+#: Where a restored program keeps what it was made of: XLA serialises it with other bytes each time it is loaded.
+_BYTES = "_cachec_stored"
+
+
+class Toolchain(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """With what it was made, and for what: it runs with and on the same. devices: their ids. kinds: of each one's."""
+
+    jax: str
+    jaxlib: str
+    platform: str
+    version: str
+    devices: tuple[int, ...]
+    kinds: tuple[str, ...]
+
+
+class ProgramForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What JAX knows of a program.
+
+    names: of the weights that are the first argument, a tuple; None where it is like the others. arguments: all of
+    them; donated, kept: the numbers of those that are, as nothing uses the others. The shardings and layouts are of
+    those that are kept.
+    """
+
+    kind: Literal["compiled", "lowered"]
+    toolchain: Toolchain
+    name: str
+    names: tuple[str, ...] | None
+    in_tree: TreeForm
+    out_tree: TreeForm
+    arguments: tuple[AvalForm, ...]
+    donated: tuple[int, ...]
+    kept: tuple[int, ...]
+    results: tuple[AvalForm, ...]
+    in_shardings: tuple[ShardingForm, ...]
+    out_shardings: tuple[ShardingForm, ...]
+    in_layouts: tuple[LayoutForm | None, ...]
+    out_layouts: tuple[LayoutForm | None, ...]
+    dispatch_layouts: tuple[LayoutForm | None, ...]
+    argument_names: tuple[str, ...]
+    committed: bool
+    no_keywords: bool
+    options: tuple[tuple[str, bool | int | float | str], ...] = ()
+    inside: tuple[ShardingForm, ...] = ()
+
+
+def dumped(program: Any, names: Sequence[str] | None = None) -> bytes:
+    """A ``jax.stages.Compiled`` or ``Lowered``. names: of the weights that are the leaves of its first argument, in
+    their order. What comes back takes those of them that are used, as a tuple.
+
+    Raises PluginError for what lives in this process alone (callbacks, effects, arrays that can be written), and for
+    placements, types and static data that have no stored form.
+    """
+    if names is None and _BYTES in vars(program):
+        stored: bytes = vars(program)[_BYTES]
+        return stored
+    described, data = (_compiled if isinstance(program, stages.Compiled) else _lowered)(program, names)
+    return _joined(described, data)
+
+
+def _joined(described: ProgramForm, data: bytes) -> bytes:
+    header = msgspec.json.encode(described)
+    return b"".join((_MAGIC, _LENGTH.pack(len(header)), header, data))
+
+
+def _compiled(program: Any, names: Sequence[str] | None) -> tuple[ProgramForm, bytes]:
+    known: Any = getattr(program._executable, "_unloaded_executable", None)
+    if type(known) is not pxla.UnloadedMeshExecutable:
+        raise PluginError(f"a {type(program._executable).__name__} can't be stored; compile with jax.jit")
+    _refuse_bound(partial(getattr, known), program._params.const_args, program._params.in_types)
+    described = ProgramForm(
+        kind="compiled",
+        toolchain=_toolchain(known.backend, known.device_list),
+        name=known.name,
+        results=tuple(map(aval_form, known.output_avals)),
+        in_shardings=tuple(map(sharding_form, known.input_shardings)),
+        out_shardings=tuple(map(sharding_form, known.output_shardings)),
+        in_layouts=tuple(map(layout_form, known.xla_in_layouts)),
+        out_layouts=tuple(map(layout_form, known.xla_out_layouts)),
+        dispatch_layouts=tuple(map(layout_form, known.dispatch_in_layouts)),
+        committed=known.committed,
+        **_signature(program, names, known.all_args_info, known.kept_var_idx),
+    )
+    return described, known.backend.serialize_executable(known.xla_executable)
+
+
+def _lowered(program: Any, names: Sequence[str] | None) -> tuple[ProgramForm, bytes]:
+    lowering = program._lowering
+    if type(lowering) is not pxla.MeshComputation or lowering._device_list is None:
+        raise PluginError(f"a {type(lowering).__name__} for no device of this process can't be stored")
+    known = lowering.compile_args
+    _refuse_bound(known.__getitem__, lowering.const_args, program._in_types)
+    symbolic = known["shape_poly_state"]
+    if symbolic is not None and symbolic.uses_dim_vars:
+        raise PluginError("a Lowered with symbolic dimensions can't be stored; use jax.export")
+    if not known["context_mesh"].empty:
+        raise PluginError("a Lowered with a mesh for its context can't be stored; compile it, or use jax.export")
+    described = ProgramForm(
+        kind="lowered",
+        toolchain=_toolchain(known["backend"], lowering._device_list),
+        name=lowering._name,
+        results=tuple(map(aval_form, known["global_out_avals"])),
+        in_shardings=tuple(map(sharding_form, known["in_shardings"])),
+        out_shardings=tuple(map(sharding_form, known["out_shardings"])),
+        in_layouts=tuple(map(layout_form, known["in_layouts"])),
+        out_layouts=tuple(map(layout_form, known["out_layouts"])),
+        dispatch_layouts=(),
+        committed=known["committed"],
+        options=tuple(lowering._compiler_options_kvs),
+        inside=tuple(map(sharding_form, known["intermediate_shardings"])),
+        **_signature(program, names, known["all_args_info"], known["kept_var_idx"]),
+    )
+    return described, mlir.module_to_bytecode(lowering.stablehlo())
+
+
+def _refuse_bound(known: Callable[[str], Any], constants: Sequence[Any], types: Any) -> None:
+    """Raise PluginError for a program that holds something of this process."""
+    if known("host_callbacks") or known("keepalive") or known("unordered_effects") or known("ordered_effects"):
+        raise PluginError("a program that calls Python back (jax.debug.print, io_callback) can't be stored")
+    if known("mut") is not None or (types and any(each.is_high for each in types[1])):
+        raise PluginError("a program that closes over or takes arrays that can be written (jax.Ref) can't be stored")
+    if constants:
+        raise PluginError("a program that was given its constants apart can't be stored; pass them as arguments")
+    if known("pgle_profiler") is not None or jax.process_count() != 1:
+        raise PluginError("a program of several processes, or one that is being profiled, can't be stored")
+
+
+def _toolchain(backend: Any, devices: Any) -> Toolchain:
+    ids, kinds = tuple(device.id for device in devices), tuple(device.device_kind for device in devices)
+    return Toolchain(jax.__version__, jaxlib.__version__, backend.platform, backend.platform_version, ids, kinds)
+
+
+def _signature(program: Any, names: Sequence[str] | None, arguments: Any, used: Collection[int]) -> dict[str, Any]:
+    """What a caller sees of it. used: the numbers of the arguments that are kept."""
+    in_tree, count = form_of(program.in_tree), len(arguments.in_avals)
+    taken: Sequence[int] = range(count)
+    if names is not None:  # found by name, whatever tree they hang in, and only where they are used
+        taken = [index for index in range(count) if index in used or index >= len(names)]
+        names = tuple(names[index] for index in taken if index < len(names))
+        positional, keywords = in_tree.children
+        weights = TreeForm("tuple", None, (TreeForm("leaf"),) * len(names))
+        in_tree = TreeForm("tuple", None, (TreeForm("tuple", None, (weights, *positional.children[1:])), keywords))
+    leaves = tree_util.tree_leaves(program.args_info, is_leaf=lambda held: isinstance(held, ArgInfo))
+    called = arguments.debug_info.safe_arg_names(count)
+    return {
+        "names": names,
+        "in_tree": in_tree,
+        "out_tree": form_of(program.out_tree),
+        "arguments": tuple(aval_form(arguments.in_avals[index]) for index in taken),
+        "argument_names": tuple(called[index] for index in taken),
+        "donated": tuple(place for place, index in enumerate(taken) if leaves[index].donated),
+        "kept": tuple(place for place, index in enumerate(taken) if index in used),
+        "no_keywords": program._no_kwargs,
+    }
+
+
+def described(data: bytes) -> tuple[ProgramForm, bytes]:
+    """What ``dumped`` has described, validated, and the rest. Raises PluginError for anything else."""
+    start = len(_MAGIC) + _LENGTH.size
+    if data[: len(_MAGIC)] != _MAGIC or len(data) < start:
+        raise PluginError("expected a program of JAX, found other bytes")
+    end = start + _LENGTH.unpack_from(data, len(_MAGIC))[0]
+    try:
+        found = msgspec.json.decode(data[start:end], type=ProgramForm)
+    except (ValueError, RecursionError) as error:  # of msgspec, and for what is no UTF-8
+        raise PluginError(f"a stored program of JAX is malformed: {error}") from error
+    kept, count = found.kept, len(found.arguments)
+    each = (found.in_shardings, found.in_layouts, *([found.dispatch_layouts] if found.kind == "compiled" else []))
+    counted = all(len(one) == len(kept) for one in each) and len(found.argument_names) == count
+    results = len(found.results) == len(found.out_shardings) == len(found.out_layouts)
+    if not (counted and results and len(set(kept)) == len(kept) and {*kept, *found.donated} <= set(range(count))):
+        raise PluginError("a stored program of JAX is malformed: its lists do not fit one another")
+    if found.names is not None and len(found.names) > count:
+        raise PluginError("a stored program of JAX is malformed: it names more weights than it takes")
+    return found, data[end:]
+
+
+def restored(found: ProgramForm, data: bytes) -> Any:
+    """The ``jax.stages.Compiled`` or ``Lowered``. Nothing is traced, lowered or compiled.
+
+    Raises PluginError where another release of JAX, or another kind of device, made it.
+    """
+    devices = devices_of(found.toolchain.platform)
+    client = next(iter(devices.values())).client
+    missing = [each for each in found.toolchain.devices if each not in devices]
+    if missing:
+        raise PluginError(f"a stored program runs on device {missing[0]}, which is not here ({len(devices)} are)")
+    used = xla_client.DeviceList(tuple(devices[each] for each in found.toolchain.devices))
+    here = _toolchain(client, used)
+    if here != found.toolchain:
+        differing = [
+            name for name in Toolchain.__struct_fields__ if getattr(here, name) != getattr(found.toolchain, name)
+        ]
+        pairs = [f"{name} {getattr(found.toolchain, name)!r}, here {getattr(here, name)!r}" for name in differing]
+        raise PluginError(f"a stored program of JAX is of another machine or release: {'; '.join(pairs)}")
+    in_tree, out_tree = structure_of(found.in_tree), structure_of(found.out_tree)
+    avals = tuple(map(aval_of, found.arguments))
+    if in_tree.num_leaves != len(avals) or out_tree.num_leaves != len(found.results):
+        raise PluginError("a stored program of JAX is malformed: its trees do not fit its types")
+    info = pxla.AllArgsInfo(avals, core.DebugInfo("jit", found.name, found.argument_names, None))
+    donated = set(found.donated)
+    infos = in_tree.unflatten([ArgInfo(aval, index in donated) for index, aval in enumerate(avals)])
+    common: dict[str, Any] = {
+        "backend": client,
+        "committed": found.committed,
+        "unordered_effects": [],
+        "ordered_effects": [],
+        "keepalive": [],
+        "host_callbacks": [],
+        "kept_var_idx": set(found.kept),
+        "mut": None,
+        "all_args_info": info,
+        "pgle_profiler": None,
+    }
+    kept = [avals[index] for index in found.kept]
+    results = [aval_of(form) for form in found.results]
+    shardings = [[sharding_of(form, devices) for form in forms] for forms in (found.in_shardings, found.out_shardings)]
+    layouts = [[layout_of(form) for form in forms] for forms in (found.in_layouts, found.out_layouts)]
+    try:
+        if found.kind == "lowered":
+            lowering = pxla.MeshComputation(
+                found.name,
+                _module(data),
+                [],
+                [index in donated for index in found.kept],
+                (client.platform,),
+                found.options,
+                used,
+                **common,
+                global_in_avals=kept,
+                global_out_avals=results,
+                in_shardings=tuple(shardings[0]),
+                out_shardings=tuple(shardings[1]),
+                in_layouts=tuple(layouts[0]),
+                out_layouts=tuple(layouts[1]),
+                tuple_args=False,
+                num_devices=len(used),
+                shape_poly_state=None,
+                intermediate_shardings=[sharding_of(form, devices) for form in found.inside],
+                context_mesh=empty_concrete_mesh,
+            )
+            return stages.Lowered(lowering, infos, out_tree, no_kwargs=found.no_keywords)
+        executable = pxla.UnloadedMeshExecutable(
+            xla_executable=client.deserialize_executable(data, executable_devices=used),
+            device_list=used,
+            input_avals=kept,
+            output_avals=results,
+            input_shardings=shardings[0],
+            output_shardings=shardings[1],
+            xla_in_layouts=layouts[0],
+            xla_out_layouts=layouts[1],
+            dispatch_in_layouts=[layout_of(form) for form in found.dispatch_layouts],
+            name=found.name,
+            **common,
+        ).load()
+    except (RuntimeError, ValueError, ir.MLIRError) as error:
+        raise PluginError(f"a stored program of JAX can't be loaded: {str(error)[:300]}") from error
+    compiled = stages.Compiled(executable, [], infos, out_tree, no_kwargs=found.no_keywords)
+    vars(compiled)[_BYTES] = _joined(found, data)
+    return compiled
+
+
+def _module(data: bytes) -> Any:
+    with mlir.make_ir_context() as context:
+        context.load_all_available_dialects()
+        return ir.Module.parse(data)

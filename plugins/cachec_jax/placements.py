@@ -1,0 +1,193 @@
+"""JAX's types of arrays, shardings and layouts as JSON, and back. Devices are counted by their ids."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any
+
+import jax
+import ml_dtypes
+import msgspec
+import numpy as np
+from jax._src import core
+from jax._src.lib import xla_client
+from jax._src.mesh import AbstractDevice
+from jax._src.random import prng
+from jax._src.sharding_impls import UNSPECIFIED, GSPMDSharding, UnspecifiedValue
+from jax.experimental.layout import Layout
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
+
+from cachec.errors import PluginError
+
+_Size = Annotated[int, msgspec.Meta(ge=0)]
+
+
+#: Of a mesh: name, size and type (``Auto``, ``Explicit``, ``Manual``).
+_Axes = tuple[tuple[str, _Size, str], ...]
+#: Of each dimension: None, an axis, or some.
+_Spec = tuple[str | tuple[str, ...] | None, ...]
+
+
+class AvalForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What JAX calls an abstract value. dtype: of a random key, ``key<...>`` with the name of the implementation. axes,
+    spec, device: of an array whose type says how it is sharded; kind, cores and platform of the mesh's devices.
+    """
+
+    dtype: str
+    shape: tuple[_Size, ...]
+    weak: bool = False
+    axes: _Axes = ()
+    spec: _Spec = ()
+    device: tuple[str, int | None, str] | None = None
+
+
+def aval_form(aval: Any) -> AvalForm:
+    """Raises PluginError for what is no array, and for a type that says how it is sharded or varies."""
+    if type(aval) is not core.ShapedArray:
+        raise PluginError(f"a {type(aval).__name__} can't be stored; pass and return arrays")
+    dtype = f"key<{aval.dtype._impl.name}>" if isinstance(aval.dtype, prng.KeyTy) else str(aval.dtype)
+    form, mesh = AvalForm(dtype, tuple(aval.shape), aval.weak_type), aval.sharding.mesh
+    if not mesh.empty:
+        device = mesh.abstract_device
+        form = msgspec.structs.replace(
+            form,
+            axes=_axes(mesh),
+            spec=tuple(aval.sharding.spec),
+            device=device and (device.device_kind, device.num_cores, device.platform),
+        )
+    if aval != aval_of(form):
+        raise PluginError(f"the type {aval} can't be stored: it says more than shape and dtype")
+    return form
+
+
+def aval_of(form: AvalForm) -> Any:
+    """Raises PluginError for an unknown dtype, and for a placement that can't be."""
+    if not form.axes:
+        return core.ShapedArray(form.shape, _dtype(form.dtype), weak_type=form.weak)
+    names, sizes, types = zip(*form.axes, strict=True)
+    try:
+        device = None if form.device is None else AbstractDevice(*form.device)
+        mesh = AbstractMesh(sizes, names, tuple(AxisType[each] for each in types), abstract_device=device)
+        sharding = NamedSharding(mesh, PartitionSpec(*form.spec))
+        return core.ShapedArray(form.shape, _dtype(form.dtype), weak_type=form.weak, sharding=sharding)
+    except (ValueError, TypeError, KeyError) as error:
+        raise PluginError(f"a stored type of array can't be made: {error}") from error
+
+
+def _axes(mesh: Any) -> _Axes:
+    if not all(isinstance(name, str) for name in mesh.axis_names):
+        raise PluginError(f"the axes {mesh.axis_names} of a mesh can't be stored: expected text for names")
+    types = [each.name for each in mesh.axis_types]
+    return tuple(zip(mesh.axis_names, mesh.axis_sizes, types, strict=True))
+
+
+def _dtype(name: str) -> Any:
+    if name.startswith("key<"):
+        implementation = prng.prngs.get(name[len("key<") : -1])
+        if implementation is None:
+            raise PluginError(f"a stored program takes random keys of an unknown kind, {name[:80]!r}")
+        return prng.KeyTy(implementation)
+    try:
+        return np.dtype(getattr(ml_dtypes, name, name))
+    except TypeError as error:
+        raise PluginError(f"a stored program has the unknown dtype {name[:80]!r}") from error
+
+
+class ShardingForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Where an array lies. kind: ``single``, ``named``, ``gspmd`` or ``unspecified``. devices: ids, in the order of the
+    mesh. text: of XLA's own, as hexadecimal digits.
+    """
+
+    kind: str
+    devices: tuple[int, ...] = ()
+    memory: str | None = None
+    axes: _Axes = ()
+    spec: _Spec = ()
+    text: str = ""
+
+
+def sharding_form(sharding: Any) -> ShardingForm:
+    """Raises PluginError for one of a kind that is not known here."""
+    if isinstance(sharding, UnspecifiedValue):
+        return ShardingForm("unspecified")
+    devices = tuple(device.id for device in getattr(sharding, "_device_assignment", ()))
+    memory = sharding.memory_kind
+    if type(sharding) is SingleDeviceSharding:
+        return ShardingForm("single", devices, memory)
+    if type(sharding) is GSPMDSharding:
+        text = sharding._hlo_sharding.to_proto().SerializeToString()
+        return ShardingForm("gspmd", devices, memory, text=text.hex())
+    if type(sharding) is NamedSharding and isinstance(sharding.mesh, Mesh):
+        mesh = sharding.mesh
+        form = ShardingForm("named", devices, memory, _axes(mesh), tuple(sharding.spec))
+        if sharding_of(form, {device.id: device for device in mesh.devices.flat}) == sharding:
+            return form
+    raise PluginError(f"an array's placement {sharding} can't be stored; use a NamedSharding, or one device")
+
+
+def sharding_of(form: ShardingForm, devices: Mapping[int, Any]) -> Any:
+    """devices: of this process, by id. Raises PluginError where one is not there, and for what can't be."""
+    missing = [each for each in form.devices if each not in devices]
+    if missing:
+        raise PluginError(f"a stored program runs on device {missing[0]}, which is not here ({len(devices)} are)")
+    here = [devices[each] for each in form.devices]
+    make = _SHARDINGS.get(form.kind)
+    try:
+        if make is None:
+            raise ValueError(f"the unknown kind {form.kind[:80]!r}")
+        return make(form, here)
+    except (ValueError, TypeError, KeyError, IndexError, RuntimeError) as error:
+        raise PluginError(f"a stored placement can't be made: {error}") from error
+
+
+def _named(form: ShardingForm, here: list[Any]) -> Any:
+    sizes = [size for _, size, _ in form.axes]
+    types = tuple(AxisType[each] for _, _, each in form.axes)
+    mesh = Mesh(np.array(here).reshape(sizes), [name for name, _, _ in form.axes], axis_types=types)
+    return NamedSharding(mesh, PartitionSpec(*form.spec), memory_kind=form.memory)
+
+
+def _gspmd(form: ShardingForm, here: list[Any]) -> Any:
+    proto = xla_client.OpSharding()
+    proto.ParseFromString(bytes.fromhex(form.text))
+    return GSPMDSharding(here, proto, memory_kind=form.memory)
+
+
+_SHARDINGS: Mapping[str, Callable[[ShardingForm, list[Any]], Any]] = {
+    "unspecified": lambda form, here: UNSPECIFIED,
+    "single": lambda form, here: SingleDeviceSharding(here[0], memory_kind=form.memory),
+    "named": _named,
+    "gspmd": _gspmd,
+}
+
+
+class LayoutForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How an array lies in memory."""
+
+    order: tuple[int, ...]
+    tiling: tuple[tuple[int, ...], ...] | None
+    bits: int
+
+
+def layout_form(layout: Any) -> LayoutForm | None:
+    """Raises PluginError for one that the compiler was to choose."""
+    if layout is None:
+        return None
+    if not isinstance(layout, Layout):
+        raise PluginError(f"the layout {layout} can't be stored")
+    tiling = None if layout.tiling is None else tuple(map(tuple, layout.tiling))
+    return LayoutForm(tuple(layout.major_to_minor), tiling, layout.sub_byte_element_size_in_bits)
+
+
+def layout_of(form: LayoutForm | None) -> Any:
+    return None if form is None else Layout(form.order, form.tiling, form.bits)
+
+
+def devices_of(platform: str) -> dict[int, Any]:
+    """The devices of this process by id. Raises PluginError where JAX has no such platform here."""
+    try:
+        return {device.id: device for device in jax.local_devices(backend=platform)}
+    except RuntimeError as error:
+        raise PluginError(
+            f"a stored program is for {platform[:80]!r}, which JAX does not have here: {error}"
+        ) from error

@@ -1,0 +1,94 @@
+"""JAX's programs as results of stages: ``Lowered``, ``Compiled``, ``Exported``. Imports JAX.
+
+An ``Exported`` is in the format of ``jax.export`` (needs ``flatbuffers``). Nothing is pickled in it, unless by the
+functions that a user gave JAX for static data (``jax.export.register_pytree_node_serialization``), which JAX calls. The
+two others are in a format of their own (``cachec_jax.executables``), without pickle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import jax
+import jax.export
+import msgspec
+from jaxlib import _hlo
+
+from cachec.base.hashing import Hasher
+from cachec.errors import PluginError
+from cachec.programs.plugin import ArtifactWriter, Fingerprint
+from cachec_jax.executables import described, dumped, restored
+from cachec_jax.targets import check_flags, record_target
+
+
+class _ProgramMeta(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    program: Literal["compiled", "lowered", "exported"]
+
+
+def fingerprint(value: Any) -> Fingerprint:
+    """By all bytes of what is stored of it."""
+    data, kind = _stored(value), _kind(value)
+    hasher = Hasher("jax")
+    hasher.part(kind, data)
+    return Fingerprint(hasher.digest(), f"{kind} program of {len(data)} bytes")
+
+
+def encode(value: Any, out: ArtifactWriter) -> dict[str, Any]:
+    """Raises UsageError as ``compile_xla`` does, for flags that XLA does not go by."""
+    if _kind(value) == "compiled":
+        check_flags()
+        record_target()
+    out.write(_stored(value))
+    return {"program": _kind(value)}
+
+
+def decode(meta: Mapping[str, Any], artifacts: Sequence[Path]) -> Any:
+    try:
+        kind = msgspec.convert(dict(meta), _ProgramMeta).program
+    except msgspec.ValidationError as error:
+        raise PluginError(f"a stored program of JAX has malformed meta data: {error}") from error
+    if len(artifacts) != 1:
+        raise PluginError(f"a stored program of JAX has {len(artifacts)} artifacts, expected one")
+    data = artifacts[0].read_bytes()
+    if kind == "exported":
+        return _exported(data)
+    form, rest = described(data)
+    if form.kind != kind:
+        raise PluginError(f"a stored program of JAX is {form.kind}, expected it {kind}")
+    return restored(form, rest)
+
+
+def compare(fresh: Any, stored: Any) -> str | None:
+    """By their text, without the lines that they come from."""
+    return None if _text(fresh) == _text(stored) else "the programs differ"
+
+
+def _text(program: Any) -> str:
+    kind = _kind(program)
+    if kind != "compiled":
+        return str(program.mlir_module() if kind == "exported" else program.as_text())
+    options = _hlo.HloPrintOptions()
+    options.print_metadata = False
+    return "\n".join(module.to_string(options) for module in program.runtime_executable().hlo_modules())
+
+
+def _kind(value: Any) -> str:
+    return type(value).__name__.lower()
+
+
+def _stored(value: Any) -> bytes:
+    if not isinstance(value, jax.export.Exported):
+        return dumped(value)
+    try:
+        return bytes(value.serialize())
+    except (ImportError, ValueError, NotImplementedError) as error:  # no flatbuffers; a node without its functions
+        raise PluginError(f"an Exported can't be stored: {error}") from error
+
+
+def _exported(data: bytes) -> Any:
+    try:
+        return jax.export.deserialize(bytearray(data))
+    except Exception as error:  # flatbuffers raises what it comes upon in other bytes
+        raise PluginError(f"a stored Exported can't be read: {type(error).__name__}: {error}") from error
