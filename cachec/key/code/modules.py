@@ -7,6 +7,7 @@ import linecache
 import os
 import sys
 from collections.abc import Callable, Container, Iterator
+from functools import cached_property
 from importlib.machinery import BuiltinImporter, FrozenImporter, PathFinder
 from types import CodeType, FunctionType
 from typing import Any, NamedTuple
@@ -143,14 +144,17 @@ class SourceText:
                 del self._definitions[name]
         return self._definitions.get(qualname)
 
-    def functions(self) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    @cached_property
+    def functions(self) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
         """Every function statement, wherever it is."""
+        functions: list[ast.FunctionDef | ast.AsyncFunctionDef] = []
         pending: list[ast.AST] = [self.tree]
         while pending:
             node = pending.pop()
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                yield node
+                functions.append(node)
             pending.extend(_statements(node))
+        return functions
 
     # --- syntax and names
 
@@ -255,7 +259,7 @@ class SourceText:
     def _node_of(self, code: CodeType) -> Function | None:
         if self._nodes is None:
             self._nodes = {}
-            for node in self.functions():
+            for node in self.functions:
                 first = node.decorator_list[0].lineno if node.decorator_list else node.lineno
                 self._nodes.setdefault((node.name, first), []).append(node)
         if code.co_name == "<lambda>" and not self._lambdas:
@@ -271,12 +275,18 @@ class SourceText:
         return nodes[0] if nodes else None
 
 
+#: For each class of nodes that holds statements (of expressions, none does), where.
+HOLDERS: dict[type[ast.AST], list[str]] = {
+    cls: [field for field in ("body", "orelse", "finalbody", "handlers", "cases") if field in cls._fields]
+    for cls in vars(ast).values()
+    if isinstance(cls, type) and issubclass(cls, (ast.Module, ast.stmt, ast.ExceptHandler, ast.match_case))
+}
+
+
 def _statements(node: ast.AST) -> Iterator[ast.AST]:
-    """The statements (handlers and cases too) directly inside a statement: expressions hold none."""
-    for field in ("body", "orelse", "finalbody", "handlers", "cases"):
-        inside = getattr(node, field, None)
-        if isinstance(inside, list):
-            yield from inside
+    """The statements (handlers and cases too) directly inside a statement."""
+    for field in HOLDERS.get(type(node), ()):
+        yield from getattr(node, field)
 
 
 def _place(node: ast.expr) -> tuple[int | None, int | None, int | None, int | None]:
