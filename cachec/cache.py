@@ -68,7 +68,8 @@ class Cache:
         plugins = Plugins(distributions)
         tools = ToolKeys(digests, distributions)
         recorded = self.settings.record == "auto"
-        code = CodeKeys(_owner(distributions), GlobalKeys(digests, plugins).encode, recorded=recorded)
+        encode = GlobalKeys(digests, plugins).encode
+        code = CodeKeys(_owner(distributions), encode, recorded=recorded, memory=digests.memory)
         requests = Requests(digests, code, tools, distributions, plugins)
         base_dir = None if self.settings.base_dir is None else os.fspath(self.settings.base_dir)
 

@@ -14,6 +14,7 @@ import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from types import CodeType
 from typing import Any, NamedTuple
 
 import msgspec
@@ -29,6 +30,8 @@ from cachec.cli.selecting import keys_from
 from cachec.codecs import decode
 from cachec.errors import CachecError
 from cachec.events import read_outcomes
+from cachec.key.code.compiled import Compiled
+from cachec.key.code.modules import Sources
 from cachec.key.tools import loader
 from cachec.key.tools.executables import Finder
 from cachec.key.tools.loader import read_cache
@@ -429,21 +432,24 @@ def _checked(text: bytes) -> bytes:
     return packing.pack(msgspec.Raw(text))  # type: ignore[arg-type]
 
 
+class _Remembered:
+    """A memory that has these bytes under every name."""
+
+    data = b""
+
+    def recall(self, _name: str) -> bytes:
+        return self.data
+
+    def remember(self, _name: str, value: bytes) -> None:
+        """Have these bytes, if there are none."""
+        self.data = self.data or value
+
+
 def _digests(folder: Path) -> tuple[list[Seed], Read]:
     path = folder / "file"
     path.write_bytes(b"content")
     os.utime(path, (1, 1))
-
-    class Memory:
-        data = b""
-
-        def recall(self, _name: str) -> bytes:
-            return self.data
-
-        def remember(self, _name: str, _value: bytes) -> None:
-            """Nothing."""
-
-    memory = Memory()
+    memory = _Remembered()
 
     def read(data: bytes) -> None:
         memory.data = data
@@ -493,6 +499,32 @@ def _conclusions(_folder: Path) -> tuple[list[Seed], Read]:
         list(conclusions.forgotten(rows, 0.0))  # type: ignore[arg-type]  # only its rows are asked for
 
     return seeds, read
+
+
+def _compiled(folder: Path) -> tuple[list[Seed], Read]:
+    """What is kept of a file with two functions: whatever it says, the code of another text is none of its own."""
+    path, memory = folder / "module.py", _Remembered()
+    path.write_text("def f(x):\n    return [x, lambda: 3]\ndef g(x): return x\n")
+    f, g, *_ = compile(path.read_bytes(), str(path), "exec", dont_inherit=True).co_consts
+    other, *_ = compile(path.read_text().replace("3", "4"), str(path), "exec", dont_inherit=True).co_consts
+
+    def read(data: bytes) -> None:
+        for code, is_own in ((f, True), (g, True), (other, False)):
+            memory.data = data
+            source = Sources(memory).load(str(path))
+            assert source is not None
+            assert isinstance(code, CodeType)
+            assert (source.match(code) is not None) is is_own
+
+    read(b"")
+    row = memory.data
+    return [Seed(row), Seed(row, None, lambda body: _summed(path, body), row[32:])], read
+
+
+def _summed(path: Path, body: bytes) -> bytes:
+    """A row with these digests, whose checksum fits."""
+    compiled = Compiled(str(path), path.read_bytes(), _Remembered())
+    return compiled._checksum(body) + body
 
 
 def _artifacts(folder: Path) -> tuple[list[Seed], Read]:
@@ -877,6 +909,7 @@ FAMILIES: tuple[Family, ...] = (
     Family("rows", _rows),
     Family("remembered digest", _digests),
     Family("remembered text", _conclusions),
+    Family("code of a file", _compiled, ()),
     Family("parts and manifests", _artifacts),
     Family("memo", _memo),
     Family("names of weights", _revisions),

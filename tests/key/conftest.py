@@ -20,6 +20,7 @@ import pytest
 from cachec.key import canonical
 from cachec.key.code.executed import executed
 from cachec.key.code.fingerprint import CodeKey, CodeKeys
+from tests.key.tools.test_checkout import Rows
 
 
 def encode_value(value: object, path: str) -> bytes:
@@ -32,11 +33,13 @@ class Project:
     def __init__(self, root: Path) -> None:
         self.root = root
         self.wheels: set[str] = set()
+        self.rows = Rows()
         self.keys = self.new_keys()
         self._before = set(sys.modules)
 
-    def new_keys(self) -> CodeKeys:
-        return CodeKeys(self._owner, encode_value)
+    def new_keys(self, rows: Rows | None = None) -> CodeKeys:
+        """As a new process has them, with what earlier ones kept; with nothing kept where ``rows`` are new."""
+        return CodeKeys(self._owner, encode_value, memory=self.rows if rows is None else rows)
 
     def _owner(self, path: str) -> str | None:
         if "site-packages" in path:

@@ -1,6 +1,7 @@
 """Code objects: whether two were compiled from the same program, and what stands for one that has no source.
 
-Positions, line tables and file names are never looked at. Fields are those of the documentation of ``types.CodeType``.
+Positions and line tables are looked at where that is said, file names never. Fields are those of the documentation of
+``types.CodeType``.
 """
 
 from __future__ import annotations
@@ -56,6 +57,16 @@ def code_digest(code: CodeType) -> str:
     hasher = Hasher("code object")
     _feed(hasher, code)
     return hasher.digest()
+
+
+def placed_digest(code: CodeType) -> bytes:
+    """The digest (32 bytes) of a code object with its qualified name and the places of its own instructions."""
+    hasher = Hasher("placed code object")
+    hasher.part("qualname", code.co_qualname.encode())
+    hasher.part("line", str(code.co_firstlineno).encode())
+    hasher.part("places", code.co_linetable)
+    _feed(hasher, code)
+    return bytes.fromhex(hasher.digest())
 
 
 def _feed(hasher: Hasher, code: CodeType) -> None:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from types import CodeType, FunctionType, MappingProxyType, MethodType
 from typing import Any, NamedTuple
 
-from cachec.base.hashing import Hasher
+from cachec.base.hashing import Hasher, Memory
 from cachec.key.code.graph import Graph, module_name
 from cachec.key.code.live import Walk
 from cachec.key.code.memos import Memo, Memos
@@ -99,7 +99,8 @@ class CodeKeys:
 
     owner: the distribution that lists a file in its RECORD, None for a file of the project. encode_value: canonical
     bytes of a plain value (value, path), raising UnkeyableArgument for what has none. recorded: whether runs record
-    the code that ran, so that code which no name leads to need not be refused.
+    the code that ran, so that code which no name leads to need not be refused. memory: what is kept between processes
+    of what source files compile to.
     """
 
     def __init__(
@@ -108,11 +109,12 @@ class CodeKeys:
         encode_value: Callable[[object, str], bytes],
         *,
         recorded: bool = False,
+        memory: Memory | None = None,
     ) -> None:
         self._encode_value = encode_value
         self.recorded = recorded
         self._locator = Locator(owner)
-        self._sources = Sources()
+        self._sources = Sources(memory)
         self._units = Units(self._sources, self._locator)
         self._known: dict[tuple[object, ...], _KnownCode] = {}
         self._memos = Memos()

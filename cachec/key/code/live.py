@@ -165,8 +165,8 @@ class Walk:
             detail = f"{os.path.basename(code.co_filename)}, " + (
                 "source changed since import" if source is not None else "no source"
             )
-        inner = [] if node is None else docstrings(node)
-        graph.aside("documentation", label, lambda: documentation([function.__doc__, inner]))
+        inner = functools.cache(lambda: [] if node is None else docstrings(node))  # few ask
+        graph.aside("documentation", label, lambda: documentation([function.__doc__, inner()]))
         graph.when("annotations", lambda: self._annotations(function, label))
         if not lenient:
             graph.computed(label, uses)
@@ -294,8 +294,8 @@ class Walk:
         for name, content in classes.contents(cls, graph.watch):
             hasher.part(f"content {name}", self.reference(content, f"{label}.{name}", lenient=by_source).encode())
         graph.part(label, hasher, detail)
-        texts = [vars(cls).get("__doc__"), node and docstrings(node)]
-        graph.aside("documentation", label, lambda: documentation(texts))
+        text, inner = vars(cls).get("__doc__"), functools.cache(lambda: node and docstrings(node))
+        graph.aside("documentation", label, lambda: documentation([text, inner()]))
         graph.when("annotations", lambda: self._annotations(cls, label))
         graph.when("subclasses", lambda: self._subclasses(cls, label))
         self._namespaces.reached(namespace, unit)

@@ -7,6 +7,7 @@ import linecache
 import os
 import sys
 from collections.abc import Callable, Container, Iterator
+from functools import cached_property
 from importlib.machinery import BuiltinImporter, FrozenImporter, PathFinder
 from types import CodeType, FunctionType
 from typing import Any, NamedTuple
@@ -14,8 +15,10 @@ from typing import Any, NamedTuple
 from cachec.base import fsio
 from cachec.base.distributions import OWN_FOLDER
 from cachec.base.fsio import Identity
+from cachec.base.hashing import Memory
 from cachec.key.code import scopes, syntax
 from cachec.key.code.codeobjects import nested, same_code
+from cachec.key.code.compiled import Compiled
 from cachec.key.code.scopes import Chain, ImportUse, Uses
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
@@ -52,10 +55,12 @@ class Origin(NamedTuple):
 class SourceText:
     """One parsed source text. What is asked of it is worked out once."""
 
-    def __init__(self, path: str, text: bytes | str) -> None:
+    def __init__(self, path: str, text: bytes | str, compiled: Compiled | None = None) -> None:
+        """compiled: what is kept of this text between processes."""
         self.path = path
         self.tree = ast.parse(text, path)
         self._text = text
+        self._compiled = compiled
         self._code: dict[str, list[CodeType]] | None = None
         self._nodes: dict[tuple[str, int], list[Function]] | None = None
         self._lambdas = False
@@ -143,14 +148,17 @@ class SourceText:
                 del self._definitions[name]
         return self._definitions.get(qualname)
 
-    def functions(self) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    @cached_property
+    def functions(self) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
         """Every function statement, wherever it is."""
+        functions: list[ast.FunctionDef | ast.AsyncFunctionDef] = []
         pending: list[ast.AST] = [self.tree]
         while pending:
             node = pending.pop()
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                yield node
+                functions.append(node)
             pending.extend(_statements(node))
+        return functions
 
     # --- syntax and names
 
@@ -234,8 +242,13 @@ class SourceText:
 
     def _equal(self, code: CodeType) -> CodeType | None:
         if self._code is None:
+            if self._compiled is not None and self._compiled.holds(code):
+                return code
+            codes = nested(compile(self._text, self.path, "exec", dont_inherit=True))
+            if self._compiled is not None:
+                self._compiled.keep(codes)
             self._code = {}
-            for one in nested(compile(self._text, self.path, "exec", dont_inherit=True)):
+            for one in codes:
                 self._code.setdefault(one.co_qualname, []).append(one)
         equal = [one for one in self._code.get(code.co_qualname, ()) if same_code(one, code)]
         # Of equal ones (two lambdas of one form) the one at the same place; any other means the same.
@@ -255,7 +268,7 @@ class SourceText:
     def _node_of(self, code: CodeType) -> Function | None:
         if self._nodes is None:
             self._nodes = {}
-            for node in self.functions():
+            for node in self.functions:
                 first = node.decorator_list[0].lineno if node.decorator_list else node.lineno
                 self._nodes.setdefault((node.name, first), []).append(node)
         if code.co_name == "<lambda>" and not self._lambdas:
@@ -271,12 +284,18 @@ class SourceText:
         return nodes[0] if nodes else None
 
 
+#: For each class of nodes that holds statements (of expressions, none does), where.
+HOLDERS: dict[type[ast.AST], list[str]] = {
+    cls: [field for field in ("body", "orelse", "finalbody", "handlers", "cases") if field in cls._fields]
+    for cls in vars(ast).values()
+    if isinstance(cls, type) and issubclass(cls, (ast.Module, ast.stmt, ast.ExceptHandler, ast.match_case))
+}
+
+
 def _statements(node: ast.AST) -> Iterator[ast.AST]:
-    """The statements (handlers and cases too) directly inside a statement: expressions hold none."""
-    for field in ("body", "orelse", "finalbody", "handlers", "cases"):
-        inside = getattr(node, field, None)
-        if isinstance(inside, list):
-            yield from inside
+    """The statements (handlers and cases too) directly inside a statement."""
+    for field in HOLDERS.get(type(node), ()):
+        yield from getattr(node, field)
 
 
 def _place(node: ast.expr) -> tuple[int | None, int | None, int | None, int | None]:
@@ -301,7 +320,8 @@ def cell_names() -> bytes:
 class Sources:
     """Parsed source files, kept by path and identity."""
 
-    def __init__(self) -> None:
+    def __init__(self, memory: Memory | None = None) -> None:
+        self._memory = memory
         self._known: dict[str, tuple[Identity | None, SourceText | None]] = {}
 
     def load(self, path: str) -> SourceText | None:
@@ -317,7 +337,9 @@ class Sources:
         source: SourceText | None
         try:
             with open(path, "rb") as file:
-                source = SourceText(path, file.read())
+                text = file.read()
+            compiled = None if self._memory is None else Compiled(path, text, self._memory)
+            source = SourceText(path, text, compiled)
         except (OSError, SyntaxError, ValueError):
             source = None
         self._known[path] = (identity, source)

@@ -78,7 +78,6 @@ class _Scan:
 
     def run(self) -> None:
         stack = self.stack
-        visits = {cls: getattr(self, cls.__name__) for cls in _VISITED}
         while stack:
             node, scope, guarded = stack.pop()
             kind = type(node)
@@ -88,9 +87,9 @@ class _Scan:
                 else:
                     scope.bound.add(node.id)  # type: ignore[attr-defined]
                 continue
-            visit = visits.get(kind)
+            visit = _VISITS.get(kind)
             if visit is not None:
-                visit(node, scope, guarded)
+                visit(self, node, scope, guarded)
                 continue
             for field in _CHILDREN[kind]:
                 value = getattr(node, field, None)
@@ -297,7 +296,11 @@ class _Scan:
         return None
 
 
-_VISITED = [cls for cls in vars(ast).values() if isinstance(cls, type) and hasattr(_Scan, cls.__name__)]
+_VISITS = {
+    cls: getattr(_Scan, cls.__name__)
+    for cls in vars(ast).values()
+    if isinstance(cls, type) and hasattr(_Scan, cls.__name__)
+}
 #: For each class of nodes, the fields that may hold names: not contexts, operators and texts.
 _CHILDREN = {
     cls: [each for each in cls._fields if each not in _LEAVES]

@@ -11,7 +11,7 @@ import builtins
 from collections.abc import Iterator
 
 from cachec.key.code import scopes
-from cachec.key.code.modules import Locator, Origin, Sources, SourceText, absolute
+from cachec.key.code.modules import HOLDERS, Locator, Origin, Sources, SourceText, absolute
 from cachec.key.code.scopes import Chain, ImportUse
 
 _TELLING = frozenset({"logging", "warnings", "faulthandler", "atexit"})
@@ -19,12 +19,14 @@ _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
 class Unit:
-    """A module of the project with its source. whole: why it counts as one, empty where it does not."""
+    """A module of the project with its source. level: every statement that runs when it is imported (not what is under
+    ``if __name__ == "__main__"``). whole: why it counts as one, empty where it does not."""
 
     def __init__(self, name: str, package: str, source: SourceText) -> None:
         self.name = name
         self.package = package
         self.source = source
+        self.level = list(_module_level(source.tree))
         self.whole = ""
         self.registers = False
         #: Of a module that was executed from a text that is not known: what stands for that.
@@ -97,7 +99,7 @@ class Units:
     # --- stages
 
     def _stage_decorators(self, unit: Unit) -> Iterator[int]:
-        for node in unit.source.functions():
+        for node in unit.source.functions:
             for decorator in node.decorator_list:
                 chain = _called(decorator)
                 named = len(chain) > 1 and chain[-1] == "stage"
@@ -135,7 +137,7 @@ class Units:
 
     def _subclass(self, unit: Unit) -> str:
         """The first class with a base, or a metaclass, that is not Python's own."""
-        for node in module_level(unit.source.tree):
+        for node in unit.level:
             if isinstance(node, ast.ClassDef) and self._is_subclass(unit, node):
                 return node.name
         return ""
@@ -155,7 +157,7 @@ class Units:
         from outside of the project, only something that is handed over can be registered.
         """
         source = unit.source
-        own = {node.name for node in module_level(source.tree) if isinstance(node, _DEFINITIONS)}
+        own = {node.name for node in unit.level if isinstance(node, _DEFINITIONS)}
 
         def registers(node: ast.stmt, chain: Chain) -> bool:
             return (
@@ -167,7 +169,7 @@ class Units:
                 )
             )
 
-        for node in module_level(source.tree):
+        for node in unit.level:
             if isinstance(node, _DEFINITIONS):
                 for decorator in node.decorator_list:
                     if id(decorator) not in source.stage_decorators and self._may_register(unit, decorator):
@@ -190,7 +192,7 @@ class Units:
         project shows in those; so calls that print, run stages or drive them are passed over, and functions that do no
         more than that."""
         source = unit.source
-        definitions = [node for node in module_level(source.tree) if isinstance(node, _DEFINITIONS)]
+        definitions = [node for node in unit.level if isinstance(node, _DEFINITIONS)]
         stages = {n.name for n in definitions if any(id(d) in source.stage_decorators for d in n.decorator_list)}
         own = {node.name: node for node in definitions if node.name not in stages}
         seen: set[str] = set()
@@ -251,8 +253,11 @@ def _rooted(node: ast.expr) -> Chain:
     return (node.id,) if isinstance(node, ast.Name) else ()
 
 
-def module_level(tree: ast.Module) -> Iterator[ast.stmt]:
-    """Every statement that runs when the module is imported: not what is under ``if __name__ == "__main__"``."""
+#: For each class of nodes, where it holds statements, handlers and cases, as the text has them.
+_IN_ORDER = {cls: sorted(fields, key=cls._fields.index) for cls, fields in HOLDERS.items()}
+
+
+def _module_level(tree: ast.Module) -> Iterator[ast.stmt]:
     stack: list[ast.AST] = list(reversed(tree.body))
     while stack:
         node = stack.pop()
@@ -263,12 +268,8 @@ def module_level(tree: ast.Module) -> Iterator[ast.stmt]:
         if isinstance(node, ast.If) and (scopes.is_type_checking(node) or _is_main_guard(node)):
             stack.extend(reversed(node.orelse))
             continue
-        inside = [
-            each
-            for each in ast.iter_child_nodes(node)
-            if isinstance(each, ast.stmt | ast.ExceptHandler | ast.match_case)
-        ]
-        stack.extend(reversed(inside))
+        for field in reversed(_IN_ORDER[type(node)]):
+            stack.extend(reversed(getattr(node, field)))
 
 
 def _is_main_guard(node: ast.If) -> bool:
