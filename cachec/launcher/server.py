@@ -27,6 +27,7 @@ from cachec.errors import CachecError
 from cachec.key.tools.process import process_start
 from cachec.launcher import client
 from cachec.launcher.ending import pack, unpack
+from cachec.launcher.outputs import SERVES
 
 #: Seconds without a request after which a server ends, and between two looks whether its socket is still there.
 IDLE_SECONDS = 300.0
@@ -46,6 +47,7 @@ _DESCRIPTORS, _MAX_REQUEST = 4, 1 << 28
 
 def start(folder: str, name: str) -> None:
     """Leave a server behind, where the settings have one and the process can be one."""
+    before = signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # children of a process that ignores it can't be waited for
     try:
         if config.load().server == "off" or threading.active_count() > 1:
             return
@@ -53,12 +55,14 @@ def start(folder: str, name: str) -> None:
         if not os.path.lexists(folder):
             os.mkdir(folder, 0o700)
         began = process_start()
-        child = os.fork()
+        if child := os.fork():
+            os.waitpid(child, 0)
+            return
     except (CachecError, OSError):  # whoever goes on tells what is wrong, where it matters
         return
-    if child:
-        os.waitpid(child, 0)
-        return
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     try:
         os.setsid()
         if not os.fork():
@@ -93,22 +97,29 @@ class _Server:
 
     def run(self, began: float) -> None:
         """Answer until nobody asks any more. began: when the process did that imported the first modules."""
+        if not _are_older(_sources(), began):
+            return
         listener = self._bound()
         if listener is None:
             return
         try:
-            sources = _loaded(began)
-            if sources is not None:
+            _import_all()
+            sources = _sources()
+            if _are_older(sources, began):
                 self._answer(listener, sources)
         finally:
             fcntl.flock(self._folder, fcntl.LOCK_EX)
             if self._is_ours:
                 os.unlink(self._path)
+            fcntl.flock(self._folder, fcntl.LOCK_UN)  # children have the description too, and may go on for long
 
     def _bound(self) -> socket.socket | None:
-        """The socket, in the place of what a server has left that is gone; None where another is there."""
+        """The socket, in the place of what a server has left that is gone; None where another is there, or comes."""
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        fcntl.flock(self._folder, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(self._folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return None
         try:
             connection, _ = client.connect(self._folder, os.path.basename(self._path))
         except ConnectionRefusedError:
@@ -148,6 +159,7 @@ class _Server:
                         self._children += 1
                     else:
                         listener.close()
+                        os.close(self._folder)
                         _serve(connection, sources)
             elif not self._is_ours or (not self._children and time.monotonic() - last > IDLE_SECONDS):
                 return
@@ -167,9 +179,8 @@ def identity_of(path: str) -> tuple[int, int]:
     return status.st_dev, status.st_ino
 
 
-def _loaded(began: float) -> dict[str, Identity | None] | None:
-    """Import what a miss needs, and read what each would; the files and folders that this rests on, None where one may
-    have changed meanwhile."""
+def _import_all() -> None:
+    """Import what a miss needs, and read what each would."""
     import atexit  # noqa: F401 - all that is imported here is for the children
     import ctypes  # noqa: F401
     import tempfile  # noqa: F401
@@ -189,15 +200,21 @@ def _loaded(began: float) -> dict[str, Identity | None] | None:
     for path in sorted(adapters.SHIPPED.glob("*.toml")):
         adapters.read(path)
     Distributions().owner(sys.executable)
-    modules = [module for name, module in sys.modules.items() if name != "__main__"]  # that is each process's own
-    files = {file for module in modules if (file := getattr(module, "__file__", None))}
-    sources = _identities((*files, *sys.path))
-    settled = 1e9 * (began - SETTLE_SECONDS)
-    if any(each is not None and each.changed > settled for each in sources.values()):
-        return None
     gc.collect()
     gc.freeze()
-    return sources
+
+
+def _sources() -> dict[str, Identity | None]:
+    """The files of all modules that are imported, and the folders where modules are looked for."""
+    modules = [module for name, module in sys.modules.items() if name != "__main__"]  # that is each process's own
+    files = {file for module in modules if (file := getattr(module, "__file__", None))}
+    return _identities((*files, *sys.path))
+
+
+def _are_older(sources: dict[str, Identity | None], began: float) -> bool:
+    """Whether none can have changed since it was imported."""
+    settled = 1e9 * (began - SETTLE_SECONDS)
+    return not any(each is not None and each.changed > settled for each in sources.values())
 
 
 def _identities(paths: Iterable[str]) -> dict[str, Identity | None]:
@@ -216,7 +233,9 @@ def _answered(connection: socket.socket) -> int:
     from cachec.launcher.full import conclude
 
     connection.settimeout(_PATIENCE)
-    client.peer(connection)
+    os.setsid()  # what the command leaves behind, if this is killed, is found by it
+    with open("/proc/self/comm", "wb", 0) as name:
+        name.write(b"%b%d" % (SERVES.encode(), client.peer(connection)))
     _, handed, _, _ = socket.recv_fds(connection, 1, _DESCRIPTORS)
     folder, *streams = handed
     with connection.makefile("rb") as stream:
