@@ -113,6 +113,34 @@ def test_one_whose_socket_is_gone_ends(launcher: Launcher, servers: Servers) -> 
     _await_end(pid)
 
 
+#: Lines that have a server say in a FIFO of which program it reads what that loads.
+_SAYS_WHAT_IT_READS = """
+from cachec.launcher import server
+def practise(program, before=server._practise):
+    if program.endswith("/cp"):
+        open({path!r}, "w").write(program)
+    before(program)
+server._practise = practise
+"""
+
+
+def test_what_a_compiler_loads_is_read_once(launcher: Launcher, servers: Servers, tmp_path: Path) -> None:
+    program = shutil.which("cp") or ""
+    if fsio.Mounts().kind(program) not in fsio.TRACKED_FILESYSTEMS:
+        pytest.skip("what is read of a file there is not kept")
+    os.mkfifo(tmp_path / "said")
+    servers.say(_SAYS_WHAT_IT_READS.format(path=os.fspath(tmp_path / "said")))
+    for number in range(4):
+        write("in", f"{number}")
+        servers.call("fakecc", "in", "-o", "other")  # so that a server is there
+        servers.ready()
+        process = _start(servers, "--input=in", "--output=out", "--", "cp", "in", "out")
+        if not number:
+            assert _said(tmp_path / "said") == program
+        assert process.communicate(timeout=120) == (b"", b"")  # and nobody waits for somebody to read it again
+        assert Path("out").read_text() == f"{number}"
+
+
 def test_one_whose_modules_changed_is_not_asked(launcher: Launcher, servers: Servers) -> None:
     folder = servers.script.parent
     servers.say(
