@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import signal
 import subprocess
@@ -49,10 +50,13 @@ def run_process(
     """Run ``program`` with ``args`` and exactly ``environ``. stdin: the bytes to feed, or a file to read; None: empty.
 
     supervised: tell whether a descendant outlived it, by a small Python process between (about 20 ms). Raises OSError
-    where the program can't be started, subprocess.TimeoutExpired after its group was killed. SIGTERM and SIGHUP that
-    would end this process go to the group first (only the main thread can see to that). ends_with_us: the kernel sends
-    it SIGTERM where this process, whose main thread has to be the caller, is killed.
+    where the program can't be started, or SIGCHLD is ignored, so that no status is told: a caller in the main thread
+    has that ended instead. Raises subprocess.TimeoutExpired after its group was killed. SIGTERM and SIGHUP that would
+    end this process go to the group first (only the main thread can see to that). ends_with_us: the kernel sends it
+    SIGTERM where this process, whose main thread has to be the caller, is killed.
     """
+    _have_statuses()
+    is_leader = ends_with_us and _leads_alone()
     supervised = supervised and bool(sys.executable)
     data = stdin if isinstance(stdin, bytes) else None
     source = -1
@@ -77,7 +81,8 @@ def run_process(
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 pass_fds=handed,
-                start_new_session=True,
+                start_new_session=not is_leader,
+                process_group=0 if is_leader else None,
                 preexec_fn=_ending_with(os.getpid()) if ends_with_us else None,  # noqa: PLW1509 - one thread
             )
             if supervised:
@@ -92,6 +97,50 @@ def run_process(
         for fd in (source, report_read, report_write):
             if fd >= 0:
                 os.close(fd)
+
+
+def _have_statuses() -> None:
+    """Have the kernel keep how children end. Where SIGCHLD is ignored it does not, and ``subprocess`` says 0."""
+    if signal.getsignal(signal.SIGCHLD) is not signal.SIG_IGN:
+        return
+    if threading.current_thread() is not threading.main_thread():
+        words = "SIGCHLD is ignored here, so how a command ends is not known; run it in the main thread, or set SIG_DFL"
+        raise ChildProcessError(errno.ECHILD, words)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+
+
+def _leads_alone() -> bool:
+    """Whether this process leads a session without a terminal. What it starts stays there, for ``end_session``."""
+    _, session, terminal = _place_of(os.getpid())
+    return session == os.getpid() and not terminal
+
+
+def _place_of(pid: int | str) -> tuple[str, int, int]:
+    """State, session and terminal of a process. Raises OSError where it is gone."""
+    with open(f"/proc/{pid}/stat", "rb") as file:
+        fields = file.read().rpartition(b")")[2].split()
+    return fields[0].decode(), int(fields[3]), int(fields[4])
+
+
+def end_session(leader: int) -> None:
+    """Kill what is left of the session of a process that has ended; returns once nothing of it runs."""
+    while left := [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if _runs_in(pid, leader)]:
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.002)
+
+
+def _runs_in(pid: int, session: int) -> bool:
+    """Whether a process is in a session, runs, and may be ended by us."""
+    try:
+        state, place, _ = _place_of(pid)
+        if place != session or state in "ZX":
+            return False
+        os.kill(pid, 0)
+    except OSError:
+        return False
+    return True
 
 
 def _ending_with(parent: int) -> Callable[[], None]:

@@ -24,6 +24,7 @@ _MAX_RESPONSE_DEPTH = 8
 #: Longer arguments are no paths (PATH_MAX).
 _MAX_NAME = 4096
 
+_OWN = re.compile(r"/(dev/(std(in|out|err)$|fd/)|proc/)")
 _PIECES = re.compile(r"[=,]")
 
 #: What separates words in the description of a pipeline, where an option's value may be a path, or several.
@@ -94,19 +95,27 @@ def what_it_runs(command: Command, adapter: Adapter, environ: Mapping[str, str])
     return runs
 
 
-def configuration_patterns(program: str, adapter: Adapter | None) -> Iterator[str]:
-    """The patterns of ``configured_by``, absolute: beside the executable by either of its names."""
+def configuration_places(program: str, adapter: Adapter | None) -> Iterator[tuple[str, str]]:
+    """Of ``configured_by`` the folders, beside the executable by either of its names, and the patterns of names in
+    them. A folder that is a pattern itself stands for those that are there, and is yielded with no pattern too."""
     folders = {os.path.dirname(program): None, os.path.dirname(os.path.realpath(program)): None}
     for pattern in adapter.configured_by if adapter is not None else ():
-        yield from dict.fromkeys(os.path.join(glob.escape(folder), pattern) for folder in folders)
+        below, name = os.path.split(pattern)
+        if not glob.has_magic(below):
+            yield from dict.fromkeys((os.path.join(folder, below), name) for folder in folders)
+            continue
+        yield below, ""
+        for folder in folders:
+            yield from ((found, name) for found in glob.glob(os.path.join(glob.escape(folder), below)))
 
 
 def _check_configuration(command: Command, adapter: Adapter) -> None:
     if set(adapter.unconfigured) & {piece.label for piece in command.pieces}:
         return
-    for pattern in configuration_patterns(command.program, adapter):
-        for path in sorted(glob.glob(pattern)):
-            raise PassThrough(Reason.NOT_UNDERSTOOD, f"{path!r} holds options (adapter {adapter.name})", told=True)
+    for folder, name in configuration_places(command.program, adapter):
+        for path in sorted(glob.glob(name, root_dir=folder)) if name else ():
+            words = f"{os.path.join(folder, path)!r} holds options (adapter {adapter.name})"
+            raise PassThrough(Reason.NOT_UNDERSTOOD, words, told=True)
 
 
 def _add_named(command: Command, options: Options, arg: str) -> None:
@@ -172,7 +181,7 @@ def _add_options(command: Command, options: Options) -> None:
 def _check_outputs(command: Command) -> None:
     for path in (*(each.path for each in command.inputs), *(each.path for each in command.outputs), *command.weights):
         # The command's own descriptors are others than ours.
-        if re.match(r"/(dev/(std(in|out|err)$|fd/)|proc/)", os.path.normpath(path)):
+        if _OWN.match(os.path.normpath(path)):
             raise PassThrough(Reason.NOT_UNDERSTOOD, f"{path!r} stands for something else in each process", told=True)
     seen: dict[str, Output] = {}
     for output in command.outputs:

@@ -44,6 +44,9 @@ _NAMESPACES = ("cgroup", "ipc", "mnt", "net", "pid", "pid_for_children", "time",
 #: Parts of paths that lead elsewhere in another process.
 _OWN = ("proc/self", "proc/thread-self", "dev/fd", "dev/std", "dev/tty")
 
+#: Variables by which a process loads what may obey any other.
+_LOADING = (b"LD_PRELOAD", b"LD_AUDIT")
+
 #: Bytes of an answer at most.
 _MAX_ANSWER = 1 << 32
 
@@ -53,12 +56,17 @@ class _NoAnswer(Exception):
 
 
 def surroundings() -> str:
-    """A name for all that this process has from its parent or from its start, and a child of its own would have."""
+    """A name for all that this process has from its parent or from its start, and a child of its own would have; empty
+    where somebody follows what it does (strace, gdb), or there is no /proc to tell."""
+    lines = _read("status").split(b"\n")
+    if b"TracerPid:\t0" not in lines:
+        return ""
     hasher = blake3(pack([__version__.encode(), os.fsencode(__file__), sys.version.encode(), repr(sys.flags).encode()]))
     hasher.update(pack([os.fsencode(text) for text in (sys.executable, sys.prefix, *sys.path)]))
-    obeyed = sorted(each for each in os.environb.items() if each[0].startswith(_OBEYED))
+    prefixes = b"" if any(name in os.environb for name in _LOADING) else _OBEYED
+    obeyed = sorted(each for each in os.environb.items() if each[0].startswith(prefixes))
     hasher.update(pack([b"%b=%b" % each for each in obeyed]))
-    lines = _read("status").split(b"\n")
+    hasher.update(repr((sys.warnoptions, sys._xoptions)).encode())
     hasher.update(pack([line for line in lines if line.partition(b":")[0] in _STATUS]))
     hasher.update(pack([_read(name) for name in _PROC]))
     hasher.update(pack([os.fsencode(_link(name)) for name in _NAMESPACES]))
@@ -123,17 +131,21 @@ def ask(args: "list[str]") -> "tuple[Ending | None, str, str]":
     """How a command line (what follows ``cachec exec``) ended; None where this process has to see to it. Then, where a
     server could be started: the folder and the name of its socket, else empty."""
     wanted = os.environ.get("CACHEC_SERVER") or "auto"
-    if wanted != "auto" or any(own in arg for own in _OWN for arg in args) or sys.stderr is None:
+    if wanted != "auto" or sys.stderr is None:
         return None, "", ""
     folder = name = ""
     try:
         for fd in range(3):
             os.fstat(fd)
         cwd = os.getcwd()
+        if any(own in f"{cwd}/{arg}" for own in _OWN for arg in args):
+            return None, "", ""
         if {"", cwd} & {*sys.path}:  # python -m, -c: where a build writes, modules may come to be
             return None, "", ""
         folder = server_folder(os.environ, cwd)
         name = surroundings()
+        if not name:
+            return None, "", ""
         opened = open_own(folder)
         try:
             connection, _ = connect(opened, name)
@@ -169,7 +181,8 @@ class _Asked:
         variables = [b"%b=%b" % each for each in os.environb.items()]
         connection.sendall(pack([b"%d" % len(args), *map(os.fsencode, args), *variables]))
         # Held from before it begins: its number can't come to be another process's.
-        self._child = os.pidfd_open(int.from_bytes(self._received(8), "little"))
+        self._number = int.from_bytes(self._received(8), "little")
+        self._child = os.pidfd_open(self._number)
 
     def ending(self) -> Ending | None:
         """Have the child do it. Signals that would end this process go to the child, which hands them to the command;
@@ -187,6 +200,7 @@ class _Asked:
         except (_NoAnswer, OSError):
             if self._caught:
                 die_by(self._caught)
+            self._end_what_is_left()
             raise
         finally:
             for number, before in replaced:
@@ -195,6 +209,17 @@ class _Asked:
         if self._caught:
             die_by(self._caught)
         return Ending.unpacked(answer) if answer else None
+
+    def _end_what_is_left(self) -> None:
+        """Where the child was killed the command may go on, and is not to write beside the one that comes now."""
+        import select
+
+        ended = select.poll()
+        ended.register(self._child, select.POLLIN)
+        if ended.poll(1000 * PATIENCE):
+            from cachec.commands.process import end_session
+
+            end_session(self._number)
 
     def _forward(self, number: int, _frame: object) -> None:
         self._caught = number

@@ -23,6 +23,10 @@ _DEFINITION = re.compile(rb"^\s*(?:#|%:|\?\?=)\s*define\s+(\w+)(.*)$", re.MULTIL
 _NAME = re.compile(rb"\s*\(\s*[<\"]([^>\"\n]+)[>\"]")
 #: The first comment of a line. Behind a quote, what looks like one may be in a string.
 _COMMENT = re.compile(rb"^([^\"'\n]*?)(?://[^\n]*|/\*.*?\*/)", re.DOTALL | re.MULTILINE)
+#: Of a rule of Make: the end of its targets, a word, an escape.
+_TARGET = re.compile(rb":(?=\s|\Z)")
+_WORD = re.compile(rb"(?:\\[ #\t]|\$\$|\\(?![ #\t])|[^\s\\])+")
+_ESCAPE = re.compile(rb"\\([ #\t])")
 _IS_DEFINED = re.compile(rb"\b(?:defined\s*\(?|(?:el)?ifn?def|undef|define)\s*\Z")
 
 #: Where compilers look by themselves, in front of ``-idirafter``.
@@ -36,16 +40,16 @@ class DepfileError(ValueError):
 def read_depfile(text: bytes) -> list[str]:
     """The prerequisites of the first rule, in order, each once. Raises DepfileError where there is no rule."""
     rule = text.replace(b"\\\r\n", b" ").replace(b"\\\n", b" ")
-    target = re.search(rb":(?=\s|\Z)", rule)
+    target = _TARGET.search(rule)
     if target is None:
         raise DepfileError("no rule of the form 'target: file ...'")
     line = rule[target.end() :].partition(b"\n")[0]
-    words = re.findall(rb"(?:\\[ #\t]|\$\$|\\(?![ #\t])|[^\s\\])+", line)
+    words = _WORD.findall(line)
     return list(dict.fromkeys(os.fsdecode(_unescaped(word)) for word in words))
 
 
 def _unescaped(word: bytes) -> bytes:
-    return re.sub(rb"\\([ #\t])", rb"\1", word).replace(b"$$", b"$")
+    return _ESCAPE.sub(rb"\1", word).replace(b"$$", b"$")
 
 
 def plain(path: str) -> str:

@@ -23,7 +23,7 @@ from cachec.events import inert
 from cachec.key.tools.environment import LOCALE
 from cachec.key.tools.executables import Executable, interpreter_name, which
 from cachec.launcher import adapters, direct
-from cachec.launcher.arguments import configuration_patterns
+from cachec.launcher.arguments import configuration_places
 from cachec.launcher.command import Command
 from cachec.launcher.outputs import lock_of
 from cachec.launcher.request import environment, helper_path, keyed_variables
@@ -195,8 +195,10 @@ class Draft:
         distributions = self._opened.requests.distributions(command)
         tools = self._opened.requests.tool_keys(command)
         self._looked_up(command.argv[0], environ)
-        for pattern in configuration_patterns(command.program, command.adapter):
-            self._names_in(os.path.dirname(pattern))
+        for folder, name in configuration_places(command.program, command.adapter):
+            if not name:
+                raise _Unfit  # such a folder may come to be
+            self._names_in(folder)
         programs = [tools.program(command.program, environ)]
         adapter = command.adapter
         helpers = command.starts()

@@ -18,6 +18,9 @@ from cachec.recording import Recorder
 from cachec.store.locks import KeyLock
 from cachec.store.store import Store
 
+#: What a process that a server has forked is called, before the number of the process that asked for it.
+SERVES = "cachec:"
+
 
 def lock_of(store: Store, output: Output) -> KeyLock:
     """The lock of an output, not yet taken. The direct road looks whether its file is there."""
@@ -51,14 +54,17 @@ def outputs_held(
 
 
 def _is_ancestor(pid: int) -> bool:
-    """Whether a process waits for this one, as a launcher does that runs a whole build: it will not let go before."""
+    """Whether a process waits for this one, as a launcher does that runs a whole build: it will not let go before. For
+    a server's child waits who asked the server: it is called so."""
     mine = os.getpid()
     while pid and mine > 1:
         if mine == pid:
             return True
         try:
             with open(f"/proc/{mine}/stat", encoding="utf-8", errors="replace") as file:
-                mine = int(file.read().rpartition(")")[2].split()[1])
+                name, _, fields = file.read().partition("(")[2].rpartition(")")
+            asks = name.removeprefix(SERVES)
+            mine = int(fields.split()[1] if asks == name else asks)
         except (OSError, ValueError, IndexError):
             return False
     return False

@@ -32,6 +32,8 @@ KEY_VERSION = "3"
 
 _DOMAIN = frame("domain", b"command")
 
+_FOLDERS = re.compile(r"/\S*/")
+
 #: Always keyed: it chooses libraries, of what the command loads by itself too.
 _ALWAYS = ("LD_LIBRARY_PATH",)
 
@@ -281,7 +283,7 @@ def helper_path(name: str, command: Command, environ: Mapping[str, str]) -> str:
 
 def _differ_in_folder(old: str, new: str) -> bool:
     """Whether two texts with paths are equal once the folders of these are left out."""
-    shortened = [re.sub(r"/\S*/", "/", text) for text in (old, new)]
+    shortened = [_FOLDERS.sub("/", text) for text in (old, new)]
     return "/" in old and shortened[0] == shortened[1]
 
 

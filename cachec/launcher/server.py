@@ -1,13 +1,16 @@
 """A process that has imported all that a miss of ``cachec exec`` needs, and forks a child for each; see ``client``.
 
 Started by the first miss, as a fork of it, before that has done anything: what it has from its parent is what
-``client.surroundings`` names. It keeps nothing of a request: the child that answers one begins as all others do. A
-server that has modules of which any file, or any folder of the search for modules, was changed since is not asked
-again: the child that sees it leaves the request alone, and the server ends.
+``client.surroundings`` names. It keeps nothing of a request: the child that answers one begins as all others do. What
+a child had to read of a compiler and its libraries the server reads by itself for the next ones, which take it as long
+as these files have the identity that they had (``loader.read_settled``). A server that has modules of which any file,
+or any folder of the search for modules, was changed since is not asked again: the child that sees it leaves the
+request alone, and the server ends.
 """
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import gc
 import os
@@ -22,11 +25,15 @@ from typing import NoReturn
 
 from cachec import config
 from cachec.base import fsio
+from cachec.base.distributions import Distributions
 from cachec.base.fsio import Identity, identity_if_there
-from cachec.errors import CachecError
+from cachec.errors import CachecError, UsageError
+from cachec.key.tools.executables import Finder, which
+from cachec.key.tools.loader import read_settled
 from cachec.key.tools.process import process_start
-from cachec.launcher import client
+from cachec.launcher import client, options
 from cachec.launcher.ending import pack, unpack
+from cachec.launcher.outputs import SERVES
 
 #: Seconds without a request after which a server ends, and between two looks whether its socket is still there.
 IDLE_SECONDS = 300.0
@@ -34,6 +41,9 @@ LOOK_SECONDS = 20.0
 
 #: How much older than the process that imported it, in seconds, a module has to be.
 SETTLE_SECONDS = fsio.SETTLE_SECONDS
+
+#: Seconds between two looks at what a program loads, where children had to look each by itself.
+PRACTICE_SECONDS = 60.0
 
 #: Seconds that a child waits for the rest of a request.
 _PATIENCE = 10.0
@@ -43,9 +53,13 @@ _STALE = 3
 
 _DESCRIPTORS, _MAX_REQUEST = 4, 1 << 28
 
+#: Bytes that a pipe takes as one.
+_MAX_TOLD = select.PIPE_BUF
+
 
 def start(folder: str, name: str) -> None:
     """Leave a server behind, where the settings have one and the process can be one."""
+    before = signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # children of a process that ignores it can't be waited for
     try:
         if config.load().server == "off" or threading.active_count() > 1:
             return
@@ -53,12 +67,14 @@ def start(folder: str, name: str) -> None:
         if not os.path.lexists(folder):
             os.mkdir(folder, 0o700)
         began = process_start()
-        child = os.fork()
+        if child := os.fork():
+            os.waitpid(child, 0)
+            return
     except (CachecError, OSError):  # whoever goes on tells what is wrong, where it matters
         return
-    if child:
-        os.waitpid(child, 0)
-        return
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     try:
         os.setsid()
         if not os.fork():
@@ -90,25 +106,34 @@ class _Server:
         self._path = f"/proc/self/fd/{self._folder}/{name}"
         self._children = 0
         self._is_stale = False
+        self._told, self._tells = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._practised: dict[bytes, float] = {}
 
     def run(self, began: float) -> None:
         """Answer until nobody asks any more. began: when the process did that imported the first modules."""
+        if not _are_older(_sources(), began):
+            return
         listener = self._bound()
         if listener is None:
             return
         try:
-            sources = _loaded(began)
-            if sources is not None:
+            _import_all()
+            sources = _sources()
+            if _are_older(sources, began):
                 self._answer(listener, sources)
         finally:
             fcntl.flock(self._folder, fcntl.LOCK_EX)
             if self._is_ours:
                 os.unlink(self._path)
+            fcntl.flock(self._folder, fcntl.LOCK_UN)  # children have the description too, and may go on for long
 
     def _bound(self) -> socket.socket | None:
-        """The socket, in the place of what a server has left that is gone; None where another is there."""
+        """The socket, in the place of what a server has left that is gone; None where another is there, or comes."""
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        fcntl.flock(self._folder, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(self._folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return None
         try:
             connection, _ = client.connect(self._folder, os.path.basename(self._path))
         except ConnectionRefusedError:
@@ -136,11 +161,14 @@ class _Server:
     def _answer(self, listener: socket.socket, sources: dict[str, Identity | None]) -> None:
         ready = select.poll()
         ready.register(listener, select.POLLIN)
+        ready.register(self._told, select.POLLIN)
         last = time.monotonic()
         while not self._is_stale:
-            is_asked = bool(ready.poll(1000 if self._children else 1000 * LOOK_SECONDS))
+            woken = {fd for fd, _ in ready.poll(1000 if self._children else 1000 * LOOK_SECONDS)}
             self._reap()
-            if is_asked:
+            if self._told in woken:
+                self._learn(os.read(self._told, 1 << 16))
+            if listener.fileno() in woken:
                 last = time.monotonic()
                 connection, _ = listener.accept()
                 with connection:
@@ -148,9 +176,20 @@ class _Server:
                         self._children += 1
                     else:
                         listener.close()
-                        _serve(connection, sources)
+                        os.close(self._folder)
+                        os.close(self._told)
+                        _serve(connection, sources, self._tells)
+            elif woken:
+                continue
             elif not self._is_ours or (not self._children and time.monotonic() - last > IDLE_SECONDS):
                 return
+
+    def _learn(self, told: bytes) -> None:
+        """Read what programs load that a child had to read, each at most once a minute."""
+        for program in {*told.split(b"\0")} - {b""}:
+            if time.monotonic() - self._practised.get(program, -PRACTICE_SECONDS) >= PRACTICE_SECONDS:
+                self._practised[program] = time.monotonic()
+                _practise(os.fsdecode(program))
 
     def _reap(self) -> None:
         while self._children:
@@ -167,56 +206,93 @@ def identity_of(path: str) -> tuple[int, int]:
     return status.st_dev, status.st_ino
 
 
-def _loaded(began: float) -> dict[str, Identity | None] | None:
-    """Import what a miss needs, and read what each would; the files and folders that this rests on, None where one may
-    have changed meanwhile."""
+def _import_all() -> None:
+    """Import what a miss needs, and read, and have ``re`` and msgspec make, what each would."""
     import atexit  # noqa: F401 - all that is imported here is for the children
     import ctypes  # noqa: F401
+    import fnmatch
     import tempfile  # noqa: F401
 
     import diskcache  # noqa: F401
+    import msgspec
 
+    import cachec.codecs.encoder
     import cachec.key.compare
     import cachec.launcher.memo
     import cachec.launcher.running
     import cachec.reproduce.recipe
+    import cachec.stage.run
     import cachec.stage.warn
     import cachec.store.bound
-    import cachec.store.recent  # noqa: F401
-    from cachec.base.distributions import Distributions
-    from cachec.launcher import adapters
+    import cachec.store.recent
+    import cachec.store.summaries
+    import cachec.store.table
+    from cachec import launcher, model
+    from cachec.launcher import adapters, headers, volatile
+    from cachec.store import usage
 
     for path in sorted(adapters.SHIPPED.glob("*.toml")):
-        adapters.read(path)
+        adapter = adapters.read(path)
+        for pattern in (*adapter.match, *map(os.path.basename, adapter.configured_by)):
+            fnmatch.fnmatchcase("", pattern)
+        volatile.volatile_word(launcher.__file__, adapter.volatile, adapter.spelling)  # which says none of them
+    headers.Included([], [], []).looked_for({"": b"__has_include"})
+    for kind in (model.Entry, model.KeyDescription, cachec.store.recent.Recent, usage.Usage):
+        msgspec.json.Decoder(kind)  # msgspec looks at the annotations of a type once a process
     Distributions().owner(sys.executable)
-    modules = [module for name, module in sys.modules.items() if name != "__main__"]  # that is each process's own
-    files = {file for module in modules if (file := getattr(module, "__file__", None))}
-    sources = _identities((*files, *sys.path))
-    settled = 1e9 * (began - SETTLE_SECONDS)
-    if any(each is not None and each.changed > settled for each in sources.values()):
-        return None
+    _practise(sys.executable)
     gc.collect()
     gc.freeze()
-    return sources
+
+
+def _sources() -> dict[str, Identity | None]:
+    """The files of all modules that are imported, and the folders where modules are looked for."""
+    modules = [module for name, module in sys.modules.items() if name != "__main__"]  # that is each process's own
+    files = {file for module in modules if (file := getattr(module, "__file__", None))}
+    return _identities((*files, *sys.path))
+
+
+def _are_older(sources: dict[str, Identity | None], began: float) -> bool:
+    """Whether none can have changed since it was imported."""
+    settled = 1e9 * (began - SETTLE_SECONDS)
+    return not any(each is not None and each.changed > settled for each in sources.values())
 
 
 def _identities(paths: Iterable[str]) -> dict[str, Identity | None]:
     return {path: identity_if_there(path) for path in paths}
 
 
-def _serve(connection: socket.socket, sources: dict[str, Identity | None]) -> NoReturn:
-    """Answer one request, as a process of its own. What goes wrong here the one that asked does again by itself."""
+def _practise(program: str) -> None:
+    """Read what starting a program loads: what is read of these files is kept."""
+    with contextlib.suppress(OSError, UsageError):  # it went meanwhile; or whoever starts it says what is wrong
+        Finder(Distributions()).program(program, os.environ)
+
+
+def _serve(connection: socket.socket, sources: dict[str, Identity | None], tells: int) -> NoReturn:
+    """Answer one request, as a process of its own. What goes wrong here the one that asked does again by itself. tells:
+    where the server is told of programs that it does not know."""
     try:
-        os._exit(_STALE if _identities(sources) != sources else _answered(connection))
+        if _identities(sources) != sources:
+            os._exit(_STALE)
+        known = read_settled.cache_info().misses
+        program = _answered(connection)
+        if program is not None and read_settled.cache_info().misses > known:
+            told = b"\0" + os.fsencode(os.path.abspath(program)) + b"\0"
+            if len(told) <= _MAX_TOLD:
+                os.write(tells, told)
+        os._exit(0)
     except BaseException:  # noqa: BLE001 - told by the other, which meets it too
         os._exit(1)
 
 
-def _answered(connection: socket.socket) -> int:
+def _answered(connection: socket.socket) -> str | None:
+    """Returns the program that was asked for, where one is found."""
     from cachec.launcher.full import conclude
 
     connection.settimeout(_PATIENCE)
-    client.peer(connection)
+    os.setsid()  # what the command leaves behind, if this is killed, is found by it
+    with open("/proc/self/comm", "wb", 0) as name:
+        name.write(b"%b%d" % (SERVES.encode(), client.peer(connection)))
     _, handed, _, _ = socket.recv_fds(connection, 1, _DESCRIPTORS)
     folder, *streams = handed
     with connection.makefile("rb") as stream:
@@ -235,14 +311,16 @@ def _answered(connection: socket.socket) -> int:
     time.tzset()
     connection.sendall(os.getpid().to_bytes(8, "little"))
     if connection.recv(1) != b"\1":
-        return 0
+        return None
     _end_with(connection)
-    ending = conclude(list(map(os.fsdecode, args)), {}, is_served=True)
+    line = list(map(os.fsdecode, args))
+    ending = conclude(line, {}, is_served=True)
     # What the other reads and writes from here on is no news, and with it all is done.
     fcntl.fcntl(connection, fcntl.F_SETFL, fcntl.fcntl(connection, fcntl.F_GETFL) & ~os.O_ASYNC)
     connection.settimeout(None)
     connection.sendall(pack([]) if ending is None else ending.packed())
-    return 0
+    connection.close()
+    return None if ending is None or ending.status else which(options.parse(line)[1][0], os.environ)
 
 
 def _end_with(connection: socket.socket) -> None:

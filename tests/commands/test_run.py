@@ -207,6 +207,28 @@ def test_it_runs_in_a_thread() -> None:
     assert found == [b"there\n"]
 
 
+def test_a_status_is_told_where_the_process_ignores_its_children() -> None:
+    found: list[object] = []
+
+    def refused() -> None:
+        with pytest.raises(ChildProcessError, match="SIGCHLD is ignored"):
+            sh("exit 3")
+        found.append("refused")
+
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        thread = threading.Thread(target=refused)
+        thread.start()
+        thread.join()
+        with pytest.raises(subprocess.CalledProcessError) as failed:
+            sh("exit 3")
+        found.append(failed.value.returncode)
+        assert signal.getsignal(signal.SIGCHLD) is signal.SIG_DFL
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+    assert found == ["refused", 3]
+
+
 @pytest.mark.parametrize(
     ("given", "match"),
     [

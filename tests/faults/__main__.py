@@ -14,13 +14,14 @@ from pathlib import Path
 
 from tests.faults.campaign import ROUNDS, Case, Verdicts, calls_of, preload, run_cases, run_round
 from tests.faults.operations import OPERATIONS, WARM, prepare
+from tests.faults.served import served
 from tests.faults.system import unavailable
 from tests.faults.tampering import tamper_cases
 from tests.faults.together import together
 
 #: Cases that a process runs, one after the other.
 _BATCH = 250
-PARTS = ("calls", "kills", "together", "tampering", "readers")
+PARTS = ("calls", "kills", "together", "served", "tampering", "readers")
 
 
 def calls(
@@ -86,7 +87,7 @@ def main() -> int:
     memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     with tempfile.TemporaryDirectory(prefix="faults-", dir=memory) as temporary:
         folder = Path(temporary)
-        if set(only) - {"readers"}:
+        if set(only) - {"served", "readers"}:
             prepared = prepare(folder / "prepared")
             preload(prepared, folder / "preloaded")
 
@@ -103,6 +104,8 @@ def main() -> int:
                 found = kills(prepared, folder, given.seed, given.count, tell)
             elif name == "together":
                 found = together(prepared, folder / "together", given.seed, given.count, given.minutes)
+            elif name == "served":
+                found = served(folder / "served", given.seed, given.count)
             else:
                 found = tampering(prepared, folder, given.seed, given.count, tell)
             print(f"\n{name}: slowest {found.slowest:.1f} s\n{found.table()}", flush=True)

@@ -24,6 +24,7 @@ from tests.faults.campaign import ERRORS, ROUNDS, Case, Verdicts, preload, round
 from tests.faults.fuzzing import fuzz
 from tests.faults.operations import OPERATIONS, WARM, Operation, prepare
 from tests.faults.readers import FAMILIES, Family
+from tests.faults.served import served
 from tests.faults.system import At, Sites, Watched, unavailable, watched
 from tests.faults.tampering import tamper_cases
 from tests.faults.together import together
@@ -155,6 +156,11 @@ def test_files_that_are_damaged(tmp_path: Path, prepared: Path) -> None:
 @pytest.mark.long
 def test_eight_processes_in_one_store(tmp_path: Path, prepared: Path) -> None:
     _none_is_wrong(together(prepared, tmp_path / "together", SEED, 60))
+
+
+@pytest.mark.long
+def test_servers_that_are_killed(tmp_path: Path) -> None:
+    _none_is_wrong(served(tmp_path, SEED, 10))
 
 
 @pytest.mark.long

@@ -599,7 +599,7 @@ def test_the_time_in_a_definition(launcher: Launcher) -> None:
 @pytest.mark.sampled
 def test_a_configuration_file_beside_the_compiler(launcher: Launcher, tmp_path: Path, ending: str) -> None:
     real = os.path.realpath(shutil.which(CLANG) or "")
-    folder = tmp_path / "toolchain"
+    folder = tmp_path / "tool[c]hain"
     folder.mkdir()
     tool = folder / "clang-19"
     shutil.copy(real, tool)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import errno
 import os
 import re
 import resource
@@ -24,14 +25,15 @@ from cachec.events import read_log
 from cachec.launcher import client
 from cachec.launcher.ending import Ending, pack, unpack
 from cachec.store.store import Store
-from tests.launcher.conftest import Launcher, Servers, write
+from tests.launcher.conftest import Launcher, Servers, need, write
 
 _LINE = ("fakecc", "a.txt", "-o", "a.out")
 
 
 @pytest.fixture
-def served(servers: Servers) -> Servers:
-    """A server is there, and answers."""
+def served(servers: Servers, monkeypatch: pytest.MonkeyPatch) -> Servers:
+    """A server is there, and answers. The locale is named, as Python makes another of C for itself than for others."""
+    monkeypatch.setenv("LC_CTYPE", "C.UTF-8")
     write("first.txt", "x")
     assert servers.call("fakecc", "first.txt", "-o", "first.out").returncode == 0
     servers.ready()
@@ -111,6 +113,34 @@ def test_one_whose_socket_is_gone_ends(launcher: Launcher, servers: Servers) -> 
     _await_end(pid)
 
 
+#: Lines that have a server say in a FIFO of which program it reads what that loads.
+_SAYS_WHAT_IT_READS = """
+from cachec.launcher import server
+def practise(program, before=server._practise):
+    if program.endswith("/cp"):
+        open({path!r}, "w").write(program)
+    before(program)
+server._practise = practise
+"""
+
+
+def test_what_a_compiler_loads_is_read_once(launcher: Launcher, servers: Servers, tmp_path: Path) -> None:
+    program = shutil.which("cp") or ""
+    if fsio.Mounts().kind(program) not in fsio.TRACKED_FILESYSTEMS:
+        pytest.skip("what is read of a file there is not kept")
+    os.mkfifo(tmp_path / "said")
+    servers.say(_SAYS_WHAT_IT_READS.format(path=os.fspath(tmp_path / "said")))
+    for number in range(4):
+        write("in", f"{number}")
+        servers.call("fakecc", "in", "-o", "other")  # so that a server is there
+        servers.ready()
+        process = _start(servers, "--input=in", "--output=out", "--", "cp", "in", "out")
+        if not number:
+            assert _said(tmp_path / "said") == program
+        assert process.communicate(timeout=120) == (b"", b"")  # and nobody waits for somebody to read it again
+        assert Path("out").read_text() == f"{number}"
+
+
 def test_one_whose_modules_changed_is_not_asked(launcher: Launcher, servers: Servers) -> None:
     folder = servers.script.parent
     servers.say(
@@ -120,12 +150,19 @@ def test_one_whose_modules_changed_is_not_asked(launcher: Launcher, servers: Ser
     write("a.txt", "x")
     servers.call(*_LINE)
     pid = servers.ready()
-    write("a.txt", "y")
-    assert _is_served(launcher, servers)
+    for name in ("begun", "go"):
+        os.mkfifo(name)
+    going_on = _start(servers, "--output=out", "--", "sh", "-c", "echo > begun; read go < go; echo > out", "sh")
+    assert Path("begun").read_text() == "\n"
     (folder / "something.py").touch()
-    write("a.txt", "z")
+    write("a.txt", "y")
     assert not _is_served(launcher, servers)
     _await_end(pid)
+    write("a.txt", "z")
+    servers.call(*_LINE)
+    assert servers.ready() != pid  # whatever an older one still does
+    os.kill(going_on.pid, signal.SIGKILL)
+    going_on.communicate(timeout=120)
 
 
 def test_one_is_not_left_behind_where_a_module_was_written_just_now(
@@ -198,6 +235,10 @@ def _in_shell(script: str) -> _Case:
     return case
 
 
+def _ignore_children() -> None:
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+
+
 def _typed(*line: str) -> _Case:
     def case(servers: Servers) -> object:
         process = _start(servers, *line, stdin=subprocess.PIPE)
@@ -260,6 +301,8 @@ def _cases() -> Iterator[tuple[str, _Case]]:
     yield "files may not be large", _in_shell('ulimit -f 0; exec "$0" exec -- "$@" -DZ 2>&1')
     yield "nothing can be written", _in_shell('exec "$0" exec -- "$@" -DW >/dev/full')
     yield "nothing of a failure can be written", _in_shell('FAKE_EXIT=5 exec "$0" exec -- "$@" 2>/dev/full')
+    yield "no children are to be waited for", _plain("--", *_LINE, "-DV", preexec_fn=_ignore_children)
+    yield "again", _plain("--", *_LINE, "-DU", preexec_fn=_ignore_children, **_with(FAKE_EXIT="3"))
     yield "its standard input by a path", _typed("--input=/dev/stdin", "--output=o", "--", "cp", "/dev/stdin", "o")
 
 
@@ -327,6 +370,17 @@ def test_signals_reach_the_compiler_and_end_both(launcher: Launcher, served: Ser
     assert Path("clean").read_text() == "cleaned\n"
 
 
+def test_a_launcher_in_a_launcher_does_not_wait_for_that(launcher: Launcher, served: Servers) -> None:
+    how = _with(CACHEC_LOG="all", CACHEC_LOCK_TIMEOUT="1")
+    environment = [f"--env={name}" for name in how["env"]]
+    inner = f"{served.script} exec --output=out -- sh -c 'echo inner > out'"
+    process = _start(served, "--output=out", *environment, "--", "sh", "-c", f"{inner}; echo outer >> out", **how)
+    _, told = process.communicate(timeout=120)
+    assert (process.returncode, Path("out").read_text()) == (0, "inner\nouter\n")
+    assert served.ready()  # one server: it was asked for both
+    assert b"waiting" not in told
+
+
 # --- it fails
 
 
@@ -344,49 +398,49 @@ def _asked(connection: socket.socket) -> None:
         assert unpack(stream.read(int.from_bytes(stream.read(8), "little")))
 
 
-def _silent(connection: socket.socket) -> None:
+def _silent(connection: socket.socket, child: int) -> None:
     """It says nothing, until the other has gone."""
     while connection.recv(1 << 16):
         pass
 
 
-def _leaves(connection: socket.socket) -> None:
+def _leaves(connection: socket.socket, child: int) -> None:
     connection.recv(1)
 
 
-def _is_no_process(connection: socket.socket) -> None:
+def _is_no_process(connection: socket.socket, child: int) -> None:
     _asked(connection)
     connection.sendall((2**40).to_bytes(8, "little"))
     connection.recv(1)
 
 
-def _begins(connection: socket.socket) -> None:
+def _begins(connection: socket.socket, child: int) -> None:
     _asked(connection)
-    connection.sendall(os.getpid().to_bytes(8, "little"))
+    connection.sendall(child.to_bytes(8, "little"))
     assert connection.recv(1) == b"\1"
 
 
-def _ends_untold(connection: socket.socket) -> None:
-    _begins(connection)
+def _ends_untold(connection: socket.socket, child: int) -> None:
+    _begins(connection, child)
 
 
-def _tells_half(connection: socket.socket) -> None:
-    _begins(connection)
+def _tells_half(connection: socket.socket, child: int) -> None:
+    _begins(connection, child)
     connection.sendall(Ending(0, b"half\n").packed()[:-3])
 
 
-def _tells_nonsense(connection: socket.socket) -> None:
-    _begins(connection)
+def _tells_nonsense(connection: socket.socket, child: int) -> None:
+    _begins(connection, child)
     connection.sendall(pack([b"zero", b"", b"", b""]))
 
 
-def _tells_too_much(connection: socket.socket) -> None:
-    _begins(connection)
+def _tells_too_much(connection: socket.socket, child: int) -> None:
+    _begins(connection, child)
     connection.sendall((2**60).to_bytes(8, "little"))
 
 
-def _hands_back(connection: socket.socket) -> None:
-    _begins(connection)
+def _hands_back(connection: socket.socket, child: int) -> None:
+    _begins(connection, child)
     connection.sendall(pack([]))
 
 
@@ -396,7 +450,7 @@ _SERVERS = (_leaves, _silent, _is_no_process, _ends_untold, _tells_half, _tells_
 @pytest.mark.parametrize("behaviour", _SERVERS)
 @pytest.mark.sampled
 def test_a_server_that_fails_is_done_without(
-    launcher: Launcher, served: Servers, behaviour: Callable[[socket.socket], None]
+    launcher: Launcher, served: Servers, behaviour: Callable[[socket.socket, int], None]
 ) -> None:
     (place,) = served.found()
     served.stop()
@@ -409,8 +463,11 @@ def test_a_server_that_fails_is_done_without(
         listener.listen(8)
 
         def behave() -> None:
+            child = subprocess.Popen(["sleep", "1000"])
             with _accepted(listener) as connection:
-                behaviour(connection)
+                behaviour(connection, child.pid)
+            child.kill()
+            child.wait()
 
         fake = threading.Thread(target=behave)
         fake.start()
@@ -489,18 +546,31 @@ def test_one_that_is_killed_is_followed_by_another(launcher: Launcher, served: S
 
 
 def test_a_child_that_is_killed_is_done_without(launcher: Launcher, served: Servers) -> None:
-    os.mkfifo("begun")
-    script = "[ -e once ] && { echo > out; exit; }; echo > once; echo $PPID > begun; exec sleep 100"
+    for name in ("begun", "go"):
+        os.mkfifo(name)
+    once = "trap '' TERM; echo > once; echo $PPID > begun; (read go < go; echo wrong > out)"
+    script = f"[ -e once ] && {{ echo > out; exit; }}; {once}; echo wrong > out"
     process = _start(served, "--output=out", "--", "sh", "-c", script, "sh")
     os.kill(int(Path("begun").read_text()), signal.SIGKILL)
     assert process.communicate(timeout=120) == (b"", b"")
     assert process.returncode == 0
+    with pytest.raises(OSError, match=os.strerror(errno.ENXIO)):  # nobody waits there any more, to write then
+        os.open("go", os.O_WRONLY | os.O_NONBLOCK)
+
+
+def _name_of_server(*before: str, **how: Any) -> str:
+    line = [*before, sys.executable, "-c", "from cachec.launcher import client; print(client.surroundings())"]
+    told: str = subprocess.run(line, stdout=subprocess.PIPE, check=True, text=True, **how).stdout
+    return told
+
+
+@need("strace")
+def test_one_whose_calls_somebody_follows_asks_none() -> None:
+    assert _name_of_server("strace", "-f", "-o", os.devnull) == "\n"
 
 
 def test_what_a_process_has_from_its_parent_chooses_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
-    def name(**how: Any) -> str:
-        code = "from cachec.launcher import client; print(client.surroundings())"
-        return subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True, **how).stdout
+    name = _name_of_server
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     changed = [
@@ -508,6 +578,8 @@ def test_what_a_process_has_from_its_parent_chooses_the_server(monkeypatch: pyte
         {"env": {**os.environ, "LC_ALL": "C"}},
         {"env": {**os.environ, "LD_LIBRARY_PATH": "/nonexistent"}},
         {"env": {**os.environ, "PYTHONPATH": "/nonexistent"}},
+        {"env": {**os.environ, "LD_PRELOAD": "libc.so.6"}},
+        {"env": {**os.environ, "LD_PRELOAD": "libc.so.6", "ANYTHING": "else"}},  # which it may obey
         {"preexec_fn": lambda: os.nice(1)},
         {"preexec_fn": lambda: os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})},
         {"preexec_fn": lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (soft - 1, hard))},
@@ -516,7 +588,7 @@ def test_what_a_process_has_from_its_parent_chooses_the_server(monkeypatch: pyte
     names = [name(), *(name(**how) for how in changed)]
     assert name(env={**os.environ, "ANYTHING": "else"}) == names[0]
     if len(os.sched_getaffinity(0)) == 1:
-        names.pop(6)
+        names.pop(8)
     assert len({*names}) == len(names)
 
 

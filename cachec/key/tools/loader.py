@@ -53,6 +53,13 @@ def read_cache(data: bytes) -> Mapping[str, tuple[str, ...]]:
     return {name: tuple(paths) for name, paths in libraries.items()}
 
 
+@lru_cache(maxsize=4096)
+def read_settled(path: str, state: Identity) -> Dynamic:
+    """What ``read_dynamic`` tells of a file, which has another identity once it is written to. Raises as that does."""
+    del state
+    return read_dynamic(path)
+
+
 class SharedObject(NamedTuple):
     """One loaded object: its name as the loader was asked for it (no folder), and where it was found."""
 
@@ -89,7 +96,6 @@ class Loader:
         self.cache = cache
         self._folders = folders
         self._mounts = fsio.Mounts()
-        self._known: dict[str, tuple[Identity, Dynamic]] = {}
 
     def closure(self, path: str, environ: Mapping[str, str]) -> Closure:
         """What the executable at ``path`` loads. Raises ElfError where it or the library cache can't be read."""
@@ -98,13 +104,9 @@ class Loader:
     def read(self, path: str) -> Dynamic:
         """What the loader is told in a file; remembered where a write would show. Raises OSError, ElfError."""
         state = fsio.identity(path)
-        known = self._known.get(path)
-        if known is not None and known[0] == state:
-            return known[1]
-        dynamic = read_dynamic(path)
         if fsio.settled(state) and self._mounts.kind_of_device(state.dev, path) in fsio.TRACKED_FILESYSTEMS:
-            self._known[path] = state, dynamic
-        return dynamic
+            return read_settled(path, state)
+        return read_dynamic(path)
 
     def _read_cache(self) -> Mapping[str, tuple[str, ...]]:
         try:
