@@ -7,9 +7,10 @@ through memory of ours, 0.31 s a GiB where ``copy_file_range`` took 0.40 s, and 
 Linux 6.18). A buffer serves small ranges, and files that can't be mapped. A file that is cut while it is mapped makes a
 ``write`` fail, and no signal: the map is never looked at by the process itself.
 
-A digest is taken of what was *written*, read back from the page cache a few chunks behind the copy. So it is true of
-the copy whatever happens to the source meanwhile. Private memory is two buffers of 256 KiB, and one of 1 MiB where
-small tensors are loaded.
+A digest is true of the copy whatever happens to the source meanwhile: a range that the kernel can't share is hashed in
+memory of ours on its way (``relaying``); of any other, what was *written* is hashed, read back from the page cache a
+few chunks behind the copy. Private memory is two buffers of 512 KiB or 256 KiB, and one of 1 MiB where small tensors
+are loaded.
 
 A copy that ends early leaves nothing: who calls removes its partial file. One copy is never continued, for its bytes
 would have to be read again to be trusted, and that costs as much as the copy; resuming is by whole tensors (``owned``)
@@ -34,6 +35,7 @@ from blake3 import blake3
 from cachec.base import fsio
 from cachec.base.hashing import EMPTY
 from cachec.errors import WeightsChanged
+from cachec.weights.moving.relaying import Relay
 from cachec.weights.sources import Extent, Ranges
 from cachec.weights.weight import Weight
 
@@ -137,6 +139,8 @@ class Copier:
         Gives the digest of what was written, perhaps still being taken: ask it before ``fd`` is closed. Raises OSError
         (``ENOSPC`` and the like) and WeightsChanged; the digest thread is then done with ``fd``.
         """
+        if digest and source.nbytes > SMALL and isinstance(source, Extent) and not _on_pages(source, offset):
+            return self._relayed(source, fd, offset)
         follow = self._following(fd, offset) if digest and source.nbytes > SMALL else None
         try:
             self._copy(source, fd, offset, follow)
@@ -150,6 +154,16 @@ class Copier:
             follow.end()
             return follow.digest
         return self._hashed(fd, offset, source.nbytes) if digest else None
+
+    def _relayed(self, source: Extent, fd: int, offset: int) -> Digest:
+        try:
+            value = Relay(source.fd, source.offset, source.nbytes, fd, offset).run(self._advance)
+        except EOFError as error:
+            raise _shorter(source) from error
+        source.check()
+        digest = Digest()
+        digest.set(value)
+        return digest
 
     def _copy(self, source: Copied, fd: int, offset: int, follow: _Follow | None) -> None:
         if isinstance(source, memoryview):
@@ -168,7 +182,7 @@ class Copier:
     def _from_file(self, source: Extent, fd: int, offset: int) -> Iterator[int]:
         """Copy in steps, by the best way that these files allow; each yields its bytes."""
         done = 0
-        if (source.offset - offset) % mmap.PAGESIZE == 0:
+        if _on_pages(source, offset):
             for step in _by_kernel(source, fd, offset):
                 done += step
                 yield step
@@ -344,6 +358,11 @@ class _Follower(threading.Thread):
                 follow.digest.fail(error)
             finally:
                 self._tasks.task_done()
+
+
+def _on_pages(source: Extent, offset: int) -> bool:
+    """Whether a range lies on its pages as its target at ``offset`` does, so that the kernel can share them."""
+    return (source.offset - offset) % mmap.PAGESIZE == 0
 
 
 def _from_memory(source: memoryview, fd: int, offset: int) -> Iterator[int]:

@@ -704,7 +704,7 @@ def test_a_real_limit_of_the_file_system(store: WeightStore, tmp_path: Path) -> 
 
 
 KILLED = """
-import os, signal, sys
+import itertools, os, signal, sys
 from cachec.base import fsio
 from cachec.store import objects
 from cachec.store.store import Store
@@ -713,19 +713,19 @@ from cachec.weights.library import owned, revisions
 def die(*args, **how):
     os.kill(os.getpid(), signal.SIGKILL)
 def on_call(cls, name, number, after):
-    real, calls = getattr(cls, name), [0]
+    real, calls = getattr(cls, name), itertools.count(1)  # of two threads, each has a number of its own
     def patched(*args, **how):
-        calls[0] += 1
-        if calls[0] == number and not after:
+        call = next(calls)
+        if call == number and not after:
             die()
         found = real(*args, **how)
-        if calls[0] == number:
+        if call == number:
             die()
         return found
     setattr(cls, name, patched)
 where, number = sys.argv[3], int(sys.argv[4])
 points = {
-    "copy": (owned.Copier, "copy"), "chunk": (owned.Copier, "_advance"), "publish": (objects.Objects, "publish"),
+    "copy": (owned.Copier, "copy"), "chunk": (fsio, "pread_into"), "publish": (objects.Objects, "publish"),
     "commit": (fsio.Staging, "commit"), "record": (revisions.Revisions, "add"), "point": (revisions.Revisions, "point"),
 }
 name, _, after = where.partition(":")
