@@ -73,7 +73,7 @@ class XlaFunction:
 
         self.compiled = compiled
         shapes, places = compiled.in_avals[0][0], compiled.input_shardings[0][0]
-        arrays = [jax.device_put(weights[name].read(), place) for name, place in zip(names, places, strict=True)]
+        arrays = jax.device_put([weights[name].read() for name in names], list(places))  # together: half the time
         for name, shape, array in zip(names, shapes, arrays, strict=True):
             if (array.shape, array.dtype) != (shape.shape, shape.dtype):
                 raise LinkError(
