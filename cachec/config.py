@@ -17,7 +17,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -173,7 +173,7 @@ def _paths(value: object, folder: str) -> tuple[Path, ...]:
     return tuple(_path(item, folder) for item in listed)
 
 
-class _Setting(NamedTuple):
+class _Setting(msgspec.Struct, frozen=True):
     """A key: the function that validates a value of it, and the value where nobody gives one."""
 
     parse: Callable[[object, str], Any]
@@ -232,7 +232,7 @@ def load(
     return Settings(**values, origins=_Origins(origins))
 
 
-class _Sources(NamedTuple):
+class _Sources(msgspec.Struct, frozen=True):
     """Where values come from, beside the project's file. folder: where relative paths start that are in no file."""
 
     overrides: Mapping[str, object]

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache
 from operator import is_
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
@@ -75,7 +75,7 @@ class StageLike(Protocol):
     def __wrapped__(self) -> Any: ...
 
 
-class _Parts(NamedTuple):
+class _Parts(msgspec.Struct, frozen=True):
     """The parts of a stage that do not come from arguments, and their framed bytes. code: what they all follow from,
     None where something else takes part too."""
 

@@ -24,7 +24,7 @@ import stat
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
@@ -78,7 +78,7 @@ class Quarantined(msgspec.Struct, frozen=True, kw_only=True):
     row: bytes
 
 
-class _KnownRow(NamedTuple):
+class _KnownRow(msgspec.Struct, frozen=True):
     """A row of an entry as it was read. version: of the index before that."""
 
     version: object

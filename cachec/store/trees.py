@@ -17,7 +17,8 @@ import re
 import stat
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
+
+import msgspec
 
 from cachec.base import fsio
 from cachec.base.hashing import Hasher
@@ -35,7 +36,7 @@ _EXECUTABLE_MODE = 0o555
 _NO_LINK = frozenset({errno.EXDEV, errno.EMLINK, errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS})
 
 
-class _Plan(NamedTuple):
+class _Plan(msgspec.Struct, frozen=True):
     """A validated tree: files with content and executable bit, links with targets, all folders parents first."""
 
     files: dict[str, tuple[ArtifactRef, bool]]

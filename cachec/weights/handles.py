@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple, NoReturn, Self, TypeVar
+from typing import NoReturn, Self, TypeVar
+
+import msgspec
 
 from cachec.base.hashing import Hasher
 from cachec.errors import UsageError, WeightReadError
@@ -17,7 +19,7 @@ from cachec.weights.wrapping import GuardSource
 D = TypeVar("D")
 
 
-class WorkerRank(NamedTuple):
+class WorkerRank(msgspec.Struct, frozen=True):
     """Whose shards a weight set holds: rank, from 0, and the stage that may not see it (empty where anybody may)."""
 
     rank: int

@@ -16,6 +16,7 @@ from mmap import mmap
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
+import msgspec
 from blake3 import blake3
 
 from cachec.base import fsio
@@ -35,7 +36,7 @@ _MANY = 128
 _BLOCK = 1 << 18
 
 
-class Place(NamedTuple):
+class Place(msgspec.Struct, frozen=True):
     """Where the bytes of a weight lie, for a runtime that maps files by itself. offset, nbytes: in bytes."""
 
     path: Path
@@ -58,7 +59,7 @@ class Extent(NamedTuple):
     digest: str = ""
 
 
-class Ranges(NamedTuple):
+class Ranges(msgspec.Struct, frozen=True):
     """Bytes that are put together range by range, where ``view`` would need memory for all of them.
 
     read: fills its second argument with the bytes from its first on; raises WeightsChanged, EOFError.
@@ -78,7 +79,7 @@ class Ranges(NamedTuple):
         return hasher.hexdigest()
 
 
-class Ways(NamedTuple):
+class Ways(msgspec.Struct, frozen=True):
     """The ways to the bytes of one weight, for one look: whoever takes one has told ``Source.expose`` before.
 
     view: the bytes, read-only, aligned to the item size; the view stays valid however the source ends. copies: whether
@@ -159,7 +160,7 @@ class Source:
         """Give back what is held; later exposures raise HandleClosed. Views that were handed out stay valid."""
 
 
-class OpenedFile(NamedTuple):
+class OpenedFile(msgspec.Struct, frozen=True):
     """A file as it was when its header was read.
 
     header_nbytes, header_digest: of its first bytes (both empty for a file without a header); checked again when bound.
@@ -342,7 +343,7 @@ def _aligned(tensor: Tensor) -> bool:
     return tensor.offset % SIZES[tensor.dtype] == 0
 
 
-class Buffer(NamedTuple):
+class Buffer(msgspec.Struct, frozen=True):
     """Bytes in memory, read-only. fixed: whether nobody can change them, so that a digest may be remembered."""
 
     view: memoryview

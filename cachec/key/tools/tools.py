@@ -9,9 +9,11 @@ import os
 import time
 from collections.abc import Callable, Collection, Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
+import msgspec
 from blake3 import blake3
+from msgspec.structs import replace
 
 from cachec.base import fsio
 from cachec.base.distributions import Distribution, Distributions, normalise
@@ -34,7 +36,7 @@ RECHECK_SECONDS = 1.0
 INSTALL_SLACK_NS = 2_000_000_000
 
 
-class _KnownDistribution(NamedTuple):
+class _KnownDistribution(msgspec.Struct, frozen=True):
     """A distribution as it was last looked at. ``listing`` depends on RECORD alone; token: see ``Followed``."""
 
     distribution: Distribution
@@ -45,7 +47,7 @@ class _KnownDistribution(NamedTuple):
     part: Part
 
 
-class _KnownExecutable(NamedTuple):
+class _KnownExecutable(msgspec.Struct, frozen=True):
     """An executable as it was last looked at. settled: a write since then would show in the identities."""
 
     program: Executable
@@ -132,7 +134,7 @@ class ToolKeys:
         found = self._distributions.find_each(due)
         for (name, each), token, there in zip(due.items(), tokens, found, strict=True):
             if token is each.token and there is each.distribution:
-                self._known[name] = each._replace(checked=now)
+                self._known[name] = replace(each, checked=now)
 
     def is_distribution(self, name: str) -> bool:
         """Whether a distribution of that name is installed."""
@@ -157,7 +159,7 @@ class ToolKeys:
             is_recent = not fresh and now - known.checked < RECHECK_SECONDS
             if self._is_as_installed(known) and (is_recent or self._is_untouched(known, name)):
                 if not is_recent:
-                    self._known[name] = known._replace(checked=now)
+                    self._known[name] = replace(known, checked=now)
                 return known.part
         distribution = self._distributions.find(name)
         if distribution is None:
@@ -228,7 +230,7 @@ class ToolKeys:
             or not self._is_same_distributions(seen, fresh=fresh)
         ):
             seen = self._look(program, fresh=fresh)
-        self._seen[place] = seen._replace(checked=now)
+        self._seen[place] = replace(seen, checked=now)
         return seen.part
 
     def program(self, command: str, environ: Mapping[str, str]) -> Executable:

@@ -15,7 +15,9 @@ from __future__ import annotations
 
 import os
 from functools import cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
+
+import msgspec
 
 from cachec.errors import UsageError
 
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
 GROUP = "cachec.formats"
 
 
-class Known(NamedTuple):
+class Known(msgspec.Struct, frozen=True):
     """A format by what it is told by. target: ``module`` or ``module:object``. writes: whether ``save`` can write it.
 
     says_weights: whether a file with such a suffix can be nothing but weights (an ``.onnx`` is a program too).

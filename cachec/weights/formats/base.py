@@ -6,7 +6,7 @@ import math
 import os
 import stat
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import msgspec
 from blake3 import blake3
@@ -53,7 +53,7 @@ class Contents(msgspec.Struct, frozen=True, eq=False):
     checksums: Mapping[int, str] = {}
 
 
-class Plan(NamedTuple):
+class Plan(msgspec.Struct, frozen=True):
     """One file to be written: its first bytes, where each weight goes (by offset, none over another), its size."""
 
     path: str
@@ -167,7 +167,7 @@ class CheckpointFile:
         self._hasher.update(self._buffer)
 
 
-class FilesRead(NamedTuple):
+class FilesRead(msgspec.Struct, frozen=True):
     """Files after reading. key: over everything that the reader looked at."""
 
     files: tuple[OpenedFile, ...]
@@ -226,7 +226,7 @@ class Opener:
         finished = [file.finish(first.get(file.number)) for file in self._files]
         return FilesRead(
             tuple(
-                opened._replace(checksum=contents.checksums.get(number, ""))
+                msgspec.structs.replace(opened, checksum=contents.checksums.get(number, ""))
                 for number, (opened, _, _) in enumerate(finished)
             ),
             all(trusted for _, trusted, _ in finished),

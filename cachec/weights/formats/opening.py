@@ -7,7 +7,6 @@ import stat
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from operator import attrgetter
-from typing import NamedTuple
 
 import msgspec
 
@@ -44,7 +43,7 @@ _CHECKPOINTS = 64
 _state = attrgetter("st_dev", "st_ino", "st_size", "st_mtime_ns", "st_ctime_ns")
 
 
-class Checkpoint(NamedTuple):
+class Checkpoint(msgspec.Struct, frozen=True):
     """An opened checkpoint: what its names mean, and the files in the state in which they were read.
 
     paths, states: every file whose state the layout depends on (shards and index); absent: paths that must not exist.
@@ -227,7 +226,7 @@ class Checkpoints:
         return fsio.settled(identity) and self._mounts.kind_of_device(identity.dev, path) in fsio.TRACKED_FILESYSTEMS
 
 
-class _Wanted(NamedTuple):
+class _Wanted(msgspec.Struct, frozen=True):
     """How a checkpoint is to be opened, beyond its source."""
 
     ties: Ties
@@ -241,7 +240,7 @@ class _Wanted(NamedTuple):
         return stated_ties(self.specs.weights.values())
 
 
-class _IndexFile(NamedTuple):
+class _IndexFile(msgspec.Struct, frozen=True):
     """An index file as it was read."""
 
     path: str
