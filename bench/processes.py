@@ -38,6 +38,35 @@ print(outcome.reason.value, sorted({"numpy", "jax", "iree", "torch"} & set(sys.m
 
 _TOOL = _STAGE.replace('@cache.stage(ignore=["started"])', '@cache.stage(ignore=["started"], tools=["torchlike"])')
 
+_MODULES, _FUNCTIONS = 20, 40
+_FUNCTION = """
+def f{0}(x, y=2, *, z=LIMIT):
+    total = 0
+    for i in range(x):
+        if i % 2:
+            total += i * y + math.sqrt(z)
+        else:
+            total -= {0}
+    values = [a * b for a, b in zip(range(x), range(y))]
+    return total + sum(values)
+"""
+
+
+def project(folder: Path) -> Path:
+    """A script whose stage reaches a quarter of 8,000 lines in 20 modules beside it."""
+    calls = " + ".join(f"f{number}(x)" for number in range(_FUNCTIONS // 4))
+    names = [f"part_{number}" for number in range(_MODULES)]
+    text = "import math\nLIMIT = 3\n" + "".join(_FUNCTION.format(number) for number in range(_FUNCTIONS))
+    folder.mkdir()
+    for name in names:
+        (folder / f"{name}.py").write_text(f"{text}\ndef run(x):\n    return {calls}\n")
+    imports, used = f"import {', '.join(names)}", " + ".join(f"{name}.run(batch)" for name in names)
+    script = folder / "project_script.py"
+    script.write_text(
+        _STAGE.replace("import cachec\n", f"import cachec\n{imports}\n").replace("    time.sleep(0.2)", f"    {used}")
+    )
+    return script
+
 
 def run(folder: Path, *, scale: float = 1.0) -> list[Row]:
     """scale: share of the full number of rounds and processes."""
@@ -45,9 +74,11 @@ def run(folder: Path, *, scale: float = 1.0) -> list[Row]:
     script.write_text(_STAGE)
     with_tool = folder / "tool_script.py"
     with_tool.write_text(_TOOL)
+    with_code = project(folder / "project")
     installed(folder / "site", "torchlike", max(100, int(14_600 * scale)))
     settle(folder)
-    return _first_hit(folder, script, with_tool, checkpoint, scale) + _at_once(folder, script, checkpoint, scale)
+    scripts = {"hit": script, "tool": with_tool, "project": with_code}
+    return _first_hit(folder, scripts, checkpoint, scale) + _at_once(folder, script, checkpoint, scale)
 
 
 def environment(**more: str) -> dict[str, str]:
@@ -80,11 +111,10 @@ def _command(script: Path, cache: Path, checkpoint: Path, ran: Path) -> list[str
     return [sys.executable, str(script), str(cache), str(checkpoint), str(ran)]
 
 
-def _first_hit(folder: Path, script: Path, with_tool: Path, checkpoint: Path, scale: float) -> list[Row]:
+def _first_hit(folder: Path, scripts: dict[str, Path], checkpoint: Path, scale: float) -> list[Row]:
     environ = environment(PYTHONPATH=str(folder / "site"))
     commands = {
-        "hit": _command(script, folder / "cache", checkpoint, folder / "ran"),
-        "tool": _command(with_tool, folder / "cache", checkpoint, folder / "ran"),
+        name: _command(script, folder / "cache", checkpoint, folder / "ran") for name, script in scripts.items()
     }
     for command in commands.values():
         out = ""
@@ -109,6 +139,11 @@ def _first_hit(folder: Path, script: Path, with_tool: Path, checkpoint: Path, sc
         peer = f"python -c pass {times['bare'] * 1e3:.0f} ms"
         added = (times[name] - times["bare"]) * 1e3
         rows.append(Row(what, added, "ms CPU", f"<= {bar}x, no numpy, no compiler", ratio <= bar, peer, ratio))
+    added = times["project"] - times["hit"]
+    peer = f"the first hit without {times['hit'] * 1e3:.0f} ms"
+    rows.append(
+        Row("the same, 8,000 lines of a project more", added * 1e3, "ms CPU", "", None, peer, added / times["hit"])
+    )
     return rows
 
 
