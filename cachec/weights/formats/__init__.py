@@ -68,6 +68,7 @@ FORMATS = (
 )
 _BY_SUFFIX = {suffix: known for known in FORMATS for suffix in known.suffixes}
 _MAGICS = {magic: known for known in FORMATS for magic in known.magics}
+_ANY_MAGIC = tuple(_MAGICS)
 
 #: What files end with that hold nothing but weights; those of other packages are not among them.
 WEIGHT_SUFFIXES = frozenset(suffix for suffix, known in _BY_SUFFIX.items() if known.says_weights)
@@ -83,9 +84,8 @@ def format_of(path: str, start: bytes) -> Known:
     safetensors, which has no magic, where nothing tells. As a header of 64 MiB begins like a zip archive does, the
     suffixes of what is no archive decide against that one.
     """
-    for magic, known in _MAGICS.items():
-        if start.startswith(magic):
-            return known
+    if start.startswith(_ANY_MAGIC):
+        return next(known for magic, known in _MAGICS.items() if start.startswith(magic))
     suffix = _suffix(path)
     by_name = _BY_SUFFIX.get(suffix)
     zipped = start.startswith(_ZIP)

@@ -398,7 +398,8 @@ def _weight_map(path: str, text: bytes) -> dict[str, str]:
     # Strings: the key weight_map with its names and files, the key metadata with what it holds.
     strings = 1 + 2 * len(index.weight_map) + (1 + metadata.count(b'"') // 2 if metadata else 0)
     # Repeated keys within metadata would be counted with it, so it takes the exact check where it has any string value.
-    safetensors.refuse_duplicates(path, "index", text, strings if metadata.count(b":") <= 1 else -1)
+    known = strings if metadata.count(b":") <= 1 else -1
+    safetensors.refuse_duplicates(path, "index", text, known, b":" + metadata)
     for shard in set(index.weight_map.values()):
         if not shard or shard.startswith("/") or ".." in shard.split("/") or "\0" in shard:
             name = next(name for name, file in index.weight_map.items() if file == shard)

@@ -44,6 +44,7 @@ START = 1 << 14
 #: The number -0. In JSON a number follows one of these characters, so the -0 of a name is none of them.
 _MINUS_ZERO = re.compile(rb"-0(?<=[\[:,\s]-0)")
 _KIND = operator.attrgetter("dtype", "shape")
+_OFFSETS = operator.attrgetter("data_offsets")
 
 
 class HeaderTensors(Mapping[str, Tensor]):
@@ -177,15 +178,18 @@ def _parse_at_once(text: bytes, start: int, available: int) -> Header | None:
             return None
         described[code, shape] = dtype, shape, nbytes, item
     dtypes, shapes, sizes, items = zip(*map(described.__getitem__, kinds), strict=True)
-    begins, ends = zip(*[entry.data_offsets for entry in entries.values()], strict=True)
-    if tuple(map(operator.sub, ends, begins)) != sizes or any(map(operator.mod, begins, items)):
+    begins, ends = zip(*map(_OFFSETS, entries.values()), strict=True)
+    if tuple(map(operator.sub, ends, begins)) != sizes:
+        return None
+    # Where all items are of one size, what begins where another ends is a multiple of it.
+    if len({item for _, _, _, item in described.values()}) > 1 and any(map(operator.mod, begins, items)):
         return None
     # Taken by offset, each begins where the one before ends, and the last ends where the file does.
     first = begins if begins == (0, *ends[:-1]) else tuple(sorted(begins))
     last = ends if first is begins else tuple(sorted(ends))
     if first != (0, *last[:-1]) or last[-1] != available:
         return None
-    offsets = [start + begin for begin in begins]
+    offsets = list(map(start.__add__, begins))
     return Header(HeaderTensors(list(entries), dtypes, shapes, sizes, offsets), metadata, start)
 
 
@@ -219,14 +223,16 @@ def decode_object(path: str, what: str, text: bytes) -> dict[str, Any]:
     return value
 
 
-def refuse_duplicates(path: str, what: str, text: bytes, strings: int) -> None:
-    """Refuse a JSON text in which an object repeats a key; ``strings`` are known to be in it.
+def refuse_duplicates(path: str, what: str, text: bytes, strings: int, numbers: bytes | None = None) -> None:
+    """Refuse a JSON text in which an object repeats a key; ``strings`` are known to be in it. numbers: the part outside
+    of which there are but strings, if those are all; by default all of it.
 
     Without escapes every string takes exactly two quotes, and a repeated key adds some: an equal count proves that
     there is none. Everything else is parsed again by a reader that shows each pair, which costs twice the decoding.
     Raises CheckpointError naming the key.
     """
-    if text.count(b'"') != 2 * strings or b"\\" in text or _MINUS_ZERO.search(text):
+    part = text if numbers is None else numbers
+    if text.count(b'"') != 2 * strings or b"\\" in text or _MINUS_ZERO.search(part):
         _check_every_pair(path, what, text)
 
 

@@ -112,6 +112,12 @@ GOOD = f'"a":"{ONE}","b":"{ONE}","c":"{TWO}"'
         (f'{{"weight_map":{{}},"weight_map":{{{GOOD}}}}}', "'weight_map' twice"),
         (f'{{"metadata":{{"x":1,"x":2}},"weight_map":{{{GOOD}}}}}', "'x' twice"),
         (f'{{"metadata":1,"metadata":2,"weight_map":{{{GOOD}}}}}', "'metadata' twice"),
+        (f'{{"metadata":-0,"weight_map":{{{GOOD}}}}}', "-0 is no integer"),
+        (f'{{"weight_map":{{{GOOD}}},"metadata": -0}}', "-0 is no integer"),
+        (f'{{"weight_map":{{{GOOD}}},"metadata":[-0]}}', "-0 is no integer"),
+        (f'{{"weight_map":{{{GOOD}}},"metadata":[1,\n-0]}}', "-0 is no integer"),
+        (f'{{"weight_map":{{{GOOD}}},"metadata":{{"total_size":-0}}}}', "-0 is no integer"),
+        (f'{{"weight_map":{{{GOOD}}},"more":-0}}', "-0 is no integer"),
     ],
 )
 def test_indexes_that_are_refused(hub: Path, index: Any, message: str) -> None:
