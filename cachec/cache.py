@@ -10,22 +10,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
 from cachec import config
-from cachec.base.distributions import Distributions
 from cachec.errors import UsageError
-from cachec.key.arguments import GlobalKeys
-from cachec.key.code.fingerprint import CodeKeys
-from cachec.key.dependencies import Dependencies
-from cachec.key.request import Requests, StageOptions
-from cachec.key.tools.tools import ToolKeys
 from cachec.model import Mode, Outcome
 from cachec.opened import OpenedCache
-from cachec.programs.registry import Plugins
-from cachec.stage.decorator import Stage
-from cachec.stage.observing import Observing
 
 if TYPE_CHECKING:
+    from cachec.base.distributions import Distributions
+    from cachec.foreign import Foreign
     from cachec.key.code.ran import RanKeys
-    from cachec.stage.foreign import Foreign
+    from cachec.stage.decorator import Stage
+    from cachec.stage.engine import Engine
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -61,32 +55,18 @@ class Cache:
             "record": record,
         }
         self.settings = config.load({key: value for key, value in given.items() if value is not None})
-        opened = OpenedCache(self.settings)
-        self.events, self.store = opened.events, opened.store
-        distributions = Distributions()
-        digests = self.store.digests
-        plugins = Plugins(distributions)
-        tools = ToolKeys(digests, distributions)
-        recorded = self.settings.record == "auto"
-        encode = GlobalKeys(digests, plugins).encode
-        code = CodeKeys(_owner(distributions), encode, recorded=recorded, memory=digests.memory)
-        requests = Requests(digests, code, tools, distributions, plugins)
-        base_dir = None if self.settings.base_dir is None else os.fspath(self.settings.base_dir)
-
-        def ran() -> RanKeys:
-            from cachec.key.code.ran import RanKeys  # on a miss, or for a read that few traces have
-
-            return RanKeys(code, tools.metadata, (os.fspath(self.settings.dir),), plugins.packages)
-
+        self._opened = OpenedCache(self.settings)
+        self.events, self.store = self._opened.events, self._opened.store
+        self._engines: list[Engine] = []
         # Digests that were learned are kept when the process ends: one that only hits writes nothing before.
         weakref.finalize(self, self.store.close)
-        self._engine = opened.engine(
-            requests,
-            plugins,
-            Dependencies(tools, digests),
-            lambda weights, name: weights[name].digest(digests),
-            Observing(ran, requests, base_dir=base_dir, on=recorded),
-        )
+
+    @property
+    def _engine(self) -> Engine:
+        """What runs calls of stages: made for the first of them, and of two threads that make it one counts."""
+        if not self._engines:
+            self._engines.append(_engine(self._opened))
+        return self._engines[0]
 
     @property
     def dir(self) -> Path:
@@ -145,6 +125,9 @@ class Cache:
         Raises UnsupportedFunction for a generator or a descriptor, UsageError for an unknown name in ``ignore``.
         """
 
+        from cachec.key.request import StageOptions  # all of stages is slow to import: 80 ms
+        from cachec.stage.decorator import Stage
+
         def decorate(wrapped: Callable[..., Any]) -> Stage[..., Any]:
             for option, value in (
                 ("ignore", ignore),
@@ -189,12 +172,12 @@ class Cache:
 
         Raises UsageError for a name that no stage could have, and for a str as ``tags``.
         """
-        from cachec.stage.foreign import Foreign  # what only calls stages does without
+        from cachec.foreign import Foreign  # what only calls stages does without
 
         _check_name(name)
         if isinstance(tags, str):
             raise UsageError(f"tags={tags!r} is a str; give a list: tags=[{tags!r}]")
-        return Foreign(self.settings, self.store, self.events, name, version=version, tags=tuple(tags), same=same)
+        return Foreign(self._opened, name, version=version, tags=tuple(tags), same=same)
 
     def call(self, stage: Stage[P, R], /, *args: P.args, **kwargs: P.kwargs) -> tuple[R, Outcome]:
         """Call a stage; returns its result and the outcome of the call."""
@@ -211,6 +194,40 @@ class Cache:
 def _check_name(name: str) -> None:
     if not (name.isprintable() and 0 < len(name) <= 255 and name == name.strip()):
         raise UsageError(f"name={name[:80]!r} is not accepted; give 1 to 255 printable characters")
+
+
+def _engine(opened: OpenedCache) -> Engine:
+    from cachec.base.distributions import Distributions
+    from cachec.key.arguments import GlobalKeys
+    from cachec.key.code.fingerprint import CodeKeys
+    from cachec.key.dependencies import Dependencies
+    from cachec.key.request import Requests
+    from cachec.key.tools.tools import ToolKeys
+    from cachec.programs.registry import Plugins
+    from cachec.stage.observing import Observing
+
+    settings, digests = opened.settings, opened.store.digests
+    distributions = Distributions()
+    plugins = Plugins(distributions)
+    tools = ToolKeys(digests, distributions)
+    recorded = settings.record == "auto"
+    encode = GlobalKeys(digests, plugins).encode
+    code = CodeKeys(_owner(distributions), encode, recorded=recorded, memory=digests.memory)
+    requests = Requests(digests, code, tools, distributions, plugins)
+    base_dir = None if settings.base_dir is None else os.fspath(settings.base_dir)
+
+    def ran() -> RanKeys:
+        from cachec.key.code.ran import RanKeys  # on a miss, or for a read that few traces have
+
+        return RanKeys(code, tools.metadata, (os.fspath(settings.dir),), plugins.packages)
+
+    return opened.engine(
+        requests,
+        plugins,
+        Dependencies(tools, digests),
+        lambda weights, name: weights[name].digest(digests),
+        Observing(ran, requests, base_dir=base_dir, on=recorded),
+    )
 
 
 def _owner(distributions: Distributions) -> Callable[[str], str | None]:

@@ -128,6 +128,17 @@ class Fault(enum.Enum):
     IO_ERROR = "io-error"
 
 
+#: What a fault of the store makes of the call that met it; any other makes ``store-unavailable`` of it.
+MISS_OF_FAULT = {
+    Fault.ARTIFACT_MISSING: Reason.ARTIFACT_MISSING,
+    Fault.ARTIFACT_CORRUPT: Reason.ARTIFACT_CORRUPT,
+    Fault.ROW_CORRUPT: Reason.ROW_CORRUPT,
+    Fault.ROW_REFUSED: Reason.ROW_CORRUPT,
+    Fault.ROW_VERSION: Reason.ROW_VERSION,
+    Fault.ROW_FOREIGN: Reason.ROW_FOREIGN,
+}
+
+
 #: The layout of every weight that does not say another: one object, because msgspec leaves a default out by identity.
 ROW_MAJOR = "row-major"
 

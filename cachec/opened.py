@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cachec.config import Settings
 from cachec.events import EventLog
-from cachec.key.dependencies import Dependencies
 from cachec.model import Digest, Fault
-from cachec.programs.registry import Plugins
-from cachec.stage.engine import Engine
-from cachec.stage.look import Looker, Tools
-from cachec.stage.observing import Observing
 from cachec.store.store import Store
 from cachec.store.usage import Usage
-from cachec.weights import WeightSet
+
+if TYPE_CHECKING:  # of stages: slow to import, and what only keeps the bytes of others has none
+    from cachec.key.dependencies import Dependencies
+    from cachec.programs.registry import Plugins
+    from cachec.stage.engine import Engine
+    from cachec.stage.observing import Observing
+    from cachec.weights import WeightSet
 
 
 class OpenedCache:
@@ -38,6 +39,9 @@ class OpenedCache:
     ) -> Engine:
         """The engine. requests: a ``key.request.Requests``, or what stands for one. digest_of: of a weight, by name.
         observing: what becomes of observations and paths; None where commands are run, which tell what they read."""
+        from cachec.stage.engine import Engine
+        from cachec.stage.look import Looker, Tools
+
         looker = Looker(self.store, plugins, dependencies, digest_of, observing)
         tools = Tools(self.store, self.store.digests, requests, plugins, looker, observing)
         return Engine(self.settings, tools, self.events)

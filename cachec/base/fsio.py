@@ -15,6 +15,7 @@ import re
 import stat
 import time
 from collections.abc import Callable, Iterator
+from time import monotonic  # at once: who calls us may have put a clock of its own there
 from types import TracebackType
 from typing import Any, NamedTuple
 
@@ -455,13 +456,13 @@ def folder_locked(folder: str | os.PathLike[str], *, exclusive: bool, seconds: f
     """
     how = fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH
     with closing(open_folder(folder)) as fd:
-        end = time.monotonic() + seconds
+        end = monotonic() + seconds
         while True:
             try:
                 fcntl.flock(fd, how | fcntl.LOCK_NB)
                 break
             except BlockingIOError:
-                if time.monotonic() >= end:
+                if monotonic() >= end:
                     raise
                 time.sleep(0.002)
         try:

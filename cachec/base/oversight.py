@@ -53,6 +53,17 @@ def current() -> Oversight:
     return _here.get() or _ProcessOversight.held
 
 
+def heard(outcome: Outcome, emit: Callable[[], None]) -> None:
+    """Let who oversees this call hear of how it ended. emit: counts, logs and tells it."""
+    overseer = current()
+    if overseer.defer is None:
+        emit()
+    else:
+        overseer.defer(emit)
+    if overseer.on_outcome is not None:
+        overseer.on_outcome(outcome)
+
+
 @contextmanager
 def overseen(oversight: Oversight) -> Iterator[Oversight]:
     """Put the calls of this context under ``oversight`` while the body runs."""

@@ -173,7 +173,7 @@ class Call:
     def outcome(self, reason: Reason, *, detail: str = "", saved: float = 0.0, stored: bool = False) -> Outcome:
         """Count and log how the call ended."""
         outcome = self.described(reason, detail=detail, saved=saved, stored=stored)
-        count(self.engine.events, outcome)
+        oversight.heard(outcome, lambda: self.engine.events.emit(outcome))
         return outcome
 
     def described(self, reason: Reason, *, detail: str = "", saved: float = 0.0, stored: bool = False) -> Outcome:
@@ -316,17 +316,6 @@ class Engine:
             call.note(fault)
             return None
         return lock
-
-
-def count(events: EventLog, outcome: Outcome, *, told: bool = True) -> None:
-    """Count and log how a call ended, and let whoever oversees it hear. told: as of ``EventLog.emit``."""
-    overseer = oversight.current()
-    if overseer.defer is None:
-        events.emit(outcome, told=told)
-    else:
-        overseer.defer(lambda: events.emit(outcome, told=told))
-    if overseer.on_outcome is not None:
-        overseer.on_outcome(outcome)
 
 
 async def _pause(call: Call, seconds: float) -> None:

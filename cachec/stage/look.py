@@ -13,7 +13,7 @@ from cachec.base.hashing import FileDigests
 from cachec.errors import StoreFault
 from cachec.key.dependencies import Dependencies
 from cachec.key.request import Request, Requests
-from cachec.model import Digest, Entry, Fault, Part, Read, Reason, Trace, artifacts
+from cachec.model import MISS_OF_FAULT, Digest, Entry, Fault, Part, Read, Reason, Trace, artifacts
 from cachec.programs.registry import Plugins
 from cachec.stage import folding
 from cachec.stage.observing import Observing
@@ -23,17 +23,6 @@ from cachec.weights.manifest import Folded
 
 if TYPE_CHECKING:
     from cachec.store.recent import Recent
-
-#: What a fault of the store makes of the call that met it.
-MISS_OF_FAULT = {
-    Fault.ARTIFACT_MISSING: Reason.ARTIFACT_MISSING,
-    Fault.ARTIFACT_CORRUPT: Reason.ARTIFACT_CORRUPT,
-    Fault.ROW_CORRUPT: Reason.ROW_CORRUPT,
-    Fault.ROW_REFUSED: Reason.ROW_CORRUPT,
-    Fault.ROW_VERSION: Reason.ROW_VERSION,
-    Fault.ROW_FOREIGN: Reason.ROW_FOREIGN,
-}
-
 
 _CHANGED = {
     "weight": Reason.WEIGHT_CONTENT_CHANGED,

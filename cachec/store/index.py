@@ -20,6 +20,7 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from pathlib import Path
+from time import monotonic  # at once: who calls us may have put a clock of its own there
 from typing import Any, Protocol, TypeVar
 
 from cachec.base import fsio
@@ -267,13 +268,13 @@ class DiskcacheIndex:
         """What ``attempt`` gives. Where another has the lock: tried again, by new connections (``rows.BUSY_STEP``)."""
         from diskcache import Timeout
 
-        until = time.monotonic() + self._busy_seconds
+        until = monotonic() + self._busy_seconds
         while True:
             try:
                 return attempt()
             except (sqlite3.Error, Timeout) as error:  # Timeout: diskcache's word for every failure to begin
                 cause = error.__context__ if isinstance(error, Timeout) else error
-                if not is_busy(cause) or time.monotonic() >= until:
+                if not is_busy(cause) or monotonic() >= until:
                     raise
             if self._table is not None:
                 self._table.close()

@@ -11,8 +11,8 @@ import os
 import sqlite3
 import stat
 import threading
-import time
 from pathlib import Path
+from time import monotonic  # at once: who calls us may have put a clock of its own there
 from typing import Any
 
 from cachec.base import fsio
@@ -78,7 +78,7 @@ class Reader:
 
         Raises StoreFault.
         """
-        until = time.monotonic() + self._busy_seconds
+        until = monotonic() + self._busy_seconds
         is_doubted = False
         with self.lock:
             while True:
@@ -89,7 +89,7 @@ class Reader:
                 except StoreFault as fault:
                     # SQLite says damage where the system refuses one read (EIO): only what it says twice is believed.
                     is_doubted = fault.fault is Fault.INDEX_CORRUPT and not is_doubted
-                    if not is_doubted and (not is_busy(fault.__cause__) or time.monotonic() >= until):
+                    if not is_doubted and (not is_busy(fault.__cause__) or monotonic() >= until):
                         raise
 
     def version(self) -> tuple[int, int] | None:

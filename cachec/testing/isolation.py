@@ -34,9 +34,12 @@ class Isolated:
 
     def adopt(self, cache: Cache) -> Cache:
         """Let a cache, and every stage that it made, use this store until the test ends; returns the cache."""
-        engine, own = cache._engine, self.cache._engine
-        for name in ("settings", "tools", "events"):
-            self._monkeypatch.setattr(engine, name, getattr(own, name))
+        for of, own, names in (
+            (cache._engine, self.cache._engine, ("settings", "tools", "events")),
+            (cache._opened, self.cache._opened, ("settings", "store", "events")),
+        ):
+            for name in names:
+                self._monkeypatch.setattr(of, name, getattr(own, name))
         return cache
 
     @property

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from cachec_jax.compiling import compile_xla
 from cachec_jax.lowering import fold, to_stablehlo
+from cachec_jax.persistent import install, uninstall
 from cachec_jax.plugin import JaxPlugin
 
-__all__ = ["JaxPlugin", "compile_xla", "fold", "plugin", "to_stablehlo"]
+__all__ = ["JaxPlugin", "compile_xla", "fold", "install", "plugin", "to_stablehlo", "uninstall"]
 
 #: The object behind the entry point ``jax`` of the group ``cachec.plugins``.
 plugin = JaxPlugin()

@@ -9,7 +9,6 @@ from typing import Any
 from cachec.errors import LinkError, PluginError, UsageError
 from cachec.programs.artifact import File
 from cachec.weights import WeightSet
-from cachec_jax.targets import check_flags, record_target
 
 #: The kind of the files made here.
 KIND = "jax:xla"
@@ -35,6 +34,7 @@ def compile_xla(
     import jax
 
     from cachec_jax import executables, lowering
+    from cachec_jax.targets import check_flags, record_target
     from cachec_mlir.compilers import file_in_new_folder
 
     check_flags()

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from cachec.errors import PluginError
@@ -14,6 +13,7 @@ from cachec.programs.plugin import ArtifactWriter, Fingerprint
 from cachec.programs.program import Program
 from cachec.weights import WeightSet
 from cachec_jax.ambient import settings
+from cachec_jax.versions import SUPPORTED
 from cachec_mlir.plugin import MlirFormats
 
 
@@ -22,7 +22,7 @@ class JaxPlugin(MlirFormats):
 
     name = "jax"
     distributions = ("jax", "jaxlib")
-    supported = MappingProxyType({"jax": ">=0.10.2,<0.11", "jaxlib": ">=0.10.2,<0.11"})
+    supported = SUPPORTED
     types = (
         "jaxlib._jax.ArrayImpl",  # every concrete jax.Array of JAX 0.10
         "jax._src.random.prng.PRNGKeyArray",

@@ -24,6 +24,7 @@ class TestForeign(ForeignConformance):
         return cache.foreign("toy.compiler")
 
 
+@pytest.mark.long
 class TestBytes(TestForeign):
     """Keys of another kind."""
 
@@ -232,3 +233,10 @@ def test_a_lock_that_is_held_is_a_fault_and_no_obstacle(tmp_path):
     assert seam.get("k") == b"y"
     assert dict(cache.events.faults) == {Fault.LOCK_TIMEOUT: 1}
     lock.release()
+
+
+def test_what_others_were_handed_stays_theirs(cache):
+    ref = cache.store.objects.add_bytes(b"a file that a stage has returned")
+    cache.store.objects.path(ref)
+    cache.foreign("a").put("k", b"x" * 70_000)
+    assert cache.store.objects.leases.holds(ref.digest)

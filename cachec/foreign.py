@@ -3,7 +3,7 @@
 What such a cache does goes round the engine: there is no call to run, nothing to fingerprint and nothing read. A value
 is an entry as a stage's result is, so everything that looks at entries sees it. Its one trace holds
 
-    Record("", ("data", "seal"), (the bytes, as the codec of bytes has them; Inline("str", seal)))
+    Record("", ("data", "seal"), (the bytes, as ``codecs.data`` has them, Inline("str", seal)))
 
 where the seal is a digest over the key and the content. A row whose bytes are those of another key has another seal
 unless somebody made a new one, so a mistake of whoever copies rows or edits them is a miss.
@@ -16,17 +16,15 @@ import operator
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from typing import NamedTuple
 
 import msgspec
 
 from cachec.base import fsio, oversight
 from cachec.base.hashing import Hasher, digest_bytes
-from cachec.codecs.data import decode_inline, encode_scalar
-from cachec.config import Settings
 from cachec.errors import CacheMissError, StoreFault, UsageError, shown
-from cachec.events import EventLog
-from cachec.key.compare import first_difference
 from cachec.model import (
+    MISS_OF_FAULT,
     Digest,
     Fault,
     Inline,
@@ -41,10 +39,8 @@ from cachec.model import (
     Record,
     Trace,
 )
-from cachec.stage.engine import count
-from cachec.stage.look import MISS_OF_FAULT, Look
+from cachec.opened import OpenedCache
 from cachec.store.artifacts import ArtifactSink
-from cachec.store.store import Store
 
 #: Bump it when the meaning of a foreign key changes: every older entry is then a miss.
 _KEY_VERSION = "1"
@@ -65,14 +61,26 @@ _TOLD_WHEN_STORED = frozenset({Reason.FIRST_RUN, Reason.ENTRY_GONE, Reason.REFRE
 _OF_ENTRY = frozenset(MISS_OF_FAULT)
 
 
+#: Bytes up to this many stay in the row.
+_INLINE_MAX = 512
+
+
+class _Look(NamedTuple):
+    """What was found: the bytes and their trace, or why there are none."""
+
+    reason: Reason
+    data: bytes = b""
+    trace: Trace | None = None
+    detail: str = ""
+    fault: Fault | None = None
+
+
 class Foreign:
     """What ``cache.foreign`` gives. Safe among threads, processes and across a fork."""
 
     def __init__(
         self,
-        settings: Settings,
-        store: Store,
-        events: EventLog,
+        opened: OpenedCache,
         name: str,
         *,
         version: str = "1",
@@ -82,9 +90,7 @@ class Foreign:
         """See ``Cache.foreign``."""
         self.name = name
         self.version = version
-        self._settings = settings
-        self._store = store
-        self._events = events
+        self._opened = opened
         self._tags = tags
         self._same = same
         self._missed: dict[Digest, float] = {}  # when this process missed a key
@@ -104,15 +110,14 @@ class Foreign:
         look = self._look(digest)
         if look.trace is not None and mode not in {Mode.REFRESH, Mode.VERIFY}:
             self._count(Reason.HIT, digest, started, saved=look.trace.seconds)
-            data: bytes = look.value
-            return data
+            return look.data
         reason, detail, fault = look.reason, look.detail, look.fault
         if look.trace is not None:
             reason = Reason.REFRESH
         elif reason is Reason.FIRST_RUN:
             reason, detail = self._explained(digest)
         if fault is not None:
-            self._events.note_fault(fault, detail)
+            self._opened.events.note_fault(fault, detail)
             if fault in _OF_ENTRY and mode in _STORING:
                 self._take_away(digest)
         if mode is Mode.REQUIRE:
@@ -152,11 +157,11 @@ class Foreign:
             with fsio.faults(f"storing a value of {self.name}"), self._locked(digest):
                 self._publish(digest, data, parts, seconds)
         except StoreFault as fault:
-            self._events.note_fault(fault.fault, fault.detail)
+            self._opened.events.note_fault(fault.fault, fault.detail)
             return
-        self._store.settle()
+        self._opened.store.settle()
         reason = Reason.REFRESH if mode is Mode.REFRESH else Reason.FIRST_RUN
-        self._events.tell(self._outcome(reason, digest, detail=words, seconds=seconds, stored=True))
+        self._opened.events.tell(self._outcome(reason, digest, detail=words, seconds=seconds, stored=True))
 
     # --- keys
 
@@ -183,7 +188,7 @@ class Foreign:
     def _explained(self, digest: Digest) -> tuple[Reason, str]:
         """Why there is no entry, as far as a key tells that was made elsewhere."""
         try:
-            recent = self._store.recent(self.name)
+            recent = self._opened.store.recent(self.name)
         except StoreFault as fault:
             return Reason.FIRST_RUN, f"no earlier entry can be read ({fault.detail})"
         if digest in recent.keys:
@@ -192,58 +197,59 @@ class Foreign:
 
     def _nearest(self, digest: Digest, parts: tuple[Part, ...]) -> str:
         """What makes another key of the nearest entry's, in words; empty where none can be read."""
+        from cachec.key.compare import first_difference  # after a miss only
+
         with suppress(StoreFault):  # said to a person alone; what is wrong there is met, and counted, by who needs it
-            for near in self._store.recent(self.name).nearest(parts):
+            for near in self._opened.store.recent(self.name).nearest(parts):
                 if near.key != digest:
-                    return first_difference(self._store.parts(near), parts).detail
+                    return first_difference(self._opened.store.parts(near), parts).detail
         return ""
 
     # --- the entry
 
-    def _look(self, digest: Digest) -> Look:
+    def _look(self, digest: Digest) -> _Look:
         """A hit with its bytes, or why it is none. Every byte is hashed: an altered one is never handed out."""
         try:
             with fsio.faults("reading what is stored"):
-                entry = self._store.lookup(digest)
+                entry = self._opened.store.lookup(digest)
                 if entry is None:
-                    return Look(Reason.FIRST_RUN)
+                    return _Look(Reason.FIRST_RUN)
                 if not entry.traces:
                     raise StoreFault(Fault.ROW_CORRUPT, f"the entry {digest} holds no trace")
-                return Look(Reason.HIT, self._data(digest, entry.traces[0].value), entry.traces[0])
+                return _Look(Reason.HIT, self._data(digest, entry.traces[0].value), entry.traces[0])
         except StoreFault as fault:
             reason = MISS_OF_FAULT.get(fault.fault, Reason.STORE_UNAVAILABLE)
-            return Look(reason, detail=fault.detail, fault=fault.fault)
+            return _Look(reason, detail=fault.detail, fault=fault.fault)
 
     def _data(self, digest: Digest, value: Node) -> bytes:
         match value:
             case Record("", ("data", "seal"), (Inline("bytes") as node, Inline("str", seal))):
-                data = decode_inline(node)
+                data = _inline(digest, node)
                 content = digest_bytes(data)
             case Record("", ("data", "seal"), (Leaf("bytes", (ref,)), Inline("str", seal))):
-                data, content = self._store.objects.read(ref), ref.digest
+                data, content = self._opened.store.objects.read(ref), ref.digest
             case _:
                 raise StoreFault(Fault.ROW_CORRUPT, f"the entry {digest} is none of a foreign cache")
         if seal != _seal(digest, content):
             raise StoreFault(Fault.ROW_FOREIGN, f"the entry {digest} holds bytes that were put under another key")
-        held: bytes = data
-        return held
+        return data
 
     def _publish(self, digest: Digest, data: bytes | memoryview, parts: tuple[Part, ...], seconds: float) -> None:
         size = memoryview(data).nbytes
-        if 0 < self._settings.max_size < size:
+        if 0 < self._opened.settings.max_size < size:
             raise StoreFault(
-                Fault.STORE_FULL, f"{size} bytes of {self.name} are more than max_size={self._settings.max_size}"
+                Fault.STORE_FULL, f"{size} bytes of {self.name} are more than max_size={self._opened.settings.max_size}"
             )
         # Leased until the row is there, and no longer: bytes are handed out, so nobody needs the file.
-        objects = self._store.objects.leasing()
+        objects = self._opened.store.objects.leasing()
         try:
             stored = _stored(data, objects)
             content = stored.artifacts[0].digest if isinstance(stored, Leaf) else digest_bytes(data)
             value = Record("", ("data", "seal"), (stored, Inline("str", _seal(digest, content))))
             described = objects.add_bytes(msgspec.json.encode(KeyDescription(parts)))
-            self._store.objects.count(objects.written())
+            self._opened.store.objects.count(objects.written())
             trace = Trace(reads=(), value=value, seconds=seconds, created=time.time())
-            self._store.publish(digest, self.name, self._tags, described, trace, said=parts)
+            self._opened.store.publish(digest, self.name, self._tags, described, trace, said=parts)
         finally:
             objects.release()
 
@@ -253,28 +259,28 @@ class Foreign:
             with self._locked(digest):
                 look = self._look(digest)
                 if look.fault in _OF_ENTRY:
-                    self._store.quarantine(digest, look.detail)
+                    self._opened.store.quarantine(digest, look.detail)
         except StoreFault as fault:
-            self._events.note_fault(fault.fault, fault.detail)
+            self._opened.events.note_fault(fault.fault, fault.detail)
 
-    def _verify(self, digest: Digest, look: Look, data: bytes, seconds: float) -> None:
+    def _verify(self, digest: Digest, look: _Look, data: bytes, seconds: float) -> None:
         """Hold what was made anew against what is stored, which stays unless it differs."""
-        if self._same(data, look.value):
-            count(self._events, self._outcome(Reason.VERIFIED, digest, seconds=seconds))
+        if self._same(data, look.data):
+            self._emit(self._outcome(Reason.VERIFIED, digest, seconds=seconds))
             return
-        words = f"{len(data)} bytes were made anew, and differ from the {len(look.value)} that are stored"
+        words = f"{len(data)} bytes were made anew, and differ from the {len(look.data)} that are stored"
         try:
-            self._store.quarantine(digest, words)
+            self._opened.store.quarantine(digest, words)
         except StoreFault as fault:
-            self._events.note_fault(fault.fault, fault.detail)
-        count(self._events, self._outcome(Reason.VERIFY_DIFFERS, digest, detail=words, seconds=seconds))
+            self._opened.events.note_fault(fault.fault, fault.detail)
+        self._emit(self._outcome(Reason.VERIFY_DIFFERS, digest, detail=words, seconds=seconds))
 
     @contextmanager
     def _locked(self, digest: Digest) -> Iterator[None]:
         """Keep others from writing the entry meanwhile. Who waits too long goes on without: rows change whole."""
-        lock = self._store.lock(digest)
-        if not lock.acquire(self._settings.lock_timeout):
-            self._events.note_fault(Fault.LOCK_TIMEOUT, f"process {lock.holder()} held {digest[:12]}")
+        lock = self._opened.store.lock(digest)
+        if not lock.acquire(self._opened.settings.lock_timeout):
+            self._opened.events.note_fault(Fault.LOCK_TIMEOUT, f"process {lock.holder()} held {digest[:12]}")
         try:
             yield
         finally:
@@ -283,7 +289,7 @@ class Foreign:
     # --- what is said
 
     def _mode(self) -> Mode:
-        return oversight.current().mode_in(self._settings.dir) or self._settings.mode
+        return oversight.current().mode_in(self._opened.settings.dir) or self._opened.settings.mode
 
     def _count(
         self,
@@ -297,7 +303,10 @@ class Foreign:
     ) -> None:
         taken = time.perf_counter() - started
         outcome = self._outcome(reason, digest, detail=detail, seconds=taken, saved=saved, fault=fault)
-        count(self._events, outcome, told=reason not in _TOLD_WHEN_STORED)
+        self._emit(outcome, told=reason not in _TOLD_WHEN_STORED)
+
+    def _emit(self, outcome: Outcome, *, told: bool = True) -> None:
+        oversight.heard(outcome, lambda: self._opened.events.emit(outcome, told=told))
 
     def _outcome(
         self,
@@ -323,7 +332,7 @@ class Foreign:
         )
 
     def __repr__(self) -> str:
-        return f"Foreign({self.name!r}, version={self.version!r}, dir={str(self._settings.dir)!r})"
+        return f"Foreign({self.name!r}, version={self.version!r}, dir={str(self._opened.settings.dir)!r})"
 
 
 def _seal(digest: Digest, content: Digest) -> Digest:
@@ -334,10 +343,16 @@ def _seal(digest: Digest, content: Digest) -> Digest:
 
 
 def _stored(data: bytes | memoryview, objects: ArtifactSink) -> Inline | Leaf:
-    """As the codec of bytes stores them, without a copy of what is large and no bytes."""
-    if type(data) is bytes:
-        return encode_scalar(data, objects)
+    if memoryview(data).nbytes <= _INLINE_MAX:
+        return Inline("bytes", data.hex())
     return Leaf("bytes", (objects.add_bytes(data),))
+
+
+def _inline(digest: Digest, node: Inline) -> bytes:
+    try:
+        return bytes.fromhex(node.value)
+    except ValueError as error:
+        raise StoreFault(Fault.ROW_CORRUPT, f"the entry {digest} holds no bytes: {error}") from error
 
 
 def _flat(data: bytes | bytearray | memoryview) -> bytes | memoryview:

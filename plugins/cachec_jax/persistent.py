@@ -1,0 +1,186 @@
+"""JAX's persistent compilation cache, kept in a cachec store: for plain ``jax.jit``, ``pmap`` and ``pjit``.
+
+JAX has no official setter. ``jax._src.compilation_cache.get_file_cache(path)`` makes the cache when the first program
+is compiled; it is replaced here by one that makes ours. What JAX does around it stays JAX's: the key, the compression,
+``VerificationCache``, which programs are worth storing (``jax_persistent_cache_min_compile_time_secs``,
+``jax_persistent_cache_min_entry_size_bytes``), that only one process of several writes.
+"""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cachec.errors import UnsupportedVersion
+from cachec.programs.supported import GONE, is_within
+from cachec_jax.versions import SUPPORTED
+
+if TYPE_CHECKING:
+    from cachec.cache import Cache
+
+#: The name under which JAX's programs are listed.
+NAME = "jax.xla"
+
+_FOLDER = "jax_compilation_cache_dir"
+_SIDE_CACHES = "jax_persistent_cache_enable_xla_caches"
+
+
+def install(cache: Cache | None = None) -> Cache:
+    """Let JAX keep what it compiles in ``cache``, by default ``cachec.Cache()``; returns that.
+
+    Imports JAX, so variables that JAX reads have to be set before. It may have compiled already: what it compiled stays
+    as it is, and what comes later is looked for in the store. Called again, it does nothing, or changes to another
+    cache that it is given.
+
+    Where no ``jax_compilation_cache_dir`` is set, it is set to the store's folder, because JAX has no cache without
+    one; XLA's own side caches are then off, which would be written there. Everything else of JAX's settings stays.
+
+    Raises UnsupportedVersion where JAX is of another release than this package knows, or has moved what is replaced
+    here; JAX goes on with its own cache then.
+    """
+    seam = _seam()
+    there = seam.get_file_cache
+    if isinstance(there, _Installed):
+        if cache is None or cache is there.cache:
+            return there.cache
+        there.remove(seam)
+    if cache is None:
+        from cachec.cache import Cache
+
+        cache = Cache()
+    _Installed(cache, seam).put()
+    return cache
+
+
+def uninstall() -> None:
+    """Let JAX keep what it compiles where it did before ``install``, with the settings of then. Harmless otherwise."""
+    import sys
+
+    seam = sys.modules.get("jax._src.compilation_cache")
+    there = getattr(seam, "get_file_cache", None)
+    if isinstance(there, _Installed):
+        there.remove(seam)
+
+
+class _Installed:
+    """What stands in JAX in place of ``get_file_cache``; it remembers what stood there."""
+
+    def __init__(self, cache: Cache, seam: Any) -> None:
+        self.cache = cache
+        self._seam = seam
+        self._before = seam.get_file_cache
+        self._settings: dict[str, tuple[Any, Any]] = {}  # name -> (before, ours)
+
+    def __call__(self, path: str) -> tuple[Any, str]:
+        """The cache that JAX asks for, whatever folder it was told."""
+        from jax._src import config
+
+        kept = jax_cache(self.cache)
+        return (self._seam.VerificationCache(kept) if config.compilation_cache_check_contents.value else kept), path
+
+    def put(self) -> None:
+        """Stand in JAX. A cache that it has opened is forgotten, so that the next look comes here."""
+        import jax
+
+        if not getattr(jax.config, _FOLDER):
+            for name, value in ((_FOLDER, str(self.cache.dir)), (_SIDE_CACHES, "none")):
+                self._settings[name] = getattr(jax.config, name), value
+                jax.config.update(name, value)
+        self._seam.get_file_cache = self
+        self._seam.reset_cache()
+
+    def remove(self, seam: Any) -> None:
+        """Put back what stood here; a setting that somebody has changed since is left to them."""
+        import jax
+
+        for name, (before, ours) in self._settings.items():
+            if getattr(jax.config, name) == ours:
+                jax.config.update(name, before)
+        seam.get_file_cache = self._before
+        seam.reset_cache()
+
+
+def jax_cache(cache: Cache) -> Any:
+    """JAX's ``CacheInterface`` over the store of ``cache``. Imports JAX."""
+    from jax._src import compilation_cache
+    from jax._src.compilation_cache_interface import CacheInterface
+
+    def executable(value: bytes) -> bytes:
+        """Without the time that it took, which JAX stores with it."""
+        program, _ = compilation_cache.extract_executable_and_time(compilation_cache.decompress_executable(value))
+        return bytes(program)
+
+    class StoredPrograms(CacheInterface):  # type: ignore[misc]
+        """Both methods raise ValueError for an empty key, as JAX's own cache does; nothing where the store fails."""
+
+        def __init__(self) -> None:
+            self._path = Path(cache.dir)
+            self._foreign = cache.foreign(NAME, same=lambda one, other: executable(one) == executable(other))
+
+        def get(self, key: str) -> bytes | None:
+            return self._foreign.get(_checked(key))
+
+        def put(self, key: str, value: bytes) -> None:
+            self._foreign.put(_checked(key), value, detail=_detail(key))
+
+    return StoredPrograms()
+
+
+def _checked(key: str) -> str:
+    if not key:
+        raise ValueError("key cannot be empty")
+    return key
+
+
+def _detail(key: str) -> str:
+    """What JAX made a key of, as far as it can be told here: keys are ``jit_NAME-HASH``."""
+    import jax
+    import jaxlib
+
+    from cachec_jax.ambient import settings
+
+    said = {"module": key.rpartition("-")[0], "jax": jax.__version__, "jaxlib": jaxlib.__version__, **settings()}
+    return "\n".join(f"{name}: {' '.join(value.split())}" for name, value in said.items())
+
+
+def _seam() -> Any:
+    """The module of JAX that is changed, in which everything is as it is known. Raises UnsupportedVersion."""
+    known = ", ".join(name + versions for name, versions in SUPPORTED.items())
+    try:
+        import jax
+        import jaxlib
+    except ImportError as error:
+        raise UnsupportedVersion(f"cachec_jax.install needs {known}, found none: {error}") from error
+    found = f"jax {jax.__version__}, jaxlib {jaxlib.__version__}"
+    for module, versions in zip((jax, jaxlib), SUPPORTED.values(), strict=True):
+        if not is_within(module.__version__, versions):
+            raise UnsupportedVersion(f"cachec_jax.install needs {known}, found {found}; JAX keeps its own cache")
+    try:
+        from jax._src import compilation_cache, config
+        from jax._src.compilation_cache_interface import CacheInterface
+
+        asked = {
+            "get_file_cache": compilation_cache.get_file_cache,
+            "get": CacheInterface.get,
+            "put": CacheInterface.put,
+        }
+        shapes = {name: [*inspect.signature(each).parameters] for name, each in asked.items()}
+        used = (
+            *(compilation_cache.reset_cache, compilation_cache.VerificationCache, compilation_cache._initialize_cache),
+            *(compilation_cache.decompress_executable, compilation_cache.extract_executable_and_time),
+            *(config.compilation_cache_check_contents.value, getattr(jax.config, _SIDE_CACHES)),
+        )
+        del used
+    except GONE as error:
+        raise UnsupportedVersion(
+            f"cachec_jax.install knows {known}, and met in {found} {type(error).__name__}: {error}; "
+            "JAX keeps its own cache"
+        ) from error
+    expected = {"get_file_cache": ["path"], "get": ["self", "key"], "put": ["self", "key", "value"]}
+    if shapes != expected or CacheInterface.__abstractmethods__ != {"get", "put"}:
+        raise UnsupportedVersion(
+            f"cachec_jax.install knows {known}, whose cache has {expected}; {found} has {shapes} and "
+            f"{sorted(CacheInterface.__abstractmethods__)}; JAX keeps its own cache"
+        )
+    return compilation_cache
