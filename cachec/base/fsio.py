@@ -313,13 +313,14 @@ def names_in(folder: str | os.PathLike[str], form: str | re.Pattern[str], *, is_
 
     For whoever removes files: no name of another form is cachec's, and no folder that ``open_folder`` refuses. is_kept:
     the names are those of what is to stay, so for such a folder an OSError is raised: none would be taken for all gone.
+    Raises OSError where the system refuses to say.
     """
     try:
         fd = open_folder(folder)
     except FileNotFoundError:
         return []
-    except (NotADirectoryError, PermissionError):
-        if is_kept:
+    except (NotADirectoryError, PermissionError) as error:
+        if is_kept or error.errno == errno.EACCES:  # which says nothing of whose folder it is
             raise
         return []
     fits = re.compile(form).fullmatch  # here: most processes list no folder, and to compile takes part of a millisecond

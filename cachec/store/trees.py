@@ -127,7 +127,7 @@ class Trees:
         """Bytes on disk of all files in trees that are no links to artifacts."""
         nbytes = 0
         with fsio.faults(f"listing {self.root}"):
-            for folder, _, files in os.walk(self.root):
+            for folder, _, files in os.walk(self.root, onerror=_raise_unless_gone):
                 for name in files:
                     with contextlib.suppress(FileNotFoundError):
                         status = os.lstat(os.path.join(folder, name))
@@ -283,3 +283,8 @@ def discard(top: Path) -> None:
             os.chmod(folder, 0o700)
     with contextlib.suppress(FileNotFoundError):
         shutil.rmtree(top)
+
+
+def _raise_unless_gone(error: OSError) -> None:
+    if not isinstance(error, FileNotFoundError):
+        raise error

@@ -265,3 +265,35 @@ def test_what_the_system_refuses_is_a_fault(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(orphans.fsio, "names_in", refuse)
     with pytest.raises(StoreFault):
         yard.maintainer.collect(limit=1)
+
+
+@pytest.mark.parametrize("name", ["objects", "trees"])
+def test_a_folder_that_the_system_does_not_list_once_is_not_taken_for_empty(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Of no folder that may not be listed is it known how full it is: to say that all is done would be wrong."""
+    yard = Yard(tmp_path / "store")
+    yard.publish(key_of(1))
+    place = yard.store.objects.trees.root if name == "trees" else tmp_path / "store" / name
+    place.mkdir(exist_ok=True)
+    fstat, scandir = os.fstat, os.scandir
+
+    def refused(folder: object) -> bool:
+        return os.path.realpath(f"/proc/self/fd/{folder}" if isinstance(folder, int) else str(folder)) == str(place)
+
+    def refuse_stat(fd: int) -> os.stat_result:
+        if refused(fd):
+            raise PermissionError(errno.EACCES, "refused")
+        return fstat(fd)
+
+    def refuse_scan(folder: Any) -> Any:
+        if refused(folder):
+            raise PermissionError(errno.EACCES, "refused")
+        return scandir(folder)
+
+    monkeypatch.setattr(os, "fstat", refuse_stat)
+    monkeypatch.setattr(os, "scandir", refuse_scan)
+    with pytest.raises(StoreFault):
+        yard.maintainer.collect(limit=1)
+    monkeypatch.undo()
+    yard.maintainer.collect(limit=1)
