@@ -13,6 +13,7 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
+from cachec.base.audited import tell_kept
 from cachec.base.texts import is_text
 from cachec.codecs.base import corrupt, meta_of, reader, unstorable
 from cachec.model import ArtifactRef, Leaf
@@ -128,6 +129,7 @@ def encode_file(value: File, sink: ArtifactSink, where: str) -> Leaf:
             value, where, "return cachec.Dir(path) for a folder", f"a File that is the folder {value.path}"
         )
     content = _add(value.path, sink, value, where)
+    tell_kept(value.path)
     return Leaf("file", (content, *_manifest(value, sink)), _named(value, where))
 
 
@@ -159,6 +161,7 @@ def encode_dir(value: Dir, sink: ArtifactSink, where: str) -> Leaf:
             folders.append(name)
         elif entry.is_file():
             artifacts.append(_add(entry.path, sink, value, where))
+            tell_kept(entry.path)
             files[name] = bool(entry.stat().st_mode & stat.S_IXUSR)
         else:
             raise unstorable(value, where, "remove it", f"a Dir where {name!r} is no file, folder or link")
@@ -171,6 +174,7 @@ def _walk(top: str, value: Dir, where: str) -> Iterator[tuple[str, os.DirEntry[s
     pending = [""]
     while pending:
         folder = pending.pop()
+        tell_kept(os.path.join(top, folder) if folder else top)
         try:
             with os.scandir(os.path.join(top, folder)) as entries:
                 ordered = sorted(entries, key=lambda entry: entry.name)

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 from typing import NoReturn, Self
 
+from cachec.base.audited import tell_read
 from cachec.base.hashing import FileDigests
 from cachec.weights.manifest import Manifest
 
@@ -75,6 +76,7 @@ class File(_Stored):
 
     def read_bytes(self) -> bytes:
         """The content. Raises OSError where the file is not there."""
+        tell_read([self.path], like=self.path)
         return self.path.read_bytes()
 
 

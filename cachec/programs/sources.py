@@ -8,6 +8,7 @@ a plugin found out about content, in the store of the cache that ``digests_here`
 from __future__ import annotations
 
 from cachec import recording
+from cachec.base.audited import tell_read
 from cachec.base.fsio import Identity, Staging, identity, map_read, map_untracked, open_read, pread_exact
 from cachec.base.hashing import FileDigests
 from cachec.store.conclusions import Conclusions
@@ -37,6 +38,7 @@ __all__ = [
     "map_untracked",
     "open_read",
     "pread_exact",
+    "tell_read",
 ]
 
 

@@ -8,6 +8,7 @@ from contextlib import suppress
 from types import FrameType
 from typing import Any, cast
 
+from cachec.base import audited
 from cachec.base.distributions import OWN_FOLDER
 from cachec.base.fsio import identity_if_there
 from cachec.base.paths import descriptor_path, in_folder
@@ -15,7 +16,7 @@ from cachec.recording.active import Active
 from cachec.recording.calls import called
 from cachec.recording.frames import removes, takes_either
 from cachec.recording.hook import Handler, audit_hook
-from cachec.recording.looks import content_asked, content_at, listed_at, modules_sought, place_asked
+from cachec.recording.looks import content_asked, content_at, kept_at, listed_at, modules_sought, place_asked
 from cachec.recording.observed import Observed, is_unrepeatable, place_of
 
 #: Modules that import others in Python's place, and keep what they compiled of a source beside it.
@@ -53,6 +54,8 @@ class AuditObserver:
             "sqlite3.connect": self._database,
             "ctypes.dlopen": self._loaded,
             "pickle.find_class": self._unpickled,
+            audited.READS: self._told,
+            audited.KEEPS: self._told,
             **dict.fromkeys(_SOCKETS, self._connected),
             **dict.fromkeys(_PROGRAMS | _PROCESSES, self._started),
         }
@@ -90,6 +93,10 @@ class AuditObserver:
 
     def _moved(self, _event: str, args: tuple[Any, ...], _frame: FrameType) -> None:
         self._each(_went, args[0])
+
+    def _told(self, event: str, args: tuple[Any, ...], _frame: FrameType) -> None:
+        """cachec itself, whose own looks are passed over, opens what a stage names to it."""
+        self._each(content_at if event == audited.READS else kept_at, args[0])
 
     def _connected(self, event: str, _args: tuple[Any, ...], frame: FrameType) -> None:
         self._unrepeatable(f"a connection ({event})", frame)

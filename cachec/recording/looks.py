@@ -52,6 +52,10 @@ def place_at(observed: Observed, place: str) -> None:
         observed.there.setdefault(counted, stat.S_ISDIR(status.st_mode))
 
 
+#: By how much, in ns, the clock of file systems may be behind where it is not asked often (CONFIG_HZ=100).
+_TICK = 10_000_000
+
+
 def content_at(observed: Observed, place: str) -> None:
     """More than whether something is there: its content counts."""
     counted = observed.counted(place)
@@ -64,6 +68,14 @@ def content_at(observed: Observed, place: str) -> None:
         observed.there.setdefault(counted, True)
     else:
         observed.opened.setdefault(counted, state)
+
+
+def kept_at(observed: Observed, place: str) -> None:
+    """What goes into a result. What changed since the run began the run has made, also where no event tells of it."""
+    state = identity_if_there(place)
+    if state is None or state.changed > observed.began + _TICK:
+        return
+    (listed_at if os.path.isdir(place) else content_at)(observed, place)
 
 
 def listed_at(observed: Observed, place: str) -> None:

@@ -7,7 +7,7 @@ from contextlib import suppress
 from mmap import mmap
 
 from cachec.errors import CheckpointError, WeightsChanged
-from cachec.programs.sources import Extent, OpenedFile, identity, map_read, open_read, pread_exact
+from cachec.programs.sources import Extent, OpenedFile, identity, map_read, open_read, pread_exact, tell_read
 
 #: A module: the path of a file, or its bytes.
 Source = str | os.PathLike[str] | bytes | bytearray | memoryview
@@ -107,5 +107,6 @@ class FileInput(ModuleInput):
 def open_input(source: Source) -> ModuleInput:
     """The module in a file (``str`` and ``PathLike`` are paths) or in memory. Raises OSError."""
     if isinstance(source, str | os.PathLike):
+        tell_read([source], like=source)
         return FileInput(os.fspath(source))
     return ModuleInput("the module", memoryview(source).cast("B").toreadonly())

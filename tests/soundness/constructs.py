@@ -158,6 +158,8 @@ CONSTRUCTS = [
     Construct("generator of a computed module", "import importlib\ndef f(n): return list(importlib.import_module(n).go())\n", "@f('inn' + 'er')", {"inner.py": "def go():\n    for i in range($S): yield i\n"}),
     Construct("file", "def f(p):\n    with open(p) as h: return h.read()\n", "@f('t.txt')", {"t.txt": "$S"}),
     Construct("file by pathlib", "import pathlib\ndef f(p): return pathlib.Path(p).read_text()\n", "@f('t.txt')", {"t.txt": "$S"}),
+    Construct("file by cachec", "import cachec\ndef f(p): return cachec.File(p).read_bytes()\n", "@f('t.txt')", {"t.txt": "$S"}),
+    Construct("module by cachec", "def f(p):\n    import cachec_mlir\n    return cachec_mlir.program(p).program.text\n", "@f('m.mlir')", {"m.mlir": "module {\n  \"op.a\"() {v = $S : i64} : () -> ()\n}\n"}),
     Construct("file by os", "import os\ndef f(p):\n    d = os.open(p, os.O_RDONLY)\n    try: return os.read(d, 9)\n    finally: os.close(d)\n", "@f('t.txt')", {"t.txt": "$S"}),
     Construct("file beside the module", "import pathlib\ndef f(p): return pathlib.Path(__file__).with_name(p).read_text()\n", "@f('t.txt')", {"t.txt": "$S"}, without=("cell",)),
     Construct("json", "import json\ndef f(p): return json.load(open(p))['k']\n", "@f('t.json')", {"t.json": "{\"k\": $S}"}),
