@@ -57,7 +57,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         else:
             self.send_response(302)
             self.send_header("Location", site.location)
-            self.send_header("Content-Length", "0")
+            self.send_header("Content-Length", "9999999999999")  # nobody has to wait for that
             self.end_headers()
         if after is not None:
             after(site)

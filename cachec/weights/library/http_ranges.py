@@ -116,7 +116,7 @@ class HttpResolver:
             urllib.request.HTTPHandler(),
             urllib.request.HTTPSHandler(),
             urllib.request.HTTPDefaultErrorHandler(),
-            urllib.request.HTTPRedirectHandler(),
+            _redirects(),
             urllib.request.HTTPErrorProcessor(),
             urllib.request.UnknownHandler(),
         ):
@@ -185,6 +185,20 @@ class HttpResolver:
                 progress(at, limit or 0)
         if limit is not None and at < limit:
             raise _Broken(f"the connection ended at byte {at} of {limit}")
+
+
+def _redirects() -> Any:
+    """Follows redirects without what comes with them, which urllib reads to its end, and which may have none."""
+    from urllib.request import HTTPRedirectHandler
+
+    class Redirects(HTTPRedirectHandler):
+        def http_error_302(self, req: Any, fp: Any, code: int, msg: str, headers: Any) -> Any:
+            fp.read = bytes
+            return super().http_error_302(req, fp, code, msg, headers)
+
+        http_error_301 = http_error_303 = http_error_307 = http_error_308 = http_error_302
+
+    return Redirects()
 
 
 class _Unsatisfiable:
