@@ -58,7 +58,7 @@ TREES: list[Any] = [
 ]
 
 
-@pytest.mark.parametrize("tree", TREES, ids=str)
+@pytest.mark.parametrize("tree", TREES, ids=range(len(TREES)))
 def test_structures_come_back(tree: Any) -> None:
     structure = jax.tree.structure(tree)
     form = msgspec.json.decode(msgspec.json.encode(form_of(structure)), type=TreeForm)
@@ -66,7 +66,7 @@ def test_structures_come_back(tree: Any) -> None:
     assert jax.tree.structure(structure_of(form).unflatten(jax.tree.leaves(tree))) == structure
 
 
-@pytest.mark.parametrize("static", [lambda x: x, object(), {1, 2}, np.ones(2)], ids=str)
+@pytest.mark.parametrize("static", [lambda x: x, object(), {1, 2}, np.ones(2)], ids=range(4))
 def test_static_data_without_a_stored_form_is_refused(static: Any) -> None:
     with pytest.raises(PluginError, match="can't be stored"):
         form_of(jax.tree.structure(Dense(1, static)))
