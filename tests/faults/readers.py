@@ -634,12 +634,14 @@ def _leases(folder: Path) -> tuple[list[Seed], Read]:
     from cachec.store.leases import collecting
 
     scene, store = _opened(folder)
-    [path] = (scene.store / "leases").iterdir()
     for ref, _ in store.objects.iterate():
         store.objects.path(ref)
-    data = b"".join(each.read_bytes() for each in (scene.store / "leases").iterdir())
+    taken = [*(scene.store / "leases").iterdir()]
+    data = b"".join(each.read_bytes() for each in taken)
+    assert data
     pid = os.getpid()
-    path.unlink()
+    for path in taken:
+        path.unlink()
 
     def read(found: bytes) -> None:
         (scene.store / "leases" / f"{pid}-0000000000000001").write_bytes(found)
