@@ -1,4 +1,5 @@
-"""What cachec's own functions say of paths that their callers name: audit events (PEP 578), with the path.
+"""What cachec's own functions say of paths that their callers name: audit events (PEP 578), with the path, and
+whether it was named from the current folder.
 
 A run that records passes over what cachec itself opens, which is its store and what is keyed already. A path that a
 stage names to ``open_weights``, say, is the stage's own look, and is told as one.
@@ -22,9 +23,9 @@ def tell_read(paths: Iterable[str | os.PathLike[str]], *, like: object = None) -
     named = like if isinstance(like, list | tuple) else [like]
     is_relative = any(isinstance(each, str | os.PathLike) and not os.path.isabs(each) for each in named)
     for path in paths:
-        sys.audit(READS, os.path.relpath(path) if is_relative else os.fspath(path))
+        sys.audit(READS, os.fspath(path), is_relative)
 
 
 def tell_kept(path: str | os.PathLike[str]) -> None:
     """This goes into a result."""
-    sys.audit(KEEPS, os.fspath(path))
+    sys.audit(KEEPS, os.fspath(path), False)

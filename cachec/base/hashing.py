@@ -18,6 +18,7 @@ from blake3 import blake3
 
 from cachec.base import fsio
 from cachec.base.fsio import Identity
+from cachec.base.mounts import TRACKED_FILESYSTEMS, Mounts
 from cachec.model import MALFORMED_JSON
 
 #: BLAKE3-256 of no bytes: stands for "nothing there".
@@ -122,9 +123,9 @@ class FileDigests:
     write. Anywhere else it is computed again at each call.
     """
 
-    def __init__(self, memory: Memory | None = None, mounts: fsio.Mounts | None = None) -> None:
+    def __init__(self, memory: Memory | None = None, mounts: Mounts | None = None) -> None:
         self._memory = memory
-        self._mounts = mounts or fsio.Mounts()
+        self._mounts = mounts or Mounts()
         self._known: dict[tuple[tuple[int, ...], int, int], str] = {}
 
     def of_path(self, path: str | os.PathLike[str]) -> str:
@@ -211,7 +212,7 @@ class FileDigests:
     def trusts(self, fd: int, identity: Identity) -> bool:
         """Whether a write after this moment would change the file's identity."""
         return fsio.settled(identity) and self._mounts.kind_of_device(identity.dev, f"/proc/self/fd/{fd}") in (
-            fsio.TRACKED_FILESYSTEMS
+            TRACKED_FILESYSTEMS
         )
 
     def _recall(self, identity: Identity, offset: int, nbytes: int) -> str | None:

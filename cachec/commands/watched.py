@@ -15,6 +15,7 @@ from typing import Literal
 
 from cachec.base import fsio
 from cachec.base.fsio import Identity, identity_if_there
+from cachec.base.mounts import WATCHED_FILESYSTEMS, Mounts
 from cachec.base.paths import entries
 from cachec.commands.process import Ended, run_process
 from cachec.errors import CachecWarning
@@ -133,8 +134,8 @@ class Watched:
         """(what tells the weights that were opened, None for no watch; those that can't be watched)."""
         if not self._weights:
             return None, frozenset()
-        mounts = fsio.Mounts()
-        unwatched = frozenset(path for path in self._weights if mounts.kind(path) not in fsio.WATCHED_FILESYSTEMS)
+        mounts = Mounts()
+        unwatched = frozenset(path for path in self._weights if mounts.kind(path) not in WATCHED_FILESYSTEMS)
         watched = self._weights.keys() - unwatched
         if not watched:
             return None, unwatched

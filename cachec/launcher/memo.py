@@ -18,6 +18,7 @@ from blake3 import blake3
 from cachec import config
 from cachec.base import __version__, fsio, xdg
 from cachec.base.hashing import is_foreign
+from cachec.base.mounts import TRACKED_FILESYSTEMS, WATCHED_FILESYSTEMS, Mounts
 from cachec.errors import ConfigError, StoreFault, UsageError
 from cachec.events import inert
 from cachec.key.tools.environment import LOCALE
@@ -78,7 +79,7 @@ class Draft:
         self._opened = opened
         self._command = command
         self._digests = opened.store.digests
-        self._mounts = fsio.Mounts()
+        self._mounts = Mounts()
         self._absent: dict[str, None] = {}
         self._folders: dict[str, dict[str, None]] = {}
         self._files: dict[str, str] = {}
@@ -280,9 +281,7 @@ class Draft:
     def _trusts_folder(self, path: str, state: bytes) -> bool:
         """Whether a name that comes or goes would show in the identity. No folder is written through a map."""
         now = fsio.identity(path)
-        return (
-            direct.identity(path) == state and fsio.settled(now) and self._mounts.kind(path) in fsio.WATCHED_FILESYSTEMS
-        )
+        return direct.identity(path) == state and fsio.settled(now) and self._mounts.kind(path) in WATCHED_FILESYSTEMS
 
     def _trusts(self, path: str, state: bytes) -> bool:
         """Whether a later change would show in the identity, and this one is still the file's."""
@@ -336,7 +335,7 @@ class Draft:
         row = store.index.read(place)
         if row is None or trace not in unpack(row, Entry, key).traces:
             raise _Unfit
-        is_tracked = self._mounts.kind(file) in fsio.TRACKED_FILESYSTEMS
+        is_tracked = self._mounts.kind(file) in TRACKED_FILESYSTEMS
         # Never 1: the next hit sees to that, when it finds the file settled and the row in it.
         self._put(os.fsencode(store.folder), os.fsencode(file), identity, b"2" if is_tracked else b"0")
         self._put(place.encode(), blake3(row).hexdigest().encode())

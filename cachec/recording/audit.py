@@ -96,7 +96,8 @@ class AuditObserver:
 
     def _told(self, event: str, args: tuple[Any, ...], _frame: FrameType) -> None:
         """cachec itself, whose own looks are passed over, opens what a stage names to it."""
-        self._each(content_at if event == audited.READS else kept_at, args[0])
+        path, is_relative = args
+        self._each(content_at if event == audited.READS else kept_at, os.path.relpath(path) if is_relative else path)
 
     def _connected(self, event: str, _args: tuple[Any, ...], frame: FrameType) -> None:
         self._unrepeatable(f"a connection ({event})", frame)

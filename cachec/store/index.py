@@ -24,6 +24,7 @@ from time import monotonic  # at once: who calls us may have put a clock of its 
 from typing import Any, Protocol, TypeVar
 
 from cachec.base import fsio
+from cachec.base.mounts import Mounts
 from cachec.errors import StoreFault
 from cachec.model import Fault
 from cachec.store.locks import follow_forks
@@ -117,7 +118,7 @@ class DiskcacheIndex:
         folder: str | os.PathLike[str],
         *,
         fsync: bool = False,
-        mounts: fsio.Mounts | None = None,
+        mounts: Mounts | None = None,
         on_fault: Callable[[Fault, str], None] | None = None,
         busy_seconds: float = BUSY_SECONDS,
     ) -> None:
@@ -127,7 +128,7 @@ class DiskcacheIndex:
         self._fsync = fsync
         self._on_fault = on_fault or (lambda _fault, _detail: None)
         self._busy_seconds = busy_seconds
-        self._reader = Reader(self._file, mounts or fsio.Mounts(), busy_seconds)
+        self._reader = Reader(self._file, mounts or Mounts(), busy_seconds)
         # Beside the reader's own lock, so that a hit does not wait for a publication. This one is taken first.
         self._write_lock = threading.RLock()
         self._forking = False

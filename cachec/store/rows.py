@@ -17,6 +17,7 @@ from typing import Any
 
 from cachec.base import fsio
 from cachec.base.fsio import Identity
+from cachec.base.mounts import Mounts, is_network
 from cachec.errors import StoreFault
 from cachec.model import Fault
 
@@ -59,7 +60,7 @@ BUSY_STEP = 0.5
 class Reader:
     """Reads one database file, from any thread, as long as it is there."""
 
-    def __init__(self, file: str, mounts: fsio.Mounts, busy_seconds: float) -> None:
+    def __init__(self, file: str, mounts: Mounts, busy_seconds: float) -> None:
         self.file = file
         self.folder = Path(file).parent
         self._mounts = mounts
@@ -242,7 +243,7 @@ class Reader:
         while not folder.exists() and folder.parent != folder:
             folder = folder.parent
         kind = self._mounts.kind(folder)
-        if fsio.is_network(kind):
+        if is_network(kind):
             raise StoreFault(
                 Fault.NETWORK_MOUNT,
                 f"{self.folder} is on {kind}, where SQLite's write-ahead log does not work; "

@@ -31,6 +31,7 @@ import msgspec
 from cachec.base import foreign, fsio
 from cachec.base.hashing import FileDigests
 from cachec.base.kept import Kept
+from cachec.base.mounts import Mounts
 from cachec.errors import ConfigError, StoreFault
 from cachec.model import (
     MALFORMED_JSON,
@@ -100,13 +101,13 @@ class Store:
         fsync: bool = False,
         on_fault: Callable[[Fault, str], None] | None = None,
         index: Index | None = None,
-        mounts: fsio.Mounts | None = None,
+        mounts: Mounts | None = None,
     ) -> None:
         """on_fault: told of the faults that are got over here, such as a damaged row that a new one replaces."""
         self.folder = Path(folder)
         self.namespace = namespace
         self._on_fault = on_fault or (lambda _fault, _detail: None)
-        mounts = mounts or fsio.Mounts()
+        mounts = mounts or Mounts()
         self.index: Index = index or DiskcacheIndex(
             self.folder / "index", fsync=fsync, mounts=mounts, on_fault=self._on_fault
         )

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from cachec.base import fsio
+from cachec.base.mounts import Mounts
 from cachec.errors import StoreFault
 from cachec.store.rows import Reader
 
@@ -38,7 +39,7 @@ class Files:
         self._followed: frozenset[str] = frozenset()
         self._sites: set[str] = set()
         self._index = os.path.join(store, "index", "cache.db")
-        self._rows = Reader(self._index, fsio.Mounts(), busy_seconds=0.0)
+        self._rows = Reader(self._index, Mounts(), busy_seconds=0.0)
         self._store = self._store_state()
 
     def __len__(self) -> int:

@@ -13,6 +13,7 @@ from blake3 import blake3
 
 from cachec.base import fsio
 from cachec.base.hashing import EMPTY, FileDigests, Hasher, digest_bytes, frame
+from cachec.base.mounts import Mounts
 
 
 def digest(*parts: tuple[str, bytes]) -> str:
@@ -102,7 +103,7 @@ def test_a_store_through_a_writable_map_is_seen(file, seconds_later):
 
 
 def test_a_file_on_tmpfs_is_hashed_each_time(counted, seconds_later):
-    if fsio.Mounts().kind("/dev/shm") != "tmpfs":
+    if Mounts().kind("/dev/shm") != "tmpfs":
         pytest.skip("/dev/shm is no tmpfs here")
     path = Path("/dev/shm") / f"cachec-test-{os.getpid()}"
     path.write_bytes(b"content")
@@ -205,11 +206,11 @@ def test_mounts_with_strange_names(tmp_path):
         assert name in str(folder)
     mountinfo = tmp_path / "mountinfo"
     mountinfo.write_text("\n".join(lines))
-    kinds = [fsio.Mounts(mountinfo).kind(folder) for folder in folders.values()]
+    kinds = [Mounts(mountinfo).kind(folder) for folder in folders.values()]
     assert kinds == ["kind0", "kind1", "kind2", "kind3"]
-    assert fsio.Mounts(mountinfo).kind(tmp_path) == "ext4"
+    assert Mounts(mountinfo).kind(tmp_path) == "ext4"
     (folders["a"] / "inner").mkdir()
-    assert fsio.Mounts(mountinfo).kind(folders["a"] / "inner") == "kind3"
+    assert Mounts(mountinfo).kind(folders["a"] / "inner") == "kind3"
 
 
 @pytest.mark.parametrize(
@@ -231,4 +232,4 @@ def test_an_overlay_whose_layers_can_be_reached_is_another_kind(tmp_path, option
     mountinfo = tmp_path / "mountinfo"
     given = options.format(there=str(there).replace(" ", "\\040"))
     mountinfo.write_text(f"1 0 0:1 / / rw - overlay overlay {given}")
-    assert fsio.Mounts(mountinfo).kind(tmp_path) == kind
+    assert Mounts(mountinfo).kind(tmp_path) == kind

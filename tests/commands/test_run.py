@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from cachec import recording
-from cachec.base import fsio
 from cachec.base.distributions import Distributions
 from cachec.base.hashing import EMPTY, FileDigests, digest_bytes
+from cachec.base.mounts import Mounts
 from cachec.commands import run as command
 from cachec.commands.environment import command_environment
 from cachec.commands.run import run, scratch
@@ -617,7 +617,7 @@ def test_standard_input_and_descriptors_count_as_read(weight: Path, tmp_path: Pa
 def test_a_network_file_system_counts_as_read(
     recorder: Recorder, weight: Path, kind: str, is_read: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fsio.Mounts, "kind", lambda *_: kind)
+    monkeypatch.setattr(Mounts, "kind", lambda *_: kind)
     sh("true", weights={weight: "opened"})
     assert (str(weight) in reads(recorder, "file")) is is_read
 
@@ -669,7 +669,7 @@ def test_a_weight_counts_when_the_command_did_not_end_well(recorder: Recorder, w
 def test_a_withheld_weight_is_not_recorded(
     recorder: Recorder, weight: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    monkeypatch.setattr(fsio.Mounts, "kind", lambda self, path: kind)
+    monkeypatch.setattr(Mounts, "kind", lambda self, path: kind)
     sh("true", weights={weight: "withheld"})
     assert reads(recorder, "file") == {}
 
@@ -677,7 +677,7 @@ def test_a_withheld_weight_is_not_recorded(
 def test_a_withheld_weight_counts_where_not_every_open_is_seen(
     recorder: Recorder, weight: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fsio.Mounts, "kind", lambda self, path: "nfs4")
+    monkeypatch.setattr(Mounts, "kind", lambda self, path: "nfs4")
     with pytest.warns(CachecWarning, match="may have been read"):
         sh("true", weights={weight: "withheld"})
     assert reads(recorder, "file") == {str(weight): digest_bytes(b"trained")}

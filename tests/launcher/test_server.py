@@ -21,6 +21,7 @@ from typing import Any
 import pytest
 
 from cachec.base import fsio
+from cachec.base.mounts import TRACKED_FILESYSTEMS, Mounts
 from cachec.events import read_log
 from cachec.launcher import client
 from cachec.launcher.ending import Ending, pack, unpack
@@ -126,7 +127,7 @@ server._practise = practise
 
 def test_what_a_compiler_loads_is_read_once(launcher: Launcher, servers: Servers, tmp_path: Path) -> None:
     program = shutil.which("cp") or ""
-    if fsio.Mounts().kind(program) not in fsio.TRACKED_FILESYSTEMS:
+    if Mounts().kind(program) not in TRACKED_FILESYSTEMS:
         pytest.skip("what is read of a file there is not kept")
     os.mkfifo(tmp_path / "said")
     servers.say(_SAYS_WHAT_IT_READS.format(path=os.fspath(tmp_path / "said")))

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from cachec.base import fsio
+from cachec.base.mounts import Mounts
 from cachec.launcher import adapters, memo
 from cachec.launcher.command import Command, Options
 from cachec.launcher.volatile import VolatileWords, pasted_word, volatile_word
@@ -451,8 +452,8 @@ class TestMemo:
         monkeypatch.setattr(memo.Draft, "_is_certain", spy)
         monkeypatch.setattr(fsio, "no_writer", lambda _: False)  # a plain user gets no lease on others' files
         monkeypatch.setattr(fsio, "settled", lambda *_: True)
-        monkeypatch.setattr(fsio.Mounts, "kind", lambda *_: "ext4")
-        monkeypatch.setattr(fsio.Mounts, "kind_of_device", lambda *_: "ext4")
+        monkeypatch.setattr(Mounts, "kind", lambda *_: "ext4")
+        monkeypatch.setattr(Mounts, "kind_of_device", lambda *_: "ext4")
         monkeypatch.setattr(os, "geteuid", lambda: 65534)
         real = os.access
         monkeypatch.setattr(os, "access", lambda path, mode, **_: mode != os.W_OK and real(path, mode))

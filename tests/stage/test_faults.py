@@ -89,8 +89,8 @@ def test_a_corrupt_database_is_set_aside(cache, stage, content):
 
 
 def test_a_network_mount_is_refused_with_the_way_out(tmp_path, monkeypatch):
-    monkeypatch.setattr("cachec.base.fsio.Mounts.kind", lambda self, path: "nfs4")
-    monkeypatch.setattr("cachec.base.fsio.Mounts.kind_of_device", lambda self, dev, path=None: "nfs4")
+    monkeypatch.setattr("cachec.base.mounts.Mounts.kind", lambda self, path: "nfs4")
+    monkeypatch.setattr("cachec.base.mounts.Mounts.kind_of_device", lambda self, dev, path=None: "nfs4")
     cache = cachec.Cache(tmp_path / "c", log="off")
 
     @cache.stage

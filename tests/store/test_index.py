@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from cachec.base import fsio
+from cachec.base.mounts import Mounts
 from cachec.errors import StoreFault
 from cachec.model import Fault
 from cachec.store.index import DiskcacheIndex
@@ -524,7 +524,7 @@ def test_a_frozen_index_that_changes_all_the_same_is_opened_again(tmp_path: Path
 
 @pytest.mark.parametrize("kind", ["nfs4", "cifs", "fuse.sshfs", "lustre"])
 def test_a_network_mount_is_refused_with_the_way_out(tmp_path: Path, kind: str) -> None:
-    class Faked(fsio.Mounts):
+    class Faked(Mounts):
         def kind(self, path: str | os.PathLike[str]) -> str:
             return kind
 

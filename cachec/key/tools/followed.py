@@ -27,6 +27,7 @@ from cachec.base import fsio
 from cachec.base.distributions import Distribution
 from cachec.base.fsio import Identity, identity_if_there
 from cachec.base.hashing import is_foreign
+from cachec.base.mounts import WATCHED_FILESYSTEMS, Mounts
 from cachec.key.tools.listing import Listing
 
 if TYPE_CHECKING:
@@ -64,8 +65,8 @@ class _Tree:
 class Followed:
     """Follows the files of distributions, once that pays. Safe among threads; a forked child begins anew."""
 
-    def __init__(self, mounts: fsio.Mounts | None = None, *, clock: Callable[[], float] = time.time) -> None:
-        self._mounts = mounts or fsio.Mounts()
+    def __init__(self, mounts: Mounts | None = None, *, clock: Callable[[], float] = time.time) -> None:
+        self._mounts = mounts or Mounts()
         self._clock = clock
         self._lock = threading.Lock()
         self._pid = os.getpid()
@@ -142,7 +143,7 @@ class Followed:
         ways = _folders(root, files)
         with open(_MAX_WATCHES, encoding="ascii") as limit:
             room = int(limit.read()) // _SHARE - len(self._files) - len(self._folders)
-        if len(ways) + len(files) > room or self._mounts.kind(root) not in fsio.WATCHED_FILESYSTEMS:
+        if len(ways) + len(files) > room or self._mounts.kind(root) not in WATCHED_FILESYSTEMS:
             self._refused.add(name)
             return
         if self._queue is None:
@@ -187,7 +188,7 @@ class Followed:
         tree.stale = set()
 
     def _is_local(self, fd: int, path: str) -> bool:
-        return self._mounts.kind_of_device(os.fstat(fd).st_dev, path) in fsio.WATCHED_FILESYSTEMS
+        return self._mounts.kind_of_device(os.fstat(fd).st_dev, path) in WATCHED_FILESYSTEMS
 
     def _ask(self, tree: _Tree) -> None:
         """Take those files for closed again that a lease is granted on: nobody can write to them."""

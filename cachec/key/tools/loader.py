@@ -14,6 +14,7 @@ from typing import NamedTuple
 from cachec.base import fsio
 from cachec.base.elf import Dynamic, ElfError, read_dynamic, string_at
 from cachec.base.fsio import Identity
+from cachec.base.mounts import TRACKED_FILESYSTEMS, Mounts
 
 _CACHE_MAGIC = b"glibc-ld.so.cache1.1"
 _CACHE_HEADER = struct.Struct("<20sIIB3xI12x")
@@ -95,7 +96,7 @@ class Loader:
     def __init__(self, cache: str = DEFAULT_CACHE, folders: tuple[str, ...] = DEFAULT_FOLDERS) -> None:
         self.cache = cache
         self._folders = folders
-        self._mounts = fsio.Mounts()
+        self._mounts = Mounts()
 
     def closure(self, path: str, environ: Mapping[str, str]) -> Closure:
         """What the executable at ``path`` loads. Raises ElfError where it or the library cache can't be read."""
@@ -104,7 +105,7 @@ class Loader:
     def read(self, path: str) -> Dynamic:
         """What the loader is told in a file; remembered where a write would show. Raises OSError, ElfError."""
         state = fsio.identity(path)
-        if fsio.settled(state) and self._mounts.kind_of_device(state.dev, path) in fsio.TRACKED_FILESYSTEMS:
+        if fsio.settled(state) and self._mounts.kind_of_device(state.dev, path) in TRACKED_FILESYSTEMS:
             return read_settled(path, state)
         return read_dynamic(path)
 

@@ -13,6 +13,7 @@ import msgspec
 from cachec.base import fsio
 from cachec.base.hashing import digest_bytes
 from cachec.base.kept import Kept
+from cachec.base.mounts import TRACKED_FILESYSTEMS, Mounts
 from cachec.errors import CheckpointError, UsageError, WeightsChanged
 from cachec.model import MALFORMED_JSON
 from cachec.weights.formats import MAGIC, SAFETENSORS, Known, format_of, loaded, safetensors
@@ -86,8 +87,8 @@ class Checkpoints:
     remembered by its bytes, which are read anew wherever that trust does not hold.
     """
 
-    def __init__(self, mounts: fsio.Mounts | None = None) -> None:
-        self._mounts = mounts or fsio.Mounts()
+    def __init__(self, mounts: Mounts | None = None) -> None:
+        self._mounts = mounts or Mounts()
         self._headers: Kept[Contents] = Kept(_HEADERS)
         self._merged: Kept[Layout] = Kept(_CHECKPOINTS)
         self._opened: Kept[Checkpoint] = Kept(_CHECKPOINTS)
@@ -223,7 +224,7 @@ class Checkpoints:
         return self._may_trust(path, identity) and fsio.no_writer(fd)
 
     def _may_trust(self, path: str, identity: fsio.Identity) -> bool:
-        return fsio.settled(identity) and self._mounts.kind_of_device(identity.dev, path) in fsio.TRACKED_FILESYSTEMS
+        return fsio.settled(identity) and self._mounts.kind_of_device(identity.dev, path) in TRACKED_FILESYSTEMS
 
 
 class _Wanted(msgspec.Struct, frozen=True):

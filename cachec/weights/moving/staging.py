@@ -29,6 +29,7 @@ from typing import NamedTuple
 
 from cachec.base import fsio
 from cachec.base.hashing import FileDigests, Hasher
+from cachec.base.mounts import TRACKED_FILESYSTEMS, Mounts
 from cachec.errors import WeightsChanged
 from cachec.weights.formats.base import Plan
 from cachec.weights.moving.copying import Copied, Copier, room_for, source_of
@@ -42,7 +43,7 @@ _UNIT = 64 << 20
 _SUFFIX = re.compile(r"\d+-[0-9a-f]{16}")
 _BOOT = "/proc/sys/kernel/random/boot_id"
 #: Where slots behind the end of a file cost no zeros in between.
-_SPARSE = fsio.TRACKED_FILESYSTEMS | {"tmpfs", "overlay", "nfs", "nfs4"}
+_SPARSE = TRACKED_FILESYSTEMS | {"tmpfs", "overlay", "overlay.open", "nfs", "nfs4"}
 
 
 class Staged:
@@ -211,7 +212,7 @@ class _Marks:
                 boot = file.read().strip()
         except OSError:
             return None
-        return _Marks(boot, plan) if boot and fsio.Mounts().kind(folder) in _SPARSE else None
+        return _Marks(boot, plan) if boot and Mounts().kind(folder) in _SPARSE else None
 
     def of_plan(self) -> bytes:
         """Slot 0."""

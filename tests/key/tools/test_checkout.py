@@ -13,6 +13,7 @@ import pytest
 from cachec.base import distributions, fsio
 from cachec.base.distributions import Distributions
 from cachec.base.hashing import FileDigests
+from cachec.base.mounts import Mounts
 from cachec.key.tools import checkout
 from cachec.key.tools.tools import ToolKeys
 from cachec.model import Part
@@ -72,7 +73,7 @@ class Place:
         return self.tools().distribution("cachec")
 
 
-class Marking(fsio.Mounts):
+class Marking(Mounts):
     """Every file system marks each write."""
 
     def kind_of_device(self, dev: int, path: object = None) -> str:

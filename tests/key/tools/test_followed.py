@@ -17,10 +17,10 @@ from pathlib import Path
 
 import pytest
 
-from cachec.base import fsio
 from cachec.base.distributions import Distributions
 from cachec.base.hashing import FileDigests
 from cachec.base.inotify import Inotify
+from cachec.base.mounts import Mounts
 from cachec.errors import UsageError
 from cachec.key.tools.followed import LOOKS, Followed
 from cachec.key.tools.tools import ToolKeys
@@ -450,13 +450,13 @@ def test_where_the_kernel_gives_no_more_all_files_are_looked_at(
 
 @pytest.mark.parametrize("kind", ["nfs4", "fuse.sshfs", "9p", "unknown"])
 def test_where_others_may_write_all_files_are_looked_at(site: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
-    monkeypatch.setattr(fsio.Mounts, "kind_of_device", lambda *_: kind)
+    monkeypatch.setattr(Mounts, "kind_of_device", lambda *_: kind)
     one = Followers(site).settled()
     assert not one.is_quiet()
 
 
 def test_a_file_that_others_may_write_is_looked_at(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fsio.Mounts, "kind_of_device", lambda _self, _dev, path: "ext4" if CORE not in path else "nfs4")
+    monkeypatch.setattr(Mounts, "kind_of_device", lambda _self, _dev, path: "ext4" if CORE not in path else "nfs4")
     one = Followers(site).settled()
     assert one.is_quiet()
     before = one.part()

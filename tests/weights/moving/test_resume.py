@@ -17,6 +17,7 @@ import pytest
 import safetensors.numpy
 
 from cachec.base import fsio
+from cachec.base.mounts import Mounts
 from cachec.store.store import Store
 from cachec.weights import WeightSet, from_arrays, open_weights
 from cachec.weights.library.owned import WeightStore
@@ -247,7 +248,7 @@ def test_whole_units_are_kept(tmp_path: Path, source: Path, written: Any, format
 def test_where_units_are_kept(
     tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch, kind: str, are_kept: bool
 ) -> None:
-    monkeypatch.setattr(fsio.Mounts, "kind", lambda self, path: kind)
+    monkeypatch.setattr(Mounts, "kind", lambda self, path: kind)
     kept, cut = [], os.ftruncate
 
     def counted(fd: int, size: int) -> None:
