@@ -138,6 +138,7 @@ class Project:
 
     def make(self, outcome: cachec.Outcome, name: str = "bug.zip", *options: str) -> Path:
         """The reproducer of the run that ended so."""
+        assert outcome.stored, outcome
         path = self.folder / name
         self.run(outcome.key, "-o", str(path), *options)
         return path
