@@ -33,6 +33,7 @@ from cachec.maintain.survey import Candidate, Survey, survey
 from cachec.maintain.workers import in_threads
 from cachec.model import RECORD_VERSION, Digest, Fault
 from cachec.store import conclusions, usage
+from cachec.store.conclusions import FORGOTTEN_SECONDS
 from cachec.store.leases import Held, collecting
 from cachec.store.packing import pack
 from cachec.store.store import Store
@@ -287,6 +288,8 @@ class Collector:
         def change() -> None:
             index.delete_many(condemned)
             index.delete_many(unneeded)
+            # One that is still of use is worked out anew once in that time; of the others there would be ever more.
+            index.expire("digest:", self._now - FORGOTTEN_SECONDS, self._now + FORGOTTEN_SECONDS)
             now = self._usage()
             # What was published meanwhile may be counted twice: the figure is never too small for that.
             meanwhile = 0 if now is None or started is None else max(0, now.nbytes - started.nbytes)

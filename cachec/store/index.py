@@ -12,6 +12,7 @@ forks without running Python's hooks opens its own and never closes the inherite
 
 from __future__ import annotations
 
+import errno
 import os
 import sqlite3
 import threading
@@ -38,6 +39,7 @@ BUSY_SECONDS = 5.0
 _FILE = "cache.db"  # the name that diskcache gives it
 _SELECT = "SELECT mode, filename, value FROM Cache WHERE key = ? AND raw = 1"
 _DELETE = "DELETE FROM Cache WHERE key = ? AND raw = 1"
+_EXPIRE = "DELETE FROM Cache WHERE raw = 1 AND key > CAST(? AS TEXT) AND key < ? AND store_time NOT BETWEEN ? AND ?"
 _AFTER = "FROM Cache WHERE raw = 1 AND key > CAST(? AS TEXT) AND key < ?"
 _ROWS = f"SELECT key, mode, filename, value {_AFTER} ORDER BY key LIMIT 1000"
 _KEYS = f"SELECT key {_AFTER} ORDER BY key LIMIT 500"
@@ -93,6 +95,9 @@ class Index(Protocol):
 
     def delete_many(self, keys: Collection[str]) -> int:
         """Remove rows in one transaction; how many there were."""
+
+    def expire(self, prefix: str, since: float, until: float) -> int:
+        """Remove the rows with a prefix that were not written between two times (Unix, seconds); how many."""
 
     def atomically(self, change: Callable[[], T]) -> T:
         """Run ``change``, which reads, writes and deletes rows, as one transaction; it may be run three times."""
@@ -208,6 +213,11 @@ class DiskcacheIndex:
         """Past diskcache, which asks for each row first whether it has expired, and for its file: ours do neither."""
         removed = self._table._con.executemany(_DELETE, ((key,) for key in keys))
         return int(max(removed.rowcount, 0))
+
+    def expire(self, prefix: str, since: float, until: float) -> int:
+        """Remove the rows with a prefix that were not written between two times (Unix, seconds); how many."""
+        values = prefix.encode(), prefix + _LAST, since, until
+        return self.atomically(lambda: int(self._table._con.execute(_EXPIRE, values).rowcount))
 
     def atomically(self, change: Callable[[], T]) -> T:
         """Run ``change`` as one transaction, in which nobody else writes.
@@ -358,7 +368,14 @@ class DiskcacheIndex:
                 self.folder.rename(fresh / name)
                 for older in (fresh / name).glob("corrupt-*"):
                     older.rename(fresh / older.name)
-                fresh.rename(self.folder)
+                try:
+                    fresh.rename(self.folder)
+                except OSError as error:
+                    if error.errno not in {errno.ENOTEMPTY, errno.EEXIST}:
+                        raise
+                    for each in list(fresh.iterdir()):  # somebody who writes has made a folder meanwhile
+                        each.rename(self.folder / each.name)
+                    fresh.rmdir()
             return self.folder / name
 
     def _is_corrupt(self) -> bool:

@@ -36,6 +36,7 @@ _FAULTS = {
     sqlite3.SQLITE_IOERR_SHMSIZE: Fault.STORE_FULL,
     sqlite3.SQLITE_IOERR_SHORT_READ: Fault.INDEX_CORRUPT,
     sqlite3.SQLITE_READONLY_DBMOVED: Fault.STORE_MISSING,
+    sqlite3.SQLITE_IOERR_DELETE_NOENT: Fault.STORE_MISSING,  # its other files went with their folder: repaired
     sqlite3.SQLITE_FULL: Fault.STORE_FULL,
     sqlite3.SQLITE_BUSY: Fault.INDEX_BUSY,
     sqlite3.SQLITE_LOCKED: Fault.INDEX_BUSY,

@@ -14,6 +14,7 @@ Run with pytest. Everything happens below ``tmp_path``. A hook that is left out 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -79,6 +80,17 @@ class IndexConformance:
         assert list(index.rows("entry:12")) == [(name, name.encode()) for name in names[1200:]]
         assert index.delete_many([*names[:1000], "none"]) == 1000
         assert list(index.keys(prefix="entry:")) == names[1000:]
+
+    def test_rows_expire_by_when_they_were_written(self, index: Index) -> None:
+        began = time.time()
+        for name in ("a:1", "a:2", "b:1"):
+            index.write(name, b"x", "t")
+        index.remember("a:3", b"y")
+        assert index.expire("a:", began - 60, began + 60) == 0
+        assert index.expire("a:", began + 60, began + 120) == 3
+        index.write("a:4", b"x", "t")
+        assert index.expire("a:", began - 120, began - 60) == 1
+        assert list(index.keys()) == ["b:1"]
 
     def test_rows_may_be_deleted_while_they_are_listed(self, index: Index) -> None:
         for number in range(10):

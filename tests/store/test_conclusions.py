@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from pathlib import Path
 from typing import Annotated
 
@@ -116,3 +117,17 @@ def test_gc_forgets_what_is_of_no_use_and_what_is_damaged(tmp_path: Path, later:
     assert len(there) == 1 + (not is_old) + bool(later)
     reader = Conclusions(Store(tmp_path).index, "word", Word, clock=lambda: now)
     assert (reader.recall("a"), reader.recall("b")) == (None if is_old else "old", "new" if later else None)
+
+
+@pytest.mark.parametrize("later", [0.0, FORGOTTEN_SECONDS - DAY, FORGOTTEN_SECONDS + DAY, -FORGOTTEN_SECONDS - DAY])
+def test_gc_forgets_digests_of_files_that_were_taken_long_ago(tmp_path: Path, later: float) -> None:
+    """They are by inode, checkout or path, of which a machine that builds in fresh folders never runs out."""
+    store = Store(tmp_path)
+    store.prepare()
+    names = ["digest:1:2:0:3", "digest:all:ab", "digest:code:cd"]
+    for name in names:
+        store.index.remember(name, b"row")
+    store.close()
+    now = time.time() + later
+    Maintainer(store, clock=lambda: now).collect()
+    assert list(store.index.keys(prefix="digest:")) == (names if abs(later) < FORGOTTEN_SECONDS else [])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TypeVar
@@ -46,7 +47,7 @@ class MemoryIndex:
     """An index in a dict."""
 
     def __init__(self) -> None:
-        self._rows: dict[str, tuple[bytes, str]] = {}
+        self._rows: dict[str, tuple[bytes, str, float]] = {}
         self._lock = threading.RLock()
 
     def read(self, key: str) -> bytes | None:
@@ -56,19 +57,22 @@ class MemoryIndex:
     def write(self, key: str, value: bytes, tag: str) -> None:
         if type(value) is not bytes:
             raise StoreFault(Fault.ROW_REFUSED, f"row {key}: expected bytes, found {type(value).__name__}")
-        self._rows[key] = value, tag
+        self._rows[key] = value, tag, time.time()
 
     def delete(self, key: str) -> bool:
         return self._rows.pop(key, None) is not None
 
     def keys(self, tag: str | None = None, prefix: str = "") -> Iterator[str]:
-        return iter(sorted(k for k, (_, of) in self._rows.items() if k.startswith(prefix) and tag in {None, of}))
+        return iter(sorted(k for k, (_, of, _) in self._rows.items() if k.startswith(prefix) and tag in {None, of}))
 
     def rows(self, prefix: str) -> Iterator[tuple[str, bytes | None]]:
         return ((key, self.read(key)) for key in self.keys(prefix=prefix))
 
     def delete_many(self, keys: Collection[str]) -> int:
         return sum(map(self.delete, keys))
+
+    def expire(self, prefix: str, since: float, until: float) -> int:
+        return self.delete_many([key for key in self.keys(prefix=prefix) if not since <= self._rows[key][2] <= until])
 
     def atomically(self, change: Callable[[], T]) -> T:
         with self._lock:

@@ -62,8 +62,6 @@ class KillAt:
 def test_a_process_killed_at_every_step_of_publication(
     tmp_path: Path, publisher: Any, in_child: InChild, start: str
 ) -> None:
-    import diskcache  # noqa: F401 - so that its import is no step
-
     def prepared(name: str) -> Path:
         folder = tmp_path / name
         if start != "an empty store":
@@ -79,6 +77,7 @@ def test_a_process_killed_at_every_step_of_publication(
         store.close()
         sys.setprofile(None)
 
+    publish(prepared("first"), KillAt(None))  # so that what is imported for it is no step
     count = KillAt(None)
     publish(prepared("count"), count)
     assert count.steps > 80
@@ -323,6 +322,28 @@ def test_processes_that_find_the_index_corrupt_repair_it_once(tmp_path: Path, pu
     assert len(list((tmp_path / "index").glob("corrupt-*"))) == 1
     for process in range(6):
         publisher.assert_right(Store(tmp_path), f"{process:064x}")
+
+
+def test_a_write_between_the_moves_of_a_repair_is_kept(
+    tmp_path: Path, publisher: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store(tmp_path)
+    publisher.publish(store, OLD)
+    store.close()
+    (tmp_path / "index" / "cache.db").write_bytes(b"garbage" * 2000)
+    rename = Path.rename
+
+    def renamed(self: Path, target: Path) -> Path:
+        moved = rename(self, target)
+        if self == tmp_path / "index":
+            publisher.publish(Store(tmp_path), K)
+        return moved
+
+    monkeypatch.setattr(Path, "rename", renamed)
+    assert Store(tmp_path).index.repair() is not None
+    publisher.assert_right(Store(tmp_path), K)
+    assert [path.name[:8] for path in sorted(tmp_path.glob("index*/corrupt-*"))] == ["corrupt-"]
+    assert [path.name for path in tmp_path.glob("index*")] == ["index"]
 
 
 # --- damaged pages
