@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from copy import copy
 from importlib.machinery import EXTENSION_SUFFIXES
 from types import CodeType, FunctionType
 from typing import Any
@@ -73,8 +74,10 @@ class Origins:
         if ran is unit.source:
             return unit
         # Its file was edited since: what made the values of this process stands in the text of then, if in any.
-        then = Unit(unit.name, unit.package, ran or unit.source)
-        then.unsure = b"" if ran is not None else executed().token(module.__name__)
+        if ran is not None:
+            return Unit(unit.name, unit.package, ran)
+        then = copy(unit)
+        then.unsure = executed().token(module.__name__)
         return then
 
     def cells(self, namespace: dict[str, Any]) -> Unit | None:
