@@ -54,7 +54,10 @@ CONSTRUCTS = [
     Construct("dunder table", "K = $S\nclass A:\n    __table__ = {'k': K}\n", "@A.__table__['k']"),
     Construct("dunder table by call", "def c(): return $S\nclass A:\n    __table__ = c()\n", "@A.__table__"),
     Construct("slots", "NAMES = ('a', 'b$S')\nclass A:\n    __slots__ = NAMES\n", "@A.__slots__"),
-    Construct("class value without a form", "import threading\ndef c():\n    t = threading.local()\n    t.x = $S\n    return t\nclass A:\n    t = c()\n", "@A.t.x"),
+    Construct("namespace as a class value of another module", "import inner\nclass A:\n    t = inner.t\n", "@A.t.x", {"inner.py": "import argparse\nt = argparse.Namespace(x=$S)\n"}),
+    Construct("callable as a class value of another module", "import inner\nclass A:\n    t = staticmethod(inner.t)\n", "@A.t('k')", {"inner.py": "t = {'k': $S}.get\n"}),
+    Construct("method replaced by exec", "class A:\n    def m(self): return 1\nexec('def m(self): return $S\\nA.m = m', {'A': A})\n", "@A().m()"),
+    Construct("bound method of a table", "T = {'k': $S}\nget = T.get\n", "@get('k')"),
     Construct("nested class", "class A:\n    class B:\n        k = $S\n", "@A.B.k"),
     Construct("class in a function", "def c():\n    class A:\n        k = $S\n        def m(self): return self.k\n    return A\nA = c()\n", "@A().m()"),
     Construct("metaclass", "class M(type):\n    def size(cls): return $S\nA = M('A', (), {})\n", "@A.size()"),
@@ -314,6 +317,9 @@ CONSTRUCTS = [
 
 #: What can't be told, and is refused.
 REFUSED = [
+    Construct("class value without a form", "import threading\ndef c():\n    t = threading.local()\n    t.x = $S\n    return t\nclass A:\n    t = c()\n", "@A.t.x"),
+    Construct("class value of another module without a form", "import inner\nclass A:\n    t = inner.t\n", "@A.t.x", {"inner.py": "import threading\nt = threading.local()\nt.x = $S\n"}),
+    Construct("enumeration without a form", "import enum, threading\ndef c():\n    t = threading.local()\n    t.x = $S\n    return t\nclass A(enum.Enum):\n    t = c()\n", "@A.t.value.x"),
     Construct("exception group", "E = ExceptionGroup('e', [ValueError($S)])\ndef f(): return [str(x) for x in E.exceptions]\n", "@f()"),
     Construct("class by type with a value without a form", "import threading\ndef c():\n    t = threading.local()\n    t.x = $S\n    return t\nA = type('A', (), {'t': c(), '__table__': ($S,)})\n", "@A.__table__"),
     Construct("contextvar", "import contextvars\nV = contextvars.ContextVar('V', default=$S)\n", "@V.get()"),

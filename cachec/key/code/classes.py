@@ -40,7 +40,8 @@ def made(function: FunctionType, cls: type, is_library: Callable[[str], bool]) -
     """
     file = function.__code__.co_filename
     if file.startswith("<") and not file.startswith("<frozen") and not is_cell(file):
-        return True
+        # Named after the class by who made it; what ``exec`` and ``python -c`` leave has its own name.
+        return any(function.__qualname__ == f"{each.__qualname__}.{function.__name__}" for each in cls.__mro__)
     if function.__globals__.get("__name__") not in _MAKERS or not is_library(file):
         return False
     for cell in function.__closure__ or ():

@@ -24,7 +24,7 @@ from cachec.key.code.scopes import Chain
 from cachec.key.code.static import Static
 from cachec.key.code.syntax import docstrings, documentation
 from cachec.key.code.units import Units
-from cachec.key.code.values import Values
+from cachec.key.code.values import Values, wraps_code
 from cachec.key.code.watch import MISSING
 
 _SKIPPED_ATTRIBUTES = frozenset(
@@ -275,13 +275,13 @@ class Walk:
                 continue
             for kind, held in _held(value):
                 if isinstance(held, FunctionType) and said and classes.made(held, cls, self._origins.is_library):
+                    hasher.part(f"made {name}", code_digest(held.__code__).encode())
                     continue  # from what the class says, by a decorator or base
-                leniently = lenient if isinstance(held, FunctionType) else by_source
-                stands = self.reference(held, f"{label}.{name}", lenient=leniently)
+                stands = self.reference(held, f"{label}.{name}", lenient=_leniently(held, lenient, by_source))
                 hasher.part(f"{kind} {name}", stands.encode())
                 opaque = opaque or stands == "by source" or self._values.shows_not_all(held, f"{label}.{name}")
             if not _held(value) and classes.is_own(cls, name, node):
-                stands = self.reference(value, f"{label}.{name}", lenient=by_source)
+                stands = self.reference(value, f"{label}.{name}", lenient=_leniently(value, lenient, by_source))
                 hasher.part(f"attribute {name}", stands.encode())
                 opaque = opaque or stands == "by source" or self._values.shows_not_all(value, f"{label}.{name}")
         if opaque and unit is not None and namespace:
@@ -292,7 +292,8 @@ class Walk:
                     if chain[0] in namespace:
                         self._namespaces.check_one(namespace, chain[0])
         for name, content in classes.contents(cls, graph.watch):
-            hasher.part(f"content {name}", self.reference(content, f"{label}.{name}", lenient=by_source).encode())
+            leniently = _leniently(content, lenient, by_source)
+            hasher.part(f"content {name}", self.reference(content, f"{label}.{name}", lenient=leniently).encode())
         graph.part(label, hasher, detail)
         text, inner = vars(cls).get("__doc__"), functools.cache(lambda: node and docstrings(node))
         graph.aside("documentation", label, lambda: documentation([text, inner()]))
@@ -306,6 +307,12 @@ class Walk:
         for each in self._graph.watch.subclasses(cls):
             hasher.part("subclass", self.cls(each, lenient=True).encode())
         self._graph.part(f"{label}.<subclasses>", hasher, "in their order")
+
+
+def _leniently(value: object, lenient: bool, by_source: bool) -> bool:
+    """Whether what a class holds may count by the statement that made it, which says what a wrapper or a descriptor was
+    told; a value counts by what it is, as a global does."""
+    return by_source if wraps_code(value) else lenient
 
 
 def _held(value: object) -> list[tuple[str, object]]:

@@ -41,6 +41,8 @@ _INERT = frozenset(
 _GETTERS = frozenset({"operator.itemgetter", "operator.attrgetter", "operator.methodcaller"})
 #: Of the standard library, what shows all that it holds, and how.
 _SHOWING: Mapping[str, Callable[[Any], Any]] = {
+    "_struct.Struct": lambda value: value.format,
+    "argparse.Namespace": vars,
     "array.array": lambda value: [value.typecode, value.tobytes()],
     "builtins.code": code_digest,
     "builtins.bytearray": bytes,
@@ -107,7 +109,7 @@ class Values:
             raise
         except UnkeyableArgument as error:
             said = fallback()
-            if said is None and lenient and callable(value) and not isinstance(value, (MethodType, *_BUILTINS)):
+            if said is None and lenient and wraps_code(value):
                 said = self.told(value, name)
             if said is None and not lenient:
                 kind = type(value)
@@ -146,6 +148,9 @@ class Values:
         while pending:
             one = pending.pop()
             kind = type(one)
+            if isinstance(one, _BUILTINS) and self._is_of_a_value(one):
+                one = attribute(one, "__self__")
+                kind = type(one)
             if kind in _PLAIN or isinstance(one, (*_BUILTINS, FunctionType, type, ModuleType)) or id(one) in seen:
                 continue
             seen.add(id(one))
@@ -175,8 +180,11 @@ class Values:
                     return False
                 watch.instance(one)
                 pending += vars(one).values()
-            elif callable(one) and self._origins.of_class(kind)[0] != "project":
-                # Of what a library made: that it is the same, and wraps the same.
+            elif callable(one) and self._origins.of_class(kind)[0] != "project" and self._library_name(one):
+                continue  # the library's own
+            elif attribute(one, "__wrapped__") is not None and self._origins.of_class(kind)[0] != "project":
+                # Of what a decorator of a library made: that it is the same, and wraps the same.
+                pending.append(attribute(one, "__wrapped__"))
                 attributes = attribute(one, "__dict__")
                 if type(attributes) is dict:
                     watch.mapping(attributes)
@@ -184,6 +192,16 @@ class Values:
             elif f"{kind.__module__}.{kind.__qualname__}" not in _INERT | {"re.Pattern"}:
                 return False
         return True
+
+    def _is_of_a_value(self, method: object) -> bool:
+        """Whether a compiled method is bound to an object that is no library's own."""
+        return (
+            not isinstance(attribute(method, "__self__"), ModuleType | type | None)
+            and self._library_name(method) is None
+        )
+
+    def _library_name(self, value: object) -> tuple[str, str] | None:
+        return name_in_library(value, lambda module: self._origins.of_module(module)[0] != "project")
 
     def _is_project_instance(self, value: object) -> bool:
         kind = type(value)
@@ -278,7 +296,7 @@ class Values:
         origin, distribution = self._origins.of_class(kind)
         self._graph.distributions.add(distribution)
         if origin != "project" and callable(value):
-            named = name_in_library(value, lambda module: self._origins.of_module(module)[0] != "project")
+            named = self._library_name(value)
             if named is not None:
                 _, distribution = self._origins.of_module(named[0])
                 self._graph.distributions.add(distribution)
@@ -303,7 +321,7 @@ class Values:
 
     def _builtin(self, value: Any, again: Callable[[Any], Any]) -> Any:
         holder = getattr(value, "__self__", None)
-        named = name_in_library(value, lambda module: self._origins.of_module(module)[0] != "project")
+        named = self._library_name(value)
         if named is not None and not isinstance(holder, ModuleType | None):
             return (_MARK + "library", *named)  # random.random: of an object that the library made
         if is_importer(value):
@@ -346,6 +364,13 @@ def is_plain_class(kind: type, builtin: type = object) -> bool:
         if not base.__flags__ & HEAPTYPE or (file is not None and not file.endswith(".py")):
             return False
     return holds_only_attributes(kind, builtin)
+
+
+def wraps_code(value: object) -> bool:
+    """Whether a value may be called, or stands for a method of a class, and was made by a decorator or the like."""
+    if isinstance(value, (FunctionType, MethodType, *_BUILTINS)):
+        return False
+    return callable(value) or hasattr(type(value), "__get__")
 
 
 def wraps(value: object) -> bool:

@@ -277,3 +277,75 @@ def test_of_a_script_counts_what_is_reached_and_what_it_hands_over(tmp_path: Pat
     first = digest()
     assert digest(driven=1) == first
     assert len({first, digest(child=2), digest(kept=2), digest(helper=2), digest(extra=2)}) == 5
+
+
+#: A global, and what changes it without making another of it.
+CHANGED_IN_PLACE = [
+    ("{1: 2}.get", "Z.__self__[1] = 5"),
+    ("[1, 2].index", "Z.__self__.reverse()"),
+    ("{1}.__contains__", "Z.__self__.add(2)"),
+    ("{1: 2}.__getitem__", "Z.__self__[1] = 5"),
+    ("collections.OrderedDict({1: 2}).get", "Z.__self__[1] = 5"),
+    ("functools.partial({1: 2}.get, 1)", "Z.func.__self__[1] = 5"),
+    ("[{1: 2}.get]", "Z[0].__self__[1] = 5"),
+    ("staticmethod({1: 2}.get)", "Z.__func__.__self__[1] = 5"),
+    ("numpy.vectorize({1: 2}.get)", "Z.pyfunc.__self__[1] = 5"),
+    ("argparse.Namespace(a=[1])", "Z.a.append(2)"),
+    ("string.Template('$a')", "Z.template = 'b'"),
+    ("fractions.Fraction(1, 2)", "Z._numerator = 5"),
+    ("collections.UserDict(a=1)", "Z['a'] = 2"),
+]
+
+
+@pytest.mark.parametrize(
+    "place", ["Z = {}\n", "class A:\n    z = {}\nZ = vars(A)['z']\n"], ids=["global", "in a class"]
+)
+@pytest.mark.parametrize(("made", "change"), CHANGED_IN_PLACE)
+def test_a_value_that_is_changed_in_place_is_another(project: Any, made: str, change: str, place: str) -> None:
+    modules = "import argparse, collections, fractions, functools, numpy, string\n"
+    used = "A" if "class A" in place else "Z"
+    project.write({"main.py": f"{modules}{place.format(made)}def stage(): return {used}\n"})
+    main = project.load()
+    before = project.keys.of(main.stage).digest
+    assert project.keys.of(main.stage).digest == before
+    exec(change, vars(main))
+    assert project.keys.of(main.stage).digest != before
+
+
+@pytest.mark.parametrize(
+    ("made", "change"),
+    [
+        ("numpy.ones(3).sum", "Z.__self__.fill(2)"),
+        ("numpy.polynomial.Polynomial([1.0, 2.0])", "Z.coef[0] = 4"),
+        ("numpy.poly1d([1.0, 2.0])", "Z.coeffs[0] = 4"),
+    ],
+)
+def test_an_array_that_a_library_holds_is_changed_in_place(
+    project: Any, cache: cachec.Cache, made: str, change: str
+) -> None:
+    project.write({"main.py": f"import numpy\nZ = {made}\ndef stage(): return Z is None\n"})
+    main = project.load()
+    stage = cache.stage(main.stage)
+    before = cache.call(stage)[1].key
+    assert cache.call(stage)[1].key == before
+    exec(change, vars(main))
+    assert cache.call(stage)[1].key != before
+
+
+@pytest.mark.parametrize("name", ["__eq__", "__repr__", "__init__", "method"])
+def test_a_method_that_was_put_in_by_code_without_a_file_counts(project: Any, name: str) -> None:
+    project.write(
+        {
+            "main.py": "import dataclasses\n@dataclasses.dataclass\n"
+            "class A:\n    x: int = 1\n    def method(self): return 1\n"
+            "def stage(): return repr(A(1)), A(1) == A(1), A(1).method()\n"
+        }
+    )
+    main = project.load()
+    seen = {project.keys.of(main.stage).digest}
+    for number in range(2):
+        exec(f"A.{name} = lambda *_: {number}", {"A": main.A, "__name__": "patches"})
+        seen.add(project.keys.of(main.stage).digest)
+        exec(f"def {name}(*_): return {number + 7}\nA.{name} = {name}", {"A": main.A, "__name__": "patches"})
+        seen.add(project.keys.of(main.stage).digest)
+    assert len(seen) == 5
