@@ -12,8 +12,9 @@ import ctypes
 import os
 import select
 import struct
+import sys
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import lru_cache
 from typing import NamedTuple
@@ -112,9 +113,10 @@ class Inotify:
                 with suppress(OSError):  # the descriptor is gone all the same (close(2)), and the run has its result
                     os.close(fd)
 
-    def __del__(self) -> None:
-        """A queue that is forgotten is closed."""
-        self.close()
+    def __del__(self, is_ending: Callable[[], bool] = sys.is_finalizing) -> None:
+        """A queue that is forgotten is closed. Where the interpreter ends, names of modules are gone, and so is it."""
+        if not is_ending():
+            self.close()
 
 
 @lru_cache(maxsize=1)

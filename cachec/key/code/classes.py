@@ -98,6 +98,11 @@ def is_own(cls: type, name: str, node: ast.ClassDef | None) -> bool:
     return True
 
 
+def binds(node: ast.ClassDef | None, name: str) -> bool:
+    """Whether the statement of a class binds a name; unknown where there is none."""
+    return node is None or name in _bound(node)
+
+
 def _bound(node: ast.ClassDef) -> set[str]:
     return {
         each.id

@@ -277,11 +277,12 @@ class Walk:
                 if isinstance(held, FunctionType) and said and classes.made(held, cls, self._origins.is_library):
                     hasher.part(f"made {name}", code_digest(held.__code__).encode())
                     continue  # from what the class says, by a decorator or base
-                stands = self.reference(held, f"{label}.{name}", lenient=_leniently(held, lenient, by_source))
+                stands = self.reference(held, f"{label}.{name}", lenient=by_source if wraps_code(held) else lenient)
                 hasher.part(f"{kind} {name}", stands.encode())
                 opaque = opaque or stands == "by source" or self._values.shows_not_all(held, f"{label}.{name}")
             if not _held(value) and classes.is_own(cls, name, node):
-                stands = self.reference(value, f"{label}.{name}", lenient=_leniently(value, lenient, by_source))
+                leniently = lenient or (by_source and self._is_told(value, is_made=not classes.binds(node, name)))
+                stands = self.reference(value, f"{label}.{name}", lenient=leniently)
                 hasher.part(f"attribute {name}", stands.encode())
                 opaque = opaque or stands == "by source" or self._values.shows_not_all(value, f"{label}.{name}")
         if opaque and unit is not None and namespace:
@@ -292,7 +293,7 @@ class Walk:
                     if chain[0] in namespace:
                         self._namespaces.check_one(namespace, chain[0])
         for name, content in classes.contents(cls, graph.watch):
-            leniently = _leniently(content, lenient, by_source)
+            leniently = lenient or (by_source and self._is_told(content, is_made=True))
             hasher.part(f"content {name}", self.reference(content, f"{label}.{name}", lenient=leniently).encode())
         graph.part(label, hasher, detail)
         text, inner = vars(cls).get("__doc__"), functools.cache(lambda: node and docstrings(node))
@@ -301,18 +302,18 @@ class Walk:
         graph.when("subclasses", lambda: self._subclasses(cls, label))
         self._namespaces.reached(namespace, unit)
 
+    def _is_told(self, value: object, *, is_made: bool) -> bool:
+        """Whether what a class holds may count by the statement that made it and what it was told: a wrapper or another
+        descriptor, and what a library puts on a class (is_made: no statement of the class binds it). A value counts by
+        what it is, as a global does."""
+        return wraps_code(value) or (is_made and self._origins.of_class(type(value))[0] == "distribution")
+
     def _subclasses(self, cls: type, label: str) -> None:
         """A part for the subclasses that a class has in this process, whoever made them; they are followed."""
         hasher = Hasher("subclasses")
         for each in self._graph.watch.subclasses(cls):
             hasher.part("subclass", self.cls(each, lenient=True).encode())
         self._graph.part(f"{label}.<subclasses>", hasher, "in their order")
-
-
-def _leniently(value: object, lenient: bool, by_source: bool) -> bool:
-    """Whether what a class holds may count by the statement that made it, which says what a wrapper or a descriptor was
-    told; a value counts by what it is, as a global does."""
-    return by_source if wraps_code(value) else lenient
 
 
 def _held(value: object) -> list[tuple[str, object]]:

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from cachec.base.hashing import Hasher, digest_bytes
 from cachec.errors import CapturedWeights, UnkeyableArgument
-from cachec.key.code.classes import HEAPTYPE
+from cachec.key.code.classes import HEAPTYPE, is_named_tuple
 from cachec.key.code.codeobjects import code_digest
 from cachec.key.code.dynamic import is_importer
 from cachec.key.code.graph import Graph
@@ -57,6 +57,8 @@ _TYPING = (types.GenericAlias, types.UnionType)
 _WATCHED = 1000
 #: As for arguments (``canonical.MAX_DEPTH``): deeper nesting would exhaust Python's own stack.
 _MAX_DEPTH = 100
+#: Bytes of an object of a class that Python made, with a ``__dict__`` and weak references and no slots.
+_BARE_SIZE = type("_", (), {}).__basicsize__
 #: Marks what stands for code in a value; no string of a program starts so.
 _MARK = "\0cachec:"
 
@@ -109,7 +111,7 @@ class Values:
             raise
         except UnkeyableArgument as error:
             said = fallback()
-            if said is None and lenient and wraps_code(value):
+            if said is None and lenient and (wraps_code(value) or self._is_of_a_distribution(value)):
                 said = self.told(value, name)
             if said is None and not lenient:
                 kind = type(value)
@@ -199,6 +201,9 @@ class Values:
             not isinstance(attribute(method, "__self__"), ModuleType | type | None)
             and self._library_name(method) is None
         )
+
+    def _is_of_a_distribution(self, value: object) -> bool:
+        return self._origins.of_class(type(value))[0] == "distribution"
 
     def _library_name(self, value: object) -> tuple[str, str] | None:
         return name_in_library(value, lambda module: self._origins.of_module(module)[0] != "project")
@@ -310,6 +315,11 @@ class Values:
             base = next((each for each in _CONTAINERS if isinstance(value, each)), None)
             if base is not None and is_plain_class(kind, base):
                 return (_MARK + "items", label, again(_CONTAINERS[base](value)), again(attribute(value, "__dict__")))
+        elif any(map(is_named_tuple, kind.__mro__)) and is_plain_class(kind, tuple):
+            items = again([*tuple.__iter__(value)]), again(attribute(value, "__dict__"))
+            return (_MARK + "items", self._live.cls(kind, lenient=lenient), *items)
+        elif named := _beside_its_class(value):
+            return (_MARK + "library", distribution, *named)  # a mark, such as one that says "not given"
         holding = callable(value) and origin != "project" and kind.__flags__ & HEAPTYPE and name not in _HANDLES
         if attribute(value, "__wrapped__") is not None or name == "functools.KeyWrapper" or holding:
             if is_memo(value):
@@ -380,6 +390,14 @@ def wraps(value: object) -> bool:
         and attribute(value, "__wrapped__") is not None
         and attribute(value, "__cachec_stage__") is not True
     )
+
+
+def _beside_its_class(value: object) -> tuple[str, str] | None:
+    """Module and name, where the module of its class has this very object, which holds nothing."""
+    module = sys.modules.get(type(value).__module__)
+    if not isinstance(module, ModuleType) or attribute(value, "__dict__") or type(value).__basicsize__ > _BARE_SIZE:
+        return None
+    return next(((module.__name__, name) for name, each in list(vars(module).items()) if each is value), None)
 
 
 def _replaced(value: Any, kind: type, items: list[Any]) -> Any:

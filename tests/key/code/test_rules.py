@@ -323,6 +323,32 @@ def test_a_library_object_in_a_table_counts_by_its_name(project: Any) -> None:
         project.keys.of(main.stage)
 
 
+def test_what_a_library_makes_of_tuples_and_marks_of_nothing_have_a_form(project: Any) -> None:
+    project.wheels = {"wheel"}
+    wheel = "import typing\nclass Mark: pass\nNOT_GIVEN = Mark()\nclass Rule(typing.NamedTuple):\n    update: object\nclass More(Rule): pass\ndef rule(by): return More(lambda x: x * by)\n"
+    text = "import wheel\nR = wheel.rule(2)\ndef stage(x, by=wheel.NOT_GIVEN): return R.update(x)\n"
+    project.write({"wheel/__init__.py": wheel, "main.py": text})
+    assert project.key().distributions == {"wheel"}
+    assert project.changed({"main.py": text.replace("rule(2)", "rule(3)")})
+    assert project.changed({"main.py": text.replace("rule(3)", "rule(2)")})
+    main = project.load()
+    main.wheel.NOT_GIVEN.state = 1
+    with pytest.raises(UnresolvedCode, match=r"by"):
+        project.keys.of(main.stage)
+
+
+def test_what_a_library_puts_on_a_class_counts_by_what_it_was_told(project: Any) -> None:
+    project.wheels = {"wheel"}
+    wheel = "class Table:\n    __slots__ = ('of', 'handle')\nclass Base:\n    def __init_subclass__(cls):\n        cls.table = Table()\n        cls.table.of, cls.table.handle = sorted(vars(cls)), iter([])\n"
+    text = "import wheel\nclass A(wheel.Base):\n    x = 1\ndef stage(): return A.table.of\n"
+    project.write({"wheel/__init__.py": wheel, "main.py": text})
+    assert project.key().distributions == {"wheel"}
+    assert "code/main.A" in project.changed({"main.py": text.replace("x = 1", "y = 1")})
+    project.write({"main.py": text.replace("x = 1", "x = wheel.Table()")})
+    with pytest.raises(UnresolvedCode, match=r"main\.A\.x"):
+        project.key()
+
+
 def test_a_library_object_of_a_class_of_another_library_counts_with_both(project: Any) -> None:
     project.wheels = {"classes", "names"}
     project.write(
