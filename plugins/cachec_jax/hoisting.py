@@ -5,9 +5,8 @@ has for tracers that are closed over (``pe.separate_consts``). What is traced, a
 arguments, shardings, effects and transformations stays JAX's. As each process traces, the program that is looked up is
 what the function is now.
 
-Some stay in the program by value: scalars and arrays of up to ``jax_embedded_constants_max_bytes`` (32), which is JAX's
-own rule, as XLA simplifies with them; random keys; arrays on several devices; and what is closed over by a function in
-a function that JAX keeps apart (the body of a scan that calls a ``jax.jit``, a custom derivative).
+Some stay in the program by value: scalars, as XLA simplifies with them (dividing by one becomes multiplying, with other
+last bits); random keys; arrays on several devices; and what a ``jax.jit`` closes over that is called in a loop's body.
 """
 
 from __future__ import annotations
@@ -154,7 +153,7 @@ def _taking(params: Mapping[str, Any], closed: Any, count: int) -> dict[str, Any
 def _is_hoistable(array: Any, aval: Any) -> bool:
     if not isinstance(array, np.ndarray | ArrayImpl) or not isinstance(aval, core.ShapedArray) or aval.has_qdd:
         return False
-    if not aval.ndim or array.nbytes <= config.embedded_constants_max_bytes.value or not aval.sharding.mesh.empty:
+    if not aval.ndim or not aval.size or not aval.sharding.mesh.empty:
         return False
     return isinstance(array, np.ndarray) or len(array.sharding.device_set) == 1
 

@@ -23,7 +23,7 @@ from cachec.errors import UnsupportedVersion
 from cachec.model import Reason, artifacts
 from tests.plugins.jax_installed import entries, kept_as_it_was, reasons
 
-N = 12  # so that a row is no small array, which JAX keeps in the program
+N = 4
 X = np.linspace(-1, 1, 3 * N, dtype="f4").reshape(3, N)
 MISS, HIT = "miss:first-run", "hit"
 
