@@ -1,15 +1,20 @@
-"""Plain ``jax.jit`` in a new process: JAX's own persistent cache, and ``cachec_jax.install()`` in its place."""
+"""Plain ``jax.jit``: JAX's own persistent cache against ``cachec_jax.install()`` and ``cachec_jax.jit``."""
 
 from __future__ import annotations
 
+import itertools
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
-from bench.harness import Row, interleaved
+import numpy as np
+
+from bench.harness import Row, interleaved, settle
 from bench.processes import cpu_of_children, environment
 
-#: Parameters are arguments in a tree, as most people write them. The compile takes more than JAX's least second.
+#: argv: where programs are kept, the file of weights, how many layers, seed. The compile takes more than JAX's least
+#: second.
 _MODEL = """
 import hashlib, sys
 {before}
@@ -17,7 +22,7 @@ import numpy as np
 import jax
 import jax.numpy as jnp
 {after}
-width, inner, length, heads, layers = 512, 2048, 128, 8, int(sys.argv[2])
+width, inner, length, heads, layers = 512, 2048, 128, 8, int(sys.argv[3])
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 
 def norm(x, scale):
@@ -36,42 +41,103 @@ def net(params, x):
         x = block(p, x)
     return x
 
-rng = np.random.default_rng(0)
 shapes = {{"first": (width,), "qkv": (width, 3 * width), "out": (width, width), "second": (width,),
           "up": (width, inner), "down": (inner, width)}}
-params = [{{name: rng.standard_normal(shape, "f4") * 0.02 for name, shape in shapes.items()}} for _ in range(layers)]
-x = rng.standard_normal((length, width), "f4")
-print(hashlib.sha256(np.asarray(jax.jit(net)(params, x)).tobytes()).hexdigest())
+ends = np.cumsum([np.prod(shape) for shape in shapes.values()])
+
+def load(seed):
+    \"\"\"The layers' weights; each seed's differ in one number.\"\"\"
+    flat = np.load(sys.argv[2], mmap_mode="c")[: layers * ends[-1]].reshape(layers, -1)
+    flat[-1, -1] = seed
+    rows = [np.split(row, ends[:-1]) for row in flat]
+    return [{{n: part.reshape(shape) for (n, shape), part in zip(shapes.items(), row)}} for row in rows]
+
+x = np.linspace(-1, 1, length * width, dtype="f4").reshape(length, width)
+params = load(int(sys.argv[4]))
+{run}
 {last}
 """
+
+#: In a tree, as most people write them.
+_ARGUMENTS = "print(hashlib.sha256(np.asarray(jax.jit(net)(params, x)).tobytes()).hexdigest())"
+_CLOSED = "print(hashlib.sha256(np.asarray({jit}(lambda x: net(params, x))(x)).tobytes()).hexdigest())"
 
 _OWN = 'jax.config.update("jax_compilation_cache_dir", sys.argv[1])'
 _OURS = 'import cachec, cachec_jax\ncache = cachec_jax.install(cachec.Cache(sys.argv[1], log="off", mode="on"))'
 _COUNTS = "print({reason.kind: count for reason, count in cache.events.counts.items()}, file=sys.stderr)"
 
+#: Numbers of a layer's weights.
+_LAYER = 2 * 512 + 12 * 512**2
+
 
 def run(folder: Path, *, scale: float = 1.0) -> list[Row]:
     """scale: share of the full number of rounds and layers."""
-    layers = str(max(1, int(12 * scale)))
-    scripts = {"own": _MODEL.format(before="", after=_OWN, last=""),
-               "ours": _MODEL.format(before=_OURS, after="", last=_COUNTS)}  # fmt: skip
-    for name, text in scripts.items():
-        (folder / f"{name}.py").write_text(text)
+    layers = max(1, int(12 * scale))
+    weights = folder / "weights.npy"
+    np.save(weights, 0.02 * np.random.default_rng(0).standard_normal(layers * _LAYER, "f4"))
+    settle(folder)
+    rows = [_arguments(folder, weights, layers, max(1, int(15 * scale)))]
+    return [*rows, *_closed_over(folder, weights, max(1, layers // 2), max(1, int(5 * scale)))]
+
+
+def _script(path: Path, **parts: str) -> str:
+    path.write_text(_MODEL.format(**parts))
+    return str(path)
+
+
+def _child(script: str, store: Path, weights: Path, layers: int, seed: int) -> tuple[str, str]:
+    command = [sys.executable, script, str(store), str(weights), str(layers), str(seed)]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, env=environment())
+    return done.stdout, done.stderr
+
+
+def _arguments(folder: Path, weights: Path, layers: int, rounds: int) -> Row:
+    scripts = {"own": _script(folder / "own.py", before="", after=_OWN, run=_ARGUMENTS, last=""),
+               "ours": _script(folder / "ours.py", before=_OURS, after="", run=_ARGUMENTS, last=_COUNTS)}  # fmt: skip
     numbers, said = set(), {}
 
     def process(name: str) -> None:
-        command = [sys.executable, str(folder / f"{name}.py"), str(folder / name), layers]
-        done = subprocess.run(command, check=True, capture_output=True, text=True, env=environment())
-        numbers.add(done.stdout)
-        said[name] = done.stderr
+        number, said[name] = _child(scripts[name], folder / name, weights, layers, 0)
+        numbers.add(number)
 
-    times = interleaved(
-        {name: lambda name=name: process(name) for name in scripts}, max(1, int(15 * scale)), clock=cpu_of_children
-    )
+    times = interleaved({name: lambda name=name: process(name) for name in scripts}, rounds, clock=cpu_of_children)
     assert len(numbers) == 1, "the numbers differ"
     assert said["ours"].startswith("{'hit': "), said["ours"]
     assert "miss" not in said["ours"], said["ours"]
     ratio, most = times["ours"] / times["own"], 1.05
     peer = f"JAX's own persistent cache {times['own']:.2f} s CPU"
     what = "plain jax.jit, weights as arguments, install(), new process, hit"
-    return [Row(what, times["ours"], "s CPU", f"<= {most}x, numbers equal", ratio <= most, peer, ratio)]
+    return Row(what, times["ours"], "s CPU", f"<= {most}x, numbers equal", ratio <= most, peer, ratio)
+
+
+def _closed_over(folder: Path, weights: Path, layers: int, rounds: int) -> Iterator[Row]:
+    """Each process has a seed of its own, which JAX's own cache has never seen."""
+    closed = {name: _CLOSED.format(jit=jit) for name, jit in (("own", "jax.jit"), ("ours", "cachec_jax.jit"))}
+    scripts = {"own": _script(folder / "c-own.py", before="", after=_OWN, run=closed["own"], last=""),
+               "ours": _script(folder / "c-ours.py", before=_OURS, after="", run=closed["ours"], last=_COUNTS),
+    }  # fmt: skip
+    stores = {name: folder / f"closed-{name}" for name in scripts}
+    seeds = {name: itertools.count() for name in scripts}
+    numbers: dict[str, list[str]] = {name: [] for name in scripts}
+    sizes: dict[str, list[int]] = {name: [] for name in scripts}
+    said = []
+
+    def process(name: str) -> None:
+        number, words = _child(scripts[name], stores[name], weights, layers, next(seeds[name]))
+        numbers[name].append(number)
+        sizes[name].append(sum(file.stat().st_size for file in stores[name].rglob("*") if file.is_file()))
+        said.append((name, words))
+
+    times = interleaved({name: lambda name=name: process(name) for name in scripts}, rounds, clock=cpu_of_children)
+    assert numbers["own"] == numbers["ours"], "the numbers differ"
+    hits = [words for name, words in said if name == "ours"][1:]
+    assert all(words.startswith("{'hit': ") and "miss" not in words for words in hits), hits
+    ratio, most = times["ours"] / times["own"], 0.35
+    megabytes = layers * _LAYER * 4 / 1e6
+    peer = f"plain jax.jit, JAX's own persistent cache, which misses, {times['own']:.2f} s CPU"
+    what = f"cachec_jax.jit, {megabytes:.0f} MB of weights closed over, other seed, new process, to the first result"
+    yield Row(what, times["ours"], "s CPU", f"<= {most}x, numbers equal", ratio <= most, peer, ratio)
+    grown = {name: (each[-1] - each[0]) / max(1, len(each) - 1) / 1e6 for name, each in sizes.items()}
+    what = "cachec_jax.jit, other seed: what the store grows by, the log of outcomes included"
+    peer = f"plain jax.jit, JAX's own persistent cache {grown['own']:.2f} MB"
+    yield Row(what, max(grown["ours"], 0.0), "MB", "< 0.1", grown["ours"] < 0.1, peer)

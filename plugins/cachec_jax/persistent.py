@@ -39,7 +39,7 @@ def install(cache: Cache | None = None) -> Cache:
     Raises UnsupportedVersion where JAX is of another release than this package knows, or has moved what is replaced
     here; JAX goes on with its own cache then.
     """
-    seam = _seam()
+    seam = checked_seam()
     there = seam.get_file_cache
     if isinstance(there, _Installed):
         if cache is None or cache is there.cache:
@@ -51,6 +51,14 @@ def install(cache: Cache | None = None) -> Cache:
         cache = Cache()
     _Installed(cache, seam).put()
     return cache
+
+
+def ensure_installed() -> None:
+    """``install()``, unless that was done. Raises UnsupportedVersion as it does."""
+    import sys
+
+    if not isinstance(getattr(sys.modules.get("jax._src.compilation_cache"), "get_file_cache", None), _Installed):
+        install()
 
 
 def uninstall() -> None:
@@ -144,7 +152,7 @@ def _detail(key: str) -> str:
     return "\n".join(f"{name}: {' '.join(value.split())}" for name, value in said.items())
 
 
-def _seam() -> Any:
+def checked_seam() -> Any:
     """The module of JAX that is changed, in which everything is as it is known. Raises UnsupportedVersion."""
     known = ", ".join(name + versions for name, versions in SUPPORTED.items())
     try:

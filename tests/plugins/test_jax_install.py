@@ -22,9 +22,9 @@ from cachec.events import read_log
 from cachec.model import Reason, artifacts
 from cachec.testing.foreign import ForeignConformance
 from cachec_jax.persistent import NAME, jax_cache
+from tests.plugins.jax_installed import FOLDER, SIDE_CACHES, entries, kept_as_it_was, reasons
 
 ROOT = Path(__file__).parents[2]
-_FOLDER, _SIDE_CACHES = "jax_compilation_cache_dir", "jax_persistent_cache_enable_xla_caches"
 
 
 @pytest.mark.long
@@ -47,33 +47,15 @@ def cache(tmp_path):
 
 
 @pytest.fixture(autouse=True)
-def _as_it_was(monkeypatch):
-    """JAX as it was before, whatever a test does to it."""
-    names = (_FOLDER, _SIDE_CACHES, "jax_persistent_cache_min_compile_time_secs", "jax_enable_compilation_cache",
-             "jax_persistent_cache_min_entry_size_bytes", "jax_compilation_cache_check_contents",
-             "jax_raise_persistent_cache_errors")  # fmt: skip
-    before = {name: getattr(jax.config, name) for name in names}
-    made = compilation_cache.get_file_cache
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-    jax.config.update("jax_raise_persistent_cache_errors", True)
-    yield
-    compilation_cache.get_file_cache = made
-    for name, value in before.items():
-        jax.config.update(name, value)
-    compilation_cache.reset_cache()
+def _as_it_was():
+    with kept_as_it_was():
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+        yield
 
 
 def compiled(number: float) -> float:
     """What a program gives that JAX compiles anew: what it has in memory is by function."""
     return float(jax.jit(lambda x: x * number + 1)(np.float32(2)))
-
-
-def reasons(cache: cachec.Cache) -> list[str]:
-    return [outcome.reason.value for outcome in read_log(cache.dir)]
-
-
-def entries(cache: cachec.Cache):
-    return list(cache.store.entries())
 
 
 # --- what it does
@@ -206,30 +188,30 @@ def test_it_is_put_in_place_again_and_taken_away(cache, tmp_path):
     made = compilation_cache.get_file_cache
     for _ in range(2):
         cachec_jax.install(cache)
-        assert getattr(jax.config, _FOLDER) == str(cache.dir)
-        assert getattr(jax.config, _SIDE_CACHES) == "none"
+        assert getattr(jax.config, FOLDER) == str(cache.dir)
+        assert getattr(jax.config, SIDE_CACHES) == "none"
     other = cachec.Cache(tmp_path / "other", log="off")
     assert cachec_jax.install(other) is other
-    assert getattr(jax.config, _FOLDER) == str(other.dir)
+    assert getattr(jax.config, FOLDER) == str(other.dir)
     compiled(3)
     assert (len(reasons(cache)), len(reasons(other))) == (0, 1)
     for _ in range(2):
         cachec_jax.uninstall()
         assert compilation_cache.get_file_cache is made
-        assert not getattr(jax.config, _FOLDER)
-        assert getattr(jax.config, _SIDE_CACHES) != "none"
+        assert not getattr(jax.config, FOLDER)
+        assert getattr(jax.config, SIDE_CACHES) != "none"
     compiled(3)
     assert len(reasons(other)) == 1
 
 
 def test_a_cache_that_jax_has_used_is_replaced_and_used_again(cache, tmp_path):
     own = tmp_path / "own"
-    jax.config.update(_FOLDER, str(own))
+    jax.config.update(FOLDER, str(own))
     compilation_cache.reset_cache()
     compiled(3)
     (kept,) = own.glob("*-cache")
     cachec_jax.install(cache)
-    assert getattr(jax.config, _FOLDER) == str(own), "a folder that was set stays: XLA's own caches are in it"
+    assert getattr(jax.config, FOLDER) == str(own), "a folder that was set stays: XLA's own caches are in it"
     compiled(3)
     compiled(4)
     assert reasons(cache) == ["miss:first-run"] * 2
@@ -237,16 +219,16 @@ def test_a_cache_that_jax_has_used_is_replaced_and_used_again(cache, tmp_path):
     cachec_jax.uninstall()
     compiled(3)
     assert len(reasons(cache)) == 2
-    assert getattr(jax.config, _FOLDER) == str(own)
+    assert getattr(jax.config, FOLDER) == str(own)
 
 
 def test_a_setting_that_was_changed_since_stays(cache, tmp_path):
     cachec_jax.install(cache)
-    jax.config.update(_FOLDER, str(tmp_path / "later"))
+    jax.config.update(FOLDER, str(tmp_path / "later"))
     compiled(3)
     assert len(entries(cache)) == 1
     cachec_jax.uninstall()
-    assert getattr(jax.config, _FOLDER) == str(tmp_path / "later")
+    assert getattr(jax.config, FOLDER) == str(tmp_path / "later")
 
 
 def test_without_an_argument_it_is_the_cache_of_the_settings(tmp_path, monkeypatch):
@@ -293,7 +275,7 @@ def test_a_jax_that_has_moved_the_seam_keeps_its_own_cache(cache, monkeypatch, c
             cachec_jax.install(cache)
         assert isinstance(raised.value, CachecError)
     assert compilation_cache.get_file_cache is made
-    assert not getattr(jax.config, _FOLDER)
+    assert not getattr(jax.config, FOLDER)
     assert compiled(3) == 7
     assert not reasons(cache)
 

@@ -222,7 +222,8 @@ class Namespaces:
             chains = [each for each in chains if not self._in_flux(unit, namespace[each[0]], each[0])]
             self._graph.later(functools.partial(self.follow, namespace, chains, Hasher("names")), lenient=True)
         if unit.handing:
-            label, _ = self._graph.label(("script", id(namespace)), f"{unit.name}.<script>", namespace)
+            # Each cell of a notebook is a script of its own.
+            label, _ = self._graph.label(("script", id(namespace), source.path), f"{unit.name}.<script>", namespace)
             self._graph.part(label, hasher, f"{os.path.basename(source.path)}, what it hands over")
 
     def _in_flux(self, unit: Unit, value: object, name: str) -> bool:
