@@ -17,12 +17,13 @@ import msgspec
 from cachec.base import fsio
 from cachec.base.hashing import FileDigests, Hasher, digest_bytes, frame
 from cachec.base.instances import class_attribute
-from cachec.errors import UnkeyableArgument
+from cachec.errors import PluginError, StoreFault, UnkeyableArgument
 from cachec.key import canonical
 from cachec.key.code.fingerprint import CodeKey, CodeKeys
 from cachec.key.code.memos import Memo
 from cachec.key.words import spelled
 from cachec.model import Part, PartKind
+from cachec.programs import ir
 from cachec.programs.artifact import Dir, File
 from cachec.programs.program import Program
 from cachec.programs.registry import Plugins
@@ -41,6 +42,7 @@ class Annotation(NamedTuple):
     refs: tuple[str, ...] = ()
     version: str = ""
     value: str = ""
+    subject: str = ""
 
 
 class Payload(msgspec.Struct, frozen=True, eq=False):
@@ -231,7 +233,7 @@ class _Collector:
         base = os.path.basename(place)
         if isinstance(value, File | Dir) and value.manifest is not None:
             self._called(value.manifest, path)
-        annotation = Annotation(f"{base} {digest[:12]}{words}", value=base)
+        annotation = Annotation(f"{base} {digest[:12]}{words}", value=base, subject=base)
         return Payload(PartKind.FILE, path, digest.encode() + aspects, lambda: annotation)
 
     def _called(self, manifest: Manifest, path: str) -> None:
@@ -247,7 +249,7 @@ class _Collector:
         self._inventory.code += code.parts
         self._inventory.callables.append(code)
         name = f"{getattr(value, '__module__', '')}.{getattr(value, '__qualname__', type(value).__qualname__)}"
-        annotation = Annotation(f"{name} {code.digest[:12]}", value=name)
+        annotation = Annotation(f"{name} {code.digest[:12]}", value=name, subject=name)
         return Payload(PartKind.ARGUMENT, path, code.digest.encode(), lambda: annotation)
 
     def _array(self, value: Any, path: str) -> Payload:
@@ -263,7 +265,12 @@ class _Collector:
 
 
 def _of_program(program: Program) -> Annotation:
-    return Annotation(program.format, (program.ir_digest, program.manifest.digest), version=program.format)
+    refs = (program.ir_digest, program.manifest.digest)
+    try:
+        name = ir.title(program.format, program.ir)
+    except (PluginError, StoreFault):
+        name = ""  # then it is not found again by its name; whoever needs the IR is told
+    return Annotation(program.format, refs, version=program.format, subject=name)
 
 
 def _beside_content(value: File | Dir | PurePath, place: str) -> tuple[bytes, str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
@@ -11,7 +11,7 @@ from cachec.errors import PluginError, StoreFault
 from cachec.model import MALFORMED_JSON, Part, PartKind, Reason, WeightSpec
 from cachec.programs import ir
 
-__all__ = ["KeyDifference", "PartDifference", "differences", "first_difference", "nearest", "spec_difference"]
+__all__ = ["KeyDifference", "PartDifference", "differences", "first_difference", "spec_difference"]
 
 #: The reason that a part's kind gives and the word before its name, in the order in which differences are told: what a
 #: user did on purpose (the stage, its code) before what follows from it, the program and the weights last.
@@ -71,17 +71,6 @@ def _either(old: Part | None, new: Part | None) -> Part:
     part = new or old
     assert part is not None, "a part that neither key has"
     return part
-
-
-def nearest(candidates: Iterable[tuple[str, Sequence[Part]]], new: Sequence[Part]) -> tuple[str, Sequence[Part]] | None:
-    """The candidate (key, parts) that shares most parts with ``new``; of equals the first, so give the newest first."""
-    wanted = {(part.label, part.digest) for part in new}
-    best, most = None, -1
-    for key, parts in candidates:
-        shared = len(wanted.intersection((part.label, part.digest) for part in parts))
-        if shared > most:
-            best, most = (key, parts), shared
-    return best
 
 
 def first_difference(old: Sequence[Part], new: Sequence[Part], fetch: Fetch | None = None) -> KeyDifference:

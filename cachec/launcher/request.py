@@ -171,7 +171,8 @@ class CommandRequests:
         for piece in command.pieces:
             order.part("label", piece.label.encode("utf-8", "surrogateescape"))
         labels = _shown([piece.label for piece in command.pieces])
-        yield Part(PartKind.ORDER, "order of arguments", order.digest(), labels)
+        outputs = " ".join(_name(self._places.keyed(_below(output.path, command.cwd))) for output in command.outputs)
+        yield Part(PartKind.ORDER, "order of arguments", order.digest(), labels, subject=_text(outputs))
         if command.sees_cwd:
             folder = self._places.keyed(self._places.cwd)
             yield _argument("current folder", digest_bytes(os.fsencode(folder)), _shown([folder]))
@@ -196,9 +197,10 @@ class CommandRequests:
                     refs=(program.ir_digest, program.manifest.digest),
                     version=program.format,
                     value=os.path.basename(name),
+                    subject=name,
                 )
                 continue
-            yield _file(name, name, path_digest(each.path, self._digests))
+            yield _file(name, name, path_digest(each.path, self._digests), name if each.main else "")
         for path in command.responses:
             # Tools differ in how they take quotes and backslashes: the text counts, not only what it seems to say.
             with open(path, encoding="utf-8", errors="surrogateescape") as file:
@@ -291,8 +293,18 @@ def _argument(name: str, digest: str, shown: str) -> Part:
     return Part(PartKind.ARGUMENT, name, digest, shown, value="" if shown.endswith("…") else shown)
 
 
-def _file(name: str, path: str, digest: str) -> Part:
-    return Part(PartKind.FILE, name, digest, digest[:12], value=os.path.basename(path))
+def _file(name: str, path: str, digest: str, subject: str = "") -> Part:
+    return Part(PartKind.FILE, name, digest, digest[:12], value=os.path.basename(path), subject=_text(subject))
+
+
+def _below(path: str, folder: str) -> str:
+    """A path as it is called from a folder that it is below."""
+    return path.removeprefix(os.path.join(folder, ""))
+
+
+def _text(name: str) -> str:
+    """A path that JSON can hold."""
+    return name.encode("utf-8", "backslashreplace").decode()
 
 
 def _name(text: str) -> str:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from cachec import codecs, recording
 from cachec.base import fsio
 from cachec.base.hashing import FileDigests
+from cachec.base.texts import clean
 from cachec.errors import StoreFault
 from cachec.key.dependencies import Dependencies
 from cachec.key.request import Request, Requests
@@ -20,9 +21,6 @@ from cachec.stage.observing import Observing
 from cachec.store.store import Store
 from cachec.weights import WeightSet
 from cachec.weights.manifest import Folded
-
-if TYPE_CHECKING:
-    from cachec.store.recent import Recent
 
 _CHANGED = {
     "weight": Reason.WEIGHT_CONTENT_CHANGED,
@@ -153,12 +151,17 @@ class Looker:
 
         mine = request.parts()
         try:
-            recent = self._store.recent(stage)
-            if request.digest in recent.keys:
+            found = self._store.neighbours(stage, mine)
+            if request.digest in {near.key for near in found.nearest}:
                 return Reason.ENTRY_GONE, "the entry was invalidated or evicted"
-            other = self._nearest(recent, mine)
+            other = self._store.nearest(found.nearest)
         except StoreFault as fault:
             return Reason.FIRST_RUN, f"no earlier entry can be read ({fault.detail})"
+        if found.unknown:
+            look.near = None if other is None else other[0]
+            return Reason.NEW_INPUT, _new_in_words(found.unknown, other)
+        if other is None and found.nearest:
+            return Reason.ENTRY_GONE, "what it could be compared with was evicted"
         if other is None:
             return Reason.FIRST_RUN, "no entry of this stage yet"
         look.near = other[0]
@@ -176,23 +179,11 @@ class Looker:
         return None if newest is None else newest.seconds
 
     def nearest(self, stage: str, parts: Sequence[Part]) -> tuple[Digest, tuple[Part, ...]] | None:
-        """Key and parts of the entry of a stage that is nearest to ``parts``; None where there is none. Reads one row.
+        """Key and parts of the entry of a stage that is nearest to ``parts``; None where there is none.
 
         Raises StoreFault where there are some, and no parts of any can be read.
         """
-        return self._nearest(self._store.recent(stage), parts)
-
-    def _nearest(self, recent: Recent, parts: Sequence[Part]) -> tuple[Digest, tuple[Part, ...]] | None:
-        unreadable: StoreFault | None = None
-        for near in recent.nearest(parts):
-            try:
-                return near.key, self._store.parts(near)
-            except StoreFault as fault:
-                if fault.fault is not Fault.ARTIFACT_MISSING:  # that one was evicted
-                    unreadable = fault
-        if unreadable is not None:
-            raise unreadable
-        return None
+        return self._store.nearest(self._store.neighbours(stage, parts).nearest)
 
     def _fetch(self, digest: Digest, request: Request) -> bytes | None:
         """Stripped IR or a manifest by digest: of the arguments, which may not be stored yet, else from the store."""
@@ -205,6 +196,13 @@ class Looker:
             if manifest.digest == digest:
                 return manifest.encoded()
         return self._store.content(digest)
+
+
+def _new_in_words(names: Sequence[str], other: tuple[Digest, tuple[Part, ...]] | None) -> str:
+    shown = ", ".join(map(clean, names))
+    old = [] if other is None else [part.subject for part in other[1] if part.subject and part.subject not in names]
+    nearest = f"; the nearest is of {clean(old[0])}" if old else ""
+    return f"{shown} was never compiled{nearest}"
 
 
 def _read_in_words(read: Read) -> str:

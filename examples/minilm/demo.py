@@ -207,7 +207,7 @@ def steps(demo: Demo, source: Path) -> None:
     sentences.write_text(json.dumps(SENTENCES))
     first = "miss:first-run"
 
-    cold = demo.step("1 cold", {"lower": first, "build": first}, lambda: compiled(weights, batch))
+    cold = demo.step("1 cold", {"lower": first, "build": "miss:new-input"}, lambda: compiled(weights, batch))
     numbers = cold.embed(ids, mask)
     demo.show(likeness(numbers))
     demo.step("2 warm, same process", HIT, lambda: compiled(open_checkpoint(checkpoint), batch))

@@ -85,7 +85,7 @@ def test_another_folder(launcher: Launcher, monkeypatch: pytest.MonkeyPatch, wha
             write(f"{folder}/{name}", text)
     write(f"three/{edited}", "#define X 3\n")
     reason, made = _compile(launcher, monkeypatch, "one", *flags.split())
-    assert reason == "miss:first-run"
+    assert reason == "miss:new-input"
     assert _compile(launcher, monkeypatch, "two", *flags.split()) == ("hit", made)
     reason, other = _compile(launcher, monkeypatch, "three", *flags.split())
     assert reason.startswith("miss:")
@@ -199,4 +199,4 @@ def test_names_that_look_like_others(launcher: Launcher, monkeypatch: pytest.Mon
         write(f"{folder}/{name}", f"#define X {number}\n")
     monkeypatch.setenv("CACHEC_BASE_DIR", str(launcher.folder))
     reasons = [_compile(launcher, monkeypatch, folder)[0] for folder in ("one", "two", "three")]
-    assert reasons == ["miss:first-run", "hit", "miss:dependency-changed"]
+    assert reasons == ["miss:new-input", "hit", "miss:dependency-changed"]
