@@ -32,7 +32,7 @@ def command(session: Session, what: str) -> None:
     \b
     JSON of a key: {"kind": "entry", "key", "stage", "tags", "created", "traces", "size", "seconds",
                     "parts": [{"part", "kind", "name", "digest", "detail", "refs", "version", "value",
-                               "subject"}] or null,
+                               "subject", "leaves": [[path, text]]}] or null,
                     "runs": [{"created", "seconds", "reads": [{"kind", "where", "name", "digest"}],
                               "artifacts": [{"digest", "size"}]}], "pinned"}
     JSON of a file: {"kind": "file", "path", "digest", "size", "origins": [{"key", "stage"}]}

@@ -8,6 +8,8 @@ import msgspec
 
 from cachec.base.texts import shown_pair
 from cachec.errors import PluginError, StoreFault
+from cachec.key.contents import content_difference
+from cachec.key.leaves import leaf_difference
 from cachec.model import MALFORMED_JSON, Part, PartKind, Reason, WeightSpec
 from cachec.programs import ir
 
@@ -126,6 +128,7 @@ def _differing(old: Sequence[Part], new: Sequence[Part]) -> list[_Pair]:
     pairs += [(part, None) for place, part in before.items() if place not in after]
     pairs = [(old, new) for old, new in pairs if old is None or new is None or old.digest != new.digest]
     inner = [part.name for part in (_either(*pair) for pair in pairs) if part.kind in _CONTENT]
+    inner += [part.name for part in (_either(*pair) for pair in pairs) if part.kind is PartKind.ARGUMENT]
 
     def order(pair: _Pair) -> tuple[bool, int, bool, bool]:
         # An argument that holds a program changes with it; the program says more.
@@ -174,6 +177,10 @@ def _difference(old: Part | None, new: Part | None, functions: frozenset[str], f
         words += f": {_program(old, new, fetch)}"
     elif part.kind is PartKind.WEIGHTS:
         words += f": {_weights(old, new, fetch)}"
+    elif part.kind is PartKind.FILE and (inside := _file(old, new, fetch)):
+        words += f": {inside}"
+    elif inside := leaf_difference(old.leaves, new.leaves):
+        words = inside if not is_code else f"{word}{inside}"
     elif is_code and not is_value:
         words += f" changed ({new.detail})" if new.detail else " changed"
     elif old.detail == new.detail:
@@ -205,6 +212,14 @@ def _program(old: Part, new: Part, fetch: Fetch | None) -> str:
         return f"IR {before[:12]} -> {after[:12]} ({error})"
 
 
+def _file(old: Part, new: Part, fetch: Fetch | None) -> str:
+    """What differs in a file, where both contents are at hand and can be told of."""
+    held = (_bytes(_reference(old), fetch), _bytes(_reference(new), fetch))
+    if held[0] is None or held[1] is None or held[0] == held[1]:
+        return ""
+    return content_difference(new.value or new.name, held[0], held[1])
+
+
 def _weights(old: Part, new: Part, fetch: Fetch | None) -> str:
     before, after = _reference(old), _reference(new)
     details = f"{old.detail} -> {new.detail}"
@@ -225,7 +240,7 @@ def _digests_only(what: str, before: str, after: str, fetched: tuple[object, obj
 
 
 def _reference(part: Part) -> str:
-    """The IR of a program, the manifest of a weight set; empty where the part names none."""
+    """The IR of a program, the manifest of a weight set, a file's content; empty where the part names none."""
     return part.refs[0] if part.refs else ""
 
 

@@ -41,14 +41,17 @@ _ALWAYS = ("LD_LIBRARY_PATH",)
 class CommandRequest:
     """The key of one command; ``key.request.Request`` as far as the stage layer looks at it."""
 
-    def __init__(self, parts: tuple[Part, ...], programs: Mapping[str, Program], *, has_base: bool) -> None:
-        """has_base: whether there is a folder that paths count from."""
+    def __init__(
+        self, parts: tuple[Part, ...], programs: Mapping[str, Program], files: Mapping[str, str], *, has_base: bool
+    ) -> None:
+        """files: digest -> path of inputs. has_base: whether there is a folder that paths count from."""
         self._parts = parts
         self._has_base = has_base
         framed = b"".join(frame(part.label, part.digest.encode()) for part in parts)
         self.digest = digest_bytes(_DOMAIN + framed)
         self.inventory = Inventory()
         self.inventory.programs.update(programs)
+        self.inventory.files.update(files)
 
     def parts(self) -> tuple[Part, ...]:
         """Every named part, with its detail."""
@@ -101,7 +104,9 @@ class CommandRequests:
             *self._argument_parts(command),
             *self._content_parts(command, programs, arguments["stdin"], fresh=fresh),
         )
-        return CommandRequest(parts, programs, has_base=self._places.base is not None)
+        paths = {_name(self._places.keyed(each.text)): each.path for each in command.inputs}
+        files = {part.digest: paths[part.name] for part in parts if part.kind is PartKind.FILE and part.name in paths}
+        return CommandRequest(parts, programs, files, has_base=self._places.base is not None)
 
     def stale_memos(self, request: CommandRequest) -> list[str]:
         """None: a command has no memo of this process's."""
@@ -294,7 +299,8 @@ def _argument(name: str, digest: str, shown: str) -> Part:
 
 
 def _file(name: str, path: str, digest: str, subject: str = "") -> Part:
-    return Part(PartKind.FILE, name, digest, digest[:12], value=os.path.basename(path), subject=_text(subject))
+    base = os.path.basename(path)
+    return Part(PartKind.FILE, name, digest, digest[:12], (digest,), value=base, subject=_text(subject))
 
 
 def _below(path: str, folder: str) -> str:

@@ -14,7 +14,7 @@ from cachec.base.texts import clean
 from cachec.errors import StoreFault
 from cachec.key.dependencies import Dependencies
 from cachec.key.request import Request, Requests
-from cachec.model import MISS_OF_FAULT, Digest, Entry, Fault, Part, Read, Reason, Trace, artifacts
+from cachec.model import MISS_OF_FAULT, Digest, Entry, Fault, Part, PartKind, Read, Reason, Trace, artifacts
 from cachec.programs.registry import Plugins
 from cachec.stage import folding
 from cachec.stage.observing import Observing
@@ -165,7 +165,7 @@ class Looker:
         if other is None:
             return Reason.FIRST_RUN, "no entry of this stage yet"
         look.near = other[0]
-        difference = first_difference(other[1], mine, lambda digest: self._fetch(digest, request))
+        difference = first_difference(other[1], mine, lambda digest: self.fetch(digest, request))
         remedy = request.remedy(difference.parts[0]) if difference.parts else ""
         return difference.reason, f"{difference.detail}; {remedy}" if remedy else difference.detail
 
@@ -185,8 +185,8 @@ class Looker:
         """
         return self._store.nearest(self._store.neighbours(stage, parts).nearest)
 
-    def _fetch(self, digest: Digest, request: Request) -> bytes | None:
-        """Stripped IR or a manifest by digest: of the arguments, which may not be stored yet, else from the store."""
+    def fetch(self, digest: Digest, request: Request) -> bytes | None:
+        """Stripped IR, a manifest or a file by digest: of the arguments, which may not be stored yet, or stored."""
         for program in request.inventory.programs.values():
             if program.ir_digest == digest:
                 return program.ir
@@ -195,13 +195,19 @@ class Looker:
         for manifest in manifests:
             if manifest.digest == digest:
                 return manifest.encoded()
-        return self._store.content(digest)
+        path = request.inventory.files.get(digest)
+        if path is None:
+            return self._store.content(digest)
+        from cachec.key.contents import MAX_BYTES, content_of  # on a miss only
+
+        return content_of(path, digest, MAX_BYTES)
 
 
 def _new_in_words(names: Sequence[str], other: tuple[Digest, tuple[Part, ...]] | None) -> str:
     shown = ", ".join(map(clean, names))
-    old = [] if other is None else [part.subject for part in other[1] if part.subject and part.subject not in names]
-    nearest = f"; the nearest is of {clean(old[0])}" if old else ""
+    named = [] if other is None else [part for part in other[1] if part.subject and part.subject not in names]
+    named.sort(key=lambda part: part.kind not in {PartKind.FILE, PartKind.PROGRAM})
+    nearest = f"; the nearest is of {clean(named[0].subject)}" if named else ""
     return f"{shown} was never compiled{nearest}"
 
 

@@ -219,6 +219,7 @@ class Run:
         """How the stage was called, and what is stored beside: the stripped IR and the manifests that the parts refer
         to, by which a later miss is told, and the inputs that a reproducer needs.
         """
+        from cachec.key.contents import MAX_KEPT, content_of
         from cachec.reproduce.recipe import recipe_of
 
         made = recipe_of(self._stage, self._given, self.recorder)
@@ -228,6 +229,10 @@ class Run:
             contents.setdefault(program.manifest.digest, program.manifest.encoded())
         for weights in self._request.inventory.weights.values():
             contents.setdefault(weights.manifest.digest, weights.manifest.encoded())
+        for digest, path in self._request.inventory.files.items():
+            data = None if digest in contents else content_of(path, digest, MAX_KEPT)
+            if data is not None:
+                contents[digest] = data
         objects = self._tools.store.objects
         return made.encoded, tuple(objects.add_bytes(data) for data in contents.values())
 

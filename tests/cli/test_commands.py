@@ -186,6 +186,7 @@ def test_show_key(shell: Shell) -> None:
             "version": "",
             "value": "",
             "subject": "",
+            "leaves": [],
         }
         for each in BASE
     ]

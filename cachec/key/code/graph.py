@@ -15,6 +15,7 @@ from cachec.errors import CachecError, UnresolvedCode
 from cachec.key.code.modules import WHOLE, SourceText, Span, TextVersion
 from cachec.key.code.scopes import Uses
 from cachec.key.code.watch import Watch
+from cachec.key.leaves import Leaves
 from cachec.model import Part, PartKind
 
 #: What code may ask of other code, and the words, in normalised syntax, by which it does so under whatever object.
@@ -113,11 +114,11 @@ class Graph:
         """The label of a thing that was reached already."""
         return self._labels.get(identity)
 
-    def part(self, label: str, hasher: Hasher, detail: str, value: str = "") -> None:
-        """Add the part of a label. Each label has one. value: as it is written, where it is no code."""
+    def part(self, label: str, hasher: Hasher, detail: str, value: str = "", leaves: Leaves = ()) -> None:
+        """Add the part of a label. Each label has one. value, leaves: as it is written, where it is no code."""
         if label in self._parts:
             raise AssertionError(f"two parts named {label}")
-        self._parts[label] = Part(PartKind.CODE, label, hasher.digest(), detail, value=value)
+        self._parts[label] = Part(PartKind.CODE, label, hasher.digest(), detail, value=value, leaves=leaves)
 
     def covers(self, source: SourceText, node: ast.AST | None = None) -> None:
         """Note that a statement, lambda or module of this text is in the key with all that it says; None for what

@@ -20,6 +20,7 @@ from cachec.key.code.graph import Graph
 from cachec.key.code.library import attribute, name_in_library, told
 from cachec.key.code.memos import is_memo
 from cachec.key.code.origins import Origins
+from cachec.key.leaves import leaves
 from cachec.key.words import describe
 
 _PLAIN = frozenset({type(None), bool, int, float, complex, str, bytes, type(Ellipsis)})
@@ -55,6 +56,9 @@ _TYPING = (types.GenericAlias, types.UnionType)
 _WATCHED = 1000
 #: As for arguments (``canonical.MAX_DEPTH``): deeper nesting would exhaust Python's own stack.
 _MAX_DEPTH = 100
+
+#: Leaves of a value that are kept to tell a difference: there are many values, in each entry.
+_MAX_LEAVES = 64
 #: Marks what stands for code in a value; no string of a program starts so.
 _MARK = "\0cachec:"
 
@@ -117,7 +121,7 @@ class Values:
         hasher = Hasher("value")
         hasher.part("value", data)
         shown = describe(value)
-        graph.part(label, hasher, shown, shown)
+        graph.part(label, hasher, shown, shown, leaves(value, label, _MAX_LEAVES))
         if not self._by_identity(value):
             graph.watch.value(functools.partial(self._again, value, name, lenient), digest_bytes(data).encode())
         return f"value {label}"
