@@ -10,10 +10,8 @@ import click
 from cachec import report
 from cachec.base.texts import SHOWN_KEY
 from cachec.cli.cmd_exec import AskingLine
-from cachec.cli.cmd_stats import parse_since
 from cachec.cli.session import Session, clean, json_option, pass_session, print_wrapped, told_as_json
 from cachec.errors import CachecError
-from cachec.events import read_log, read_outcomes
 from cachec.key.compare import differences
 from cachec.model import Entry, Part, Reason
 
@@ -117,6 +115,9 @@ def command(
 
 def _why_build(session: Session, since: str | None, file: str | None) -> None:
     """The reasons of a build, for a person or as JSON."""
+    from cachec.cli.cmd_stats import parse_since
+    from cachec.events import read_log, read_outcomes
+
     start = None if since is None else parse_since(since, time.time())
     log = read_log(session.settings.dir, start) if file is None else read_outcomes(file, start)
     build = report.last_build(log) if since is None and file is None else list(log)

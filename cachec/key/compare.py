@@ -11,7 +11,6 @@ from cachec.errors import PluginError, StoreFault
 from cachec.key.contents import content_difference
 from cachec.key.leaves import leaf_difference
 from cachec.model import MALFORMED_JSON, Part, PartKind, Reason, WeightSpec
-from cachec.programs import ir
 
 __all__ = ["KeyDifference", "PartDifference", "differences", "first_difference", "spec_difference"]
 
@@ -206,6 +205,8 @@ def _program(old: Part, new: Part, fetch: Fetch | None) -> str:
     held = (_bytes(before, fetch), _bytes(after, fetch))
     if held[0] is None or held[1] is None:
         return _digests_only("IR", before, after, held)
+    from cachec.programs import ir  # with what plugins import, which most differences do without
+
     try:
         return ir.difference(new.version, held[0], held[1])
     except PluginError as error:

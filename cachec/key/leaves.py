@@ -7,7 +7,7 @@ and shape are said (their content is a part of its own).
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from cachec.base.instances import field_names
@@ -27,20 +27,28 @@ Leaves = tuple[tuple[str, str], ...]
 
 def leaves(value: object, path: str, most: int = MAX_LEAVES) -> Leaves:
     """The leaves of a container, the first ``most``; none of what is no container."""
-    if _items(value, path) is None:
+    items = _items(value, path)
+    if items is None or next(items, None) is None:
         return ()
     return tuple(itertools.islice(_walk(value, path, path, _DEPTH), most))
 
 
 def leaf_difference(old: Leaves, new: Leaves) -> str:
-    """The leaves that differ, in words; empty where none does."""
+    """The leaves that differ, in words; empty where none does, or either value has none."""
+    if not old or not new:
+        return ""
     before, after = dict(old), dict(new)
     changed = [f"{path}: {before[path]} -> {text}" for path, text in new if before.get(path, text) != text]
-    added = [f"{path} added: {text}" for path, text in new if path not in before]
-    removed = [f"{path} removed, was {text}" for path, text in old if path not in after]
+    added = [f"{path} added: {text}" for path, text in new if not _is_there(path, before)]
+    removed = [f"{path} removed, was {text}" for path, text in old if not _is_there(path, after)]
     words = [*changed, *added, *removed]
     more = f"; and {len(words) - _SHOWN} more" if len(words) > _SHOWN else ""
     return "; ".join(words[:_SHOWN]) + more
+
+
+def _is_there(path: str, leaves: Mapping[str, str]) -> bool:
+    """Whether a leaf is among others, or was an empty container, and is none any more."""
+    return path in leaves or any(each.startswith((f"{path}.", f"{path}[")) for each in leaves)
 
 
 def _walk(value: Any, path: str, name: str, depth: int) -> Iterator[tuple[str, str]]:
@@ -52,7 +60,7 @@ def _walk(value: Any, path: str, name: str, depth: int) -> Iterator[tuple[str, s
     empty = True
     for where, key, item in items:
         empty = False
-        yield from _walk(item, where, key or name, depth - 1)
+        yield from _walk(item, where, name if not key or is_secret(name) else key, depth - 1)
     if empty:
         yield path, describe(value)
 

@@ -246,7 +246,7 @@ def steps(demo: Demo, source: Path) -> None:
     edit(source / "layers.py", '"""Shapes and dtypes of', "# what tracing needs\n    " + '"""The shapes and dtypes of')
     demo.step("8 a comment in it edited", HIT, lambda: new_process(source, checkpoint, sentences))
 
-    folded = {"lower": "hit", "fold_segment": "miss:first-run", "build": "miss:topology-changed"}
+    folded = {"lower": "hit", "fold_segment": new, "build": "miss:topology-changed"}
     demo.step("9 a stage reads a weight", folded, lambda: compiled(weights, batch, fold=True))
     read = open_checkpoint(perturbed(weights, DEMO / "read.safetensors", SEGMENT))
     demo.step(
