@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import json
 import random
+import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import msgspec
 
 from bench.harness import Row, against, interleaved
+from bench.maintain import INSERT, NOW
 from cachec.base.hashing import digest_bytes
 from cachec.key.compare import differences
-from cachec.model import ArtifactRef, Digest, Inline, Part, PartKind, Trace
+from cachec.model import RECORD_VERSION, ArtifactRef, Digest, Entry, Inline, Part, PartKind, Trace
+from cachec.store.packing import pack
+from cachec.store.recent import Recent, neighbourhood
 from cachec.store.store import Store
 
 _STAGE = "exec:cc"
@@ -24,9 +29,6 @@ _ASKED = 8
 _EDITS = ("-O2", "source", "cc", "CPATH")
 
 _TRACE = Trace(reads=(), value=Inline("int", "0"), seconds=1.0, created=1_900_000_000.0)
-
-#: Rows of one transaction.
-_BATCH = 1000
 
 
 def run(folder: Path, *, scale: float = 1.0) -> list[Row]:
@@ -90,22 +92,30 @@ def _filled(folder: Path, count: int) -> Store:
 
     def publish(number: int, edit: str = "") -> None:
         parts = _parts(number, edit)
-        described = ArtifactRef(digest_bytes(b"evicted"), 1)
-        if number < _ASKED:
-            described = store.objects.add_bytes(msgspec.json.encode(parts))
+        described = store.objects.add_bytes(msgspec.json.encode(parts))
         store.publish(_key(number, edit), _STAGE, (), described, _TRACE, said=parts)
-
-    def batch(start: int) -> None:
-        for number in range(start, min(start + _BATCH, count)):
-            publish(number)
 
     store.prepare()
     for number in range(_ASKED):
+        publish(number)
         for edit in _EDITS:
             publish(number, edit)
-    for start in range(0, count, _BATCH):
-        store.index.atomically(lambda start=start: batch(start))  # type: ignore[misc]
+    with closing(sqlite3.connect(folder / "index" / "cache.db", isolation_level=None)) as table:
+        table.execute("PRAGMA synchronous = 0")
+        table.execute("BEGIN IMMEDIATE")
+        table.executemany(INSERT, (row for number in range(_ASKED, count) for row in _rows(number)))
+        table.execute("COMMIT")
     return store
+
+
+def _rows(number: int) -> Iterator[tuple[str, float, float, str, bytes]]:
+    """The rows of an entry like the others, written straight into the table."""
+    parts, key, evicted = _parts(number), _key(number), ArtifactRef(digest_bytes(b"evicted"), 1)
+    entry = Entry(version=RECORD_VERSION, key=key, stage=_STAGE, tags=(), parts=evicted, traces=(_TRACE,))
+    rows = {f"entry:default:{key}": pack(entry)}
+    for alike in neighbourhood(_STAGE, parts).rows():
+        rows[f"near:default:{alike}"] = pack(Recent(stage=_STAGE, alike=alike).with_newest(key, evicted, parts))
+    return ((name, NOW, NOW, _STAGE, row) for name, row in rows.items())
 
 
 def _explained(store: Store, number: int, edit: str) -> None:

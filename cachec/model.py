@@ -218,13 +218,14 @@ class Part(msgspec.Struct, frozen=True, omit_defaults=True):
     framed. All else follows from what the digest is of, or is said beside it:
 
     refs: stored content that the part names, kept by ``gc`` while the entry is there: of a program its IR, then its
-    manifest; of a weight set its manifest; of a file its content, which is stored where it is small. version: of a
-    distribution, of an executable the first digits of its content, of a program its format. value: whole or empty, of
-    an argument as it is written; of code that is a value (a global, a default, the content of a closure) as it is
-    written, shortened; of a file, or a program in one, its base name. subject: the name of what the call works on,
-    which stays while its content changes: of a file, a program, a callable, the outputs of a command; calls of one
-    subject are compared with one another. detail: for people alone, so it may be shortened and worded anew; nothing is
-    read out of it. leaves: for people too, what a container holds, by path.
+    manifest; of a weight set its manifest; of a file its content, which is stored where it is small; of code the texts
+    of all that a call reaches. version: of a distribution, of an executable the first digits of its content, of a
+    program its format. value: whole or empty, of an argument as it is written; of code that is a value (a global, a
+    default, the content of a closure) as it is written, shortened; of a file, or a program in one, its base name.
+    subject: the name of what the call works on, which stays while its content changes: of a file, a program, a
+    callable, the outputs of a command; calls of one subject are compared with one another. detail: for people alone, so
+    it may be shortened and worded anew; nothing is read out of it. leaves: for people too, what a container holds, by
+    path.
     """
 
     kind: PartKind

@@ -8,7 +8,7 @@ import msgspec
 
 from cachec.base.texts import shown_pair
 from cachec.errors import PluginError, StoreFault
-from cachec.key.contents import content_difference
+from cachec.key.contents import code_difference, content_difference
 from cachec.key.leaves import leaf_difference
 from cachec.model import MALFORMED_JSON, Part, PartKind, Reason, WeightSpec
 
@@ -182,6 +182,7 @@ def _difference(old: Part | None, new: Part | None, functions: frozenset[str], f
         words = inside if not is_code else f"{word}{inside}"
     elif is_code and not is_value:
         words += f" changed ({new.detail})" if new.detail else " changed"
+        words += _code(old, new, fetch)
     elif old.detail == new.detail:
         words += f" changed (both are shown as {shown_pair(old.detail, old.detail)[0]})" if old.detail else " changed"
     else:
@@ -213,6 +214,13 @@ def _program(old: Part, new: Part, fetch: Fetch | None) -> str:
         return f"IR {before[:12]} -> {after[:12]} ({error})"
 
 
+def _code(old: Part, new: Part, fetch: Fetch | None) -> str:
+    """The lines that differ, behind what comes before; empty where they are not known."""
+    held = (_bytes(_reference(old), fetch), _bytes(_reference(new), fetch))
+    words = "" if held[0] is None or held[1] is None else code_difference(new.name, held[0], held[1])
+    return words and f": {words}"
+
+
 def _file(old: Part, new: Part, fetch: Fetch | None) -> str:
     """What differs in a file, where both contents are at hand and can be told of."""
     held = (_bytes(_reference(old), fetch), _bytes(_reference(new), fetch))
@@ -241,7 +249,7 @@ def _digests_only(what: str, before: str, after: str, fetched: tuple[object, obj
 
 
 def _reference(part: Part) -> str:
-    """The IR of a program, the manifest of a weight set, a file's content; empty where the part names none."""
+    """The IR of a program, a weight set's manifest, a file's content, the texts of code; empty for none."""
     return part.refs[0] if part.refs else ""
 
 

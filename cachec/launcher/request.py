@@ -6,6 +6,7 @@ import glob
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from cachec.base.distributions import Distributions
@@ -42,11 +43,20 @@ class CommandRequest:
     """The key of one command; ``key.request.Request`` as far as the stage layer looks at it."""
 
     def __init__(
-        self, parts: tuple[Part, ...], programs: Mapping[str, Program], files: Mapping[str, str], *, has_base: bool
+        self,
+        parts: tuple[Part, ...],
+        programs: Mapping[str, Program],
+        files: Mapping[str, str] = MappingProxyType({}),
+        keeps_out: str = "",
+        *,
+        has_base: bool,
     ) -> None:
-        """files: digest -> path of inputs. has_base: whether there is a folder that paths count from."""
+        """files: digest -> path of inputs. keeps_out: what keeps folders out of the result. has_base: whether there is
+        a folder that paths count from.
+        """
         self._parts = parts
         self._has_base = has_base
+        self.keeps_out = keeps_out
         framed = b"".join(frame(part.label, part.digest.encode()) for part in parts)
         self.digest = digest_bytes(_DOMAIN + framed)
         self.inventory = Inventory()
@@ -56,6 +66,10 @@ class CommandRequest:
     def parts(self) -> tuple[Part, ...]:
         """Every named part, with its detail."""
         return self._parts
+
+    def texts(self) -> bytes:
+        """A command reaches no code of ours."""
+        return b""
 
     def remedy(self, difference: PartDifference) -> str:
         """See ``key.request.Request.remedy``."""
@@ -106,7 +120,9 @@ class CommandRequests:
         )
         paths = {_name(self._places.keyed(each.text)): each.path for each in command.inputs}
         files = {part.digest: paths[part.name] for part in parts if part.kind is PartKind.FILE and part.name in paths}
-        return CommandRequest(parts, programs, files, has_base=self._places.base is not None)
+        flags = {} if command.adapter is None else command.adapter.normalises
+        keeps_out = ", ".join(f"{flag} keeps out {what}" for flag, what in flags.items())
+        return CommandRequest(parts, programs, files, keeps_out, has_base=self._places.base is not None)
 
     def stale_memos(self, request: CommandRequest) -> list[str]:
         """None: a command has no memo of this process's."""

@@ -9,7 +9,7 @@ import msgspec
 
 from cachec import codecs, recording
 from cachec.base import fsio
-from cachec.base.hashing import FileDigests
+from cachec.base.hashing import FileDigests, digest_bytes
 from cachec.base.texts import clean
 from cachec.errors import StoreFault
 from cachec.key.dependencies import Dependencies
@@ -97,7 +97,7 @@ class Looker:
         if changed is None:
             return Look(Reason.ENTRY_GONE, detail="the entry holds no trace")
         reason = _CHANGED.get(changed.kind, Reason.DEPENDENCY_CHANGED)
-        return Look(reason, detail=_read_in_words(changed))
+        return Look(reason, detail=_read_in_words(changed, request.keeps_out))
 
     def decode(self, request: Request, trace: Trace) -> Any:
         """The result of a run, as this call gets it. Raises StoreFault, OSError."""
@@ -195,6 +195,9 @@ class Looker:
         for manifest in manifests:
             if manifest.digest == digest:
                 return manifest.encoded()
+        texts = request.texts()
+        if digest_bytes(texts) == digest:
+            return texts
         path = request.inventory.files.get(digest)
         if path is None:
             return self._store.content(digest)
@@ -211,7 +214,8 @@ def _new_in_words(names: Sequence[str], other: tuple[Digest, tuple[Part, ...]] |
     return f"{shown} was never compiled{nearest}"
 
 
-def _read_in_words(read: Read) -> str:
+def _read_in_words(read: Read, keeps_out: str) -> str:
+    """keeps_out: what would keep a folder out of what a command writes; empty where that is not known."""
     if read.kind == "weight":
         return f"weight {read.name!r} of {read.where} has other bytes"
     if read.kind == "code":
@@ -236,7 +240,8 @@ def _read_in_words(read: Read) -> str:
         "env": "has another value",
         "processor": "has another processor",
         "same": "are one where they were several, or several where they were one",
-        "folder": "is another one, and its path is in what the command wrote: `cachec audit` says what keeps it out",
+        "folder": "is another one, and its path is in what the command wrote: "
+        + (keeps_out or "`cachec audit` says what keeps it out"),
     }[read.kind]
     return f"{read.kind} {read.where} {verb}"
 

@@ -10,6 +10,7 @@ import msgspec
 
 from cachec import recording
 from cachec.base import fsio
+from cachec.base.hashing import digest_bytes
 from cachec.codecs.encoder import encode
 from cachec.errors import LinkError, StoreFault, UnkeyableArgument, UnsupportedVersion, UsageError
 from cachec.key.code.memos import FilledBefore
@@ -229,6 +230,9 @@ class Run:
             contents.setdefault(program.manifest.digest, program.manifest.encoded())
         for weights in self._request.inventory.weights.values():
             contents.setdefault(weights.manifest.digest, weights.manifest.encoded())
+        texts = self._request.texts()
+        if texts:
+            contents[digest_bytes(texts)] = texts
         for digest, path in self._request.inventory.files.items():
             data = None if digest in contents else content_of(path, digest, MAX_KEPT)
             if data is not None:

@@ -205,7 +205,12 @@ EDITS = {
         "weights/weights",
         ["1 added: 'v'"],
     ),
-    "a helper": Edit(edited("return x + SEED", "return x - SEED"), "code-changed", "code/edited.helper", ["helper"]),
+    "a helper": Edit(
+        edited("return x + SEED", "return x - SEED"),
+        "code-changed",
+        "code/edited.helper",
+        ["helper edited.helper changed (edited.py:19): line 20: '    return x + SEED' -> '    return x - SEED'"],
+    ),
     "the stage": Edit(edited("scaled(helper(n))", "scaled(n)"), "code-changed", "code/edited.stage", ["edited.stage"]),
     "a default": Edit(edited("by=2", "by=3"), "code-changed", "code/edited.scaled", ["scaled"]),
     "a global": Edit(edited("SEED = 1", "SEED = 2"), "code-changed", "code/edited.SEED", ["SEED: 1 -> 2"]),

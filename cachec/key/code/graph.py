@@ -71,6 +71,8 @@ class Graph:
         #: What is in the key: by a file's text the spans of its statements, and code whose source is another by now.
         self.spans: dict[TextVersion, list[Span]] = {}
         self.codes: set[tuple[str, CodeType]] = set()
+        #: The file's text that a label's part is of, and where it begins and ends there.
+        self.texts: dict[str, tuple[TextVersion, Span]] = {}
         self.watch = Watch()
         #: With the empty name, where what was reached is of none.
         self.distributions: set[str] = set()
@@ -120,14 +122,15 @@ class Graph:
             raise AssertionError(f"two parts named {label}")
         self._parts[label] = Part(PartKind.CODE, label, hasher.digest(), detail, value=value, leaves=leaves)
 
-    def covers(self, source: SourceText, node: ast.AST | None = None) -> None:
+    def covers(self, source: SourceText, node: ast.AST | None = None, label: str = "") -> None:
         """Note that a statement, lambda or module of this text is in the key with all that it says; None for what
-        importing the module does to others."""
+        importing the module does to others. label: of its part."""
         spans = self.spans.setdefault(source.version, [])
-        if isinstance(node, ast.Module):
-            spans.append(WHOLE)
-        elif node is not None:
-            spans.append(span(node))
+        if node is None:
+            return
+        spans.append(WHOLE if isinstance(node, ast.Module) else span(node))
+        if label:
+            self.texts.setdefault(label, (source.version, spans[-1]))
 
     def later(self, work: Callable[[], None], *, lenient: bool) -> None:
         """Look at something after everything that was found before it; lenient work after all that is strict."""
