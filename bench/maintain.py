@@ -37,7 +37,7 @@ NOW = 1_900_000_000.0
 
 _MANIFEST = msgspec.json.encode([{"name": f"layers.{number}.weight"} for number in range(200)])
 
-_INSERT = (
+INSERT = (
     "INSERT OR IGNORE INTO Cache"
     "(key, raw, store_time, expire_time, access_time, access_count, tag, size, mode, filename, value) "
     "VALUES (?, 1, ?, NULL, ?, 0, ?, 0, 1, NULL, ?)"
@@ -122,7 +122,7 @@ def fill(store: Store, numbers: range, *, files: bool) -> None:
         for start in range(numbers.start, numbers.stop, 20_000):
             chunk = range(start, min(start + 20_000, numbers.stop))
             table.execute("BEGIN IMMEDIATE")
-            table.executemany(_INSERT, _rows(store, chunk, facts, files=files))
+            table.executemany(INSERT, _rows(store, chunk, facts, files=files))
             table.execute("COMMIT")
 
 

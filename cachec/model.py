@@ -29,7 +29,7 @@ def from_json(data: bytes | str, kind: type[T], refused: Callable[[str], Excepti
 
 
 #: Version of every record below. A row of another version is a miss, never an error.
-RECORD_VERSION = 3
+RECORD_VERSION = 4
 
 #: Traces kept under one key, newest first.
 MAX_TRACES = 32
@@ -55,6 +55,7 @@ class Reason(enum.Enum):
     HIT = "hit"
     # The key was never seen; the reason is the first part that differs from the nearest entry of the stage.
     FIRST_RUN = "miss:first-run"
+    NEW_INPUT = "miss:new-input"  # the source, program or callable that the call works on was never seen, by name
     STAGE_CHANGED = "miss:stage-changed"
     CODE_CHANGED = "miss:code-changed"
     TOOL_CHANGED = "miss:tool-changed"
@@ -107,6 +108,29 @@ class Reason(enum.Enum):
     def kind(self) -> str:
         """``hit``, ``miss``, ``bypass`` or ``error``."""
         return self.value.partition(":")[0]
+
+    @property
+    def cause(self) -> str:
+        """Of a miss: ``new`` (never stored, of nothing that was), ``changed`` (what it was made of), ``lost`` (it was
+        stored, and is gone or can't be used) or ``asked`` (the mode runs the stage all the same); else empty."""
+        return "" if self.kind != "miss" else _CAUSES.get(self, "changed")
+
+
+#: What a miss comes of; every other one of something that changed.
+_CAUSES = {
+    Reason.FIRST_RUN: "new",
+    Reason.NEW_INPUT: "new",
+    Reason.ENTRY_GONE: "lost",
+    Reason.ARTIFACT_MISSING: "lost",
+    Reason.ARTIFACT_CORRUPT: "lost",
+    Reason.ROW_CORRUPT: "lost",
+    Reason.ROW_VERSION: "lost",
+    Reason.ROW_FOREIGN: "lost",
+    Reason.STORE_UNAVAILABLE: "lost",
+    Reason.REFRESH: "asked",
+    Reason.VERIFIED: "asked",
+    Reason.VERIFY_DIFFERS: "asked",
+}
 
 
 class Fault(enum.Enum):
@@ -183,7 +207,7 @@ class PartKind(enum.StrEnum):
     PROGRAM = "program"
     WEIGHTS = "weights"
     FILE = "file"
-    #: In which order a command was given its arguments.
+    #: In which order a command was given its arguments; its subject is what it writes.
     ORDER = "order"
 
 
@@ -194,10 +218,14 @@ class Part(msgspec.Struct, frozen=True, omit_defaults=True):
     framed. All else follows from what the digest is of, or is said beside it:
 
     refs: stored content that the part names, kept by ``gc`` while the entry is there: of a program its IR, then its
-    manifest; of a weight set its manifest. version: of a distribution, of an executable the first digits of its
-    content, of a program its format. value: whole or empty, of an argument as it is written; of code that is a value
-    (a global, a default, the content of a closure) as it is written, shortened; of a file, or a program in one, its
-    base name. detail: for people alone, so it may be shortened and worded anew; nothing is read out of it.
+    manifest; of a weight set its manifest; of a file its content, which is stored where it is small; of code the texts
+    of all that a call reaches. version: of a distribution, of an executable the first digits of its content, of a
+    program its format. value: whole or empty, of an argument as it is written; of code that is a value (a global, a
+    default, the content of a closure) as it is written, shortened; of a file, or a program in one, its base name.
+    subject: the name of what the call works on, which stays while its content changes: of a file, a program, a
+    callable, the outputs of a command; calls of one subject are compared with one another. detail: for people alone, so
+    it may be shortened and worded anew; nothing is read out of it. leaves: for people too, what a container holds, by
+    path.
     """
 
     kind: PartKind
@@ -207,6 +235,8 @@ class Part(msgspec.Struct, frozen=True, omit_defaults=True):
     refs: tuple[Digest, ...] = ()
     version: str = ""
     value: str = ""
+    subject: str = ""
+    leaves: tuple[tuple[str, str], ...] = ()
 
     @property
     def label(self) -> str:

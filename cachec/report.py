@@ -22,6 +22,7 @@ def statistics(log: LogReader) -> dict[str, Any]:
     """Counts by reason and stage, hit rate, seconds saved, faults. Reads the log to its end.
 
     hit_rate: hits over hits and misses, None without either; calls that went round the cache do not count.
+    new, changed, lost, asked: the misses by what they come of (``Reason.cause``).
     seconds_saved: what the stages took when they were stored, less what the hits took, summed over hits.
     """
     reasons: Counter[str] = Counter()
@@ -40,6 +41,59 @@ def statistics(log: LogReader) -> dict[str, Any]:
     }
 
 
+#: What misses come of (``Reason.cause``).
+CAUSES = ("new", "changed", "lost", "asked")
+
+
+#: Seconds without a call after which the next one is of another build.
+PAUSE = 60.0
+
+
+def last_build(log: Iterable[Outcome]) -> list[Outcome]:
+    """The newest outcomes between which no ``PAUSE`` was; they come in the order of their ends."""
+    build: list[Outcome] = []
+    ended = -math.inf
+    for outcome in log:
+        if outcome.time - outcome.seconds > ended + PAUSE:
+            build.clear()
+        build.append(outcome)
+        ended = max(ended, outcome.time)
+    return build
+
+
+def build_details(build: Sequence[Outcome]) -> dict[str, Any]:
+    """What ``why --all`` says: the calls that were no hits by their reasons, those that cost most first.
+
+    Calls of one reason and detail are a group, and those of one stage whose inputs are new. seconds: of all its calls.
+    """
+    whole = _Tally()
+    groups: dict[tuple[str, ...], list[Outcome]] = {}
+    for outcome in build:
+        whole.add(outcome)
+        if not outcome.hit:
+            what = outcome.stage if outcome.reason.cause == "new" else outcome.detail
+            groups.setdefault((outcome.reason.value, what), []).append(outcome)
+    told = [_group(group) for group in groups.values()]
+    return {
+        "began": min((each.time - each.seconds for each in build), default=None),
+        "ended": max((each.time for each in build), default=None),
+        **whole.data(),
+        "groups": sorted(told, key=lambda group: (-group["seconds"], -group["calls"], group["reason"])),
+    }
+
+
+def _group(outcomes: Sequence[Outcome]) -> dict[str, Any]:
+    dearest = sorted(outcomes, key=lambda each: -each.seconds)
+    return {
+        "reason": dearest[0].reason.value,
+        "detail": dearest[0].detail,
+        "calls": len(dearest),
+        "seconds": sum(each.seconds for each in dearest),
+        "stages": sorted({each.stage for each in dearest}),
+        "keys": list(dict.fromkeys(each.key for each in dearest if each.key)),
+    }
+
+
 class _Tally:
     """Counts of one stage, or of all."""
 
@@ -50,6 +104,7 @@ class _Tally:
 
     def add(self, outcome: Outcome) -> None:
         self.kinds[outcome.reason.kind] += 1
+        self.kinds[outcome.reason.cause] += 1
         if outcome.reason is Reason.HIT:
             self.saved += outcome.saved - outcome.seconds
         else:
@@ -58,9 +113,10 @@ class _Tally:
     def data(self) -> dict[str, Any]:
         hits, misses = self.kinds["hit"], self.kinds["miss"]
         return {
-            "calls": self.kinds.total(),
+            "calls": sum(self.kinds[kind] for kind in ("hit", "miss", "bypass", "error")),
             "hits": hits,
             "misses": misses,
+            **{cause: self.kinds[cause] for cause in CAUSES},
             "bypasses": self.kinds["bypass"],
             "errors": self.kinds["error"],
             "hit_rate": hits / (hits + misses) if hits + misses else None,
@@ -115,13 +171,25 @@ def outcome_details(outcome: Outcome) -> dict[str, Any]:
     return {"outcome": outcome.reason.value, "stage": outcome.stage, "key": outcome.key, "detail": outcome.detail}
 
 
-def why_details(entry: Entry, other: Entry, how: str, differences: Sequence[PartDifference]) -> dict[str, Any]:
-    """What ``why`` says. how: ``nearest`` or ``given``: how the other entry was chosen."""
+def why_details(
+    entry: Entry, other: tuple[str, str], how: str, differences: Sequence[PartDifference]
+) -> dict[str, Any]:
+    """What ``why`` says. other: key and stage. how: ``nearest`` or ``given``: how the other one was chosen."""
     return {
         "key": entry.key,
         "stage": entry.stage,
-        "other": {"key": other.key, "stage": other.stage, "chosen": how},
+        "other": {"key": other[0], "stage": other[1], "chosen": how},
         "reason": differences[0].reason.value if differences else None,
+        "differences": [difference_details(each) for each in differences],
+    }
+
+
+def diff_details(old: Entry, new: Entry, differences: Sequence[PartDifference], count: int) -> dict[str, Any]:
+    """What ``diff`` says. count: of the parts of ``new``."""
+    return {
+        "old": {"key": old.key, "stage": old.stage},
+        "new": {"key": new.key, "stage": new.stage},
+        "same": count - sum(each.new is not None for each in differences),
         "differences": [difference_details(each) for each in differences],
     }
 

@@ -31,8 +31,8 @@ def command(session: Session, what: str) -> None:
 
     \b
     JSON of a key: {"kind": "entry", "key", "stage", "tags", "created", "traces", "size", "seconds",
-                    "parts": [{"part", "kind", "name", "digest", "detail", "refs", "version", "value"}]
-                    or null,
+                    "parts": [{"part", "kind", "name", "digest", "detail", "refs", "version", "value",
+                               "subject", "leaves": [[path, text]]}] or null,
                     "runs": [{"created", "seconds", "reads": [{"kind", "where", "name", "digest"}],
                               "artifacts": [{"digest", "size"}]}], "pinned"}
     JSON of a file: {"kind": "file", "path", "digest", "size", "origins": [{"key", "stage"}]}

@@ -60,13 +60,14 @@ def command(session: Session, since: str | None, file: str | None, fail_under: s
       cachec stats --stats-file stats --markdown >> "$GITHUB_STEP_SUMMARY"
 
     \b
-    JSON: {"dir", "since", "calls", "hits", "misses", "bypasses", "errors", "hit_rate", "seconds_saved",
-           "seconds_spent", "reasons": {reason: count}, "faults": {fault: count}, "damaged_lines",
-           "stages": {name: {"calls", "hits", "misses", "bypasses", "errors", "hit_rate", "seconds_saved",
-                             "seconds_spent"}},
+    JSON: {"dir", "since", "calls", "hits", "misses", "new", "changed", "lost", "asked", "bypasses", "errors",
+           "hit_rate", "seconds_saved", "seconds_spent", "reasons": {reason: count}, "faults": {fault: count},
+           "damaged_lines", "stages": {name: as of all calls, from "calls" to "seconds_spent"},
            "store": {"size", "limit", "pinned_keys", "pinned_tags"}}
     size and limit are bytes on disk, limit null for none (`cachec gc` keeps it); since is Unix time or null; hit_rate
     is hits over hits and misses, or null. With --stats-file there is "file" instead of "dir" and "store".
+    Of the misses those that are new were never compiled, changed ones differ from what was, lost ones were evicted,
+    invalidated or damaged, and asked ones are of a mode that runs the stage all the same.
     Exit code with --fail-under: 1 where hit_rate is below, or null, as a build that called no stage proves nothing.
     """
     if markdown and wants_json():
@@ -103,8 +104,10 @@ def _print(numbers: dict[str, Any], where: str, held: dict[str, Any] | None) -> 
     else:
         click.echo(
             f"{numbers['calls']} calls, {numbers['hits']} hits ({report.share(numbers['hit_rate'])}), "
-            f"{report.period(numbers['seconds_saved'])} saved, {report.period(numbers['seconds_spent'])} spent\n"
+            f"{report.period(numbers['seconds_saved'])} saved, {report.period(numbers['seconds_spent'])} spent"
         )
+        split = [f"{numbers[cause]} {cause}" for cause in report.CAUSES if numbers[cause] or cause != "asked"]
+        click.echo(f"{numbers['misses']} misses: {', '.join(split)}\n")
         print_table(("outcome", "calls"), [(k, str(n)) for k, n in numbers["reasons"].items()], right=("calls",))
         click.echo()
         rows = [

@@ -189,6 +189,23 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, right:
     Console(file=sys.stdout, highlight=False).print(table)
 
 
+def print_wrapped(text: str, indent: int) -> None:
+    """Print a text, indented; a long one goes on below its beginning. Not where stdout is no terminal, and nobody says
+    how wide it is (COLUMNS).
+    """
+    import os
+    import shutil
+    import sys
+    import textwrap
+
+    text = " " * indent + clean(text)
+    if not sys.stdout.isatty() and "COLUMNS" not in os.environ:
+        click.echo(text)
+        return
+    width = max(shutil.get_terminal_size().columns, 40)
+    click.echo(textwrap.fill(text, width, subsequent_indent=" " * (indent + 2), break_on_hyphens=False))
+
+
 def _print_plain(columns: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str]) -> None:
     """The same without a terminal's width, styles, or the time that 100,000 rows would take with them."""
     lines = [tuple(columns), *(tuple(clean(cell) for cell in row) for row in rows)]

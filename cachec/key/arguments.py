@@ -6,7 +6,7 @@ The one rule: weights by name (their specs), programs by topology, files by cont
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import PurePath
 from stat import S_IXUSR
 from types import WrapperDescriptorType
@@ -17,12 +17,14 @@ import msgspec
 from cachec.base import fsio
 from cachec.base.hashing import FileDigests, Hasher, digest_bytes, frame
 from cachec.base.instances import class_attribute
-from cachec.errors import UnkeyableArgument
+from cachec.errors import PluginError, StoreFault, UnkeyableArgument
 from cachec.key import canonical
 from cachec.key.code.fingerprint import CodeKey, CodeKeys
 from cachec.key.code.memos import Memo
+from cachec.key.leaves import Leaves, leaves
 from cachec.key.words import spelled
 from cachec.model import Part, PartKind
+from cachec.programs import ir
 from cachec.programs.artifact import Dir, File
 from cachec.programs.program import Program
 from cachec.programs.registry import Plugins
@@ -41,6 +43,8 @@ class Annotation(NamedTuple):
     refs: tuple[str, ...] = ()
     version: str = ""
     value: str = ""
+    subject: str = ""
+    leaves: Leaves = ()
 
 
 class Payload(msgspec.Struct, frozen=True, eq=False):
@@ -59,8 +63,9 @@ class Payload(msgspec.Struct, frozen=True, eq=False):
 class Inventory(msgspec.Struct, eq=False):
     """What turned up in the arguments of one call: weight sets and programs by argument path; the number and bytes of
     arrays that are large together, by argument; the plugins whose types did; the code and stages that callables reach,
-    functions with memos and installed distributions, which the stage may reach too; paths that count by content;
-    manifests, and what the caller calls the weights that programs renamed (``Manifest.callers``)."""
+    functions with memos and installed distributions, which the stage may reach too; paths that count by content, and by
+    digest of it (``files``); manifests, and what the caller calls the weights that programs renamed
+    (``Manifest.callers``)."""
 
     callers: dict[str, str] = {}
     code: list[Part] = []
@@ -73,6 +78,7 @@ class Inventory(msgspec.Struct, eq=False):
     distributions: set[str] = set()
     large: dict[str, tuple[int, int]] = {}
     manifests: dict[str, Manifest] = {}
+    files: dict[str, str] = {}
     memos: list[Memo] = []
 
     @property
@@ -113,7 +119,7 @@ class ArgumentKeys:
         for name, value in arguments.items():
             scalar = canonical.SCALARS.get(type(value))  # keyed by plain value, and nothing in it to look for
             if scalar is not None:
-                payloads.append(Payload(PartKind.ARGUMENT, name, scalar(value), _annotator(value)))
+                payloads.append(Payload(PartKind.ARGUMENT, name, scalar(value), _annotator(value, name)))
                 continue
             if type(value) is WeightSet:
                 payloads += self._weights(value, name, inventory, per_rank=per_rank)
@@ -123,7 +129,7 @@ class ArgumentKeys:
             if sum(collector.arrays) > LARGE_ARRAYS:
                 inventory.large[name] = (len(collector.arrays), sum(collector.arrays))
             if not (len(collector.payloads) == 1 and collector.paths == [name]):
-                payloads.append(Payload(PartKind.ARGUMENT, name, data, _annotator(value)))
+                payloads.append(Payload(PartKind.ARGUMENT, name, data, _annotator(value, name)))
             payloads += collector.payloads
         inventory.check_callers()
         return payloads
@@ -133,8 +139,8 @@ class ArgumentKeys:
         return [collector.weights(value, name), *collector.payloads]
 
 
-def _annotator(value: object) -> Callable[[], Annotation]:
-    return lambda: Annotation(canonical.describe(value), value=spelled(value))
+def _annotator(value: object, name: str) -> Callable[[], Annotation]:
+    return lambda: Annotation(canonical.describe(value), value=spelled(value), leaves=leaves(value, name))
 
 
 class _Collector:
@@ -184,7 +190,8 @@ class _Collector:
         if _is_tensor(value):
             self.arrays.append(value.nbytes)
             digest, said = tensor_digest(value, path), f"tensor {value.dtype}{list(value.shape)}"
-            annotation = Annotation(f"{said} {digest[:12]}")
+            inside = _array_leaves(path, str(value.dtype), tuple(value.shape), digest)
+            annotation = Annotation(f"{said} {digest[:12]}", leaves=inside)
             return Payload(PartKind.ARGUMENT, path, digest.encode(), lambda: annotation)
         if type(value).__module__ == "builtins" or canonical.plain(value):
             return None
@@ -231,7 +238,8 @@ class _Collector:
         base = os.path.basename(place)
         if isinstance(value, File | Dir) and value.manifest is not None:
             self._called(value.manifest, path)
-        annotation = Annotation(f"{base} {digest[:12]}{words}", value=base)
+        self._inventory.files[digest] = place
+        annotation = Annotation(f"{base} {digest[:12]}{words}", (digest,), value=base, subject=base)
         return Payload(PartKind.FILE, path, digest.encode() + aspects, lambda: annotation)
 
     def _called(self, manifest: Manifest, path: str) -> None:
@@ -247,7 +255,9 @@ class _Collector:
         self._inventory.code += code.parts
         self._inventory.callables.append(code)
         name = f"{getattr(value, '__module__', '')}.{getattr(value, '__qualname__', type(value).__qualname__)}"
-        annotation = Annotation(f"{name} {code.digest[:12]}", value=name)
+        # A class may be no more than that of a value which is given.
+        subject = "" if isinstance(value, type) else name
+        annotation = Annotation(f"{name} {code.digest[:12]}", value=name, subject=subject)
         return Payload(PartKind.ARGUMENT, path, code.digest.encode(), lambda: annotation)
 
     def _array(self, value: Any, path: str) -> Payload:
@@ -257,13 +267,22 @@ class _Collector:
 
         def annotate() -> Annotation:
             words = f"array {dtype}{list(shape)} {digest[:12]}"
-            return Annotation(words, value=words)
+            return Annotation(words, value=words, leaves=_array_leaves(path, dtype, shape, digest))
 
         return Payload(PartKind.ARGUMENT, path, digest.encode(), annotate)
 
 
+def _array_leaves(path: str, dtype: str, shape: Sequence[int], digest: str) -> Leaves:
+    return (f"{path}.dtype", dtype), (f"{path}.shape", str(list(shape))), (f"{path} content", digest[:12])
+
+
 def _of_program(program: Program) -> Annotation:
-    return Annotation(program.format, (program.ir_digest, program.manifest.digest), version=program.format)
+    refs = (program.ir_digest, program.manifest.digest)
+    try:
+        name = ir.title(program.format, program.ir)
+    except (PluginError, StoreFault):
+        name = ""  # then it is not found again by its name; whoever needs the IR is told
+    return Annotation(program.format, refs, version=program.format, subject=name)
 
 
 def _beside_content(value: File | Dir | PurePath, place: str) -> tuple[bytes, str]:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
 from cachec.base.texts import shown_pair
 from cachec.errors import PluginError, StoreFault
+from cachec.key.contents import code_difference, content_difference
+from cachec.key.leaves import leaf_difference
 from cachec.model import MALFORMED_JSON, Part, PartKind, Reason, WeightSpec
-from cachec.programs import ir
 
-__all__ = ["KeyDifference", "PartDifference", "differences", "first_difference", "nearest", "spec_difference"]
+__all__ = ["KeyDifference", "PartDifference", "differences", "first_difference", "spec_difference"]
 
 #: The reason that a part's kind gives and the word before its name, in the order in which differences are told: what a
 #: user did on purpose (the stage, its code) before what follows from it, the program and the weights last.
@@ -73,17 +74,6 @@ def _either(old: Part | None, new: Part | None) -> Part:
     return part
 
 
-def nearest(candidates: Iterable[tuple[str, Sequence[Part]]], new: Sequence[Part]) -> tuple[str, Sequence[Part]] | None:
-    """The candidate (key, parts) that shares most parts with ``new``; of equals the first, so give the newest first."""
-    wanted = {(part.label, part.digest) for part in new}
-    best, most = None, -1
-    for key, parts in candidates:
-        shared = len(wanted.intersection((part.label, part.digest) for part in parts))
-        if shared > most:
-            best, most = (key, parts), shared
-    return best
-
-
 def first_difference(old: Sequence[Part], new: Sequence[Part], fetch: Fetch | None = None) -> KeyDifference:
     """The reason of a miss against an older key. ``fetch`` lets programs and specs be told by content.
 
@@ -137,6 +127,7 @@ def _differing(old: Sequence[Part], new: Sequence[Part]) -> list[_Pair]:
     pairs += [(part, None) for place, part in before.items() if place not in after]
     pairs = [(old, new) for old, new in pairs if old is None or new is None or old.digest != new.digest]
     inner = [part.name for part in (_either(*pair) for pair in pairs) if part.kind in _CONTENT]
+    inner += [part.name for part in (_either(*pair) for pair in pairs) if part.kind is PartKind.ARGUMENT]
 
     def order(pair: _Pair) -> tuple[bool, int, bool, bool]:
         # An argument that holds a program changes with it; the program says more.
@@ -185,8 +176,13 @@ def _difference(old: Part | None, new: Part | None, functions: frozenset[str], f
         words += f": {_program(old, new, fetch)}"
     elif part.kind is PartKind.WEIGHTS:
         words += f": {_weights(old, new, fetch)}"
+    elif part.kind is PartKind.FILE and (inside := _file(old, new, fetch)):
+        words += f": {inside}"
+    elif inside := leaf_difference(old.leaves, new.leaves):
+        words = inside if not is_code else f"{word}{inside}"
     elif is_code and not is_value:
         words += f" changed ({new.detail})" if new.detail else " changed"
+        words += _code(old, new, fetch)
     elif old.detail == new.detail:
         words += f" changed (both are shown as {shown_pair(old.detail, old.detail)[0]})" if old.detail else " changed"
     else:
@@ -210,10 +206,27 @@ def _program(old: Part, new: Part, fetch: Fetch | None) -> str:
     held = (_bytes(before, fetch), _bytes(after, fetch))
     if held[0] is None or held[1] is None:
         return _digests_only("IR", before, after, held)
+    from cachec.programs import ir  # with what plugins import, which most differences do without
+
     try:
         return ir.difference(new.version, held[0], held[1])
     except PluginError as error:
         return f"IR {before[:12]} -> {after[:12]} ({error})"
+
+
+def _code(old: Part, new: Part, fetch: Fetch | None) -> str:
+    """The lines that differ, behind what comes before; empty where they are not known."""
+    held = (_bytes(_reference(old), fetch), _bytes(_reference(new), fetch))
+    words = "" if held[0] is None or held[1] is None else code_difference(new.name, held[0], held[1])
+    return words and f": {words}"
+
+
+def _file(old: Part, new: Part, fetch: Fetch | None) -> str:
+    """What differs in a file, where both contents are at hand and can be told of."""
+    held = (_bytes(_reference(old), fetch), _bytes(_reference(new), fetch))
+    if held[0] is None or held[1] is None or held[0] == held[1]:
+        return ""
+    return content_difference(new.value or new.name, held[0], held[1])
 
 
 def _weights(old: Part, new: Part, fetch: Fetch | None) -> str:
@@ -236,7 +249,7 @@ def _digests_only(what: str, before: str, after: str, fetched: tuple[object, obj
 
 
 def _reference(part: Part) -> str:
-    """The IR of a program, the manifest of a weight set; empty where the part names none."""
+    """The IR of a program, a weight set's manifest, a file's content, the texts of code; empty for none."""
     return part.refs[0] if part.refs else ""
 
 

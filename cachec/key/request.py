@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache
 from operator import is_
 from typing import TYPE_CHECKING, Any, Protocol
@@ -18,6 +18,7 @@ from cachec.errors import UsageError
 from cachec.key.arguments import ArgumentKeys, Inventory, Payload, path_digest
 from cachec.key.code.coverage import Coverage
 from cachec.key.code.fingerprint import CodeKey, CodeKeys
+from cachec.key.contents import code_texts
 from cachec.key.tools.environment import environment_parts, variable_digest
 from cachec.key.tools.platform import platform_part
 from cachec.key.tools.tools import ToolKeys
@@ -91,10 +92,20 @@ class _Parts(msgspec.Struct, frozen=True):
 class Request:
     """The key of one call, and what was found in its arguments."""
 
-    __slots__ = ("_parts", "_payloads", "digest", "inventory", "stage")
+    __slots__ = ("_code", "_parts", "_payloads", "_texts", "digest", "inventory", "stage")
 
-    def __init__(self, stage: StageLike, parts: _Parts, payloads: Sequence[Payload], inventory: Inventory) -> None:
+    def __init__(
+        self,
+        stage: StageLike,
+        parts: _Parts,
+        payloads: Sequence[Payload],
+        inventory: Inventory,
+        code: Callable[[Request], Iterable[CodeKey]] = lambda _: (),
+    ) -> None:
+        """code: what a request reaches of it."""
         self.stage = stage
+        self._code = code
+        self._texts: bytes | None = None
         said = tuple([(payload.kind, payload.name, payload.data) for payload in payloads])
         is_short = sum([len(data) for _, _, data in said]) <= _SHORT
         self.digest = (_digest_known if is_short else _digest)(parts.prefix, said)
@@ -105,9 +116,27 @@ class Request:
     def parts(self) -> tuple[Part, ...]:
         """Every named part, with its detail: built only when somebody is to be told.
 
-        The code of callable arguments is spelled out function by function here; in the key it is one digest each.
+        The code of callable arguments is spelled out function by function here; in the key it is one digest each. Where
+        its text is known it refers to ``texts``.
         """
-        return (*self._parts.parts, *self.inventory.code, *(payload.part() for payload in self._payloads))
+        refs = (digest_bytes(self.texts()),)
+        known = {name for code in self._code(self) for name in code.texts}
+        parts = (*self._parts.parts, *self.inventory.code, *(payload.part() for payload in self._payloads))
+        return tuple(
+            msgspec.structs.replace(part, refs=refs) if part.kind is PartKind.CODE and part.name in known else part
+            for part in parts
+        )
+
+    def texts(self) -> bytes:
+        """The text of the code that this reaches, as ``CodeTexts`` in JSON; it tells a later miss what changed."""
+        if self._texts is None:
+            self._texts = code_texts(self._code(self))
+        return self._texts
+
+    @property
+    def keeps_out(self) -> str:
+        """What keeps folders out of a result: of a command."""
+        return ""
 
     def remedy(self, difference: PartDifference) -> str:
         """What would make a hit of a miss by this difference, where its words do not say it; else empty."""
@@ -149,7 +178,7 @@ class Requests:
             arguments = {name: value for name, value in arguments.items() if name not in options.ignore}
         inventory = Inventory()
         payloads = self._arguments.payloads(arguments, per_rank=options.per_rank, inventory=inventory)
-        return Request(stage, self._stage_parts(stage, inventory, fresh=fresh), payloads, inventory)
+        return Request(stage, self._stage_parts(stage, inventory, fresh=fresh), payloads, inventory, self._all_reached)
 
     def is_project(self, path: str) -> bool:
         """Whether a file, by the name that its code has, is the project's."""
@@ -159,16 +188,22 @@ class Requests:
         """What the key of a request holds of code."""
         coverage = Coverage()
         coverage.distributions |= request.inventory.distributions
-        pending: list[Any] = [request.stage, *request.inventory.stages]
-        for each in pending:
-            code = self.code_of(each)
+        for each in self._stages(request):
             coverage.stages.append(each)
-            coverage.add(code)
             coverage.distributions.update(tool for tool in each.options.tools if isinstance(tool, str))
-            pending += [stage for stage in code.stages if not any(stage is one for one in pending)]
-        for code in request.inventory.callables:
+        for code in self._all_reached(request):
             coverage.add(code)
         return coverage
+
+    def _stages(self, request: Request) -> list[Any]:
+        """The stage of a request, and those that it reaches."""
+        pending: list[Any] = [request.stage, *request.inventory.stages]
+        for each in pending:
+            pending += [one for one in self.code_of(each).stages if not any(one is known for known in pending)]
+        return pending
+
+    def _all_reached(self, request: Request) -> list[CodeKey]:
+        return [*map(self.code_of, self._stages(request)), *request.inventory.callables]
 
     def stage_reads(self, stage: StageLike) -> Iterator[Read]:
         """What the key of a stage holds beside its code, as reads of another that called it."""

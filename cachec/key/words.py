@@ -20,7 +20,7 @@ _DEPTH: Final = 4
 #: Modules whose values have a short ``repr`` that runs no code of the user.
 _LIBRARY: Final = frozenset({"datetime", "decimal", "fractions", "uuid", "zoneinfo", "pathlib", "pathlib._local"})
 _ARRAYS: Final = frozenset({"numpy", "ml_dtypes", "jax", "jaxlib", "torch"})
-_MAPPINGS: Final = frozenset(
+MAPPINGS: Final = frozenset(
     {dict, collections.OrderedDict, collections.defaultdict, collections.Counter, types.MappingProxyType}
 )
 _BRACKETS: Final = {list: ("[", "]"), tuple: ("(", ")"), set: ("{", "}"), frozenset: ("{", "}")}
@@ -86,7 +86,7 @@ def _container(value: Any, cls: type, limit: int, depth: int) -> str | None:
             texts = sorted(itertools.islice(texts, 64))
         single = "," if cls is tuple and len(value) == 1 else ""
         return f"{left}{_joined(texts, limit, len(value))}{single}{right}"
-    if cls in _MAPPINGS:
+    if cls in MAPPINGS:
         pairs = (f"{_describe(key, limit, depth)}: {_describe(item, limit, depth)}" for key, item in value.items())
         return f"{{{_joined(pairs, limit, len(value))}}}"
     names = getattr(cls, "_fields", None) if isinstance(value, tuple) else field_names(cls)

@@ -83,7 +83,8 @@ def _from_engine(opened: Opened, command: Command, stripped: Sequence[StrippedIn
         other = None
     if other is None:
         return Explanation(outcome)
-    differing = differences(other[1], parts, opened.store.content)
+    looker = call.engine.tools.looker
+    differing = differences(other[1], parts, lambda digest: looker.fetch(digest, call.keyed))
     if any(each.part.kind is PartKind.ARGUMENT for each in differing):
         differing = tuple(each for each in differing if each.part.kind is not PartKind.ORDER)  # it follows
     fix = next(filter(None, map(call.keyed.remedy, differing)), "")

@@ -6,6 +6,7 @@ import glob
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from cachec.base.distributions import Distributions
@@ -41,18 +42,34 @@ _ALWAYS = ("LD_LIBRARY_PATH",)
 class CommandRequest:
     """The key of one command; ``key.request.Request`` as far as the stage layer looks at it."""
 
-    def __init__(self, parts: tuple[Part, ...], programs: Mapping[str, Program], *, has_base: bool) -> None:
-        """has_base: whether there is a folder that paths count from."""
+    def __init__(
+        self,
+        parts: tuple[Part, ...],
+        programs: Mapping[str, Program],
+        files: Mapping[str, str] = MappingProxyType({}),
+        keeps_out: str = "",
+        *,
+        has_base: bool,
+    ) -> None:
+        """files: digest -> path of inputs. keeps_out: what keeps folders out of the result. has_base: whether there is
+        a folder that paths count from.
+        """
         self._parts = parts
         self._has_base = has_base
+        self.keeps_out = keeps_out
         framed = b"".join(frame(part.label, part.digest.encode()) for part in parts)
         self.digest = digest_bytes(_DOMAIN + framed)
         self.inventory = Inventory()
         self.inventory.programs.update(programs)
+        self.inventory.files.update(files)
 
     def parts(self) -> tuple[Part, ...]:
         """Every named part, with its detail."""
         return self._parts
+
+    def texts(self) -> bytes:
+        """A command reaches no code of ours."""
+        return b""
 
     def remedy(self, difference: PartDifference) -> str:
         """See ``key.request.Request.remedy``."""
@@ -101,7 +118,11 @@ class CommandRequests:
             *self._argument_parts(command),
             *self._content_parts(command, programs, arguments["stdin"], fresh=fresh),
         )
-        return CommandRequest(parts, programs, has_base=self._places.base is not None)
+        paths = {_name(self._places.keyed(each.text)): each.path for each in command.inputs}
+        files = {part.digest: paths[part.name] for part in parts if part.kind is PartKind.FILE and part.name in paths}
+        flags = {} if command.adapter is None else command.adapter.normalises
+        keeps_out = ", ".join(f"{flag} keeps out {what}" for flag, what in flags.items())
+        return CommandRequest(parts, programs, files, keeps_out, has_base=self._places.base is not None)
 
     def stale_memos(self, request: CommandRequest) -> list[str]:
         """None: a command has no memo of this process's."""
@@ -171,7 +192,8 @@ class CommandRequests:
         for piece in command.pieces:
             order.part("label", piece.label.encode("utf-8", "surrogateescape"))
         labels = _shown([piece.label for piece in command.pieces])
-        yield Part(PartKind.ORDER, "order of arguments", order.digest(), labels)
+        outputs = " ".join(_name(self._places.keyed(_below(output.path, command.cwd))) for output in command.outputs)
+        yield Part(PartKind.ORDER, "order of arguments", order.digest(), labels, subject=_text(outputs))
         if command.sees_cwd:
             folder = self._places.keyed(self._places.cwd)
             yield _argument("current folder", digest_bytes(os.fsencode(folder)), _shown([folder]))
@@ -196,9 +218,10 @@ class CommandRequests:
                     refs=(program.ir_digest, program.manifest.digest),
                     version=program.format,
                     value=os.path.basename(name),
+                    subject=name,
                 )
                 continue
-            yield _file(name, name, path_digest(each.path, self._digests))
+            yield _file(name, name, path_digest(each.path, self._digests), name if each.main else "")
         for path in command.responses:
             # Tools differ in how they take quotes and backslashes: the text counts, not only what it seems to say.
             with open(path, encoding="utf-8", errors="surrogateescape") as file:
@@ -291,8 +314,19 @@ def _argument(name: str, digest: str, shown: str) -> Part:
     return Part(PartKind.ARGUMENT, name, digest, shown, value="" if shown.endswith("…") else shown)
 
 
-def _file(name: str, path: str, digest: str) -> Part:
-    return Part(PartKind.FILE, name, digest, digest[:12], value=os.path.basename(path))
+def _file(name: str, path: str, digest: str, subject: str = "") -> Part:
+    base = os.path.basename(path)
+    return Part(PartKind.FILE, name, digest, digest[:12], (digest,), value=base, subject=_text(subject))
+
+
+def _below(path: str, folder: str) -> str:
+    """A path as it is called from a folder that it is below."""
+    return path.removeprefix(os.path.join(folder, ""))
+
+
+def _text(name: str) -> str:
+    """A path that JSON can hold."""
+    return name.encode("utf-8", "backslashreplace").decode()
 
 
 def _name(text: str) -> str:

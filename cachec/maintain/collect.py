@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import TypeVar
 
 import msgspec
@@ -36,6 +36,7 @@ from cachec.store import conclusions, usage
 from cachec.store.conclusions import FORGOTTEN_SECONDS
 from cachec.store.leases import Held, collecting
 from cachec.store.packing import pack
+from cachec.store.recent import forgotten
 from cachec.store.store import Store
 from cachec.store.usage import Usage, occupied
 from cachec.weights.library.owned import WeightStore
@@ -148,7 +149,7 @@ class Collector:
             names -= gone
             self._remove(doomed | plan.orphans, held, done)
             done.after = snapshot.nbytes - done.freed
-            self._finish(snapshot, started, done)
+            self._finish(snapshot, names, started, done)
         sweep.run(names, {name for name, count in snapshot.trees.items() if count > 0})
         done.swept = +sweep.removed
 
@@ -277,13 +278,14 @@ class Collector:
         for names in _batches(forgotten, 1000):
             self._store.index.delete_many(names)
 
-    def _finish(self, snapshot: Survey, started: Usage | None, done: Collected) -> None:
-        """Everything that was condemned is gone: forget it, and say how large the store is now."""
+    def _finish(self, snapshot: Survey, names: Collection[str], started: Usage | None, done: Collected) -> None:
+        """Everything that was condemned is gone: forget it, and say how large the store is now. names: of entries."""
         index = self._store.index
         condemned = [] if self._skipped else list(index.keys(prefix="condemned:"))
         unneeded = [name for name in index.keys(prefix="facts:") if name.removeprefix("facts:") not in snapshot.facts]
 
         unneeded += conclusions.forgotten(index, self._now)
+        unneeded += forgotten(index, names)
 
         def change() -> None:
             index.delete_many(condemned)

@@ -19,6 +19,13 @@ def difference(format: str, before: bytes, after: bytes) -> str:
         return installed().named(name).difference(before, after)
 
 
+def title(format: str, ir: bytes) -> str:
+    """The name that a program of this format has in its IR; empty for none. Raises PluginError."""
+    name = format.partition(":")[0]
+    with _asked(name):
+        return installed().named(name).title(ir)
+
+
 def suffix(format: str) -> str:
     """What the name of a file with IR of this format ends with. Raises PluginError."""
     name = format.partition(":")[0]

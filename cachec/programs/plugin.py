@@ -122,6 +122,13 @@ class Plugin:
         """
         raise PluginError(f"plugin {self.name!r} does not tell programs apart")
 
+    def title(self, ir: bytes) -> str:
+        """The name that the IR of a program gives it, which stays while its operations change; empty for none.
+
+        Asked on a miss, which is then compared with what was made of programs of that name. Without the compiler.
+        """
+        return ""
+
     def suffix(self, format: str) -> str:
         """What the name of a file with IR of this format ends with."""
         return ".ir"

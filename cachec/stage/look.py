@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from cachec import codecs, recording
 from cachec.base import fsio
-from cachec.base.hashing import FileDigests
+from cachec.base.hashing import FileDigests, digest_bytes
+from cachec.base.texts import clean
 from cachec.errors import StoreFault
 from cachec.key.dependencies import Dependencies
 from cachec.key.request import Request, Requests
-from cachec.model import MISS_OF_FAULT, Digest, Entry, Fault, Part, Read, Reason, Trace, artifacts
+from cachec.model import MISS_OF_FAULT, Digest, Entry, Fault, Part, PartKind, Read, Reason, Trace, artifacts
 from cachec.programs.registry import Plugins
 from cachec.stage import folding
 from cachec.stage.observing import Observing
 from cachec.store.store import Store
 from cachec.weights import WeightSet
 from cachec.weights.manifest import Folded
-
-if TYPE_CHECKING:
-    from cachec.store.recent import Recent
 
 _CHANGED = {
     "weight": Reason.WEIGHT_CONTENT_CHANGED,
@@ -99,7 +97,7 @@ class Looker:
         if changed is None:
             return Look(Reason.ENTRY_GONE, detail="the entry holds no trace")
         reason = _CHANGED.get(changed.kind, Reason.DEPENDENCY_CHANGED)
-        return Look(reason, detail=_read_in_words(changed))
+        return Look(reason, detail=_read_in_words(changed, request.keeps_out))
 
     def decode(self, request: Request, trace: Trace) -> Any:
         """The result of a run, as this call gets it. Raises StoreFault, OSError."""
@@ -153,16 +151,21 @@ class Looker:
 
         mine = request.parts()
         try:
-            recent = self._store.recent(stage)
-            if request.digest in recent.keys:
+            found = self._store.neighbours(stage, mine)
+            if request.digest in {near.key for near in found.nearest}:
                 return Reason.ENTRY_GONE, "the entry was invalidated or evicted"
-            other = self._nearest(recent, mine)
+            other = self._store.nearest(found.nearest)
         except StoreFault as fault:
             return Reason.FIRST_RUN, f"no earlier entry can be read ({fault.detail})"
+        if found.unknown:
+            look.near = None if other is None else other[0]
+            return Reason.NEW_INPUT, _new_in_words(found.unknown, other)
+        if other is None and found.nearest:
+            return Reason.ENTRY_GONE, "what it could be compared with was evicted"
         if other is None:
             return Reason.FIRST_RUN, "no entry of this stage yet"
         look.near = other[0]
-        difference = first_difference(other[1], mine, lambda digest: self._fetch(digest, request))
+        difference = first_difference(other[1], mine, lambda digest: self.fetch(digest, request))
         remedy = request.remedy(difference.parts[0]) if difference.parts else ""
         return difference.reason, f"{difference.detail}; {remedy}" if remedy else difference.detail
 
@@ -176,26 +179,14 @@ class Looker:
         return None if newest is None else newest.seconds
 
     def nearest(self, stage: str, parts: Sequence[Part]) -> tuple[Digest, tuple[Part, ...]] | None:
-        """Key and parts of the entry of a stage that is nearest to ``parts``; None where there is none. Reads one row.
+        """Key and parts of the entry of a stage that is nearest to ``parts``; None where there is none.
 
         Raises StoreFault where there are some, and no parts of any can be read.
         """
-        return self._nearest(self._store.recent(stage), parts)
+        return self._store.nearest(self._store.neighbours(stage, parts).nearest)
 
-    def _nearest(self, recent: Recent, parts: Sequence[Part]) -> tuple[Digest, tuple[Part, ...]] | None:
-        unreadable: StoreFault | None = None
-        for near in recent.nearest(parts):
-            try:
-                return near.key, self._store.parts(near)
-            except StoreFault as fault:
-                if fault.fault is not Fault.ARTIFACT_MISSING:  # that one was evicted
-                    unreadable = fault
-        if unreadable is not None:
-            raise unreadable
-        return None
-
-    def _fetch(self, digest: Digest, request: Request) -> bytes | None:
-        """Stripped IR or a manifest by digest: of the arguments, which may not be stored yet, else from the store."""
+    def fetch(self, digest: Digest, request: Request) -> bytes | None:
+        """Stripped IR, a manifest or a file by digest: of the arguments, which may not be stored yet, or stored."""
         for program in request.inventory.programs.values():
             if program.ir_digest == digest:
                 return program.ir
@@ -204,10 +195,27 @@ class Looker:
         for manifest in manifests:
             if manifest.digest == digest:
                 return manifest.encoded()
-        return self._store.content(digest)
+        texts = request.texts()
+        if digest_bytes(texts) == digest:
+            return texts
+        path = request.inventory.files.get(digest)
+        if path is None:
+            return self._store.content(digest)
+        from cachec.key.contents import MAX_BYTES, content_of  # on a miss only
+
+        return content_of(path, digest, MAX_BYTES)
 
 
-def _read_in_words(read: Read) -> str:
+def _new_in_words(names: Sequence[str], other: tuple[Digest, tuple[Part, ...]] | None) -> str:
+    shown = ", ".join(map(clean, names))
+    named = [] if other is None else [part for part in other[1] if part.subject and part.subject not in names]
+    named.sort(key=lambda part: part.kind not in {PartKind.FILE, PartKind.PROGRAM})
+    nearest = f"; the nearest is of {clean(named[0].subject)}" if named else ""
+    return f"{shown} was never compiled{nearest}"
+
+
+def _read_in_words(read: Read, keeps_out: str) -> str:
+    """keeps_out: what would keep a folder out of what a command writes; empty where that is not known."""
     if read.kind == "weight":
         return f"weight {read.name!r} of {read.where} has other bytes"
     if read.kind == "code":
@@ -232,7 +240,8 @@ def _read_in_words(read: Read) -> str:
         "env": "has another value",
         "processor": "has another processor",
         "same": "are one where they were several, or several where they were one",
-        "folder": "is another one, and its path is in what the command wrote: `cachec audit` says what keeps it out",
+        "folder": "is another one, and its path is in what the command wrote: "
+        + (keeps_out or "`cachec audit` says what keeps it out"),
     }[read.kind]
     return f"{read.kind} {read.where} {verb}"
 

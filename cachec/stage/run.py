@@ -10,6 +10,7 @@ import msgspec
 
 from cachec import recording
 from cachec.base import fsio
+from cachec.base.hashing import digest_bytes
 from cachec.codecs.encoder import encode
 from cachec.errors import LinkError, StoreFault, UnkeyableArgument, UnsupportedVersion, UsageError
 from cachec.key.code.memos import FilledBefore
@@ -219,6 +220,7 @@ class Run:
         """How the stage was called, and what is stored beside: the stripped IR and the manifests that the parts refer
         to, by which a later miss is told, and the inputs that a reproducer needs.
         """
+        from cachec.key.contents import MAX_KEPT, content_of
         from cachec.reproduce.recipe import recipe_of
 
         made = recipe_of(self._stage, self._given, self.recorder)
@@ -228,6 +230,13 @@ class Run:
             contents.setdefault(program.manifest.digest, program.manifest.encoded())
         for weights in self._request.inventory.weights.values():
             contents.setdefault(weights.manifest.digest, weights.manifest.encoded())
+        texts = self._request.texts()
+        if texts:
+            contents[digest_bytes(texts)] = texts
+        for digest, path in self._request.inventory.files.items():
+            data = None if digest in contents else content_of(path, digest, MAX_KEPT)
+            if data is not None:
+                contents[digest] = data
         objects = self._tools.store.objects
         return made.encoded, tuple(objects.add_bytes(data) for data in contents.values())
 

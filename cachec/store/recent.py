@@ -1,40 +1,64 @@
-"""What a miss is compared with: one row a stage, which is enough to choose the nearest of its newest keys.
+"""What a miss is compared with: rows of the newest keys that are alike in one way, each enough to choose the nearest.
 
-A part of a key stands here as a print: 8 bytes, the CRC-32 of its label and the first 4 bytes of its digest. The row
-holds each distinct print once, and for each key a set of bits over them, so that a key costs some 200 bytes and to
-compare two is one operation. A print chooses what is shown to a person and nothing else: where two collide, another
-entry is taken for the nearest.
+A call is found again by what it works on (``Part.subject``: a source, an output, a program), by the content of that,
+and where it works on nothing that has a name by its arguments, all of them and all but one. For each of these there is
+a row of the keys that have it in common (``neighbourhood``), however many others the store holds; the row of a stage
+itself has its newest calls of the last kind.
+
+A part of a key stands in a row as a print: 8 bytes, the CRC-32 of its label and the first 4 bytes of its digest. The
+row holds each distinct print once, and for each key a set of bits over them, so that a key costs some 200 bytes and to
+compare two is one operation. A print chooses what is shown to a person and nothing else: where two collide, or a row
+is lost, another entry is taken for the nearest.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import reduce
 from itertools import count
 from operator import or_
+from typing import NamedTuple
 from zlib import crc32
 
 import msgspec
 
-from cachec.model import ArtifactRef, Digest, Part, PartKind
+from cachec.base.hashing import Hasher
+from cachec.errors import StoreFault
+from cachec.model import RECORD_VERSION, ArtifactRef, Digest, Part, PartKind
+from cachec.store.index import Index
+from cachec.store.packing import unpack
 
-#: Keys in one row.
+#: Keys in the row of a stage, and in one of calls that are alike.
 MAX_KEYS = 128
+_MAX_ALIKE = 32
 
 #: Prints of one key: of one with more parts, the smallest, so that the same are taken of its neighbours.
 _MAX_PRINTS = 4096
 
-#: Bytes of prints and sets in one row, beyond which the oldest keys give way.
+#: Bytes of prints and sets in such a row, beyond which the oldest keys give way.
 _MAX_BYTES = 1 << 16
+_MAX_BYTES_ALIKE = 1 << 14
 
 _WIDTH = 8
 
-#: What a call works on: an entry of the same inputs is nearer than one of the same options.
-_INPUTS = frozenset({PartKind.FILE, PartKind.PROGRAM, PartKind.WEIGHTS})
+#: What a call is given.
+_GIVEN = frozenset({PartKind.ARGUMENT, PartKind.FILE, PartKind.PROGRAM, PartKind.WEIGHTS})
+_INPUTS = frozenset({PartKind.FILE, PartKind.PROGRAM})
+
+#: Inputs of a call that are looked for one by one; more are one together.
+_MAX_INPUTS = 3
+
+#: What the names of rows of calls that are alike begin with; how many rows an entry may have, and the store beside.
+_ROW = "near:"
+_ROWS = 4
+_SPARE_ROWS = 4096
+
+#: Arguments of a call of which each is left out in turn.
+_MAX_ARGUMENTS = 8
 
 
 class Near(msgspec.Struct, frozen=True):
-    """A key of a stage. parts: the artifact that holds its named parts. members: bit n is set for print n of the row,
+    """A key of a row. parts: the artifact that holds its named parts. members: bit n is set for print n of the row,
     little-endian."""
 
     key: Digest
@@ -43,10 +67,12 @@ class Near(msgspec.Struct, frozen=True):
 
 
 class Recent(msgspec.Struct, frozen=True, kw_only=True):
-    """The newest keys of one stage, newest first. prints: of their parts, 8 bytes each; zeros where one is unused."""
+    """The newest keys of one stage that are alike, newest first. alike: by what, empty for the row of the stage.
+    prints: of their parts, 8 bytes each; zeros where one is unused."""
 
-    version: int
+    version: int = RECORD_VERSION
     stage: str
+    alike: str = ""
     prints: bytes = b""
     near: tuple[Near, ...] = ()
 
@@ -56,34 +82,35 @@ class Recent(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(each.key for each in self.near)
 
     def nearest(self, parts: Sequence[Part]) -> list[Near]:
-        """The keys, that nearest to ``parts`` first: of the same inputs by name, then by content, then with the fewest
-        parts that differ, then the newest."""
+        """The keys, that with the fewest parts that differ from ``parts`` first; of equals, the newest."""
+        distances = self.distances(parts)
+        return sorted(self.near, key=lambda each: distances[each.key])
+
+    def distances(self, parts: Sequence[Part]) -> dict[Digest, int]:
+        """How many parts of each key differ from ``parts``."""
         mine = set(_prints(parts))
-        inputs = {_print(part)[:4] for part in parts if part.kind in _INPUTS}
-        shared = named = 0
+        shared = 0
         for bit, each in enumerate(self._table()):
             shared |= (each in mine) << bit
-            named |= (each[:4] in inputs) << bit
 
-        def distance(near: Near) -> tuple[int, int, int]:
+        def distance(near: Near) -> int:
             theirs = int.from_bytes(near.members, "little")
-            common = theirs & shared
             # A part that changed is one on either side, and one difference.
-            differing = max(theirs.bit_count(), len(mine)) - common.bit_count()
-            return -(theirs & named).bit_count(), -(common & named).bit_count(), differing
+            return max(theirs.bit_count(), len(mine)) - (theirs & shared).bit_count()
 
-        return sorted(self.near, key=distance)
+        return {near.key: distance(near) for near in self.near}
 
     def with_newest(self, key: Digest, described: ArtifactRef, parts: Sequence[Part]) -> Recent:
         """This row with ``key`` in front. described: the artifact that holds ``parts``."""
         mine, table = _prints(parts), self._table()
-        kept = [each for each in self.near if each.key != key][: MAX_KEYS - 1]
+        most, nbytes = (_MAX_ALIKE, _MAX_BYTES_ALIKE) if self.alike else (MAX_KEYS, _MAX_BYTES)
+        kept = [each for each in self.near if each.key != key][: most - 1]
         while True:
             used = reduce(or_, (int.from_bytes(each.members, "little") for each in kept), 0)
             place = {each: bit for bit, each in enumerate(table) if used >> bit & 1}
             fresh = [each for each in mine if each not in place]
             size = len(place) + len(fresh)
-            if not kept or size * _WIDTH + (len(kept) + 1) * size // 8 <= _MAX_BYTES:
+            if not kept or size * _WIDTH + (len(kept) + 1) * size // 8 <= nbytes:
                 break
             kept.pop()
         place.update(zip(fresh, (bit for bit in count() if not used >> bit & 1), strict=False))
@@ -92,10 +119,123 @@ class Recent(msgspec.Struct, frozen=True, kw_only=True):
             prints[_WIDTH * bit : _WIDTH * (bit + 1)] = each
         members = sum(1 << place[each] for each in mine)
         newest = Near(key, described, members.to_bytes((members.bit_length() + 7) // 8, "little"))
-        return Recent(version=self.version, stage=self.stage, prints=bytes(prints), near=(newest, *kept))
+        return Recent(stage=self.stage, alike=self.alike, prints=bytes(prints), near=(newest, *kept))
 
     def _table(self) -> list[bytes]:
         return [self.prints[at : at + _WIDTH] for at in range(0, len(self.prints), _WIDTH)]
+
+
+class Input(NamedTuple):
+    """Something that a call works on. name, content: the rows of calls that have them in common with it."""
+
+    subject: str
+    name: str
+    content: str
+
+
+class Neighbourhood(NamedTuple):
+    """The rows that a call is found in, by ``Recent.alike``.
+
+    outputs: of what a command writes, and of all names of its inputs at once. beside: of callables beside files.
+    contents: of all of them at once. arguments: where it works on nothing that has a name; the row of the stage
+    is one of these.
+    """
+
+    inputs: tuple[Input, ...] = ()
+    outputs: tuple[str, ...] = ()
+    beside: tuple[str, ...] = ()
+    contents: tuple[str, ...] = ()
+    arguments: tuple[str, ...] = ()
+
+    def rows(self) -> list[str]:
+        """All of them, each once."""
+        inputs = [row for each in self.inputs for row in (each.name, each.content)]
+        return list(dict.fromkeys((*inputs, *self.outputs, *self.beside, *self.contents, *self.arguments)))
+
+
+def neighbourhood(stage: str, parts: Sequence[Part]) -> Neighbourhood:
+    """The rows of a call of a stage with these parts."""
+
+    def row(*pieces: str) -> str:
+        hasher = Hasher("alike")
+        for piece in (stage, *pieces):
+            hasher.part("piece", piece.encode("utf-8", "surrogateescape"))
+        return hasher.digest()[:32]
+
+    named = [part for part in parts if part.subject]
+    inputs = [part for part in named if part.kind in _INPUTS]
+    beside = [part for part in named if part.kind not in _INPUTS]
+    if not inputs:
+        inputs, beside = beside, []
+    if not inputs:
+        given = [part for part in parts if part.kind in _GIVEN]
+        marks = [f"{part.label} {part.digest}" for part in given]
+        rows = ["", row("all", *marks)]
+        if 1 < len(marks) <= _MAX_ARGUMENTS:
+            rows += [row("but", given[at].label, *marks[:at], *marks[at + 1 :]) for at in range(len(marks))]
+        return Neighbourhood(arguments=tuple(rows))
+    first = [
+        Input(part.subject, row("name", part.name, part.subject), row("content", _base(part.subject), part.digest))
+        for part in inputs[:_MAX_INPUTS]
+    ]
+    names = [(part, row("name", part.name, part.subject)) for part in beside[:_MAX_INPUTS]]
+    outputs = [name for part, name in names if part.kind is PartKind.ORDER]
+    contents = []
+    if len(inputs) > 1:
+        outputs.append(row("names", *(part.subject for part in inputs)))
+        contents.append(row("contents", *(part.digest for part in inputs)))
+    callables = tuple(name for part, name in names if part.kind is not PartKind.ORDER)
+    return Neighbourhood(tuple(first), tuple(outputs), callables, tuple(contents))
+
+
+class Neighbours(NamedTuple):
+    """The keys that a call is compared with, the nearest first. unknown: the inputs that none of them works on; none
+    where the call is compared all the same."""
+
+    nearest: tuple[Near, ...]
+    unknown: tuple[str, ...] = ()
+
+
+def neighbours(place: Neighbourhood, rows: Mapping[str, Recent], parts: Sequence[Part]) -> Neighbours:
+    """The keys nearest to a call: of the same inputs by name, then by content, then with the fewest parts that differ,
+    then the newest."""
+    unknown = tuple(each.subject for each in place.inputs if not (rows[each.name].near or rows[each.content].near))
+    if len(place.inputs) > 1 and any(rows[row].near for row in place.outputs):
+        unknown = ()  # one input more, of what is known by its output
+    by_name = [set(rows[row].keys) for row in (*(each.name for each in place.inputs), *place.outputs, *place.beside)]
+    by_content = [set(rows[row].keys) for row in (*(each.content for each in place.inputs), *place.contents)]
+    found: dict[Digest, tuple[tuple[int, int, int], Near]] = {}
+    for name in place.rows():
+        distances = rows[name].distances(parts)
+        for near in rows[name].near:
+            named, alike = (sum(near.key in keys for keys in sets) for sets in (by_name, by_content))
+            found.setdefault(near.key, ((-named, -alike, distances[near.key]), near))
+    ranked = sorted(found.values(), key=lambda each: each[0])
+    return Neighbours(tuple(near for _, near in ranked), unknown)
+
+
+def forgotten(index: Index, entries: Collection[str]) -> list[str]:
+    """The rows that are to go. entries: the names of those that are there, with their namespaces.
+
+    A row of evicted keys alone still tells that they were there, so it stays while such rows are few.
+    """
+    if sum(1 for _ in index.keys(prefix=_ROW)) <= _ROWS * len(entries) + _SPARE_ROWS:
+        return []
+    gone = []
+    for name, row in index.rows(_ROW):
+        namespace = name.split(":")[1]
+        try:
+            keys = () if row is None else unpack(row, Recent, name).keys
+        except StoreFault:
+            keys = ()  # damaged: what goes with it is an explanation
+        if not any(f"{namespace}:{key}" in entries for key in keys):
+            gone.append(name)
+    return gone
+
+
+def _base(path: str) -> str:
+    """A source that is in another folder, or checkout, is the same one where its content is."""
+    return path.rpartition("/")[2]
 
 
 def _prints(parts: Sequence[Part]) -> list[bytes]:

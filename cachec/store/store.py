@@ -6,6 +6,7 @@ Rows of the index, all with the stage as their tag:
 
     entry:<namespace>:<key>         an Entry
     recent:<namespace>:<stage>      a Recent: see recent.py
+    near:<namespace>:<32 hex>       one too, of calls that are alike
     summary:<namespace>:<key>       a CallSummary, and with it facts:<digest>: see summaries.py
     quarantine:<namespace>:<key>    a Quarantined: out of reach of every lookup
 
@@ -22,7 +23,8 @@ from __future__ import annotations
 import os
 import stat
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -55,7 +57,7 @@ from cachec.store.packing import pack, unpack
 from cachec.store.usage import Usage
 
 if TYPE_CHECKING:
-    from cachec.store.recent import Near, Recent
+    from cachec.store.recent import Near, Neighbours, Recent
     from cachec.store.summaries import SearchTerms
 
 FOLDERS = ("index", "objects", "trees", "leases", "locks", "tmp", "log", "weights")
@@ -65,7 +67,7 @@ T = TypeVar("T")
 #: Decoded entries, lists of parts and recent rows, kept in memory.
 _DECODED_MAX = 1024
 _PARTS_MAX = 256
-_RECENTS_MAX = 16
+_RECENTS_MAX = 64
 
 
 class Quarantined(msgspec.Struct, frozen=True, kw_only=True):
@@ -121,6 +123,7 @@ class Store:
         self.quoted = namespace.replace("%", "%25").replace(":", "%3A") + ":"
         self._entry = f"entry:{self.quoted}"
         self._recent = f"recent:{self.quoted}"
+        self._near = f"near:{self.quoted}"
         self._summary = f"summary:{self.quoted}"
         self._quarantine = f"quarantine:{self.quoted}"
         self._bound: Callable[[Store, Usage | None], object] | None = None
@@ -161,21 +164,48 @@ class Store:
         """The name of the row that holds the entry of ``key``."""
         return self._entry + key
 
-    def recent(self, stage: str) -> Recent:
-        """The newest keys of a stage, and how near each is to another. Raises StoreFault."""
+    def recent(self, stage: str, alike: str = "") -> Recent:
+        """The newest keys of a stage (alike: those of one row), and how near each is to another. Raises StoreFault."""
         from cachec.store.recent import Recent  # on a miss only
 
-        row = self.index.read(self._recent + stage)
+        name = self._near + alike if alike else self._recent + stage
+        row = self.index.read(name)
         if row is None:
-            return Recent(version=RECORD_VERSION, stage=stage)
-        known = self._recents.get(stage)
+            return Recent(stage=stage, alike=alike)
+        known = self._recents.get(name)
         if known is not None and known[0] == row:
             return known[1]
         record = unpack(row, Recent, stage)
-        if record.stage != stage:
-            raise StoreFault(Fault.ROW_FOREIGN, f"the recent row of {stage} is that of {record.stage}")
-        self._recents.put(stage, (row, record))
+        if (record.stage, record.alike) != (stage, alike):
+            raise StoreFault(Fault.ROW_FOREIGN, f"the row {name} is the recent row of {record.stage}")
+        self._recents.put(name, (row, record))
         return record
+
+    def neighbours(self, stage: str, parts: Sequence[Part]) -> Neighbours:
+        """The keys of a stage that one with these parts is to be compared with. Reads a few rows, whatever there is.
+
+        Raises StoreFault.
+        """
+        from cachec.store.recent import neighbourhood, neighbours
+
+        place = neighbourhood(stage, parts)
+        return neighbours(place, {alike: self.recent(stage, alike) for alike in place.rows()}, parts)
+
+    def nearest(self, ranked: Iterable[Near]) -> tuple[Digest, tuple[Part, ...]] | None:
+        """Key and parts of the first of these keys that has not been evicted; None for none.
+
+        Raises StoreFault where there are some, and no parts of any can be read.
+        """
+        unreadable: StoreFault | None = None
+        for near in ranked:
+            try:
+                return near.key, self.parts(near)
+            except StoreFault as fault:
+                if fault.fault is not Fault.ARTIFACT_MISSING:
+                    unreadable = fault
+        if unreadable is not None:
+            raise unreadable
+        return None
 
     def parts(self, entry: Entry | Near) -> tuple[Part, ...]:
         """The named parts of an entry's key. Raises StoreFault where their artifact is gone or is no list of parts."""
@@ -279,7 +309,6 @@ class Store:
         A present row that can't be used is counted and replaced.
         """
 
-        from cachec.store.recent import Recent
         from cachec.store.summaries import search_terms
 
         def change() -> Usage | None:
@@ -290,11 +319,7 @@ class Store:
             self.index.write(self._entry + key, pack(entry), stage)
             if said is not None:
                 self.summarise(self.quoted + key, search_terms(key, said), stage)
-            recent = self._readable(lambda: self.recent(stage)) or Recent(version=RECORD_VERSION, stage=stage)
-            recent = recent.with_newest(key, parts, said or ())
-            row = pack(recent)
-            self.index.write(self._recent + stage, row, stage)
-            self._recents.put(stage, (row, recent))
+            self._make_neighbour(key, stage, parts, said or ())
             known = self._readable(self.usage)
             if known is None:
                 return None
@@ -315,6 +340,17 @@ class Store:
             self.objects.count(added)  # they are there: the next publication tells
             raise
         self._published = (size,)
+
+    def _make_neighbour(self, key: Digest, stage: str, described: ArtifactRef, parts: Sequence[Part]) -> None:
+        """Put a key in front of the rows in which calls like it find it."""
+        from cachec.store.recent import Recent, neighbourhood
+
+        for alike in neighbourhood(stage, parts).rows():
+            held = self._readable(partial(self.recent, stage, alike)) or Recent(stage=stage, alike=alike)
+            newest = held.with_newest(key, described, parts)
+            name, row = self._near + alike if alike else self._recent + stage, pack(newest)
+            self.index.write(name, row, stage)
+            self._recents.put(name, (row, newest))
 
     def summarise(self, name: str, terms: SearchTerms, stage: str) -> None:
         """Write the rows of a summary. name: namespace and key, as in the name of the entry's row."""

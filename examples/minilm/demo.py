@@ -205,9 +205,9 @@ def steps(demo: Demo, source: Path) -> None:
     ids, mask = tokenize(SENTENCES, LENGTH)
     sentences = DEMO / "sentences.json"
     sentences.write_text(json.dumps(SENTENCES))
-    first = "miss:first-run"
+    new = "miss:new-input"
 
-    cold = demo.step("1 cold", {"lower": first, "build": first}, lambda: compiled(weights, batch))
+    cold = demo.step("1 cold", {"lower": new, "build": new}, lambda: compiled(weights, batch))
     numbers = cold.embed(ids, mask)
     demo.show(likeness(numbers))
     demo.step("2 warm, same process", HIT, lambda: compiled(open_checkpoint(checkpoint), batch))
@@ -246,7 +246,7 @@ def steps(demo: Demo, source: Path) -> None:
     edit(source / "layers.py", '"""Shapes and dtypes of', "# what tracing needs\n    " + '"""The shapes and dtypes of')
     demo.step("8 a comment in it edited", HIT, lambda: new_process(source, checkpoint, sentences))
 
-    folded = {"lower": "hit", "fold_segment": first, "build": "miss:topology-changed"}
+    folded = {"lower": "hit", "fold_segment": new, "build": "miss:topology-changed"}
     demo.step("9 a stage reads a weight", folded, lambda: compiled(weights, batch, fold=True))
     read = open_checkpoint(perturbed(weights, DEMO / "read.safetensors", SEGMENT))
     demo.step(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,20 @@ from cachec.programs.program import Program
 from cachec.weights import WeightSet
 from cachec_mlir.live.bindings import MODULES, bindings_of
 
+#: The symbol of the outermost module of a text, which may stand behind aliases and comments.
+_MODULE = re.compile(rb'^\s*(?:builtin\.)?module +@([\w$.-]+|"[^"\n]*")', re.MULTILINE)
+
+#: Bytes of a text in which it is looked for.
+_HEAD = 1 << 16
+
 
 class MlirFormats(Plugin):
     """A plugin whose programs are MLIR."""
+
+    def title(self, ir: bytes) -> str:
+        """The symbol of the module of a text."""
+        found = _MODULE.search(ir[:_HEAD])
+        return "" if found is None else found[1].decode(errors="replace").strip('"')
 
     def difference(self, before: bytes, after: bytes) -> str:
         """The first operations that differ, of two texts. Raises PluginError for bytecode."""

@@ -56,7 +56,7 @@ def test_an_unknown_command_gets_its_options(auditor: Auditor, capfd: pytest.Cap
     assert found.options == ("--input", "in.txt", "--input", "extra.cfg", "--output", "out.txt")
     assert not auditor.problems(tool, "in.txt", "out.txt", options=found.options)  # and they are enough
     assert full.main([*found.options, "--", tool, "in.txt", "out.txt"]) == 0
-    assert [each.reason.value for each in read_log(os.environ["CACHEC_DIR"])] == ["miss:first-run"]
+    assert [each.reason.value for each in read_log(os.environ["CACHEC_DIR"])] == ["miss:new-input"]
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_an_unknown_command_gets_an_adapter_that_works(auditor: Auditor, words: 
     assert again.outcome == "described"
     assert again.stage == "exec:mycc"
     assert not again.problems
-    for text, reason in (("model\n", "miss:first-run"), ("model\n", "hit"), ("another\n", "miss:file-changed")):
+    for text, reason in (("model\n", "miss:new-input"), ("model\n", "hit"), ("another\n", "miss:file-changed")):
         Path("in.txt").write_text(text)
         assert full.main(["--", *line]) == 0
         assert Path("out.txt").read_text() == text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import time
 from pathlib import Path
 
 import msgspec
@@ -47,6 +48,10 @@ def test_stats_json(calls: Shell) -> None:
         "calls": 6,
         "hits": 2,
         "misses": 2,
+        "new": 1,
+        "changed": 1,
+        "lost": 0,
+        "asked": 0,
         "bypasses": 1,
         "errors": 1,
         "hit_rate": 0.5,
@@ -66,6 +71,10 @@ def test_stats_json(calls: Shell) -> None:
         "calls": 2,
         "hits": 1,
         "misses": 1,
+        "new": 1,
+        "changed": 0,
+        "lost": 0,
+        "asked": 0,
         "bypasses": 0,
         "errors": 0,
         "hit_rate": 0.5,
@@ -77,9 +86,33 @@ def test_stats_json(calls: Shell) -> None:
 
 def test_stats_text(calls: Shell) -> None:
     output = calls.run("stats").output
-    assert output.startswith("6 calls, 2 hits (50.0%), 12.00 s saved, 8.00 s spent\n")
+    assert output.startswith(
+        "6 calls, 2 hits (50.0%), 12.00 s saved, 8.00 s spent\n2 misses: 1 new, 1 changed, 0 lost\n"
+    )
     for words in ("miss:option-changed", "build", "store-full", "1 lines of the log could not be read"):
         assert words in output
+
+
+def test_each_miss_is_new_changed_lost_or_asked_for(shell: Shell) -> None:
+    causes = {
+        "new": {"first-run", "new-input"},
+        "changed": {
+            *("stage", "code", "tool", "ambient", "environment", "platform", "option", "topology", "weight-spec"),
+            *("file", "weight-content", "dependency"),
+        },
+        "lost": {"entry-gone", "artifact-missing", "artifact-corrupt", "row-corrupt", "row-version", "row-foreign-key"}
+        | {"store-unavailable"},
+        "asked": {"refresh", "verified", "verify-differs"},
+    }
+    causes["changed"] = {f"{each}-changed" for each in causes["changed"]}
+    expected = {reason: cause for cause, reasons in causes.items() for reason in reasons}
+    log = EventLog(shell.dir, log="off")
+    for reason in Reason:
+        log.emit(outcome(reason, reason.value, 1.0))
+    stages = shell.json("stats")["stages"]
+    for reason in Reason:
+        found = [cause for cause in causes if stages[reason.value][cause]]
+        assert found == ([expected[reason.value.partition(":")[2]]] if reason.kind == "miss" else []), reason
 
 
 def test_stats_since(calls: Shell) -> None:
@@ -152,6 +185,8 @@ def test_show_key(shell: Shell) -> None:
             "refs": [],
             "version": "",
             "value": "",
+            "subject": "",
+            "leaves": [],
         }
         for each in BASE
     ]
@@ -255,8 +290,72 @@ def test_why_without_another(shell: Shell) -> None:
     shell.publish("aaaaaa", BASE)
     result = shell.run("why", "aaaaaa")
     assert result.exit_code == 1
-    assert "is the only entry of stage pkg.build" in result.stderr
+    assert "no other entry is like aaaaaa000000 of stage pkg.build" in result.stderr
     assert shell.run("why", "aaaaaa", "bbbbbb").exit_code == 1
+
+
+def test_diff(shell: Shell) -> None:
+    shell.publish("aaaaaa", BASE, stage="other")
+    shell.publish("cccccc", [*BASE[:2], part("arg/target", "'cuda'"), part("arg/more", "1")])
+    found = shell.json("diff", "aaaaaa", "cccccc")
+    assert (found["old"]["stage"], found["new"]["stage"]) == ("other", "pkg.build")
+    words = {each["part"]: each["words"] for each in found["differences"]}
+    assert words == {"arg/target": "target: 'llvm-cpu' -> 'cuda'", "arg/more": "more added: 1"}
+    assert found["same"] == len(BASE) - 1
+    output = shell.run("diff", "cccccc", "aaaaaa").output.splitlines()
+    assert output[:2] == ["- cccccc000000 pkg.build", "+ aaaaaa000000 other"]
+    assert "  option-changed: target: 'cuda' -> 'llvm-cpu'" in output
+    assert shell.run("diff", "cccccc", "cccccc").output.endswith("  no part differs\n")
+    assert shell.run("diff", "cccccc", "dddddd").exit_code == 1
+
+
+def _built(log: EventLog, since: float) -> None:
+    """Two builds, ten minutes apart; of the later one a call that began before others ended."""
+    for number, (reason, detail, seconds, end) in enumerate(
+        (
+            (Reason.FIRST_RUN, "of another build", 50.0, since),
+            (Reason.NEW_INPUT, "a.c was never compiled", 2.0, since + 602),
+            (Reason.NEW_INPUT, "b.c was never compiled", 3.0, since + 605),
+            (Reason.OPTION_CHANGED, "target: 'a' -> 'b' " * 8, 40.0, since + 642),
+            (Reason.OPTION_CHANGED, "target: 'a' -> 'b' " * 8, 5.0, since + 643),
+            (Reason.HIT, "", 0.1, since + 650),
+            (Reason.MODE_OFF, "", 300.0, since + 905),
+        )
+    ):
+        log.emit(
+            Outcome(reason=reason, stage="exec:cc", key=f"{number:x}" * 64, detail=detail, seconds=seconds, time=end)
+        )
+
+
+def test_why_all_is_of_the_last_build_and_tells_what_cost_most_first(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    began = time.time() - 2000
+    _built(EventLog(shell.dir, log="off", stats_file=tmp_path / "calls"), began)
+    found = shell.json("why", "--all")
+    assert (found["calls"], found["hits"], found["new"], found["changed"]) == (6, 1, 2, 2)
+    assert (found["began"], found["ended"]) == (began + 600, began + 905)
+    groups = [(each["reason"], each["calls"], each["seconds"]) for each in found["groups"]]
+    assert groups == [("bypass:mode-off", 1, 300.0), ("miss:option-changed", 2, 45.0), ("miss:new-input", 2, 5.0)]
+    assert found["groups"][2]["detail"] == "b.c was never compiled"
+    assert found["groups"][1]["keys"] == ["3" * 64, "4" * 64]
+    assert shell.json("why", "--all", "--since", "24h")["calls"] == 7
+    assert shell.json("why", "--all", "--stats-file", "calls")["calls"] == 7
+    assert shell.json("why", "--all", "--since", "1m")["groups"] == []
+    monkeypatch.setenv("COLUMNS", "80")
+    output = shell.run("why", "--all").output
+    assert max(map(len, output.splitlines())) <= 80
+    assert output.startswith("the last build: 6 calls, 1 hits, ")
+    assert "4 misses: 2 new, 2 changed, 0 lost, 0 asked\n" in output
+    assert "   5.00 s     2 x new-input  exec:cc\n" in output
+    assert f"{'':18}b.c was never compiled (and 1 more)\n{'':18}cachec why 222222222222\n" in output
+    assert output.index("mode-off") < output.index("option-changed") < output.index("new-input")
+
+
+def test_why_says_what_it_wants(shell: Shell) -> None:
+    assert "no calls are recorded" in shell.run("why", "--all").output
+    for line in (("why",), ("why", "--all", "aaaaaa"), ("why", "aaaaaa", "--since", "1h")):
+        assert shell.run(*line).exit_code == 2
 
 
 def test_why_names_operations_and_specs_from_the_store(shell: Shell) -> None:

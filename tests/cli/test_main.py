@@ -24,6 +24,7 @@ COMMANDS = [
     "ls",
     "show",
     "why",
+    "diff",
     "invalidate",
     "gc",
     "pin",

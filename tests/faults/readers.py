@@ -396,6 +396,7 @@ def _rows(folder: Path) -> tuple[list[Seed], Read]:
     kinds = {
         "entry": Entry,
         "recent": recent.Recent,
+        "near": recent.Recent,
         "summary": summaries.CallSummary,
         "facts": summaries.Facts,
         "usage": usage.Usage,

@@ -8,7 +8,7 @@ import pytest
 from cachec.base.hashing import digest_bytes
 from cachec.base.texts import MAX_SHOWN
 from cachec.errors import StoreFault
-from cachec.key.compare import KeyDifference, differences, first_difference, nearest, spec_difference
+from cachec.key.compare import KeyDifference, differences, first_difference, spec_difference
 from cachec.model import Fault, Part, Reason, WeightSpec
 from tests.parts import part
 
@@ -132,15 +132,6 @@ def test_long_details_are_cut_around_the_difference() -> None:
     both = first_difference((part("arg/o", long + "a" + long),), (part("arg/o", long + "b" + long),))
     assert "xa" in both.detail
     assert "xb" in both.detail
-
-
-def test_nearest_shares_most_parts_and_of_equals_is_the_first() -> None:
-    far = tuple(part(each.label, each.detail, "other") for each in BASE)
-    one, two = changed("arg/seq", "32"), changed("platform", "z80")
-    assert nearest([("far", far), ("one", one), ("two", two)], BASE) == ("one", one)
-    assert nearest([("two", two), ("one", one)], BASE) == ("two", two)
-    assert nearest([("far", far)], BASE) == ("far", far)
-    assert nearest([], BASE) is None
 
 
 # --- programs and weights, by what they refer to

@@ -56,7 +56,7 @@ def test_a_source_that_is_a_link_and_leads_elsewhere_now(launcher: Launcher) -> 
     write("one", "one\n")
     write("two", "two\n")
     os.symlink("one", "a.txt")
-    assert _both(launcher, *_LINE) == "miss:first-run"
+    assert _both(launcher, *_LINE) == "miss:new-input"
     assert _both(launcher, *_LINE) == "hit"
     os.unlink("a.txt")
     os.symlink("two", "a.txt")
@@ -169,7 +169,7 @@ def test_a_forgotten_input_of_an_unknown_command(launcher: Launcher) -> None:
     write("gen.sh", 'cat "$1" > "$2"\n')
     line = ("sh", "gen.sh", "in", "out")
     for name, text, reason in (
-        ("in", "one", "miss:first-run"),
+        ("in", "one", "miss:new-input"),
         ("in", "one", "hit"),
         ("in", "two", "miss:file-changed"),
         ("gen.sh", 'cat "$1" "$1" > "$2"\n', "miss:file-changed"),
@@ -402,7 +402,7 @@ def test_a_launcher_that_runs_a_launcher_with_the_same_output(launcher: Launcher
     for _ in range(2):
         subprocess.run([*line, "--", "sh", "-c", inner], check=True, timeout=60, env=environ)
         assert Path("out").read_text() == "one"
-    assert launcher.reasons() == ["miss:first-run", "miss:first-run", "hit"]
+    assert launcher.reasons() == ["miss:new-input", "miss:new-input", "hit"]
 
 
 def test_a_lock_that_a_killed_launcher_left(known: Launcher) -> None:

@@ -24,7 +24,7 @@ def _run(launcher: Launcher, script: str, key: str, *more: str) -> str:
 
 
 def test_by_content(launcher: Launcher) -> None:
-    assert _run(launcher, "cp in out", "content") == "miss:first-run"
+    assert _run(launcher, "cp in out", "content") == "miss:new-input"
     assert _run(launcher, "cp in out", "content") == "hit"
     write("w.bin", "weights 2")
     assert _run(launcher, "cp in out", "content") == "miss:file-changed"
@@ -32,7 +32,7 @@ def test_by_content(launcher: Launcher) -> None:
 
 @pytest.mark.parametrize("key", ["opened", "name"])
 def test_what_is_not_opened_does_not_count(launcher: Launcher, key: str) -> None:
-    assert _run(launcher, "cp in out; ls -l w.bin > /dev/null", key) == "miss:first-run"
+    assert _run(launcher, "cp in out; ls -l w.bin > /dev/null", key) == "miss:new-input"
     write("w.bin", "weights 2, another size")
     assert _run(launcher, "cp in out; ls -l w.bin > /dev/null", key) == "hit"
     os.unlink("w.bin")
@@ -55,7 +55,7 @@ def test_what_is_not_opened_does_not_count(launcher: Launcher, key: str) -> None
 def test_what_is_opened_counts(launcher: Launcher, script: str) -> None:
     os.symlink("w.bin", "link")
     os.link("w.bin", "hard")
-    assert _run(launcher, script, "opened") == "miss:first-run"
+    assert _run(launcher, script, "opened") == "miss:new-input"
     assert _run(launcher, script, "opened") == "hit"
     Path("w.bin").write_text("weights 2")
     assert _run(launcher, script, "opened") == "miss:dependency-changed"
@@ -106,5 +106,5 @@ def test_a_weight_that_is_replaced_meanwhile(launcher: Launcher) -> None:
 
 
 def test_which_rule_holds_is_in_the_key(launcher: Launcher) -> None:
-    assert _run(launcher, "cp in out", "opened") == "miss:first-run"
+    assert _run(launcher, "cp in out", "opened") == "miss:new-input"
     assert _run(launcher, "cp in out", "name") == "miss:option-changed"

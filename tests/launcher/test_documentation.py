@@ -39,7 +39,7 @@ def test_the_commands_work(launcher: Launcher, tmp_path: Path, monkeypatch: pyte
     for command in commands:
         program, *line = shlex.split(command)
         assert program == "cachec"
-        for expected in ("miss:first-run", "hit"):
+        for expected in ("miss:new-input", "hit"):
             subprocess.run([sys.executable, "-m", "cachec", *line], check=True)
             assert launcher.last().reason.value == expected, command
 

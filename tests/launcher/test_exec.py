@@ -16,7 +16,7 @@ from tests.launcher.conftest import Launcher, write
 def _twice(launcher: Launcher) -> None:
     write("a.txt", "source\n")
     assert launcher.run("fakecc", "a.txt", "-o", "a.out").code == 0
-    assert launcher.reasons() == ["miss:first-run"]
+    assert launcher.reasons() == ["miss:new-input"]
 
 
 def test_a_hit_hands_out_what_was_written_and_said(launcher: Launcher) -> None:
@@ -26,7 +26,7 @@ def test_a_hit_hands_out_what_was_written_and_said(launcher: Launcher) -> None:
     ran = launcher.run("fakecc", "a.txt", "-o", "a.out")
     assert ran == (0, "compiled\n", "warning: fake\n")
     assert Path("a.out").read_bytes() == made
-    assert launcher.reasons() == ["miss:first-run", "hit"]
+    assert launcher.reasons() == ["miss:new-input", "hit"]
     assert launcher.compiled() == 1
 
 
@@ -185,11 +185,11 @@ def test_a_command_gets_no_standard_input_that_is_not_described(launcher: Launch
 @pytest.mark.parametrize(
     ("mode", "reasons", "runs"),
     [
-        ("on", ["miss:first-run", "hit", "hit"], 1),
-        ("refresh", ["miss:first-run", "miss:refresh", "hit"], 2),
-        ("verify", ["miss:first-run", "miss:verified", "hit"], 2),
-        ("read-only", ["miss:first-run", "hit", "hit"], 1),
-        ("require", ["miss:first-run", "hit", "hit"], 1),
+        ("on", ["miss:new-input", "hit", "hit"], 1),
+        ("refresh", ["miss:new-input", "miss:refresh", "hit"], 2),
+        ("verify", ["miss:new-input", "miss:verified", "hit"], 2),
+        ("read-only", ["miss:new-input", "hit", "hit"], 1),
+        ("require", ["miss:new-input", "hit", "hit"], 1),
     ],
 )
 @pytest.mark.sampled
@@ -259,7 +259,7 @@ def test_a_flag_that_turns_out_to_be_an_output_keeps_the_result_out(launcher: La
 def test_a_file_that_an_unknown_flag_names_is_an_input(launcher: Launcher) -> None:
     write("a.txt", "x")
     write("extra.txt", "1")
-    for text, reason in (("1", "miss:first-run"), ("1", "hit"), ("2", "miss:file-changed")):
+    for text, reason in (("1", "miss:new-input"), ("1", "hit"), ("2", "miss:file-changed")):
         write("extra.txt", text)
         launcher.run("fakecc", "a.txt", "-o", "a.out", "--extra=extra.txt")
         assert launcher.last().reason.value == reason

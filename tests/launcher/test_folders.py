@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.launcher.conftest import Launcher, wait_for_clock, write
+from tests.launcher.conftest import FAKECC_ADAPTER, Launcher, wait_for_clock, write
 from tests.needs import need
 
 CLANG = next((name for name in ("clang-19", "clang") if shutil.which(name)), "clang-19")
@@ -85,7 +85,7 @@ def test_another_folder(launcher: Launcher, monkeypatch: pytest.MonkeyPatch, wha
             write(f"{folder}/{name}", text)
     write(f"three/{edited}", "#define X 3\n")
     reason, made = _compile(launcher, monkeypatch, "one", *flags.split())
-    assert reason == "miss:first-run"
+    assert reason == "miss:new-input"
     assert _compile(launcher, monkeypatch, "two", *flags.split()) == ("hit", made)
     reason, other = _compile(launcher, monkeypatch, "three", *flags.split())
     assert reason.startswith("miss:")
@@ -199,4 +199,22 @@ def test_names_that_look_like_others(launcher: Launcher, monkeypatch: pytest.Mon
         write(f"{folder}/{name}", f"#define X {number}\n")
     monkeypatch.setenv("CACHEC_BASE_DIR", str(launcher.folder))
     reasons = [_compile(launcher, monkeypatch, folder)[0] for folder in ("one", "two", "three")]
-    assert reasons == ["miss:first-run", "hit", "miss:dependency-changed"]
+    assert reasons == ["miss:new-input", "hit", "miss:dependency-changed"]
+
+
+def test_a_folder_in_the_result_is_told_with_the_flag_that_keeps_it_out(
+    launcher: Launcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    adapter = 'normalises = { "--map=OLD=NEW" = "folders in names" }\n' + FAKECC_ADAPTER
+    launcher.folder.parent.joinpath("fakecc.toml").write_text(adapter)
+    for folder in ("one", "two"):
+        write(f"{folder}/a.txt", f"{launcher.folder}/one")
+        monkeypatch.chdir(launcher.folder / folder)
+        monkeypatch.delenv("PWD", raising=False)
+        assert launcher.run("fakecc", "a.txt", "-o", "a.out").code == 0
+        monkeypatch.chdir(launcher.folder)
+    assert launcher.reasons() == ["miss:new-input", "miss:dependency-changed"]
+    words = (
+        "folder cwd is another one, and its path is in what the command wrote: --map=OLD=NEW keeps out folders in names"
+    )
+    assert launcher.last().detail == words

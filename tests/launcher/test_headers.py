@@ -125,7 +125,7 @@ def project(launcher: Launcher) -> Launcher:
     write("a.c", _SOURCE)
     write("two/my.h", "#define VALUE 1\n")
     os.mkdir("one")
-    assert _compile(launcher) == "miss:first-run"
+    assert _compile(launcher) == "miss:new-input"
     assert _compile(launcher) == "hit"
     return launcher
 
@@ -187,7 +187,7 @@ class TestClang:
         write("a.c", '#if __has_include("opt.h")\nint with;\n#else\nint without;\n#endif\n')
         os.mkdir("one")
         os.mkdir("two")
-        assert _compile(launcher) == "miss:first-run"
+        assert _compile(launcher) == "miss:new-input"
         assert _compile(launcher) == "hit"
         write("two/opt.h", "")
         assert _compile(launcher) == "miss:dependency-changed"
@@ -209,7 +209,7 @@ class TestClang:
         os.mkdir("one")
         os.mkdir("two")
         flags = ("-isystem", "sys", "-MMD", "-MF", "a.d")
-        assert _compile(launcher, *flags) == "miss:first-run"
+        assert _compile(launcher, *flags) == "miss:new-input"
         assert b"s.h" not in Path("a.d").read_bytes()
         write("sys/s.h", "#define VALUE 2\n")
         assert _compile(launcher, *flags) == "miss:dependency-changed"
@@ -280,7 +280,7 @@ class TestClang:
             launcher.run(CLANG, "-g", "-c", f"{folder}/a.c", "-o", "a.o", f"-ffile-prefix-map={folder}=.")
             reasons.append(launcher.last().reason.value)
             monkeypatch.chdir(launcher.folder)
-        assert reasons == ["miss:first-run", "hit"]
+        assert reasons == ["miss:new-input", "hit"]
 
     def test_a_depfile_of_another_checkout_names_its_own_files(
         self, launcher: Launcher, monkeypatch: pytest.MonkeyPatch

@@ -130,7 +130,7 @@ def test_a_question_makes_one_key_and_leaves_nothing(
     for line, reason, names in (
         (_LINE, Reason.HIT, ["request", "program"]),
         ((*_LINE, "-O2"), Reason.OPTION_CHANGED, ["request", "program", "explain"]),
-        (("fakecc", "b.txt", "-o", "b.out"), Reason.OPTION_CHANGED, ["request", "program", "explain"]),
+        (("fakecc", "b.txt", "-o", "b.out"), Reason.NEW_INPUT, ["request", "program", "explain"]),
     ):
         calls.clear()
         assert explain(["--", *line]).outcome.reason is reason

@@ -43,7 +43,7 @@ def test_two_checkouts_share_a_result_that_names_its_input(
         assert launcher.run(tool, f"{base}/src/{name}", "-o", f"{base}/build/out", *flags).code == 0
         assert os.fsencode(base) not in (base / "build" / "out").read_bytes()
         monkeypatch.chdir(launcher.folder)
-    assert launcher.reasons() == ["miss:first-run", "hit"]
+    assert launcher.reasons() == ["miss:new-input", "hit"]
 
 
 def test_an_input_in_another_place_of_the_checkout_is_named_otherwise(

@@ -56,7 +56,7 @@ def test_a_hit_and_a_miss(launcher: Launcher, start: _Start) -> None:
     for _ in range(2):
         process = start("--", "fakecc", "a.txt", "-o", "a.out")
         assert (*process.communicate(), process.returncode) == ("compiled\n", "warning: fake\n", 0)
-    assert launcher.reasons() == ["miss:first-run", "hit"]
+    assert launcher.reasons() == ["miss:new-input", "hit"]
 
 
 def test_an_unknown_command_passes_through_untouched(

@@ -75,7 +75,7 @@ def test_the_first_miss_leaves_one_behind_that_answers_the_next(launcher: Launch
     assert os.readlink(f"/proc/{pid}/cwd") == "/"
     write("a.txt", "y")
     assert _is_served(launcher, servers)
-    assert launcher.reasons() == ["miss:first-run", "miss:file-changed"]
+    assert launcher.reasons() == ["miss:new-input", "miss:file-changed"]
     servers.say("client.ask = None")
     assert servers.call(*_LINE).returncode == 0  # of a memo, as the process itself would have written it
     assert servers.ready() == pid
@@ -474,7 +474,7 @@ def test_a_server_that_fails_is_done_without(
         fake.start()
         assert not _is_served(launcher, served)
         fake.join()
-    assert launcher.reasons() == ["miss:first-run", "miss:option-changed"]
+    assert launcher.reasons() == ["miss:new-input", "miss:new-input"]
 
 
 def _file(place: Path) -> None:

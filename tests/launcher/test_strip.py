@@ -62,7 +62,7 @@ class TestIree:
 
         monkeypatch.setattr(WeightSet, "save", elsewhere)
         write("m.mlir", _model(1))
-        assert _compile(launcher, "m.mlir", "--strip") == "miss:first-run"
+        assert _compile(launcher, "m.mlir", "--strip") == "miss:new-input"
         made = Path("m.vmfb").read_bytes()
         assert np.array_equal(_weights("m.vmfb.irpa"), _expected(1))
         write("m.mlir", _model(2))
@@ -154,7 +154,7 @@ class TestIree:
 
         monkeypatch.setattr(os, "fork", killed)
         write("m.mlir", _model(1))
-        assert _compile(launcher, "m.mlir", "--strip") == "miss:first-run"
+        assert _compile(launcher, "m.mlir", "--strip") == "miss:new-input"
         assert np.array_equal(_weights("m.vmfb.irpa"), _expected(1))
         assert sorted(os.listdir()) == ["m.mlir", "m.vmfb", "m.vmfb.irpa"]
 
@@ -162,7 +162,7 @@ class TestIree:
         text = _model(1).replace("4x32", "4x8192").replace("2x32", "2x8192")
         digits = text[text.index('"0x') + 3 : text.index('">')]
         write("m.mlir", text.replace(digits, digits * 256))
-        assert _compile(launcher, "m.mlir", "--strip") == "miss:first-run"
+        assert _compile(launcher, "m.mlir", "--strip") == "miss:new-input"
         made = {name: Path(name).read_bytes() for name in ("m.vmfb", "m.vmfb.irpa")}
         write("m.mlir", text.replace(digits, digits * 255 + "zz" + digits[2:]))
         ran = launcher.run(_IREE, "m.mlir", "-o", "m.vmfb", "--iree-input-type=stablehlo", *_FLAGS, options=["--strip"])
@@ -196,7 +196,7 @@ def test_an_adapter_that_always_strips(launcher: Launcher) -> None:
         'stdin = true\nflags = [\n  { names = ["-o"], takes = ["next"], is = "output" },\n]\n'
     )
     text = '%w = "arith.constant"() <{value = dense<"0xDATA"> : tensor<64xf32>}> : () -> tensor<64xf32>\n'
-    for seed, reason in ((1, "miss:first-run"), (2, "hit")):
+    for seed, reason in ((1, "miss:new-input"), (2, "hit")):
         data = np.random.default_rng(seed).standard_normal(64).astype("f4").tobytes().hex().upper()
         write("m.mlir", f"module {{\n  {text.replace('DATA', data)}}}\n")
         ran = launcher.run(_MLIR_OPT, "m.mlir", "-o", "out.mlir")

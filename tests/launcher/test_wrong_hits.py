@@ -42,7 +42,7 @@ class TestHeaders:
         write("a.c", '#include "x.h"\nint f(void) { return X; }\n')
         write("one/x.h/inner", "")
         write("two/x.h", "#define X 2\n")
-        assert _reason(launcher, *self.line) == "miss:first-run"
+        assert _reason(launcher, *self.line) == "miss:new-input"
         return launcher
 
     def test_a_folder_with_a_headers_name_that_becomes_the_header(self, project: Launcher) -> None:
@@ -63,7 +63,7 @@ class TestHeaders:
         need(CLANG)
         write("a.c", '#if __has_include("y.h")\nint y;\n#endif\nint f(void) { return 1; }\n')
         os.mkdir("y.h")
-        assert _reason(launcher, *self.line) == "miss:first-run"
+        assert _reason(launcher, *self.line) == "miss:new-input"
         assert _reason(launcher, *self.line) == "hit"
         os.rmdir("y.h")
         write("y.h", "")
@@ -94,7 +94,7 @@ class TestSearchFolders:
         write("one/y.h", "")
         monkeypatch.setenv("CPATH", "one:two")
         line = (CLANG, "-c", "a.c", "-o", "a.o")
-        assert _reason(launcher, *line) == "miss:first-run"
+        assert _reason(launcher, *line) == "miss:new-input"
         write("one/z.h", "")
         assert _reason(launcher, *line) == "hit"
         write("one/x.h", "#define X 1\n")
@@ -124,7 +124,7 @@ class TestEpoch:
         write("a.c", f"const char *now = {word};\n")
         monkeypatch.setenv("SOURCE_DATE_EPOCH", "1")
         assert _reason(launcher, deaf, "-c", "a.c", "-o", "a.o") == "bypass:volatile-input"
-        assert _reason(launcher, CLANG, "-c", "a.c", "-o", "a.o") == "miss:first-run"
+        assert _reason(launcher, CLANG, "-c", "a.c", "-o", "a.o") == "miss:new-input"
         assert _reason(launcher, CLANG, "-c", "a.c", "-o", "a.o") == "hit"
         monkeypatch.setenv("SOURCE_DATE_EPOCH", "2")
         assert _reason(launcher, CLANG, "-c", "a.c", "-o", "a.o") != "hit"
@@ -135,7 +135,7 @@ class TestEpoch:
         write("now.h", "#define NOW __TIME__\n")
         assert _reason(launcher, CLANG, "-c", "a.c", "-o", "a.o", "-include", "now.h") == "bypass:volatile-input"
         write("now.h", '#define NOW "noon"\n')
-        assert _reason(launcher, CLANG, "-c", "a.c", "-o", "a.o", "-include", "now.h") == "miss:first-run"
+        assert _reason(launcher, CLANG, "-c", "a.c", "-o", "a.o", "-include", "now.h") == "miss:new-input"
 
 
 class TestSpelling:
@@ -267,7 +267,7 @@ class TestSpelling:
     def test_what_the_system_has_is_no_hindrance(self, launcher: Launcher) -> None:
         need(CLANG)
         write("a.c", "#include <stdio.h>\n#include <math.h>\n#include <stdlib.h>\nint f(void) { return 1; }\n")
-        assert _reason(launcher, CLANG, "-c", "a.c", "-o", "a.o") == "miss:first-run"
+        assert _reason(launcher, CLANG, "-c", "a.c", "-o", "a.o") == "miss:new-input"
         assert _reason(launcher, CLANG, "-c", "a.c", "-o", "a.o") == "hit"
 
 
@@ -292,7 +292,7 @@ class TestWrappers:
     def test_what_it_runs_counts(self, project: Launcher) -> None:
         inner = self._script(project, "inner", f'#!/bin/sh\n# the real one\nexec {shutil.which(CLANG)} "$@"\n')
         self._script(project, "clang", f'#!/bin/sh\nexec {inner} "$@"\n')
-        assert _reason(project, *self.line) == "miss:first-run"
+        assert _reason(project, *self.line) == "miss:new-input"
         assert _reason(project, *self.line) == "hit"
         self._script(project, "inner", f'#!/bin/sh\n# a later one\nexec {shutil.which(CLANG)} "$@"\n')
         assert _reason(project, *self.line) == "miss:tool-changed"
@@ -303,14 +303,14 @@ class TestWrappers:
         if shutil.which(shell) is None:
             pytest.skip(f"{shell} is not installed")
         self._script(project, "clang", f'#!/usr/bin/env {shell}\nexec {shutil.which(CLANG)} "$@"\n')
-        assert _reason(project, *self.line) == "miss:first-run"
+        assert _reason(project, *self.line) == "miss:new-input"
 
     def test_a_name_is_looked_up_in_path(self, project: Launcher, monkeypatch: pytest.MonkeyPatch) -> None:
         self._script(project, "clang", f'#!/bin/sh\nexec {CLANG} "$@"\n')
         first = project.store.parent / "first"
         first.mkdir()
         monkeypatch.setenv("PATH", f"{first}:{os.environ['PATH']}")
-        assert _reason(project, *self.line) == "miss:first-run"
+        assert _reason(project, *self.line) == "miss:new-input"
         assert _reason(project, *self.line) == "hit"
         (first / CLANG).write_text(f'#!/bin/sh\nexec {shutil.which(CLANG)} "$@"\n')
         (first / CLANG).chmod(0o755)
@@ -344,7 +344,7 @@ class TestWrappers:
         self._script(project, "clang", f'#!/bin/sh\n. ./settings\nexec {shutil.which(CLANG)} $FLAGS "$@"\n')
         write("settings", "FLAGS=-O0\n")
         options = [f"--tool={shutil.which(CLANG)}", "--input=settings"]
-        for text, reason in (("-O0", "miss:first-run"), ("-O0", "hit"), ("-O2", "miss:file-changed")):
+        for text, reason in (("-O0", "miss:new-input"), ("-O0", "hit"), ("-O2", "miss:file-changed")):
             write("settings", f"FLAGS={text}\n")
             assert project.run(*self.line, options=options).code == 0
             assert project.last().reason.value == reason
@@ -355,7 +355,7 @@ class TestWrappers:
         assert "another program" in project.last().detail
         os.unlink(tmp_path / "bin" / "clang")
         os.symlink(str(shutil.which(CLANG)), tmp_path / "bin" / "clang")
-        assert _reason(project, *self.line) == "miss:first-run"
+        assert _reason(project, *self.line) == "miss:new-input"
 
 
 class TestPipelines:
@@ -368,7 +368,7 @@ class TestPipelines:
         pipeline = "builtin.module(transform-preload-library{transform-library-paths=lib.mlir},transform-interpreter)"
         line = (OPT, "a.mlir", f"--pass-pipeline={pipeline}", "-o", "b.mlir")
         os.mkdir("cse")
-        assert _reason(launcher, *line) == "miss:first-run"
+        assert _reason(launcher, *line) == "miss:new-input"
         assert _reason(launcher, *line) == "hit"
         write("lib.mlir", _LIBRARY.replace("NAME", "two"))
         assert _reason(launcher, *line) == "miss:file-changed"
@@ -388,7 +388,7 @@ class TestPipelines:
             "-o",
             "b.mlir",
         )
-        assert _reason(launcher, *line) == "miss:first-run"
+        assert _reason(launcher, *line) == "miss:new-input"
         assert _reason(launcher, *line) == "hit"
         write("two.mlir", "module attributes {transform.with_named_sequence} {}\n")
         assert _reason(launcher, *line) == "miss:file-changed"
@@ -422,7 +422,7 @@ class TestCommandLine:
         need(CLANG)
         write("a.c", "int f(void) { return 1; }\n")
         line = (CLANG, *flags, "-c", "a.c", "-o")
-        assert _reason(launcher, *line, "a.o") == "miss:first-run"
+        assert _reason(launcher, *line, "a.o") == "miss:new-input"
         assert _reason(launcher, *line, "a.o") == "hit"
         assert _reason(launcher, *line, "other.o") == "miss:option-changed"
         subprocess.run([*line, "plain.o"], check=True)
@@ -431,7 +431,7 @@ class TestCommandLine:
     def test_its_neighbours(self, launcher: Launcher) -> None:
         need(CLANG)
         write("a.c", "int f(void) { return 1; }\n")
-        assert _reason(launcher, CLANG, "-fno-record-command-line", "-c", "a.c", "-o", "a.o") == "miss:first-run"
+        assert _reason(launcher, CLANG, "-fno-record-command-line", "-c", "a.c", "-o", "a.o") == "miss:new-input"
         assert _reason(launcher, CLANG, "-fno-record-command-line", "-c", "a.c", "-o", "b.o") == "hit"
 
 

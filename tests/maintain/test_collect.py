@@ -14,7 +14,8 @@ from cachec.base.hashing import digest_bytes
 from cachec.maintain.maintainer import Maintainer
 from cachec.maintain.orphans import GRACE_SECONDS, LONG_SECONDS
 from cachec.maintain.survey import QUARANTINE_SECONDS
-from cachec.model import RECORD_VERSION, ArtifactRef
+from cachec.model import RECORD_VERSION, ArtifactRef, Part
+from cachec.store import recent
 from cachec.store.leases import collecting
 from cachec.store.objects import REFRESH_SECONDS
 from cachec.store.packing import pack
@@ -512,3 +513,28 @@ def test_many_artifacts_are_removed_but_for_those_that_somebody_holds(yard: Yard
     assert yard.objects() == held
     assert yard.faults == []
     assert done.after == yard.maintainer.measured().nbytes
+
+
+def test_what_a_miss_is_compared_with_does_not_outgrow_the_entries(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
+    def rows() -> int:
+        return sum(1 for _ in yard.store.index.keys(prefix="near:"))
+
+    def known(number: int) -> tuple[str, ...]:
+        found = yard.store.neighbours("pkg.build", parts(number))
+        return tuple(near.key for near in found.nearest)
+
+    def parts(number: int) -> tuple[Part, ...]:
+        return (part("file/source", f"{number}", subject=f"{number}.c"),)
+
+    for number in range(8):
+        yard.publish(KEYS[number], parts=parts(number), seconds=2.0**number)
+    yard.store.release()
+    yard.maintainer.collect(limit=3 * EACH)
+    assert rows() == 16
+    assert known(0) == (KEYS[0],)  # it is known that it was there
+    for bound in ("_ROWS", "_SPARE_ROWS"):
+        monkeypatch.setattr(recent, bound, 0)
+    yard.maintainer.collect(limit=3 * EACH)
+    left = [number for number in range(8) if known(number)]
+    assert left == [number for number in range(8) if yard.store.lookup(KEYS[number]) is not None]
+    assert 0 < rows() < 16

@@ -87,7 +87,7 @@ def collect(folder: Path, kill: KillAt | None) -> None:
 def state(folder: Path) -> dict[str, object]:
     """Everything that gc decides about."""
     yard = Yard(folder)
-    rows = [name for name, _ in yard.store.index.rows("") if not name.startswith(("digest:", "recent:"))]
+    rows = [name for name, _ in yard.store.index.rows("") if not name.startswith(("digest:", "recent:", "near:"))]
     files = [
         str(path.relative_to(folder))
         for path in folder.rglob("*")

@@ -94,6 +94,6 @@ def test_every_row_of_the_index_is_in_the_table(store: Yard) -> None:
     store.age()
     store.maintainer.collect(limit=1)
     kinds = {name.partition(":")[0] for name, _ in store.store.index.rows("")} - {"entry", "recent", "digest"}
-    assert kinds == {"summary", "facts", "pin", "usage", "gc"}
+    assert kinds == {"near", "summary", "facts", "pin", "usage", "gc"}
     for kind in kinds | {"condemned"}:
         assert f"| `{kind}:" in TEXT

@@ -74,7 +74,7 @@ def files(folder: Path) -> dict[str, tuple[int, int]]:
 
 
 @pytest.mark.parametrize("reopen", [False, True])
-def test_a_miss_reads_six_rows_at_most_and_none_more_than_twice(
+def test_a_miss_reads_twelve_rows_at_most_and_none_more_than_twice(
     cache: cachec.Cache, stage: Any, counts: Counts, reopen: bool
 ) -> None:
     for number in range(30):
@@ -83,7 +83,8 @@ def test_a_miss_reads_six_rows_at_most_and_none_more_than_twice(
         assert outcome.stored
         of_sources = [name for name in counts.rows if name.startswith("digest:code:")]  # once a file and process
         assert len(of_sources) <= (number == 0)
-        assert counts.rows.total() - len(of_sources) <= 6, counts.rows
+        # The entry and the rows of calls like it twice (of a stage with two arguments four), the facts, the size.
+        assert counts.rows.total() - len(of_sources) <= 12, counts.rows
         assert max(counts.rows.values()) <= 2, counts.rows
         assert counts.calls["explain"] == counts.calls["decode"] == 1
         if reopen:
@@ -106,7 +107,7 @@ def test_a_publication_reads_each_row_once_though_others_wrote_meanwhile(cache: 
     for number in range(3):
         _, outcome = cache.call(slow, number, counts)
         assert counts.rows[f"entry:default:{outcome.key}"] == 1  # what others invalidated is not put back
-        assert counts.rows.total() <= 4, counts.rows
+        assert counts.rows.total() <= 5, counts.rows
         assert max(counts.rows.values()) == 1, counts.rows
 
 

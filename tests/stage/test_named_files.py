@@ -112,7 +112,7 @@ def test_what_the_key_has_is_no_more_than_that(tmp_path: Path) -> None:
         assert file.read_bytes()
         return float(cachec.open_weights(place)["a"].read().sum()), file, folder
 
-    for name, reason in (("one", Reason.FIRST_RUN), ("two", Reason.HIT)):
+    for name, reason in (("one", Reason.NEW_INPUT), ("two", Reason.HIT)):
         _write(tmp_path / name, 1)
         given = tmp_path / name
         _, outcome = cache.call(

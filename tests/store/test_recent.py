@@ -1,4 +1,4 @@
-"""The row that a miss is compared with: the nearest key, and how large the row gets."""
+"""The rows that a miss is compared with: the nearest key, and how large a row gets."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import random
 import msgspec
 import pytest
 
-from cachec.model import RECORD_VERSION, ArtifactRef, Part
+from cachec.model import ArtifactRef, Part
 from cachec.store.packing import pack, unpack
-from cachec.store.recent import MAX_KEYS, Recent
+from cachec.store.recent import MAX_KEYS, Neighbours, Recent, neighbourhood, neighbours
 from tests.parts import part
 
-EMPTY = Recent(version=RECORD_VERSION, stage="s")
+EMPTY = Recent(stage="s")
 
 
 def parts(**values: object) -> tuple[Part, ...]:
@@ -35,7 +35,29 @@ def of(*calls: tuple[Part, ...]) -> Recent:
     return row
 
 
-BASE = {"stage__s": 1, "code__a": 1, "code__b": 1, "distribution__t": 1, "arg__o": 1}
+BASE = {"stage__s": 1, "code__a": 1, "code__b": 1, "distribution__t": 1, "arg__n": 1, "arg__o": 1}
+
+
+class Rows(dict[str, Recent]):
+    """The rows of one stage, as a store keeps them."""
+
+    def add(self, number: int, call: tuple[Part, ...]) -> None:
+        for name in neighbourhood("s", call).rows():
+            row = self.get(name, Recent(stage="s", alike=name))
+            self[name] = row.with_newest(key(number), ref(number), call)
+
+    def neighbours(self, call: tuple[Part, ...]) -> Neighbours:
+        place = neighbourhood("s", call)
+        return neighbours(place, {name: self.get(name, EMPTY) for name in place.rows()}, call)
+
+
+def call(**values: object) -> tuple[Part, ...]:
+    """The parts of a call; a value ``name:content`` is of an input of that name."""
+    made = []
+    for each in parts(**{**BASE, **values}):
+        subject, colon, content = each.detail.partition(":")
+        made.append(part(each.label, content, subject=subject) if colon else each)
+    return tuple(made)
 
 
 @pytest.mark.parametrize(
@@ -44,21 +66,89 @@ BASE = {"stage__s": 1, "code__a": 1, "code__b": 1, "distribution__t": 1, "arg__o
         ([{"arg__o": 2}, {"arg__o": 3, "distribution__t": 2}], {"arg__o": 4}, 0),
         ([{"arg__o": 2, "distribution__t": 2}, {"arg__o": 3}], {"arg__o": 4}, 1),
         ([{}, {}], {"arg__o": 4}, 1),
-        ([{"file__a": 1}, {"file__b": 1}], {"file__a": 2}, 0),
-        ([{"file__a": 1, "arg__o": 5, "distribution__t": 5}, {"file__b": 1}], {"file__a": 2}, 0),
-        ([{"program__p": 1, "arg__o": 5, "distribution__t": 5}, {"program__p": 2}], {"program__p": 1}, 0),
+        ([{"file__a": "a:1"}, {"file__b": "b:1"}], {"file__a": "a:2"}, 0),
+        ([{"file__f": "a:1"}, {"file__f": "b:1"}], {"file__f": "a:2"}, 0),
+        ([{"file__f": "a:1", "arg__o": 5, "distribution__t": 5}, {"file__f": "b:1"}], {"file__f": "a:2"}, 0),
+        ([{"program__p": "m:1", "arg__o": 5, "distribution__t": 5}, {"program__p": "m:2"}], {"program__p": "m:1"}, 0),
+        ([{"program__p": "1", "arg__o": 5, "distribution__t": 5}, {"program__p": "2"}], {"program__p": "1"}, 1),
+        ([{"file__f": "/x/a:1", "arg__o": 5}, {"file__f": "/x/b:1"}], {"file__f": "/y/a:1"}, 0),
+        ([{"arg__f": "f:1", "arg__o": 5}, {"arg__f": "g:1"}], {"arg__f": "f:2"}, 0),
         (
-            [{"file__a": 1}, {"file__b": 1}, {"file__a": 1, "arg__new": 1, "arg__more": 1}],
-            {"file__a": 1, "arg__o": 3},
+            [{"file__f": "a:1", "order__out": "a.o:"}, {"file__f": "a:1", "order__out": "b.o:"}],
+            {"file__f": "a:2", "order__out": "a.o:"},
+            0,
+        ),
+        (
+            [{"file__a": "a:1"}, {"file__b": "b:1"}, {"file__a": "a:1", "arg__new": 1, "arg__more": 1}],
+            {"file__a": "a:1", "arg__o": 3},
             0,
         ),
     ],
-    ids=["one change", "fewest", "newest of equals", "same file", "input first", "same content", "added parts"],
+    ids=[
+        *("one change", "fewest", "newest of equals", "same file", "same argument", "input first", "same program"),
+        *("a program without a name", "in another folder", "same callable", "same output", "added parts"),
+    ],
 )
-def test_the_nearest(calls: list[dict[str, object]], new: dict[str, object], nearest: int) -> None:
-    row = of(*(parts(**{**BASE, **call}) for call in calls))
-    found = row.nearest(parts(**{**BASE, **new}))[0]
-    assert (found.key, found.parts) == (key(nearest), ref(nearest))
+@pytest.mark.parametrize("others", [0, 500])
+def test_the_nearest(calls: list[dict[str, object]], new: dict[str, object], nearest: int, others: int) -> None:
+    """others: newer entries, each of an input or an option of its own."""
+    rows = Rows()
+    for number, values in enumerate(calls):
+        rows.add(number, call(**values))
+    for number in range(others):
+        rows.add(1000 + number, call(file__f=f"other{number}:1"))
+        rows.add(2000 + number, call(arg__n=f"other {number}", arg__o=number, distribution__t=9))
+    found = rows.neighbours(call(**new))
+    assert not found.unknown
+    assert (found.nearest[0].key, found.nearest[0].parts) == (key(nearest), ref(nearest))
+
+
+@pytest.mark.parametrize(
+    ("known", "new", "unknown"),
+    [
+        ({"file__f": "a:1"}, {"file__f": "b:1"}, ("b",)),
+        ({"file__f": "a:1", "arg__o": 2}, {"file__f": "b:2"}, ("b",)),
+        ({"program__p": "m:1"}, {"program__p": "n:2"}, ("n",)),
+        ({"arg__f": "f:1"}, {"arg__f": "g:1"}, ("g",)),
+        ({"file__f": "a:1", "order__out": "a.out:"}, {"file__f": "b:1", "order__out": "a.out:"}, ("b",)),
+        ({"file__f": "a:1", "arg__g": "g:"}, {"file__f": "b:1", "arg__g": "g:"}, ("b",)),
+        ({"file__f": "a:1", "file__g": "g:1"}, {"file__f": "b:1", "file__g": "g:1"}, ("b",)),
+        (
+            {"file__f": "a:1", "file__g": "g:1", "order__out": "x:"},
+            {"file__f": "a:1", "file__g": "g:1", "file__h": "h:1", "order__out": "x:"},
+            (),
+        ),
+        ({"program__p": "1"}, {"program__p": "2"}, ()),
+        ({"arg__o": 1}, {"arg__o": 2}, ()),
+    ],
+)
+def test_an_input_of_which_there_is_none_is_named(
+    known: dict[str, object], new: dict[str, object], unknown: tuple[str, ...]
+) -> None:
+    rows = Rows()
+    rows.add(1, call(**known))
+    assert rows.neighbours(call(**new)).unknown == unknown
+
+
+def test_many_inputs_are_found_again_by_some_and_take_few_rows() -> None:
+    rows = Rows()
+    objects = {f"file__{number}.o": f"{number}.o:1" for number in range(500)}
+    rows.add(0, call(**objects, order__outputs="prog:"))
+    rows.add(1, call(file__x="x.o:1", order__outputs="other:"))
+    assert len(rows) <= 16
+    found = rows.neighbours(call(**{**objects, "file__77.o": "77.o:2"}, order__outputs="prog:"))
+    assert (found.unknown, found.nearest[0].key) == ((), key(0))
+    found = rows.neighbours(call(**{**objects, "file__added.o": "added.o:2"}, order__outputs="prog:"))
+    assert (found.unknown, found.nearest[0].key) == ((), key(0))
+
+
+def test_an_option_that_changed_is_found_however_many_calls_came_after() -> None:
+    rows = Rows()
+    rows.add(0, call(arg__n=1, arg__o=1))
+    for number in range(1, 300):
+        rows.add(number, call(arg__n=number + 1, arg__o=7))
+    assert rows.neighbours(call(arg__n=1, arg__o=2)).nearest[0].key == key(0)
+    assert rows.neighbours(call(arg__n=1, arg__o=1, code__a=2)).nearest[0].key == key(0)
 
 
 def test_it_counts_as_the_parts_themselves_do() -> None:

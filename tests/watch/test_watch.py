@@ -255,7 +255,7 @@ def test_the_store_is_cleared(warmed: Any, watch: Watch) -> None:
     watching = watch()
     shutil.rmtree(warmed.store)
     watching.next("stale", "doubled[n=1]")
-    assert "first-run" in watching.next("stale", "word").why
+    assert "new-input" in watching.next("stale", "word").why
     told = len(watching.events)
     assert warmed.warm().exit_code == 0
     helpers_until(lambda: {e.target for e in watching.events[told:] if e.kind == "warm"} == {"word", "doubled[n=1]"})

@@ -34,9 +34,9 @@ class CodeKey:
     """What stands for the code of a stage. Immutable; two are equal where their parts and distributions are.
 
     parts: by name. distributions: installed ones that are reached. stages: other stages that are reached. memos:
-    functions that keep results and are reached. has_importer: whether the function behind ``import`` is among its
-    values. looks_outside: whether it looks at files, variables and the like, as far as its words tell. digest: 64
-    hexadecimal characters over all parts.
+    functions that keep results and are reached. texts: of what file's text a part is, by its name, and where it stands
+    there. has_importer: whether the function behind ``import`` is among its values. looks_outside: whether it looks at
+    files, variables and the like, as far as its words tell. digest: 64 hexadecimal characters over all parts.
     """
 
     __slots__ = (
@@ -49,6 +49,7 @@ class CodeKey:
         "parts",
         "spans",
         "stages",
+        "texts",
     )
 
     def __init__(
@@ -59,6 +60,7 @@ class CodeKey:
         memos: tuple[Memo, ...] = (),
         spans: Mapping[TextVersion, Sequence[Span]] = MappingProxyType({}),
         codes: Set[tuple[str, CodeType]] = frozenset(),
+        texts: Mapping[str, tuple[TextVersion, Span]] = MappingProxyType({}),
         *,
         has_importer: bool = False,
         looks_outside: bool = False,
@@ -66,6 +68,7 @@ class CodeKey:
         self.parts = parts
         self.spans = spans
         self.codes = codes
+        self.texts = texts
         self.distributions = distributions
         self.stages = stages
         self.memos = memos
@@ -270,7 +273,7 @@ def _key(graph: Graph, memos: tuple[Memo, ...] = ()) -> CodeKey:
     stages, distributions = tuple(graph.stages), frozenset(graph.distributions - {""})
     codes = frozenset(graph.codes)
     return CodeKey(
-        graph.parts(), distributions, stages, memos, graph.spans, codes,
+        graph.parts(), distributions, stages, memos, graph.spans, codes, graph.texts,
         has_importer=graph.has_importer, looks_outside=graph.looks_outside,
     )  # fmt: skip
 

@@ -15,6 +15,7 @@ from cachec.errors import CachecError, UnresolvedCode
 from cachec.key.code.modules import WHOLE, SourceText, Span, TextVersion
 from cachec.key.code.scopes import Uses
 from cachec.key.code.watch import Watch
+from cachec.key.leaves import Leaves
 from cachec.model import Part, PartKind
 
 #: What code may ask of other code, and the words, in normalised syntax, by which it does so under whatever object.
@@ -70,6 +71,8 @@ class Graph:
         #: What is in the key: by a file's text the spans of its statements, and code whose source is another by now.
         self.spans: dict[TextVersion, list[Span]] = {}
         self.codes: set[tuple[str, CodeType]] = set()
+        #: The file's text that a label's part is of, and where it begins and ends there.
+        self.texts: dict[str, tuple[TextVersion, Span]] = {}
         self.watch = Watch()
         #: With the empty name, where what was reached is of none.
         self.distributions: set[str] = set()
@@ -113,20 +116,21 @@ class Graph:
         """The label of a thing that was reached already."""
         return self._labels.get(identity)
 
-    def part(self, label: str, hasher: Hasher, detail: str, value: str = "") -> None:
-        """Add the part of a label. Each label has one. value: as it is written, where it is no code."""
+    def part(self, label: str, hasher: Hasher, detail: str, value: str = "", leaves: Leaves = ()) -> None:
+        """Add the part of a label. Each label has one. value, leaves: as it is written, where it is no code."""
         if label in self._parts:
             raise AssertionError(f"two parts named {label}")
-        self._parts[label] = Part(PartKind.CODE, label, hasher.digest(), detail, value=value)
+        self._parts[label] = Part(PartKind.CODE, label, hasher.digest(), detail, value=value, leaves=leaves)
 
-    def covers(self, source: SourceText, node: ast.AST | None = None) -> None:
+    def covers(self, source: SourceText, node: ast.AST | None = None, label: str = "") -> None:
         """Note that a statement, lambda or module of this text is in the key with all that it says; None for what
-        importing the module does to others."""
+        importing the module does to others. label: of its part."""
         spans = self.spans.setdefault(source.version, [])
-        if isinstance(node, ast.Module):
-            spans.append(WHOLE)
-        elif node is not None:
-            spans.append(span(node))
+        if node is None:
+            return
+        spans.append(WHOLE if isinstance(node, ast.Module) else span(node))
+        if label:
+            self.texts.setdefault(label, (source.version, spans[-1]))
 
     def later(self, work: Callable[[], None], *, lenient: bool) -> None:
         """Look at something after everything that was found before it; lenient work after all that is strict."""

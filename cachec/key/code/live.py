@@ -148,7 +148,7 @@ class Walk:
         if source is not None and node is not None:
             hasher.part("syntax", source.syntax(node))
             graph.mentions(source.syntax(node))
-            graph.covers(source, node)
+            graph.covers(source, node, label)
             uses = source.function_uses(node)
             detail = f"{os.path.basename(code.co_filename)}:{node.lineno}"
             if "<locals>" not in function.__qualname__:
@@ -259,7 +259,7 @@ class Walk:
             }
             body = unit.source.class_syntax(node, apart)
             hasher.part("syntax", body)
-            graph.covers(unit.source, node)
+            graph.covers(unit.source, node, label)
             graph.mentions(body)
             # All that the body runs: fields, tables, wrappers, of which not everything shows in what they made.
             for chain in unit.source.class_uses(node).refs:

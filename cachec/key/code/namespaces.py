@@ -194,7 +194,7 @@ class Namespaces:
         source = unit.source
         hasher.part("syntax", source.syntax(source.tree))
         graph.mentions(source.syntax(source.tree))
-        graph.covers(source, source.tree)
+        graph.covers(source, source.tree, label)
         graph.aside("documentation", label, lambda: documentation(docstrings(source.tree)))
         uses = source.uses(source.tree)
 

@@ -210,7 +210,7 @@ class Static:
         for statement in statements:
             hasher.part("syntax", unit.source.syntax(statement))
             self._graph.mentions(unit.source.syntax(statement))
-            self._graph.covers(unit.source, statement)
+            self._graph.covers(unit.source, statement, label)
             for use in unit.source.imports_of(statement):
                 self.imported(use, unit.package, who, lenient=True)
             if isinstance(statement, ast.ClassDef):
@@ -305,9 +305,9 @@ class Static:
         hasher = Hasher("module")
         hasher.part("syntax", source.syntax(source.tree))
         self._graph.mentions(source.syntax(source.tree))
-        self._graph.covers(source, source.tree)
+        self._graph.covers(source, source.tree, label)
         self._graph.aside("documentation", label, lambda: _documentation([source.tree]))
-        self._graph.part(label, hasher, os.path.basename(source.path))
+        self._graph.part(label, hasher, f"{os.path.basename(source.path)}, {unit.whole or 'used as a whole'}")
         self.idle(unit)
         for star in source.imports.get("*", ()):
             self.imported(star, unit.package, unit.name, lenient=True)

@@ -20,6 +20,7 @@ from cachec.key.code.graph import Graph
 from cachec.key.code.library import attribute, name_in_library, told
 from cachec.key.code.memos import is_memo
 from cachec.key.code.origins import Origins
+from cachec.key.leaves import leaves
 from cachec.key.words import describe
 
 _PLAIN = frozenset({type(None), bool, int, float, complex, str, bytes, type(Ellipsis)})
@@ -59,6 +60,8 @@ _WATCHED = 1000
 _MAX_DEPTH = 100
 #: Bytes of an object of a class that Python made, with a ``__dict__`` and weak references and no slots.
 _BARE_SIZE = type("_", (), {}).__basicsize__
+#: Leaves of a value that are kept to tell a difference: there are many values, in each entry.
+_MAX_LEAVES = 64
 #: Marks what stands for code in a value; no string of a program starts so.
 _MARK = "\0cachec:"
 
@@ -121,7 +124,7 @@ class Values:
         hasher = Hasher("value")
         hasher.part("value", data)
         shown = describe(value)
-        graph.part(label, hasher, shown, shown)
+        graph.part(label, hasher, shown, shown, leaves(value, label, _MAX_LEAVES))
         if not self._by_identity(value):
             graph.watch.value(functools.partial(self._again, value, name, lenient), digest_bytes(data).encode())
         return f"value {label}"
