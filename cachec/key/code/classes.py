@@ -22,6 +22,10 @@ from cachec.key.code.watch import Watch
 _MAKERS = frozenset({"dataclasses", "enum", "typing", "collections", "reprlib"})
 #: Py_TPFLAGSHEAPTYPE (Include/object.h): a class that was not compiled in.
 HEAPTYPE = 1 << 9
+#: What ``dataclasses.dataclass`` writes as text and compiles.
+_OF_DATACLASSES = frozenset(
+    f"__{name}__" for name in ("init", "repr", "eq", "lt", "le", "gt", "ge", "hash", "setattr", "delattr")
+)
 #: What every member of an enumeration holds beside what its class gives it.
 _MEMBER = frozenset({"_value_", "_name_", "__objclass__", "_sort_order_"})
 #: What the interpreter and the standard library put on classes that they were not told.
@@ -56,6 +60,17 @@ def made(function: FunctionType, cls: type, is_library: Callable[[str], bool]) -
         elif callable(held) and held is not cls and not _built_in(held):
             return False
     return True
+
+
+def is_standard(function: FunctionType, cls: type) -> bool:
+    """Whether Python itself makes a method of that name of such a class. What it makes differs between Pythons; what
+    others make is as they have it."""
+    file = function.__code__.co_filename
+    return (
+        not file.startswith("<")
+        or is_named_tuple(cls)
+        or (hasattr(cls, "__dataclass_fields__") and function.__name__ in _OF_DATACLASSES)
+    )
 
 
 def _built_in(value: object) -> bool:

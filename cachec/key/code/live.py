@@ -275,7 +275,8 @@ class Walk:
                 continue
             for kind, held in _held(value):
                 if isinstance(held, FunctionType) and said and classes.made(held, cls, self._origins.is_library):
-                    hasher.part(f"made {name}", code_digest(held.__code__).encode())
+                    if not classes.is_standard(held, cls):
+                        hasher.part(f"made {name}", code_digest(held.__code__).encode())
                     continue  # from what the class says, by a decorator or base
                 stands = self.reference(held, f"{label}.{name}", lenient=by_source if wraps_code(held) else lenient)
                 hasher.part(f"{kind} {name}", stands.encode())

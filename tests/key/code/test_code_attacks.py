@@ -349,3 +349,23 @@ def test_a_method_that_was_put_in_by_code_without_a_file_counts(project: Any, na
         exec(f"def {name}(*_): return {number + 7}\nA.{name} = {name}", {"A": main.A, "__name__": "patches"})
         seen.add(project.keys.of(main.stage).digest)
     assert len(seen) == 5
+
+
+def test_a_method_that_a_decorator_of_the_project_writes_counts(project: Any) -> None:
+    """As attrs does: by ``exec``, and named after the class."""
+    project.write(
+        {
+            "main.py": "import json, pathlib\n"
+            "def sized(cls):\n"
+            "    names = {}\n"
+            "    size = pathlib.Path(__file__).with_name('size.json').read_text()\n"
+            "    exec('def size(self): return ' + size, names)\n"
+            "    names['size'].__qualname__ = f'{cls.__qualname__}.size'\n"
+            "    cls.size = names['size']\n"
+            "    return cls\n"
+            "@sized\nclass A: pass\n"
+            "def stage(): return A().size()\n",
+            "size.json": "1",
+        }
+    )
+    assert project.changed({"size.json": "2"}) == {"code/main.A"}
