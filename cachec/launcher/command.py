@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Container
 from typing import Literal, NamedTuple
 
 import msgspec
@@ -109,3 +110,7 @@ class Command(msgspec.Struct):
     def starts(self) -> tuple[str, ...]:
         """The executables that count with it: those of its adapter, of ``--tool``, and what it is seen to run."""
         return (*(() if self.adapter is None else self.adapter.helpers), *self.options.tools, *self.runs)
+
+    def is_input(self, piece: Piece, paths: Container[str]) -> bool:
+        """Whether a piece names one of these inputs, where a dash can stand for the name."""
+        return piece.label == "input" and piece.begin >= 0 and os.path.join(self.cwd, piece.text or "") in paths

@@ -115,7 +115,7 @@ class CommandRequests:
             *environment_parts(keyed_variables(command), self._environ),
             *environment_parts(tuple(name for name in LOCALE if name in self._environ), self._environ),
             *([] if command.options.portable else [host_part()]),
-            *self._argument_parts(command),
+            *self._argument_parts(command, programs),
             *self._content_parts(command, programs, arguments["stdin"], fresh=fresh),
         )
         paths = {_name(self._places.keyed(each.text)): each.path for each in command.inputs}
@@ -175,11 +175,13 @@ class CommandRequests:
             if distributions.find(name) is not None:
                 yield keys.distribution(name, fresh=fresh)
 
-    def _argument_parts(self, command: Command) -> Iterator[Part]:
-        """One part a flag, over its values in order; then the order of the flags."""
+    def _argument_parts(self, command: Command, programs: Mapping[str, Program]) -> Iterator[Part]:
+        """One part a flag, over its values in order; then the order of the flags. For a stripped model counts the dash
+        that the command gets in place of its name."""
         by_label: dict[str, list[str]] = {}
         for piece in command.pieces:
-            by_label.setdefault(piece.label, []).append("\0" if piece.text is None else self._places.keyed(piece.text))
+            text = "-" if command.is_input(piece, programs) else piece.text
+            by_label.setdefault(piece.label, []).append("\0" if text is None else self._places.keyed(text))
         for label, texts in by_label.items():
             hasher = Hasher("argument")
             for text in texts:
@@ -205,14 +207,14 @@ class CommandRequests:
     ) -> Iterator[Part]:
         for each in command.inputs:
             name = _name(self._places.keyed(each.text))
-            program = programs.get(each.path)
+            program = programs.get(each.path) if each.main else None
             if program is not None:
                 hasher = Hasher("program")
                 hasher.part("topology", program.topology.encode())
                 hasher.part("manifest", program.manifest.digest.encode())
                 yield Part(
                     PartKind.PROGRAM,
-                    name,
+                    "input",  # its name is not told to the command
                     hasher.digest(),
                     program.format,
                     refs=(program.ir_digest, program.manifest.digest),

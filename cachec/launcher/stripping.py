@@ -71,7 +71,8 @@ def _model(command: Command) -> Input:
     models = [each for each in command.inputs if each.main]
     if adapter is None or not adapter.format or not adapter.strip_as or not adapter.stdin:
         raise UsageError(f"--strip: no adapter says how {command.argv[0]!r} takes a model without weights")
-    if len(models) != 1 or command.stdin:
+    named = [piece for piece in command.pieces if command.is_input(piece, {each.path for each in models})]
+    if len(models) != 1 or len(named) != 1 or command.stdin:
         raise UsageError("--strip: the model has to be one file on the command line")
     if not any(output.kind == "file" for output in command.outputs):
         raise UsageError("--strip: the weights go beside the output, so name one with -o")
@@ -84,9 +85,7 @@ def stripped_command_line(command: Command, stripped: Sequence[StrippedInput]) -
     argv = list(command.argv)
     places = {each.path for each in stripped}
     for piece in command.pieces:
-        if piece.means != "input" or piece.begin < 0 or piece.text is None:
-            continue
-        if os.path.join(command.cwd, piece.text) in places:
+        if command.is_input(piece, places):
             argv[piece.begin + 1] = "-"
     return argv
 

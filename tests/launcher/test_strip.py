@@ -90,6 +90,18 @@ class TestIree:
         x = np.random.default_rng(9).standard_normal((2, 4)).astype("f4")
         assert np.allclose(module.main(x).to_host(), x @ _expected(2) + 1.5, atol=1e-5)
 
+    def test_the_name_of_the_model_does_not_count(
+        self, launcher: Launcher, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        write("m.mlir", _model(1))
+        assert _compile(launcher, "m.mlir", "--strip") == "miss:first-run"
+        for name in ("tuned.mlir", "./other/x.mlir", os.fspath(tmp_path / "away" / "y.mlir")):
+            write(name, _model(2))
+            assert _compile(launcher, name, "--strip") == "hit"
+            assert np.array_equal(_weights("m.vmfb.irpa"), _expected(2))
+        monkeypatch.setenv("CACHEC_MODE", "verify")  # the compiler runs: the same module, to the byte
+        assert _compile(launcher, name, "--strip") == "miss:verified"
+
     @pytest.mark.long
     def test_without_strip_the_content_counts(self, launcher: Launcher) -> None:
         write("m.mlir", _model(1))
@@ -176,11 +188,13 @@ class TestIree:
         ("line", "words"),
         [
             ((_IREE, "m.mlir"), "name one with -o"),
+            ((_IREE, "@line", "-o", "x"), "the model has to be one file on the command line"),
             (("fakecc", "m.mlir", "-o", "x"), "no adapter says how 'fakecc' takes a model without weights"),
         ],
     )
     def test_what_cannot_be_stripped(self, launcher: Launcher, line: tuple[str, ...], words: str) -> None:
         write("m.mlir", _model(1))
+        write("line", "m.mlir")
         ran = launcher.run(*line, options=["--strip"])
         assert ran.code == 2
         assert words in ran.stderr
@@ -200,6 +214,45 @@ def test_an_adapter_that_always_strips(launcher: Launcher) -> None:
         data = np.random.default_rng(seed).standard_normal(64).astype("f4").tobytes().hex().upper()
         write("m.mlir", f"module {{\n  {text.replace('DATA', data)}}}\n")
         ran = launcher.run(_MLIR_OPT, "m.mlir", "-o", "out.mlir")
+        assert ran.code == 0, ran.stderr
+        assert launcher.last().reason.value == reason
+
+
+@need(_MLIR_OPT)
+def test_no_location_tells_the_name(launcher: Launcher, monkeypatch: pytest.MonkeyPatch) -> None:
+    (launcher.folder.parent / "cachec.toml").write_text(
+        '[adapters.opt]\nmatch = ["mlir-opt*"]\nformat = "mlir"\nstrip_as = "resource"\n'
+        'stdin = true\nflags = [\n  { names = ["-o"], takes = ["next"], is = "output" },\n]\n'
+    )
+    line = ("-o", "out.mlir", "--mlir-print-debuginfo")
+    told = set()
+    for mode, name in (("on", "m.mlir"), ("verify", "sub/n.mlir"), ("on", "m.mlir")):
+        monkeypatch.setenv("CACHEC_MODE", mode)
+        write(
+            name,
+            'module {\n  %w = "arith.constant"() <{value = dense<1.5> : tensor<64xf32>}> : () -> tensor<64xf32>\n}\n',
+        )
+        ran = launcher.run(_MLIR_OPT, name, *line, options=["--strip"])
+        assert ran.code == 0, ran.stderr
+        told.add(Path("out.mlir").read_text())
+    assert launcher.reasons() == ["miss:first-run", "miss:verified", "hit"]
+    (text,) = told
+    assert 'loc("<stdin>"' in text
+    assert ".mlir" not in text
+
+
+@pytest.mark.parametrize("flag", ["--lib=m.mlir", "--lib=./m.mlir"])
+def test_a_flag_that_names_the_model_too(launcher: Launcher, flag: str) -> None:
+    """What the flag names is read whole, so that all of it counts."""
+    (launcher.folder.parent / "cachec.toml").write_text(
+        '[adapters.fakecc]\nmatch = ["fakecc"]\nformat = "mlir"\nstrip_as = "resource"\nstdin = true\nflags = [\n'
+        '  { names = ["-o"], takes = ["next"], is = "output" },\n]\n[adapters.fakecc.environment]\npassed = ["RUNS"]\n'
+    )
+    text = '%w = "arith.constant"() <{value = dense<"0xDATA"> : tensor<64xf32>}> : () -> tensor<64xf32>\n'
+    for seed, reason in ((1, "miss:first-run"), (2, "miss:file-changed")):
+        data = np.random.default_rng(seed).standard_normal(64).astype("f4").tobytes().hex().upper()
+        write("m.mlir", f"module {{\n  {text.replace('DATA', data)}}}\n")
+        ran = launcher.run("fakecc", "m.mlir", flag, "-o", "out", options=["--strip"])
         assert ran.code == 0, ran.stderr
         assert launcher.last().reason.value == reason
 
