@@ -27,7 +27,7 @@ class OpenedCache:
         self.events = EventLog(settings.dir, log=settings.log, stats_file=settings.stats_file)
         self.store = Store(settings.dir, settings.namespace, fsync=settings.fsync, on_fault=self.events.note_fault)
         self.store.refuse_foreign(shared=settings.shared == "trusted")
-        self.store.keep_bound(_bound(settings.max_size, self.events.note_fault))
+        self.store.keep_bound(_bound(settings.max_size, self.events.note_fault), settings.max_size)
 
     def engine(
         self,

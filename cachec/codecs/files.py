@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -120,6 +121,21 @@ def _own(manifest: Manifest | None) -> dict[str, Any]:
         return {}
     folded = {name: list(digests) for name, digests in sorted(manifest.folded.items())}
     return {what: said for what, said in {"callers": dict(manifest.callers), "folded": folded}.items() if said}
+
+
+def files_size(value: object, depth: int = 4) -> int:
+    """Bytes of the files and folders in a result, as far as lists, tuples and dicts hold them ``depth`` deep. None of
+    one that can't be looked at: who encodes it says so."""
+    if depth and isinstance(value, list | tuple | dict):
+        items = value.values() if isinstance(value, dict) else value
+        return sum(files_size(item, depth - 1) for item in items)
+    with suppress(OSError):
+        if isinstance(value, File):
+            return os.stat(value.path).st_size
+        if isinstance(value, Dir):
+            paths = (os.path.join(folder, name) for folder, _, names in os.walk(value.path) for name in names)
+            return sum(os.lstat(path).st_size for path in paths)
+    return 0
 
 
 def encode_file(value: File, sink: ArtifactSink, where: str) -> Leaf:

@@ -12,6 +12,7 @@ from cachec import recording
 from cachec.base import fsio
 from cachec.base.hashing import digest_bytes
 from cachec.codecs.encoder import encode
+from cachec.codecs.files import files_size
 from cachec.errors import LinkError, StoreFault, UnkeyableArgument, UnsupportedVersion, UsageError
 from cachec.key.code.memos import FilledBefore
 from cachec.key.request import Request, StageLike
@@ -23,6 +24,7 @@ from cachec.stage import folding
 from cachec.stage.bracket import Bracket
 from cachec.stage.guard import bare, callers_weights, replace_weights, returned
 from cachec.stage.look import Tools
+from cachec.store.artifacts import ArtifactSink
 from cachec.weights import WeightSet
 
 
@@ -143,10 +145,10 @@ class Run:
         value = callers_weights(result, inventory.weights)
         return returned(value, inventory.callers, inside) if inventory.callers or inside else value
 
-    def encode(self, result: Any) -> Node:
+    def encode(self, result: Any, sink: ArtifactSink | None = None) -> Node:
         """The result as stored nodes; its artifacts are in the store, no row points at them yet."""
         with recording.recording(self.recorder), self.bracket:
-            return encode(result, self._tools.store.objects, self._plugin_for)
+            return encode(result, sink or self._tools.store.objects, self._plugin_for)
 
     def _plugin_for(self, cls: type) -> Plugin | None:
         """The plugin that stores objects of a class. Raises StoreFault where the system refuses to say."""
@@ -155,7 +157,9 @@ class Run:
 
     def _encoded(self, finished: Finished) -> Node | None:
         try:
-            return self.encode(finished.value)
+            sink = self._tools.store.sink()
+            sink.expect(files_size(finished.value))
+            return self.encode(finished.value, sink)
         except StoreFault as fault:
             finished.fault, finished.detail = fault.fault, fault.detail
         except UnsupportedVersion as error:

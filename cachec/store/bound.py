@@ -1,11 +1,15 @@
-"""How large a store may be."""
+"""How large a store may be, and a result that is to be in it."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from cachec.base import fsio
+from cachec.errors import StoreFault
+from cachec.model import ArtifactRef, Fault
+from cachec.store.artifacts import ArtifactSink
 from cachec.store.usage import Usage
 
 #: Of what the disk has free, and what the store has already: a cache must not be what fills it.
@@ -39,3 +43,45 @@ def is_over(usage: Usage, max_size: int, folder: Path) -> bool:
     """Whether a store of this size is to come down. Raises StoreFault as ``limit``."""
     allowed = limit(max_size, folder, usage.nbytes)
     return allowed is not None and is_due(usage, allowed)
+
+
+class BoundedSink:
+    """Where the artifacts of one result go: no more than ``largest`` bytes of it, 0 for any number. What is larger than
+    the store may be would have everything else evicted. Raises StoreFault STORE_FULL before more is written.
+    """
+
+    def __init__(self, sink: ArtifactSink, largest: int) -> None:
+        self._sink = sink
+        self._largest = largest
+        self._taken = 0
+
+    def expect(self, size: int) -> None:
+        """See whether so many bytes more would be taken."""
+        if 0 < self._largest < self._taken + size:
+            raise StoreFault(
+                Fault.STORE_FULL, f"{self._taken + size} bytes of a result are more than max_size={self._largest}"
+            )
+
+    def _take(self, size: int) -> None:
+        self.expect(size)
+        self._taken += size
+
+    def add_bytes(self, data: bytes | bytearray | memoryview) -> ArtifactRef:
+        """See ArtifactSink."""
+        self._take(memoryview(data).nbytes)
+        return self._sink.add_bytes(data)
+
+    def add_pieces(self, pieces: Iterable[memoryview]) -> ArtifactRef:
+        """See ArtifactSink."""
+
+        def taken() -> Iterator[memoryview]:
+            for piece in pieces:
+                self._take(piece.nbytes)
+                yield piece
+
+        return self._sink.add_pieces(taken())
+
+    def add_file(self, path: str | os.PathLike[str]) -> ArtifactRef:
+        """See ArtifactSink."""
+        self._take(os.stat(path).st_size)
+        return self._sink.add_file(path)

@@ -57,6 +57,7 @@ from cachec.store.packing import pack, unpack
 from cachec.store.usage import Usage
 
 if TYPE_CHECKING:
+    from cachec.store.bound import BoundedSink
     from cachec.store.recent import Near, Neighbours, Recent
     from cachec.store.summaries import SearchTerms
 
@@ -127,6 +128,7 @@ class Store:
         self._summary = f"summary:{self.quoted}"
         self._quarantine = f"quarantine:{self.quoted}"
         self._bound: Callable[[Store, Usage | None], object] | None = None
+        self._largest = 0
         self._published: tuple[Usage | None, ...] = ()  # the size of the store, as the last publication left it
         self._decoded: Kept[_KnownRow] = Kept(_DECODED_MAX)
         self._parts: Kept[tuple[Part, ...]] = Kept(_PARTS_MAX)
@@ -370,9 +372,18 @@ class Store:
         row = self.index.read(usage.ROW)
         return None if row is None else unpack(row, Usage, usage.ROW)
 
-    def keep_bound(self, bound: Callable[[Store, Usage | None], object]) -> None:
-        """Let ``bound`` be called by ``settle``, with this store and its size (None where that is not known)."""
-        self._bound = bound
+    def keep_bound(self, bound: Callable[[Store, Usage | None], object], largest: int = 0) -> None:
+        """Let ``bound`` be called by ``settle``, with this store and its size (None where that is not known).
+
+        largest: bytes of one result, 0 for any number.
+        """
+        self._bound, self._largest = bound, largest
+
+    def sink(self) -> BoundedSink:
+        """Where the artifacts of one result go."""
+        from cachec.store.bound import BoundedSink
+
+        return BoundedSink(self.objects, self._largest)
 
     def settle(self) -> None:
         """To be called after publications, with no lock held: the store is brought back into its bounds, if need be.

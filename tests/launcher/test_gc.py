@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import gc
 import time
+from pathlib import Path
 
 import pytest
 
 from cachec.maintain.collect import Collected
 from cachec.maintain.maintainer import Maintainer
 from cachec.maintain.orphans import GRACE_SECONDS, MEMO_SECONDS
+from cachec.model import Fault
 from cachec.store.store import Store
 
 from .conftest import Launcher, wait_for_clock, write
@@ -67,3 +69,18 @@ def test_memos_of_another_store_and_foreign_files_stay(launcher: Launcher) -> No
     assert memo.exists()
     collect(launcher, after=MEMO_SECONDS + 60)
     assert (memo.exists(), notes.exists()) == (False, True)
+
+
+def test_a_result_larger_than_the_store_is_left_to_the_command(
+    launcher: Launcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CACHEC_MAX_SIZE", "200KB")
+    write("small", "text")
+    write("large", "text" * 60_000)
+    for _ in range(2):
+        for name in ("small", "large"):
+            assert launcher.run("fakecc", name, "-o", f"{name}.o").code == 0
+            assert Path(f"{name}.o").stat().st_size > Path(name).stat().st_size
+    assert [each.fault for each in launcher.outcomes()] == [None, Fault.STORE_FULL] * 2
+    assert [each.hit for each in launcher.outcomes()] == [False, False, True, False]
+    assert Maintainer(Store(launcher.store)).measured().nbytes < 100_000

@@ -8,12 +8,14 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 import cachec
 from cachec.errors import StoreFault
+from cachec.events import read_log
 from cachec.maintain.maintainer import Maintainer
-from cachec.model import RECORD_VERSION, Fault
+from cachec.model import RECORD_VERSION, Fault, Reason
 from cachec.store import bound
 from cachec.store.usage import Usage
 
@@ -179,3 +181,63 @@ def test_a_gc_that_can_not_help_is_not_run_at_each_publication(yard: Yard, disk:
     assert len(runs) == 60
     assert 2 <= len(done) <= 16
     assert not done[-1].is_within
+
+
+def _folder(path: Path, content: bytes) -> Path:
+    path.mkdir()
+    for number in range(3):
+        (path / str(number)).write_bytes(content[number::3])
+    return path
+
+
+@pytest.mark.parametrize("kind", ["bytes", "array", "file", "folder", "files", "pieces"])
+def test_a_result_larger_than_the_store_is_handed_out_and_evicts_nothing(tmp_path: Path, kind: str) -> None:
+    cache = cachec.Cache(tmp_path / "store", log="off", mode="on", max_size=1_000_000)
+    content = os.urandom(1_200_000)
+
+    @cache.stage
+    def small(value: int) -> bytes:
+        return bytes([value]) * 50_000
+
+    @cache.stage(version=kind, ignore=["kind", "content", "folder"])
+    def large(kind: str, content: bytes, folder: Path) -> object:
+        (folder / "file").write_bytes(content)
+        match kind:
+            case "bytes":
+                return content
+            case "array":
+                return np.frombuffer(content, "u1")
+            case "file":
+                return cachec.File(folder / "file")
+            case "files":
+                return {"parts": [cachec.File(path) for path in sorted(_folder(folder / "parts", content).iterdir())]}
+            case "folder":
+                return cachec.Dir(_folder(folder / "parts", content))
+        return cachec.WeightSet.from_arrays({"w": np.frombuffer(content, "u1")})
+
+    for value in range(3):
+        small(value)
+    before = Maintainer(cache.store).measured().nbytes
+    for turn in range(2):
+        (tmp_path / str(turn)).mkdir()
+        result = large(kind, content, tmp_path / str(turn))
+        assert result is not None
+        *_, last = read_log(cache.store.folder)
+        assert (last.reason, last.fault, last.stored) == (Reason.FIRST_RUN, Fault.STORE_FULL, False)
+        assert cache.events.faults == {Fault.STORE_FULL: turn + 1}
+    assert Maintainer(cache.store).measured().nbytes == before
+    small(3)
+    assert [small.check(value).hit for value in range(4)] == [True] * 4
+
+
+def test_a_result_as_large_as_the_store_may_be_is_stored(tmp_path: Path) -> None:
+    cache = cachec.Cache(tmp_path / "store", log="off", mode="on", max_size=100_000)
+
+    @cache.stage
+    def build(size: int) -> bytes:
+        return b"x" * size
+
+    build(100_000)
+    assert not cache.events.faults
+    build(100_001)
+    assert cache.events.faults == {Fault.STORE_FULL: 1}
