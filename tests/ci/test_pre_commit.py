@@ -61,7 +61,7 @@ def repository(project: Any, on_path: Path, tmp_path: Path, monkeypatch: pytest.
             hooks:
               - id: cachec-check
               - id: cachec-warm
-                stages: [manual]
+                stages: [pre-push]
         """,
     )
     project.targets(
@@ -104,8 +104,9 @@ def test_the_real_pre_commit(repository: Any) -> None:
     assert "would-miss doubled[n=1]" in output
     assert "other" not in output
     assert repository.runs == []
-    code, output = run("--hook-stage", "manual", "cachec-warm")
+    code, output = run("--hook-stage", "pre-push")
     assert code == 0, output
+    assert "cachec check" not in output  # it would refuse what is compiled here
     assert repository.runs == ["double 1"]
     code, output = run()
     assert code == 0, output
