@@ -164,11 +164,14 @@ class Cache:
         version: str = "1",
         tags: Sequence[str] = (),
         same: Callable[[bytes, bytes], bool] = operator.eq,
+        selective: bool = False,
     ) -> Foreign:
         """A cache of bytes whose keys are made elsewhere: ``get(key)`` and ``put(key, data)``, kept in this store.
 
         name: in reports, and in the key. version: bump it to forget what was stored. tags: for selecting entries later.
         same: whether two values of one key stand for one result, asked in mode ``verify``; by default equal bytes do.
+        selective: not all that is asked for is put; a key without an entry then counts, and fails mode ``require``,
+        only once something is put under it.
 
         Raises UsageError for a name that no stage could have, and for a str as ``tags``.
         """
@@ -177,7 +180,7 @@ class Cache:
         _check_name(name)
         if isinstance(tags, str):
             raise UsageError(f"tags={tags!r} is a str; give a list: tags=[{tags!r}]")
-        return Foreign(self._opened, name, version=version, tags=tuple(tags), same=same)
+        return Foreign(self._opened, name, version=version, tags=tuple(tags), same=same, selective=selective)
 
     def call(self, stage: Stage[P, R], /, *args: P.args, **kwargs: P.kwargs) -> tuple[R, Outcome]:
         """Call a stage; returns its result and the outcome of the call."""

@@ -75,6 +75,13 @@ class _Look(NamedTuple):
     fault: Fault | None = None
 
 
+class _Missed(NamedTuple):
+    """A key that this process missed. uncounted: the outcome, where it counts only once the value is there."""
+
+    time: float
+    uncounted: Outcome | None = None
+
+
 class Foreign:
     """What ``cache.foreign`` gives. Safe among threads, processes and across a fork."""
 
@@ -86,6 +93,7 @@ class Foreign:
         version: str = "1",
         tags: tuple[str, ...] = (),
         same: Callable[[bytes, bytes], bool] = operator.eq,
+        selective: bool = False,
     ) -> None:
         """See ``Cache.foreign``."""
         self.name = name
@@ -93,13 +101,15 @@ class Foreign:
         self._opened = opened
         self._tags = tags
         self._same = same
-        self._missed: dict[Digest, float] = {}  # when this process missed a key
+        self._selective = selective
+        self._missed: dict[Digest, _Missed] = {}
 
     def get(self, key: str | bytes) -> bytes | None:
         """The bytes that were put under ``key``; None where there are none, or none that can be used.
 
         A fault of the store is a miss, counted with its reason; an entry that was found damaged is taken away. Raises
-        CacheMissError for a miss in mode ``require``, UsageError for a key that is no str and no bytes.
+        CacheMissError for a miss in mode ``require``, UsageError for a key that is no str and no bytes. Where not all
+        is put that is asked for (``selective``), a key without an entry is neither counted nor refused here.
         """
         started = time.perf_counter()
         digest = self._digest(key)
@@ -120,13 +130,15 @@ class Foreign:
             self._opened.events.note_fault(fault, detail)
             if fault in _OF_ENTRY and mode in _STORING:
                 self._take_away(digest)
-        if mode is Mode.REQUIRE:
-            self._count(Reason.REQUIRED, digest, started, detail=f"{reason.value}: {detail}", fault=fault)
-            raise CacheMissError(f"{self.name} would miss in mode require: {reason.value}: {detail}")
+        outcome = self._outcome(reason, digest, detail=detail, seconds=time.perf_counter() - started, fault=fault)
+        is_open = self._selective and reason is Reason.FIRST_RUN
+        if mode is Mode.REQUIRE and not is_open:
+            raise self._required(outcome)
         if len(self._missed) >= _MISSED_MAX:
             self._missed.clear()
-        self._missed[digest] = started
-        self._count(reason, digest, started, detail=detail, fault=fault)
+        self._missed[digest] = _Missed(started, outcome if is_open else None)
+        if not is_open:
+            self._emit(outcome, told=reason not in _TOLD_WHEN_STORED)
         return None
 
     def put(
@@ -138,16 +150,22 @@ class Foreign:
         since this process missed the key. detail: what the key was made of, for people: a line each, ``name: value``.
         ``cachec why`` compares them, ``--option`` selects by them; they are not in the key.
 
-        A fault of the store is counted, and nothing is stored. Raises UsageError for a key or data of other types.
+        A fault of the store is counted, and nothing is stored. Raises UsageError for a key or data of other types, and
+        CacheMissError in mode ``require`` for a miss that ``get`` did not tell.
         """
         digest = self._digest(key)
         data = _flat(data)
         mode = self._mode()
         missed = self._missed.pop(digest, None)
+        uncounted = None if missed is None else missed.uncounted
         if mode not in _STORING:
+            if uncounted is not None and mode is Mode.REQUIRE:
+                raise self._required(uncounted)
+            if uncounted is not None and mode is not Mode.OFF:
+                self._emit(uncounted, told=False)
             return
         if not 0 < seconds < math.inf:
-            seconds = time.perf_counter() - missed if missed is not None else 0.0
+            seconds = time.perf_counter() - missed.time if missed is not None else 0.0
         if mode is Mode.VERIFY and (look := self._look(digest)).trace is not None:
             self._verify(digest, look, bytes(data), seconds)
             return
@@ -158,10 +176,22 @@ class Foreign:
                 self._publish(digest, data, parts, seconds)
         except StoreFault as fault:
             self._opened.events.note_fault(fault.fault, fault.detail)
+            if uncounted is not None:
+                self._emit(msgspec.structs.replace(uncounted, seconds=seconds, fault=fault.fault), told=False)
             return
         self._opened.store.settle()
-        reason = Reason.REFRESH if mode is Mode.REFRESH else Reason.FIRST_RUN
-        self._opened.events.tell(self._outcome(reason, digest, detail=words, seconds=seconds, stored=True))
+        reason = Reason.REFRESH if mode is Mode.REFRESH and uncounted is None else Reason.FIRST_RUN
+        outcome = self._outcome(reason, digest, detail=words, seconds=seconds, stored=True)
+        if uncounted is None:
+            self._opened.events.tell(outcome)  # counted when it was missed
+        else:
+            self._emit(outcome)
+
+    def _required(self, outcome: Outcome) -> CacheMissError:
+        """What is raised for a miss in mode ``require``; it is counted."""
+        words = f"{outcome.reason.value}: {outcome.detail}"
+        self._emit(msgspec.structs.replace(outcome, reason=Reason.REQUIRED, detail=words))
+        return CacheMissError(f"{self.name} would miss in mode require: {words}")
 
     # --- keys
 

@@ -24,6 +24,33 @@ class TestForeign(ForeignConformance):
         return cache.foreign("toy.compiler")
 
 
+class TestSelective(ForeignConformance):
+    """Of what is asked for, only some is put."""
+
+    name = "choosy"
+    selective = True
+
+    def make(self, cache):
+        return cache.foreign("choosy", selective=True)
+
+    def test_what_cannot_be_stored_is_a_miss_all_the_same(self, opened):
+        cache, seam = opened(max_size=100_000)
+        assert seam.get(self.key(0)) is None
+        seam.put(self.key(0), self.data(0, 200_000))
+        (outcome,) = read_log(cache.dir)
+        assert (outcome.reason, outcome.fault, outcome.stored) == (Reason.FIRST_RUN, Fault.STORE_FULL, False)
+
+    def test_what_is_forgotten_is_a_miss_at_once(self, opened):
+        _, seam = opened()
+        seam.put(self.key(0), self.data(0))
+        cache, _ = opened()
+        for entry in list(cache.store.entries()):
+            cache.store.invalidate(entry.key)
+        cache, seam = opened(mode="require")
+        with pytest.raises(cachec.CacheMissError, match="entry-gone"):
+            seam.get(self.key(0))
+
+
 @pytest.mark.long
 class TestBytes(TestForeign):
     """Keys of another kind."""

@@ -124,7 +124,9 @@ def jax_cache(cache: Cache) -> Any:
 
         def __init__(self) -> None:
             self._path = Path(cache.dir)
-            self._foreign = cache.foreign(NAME, same=lambda one, other: executable(one) == executable(other))
+            self._foreign = cache.foreign(
+                NAME, same=lambda one, other: executable(one) == executable(other), selective=True
+            )
 
         def get(self, key: str) -> bytes | None:
             return self._foreign.get(_checked(key))

@@ -32,6 +32,7 @@ class TestStoredPrograms(ForeignConformance):
     """The class that stands in JAX, with values as JAX makes them."""
 
     name = NAME
+    selective = True
 
     def make(self, cache):
         return jax_cache(cache)
@@ -91,9 +92,22 @@ def test_what_jax_finds_not_worth_storing_is_not_stored(cache):
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", 1 << 40)
     compiled(2)
     assert not entries(cache)
+    assert not reasons(cache), "a program that JAX never stores is no miss"
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
     compiled(3)
     assert len(entries(cache)) == 1
+    assert reasons(cache) == ["miss:first-run"]
+
+
+def test_mode_require_refuses_what_would_be_stored_alone(tmp_path):
+    cache = cachec_jax.install(cachec.Cache(tmp_path, log="off", mode="require"))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 1e6)
+    assert compiled(3) == 7
+    assert not reasons(cache)
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    with pytest.raises(cachec.CacheMissError, match="would miss in mode require"):
+        compiled(4)
+    assert reasons(cache) == ["error:required"]
 
 
 def test_a_disabled_cache_stays_disabled(cache):
