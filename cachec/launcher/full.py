@@ -131,8 +131,8 @@ def _through_engine(args: list[str], opened: Opened, command: Command, stdin: in
         from cachec.launcher.running import run_command  # on a miss only
 
         recorder = recording.current()
-        if not is_held and recorder is not None:
-            recorder.keep_out(Reason.UNDESCRIBED, "its outputs could not be held against other launchers")
+        if unheld is not None and recorder is not None:
+            recorder.keep_out(*unheld)
         line = stripped_command_line(command, stripped)
         source = f"/proc/self/fd/{stripped[0].fd}" if stripped else stdin
         made.append(run_command(opened.environment, command, line, source))
@@ -153,7 +153,7 @@ def _through_engine(args: list[str], opened: Opened, command: Command, stdin: in
                 command.outputs,
                 opened.settings.lock_timeout,
                 opened.events.note_waiting,
-            ) as is_held,
+            ) as unheld,
         ):
             try:
                 answer = engine.call(stage, (command, stripped, kept), {})

@@ -33,24 +33,24 @@ def outputs_held(
     outputs: Sequence[Output],
     timeout: float,
     on_wait: Callable[[int, float], None],
-) -> Iterator[bool]:
-    """Keep other launchers from writing to the outputs; whether that could be had.
+) -> Iterator[tuple[Reason, str] | None]:
+    """Keep other launchers from writing to the outputs; None, or why that could not be had.
 
     Two command lines that write one file at the same time are a mistake in a build, but no reason to store what one
     wrote as the result of the other. Locks are taken in one order, and before that of the key.
     """
     with ExitStack() as stack:
         locks = {lock.key: lock for lock in (lock_of(store, output) for output in outputs)}
-        is_held = True
+        without: tuple[Reason, str] | None = None
         try:
             for _, lock in sorted(locks.items()):
                 if lock.try_acquire() or (not _is_ancestor(lock.holder()) and lock.acquire(timeout, on_wait)):
                     stack.callback(lock.release)
                 elif not _is_ancestor(lock.holder()):
-                    is_held = False
-        except StoreFault:  # a store that can't be written: what is stored there is handed out all the same
-            is_held = False
-        yield is_held
+                    without = Reason.UNDESCRIBED, f"its outputs could not be held against process {lock.holder()}"
+        except StoreFault as fault:  # a store that can't be written: what is stored there is handed out all the same
+            without = Reason.STORE_UNAVAILABLE, fault.detail
+        yield without
 
 
 def _is_ancestor(pid: int) -> bool:

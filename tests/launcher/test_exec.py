@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import stat
 import warnings
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from cachec.base.hashing import FileDigests
+from cachec.model import Reason
 from tests.launcher.conftest import Launcher, write
 
 
@@ -337,3 +339,19 @@ def test_names_that_are_not_utf8_pass_through(launcher: Launcher) -> None:
     launcher.run("fakecc", name, "-o", "a.out")
     assert launcher.last().reason.value == "bypass:not-understood"
     assert "is not UTF-8" in launcher.last().detail
+
+
+def test_a_store_that_cannot_be_written_is_told_as_one(launcher: Launcher) -> None:
+    write("a.txt", "x")
+    launcher.run("fakecc", "a.txt", "-o", "a.out")
+    shutil.rmtree(launcher.store / "locks")
+    (launcher.store / "locks").mkdir(mode=0o700)
+    for number in range(256):
+        (launcher.store / "locks" / f"{number:02x}").write_bytes(b"no folder")  # as root too nothing can be made there
+    assert launcher.run("fakecc", "a.txt", "-o", "a.out").code == 0
+    assert launcher.last().reason.value == "hit"
+    assert launcher.run("fakecc", "a.txt", "-O2", "-o", "a.out").code == 0
+    outcome = launcher.last()
+    assert (outcome.reason, outcome.stored) == (Reason.STORE_UNAVAILABLE, False)
+    assert outcome.fault is not None
+    assert "locks" in outcome.detail
