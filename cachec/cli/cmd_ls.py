@@ -48,7 +48,7 @@ def command(session: Session, selector: Selector) -> None:
         return
     if not entries:
         of = "" if selector.is_empty else _of(selector)
-        click.echo(f"no entries{of} in {clean(str(session.settings.dir))}")
+        click.echo(f"no entries{of} in {clean(str(session.settings.dir))}{session.if_none}")
         return
     now = time.time()
     pins = any(each["pinned"] for each in entries)

@@ -242,7 +242,10 @@ def _ask(reproducer: Any) -> None:
     """Show what would be run, and go on only where somebody says so."""
     import sys
 
-    click.echo("this reproducer does not come from a run of this store; it would run:", err=True)
+    why = "does not come from a run that this store holds"
+    if reproducer.about.failure is not None:
+        why = "is of a run that failed, and a store holds none of these, so that it may come from anywhere"
+    click.echo(f"this reproducer {why}; it would run:", err=True)
     _print_plan(reproducer, err=True)
     if sys.stdin.isatty() and click.confirm("Run it?", err=True):
         return

@@ -127,7 +127,7 @@ def ls(session: Session) -> None:
     if told_as_json({"dir": str(store.folder), "weights": summaries}):
         return
     if not summaries:
-        say(f"no weights in {store.folder}")
+        say(f"no weights in {store.folder}{session.if_none}")
         return
     now = time.time()
     rows = [

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from cachec.base import texts
-from cachec.errors import CachecError, StoreFault
+from cachec.errors import CachecError, ConfigError, StoreFault
 
 if TYPE_CHECKING:  # the help, and each command, import what they need and no more
     from cachec import config
@@ -67,9 +67,18 @@ class Session:
         from cachec.store.store import Store
 
         settings = self.settings
+        if settings.dir.exists() and not settings.dir.is_dir():
+            raise ConfigError(
+                f"{settings.dir} is no folder, so it can be no store; name another one (--dir, CACHEC_DIR)"
+            )
         store = Store(settings.dir, settings.namespace, fsync=settings.fsync, on_fault=self._note_fault)
         store.refuse_foreign(shared=settings.shared == "trusted")
         return store
+
+    @property
+    def if_none(self) -> str:
+        """What is said of a store in which nothing was found: empty where there is one."""
+        return "" if self.settings.dir.is_dir() else ": there is no store yet"
 
     @cached_property
     def maintainer(self) -> Maintainer:

@@ -4,7 +4,20 @@
 #   plan   says where the archive lies, under which key it is kept, and whether this run may save it; sets the store
 #          and the record of its use for the steps that follow
 #   run    restores, warms, bounds and saves; says whether there is something new to save
+#
+# Each variable has a default, so that other systems call it too: `run` with IN_ARCHIVE, and IN_SAVES=true where the
+# code is trusted. See docs/ci.md.
 set -euo pipefail
+
+: "${IN_COMMAND=all}" "${IN_TARGETS=}" "${IN_NAME=default}" "${IN_MAX_SIZE=2GiB}" "${IN_JOBS=}" "${IN_SHARD=}"
+: "${IN_CHANGED_SINCE=}" "${IN_CHECK=false}" "${IN_READ_ONLY=false}" "${IN_SAVES=false}"
+folder=${RUNNER_TEMP:+$RUNNER_TEMP/cachec}
+folder=${folder:-${XDG_CACHE_HOME:-$HOME/.cache}/cachec-ci}
+: "${IN_ARCHIVE=$folder/archive.tar}"
+
+tell() { # FILE: what stdin says goes there, or to stdout where it has no name
+  if [[ -n $1 ]]; then cat >>"$1"; else cat; fi
+}
 
 fail() {
   echo "::error::cachec: $1"
@@ -24,23 +37,23 @@ plan() {
   one_of command "$IN_COMMAND" all restore save
   one_of read-only "$IN_READ_ONLY" true false
   [[ $IN_NAME =~ ^[A-Za-z0-9._-]{1,64}$ ]] || fail "input name is '$IN_NAME'; it has 1 to 64 of A-Z a-z 0-9 . _ -"
-  local folder=$RUNNER_TEMP/cachec saves=false
+  local saves=false
   mkdir -p "$folder"
   # Only what is already in the repository may fill the archive. A pull request may hold anybody's code, and so may what
   # its events start (pull_request_target, workflow_run, issue_comment): these hit, and leave nothing behind.
-  case $GITHUB_EVENT_NAME in push | schedule | workflow_dispatch | release | merge_group) saves=true ;; esac
+  case ${GITHUB_EVENT_NAME:-} in push | schedule | workflow_dispatch | release | merge_group) saves=true ;; esac
   [[ $IN_READ_ONLY == false && $IN_COMMAND != restore ]] || saves=false
-  local prefix=cachec-1-$RUNNER_OS-$RUNNER_ARCH-$IN_NAME-
+  local prefix=cachec-1-${RUNNER_OS:-$(uname -s)}-${RUNNER_ARCH:-$(uname -m)}-$IN_NAME-
   {
     echo "archive=$folder/archive.tar"
     echo "prefix=$prefix"
-    echo "key=$prefix$GITHUB_RUN_ID-$GITHUB_RUN_ATTEMPT"
+    echo "key=$prefix${GITHUB_RUN_ID:-0}-${GITHUB_RUN_ATTEMPT:-1}"
     echo "saves=$saves"
-  } >>"$GITHUB_OUTPUT"
+  } | tell "${GITHUB_OUTPUT:-}"
   {
     [[ -n ${CACHEC_DIR:-} ]] || echo "CACHEC_DIR=$folder/store"
     [[ -n ${CACHEC_STATS_FILE:-} ]] || echo "CACHEC_STATS_FILE=$folder/used.jsonl"
-  } >>"$GITHUB_ENV"
+  } | tell "${GITHUB_ENV:-}"
 }
 
 run() {
@@ -49,7 +62,7 @@ run() {
   [[ $IN_COMMAND == save ]] || words+=(--restore "$IN_ARCHIVE")
   if [[ $IN_COMMAND == restore ]]; then
     cachec "${words[@]}" --list >/dev/null
-    echo "save=false" >>"$GITHUB_OUTPUT"
+    echo "save=false" | tell "${GITHUB_OUTPUT:-}"
     return
   fi
   if [[ $IN_SAVES == true ]]; then
@@ -63,12 +76,14 @@ run() {
   local targets=()
   read -r -d '' -a targets <<<"$IN_TARGETS" || true
   [[ ! -e $IN_ARCHIVE ]] || before=$(sha256sum <"$IN_ARCHIVE")
-  cachec "${words[@]}" --summary "$GITHUB_STEP_SUMMARY" -- "${targets[@]}" || status=$?
+  [[ -z ${GITHUB_STEP_SUMMARY:-} ]] || words+=(--summary "$GITHUB_STEP_SUMMARY")
+  mkdir -p "$(dirname "$IN_ARCHIVE")"
+  cachec "${words[@]}" -- "${targets[@]}" || status=$?
   # The same entries give the same archive, byte by byte: it is kept under its old key then.
   if [[ $IN_SAVES == true && -e $IN_ARCHIVE && $before != $(sha256sum <"$IN_ARCHIVE") ]]; then
-    echo "save=true" >>"$GITHUB_OUTPUT"
+    echo "save=true" | tell "${GITHUB_OUTPUT:-}"
   else
-    echo "save=false" >>"$GITHUB_OUTPUT"
+    echo "save=false" | tell "${GITHUB_OUTPUT:-}"
   fi
   return "$status"
 }

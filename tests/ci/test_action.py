@@ -254,6 +254,33 @@ def test_inputs_are_never_run(runner: Runner, targets: str) -> None:
     assert not (runner.project.folder / "pwned").exists()
 
 
+@pytest.mark.long
+def test_without_github_every_variable_has_a_default(runner: Runner, tmp_path: Path) -> None:
+    named = ("IN_", "GITHUB_", "RUNNER_", "CACHEC_", "XDG_")
+    environ = {name: value for name, value in os.environ.items() if not name.startswith(named)}
+    environ |= {"HOME": str(tmp_path / "home"), "CACHEC_DIR": str(tmp_path / "store")}
+    runner.step("plan", environ)
+    told = dict(line.split("=", 1) for line in runner.output.splitlines())
+    assert told["saves"] == "false", "nobody has said that this code is trusted"
+    assert Path(told["archive"]).is_relative_to(tmp_path / "home")
+    runner.step("run", environ)
+    assert "save=false" in runner.output.splitlines()
+    assert not Path(told["archive"]).exists()
+    for name, expected in (("first", "true"), ("second", "false")):
+        store = {"CACHEC_DIR": str(tmp_path / name), "IN_SAVES": "true", "IN_ARCHIVE": str(tmp_path / "kept" / "a.tar")}
+        ran = len(runner.project.runs)
+        runner.step("run", environ | store)
+        assert f"save={expected}" in runner.output.splitlines()
+        assert (len(runner.project.runs) == ran) == (name == "second")
+
+
+def test_the_table_of_variables_is_that_of_the_script() -> None:
+    script = (ACTION / "cachec-ci.sh").read_text()
+    rows = re.findall(r"^\| `(IN_[A-Z_]+)` \| (?:`([^`]*)` )?\|", (ROOT / "docs" / "ci.md").read_text(), re.MULTILINE)
+    defaults = dict(re.findall(r'"\$\{(IN_[A-Z_]+)=([^}"]*)\}"', script))
+    assert {**defaults, "IN_ARCHIVE": "~/.cache/cachec-ci/archive.tar"} == dict(rows)
+
+
 def test_the_action_gives_every_input_to_the_script_and_no_text_to_a_shell() -> None:
     text = (ACTION / "action.yml").read_text()
     inputs = re.findall(r"^  ([a-z-]+):\n    description:", text.split("\noutputs:")[0], re.MULTILINE)

@@ -60,7 +60,7 @@ def test_version(shell: Shell) -> None:
 
 def test_no_store_gives_empty_answers_and_makes_nothing(shell: Shell) -> None:
     assert shell.run("stats").output == f"no calls are recorded in {shell.dir}\n"
-    assert shell.run("ls").output == f"no entries in {shell.dir}\n"
+    assert shell.run("ls").output == f"no entries in {shell.dir}: there is no store yet\n"
     assert shell.json("ls") == {"dir": str(shell.dir), "entries": []}
     assert shell.json("stats")["calls"] == 0
     for command in ("show", "why", "invalidate"):
@@ -117,7 +117,15 @@ def test_a_file_that_is_not_there_is_named(shell: Shell) -> None:
 def test_the_folder_comes_from_the_settings_too(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CACHEC_DIR", "elsewhere")
     result = CliRunner().invoke(main, ["ls"])
-    assert result.output == f"no entries in {shell.dir.parent / 'elsewhere'}\n"
+    assert result.output == f"no entries in {shell.dir.parent / 'elsewhere'}: there is no store yet\n"
+
+
+@pytest.mark.parametrize("line", ["ls", "show abcdef", "gc", "pin", "invalidate abcdef", "weights ls"])
+def test_a_file_in_place_of_a_store_is_said_to_be_none(shell: Shell, line: str) -> None:
+    shell.dir.write_text("x")
+    result = shell.run(*line.split())
+    assert result.exit_code == 2
+    assert result.stderr.startswith(f"cachec: error: {shell.dir} is no folder, so it can be no store")
 
 
 def test_neither_numpy_nor_a_compiler_is_imported() -> None:

@@ -102,7 +102,7 @@ def test_every_help_has_an_example_and_the_json_fields(shell: Shell, name: str) 
 
 
 def test_an_empty_store_is_not_made(shell: Shell) -> None:
-    assert shell.run("weights", "ls").output == f"no weights in {shell.dir / 'weights'}\n"
+    assert shell.run("weights", "ls").output == f"no weights in {shell.dir / 'weights'}: there is no store yet\n"
     assert shell.json("weights", "ls") == {"dir": str(shell.dir / "weights"), "weights": []}
     for command in (("show", "m"), ("export", "m", "o.safetensors"), ("verify", "m"), ("diff", "m", "n")):
         fails(shell, 1, "no weights are named 'm', and there is no such file", *command)

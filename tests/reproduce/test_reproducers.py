@@ -347,6 +347,9 @@ def test_a_failing_command_leaves_one_where_it_is_asked_for(
     }
     assert members(bug)["stderr.txt"] == b"bad input: module {\n}\nwork/x"
     assert b"/tmp" not in b"".join(members(bug).values())
+    refused = project.run("run", str(bug), code=2).stderr
+    assert "this reproducer is of a run that failed, and a store holds none of these" in refused
+    assert "then say --run-code" in refused
     replayed = project.json("run", str(bug), "--run-code")
     assert replayed["same"]
     assert "exit code 3" in replayed["failure"]

@@ -17,9 +17,14 @@ def manifest_of(specs: Mapping[str, WeightSpec] | Manifest) -> Manifest:
     """The specs as a manifest. Raises UsageError for a spec under another name than its own."""
     if isinstance(specs, Manifest):
         return specs
+    if not isinstance(specs, Mapping):
+        raise UsageError(f"specs: expected a mapping name -> cachec.WeightSpec, or a manifest; found {specs!r}")
     for name, spec in specs.items():
         if not isinstance(spec, WeightSpec) or spec.name != name:
-            raise UsageError(f"specs: {name!r} expected the spec of that name, found {spec!r}")
+            raise UsageError(
+                f"specs: {name!r} expected the spec of that name, cachec.WeightSpec(name={name!r}, dtype=, shape=, "
+                f"nbytes=); found {spec!r}"
+            )
     return Manifest.of(specs)
 
 

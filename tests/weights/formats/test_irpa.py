@@ -323,8 +323,10 @@ def test_specs_are_checked(archive: Path, spec: WeightSpec, error: type[Exceptio
     for specs in ({spec.name: spec}, Manifest.of({spec.name: spec})):
         with pytest.raises(error, match=message):
             open_weights(archive, specs=specs)
-    with pytest.raises(UsageError, match="expected the spec of that name"):
+    with pytest.raises(UsageError, match=r"the spec of that name, cachec\.WeightSpec\(name='other'"):
         open_weights(archive, specs={"other": spec})
+    with pytest.raises(UsageError, match=r"a mapping name -> cachec\.WeightSpec"):
+        open_weights(archive, specs=[spec])  # type: ignore[arg-type]
 
 
 def test_specs_state_ties_and_shards(tmp_path: Path) -> None:
