@@ -6,6 +6,7 @@ Exit codes: 0 done, 1 not found, 2 wrong use or an error. With ``--json`` a comm
 from __future__ import annotations
 
 import errno
+import re
 from typing import Any
 
 import click
@@ -37,6 +38,21 @@ _COMMANDS = {
     "config": "Print each setting and where it comes from.",
     "completion": "Print the script that completes commands in a shell.",
 }
+
+
+#: What a message says to a caller of a function -> how the same is said on the command line.
+_AS_OPTIONS = (
+    (r"\bpass (pad|replace)=True", r"say --\1"),
+    (r"\bsay names=\{'([^']*)': '([^']*)'\}", r"say --name '\1=\2'"),
+    (r"\buse format='(\w+)'", r"use --format \1"),
+    (r"(?<![\w-])(names|format)=(?![\w'\"])", lambda match: f"--{match[1].removesuffix('s')}"),
+)
+
+
+def _as_options(words: str) -> str:
+    for pattern, said in _AS_OPTIONS:
+        words = re.sub(pattern, said, words)
+    return words
 
 
 class _Main(LazyGroup):
@@ -72,7 +88,7 @@ class _Main(LazyGroup):
         try:
             return super().invoke(ctx)
         except CachecError as error:
-            click.echo(f"cachec: error: {error}", err=True)
+            click.echo(f"cachec: error: {_as_options(str(error))}", err=True)
         except OSError as error:
             if error.errno == errno.EPIPE:  # the reader of our output has gone; click ends quietly
                 raise

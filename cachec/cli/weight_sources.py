@@ -21,7 +21,7 @@ from cachec.model import WeightSpec
 if TYPE_CHECKING:
     from cachec.cli.meter import Meter
     from cachec.weights import WeightSet
-    from cachec.weights.library.checksums import Verified
+    from cachec.weights.library.checksums import Damage, Verified
     from cachec.weights.library.owned import Revision, WeightStore
 
 #: Digits of a revision in a table.
@@ -226,7 +226,7 @@ def verdict(source: Located, result: Verified, seconds: float) -> dict[str, Any]
 def verdict_lines(source: Located, result: Verified, seconds: float) -> list[str]:
     """What ``verify`` says, as lines."""
     if result.damages:
-        return [f"damaged: {_some_names(damage.names)}: {damage.path}: {damage.detail}" for damage in result.damages]
+        return [f"damaged: {_some_names(damage.names)}: {_placed(damage)}" for damage in result.damages]
     revision = source.revision
     if revision is not None and revision.owned:
         return [f"{revision.name} is whole: {revision.count} weights, {throughput(revision.nbytes, seconds)}"]
@@ -235,6 +235,11 @@ def verdict_lines(source: Located, result: Verified, seconds: float) -> list[str
     if revision is not None:
         return [f"{revision.name}: all files are as they were added; {stated}"]
     return [f"{source.text}: its structure is valid; {stated}"]
+
+
+def _placed(damage: Damage) -> str:
+    """What is wrong, and where; the words may name that themselves."""
+    return damage.detail if damage.path in damage.detail else f"{damage.path}: {damage.detail}"
 
 
 def _some_names(names: tuple[str, ...]) -> str:

@@ -70,6 +70,10 @@ class Reads:
         except OSError:
             self.recorder.listing(place, ABSENT)
 
+    def output(self, path: str) -> str:
+        """An output, in words."""
+        return f"its output {path}"
+
 
 class Watched:
     """Looks at a command's files when it is made; ``run`` then runs the command, and looks again."""
@@ -90,6 +94,7 @@ class Watched:
         self._weights = {path: fsio.identity(path) for path, rule in weights.items() if rule != "content"}
         content = (path for path, rule in weights.items() if rule == "content")
         self._given = {path: identity_if_there(path) for path in (*given, *content) if reads.kept(path) is not None}
+        self._named = outputs
         self._outputs = [path for path in outputs if reads.kept(path) is not None]
         self._written = {path: before for output in self._outputs for path, before in states(output)}
         self._undescribed = {path: identity_if_there(path) for path in undescribed}
@@ -175,6 +180,9 @@ class Watched:
     def _look_again(self, ended: Ended) -> None:
         if ended.survivors:
             self._keep_out(Reason.UNDESCRIBED, "a process that it started went on, and may write after it")
+        for path in () if ended.returncode else self._named:
+            if not os.path.lexists(path):  # told before what else was written: likely it is that, under another name
+                self._keep_out(Reason.UNDESCRIBED, f"it ended well and did not write {self._reads.output(path)}")
         for path in _changed(self._given):
             self._keep_out(Reason.INPUT_CHANGED, f"{path} was written to or replaced while the command ran")
         for path in _changed(self._undescribed):

@@ -7,11 +7,11 @@ import os
 import re
 import stat
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Literal
+from typing import Literal, get_args
 
 from cachec.base.texts import is_text
 from cachec.errors import UsageError
-from cachec.launcher.adapters import Adapter, Flag
+from cachec.launcher.adapters import Adapter, Flag, WeightKey
 from cachec.launcher.command import Command, Input, Options, Output, PassThrough, Piece
 from cachec.launcher.direct import file_number
 from cachec.launcher.helpers import DETAIL, is_helper
@@ -173,7 +173,9 @@ def _add_options(command: Command, options: Options) -> None:
     for text, key in options.weights.items():
         path = os.path.join(command.cwd, text)
         if not os.path.isfile(path):
-            raise UsageError(f"--weights {text}: there is no such file; name an existing file of weights")
+            keys = " or ".join(get_args(WeightKey)) if "=" in text else ""
+            hint = f"; behind = stands {keys}, and nothing else" if keys else ""
+            raise UsageError(f"--weights {text}: there is no such file{hint}; name an existing file of weights")
         command.weights[path] = key
         command.inputs = [each for each in command.inputs if each.path != path]
 

@@ -103,7 +103,10 @@ class _CommandReads(Reads):
         super().__init__(recorder, where.places.kept)
         self._where = where
         self._command = command
-        self._outputs = {output.path for output in command.outputs}
+        self._outputs = {output.path: output.where for output in command.outputs}
+
+    def output(self, path: str) -> str:
+        return f"{path}, its output by {self._outputs[path]}"
 
     def absent(self, path: str) -> None:
         """Looked for, and not there; an output is made by the command itself."""
@@ -184,10 +187,7 @@ def _result(places: Places, command: Command, ended: Ended, recorder: Recorder) 
     templates = [places.template(ended.stdout), places.template(ended.stderr)]
     for output in command.outputs:
         if not os.path.lexists(output.path):
-            recorder.keep_out(
-                Reason.UNDESCRIBED, f"it ended well and did not write {output.path}, its output by {output.where}"
-            )
-            continue
+            continue  # that was told
         status = os.stat(output.path)
         modes.append(_mode(status.st_mode))
         if os.path.isdir(output.path):

@@ -138,7 +138,8 @@ class Call:
             reason, detail = self.explain(look)
         if look.fault is not None:
             self.note(StoreFault(look.fault, look.detail))
-        warn_on_miss(self.stage.options, self.arguments, self.keyed.inventory)
+        annotations = getattr(self.stage.__wrapped__, "__annotations__", {})
+        warn_on_miss(self.stage.options, self.arguments, self.keyed.inventory, annotations)
         return reason, detail
 
     def progress(self, look: Look) -> AbstractContextManager[None]:

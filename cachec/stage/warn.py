@@ -11,10 +11,21 @@ from cachec.base.distributions import OWN_FOLDER
 from cachec.errors import CachecWarning
 from cachec.key.arguments import Inventory, path_like_text
 from cachec.key.request import StageOptions
+from cachec.weights import WeightSet
 
 
-def warn_on_miss(options: StageOptions, arguments: Mapping[str, Any], inventory: Inventory) -> None:
-    """Warn of large plain arrays (hashed at every call), once an argument, and of text that names a file."""
+def warn_on_miss(
+    options: StageOptions, arguments: Mapping[str, Any], inventory: Inventory, annotations: Mapping[str, Any]
+) -> None:
+    """Warn of large plain arrays (hashed at every call), once an argument, of text that names a file, and of a dict
+    where weights are asked for. annotations: of the stage's function."""
+    for name, value in arguments.items():
+        wanted = annotations.get(name)
+        if isinstance(value, dict) and (wanted is WeightSet or str(wanted).rpartition(".")[2] == "WeightSet"):
+            _warn(
+                f"stage {options.name}: argument {name} is a dict, and annotated as a WeightSet; pass "
+                f"cachec.WeightSet.from_tree({name}), which is keyed by names"
+            )
     for name, (count, nbytes) in inventory.large.items():
         _warn(
             f"stage {options.name}: {name}: {count} {'array' if count == 1 else 'arrays'}, {nbytes / 1e6:.0f} MB, "

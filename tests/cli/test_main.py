@@ -11,8 +11,8 @@ from click.testing import CliRunner
 
 from cachec import __version__
 from cachec.cli import main
-from cachec.cli.session import print_table
-from cachec.errors import StoreFault
+from cachec.cli.session import Session, print_table
+from cachec.errors import StoreFault, UsageError
 from cachec.model import Fault
 
 from .conftest import Shell
@@ -146,3 +146,25 @@ def test_columns_are_as_wide_as_a_terminal_shows_them(capsys: pytest.CaptureFixt
         "\u6771\u4eac   e\u0301",
         "10 ms  x",
     ]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("or pass pad=True to have", "or say --pad to have"),
+        ("or pass replace=True", "or say --replace"),
+        ("or say which: format=", "or say which: --format"),
+        ("has no bool; use format='irpa'", "has no bool; use --format irpa"),
+        ("if 'b' is meant, say names={'a': 'b'}", "if 'b' is meant, say --name 'a=b'"),
+        ("names= maps 'x', which", "--name maps 'x', which"),
+        ("'filenames=3' and format='x' of a file", "'filenames=3' and format='x' of a file"),
+    ],
+)
+def test_what_is_said_to_a_caller_of_a_function_is_said_of_options(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch, words: str, said: str
+) -> None:
+    def refuse(*_args: object) -> None:
+        raise UsageError(words)
+
+    monkeypatch.setattr(Session, "maintainer", property(refuse))
+    assert shell.run("ls").stderr == f"cachec: error: {said}\n"

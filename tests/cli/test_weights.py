@@ -179,6 +179,7 @@ def test_add_refuses(shell: Shell, base: Any) -> None:
 def test_a_name_that_is_taken(shell: Shell, base: Any) -> None:
     first = shell.json("weights", "add", "base.safetensors", "m")["revision"]
     fails(shell, 2, "'m' is the name of other weights", "add", "tuned.safetensors", "m")
+    fails(shell, 2, "choose another name, or say --replace", "add", "tuned.safetensors", "m")
     fails(shell, 2, "'m' is the name of other weights", "add", "tuned.safetensors", "m", "--own")
     assert shell.json("weights", "show", "m")["revision"] == first
     assert shell.json("weights", "add", "tuned.safetensors", "m", "--replace")["revision"] != first
@@ -567,6 +568,7 @@ def test_verify_in_place(shell: Shell, base: Any) -> None:
     [damage] = shell.json("weights", "verify", "m", code=1)["damaged"]
     assert damage["path"] == os.path.abspath("base.safetensors")
     assert damage["weights"] == sorted(base)
+    assert shell.run("weights", "verify", "m").stdout.count("base.safetensors") == 1
 
 
 @pytest.mark.parametrize("in_place", [False, True])
@@ -737,6 +739,7 @@ def test_shard_refuses(shell: Shell, base: Any) -> None:
     refused("no weight among 3 matches 'c.*'", "--spec", "c.*=0")
     refused("'bias' has 1 dimensions [8], expected an axis below that, found 1", "--spec", "bias=1")
     refused("axis 0 expected a multiple of 3 (world_size), found 8", "--spec", "bias=0", size="3")
+    refused("choose another axis, or say --pad to have", "--spec", "bias=0", size="3")
     Path("full").mkdir()
     Path("full/note.txt").write_text("mine")
     refused("full expected to be empty, found 'note.txt'", "--spec", "bias=0", out="full")

@@ -232,6 +232,10 @@ def test_bad_options(args: list[str], words: str) -> None:
     [
         (Options(inputs=("nothere",)), "--input nothere: there is no such file"),
         (Options(outputs=("x",), weights={"nothere": "content"}), "--weights nothere: there is no such file"),
+        (
+            Options(outputs=("x",), weights={"w=bad": "content"}),
+            "--weights w=bad: there is no such file; behind = stands content or opened or name",
+        ),
     ],
 )
 def test_bad_paths_in_options(options: Options, words: str) -> None:

@@ -276,6 +276,10 @@ def test_an_output_that_was_not_written_is_told_and_not_stored(
     assert launcher.last().reason.value == "bypass:undescribed-effect"
     assert "missing, its output by --output missing" in launcher.last().detail
     assert "did not write" in caplog.text
+    launcher.run("sh", "-c", "echo other > beside", options=["--output=missing"])
+    assert "missing, its output by --output missing" in launcher.last().detail, (
+        "what explains the other file comes first"
+    )
 
 
 def test_an_output_that_cannot_be_written_is_named(

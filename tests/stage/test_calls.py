@@ -159,6 +159,19 @@ def test_paths_count_by_content_and_text_by_value(cache, tmp_path):
         assert stage(str(one)) != first
 
 
+def test_a_dict_where_weights_are_asked_for(cache):
+    def named(weights: cachec.WeightSet) -> int:
+        return len(weights)
+
+    def plain(weights) -> int:
+        return len(weights)
+
+    plain.__annotations__["weights"] = cachec.WeightSet
+    for stage in (cache.stage(named), cache.stage(plain)):
+        with pytest.warns(cachec.CachecWarning, match=r"pass cachec\.WeightSet\.from_tree\(weights\)"):
+            assert stage({"a": 1}) == 1
+
+
 def test_folders_count_by_content(cache, tmp_path):
     @cache.stage
     def stage(source: Path) -> bytes:
