@@ -10,7 +10,15 @@ def main() -> int:
 
         args = unwrapped(sys.argv[2:], sys.argv[0])
         if args[:1] not in (["--help"], ["-h"]):
-            _end(_execute(args))
+            try:
+                status = _execute(args)
+            except KeyboardInterrupt:  # while it imports, say: who waits for us sees the signal, and no traceback
+                from signal import SIGINT
+
+                from cachec.launcher.ending import die_by
+
+                status = die_by(SIGINT)
+            _end(status)
     import gc
 
     gc.set_threshold(100_000)  # modules are no garbage, and to look through them takes milliseconds, again at the end

@@ -54,7 +54,8 @@ def command(session: Session, max_size: int | None, older_than: float | None, dr
     if not done.is_within and not done.postponed_by:
         session.fail(
             f"the store takes {report.size(done.after)}, more than {report.size(done.limit or 0)}: "
-            f"{done.kept_pinned} entries are pinned, {done.kept_in_use} in use by running processes"
+            f"{done.kept_pinned} entries are pinned, {done.kept_in_use} in use by running processes; the rest is what "
+            "such a process was handed, or stored within the last hour and no entry needs"
         )
 
 

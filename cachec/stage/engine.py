@@ -385,6 +385,8 @@ def _raised(call: Call, run: Run, error: BaseException) -> None:
     if call.engine.settings.repro_dir is not None and isinstance(error, Exception):
         _leave_reproducer(call, run, error)
     run.abandon()
+    if isinstance(error, KeyboardInterrupt):
+        return  # somebody ended the program: that says nothing of the stage
     call.outcome(Reason.STAGE_RAISED, detail=f"{type(error).__qualname__}: {error}")
 
 

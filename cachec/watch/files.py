@@ -38,6 +38,7 @@ class Files:
         self._written: set[str] = set()
         self._followed: frozenset[str] = frozenset()
         self._sites: set[str] = set()
+        self._folder = os.path.join(store, "")
         self._index = os.path.join(store, "index", "cache.db")
         self._rows = Reader(self._index, Mounts(), busy_seconds=0.0)
         self._store = self._store_state()
@@ -93,6 +94,10 @@ class Files:
         if state[0] != self._store[0] or (entries and state != self._store):
             paths.append(self._index)
         return paths
+
+    def is_own(self, path: str) -> bool:
+        """Whether a path lies in the store: what changes there is our doing, and no news."""
+        return path.startswith(self._folder)
 
     def accept_store(self) -> None:
         """The store as it is now is what the targets are looked at with, or what compiling them made of it."""

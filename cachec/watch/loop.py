@@ -142,8 +142,9 @@ class Watcher:
         """Look at the targets, newest changes first, until no newer change cut it short."""
         while not self._stopped:
             settled = time.monotonic()
-            if not first:
-                self._tell(Event(kind="changed", paths=tuple(changed)))
+            told = tuple(path for path in changed if not self._files.is_own(path))
+            if told and not first:
+                self._tell(Event(kind="changed", paths=told))
             if not self._sources.isdisjoint(changed) and not self._read_again():
                 return
             newer = self._check(changed, settled)

@@ -179,3 +179,18 @@ def test_many_at_once_compile_each_thing_once(launcher: Launcher, start: _Start)
     assert launcher.compiled() == 3
     assert sorted(reason.partition(":")[0] for reason in launcher.reasons()) == ["hit"] * 3 + ["miss"] * 3
     assert {os.stat(f"{n}.out").st_size for n in range(6)} == {os.stat("0.out").st_size}
+
+
+@pytest.mark.parametrize("where", ["cachec.launcher.direct.answer", "cachec.launcher.client.ask"])
+def test_an_interrupt_before_the_compiler_runs(launcher: Launcher, where: str) -> None:
+    """While it still imports, say: it ends by the signal, without a word."""
+    module, _, name = where.rpartition(".")
+    code = (
+        f"import os, signal, sys, {module} as module\n"
+        "from cachec.__main__ import main\n"
+        f"module.{name} = lambda _args: os.kill(os.getpid(), signal.SIGINT)\n"
+        "sys.argv[1:] = ['exec', '--', 'true']\n"
+        "main()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, b"", b"")

@@ -576,3 +576,13 @@ def test_an_array_counts_by_its_elements_and_strides(cache: cachec.Cache, form: 
         [[1, 2], [3, 4]],
     )
     assert len({key, *(stage.key(form(other)) for other in others)}) == 1 + len(others)
+
+
+def test_an_interrupted_stage_is_not_one_that_raised(cache):
+    @cache.stage
+    def build(value: int) -> int:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        build(1)
+    assert not cache.events.counts

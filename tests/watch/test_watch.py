@@ -256,6 +256,7 @@ def test_the_store_is_cleared(warmed: Any, watch: Watch) -> None:
     shutil.rmtree(warmed.store)
     watching.next("stale", "doubled[n=1]")
     assert "new-input" in watching.next("stale", "word").why
+    assert "changed" not in {event.kind for event in watching.events}, "what happens in the store is no news"
     told = len(watching.events)
     assert warmed.warm().exit_code == 0
     helpers_until(lambda: {e.target for e in watching.events[told:] if e.kind == "warm"} == {"word", "doubled[n=1]"})
