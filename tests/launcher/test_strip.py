@@ -94,7 +94,7 @@ class TestIree:
         self, launcher: Launcher, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     ) -> None:
         write("m.mlir", _model(1))
-        assert _compile(launcher, "m.mlir", "--strip") == "miss:first-run"
+        assert _compile(launcher, "m.mlir", "--strip") == "miss:new-input"
         for name in ("tuned.mlir", "./other/x.mlir", os.fspath(tmp_path / "away" / "y.mlir")):
             write(name, _model(2))
             assert _compile(launcher, name, "--strip") == "hit"
@@ -235,7 +235,7 @@ def test_no_location_tells_the_name(launcher: Launcher, monkeypatch: pytest.Monk
         ran = launcher.run(_MLIR_OPT, name, *line, options=["--strip"])
         assert ran.code == 0, ran.stderr
         told.add(Path("out.mlir").read_text())
-    assert launcher.reasons() == ["miss:first-run", "miss:verified", "hit"]
+    assert launcher.reasons() == ["miss:new-input", "miss:verified", "hit"]
     (text,) = told
     assert 'loc("<stdin>"' in text
     assert ".mlir" not in text
@@ -249,7 +249,7 @@ def test_a_flag_that_names_the_model_too(launcher: Launcher, flag: str) -> None:
         '  { names = ["-o"], takes = ["next"], is = "output" },\n]\n[adapters.fakecc.environment]\npassed = ["RUNS"]\n'
     )
     text = '%w = "arith.constant"() <{value = dense<"0xDATA"> : tensor<64xf32>}> : () -> tensor<64xf32>\n'
-    for seed, reason in ((1, "miss:first-run"), (2, "miss:file-changed")):
+    for seed, reason in ((1, "miss:new-input"), (2, "miss:file-changed")):
         data = np.random.default_rng(seed).standard_normal(64).astype("f4").tobytes().hex().upper()
         write("m.mlir", f"module {{\n  {text.replace('DATA', data)}}}\n")
         ran = launcher.run("fakecc", "m.mlir", flag, "-o", "out", options=["--strip"])
