@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
-from cachec.base.audited import tell_read
 from cachec.base.hashing import FileDigests
 from cachec.errors import UsageError
 from cachec.model import WeightSpec
@@ -357,6 +356,5 @@ def open_weights(
     place = world(rank, world_size, label_of(source))
     expected = None if specs is None else manifest_of(specs)
     checkpoint = process_checkpoints().open(source, ties=ties, world=place, specs=expected)
-    tell_read((*checkpoint.paths, *checkpoint.absent), like=source)
     weights = WeightSet(checkpoint.layout, checkpoint.source(read_access=access == "read"), rank=rank)
     return weights if rename is None else weights.rename(rename)
