@@ -51,8 +51,9 @@ class WeightSet(Handles):
 
     @staticmethod
     def from_tree(tree: Any, *, tied: Iterable[Iterable[str]] = ()) -> WeightSet:
-        """The arrays of a tree of dicts, lists, tuples, named tuples and whatever JAX knows as nodes (dataclasses,
-        modules, states), by reference. Names are paths, as ``jax.tree_util.keystr`` writes them: ``['layers'][0].w``.
+        """The arrays of a tree of dicts (ordered and default ones too), lists, tuples and whatever JAX knows as nodes
+        (dataclasses, modules, states), by reference. Names are paths, as ``jax.tree_util.keystr`` writes them:
+        ``['layers'][0].w``.
 
         What is made with the set gets the tree again, with the same containers (``unflatten``), which count in keys.
         One array that hangs in several places is one weight: its names are tied. Raises UsageError as ``from_arrays``
