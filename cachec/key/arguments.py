@@ -17,6 +17,7 @@ import msgspec
 from cachec.base import fsio
 from cachec.base.hashing import FileDigests, Hasher, digest_bytes, frame
 from cachec.base.instances import class_attribute
+from cachec.base.texts import module_of
 from cachec.errors import PluginError, StoreFault, UnkeyableArgument
 from cachec.key import canonical
 from cachec.key.code.fingerprint import CodeKey, CodeKeys
@@ -193,7 +194,7 @@ class _Collector:
             inside = _array_leaves(path, str(value.dtype), tuple(value.shape), digest)
             annotation = Annotation(f"{said} {digest[:12]}", leaves=inside)
             return Payload(PartKind.ARGUMENT, path, digest.encode(), lambda: annotation)
-        if type(value).__module__ == "builtins" or canonical.plain(value):
+        if module_of(type(value)) == "builtins" or canonical.plain(value):
             return None
         plugin = self._plugins.for_type(type(value))
         if plugin is None:
@@ -309,7 +310,7 @@ def _is_callable(value: object) -> bool:
 
 
 def _is_array(value: object) -> bool:
-    return type(value).__module__ == "numpy" and type(value).__qualname__ in {"ndarray", "memmap"}
+    return module_of(type(value)) == "numpy" and type(value).__qualname__ in {"ndarray", "memmap"}
 
 
 def _refuse_objects(value: Any, path: str) -> None:
@@ -319,7 +320,7 @@ def _refuse_objects(value: Any, path: str) -> None:
 
 def _is_tensor(value: Any) -> bool:
     kind = type(value)
-    return kind.__module__ in {"torch", "torch.nn.parameter"} and kind.__qualname__ in {"Tensor", "Parameter"}
+    return module_of(kind) in {"torch", "torch.nn.parameter"} and kind.__qualname__ in {"Tensor", "Parameter"}
 
 
 def tensor_digest(value: Any, path: str) -> str:

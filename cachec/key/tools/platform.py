@@ -83,7 +83,7 @@ def describe(features: tuple[str, ...], model: str) -> Part:
 
 
 def platform_part(*, portable: bool = False) -> Part:
-    """The part ``platform``: machine, system, libc, Python's version, optimisation and ABI, resolved processor features.
+    """The part ``platform``: machine, system, libc, Python's version, optimisation and ABI, processor features.
 
     portable: only what any machine shares: the implementation, version (major.minor) and optimisation (``-O``) of
     Python, whose syntax and standard library the stage's code uses. The kernel's version is in neither, nor the model
