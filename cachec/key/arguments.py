@@ -23,6 +23,7 @@ from cachec.key import canonical
 from cachec.key.code.fingerprint import CodeKey, CodeKeys
 from cachec.key.code.memos import Memo
 from cachec.key.leaves import Leaves, leaves
+from cachec.key.tools.process import PACKAGES
 from cachec.key.words import spelled
 from cachec.model import Part, PartKind
 from cachec.programs import ir
@@ -65,8 +66,8 @@ class Inventory(msgspec.Struct, eq=False):
     """What turned up in the arguments of one call: weight sets and programs by argument path; the number and bytes of
     arrays that are large together, by argument; the plugins whose types did; the code and stages that callables reach,
     functions with memos and installed distributions, which the stage may reach too; paths that count by content, and by
-    digest of it (``files``); manifests, and what the caller calls the weights that programs renamed
-    (``Manifest.callers``)."""
+    digest of it (``files``); states of the process by which values answer; manifests, and what the caller calls the
+    weights that programs renamed (``Manifest.callers``)."""
 
     callers: dict[str, str] = {}
     code: list[Part] = []
@@ -81,6 +82,7 @@ class Inventory(msgspec.Struct, eq=False):
     manifests: dict[str, Manifest] = {}
     files: dict[str, str] = {}
     memos: list[Memo] = []
+    states: set[str] = set()
 
     @property
     def reaches_more(self) -> bool:
@@ -184,6 +186,9 @@ class _Collector:
                 f"argument {path} is the single weight {value.name!r}; pass the set, narrowed by "
                 f"weights.select([{value.name!r}]), so that a read of it is recorded"
             )
+        state = PACKAGES.get(module_of(type(value)))
+        if state is not None:
+            self._inventory.states.add(state)
         if _is_callable(value):
             return self._callable(value, path)
         if _is_array(value):

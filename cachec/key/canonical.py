@@ -286,6 +286,9 @@ def _parts(tag: str, parts: Callable[[Any], tuple[object, ...]]) -> _Form:
     return lambda walk, value, path: b"L" + _bytes(head) + walk.items(b"(", parts(value), path)
 
 
+#: How the form of a decimal number begins.
+DECIMAL: Final = b"L" + _bytes(b"decimal")
+
 _LIBRARY: Final[Mapping[str, _Form]] = {
     # fold tells the two readings of an hour that a change of clocks repeats
     "datetime.datetime": _parts("datetime", lambda v: (v.replace(tzinfo=None).isoformat(), v.fold, v.tzinfo)),

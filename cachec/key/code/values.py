@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from cachec.base.hashing import Hasher, digest_bytes
 from cachec.base.texts import module_of
 from cachec.errors import CapturedWeights, UnkeyableArgument
+from cachec.key.canonical import DECIMAL
 from cachec.key.code.classes import HEAPTYPE, is_named_tuple
 from cachec.key.code.codeobjects import code_digest
 from cachec.key.code.dynamic import is_importer
@@ -85,7 +86,13 @@ class Values:
         self._graph = graph
         self._origins = origins
         self._live = live
-        self._encode_value = encode_value
+
+        def encoded(value: object, name: str) -> bytes:
+            data = encode_value(value, name)
+            graph.has_decimals = graph.has_decimals or DECIMAL in data
+            return data
+
+        self._encode_value = encoded
         #: Names of values that hold something of which not all shows: the statements that make them count too.
         self._opaque: set[str] = set()
 
