@@ -405,7 +405,7 @@ def wraps(value: object) -> bool:
 
 def _beside_its_class(value: object) -> tuple[str, str] | None:
     """Module and name, where the module of its class has this very object, which holds nothing."""
-    module = sys.modules.get(type(value).__module__)
+    module = sys.modules.get(module_of(type(value)))
     if not isinstance(module, ModuleType) or attribute(value, "__dict__") or type(value).__basicsize__ > _BARE_SIZE:
         return None
     return next(((module.__name__, name) for name, each in list(vars(module).items()) if each is value), None)
