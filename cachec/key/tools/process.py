@@ -121,7 +121,7 @@ def _asked(code: CodeType, namespace: Mapping[str, object]) -> Iterator[str]:
         if isinstance(value, _NAMED):  # under another name, perhaps
             if (own := _NAMES.get(value.__name__)) is not None:
                 yield own
-            package = str(value.__name__ if isinstance(value, ModuleType) else value.__module__)
+            package = value.__name__ if isinstance(value, ModuleType) else module_of(value)
         else:
             package = module_of(type(value))
         if (state := PACKAGES.get(package.partition(".")[0])) is not None:
