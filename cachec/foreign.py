@@ -16,7 +16,7 @@ import operator
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import NamedTuple
+from typing import NamedTuple, SupportsFloat
 
 import msgspec
 
@@ -150,11 +150,15 @@ class Foreign:
         since this process missed the key. detail: what the key was made of, for people: a line each, ``name: value``.
         ``cachec why`` compares them, ``--option`` selects by them; they are not in the key.
 
-        A fault of the store is counted, and nothing is stored. Raises UsageError for a key or data of other types, and
+        A fault of the store is counted, and nothing is stored. Raises UsageError for anything of another type, and
         CacheMissError in mode ``require`` for a miss that ``get`` did not tell.
         """
         digest = self._digest(key)
         data = _flat(data)
+        if not isinstance(seconds, SupportsFloat) or not isinstance(detail, str):
+            found = f"seconds={seconds!r} and detail={detail!r}"
+            raise UsageError(f"seconds expected a number and detail a text; found {found}")
+        seconds = float(seconds)
         mode = self._mode()
         missed = self._missed.pop(digest, None)
         uncounted = None if missed is None else missed.uncounted

@@ -114,6 +114,9 @@ def test_any_buffer_is_stored_as_its_bytes(cache, nbytes):
         (lambda cache: cache.foreign("a").put(None, b""), "found NoneType"),
         (lambda cache: cache.foreign("a").put("k", "text"), "data expected bytes; found str"),
         (lambda cache: cache.foreign("a").put("k", [1]), "found list"),
+        (lambda cache: cache.foreign("a").put("k", b"1", seconds="x"), "found seconds='x'"),
+        (lambda cache: cache.foreign("a").put("k", b"1", seconds=None), "seconds expected a number"),
+        (lambda cache: cache.foreign("a").put("k", b"1", detail=1), "detail a text; found .*detail=1"),
     ],
 )
 def test_wrong_use_is_refused(cache, call, words):

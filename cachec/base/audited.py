@@ -11,15 +11,15 @@ import os
 import sys
 from collections.abc import Iterable
 
-#: The content of a file counts.
+#: The content of a file counts; of a folder the names in it.
 READS = "cachec.reads"
 #: The same of a file, and of a folder the names in it, that goes into a result and was there before the run.
 KEEPS = "cachec.keeps"
 
 
 def tell_read(paths: Iterable[str | os.PathLike[str]], *, like: object = None) -> None:
-    """These files are read, or looked for. like: what the caller named: where that is relative, they are told as such,
-    for in another current folder it names others."""
+    """These files are read, or looked for: called before that, so that it counts also where it raises. like: what the
+    caller named: where that is relative, they are told as such, for in another current folder it names others."""
     named = like if isinstance(like, list | tuple) else [like]
     is_relative = any(isinstance(each, str | os.PathLike) and not os.path.isabs(each) for each in named)
     for path in paths:

@@ -72,3 +72,9 @@ def key_prefix(text: str) -> str:
     if re.fullmatch(rf"[0-9a-f]{{{MIN_PREFIX},64}}", text.lower()) is None:
         raise UsageError(f"{text!r} is no key: give {MIN_PREFIX} to 64 hexadecimal characters")
     return text.lower()
+
+
+def module_of(cls: object) -> str:
+    """The name of the module that a class or a function says it is of; empty where it says none, as one that a call of
+    ``type`` makes where the globals have no ``__name__``."""
+    return str(getattr(cls, "__module__", ""))

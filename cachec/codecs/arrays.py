@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import msgspec
 
 from cachec.base import fsio
+from cachec.base.texts import module_of
 from cachec.codecs.base import corrupt, meta_of, open_artifact, unstorable
 from cachec.model import Leaf
 from cachec.store.artifacts import ArtifactSink, ArtifactSource
@@ -36,7 +37,7 @@ class _ArrayMeta(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def is_array(cls: type) -> bool:
     """Whether a class is ``numpy.ndarray``, ``numpy.memmap`` or a numpy scalar. Imports nothing."""
-    if cls.__module__ not in {"numpy", "ml_dtypes"}:
+    if module_of(cls) not in {"numpy", "ml_dtypes"}:
         return False
     numpy = sys.modules.get("numpy")
     return numpy is not None and (cls is numpy.ndarray or cls is numpy.memmap or issubclass(cls, numpy.generic))
@@ -47,7 +48,7 @@ def encode_array(value: Any, sink: ArtifactSink, path: str) -> Leaf:
     import numpy as np
 
     dtype = value.dtype
-    foreign = dtype.type.__module__ == "ml_dtypes"
+    foreign = module_of(dtype.type) == "ml_dtypes"
     name = dtype.name if foreign else dtype.str
     if not re.fullmatch(_ML_NAME if foreign else _TYPE_STRING, name) or dtype.metadata:
         raise unstorable(

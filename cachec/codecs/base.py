@@ -11,6 +11,7 @@ import msgspec
 
 from cachec.base import fsio
 from cachec.base.hashing import digest_bytes
+from cachec.base.texts import module_of
 from cachec.errors import StoreFault, UnstorableResult
 from cachec.model import ArtifactRef, Fault, Leaf
 from cachec.store.artifacts import ArtifactSource
@@ -27,7 +28,7 @@ def corrupt(detail: str) -> StoreFault:
 def unstorable(value: object, path: str, way_out: str, what: str = "") -> UnstorableResult:
     """A result can't be stored; ``path`` says where in the result it is."""
     cls = type(value)
-    return UnstorableResult(f"{path} is {what or f'a {cls.__module__}.{cls.__qualname__}'}; {way_out}")
+    return UnstorableResult(f"{path} is {what or f'a {module_of(cls)}.{cls.__qualname__}'}; {way_out}")
 
 
 T = TypeVar("T")

@@ -11,6 +11,7 @@ import sys
 from typing import Any
 
 from cachec.base.instances import class_attribute, field_names, state
+from cachec.base.texts import module_of
 from cachec.codecs.base import corrupt, unstorable
 from cachec.model import Inline
 
@@ -20,7 +21,7 @@ _AT_TOP = "define the class at the top level of a module, under the name that it
 def class_name(value: object, path: str) -> str:
     """``module:qualname`` of the class of ``value``. Raises UnstorableResult where it could not be found by that."""
     cls = type(value)
-    name = f"{cls.__module__}:{cls.__qualname__}"
+    name = f"{module_of(cls)}:{cls.__qualname__}"
     if _find(name) is not cls:
         raise unstorable(value, path, _AT_TOP)
     return name

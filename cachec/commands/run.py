@@ -156,7 +156,12 @@ def run(
     )
     _check_withheld(declared, args, environ)
     command_run = _CommandRun(args, program, base, environ, place, tuple(pass_fds), timeout)
-    ended = command_run.plainly() if recorder is None else command_run.recorded(recorder, declared, keyed, fixed)
+    if recorder is None:
+        for path in (*declared.inputs, *declared.weights):
+            os.stat(path)  # what is not there is the same error in a stage and outside
+        ended = command_run.plainly()
+    else:
+        ended = command_run.recorded(recorder, declared, keyed, fixed)
     if check and ended.returncode:
         import subprocess
 
@@ -214,7 +219,13 @@ class _CommandRun(NamedTuple):
         for tool in declared.tools:
             place = tool if "/" not in tool else _recorded_as(tool)
             if place is not None:
-                recorder.tool(place, tools.executable(place, values).digest, search)
+                try:
+                    recorder.tool(place, tools.executable(place, values).digest, search)
+                except UsageError:
+                    recorder.tool(place, ABSENT, search)
+                    raise
+        if not os.path.isdir(self.cwd):
+            reads.absent(self.cwd)  # the command can't be run
         given = [file for path in declared.inputs for file in _tree(reads, path, set())]
         for path in declared.candidates:
             reads.candidate(path)

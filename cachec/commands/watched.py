@@ -35,17 +35,26 @@ class Reads:
         self.kept = kept
 
     def file(self, path: str, *, required: bool = False) -> None:
-        """By content; as ``ABSENT`` where it can't be read, for which ``required`` raises OSError."""
+        """By content; as ``ABSENT`` where it can't be read, for which ``required`` raises OSError then."""
         place = self.kept(path)
         if place is None:
             return
         try:
             digest = self.recorder.digests.of_path(path)
         except OSError:
+            self.recorder.file(place, ABSENT)
             if required:
                 raise
-            digest = ABSENT
-        self.recorder.file(place, digest)
+        else:
+            self.recorder.file(place, digest)
+
+    def identity(self, path: str) -> Identity:
+        """The state of a file that does not count where it is there. Raises OSError where it is not."""
+        try:
+            return fsio.identity(path)
+        except OSError:
+            self.absent(path)
+            raise
 
     def absent(self, path: str) -> None:
         """Looked for, and not there."""
@@ -91,7 +100,7 @@ class Watched:
         that it may or may not write. Absolute paths. Raises FileNotFoundError for weights that are not there."""
         self._reads = reads
         self._rules = weights
-        self._weights = {path: fsio.identity(path) for path, rule in weights.items() if rule != "content"}
+        self._weights = {path: reads.identity(path) for path, rule in weights.items() if rule != "content"}
         content = (path for path, rule in weights.items() if rule == "content")
         self._given = {path: identity_if_there(path) for path in (*given, *content) if reads.kept(path) is not None}
         self._named = outputs

@@ -17,11 +17,13 @@ import msgspec
 from cachec.base import fsio
 from cachec.base.hashing import FileDigests, Hasher, digest_bytes, frame
 from cachec.base.instances import class_attribute
+from cachec.base.texts import module_of
 from cachec.errors import PluginError, StoreFault, UnkeyableArgument
 from cachec.key import canonical
 from cachec.key.code.fingerprint import CodeKey, CodeKeys
 from cachec.key.code.memos import Memo
 from cachec.key.leaves import Leaves, leaves
+from cachec.key.tools.process import PACKAGES
 from cachec.key.words import spelled
 from cachec.model import Part, PartKind
 from cachec.programs import ir
@@ -64,8 +66,8 @@ class Inventory(msgspec.Struct, eq=False):
     """What turned up in the arguments of one call: weight sets and programs by argument path; the number and bytes of
     arrays that are large together, by argument; the plugins whose types did; the code and stages that callables reach,
     functions with memos and installed distributions, which the stage may reach too; paths that count by content, and by
-    digest of it (``files``); manifests, and what the caller calls the weights that programs renamed
-    (``Manifest.callers``)."""
+    digest of it (``files``); states of the process by which values answer; manifests, and what the caller calls the
+    weights that programs renamed (``Manifest.callers``)."""
 
     callers: dict[str, str] = {}
     code: list[Part] = []
@@ -80,6 +82,7 @@ class Inventory(msgspec.Struct, eq=False):
     manifests: dict[str, Manifest] = {}
     files: dict[str, str] = {}
     memos: list[Memo] = []
+    states: set[str] = set()
 
     @property
     def reaches_more(self) -> bool:
@@ -183,6 +186,9 @@ class _Collector:
                 f"argument {path} is the single weight {value.name!r}; pass the set, narrowed by "
                 f"weights.select([{value.name!r}]), so that a read of it is recorded"
             )
+        state = PACKAGES.get(module_of(type(value)))
+        if state is not None:
+            self._inventory.states.add(state)
         if _is_callable(value):
             return self._callable(value, path)
         if _is_array(value):
@@ -193,7 +199,7 @@ class _Collector:
             inside = _array_leaves(path, str(value.dtype), tuple(value.shape), digest)
             annotation = Annotation(f"{said} {digest[:12]}", leaves=inside)
             return Payload(PartKind.ARGUMENT, path, digest.encode(), lambda: annotation)
-        if type(value).__module__ == "builtins" or canonical.plain(value):
+        if module_of(type(value)) == "builtins" or canonical.plain(value):
             return None
         plugin = self._plugins.for_type(type(value))
         if plugin is None:
@@ -309,7 +315,7 @@ def _is_callable(value: object) -> bool:
 
 
 def _is_array(value: object) -> bool:
-    return type(value).__module__ == "numpy" and type(value).__qualname__ in {"ndarray", "memmap"}
+    return module_of(type(value)) == "numpy" and type(value).__qualname__ in {"ndarray", "memmap"}
 
 
 def _refuse_objects(value: Any, path: str) -> None:
@@ -319,7 +325,7 @@ def _refuse_objects(value: Any, path: str) -> None:
 
 def _is_tensor(value: Any) -> bool:
     kind = type(value)
-    return kind.__module__ in {"torch", "torch.nn.parameter"} and kind.__qualname__ in {"Tensor", "Parameter"}
+    return module_of(kind) in {"torch", "torch.nn.parameter"} and kind.__qualname__ in {"Tensor", "Parameter"}
 
 
 def tensor_digest(value: Any, path: str) -> str:

@@ -29,6 +29,7 @@ from typing import Any, Final
 import msgspec
 
 from cachec.base.instances import field_names, holds_only_attributes, state
+from cachec.base.texts import module_of
 from cachec.errors import UnkeyableArgument
 from cachec.key.words import describe, item_path
 
@@ -206,7 +207,7 @@ def _order(value: object) -> str:
 
 
 def _class_name(cls: type) -> bytes:
-    return _framed(b"c", f"{cls.__module__}:{cls.__qualname__}".encode("utf-8", "surrogatepass"))
+    return _framed(b"c", f"{module_of(cls)}:{cls.__qualname__}".encode("utf-8", "surrogatepass"))
 
 
 def _memoryview(walk: _Walk, value: memoryview, path: str) -> bytes:
@@ -214,7 +215,7 @@ def _memoryview(walk: _Walk, value: memoryview, path: str) -> bytes:
 
 
 def _type(walk: _Walk, value: type, path: str) -> bytes:
-    resolved: object = sys.modules.get(value.__module__)
+    resolved: object = sys.modules.get(module_of(value))
     for name in value.__qualname__.split("."):
         resolved = getattr(resolved, name, None)
     if resolved is not value:
@@ -285,6 +286,9 @@ def _parts(tag: str, parts: Callable[[Any], tuple[object, ...]]) -> _Form:
     return lambda walk, value, path: b"L" + _bytes(head) + walk.items(b"(", parts(value), path)
 
 
+#: How the form of a decimal number begins.
+DECIMAL: Final = b"L" + _bytes(b"decimal")
+
 _LIBRARY: Final[Mapping[str, _Form]] = {
     # fold tells the two readings of an hour that a change of clocks repeats
     "datetime.datetime": _parts("datetime", lambda v: (v.replace(tzinfo=None).isoformat(), v.fold, v.tzinfo)),
@@ -310,7 +314,7 @@ def _numpy_scalar(walk: _Walk, value: Any, path: str) -> bytes:
     head = b"n" + _numpy_dtype(walk, dtype, path)
     if dtype.kind == "c" and dtype.char in "FD":
         return head + _numpy_scalar(walk, value.real, path) + _numpy_scalar(walk, value.imag, path)
-    foreign = type(value).__module__ == "ml_dtypes"
+    foreign = module_of(type(value)) == "ml_dtypes"
     if dtype.char in "gGO" or (dtype.kind == "V" and not foreign) or (foreign and "complex" in dtype.name):
         # long double has padding of any content; objects and records have no bytes of their own; half of a complex
         # number may be NaN
@@ -332,7 +336,7 @@ def _numpy_dtype(walk: _Walk, value: Any, path: str) -> bytes:
 
 
 def _library_form(cls: type) -> _Form | None:
-    module = cls.__module__
+    module = module_of(cls)
     if module in {"numpy", "numpy.dtypes", "ml_dtypes"}:
         numpy = sys.modules.get("numpy")
         if numpy is None:
@@ -433,7 +437,7 @@ def _place(path: str) -> str:
 
 def _refusal(value: object, path: str, what: str = "") -> UnkeyableArgument:
     cls = type(value)
-    what = what or f"a {cls.__module__}.{cls.__qualname__}"
+    what = what or f"a {module_of(cls)}.{cls.__qualname__}"
     return UnkeyableArgument(
         f"{_place(path)} is {what} ({describe(value, 40)}) and has no stable key. Make it a dataclass of plain values, "
         "pass a file as cachec.File and tensors as a WeightSet, leave the argument out with ignore=[...] if it can't "

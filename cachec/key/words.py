@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from cachec.base.instances import field_names
+from cachec.base.texts import module_of
 
 #: Characters of a value by which entries are selected: more are not typed.
 MAX_VALUE: Final = 200
@@ -58,7 +59,7 @@ def _describe(value: Any, limit: int, depth: int) -> str:
     if cls in {bytes, bytearray}:
         return repr(value) if len(value) <= 24 else f"{cls.__name__} of {len(value)} bytes {bytes(value[:8]).hex()}…"
     if isinstance(value, type):
-        return f"{value.__module__}.{value.__qualname__}".removeprefix("builtins.")
+        return f"{module_of(value)}.{value.__qualname__}".removeprefix("builtins.")
     if cls is types.FunctionType:
         return f"{value.__module__}.{value.__qualname__}"
     if isinstance(value, enum.Enum):
@@ -67,15 +68,15 @@ def _describe(value: Any, limit: int, depth: int) -> str:
         text = _container(value, cls, limit, depth - 1)
         if text is not None:
             return text
-    if cls.__module__ in _LIBRARY:
+    if module_of(cls) in _LIBRARY:
         return repr(value)
-    if cls.__module__.partition(".")[0] in _ARRAYS:
+    if module_of(cls).partition(".")[0] in _ARRAYS:
         dtype, shape = getattr(value, "dtype", None), getattr(value, "shape", None)
         if isinstance(shape, tuple) and shape:
             return f"array {dtype}{list(shape)}"
-        if cls.__module__ in {"numpy", "numpy.dtypes", "ml_dtypes"}:
+        if module_of(cls) in {"numpy", "numpy.dtypes", "ml_dtypes"}:
             return repr(value)
-    return f"<{cls.__module__}.{cls.__qualname__}>"
+    return f"<{module_of(cls)}.{cls.__qualname__}>"
 
 
 def _container(value: Any, cls: type, limit: int, depth: int) -> str | None:

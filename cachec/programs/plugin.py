@@ -8,6 +8,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
+from cachec.base.texts import module_of
 from cachec.errors import PluginError
 from cachec.programs.artifact import File
 from cachec.programs.program import Program
@@ -142,5 +143,5 @@ class Plugin:
 
     def _refusal(self, verb: str, value: object) -> PluginError:
         return PluginError(
-            f"plugin {self.name!r} does not {verb} a {type(value).__module__}.{type(value).__qualname__}"
+            f"plugin {self.name!r} does not {verb} a {module_of(type(value))}.{type(value).__qualname__}"
         )

@@ -8,6 +8,7 @@ from functools import lru_cache
 
 from cachec.base.distributions import Distributions
 from cachec.base.extensions import imported
+from cachec.base.texts import module_of
 from cachec.errors import PluginError, UnsupportedVersion
 from cachec.programs.plugin import Plugin
 from cachec.programs.supported import outside
@@ -60,7 +61,7 @@ class Plugins:
         try:
             return self._by_type[cls]
         except KeyError:
-            names = {f"{base.__module__}.{base.__qualname__}" for base in cls.__mro__}
+            names = {f"{module_of(base)}.{base.__qualname__}" for base in cls.__mro__}
             found = next((plugin for plugin in self.all() if not names.isdisjoint(plugin.types)), None)
             self._check(() if found is None else (found,))
             self._by_type[cls] = found

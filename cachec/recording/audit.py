@@ -16,7 +16,7 @@ from cachec.recording.active import Active
 from cachec.recording.calls import called
 from cachec.recording.frames import removes, takes_either
 from cachec.recording.hook import Handler, audit_hook
-from cachec.recording.looks import content_asked, content_at, kept_at, listed_at, modules_sought, place_asked
+from cachec.recording.looks import content_asked, content_at, kept_at, listed_at, modules_sought, place_asked, told_at
 from cachec.recording.observed import Observed, is_unrepeatable, place_of
 
 #: Modules that import others in Python's place, and keep what they compiled of a source beside it.
@@ -97,7 +97,7 @@ class AuditObserver:
     def _told(self, event: str, args: tuple[Any, ...], _frame: FrameType) -> None:
         """cachec itself, whose own looks are passed over, opens what a stage names to it."""
         path, is_relative = args
-        self._each(content_at if event == audited.READS else kept_at, os.path.relpath(path) if is_relative else path)
+        self._each(told_at if event == audited.READS else kept_at, os.path.relpath(path) if is_relative else path)
 
     def _connected(self, event: str, _args: tuple[Any, ...], frame: FrameType) -> None:
         self._unrepeatable(f"a connection ({event})", frame)

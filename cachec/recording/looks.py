@@ -75,6 +75,11 @@ def kept_at(observed: Observed, place: str) -> None:
     state = identity_if_there(place)
     if state is None or state.changed > observed.began + _TICK:
         return
+    told_at(observed, place)
+
+
+def told_at(observed: Observed, place: str) -> None:
+    """What is in a folder, the content of everything else."""
     (listed_at if os.path.isdir(place) else content_at)(observed, place)
 
 

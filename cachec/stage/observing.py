@@ -38,7 +38,7 @@ from cachec.key.dependencies import (
 )
 from cachec.key.request import Request, Requests
 from cachec.key.tools.environment import EVERY_NAME, variable_digest
-from cachec.key.tools.process import asked, state_digest
+from cachec.key.tools.process import PACKAGES, asked, state_digest
 from cachec.model import Read, Reason
 
 if TYPE_CHECKING:  # on a miss only, or for a read that few traces have
@@ -128,6 +128,10 @@ class Observing:
             recorder.keep_out(*seen.kept_out)
         looked = frozenset(self.resolved(read, request) for read in seen.reads)
         looked |= frozenset(self._looked(request, recorder, observed))
+        states = asked((ran.code, ran.namespace) for ran in list(observed.ran.values())) | request.inventory.states
+        if coverage.has_decimals:
+            states.add(PACKAGES["decimal"])
+        looked |= {Read("state", state, "", state_digest(state)) for state in states}
         for read in looked:
             recorder.seen(read)
         self._files(request, recorder, net)
@@ -157,8 +161,6 @@ class Observing:
         if observed.copied is not None and not observed.started and not recorder.commands():
             yield Read("env", EVERY_NAME, "", variable_digest(EVERY_NAME, observed.copied))
         codes = [ran.code for ran in list(observed.ran.values())]
-        for state in asked(codes):
-            yield Read("state", state, "", state_digest(state))
         called = {name for code in codes for name in code.co_names}
         fields = ",".join(sorted({STATUS_NAMES[name] for name in called & STATUS_NAMES.keys()}))
         if not called.isdisjoint({"stat", "inode"}):

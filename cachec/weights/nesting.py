@@ -1,4 +1,4 @@
-"""How weights hang in a tree: dicts, lists, tuples, named tuples, and containers that other packages know.
+"""How weights hang in a tree: mappings, lists, tuples, named tuples, and containers that other packages know.
 
 A package offers what its library takes for containers through the entry-point group ``cachec.containers``::
 
@@ -10,8 +10,9 @@ The object is a function of a value: a ``Container``, or None for a leaf. It is 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cache
+from collections import OrderedDict, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache, partial
 from typing import Any, NamedTuple, TypeVar
 
 from cachec.base.texts import nearest
@@ -100,14 +101,10 @@ def _taken(value: Any, path: str, leaves: dict[str, Any], depth: int) -> Any:
     if value is None:
         return None
     if kind is dict:
-        try:
-            keys = sorted(value)  # as JAX has them: the order of insertion does not reach a function
-        except TypeError as error:
-            raise UsageError(f"the keys of the dict at {path or 'the top'} can't be sorted: {error}") from error
-        return {key: _taken(value[key], f"{path}[{key!r}]", leaves, depth - 1) for key in keys}
+        return {key: _taken(value[key], f"{path}[{key!r}]", leaves, depth - 1) for key in _sorted(value, path)}
     if kind is list or kind is tuple:
         return kind(_taken(item, f"{path}[{index}]", leaves, depth - 1) for index, item in enumerate(value))
-    container = _container(value)
+    container = _mapping(value, path) or _container(value)
     if container is not None:
         children = ((key, _taken(child, path + key, leaves, depth - 1)) for key, child in container.children)
         return container._replace(children=tuple(children))
@@ -118,6 +115,31 @@ def _taken(value: Any, path: str, leaves: dict[str, Any], depth: int) -> Any:
         raise UsageError(f"two leaves of the tree have the path {path!r}")
     leaves[path] = value
     return _Leaf(path)
+
+
+def _sorted(value: dict[Any, Any], path: str) -> list[Any]:
+    """The keys as JAX has them: the order of insertion does not reach a function."""
+    try:
+        return sorted(value)
+    except TypeError as error:
+        where = path or "the top"
+        raise UsageError(f"the keys of the {type(value).__name__} at {where} can't be sorted: {error}") from error
+
+
+def _mapping(value: Any, path: str) -> Container | None:
+    """Mappings of Python's library that JAX has for nodes, as it has them: whether it is imported changes nothing."""
+    held: Any
+    make: Callable[[Iterable[tuple[Any, Any]]], Any]
+    if type(value) is OrderedDict:
+        keys, make = tuple(value), OrderedDict
+        held = (OrderedDict, keys)
+    elif type(value) is defaultdict:
+        keys, make = tuple(_sorted(value, path)), partial(defaultdict, value.default_factory)
+        held = (defaultdict, (value.default_factory, keys))
+    else:
+        return None
+    children = tuple((f"[{key!r}]", value[key]) for key in keys)
+    return Container(children, held, lambda items: make(zip(keys, items, strict=True)))
 
 
 def _is_named_tuple(value: Any) -> bool:

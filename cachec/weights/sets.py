@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
-from cachec.base.audited import tell_read
 from cachec.base.hashing import FileDigests
 from cachec.errors import UsageError
 from cachec.model import WeightSpec
@@ -52,8 +51,9 @@ class WeightSet(Handles):
 
     @staticmethod
     def from_tree(tree: Any, *, tied: Iterable[Iterable[str]] = ()) -> WeightSet:
-        """The arrays of a tree of dicts, lists, tuples, named tuples and whatever JAX knows as nodes (dataclasses,
-        modules, states), by reference. Names are paths, as ``jax.tree_util.keystr`` writes them: ``['layers'][0].w``.
+        """The arrays of a tree of dicts (ordered and default ones too), lists, tuples and whatever JAX knows as nodes
+        (dataclasses, modules, states), by reference. Names are paths, as ``jax.tree_util.keystr`` writes them:
+        ``['layers'][0].w``.
 
         What is made with the set gets the tree again, with the same containers (``unflatten``), which count in keys.
         One array that hangs in several places is one weight: its names are tied. Raises UsageError as ``from_arrays``
@@ -357,6 +357,5 @@ def open_weights(
     place = world(rank, world_size, label_of(source))
     expected = None if specs is None else manifest_of(specs)
     checkpoint = process_checkpoints().open(source, ties=ties, world=place, specs=expected)
-    tell_read((*checkpoint.paths, *checkpoint.absent), like=source)
     weights = WeightSet(checkpoint.layout, checkpoint.source(read_access=access == "read"), rank=rank)
     return weights if rename is None else weights.rename(rename)

@@ -9,8 +9,9 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -128,6 +129,42 @@ def test_a_missing_input_is_named_and_recorded(recorder: Recorder, tmp_path: Pat
     with pytest.raises(FileNotFoundError, match=r"absent\.txt"):
         sh("true", inputs=[tmp_path / "absent.txt"])
     assert reads(recorder, "absent") == {str(tmp_path / "absent.txt"): EMPTY}
+
+
+def _made(path: Path) -> None:
+    path.write_text("#!/bin/sh\n")
+    path.chmod(0o755)
+
+
+#: What is named and not there, and how it comes to be.
+ABSENCES: dict[str, tuple[Callable[[Path], dict[str, Any]], Callable[[Path], object]]] = {
+    "input": (lambda path: {"inputs": [path]}, _made),
+    "standard input": (lambda path: {"stdin": path}, _made),
+    "weights": (lambda path: {"weights": [path]}, _made),
+    "weights that may be opened": (lambda path: {"weights": {path: "opened"}}, _made),
+    "weights that are withheld": (lambda path: {"weights": {path: "withheld"}}, _made),
+    "folder": (lambda path: {"cwd": path}, Path.mkdir),
+    "tool": (lambda path: {"tools": [path]}, _made),
+}
+
+
+@pytest.mark.parametrize("name", ABSENCES)
+def test_what_is_not_there_counts_and_is_the_same_error_outside_of_a_stage(name: str, tmp_path: Path) -> None:
+    options, make = ABSENCES[name]
+    path = tmp_path / "absent"
+    with (
+        recording.recording(Recorder("stage")) as recorder,
+        pytest.raises((FileNotFoundError, UsageError), match="absent") as caught,
+    ):
+        sh("true", **options(path))
+    assert holds(recorder)
+    if name != "tool":  # what it is matters to a record alone
+        with pytest.raises(FileNotFoundError) as outside:
+            sh("true", **options(path))
+        assert str(outside.value) == str(caught.value)
+    make(path)
+    assert not holds(recorder)
+    assert sh("true", **options(path)).returncode == 0
 
 
 def test_a_timeout_ends_the_whole_group(tmp_path: Path) -> None:

@@ -81,6 +81,33 @@ def test_names_are_jax_s_own_and_the_tree_comes_back() -> None:
         assert np.shares_memory(weights[jax.tree_util.keystr(path)].read(), np.asarray(leaf))
 
 
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda a, b: collections.OrderedDict(z=a, a=b),
+        lambda a, b: collections.OrderedDict([((1, 2), a), ("x", [b])]),
+        lambda a, b: collections.defaultdict(list, z=a, a=b),
+        lambda a, b: {"in": collections.defaultdict(None, {10: a, 2: collections.OrderedDict(y=b)})},
+        lambda a, b: collections.OrderedDict(),
+    ],
+)
+def test_mappings_of_the_library_are_jax_s_nodes_before_it_is_imported(
+    made: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tree = made(np.ones(2, "f4"), np.zeros(3, "f4"))
+    paths, structure = jax.tree_util.tree_flatten_with_path(tree)
+    with_jax = WeightSet.from_tree(tree)
+    monkeypatch.delitem(sys.modules, "jax")
+    without = WeightSet.from_tree(tree)
+    names = [jax.tree_util.keystr(path) for path, _ in paths]
+    for weights in (with_jax, without):
+        assert weights.layout.nesting is not None
+        assert list(weights.layout.nesting.names) == names
+        back = weights.unflatten()
+        assert repr(back) == repr(jax.tree.unflatten(structure, [leaf for _, leaf in paths]))
+    assert without.layout.nesting.form == with_jax.layout.nesting.form
+
+
 def test_a_program_gets_the_tree_and_names_its_leaves() -> None:
     weights = WeightSet.from_tree(params())
     program = to_stablehlo(apply, weights.placeholders(), X)

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
+from cachec.base.texts import module_of
 from cachec.key.code.modules import is_cell
 from cachec.key.code.watch import Watch
 
@@ -74,7 +75,7 @@ def is_standard(function: FunctionType, cls: type) -> bool:
 
 
 def _built_in(value: object) -> bool:
-    return isinstance(value, BuiltinFunctionType) or (isinstance(value, type) and value.__module__ == "builtins")
+    return isinstance(value, BuiltinFunctionType) or (isinstance(value, type) and module_of(value) == "builtins")
 
 
 def is_named_tuple(cls: type) -> bool:
@@ -93,7 +94,7 @@ def is_made_elsewhere(cls: type) -> bool:
     that module nor one inside a function of it."""
     if not cls.__flags__ & HEAPTYPE or "<locals>" in cls.__qualname__:
         return False
-    module = sys.modules.get(cls.__module__)
+    module = sys.modules.get(module_of(cls))
     if module is None or not str(getattr(module, "__file__", None)).endswith(".py"):
         return False
     held: object = module
@@ -166,7 +167,7 @@ def contents(cls: type, watch: Watch) -> Iterator[tuple[str, object]]:
 def registered(cls: abc.ABCMeta) -> list[type]:
     """The classes that were registered with an abstract one (``cls.register``), by name."""
     found = [reference() for reference in abc._get_dump(cls)[0]]  # type: ignore[attr-defined]
-    return sorted((each for each in found if each is not None), key=lambda each: (each.__module__, each.__qualname__))
+    return sorted((each for each in found if each is not None), key=lambda each: (module_of(each), each.__qualname__))
 
 
 def _cached(cls: type, name: str) -> bool:

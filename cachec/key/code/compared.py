@@ -13,6 +13,7 @@ from types import CodeType, FunctionType, ModuleType
 from typing import Any, Protocol
 
 from cachec.base.hashing import Hasher
+from cachec.base.texts import module_of
 from cachec.key.code.executed import executed
 from cachec.key.code.graph import Graph
 from cachec.key.code.memos import is_memo
@@ -63,9 +64,9 @@ class TextComparison:
     def _compare_subclasses(self, cls: type) -> None:
         subclasses: list[type] = type.__subclasses__(cls)
         for each in subclasses:
-            static = ("static", each.__module__, each.__qualname__)
+            static = ("static", module_of(each), each.__qualname__)
             if not self._accounted(each) and self._graph.known(static) is None:
-                self._live.as_imported(each, f"{each.__module__}.{each.__qualname__}")
+                self._live.as_imported(each, f"{module_of(each)}.{each.__qualname__}")
 
     def run(self, unit: Unit, *, exact: bool = False) -> None:
         """A part for what a module did when it was imported, where its file has other statements by now; ``exact``:
@@ -173,10 +174,11 @@ class TextComparison:
 
     def _accounted(self, value: FunctionType | type) -> bool:
         """Whether the module that defines a function or class is in the key as a whole, as it is in its file."""
-        module = sys.modules.get(value.__module__)
+        name = getattr(value, "__module__", None)
+        module = sys.modules.get(name) if isinstance(name, str) else None
         if module is None:
             return False
-        names = (("whole", value.__module__), ("whole live", id(vars(module))))
+        names = (("whole", name), ("whole live", id(vars(module))))
         if all(self._graph.known(name) is None for name in names):
             return False
         return isinstance(value, type) or self._current(value.__code__)

@@ -13,7 +13,7 @@ from cachec.key.code.modules import WHOLE, Place, SourceText, Span, TextVersion
 class Coverage:
     """What a key holds of code, by spans of texts. Grows by the code keys of one request."""
 
-    __slots__ = ("_codes", "_spans", "distributions", "has_importer", "stages")
+    __slots__ = ("_codes", "_spans", "distributions", "has_decimals", "has_importer", "stages")
 
     def __init__(self) -> None:
         self._spans: dict[TextVersion, set[Span]] = {}
@@ -21,6 +21,7 @@ class Coverage:
         self.distributions: set[str] = set()
         self.stages: list[object] = []
         self.has_importer = False
+        self.has_decimals = False
 
     def holds_stage(self, stage: object) -> bool:
         """Whether a stage is there, with all that it is declared to depend on."""
@@ -33,6 +34,7 @@ class Coverage:
         self._codes |= key.codes
         self.distributions |= key.distributions
         self.has_importer = self.has_importer or key.has_importer
+        self.has_decimals = self.has_decimals or key.has_decimals
 
     def modules(self) -> Iterator[tuple[str, str]]:
         """Name and file of each module of the project whose code is there, as far as they are imported."""

@@ -36,13 +36,15 @@ class CodeKey:
     parts: by name. distributions: installed ones that are reached. stages: other stages that are reached. memos:
     functions that keep results and are reached. texts: of what file's text a part is, by its name, and where it stands
     there. has_importer: whether the function behind ``import`` is among its values. looks_outside: whether it looks at
-    files, variables and the like, as far as its words tell. digest: 64 hexadecimal characters over all parts.
+    files, variables and the like, as far as its words tell. has_decimals: whether decimal numbers are among its values.
+    digest: 64 hexadecimal characters over all parts.
     """
 
     __slots__ = (
         "codes",
         "digest",
         "distributions",
+        "has_decimals",
         "has_importer",
         "looks_outside",
         "memos",
@@ -64,6 +66,7 @@ class CodeKey:
         *,
         has_importer: bool = False,
         looks_outside: bool = False,
+        has_decimals: bool = False,
     ) -> None:
         self.parts = parts
         self.spans = spans
@@ -74,6 +77,7 @@ class CodeKey:
         self.memos = memos
         self.has_importer = has_importer
         self.looks_outside = looks_outside
+        self.has_decimals = has_decimals
         hasher = Hasher("code key")
         for part in parts:
             hasher.part(part.name, part.digest.encode())
@@ -275,6 +279,7 @@ def _key(graph: Graph, memos: tuple[Memo, ...] = ()) -> CodeKey:
     return CodeKey(
         graph.parts(), distributions, stages, memos, graph.spans, codes, graph.texts,
         has_importer=graph.has_importer, looks_outside=graph.looks_outside,
+        has_decimals=graph.has_decimals,
     )  # fmt: skip
 
 

@@ -80,6 +80,7 @@ class Graph:
         self.memos: dict[int, Any] = {}
         self.has_importer = False
         self.looks_outside = False
+        self.has_decimals = False
         self._tolerant = tolerant
         self._recorded = recorded
         self._parts: dict[str, Part] = {}

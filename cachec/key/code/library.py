@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
+from cachec.base.texts import module_of
 from cachec.errors import UnkeyableArgument
 
 _PLAIN = frozenset({type(None), bool, int, float, complex, str, bytes, type(Ellipsis)})
@@ -29,7 +30,7 @@ def name_in_library(value: object, is_library: Callable[[str], bool]) -> tuple[s
     """
     kind = type(value)
     holder = attribute(value, "__self__")
-    modules = [attribute(value, "__module__"), getattr(type(holder), "__module__", ""), kind.__module__]
+    modules = [attribute(value, "__module__"), getattr(type(holder), "__module__", ""), module_of(kind)]
     names = [attribute(value, "__qualname__"), attribute(value, "__name__")]
     for module in modules:
         for name in names:
@@ -83,7 +84,7 @@ class _Told:
         """What the object itself holds."""
         self._seen.add(id(value))
         kind = type(value)
-        if kind.__module__ == "functools" and isinstance(attribute(value, "cache_parameters"), FunctionType):
+        if module_of(kind) == "functools" and isinstance(attribute(value, "cache_parameters"), FunctionType):
             return [value.cache_parameters(), self.of(value.__wrapped__, depth)]  # not the results that it keeps
         held = attribute(value, "__dict__")
         own: dict[str, Any] = held if type(held) is dict else {}
@@ -100,7 +101,7 @@ class _Told:
         kind = type(value)
         if kind in _PLAIN:
             return "where" if kind is str and any(name in value for name in self._where) else value
-        name = f"{kind.__module__}.{kind.__qualname__}"
+        name = f"{module_of(kind)}.{kind.__qualname__}"
         if id(value) in self._seen or depth >= _DEPTH:
             return name
         again = functools.partial(self.of, depth=depth + 1)

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from types import FunctionType, ModuleType
 
 from cachec.base.hashing import Hasher
+from cachec.base.texts import module_of
 from cachec.key.code import classes
 from cachec.key.code.codeobjects import code_digest, code_uses, code_words, nested
 from cachec.key.code.executed import executed
@@ -181,7 +182,7 @@ class Walk:
 
     def _annotations(self, holder: FunctionType | type, label: str) -> None:
         """A part for what annotations mean; those that are text name globals."""
-        module = sys.modules.get(holder.__module__)
+        module = sys.modules.get(module_of(holder))
         namespace = holder.__globals__ if isinstance(holder, FunctionType) else vars(module) if module else {}
         hasher = Hasher("annotations")
         annotations = getattr(holder, "__annotations__", None)  # of ``type`` itself, a descriptor
@@ -214,12 +215,12 @@ class Walk:
 
     def cls(self, cls: type, *, lenient: bool) -> str:
         """The label of a class; its body, bases and methods are looked at later."""
-        name = f"{cls.__module__}.{cls.__qualname__}"
+        name = f"{module_of(cls)}.{cls.__qualname__}"
         kind, distribution = self._origins.of_class(cls)
         self._graph.distributions.add(distribution)
         if kind != "project":
             return f"{distribution or 'python'}:{name}{self._replaced(cls) if distribution else ''}"
-        module = sys.modules.get(cls.__module__)
+        module = sys.modules.get(module_of(cls))
         wanted = f"{module_name(vars(module))}.{cls.__qualname__}" if module is not None else name
         label, _ = self._graph.label(id(cls), wanted, cls)
         self._graph.look(label, lambda lenient: self._cls(cls, label, lenient), lenient=lenient)
@@ -239,8 +240,8 @@ class Walk:
     def _cls(self, cls: type, label: str, lenient: bool) -> None:
         graph = self._graph
         hasher = Hasher("class")
-        module = sys.modules.get(cls.__module__)
-        own = self._origins.of_module(cls.__module__)[0] == "project"
+        module = sys.modules.get(module_of(cls))
+        own = self._origins.of_module(module_of(cls))[0] == "project"
         namespace = vars(module) if own and module is not None else {}
         unit = self._origins.unit(namespace)
         if unit is not None and self._origins.ambiguous(unit, cls.__qualname__.partition(".")[0]):
@@ -288,7 +289,7 @@ class Walk:
                 opaque = opaque or stands == "by source" or self._values.shows_not_all(value, f"{label}.{name}")
         if opaque and unit is not None and namespace:
             replaced = classes.is_made_elsewhere(cls)  # by a reload: which text made this one is not known
-            hasher.part("unsure", executed().token(cls.__module__) + b" earlier" if replaced else unit.unsure)
+            hasher.part("unsure", executed().token(module_of(cls)) + b" earlier" if replaced else unit.unsure)
             if node is not None and "__file__" not in namespace:
                 for chain in unit.source.class_uses(node).refs:
                     if chain[0] in namespace:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
+from cachec.base.texts import module_of
 from cachec.key.code.library import attribute
 
 
@@ -49,7 +50,7 @@ class _Filled:
 def is_memo(value: object) -> bool:
     """Whether ``functools.lru_cache`` or ``functools.cache`` made this."""
     kind = type(value)
-    return kind.__module__ == "functools" and kind.__qualname__ == "_lru_cache_wrapper"
+    return module_of(kind) == "functools" and kind.__qualname__ == "_lru_cache_wrapper"
 
 
 class Memos:

@@ -13,6 +13,7 @@ from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 from cachec.base.hashing import Hasher, digest_bytes
+from cachec.base.texts import module_of
 from cachec.key.code.graph import Graph, file_part, module_name, package_name
 from cachec.key.code.library import attribute
 from cachec.key.code.modules import Locator, is_cell
@@ -78,7 +79,7 @@ class Namespaces:
         value = watch.name(scope, root)
         if value is MISSING:
             return "absent"
-        if isinstance(value, types.BuiltinFunctionType) or (isinstance(value, type) and value.__module__ == "builtins"):
+        if isinstance(value, types.BuiltinFunctionType) or (isinstance(value, type) and module_of(value) == "builtins"):
             return "builtin"
         return self._live.reference(value, f"builtins.{root}", lenient=lenient)
 

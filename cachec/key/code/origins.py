@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import builtins
 import sys
 from copy import copy
 from importlib.machinery import EXTENSION_SUFFIXES
 from types import CodeType, FunctionType
 from typing import Any
 
+from cachec.base.texts import module_of
 from cachec.key.code import classes
 from cachec.key.code.executed import executed
 from cachec.key.code.graph import Graph, module_name, package_name
@@ -45,7 +47,11 @@ class Origins:
     def of_class(self, cls: type) -> tuple[str, str]:
         """As of the module that it says it is of. A class that this module does not have was made by a call, such as
         ``types.new_class``, which says so of every class that it makes: it is the project's."""
-        kind, distribution = self.of_module(cls.__module__)
+        module = module_of(cls)
+        kind, distribution = self.of_module(module)
+        if module == "builtins":  # which a class statement says, too, where the globals have no name of their own
+            is_own = not cls.__flags__ & classes.HEAPTYPE or vars(builtins).get(cls.__name__) is cls
+            return (kind if is_own else "project", "")
         if kind != "project" and classes.is_made_elsewhere(cls):
             return ("project", "")
         return (kind, distribution)

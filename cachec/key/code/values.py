@@ -12,7 +12,9 @@ from types import FunctionType, MethodType, ModuleType
 from typing import Any, Protocol
 
 from cachec.base.hashing import Hasher, digest_bytes
+from cachec.base.texts import module_of
 from cachec.errors import CapturedWeights, UnkeyableArgument
+from cachec.key.canonical import DECIMAL
 from cachec.key.code.classes import HEAPTYPE, is_named_tuple
 from cachec.key.code.codeobjects import code_digest
 from cachec.key.code.dynamic import is_importer
@@ -84,7 +86,13 @@ class Values:
         self._graph = graph
         self._origins = origins
         self._live = live
-        self._encode_value = encode_value
+
+        def encoded(value: object, name: str) -> bytes:
+            data = encode_value(value, name)
+            graph.has_decimals = graph.has_decimals or DECIMAL in data
+            return data
+
+        self._encode_value = encoded
         #: Names of values that hold something of which not all shows: the statements that make them count too.
         self._opaque: set[str] = set()
 
@@ -118,7 +126,7 @@ class Values:
                 said = self.told(value, name)
             if said is None and not lenient:
                 kind = type(value)
-                said = graph.unresolved(f"{name} ({kind.__module__}.{kind.__qualname__})", "has no stable form", error)
+                said = graph.unresolved(f"{name} ({module_of(kind)}.{kind.__qualname__})", "has no stable form", error)
             return said or "by source"
         label, _ = graph.label(("value", name, id(value)), name, value)
         hasher = Hasher("value")
@@ -194,7 +202,7 @@ class Values:
                 if type(attributes) is dict:
                     watch.mapping(attributes)
                     pending += [each for each in attributes.values() if callable(each)]
-            elif f"{kind.__module__}.{kind.__qualname__}" not in _INERT | {"re.Pattern"}:
+            elif f"{module_of(kind)}.{kind.__qualname__}" not in _INERT | {"re.Pattern"}:
                 return False
         return True
 
@@ -277,7 +285,7 @@ class Values:
         return self._object(value, kind, again, lenient)
 
     def _object(self, value: Any, kind: type, again: functools.partial[Any], lenient: bool) -> Any:
-        name = f"{kind.__module__}.{kind.__qualname__}"
+        name = f"{module_of(kind)}.{kind.__qualname__}"
         if name in _INERT:
             return (_MARK + "inert", name)
         if isinstance(value, functools.partial):
@@ -292,14 +300,14 @@ class Values:
             return (_MARK + "getter", name, again(value.__reduce__()))
         if name == "re.Pattern":
             return (_MARK + "pattern", value.pattern, value.flags)
-        if isinstance(value, _TYPING) or kind.__module__ == "typing":
+        if isinstance(value, _TYPING) or module_of(kind) == "typing":
             return (_MARK + "type", repr(value))
         if attribute(value, "__cachec_stage__") is True:
             if not any(each is value for each in self._graph.stages):
                 self._graph.stages.append(value)
             bound = attribute(value, "bound_to") or ()
             return (_MARK + "stage", again(attribute(value, "__wrapped__")), *map(again, bound))
-        if kind.__module__ in ("cachec", "cachec.cache") and kind.__name__ == "Cache":
+        if module_of(kind) in ("cachec", "cachec.cache") and kind.__name__ == "Cache":
             return (_MARK + "inert", "cachec.Cache")
         origin, distribution = self._origins.of_class(kind)
         self._graph.distributions.add(distribution)
@@ -373,7 +381,7 @@ def is_plain_class(kind: type, builtin: type = object) -> bool:
     for base in kind.__mro__:
         if base in builtin.__mro__:
             continue
-        file = getattr(sys.modules.get(base.__module__), "__file__", None)
+        file = getattr(sys.modules.get(module_of(base)), "__file__", None)
         if not base.__flags__ & HEAPTYPE or (file is not None and not file.endswith(".py")):
             return False
     return holds_only_attributes(kind, builtin)
@@ -397,7 +405,7 @@ def wraps(value: object) -> bool:
 
 def _beside_its_class(value: object) -> tuple[str, str] | None:
     """Module and name, where the module of its class has this very object, which holds nothing."""
-    module = sys.modules.get(type(value).__module__)
+    module = sys.modules.get(module_of(type(value)))
     if not isinstance(module, ModuleType) or attribute(value, "__dict__") or type(value).__basicsize__ > _BARE_SIZE:
         return None
     return next(((module.__name__, name) for name, each in list(vars(module).items()) if each is value), None)

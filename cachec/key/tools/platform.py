@@ -83,10 +83,11 @@ def describe(features: tuple[str, ...], model: str) -> Part:
 
 
 def platform_part(*, portable: bool = False) -> Part:
-    """The part ``platform``: machine, system, libc, Python's version and ABI, resolved processor features.
+    """The part ``platform``: machine, system, libc, Python's version, optimisation and ABI, processor features.
 
-    portable: only what any machine shares: the implementation and version (major.minor) of Python, whose syntax and
-    standard library the stage's code uses. The kernel's version is in neither, nor the model or number of processors.
+    portable: only what any machine shares: the implementation, version (major.minor) and optimisation (``-O``) of
+    Python, whose syntax and standard library the stage's code uses. The kernel's version is in neither, nor the model
+    or number of processors.
     """
     return _portable_part() if portable else _host_part()
 
@@ -153,6 +154,9 @@ def _line(path: str) -> str:
 def _python() -> dict[str, str]:
     version = ".".join(map(str, sys.version_info[:2]))
     suffix = EXTENSION_SUFFIXES[0] if EXTENSION_SUFFIXES else ""
+    # What code means: whether it holds its assertions (1) and its docstrings (2), of libraries too.
+    if sys.flags.optimize:
+        version += f" -{'O' * sys.flags.optimize}"
     return {"python": f"{sys.implementation.name} {version}", "abi": f"{getattr(sys, 'abiflags', '')}{suffix}"}
 
 

@@ -3,15 +3,17 @@ for it by."""
 
 from __future__ import annotations
 
+import codecs
 import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from functools import cache
-from types import CodeType
+from functools import cache, lru_cache
+from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 
 from cachec.base.hashing import Hasher
+from cachec.base.texts import module_of
 
 
 @cache
@@ -66,6 +68,23 @@ def _locale() -> object:
     return locale.setlocale(locale.LC_ALL)
 
 
+def _encoding() -> object:
+    import locale
+
+    return codecs.lookup(locale.getencoding()).name
+
+
+def _array_errors() -> object:
+    numpy = sys.modules.get("numpy")
+    return sorted(numpy.geterr().items()) if numpy is not None else _ERRORS
+
+
+#: How numpy handles errors where nobody said anything.
+_ERRORS = [("divide", "warn"), ("invalid", "warn"), ("over", "warn"), ("under", "ignore")]
+#: States by which whole packages answer, by the package.
+PACKAGES = {"decimal": "decimal context", "_pydecimal": "decimal context", "numpy": "numpy's errors"}
+
+
 #: What stands for each, and the names by which code asks for it.
 _STATES: Mapping[str, tuple[Callable[[], object], tuple[str, ...]]] = {
     "arguments of the process": (lambda: [*sys.argv], ("argv", "orig_argv", "parse_args", "parse_known_args")),
@@ -76,20 +95,47 @@ _STATES: Mapping[str, tuple[Callable[[], object], tuple[str, ...]]] = {
     "decimal context": (_context, ("Decimal", "getcontext", "localcontext")),
     "time zone": (_time_zone, ("localtime", "mktime", "ctime", "strftime", "tzname", "fromtimestamp", "astimezone")),
     "folder for scratch files": (_scratch, ("gettempdir", "gettempdirb")),
+    "numpy's errors": (_array_errors, ("numpy", "geterr", "errstate", "seterr")),
+    "flags of the interpreter": (lambda: sys.flags, ()),
+    "encoding of files": (_encoding, ("open", "fdopen", "read_text", "TextIOWrapper", "getencoding")),
     "limit of digits": (sys.get_int_max_str_digits, ("get_int_max_str_digits",)),
     "limit of recursion": (sys.getrecursionlimit, ("getrecursionlimit",)),
 }
+_NAMED = (BuiltinFunctionType, FunctionType, ModuleType, type)
 _NAMES = {name: state for state, (_, names) in _STATES.items() for name in names}
 
 
-def asked(codes: Iterable[CodeType]) -> Iterator[str]:
-    """The states that code which ran may have asked for, as far as its names tell."""
-    yield from sorted({_NAMES[name] for code in codes for name in code.co_names if name in _NAMES})
+def asked(ran: Iterable[tuple[CodeType, Mapping[str, object]]]) -> set[str]:
+    """The states that code which ran may have asked for, as far as its names and what they stand for tell. ran: code,
+    each with its globals."""
+    return {state for code, namespace in ran for state in _asked(code, namespace)}
+
+
+def _asked(code: CodeType, namespace: Mapping[str, object]) -> Iterator[str]:
+    for name in code.co_names:
+        value = namespace.get(name)
+        if name in _NAMES:
+            yield _NAMES[name]
+        if value is sys.flags or ("flags" in code.co_names and (value is sys or name == "sys")):
+            yield "flags of the interpreter"
+        if isinstance(value, _NAMED):  # under another name, perhaps
+            if (own := _NAMES.get(value.__name__)) is not None:
+                yield own
+            package = value.__name__ if isinstance(value, ModuleType) else module_of(value)
+        else:
+            package = module_of(type(value))
+        if (state := PACKAGES.get(package.partition(".")[0])) is not None:
+            yield state
 
 
 def state_digest(state: str) -> str:
     """The digest of a state as it is now."""
+    return _digest(state, repr(_STATES[state][0]()) if state in _STATES else "")
+
+
+@lru_cache(maxsize=64)
+def _digest(state: str, now: str) -> str:
     hasher = Hasher("state")
-    if state in _STATES:
-        hasher.part(state, repr(_STATES[state][0]()).encode())
+    if now:
+        hasher.part(state, now.encode())
     return hasher.digest()

@@ -178,8 +178,12 @@ class FilesRead(msgspec.Struct, frozen=True):
 class Opener:
     """The files of one checkpoint while its structure is read; the first is the one that was named."""
 
-    def __init__(self, path: str, trusts: Callable[[int, str, fsio.Identity], bool]) -> None:
+    def __init__(
+        self, path: str, trusts: Callable[[int, str, fsio.Identity], bool], look: Callable[[str], None]
+    ) -> None:
+        """look: told each path before anything is there looked at."""
         self._trusts = trusts
+        self._look = look
         self._by_path: dict[str, CheckpointFile] = {}
         self._files: list[CheckpointFile] = []
         self.main = self.open(path)
@@ -204,6 +208,7 @@ class Opener:
         path = os.path.join(os.path.dirname(main.path), location)
         if path in self._by_path:
             return self._by_path[path]
+        self._look(path)
         real = os.path.realpath(path)
         folders = {os.path.dirname(os.path.realpath(main.path)), os.path.realpath(os.path.dirname(main.path))}
         if not any(real.startswith(folder.rstrip("/") + "/") for folder in folders):

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterable, Mapping, Sequence
-from functools import cache
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache, partial
 from operator import attrgetter
 
 import msgspec
 
 from cachec.base import fsio
+from cachec.base.audited import tell_read
 from cachec.base.hashing import digest_bytes
 from cachec.base.kept import Kept
 from cachec.base.mounts import TRACKED_FILESYSTEMS, Mounts
@@ -28,6 +29,8 @@ from cachec.weights.tensor import Tensor
 
 AnyPath = str | os.PathLike[str]
 Source = AnyPath | Sequence[AnyPath]
+#: Told each path before anything is there looked at.
+_Look = Callable[[str], None]
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -96,33 +99,40 @@ class Checkpoints:
     def open(
         self, source: Source, *, ties: Ties = (), world: World | None = None, specs: Manifest | None = None
     ) -> Checkpoint:
-        """The checkpoint. specs: what its weights are expected to be.
+        """The checkpoint. specs: what its weights are expected to be. What is looked at is told as read, also where
+        that is not there or malformed.
 
         Raises CheckpointError (malformed, or not as expected), OSError (not there), UsageError (not a source).
         """
         key = (_absolute(source), ties, world, specs)
         known = self._opened.get(key)
-        if known is not None and known.current():
-            return known
-        checkpoint, trusted = self._read(key[0], _Wanted(ties, world, specs))
+        if known is not None:
+            tell_read((*known.paths, *known.absent), like=source)
+            if known.current():
+                return known
+        look = partial(_tell, source)
+        checkpoint, trusted = self._read(key[0], _Wanted(ties, world, specs), look)
         if trusted:
             self._opened.put(key, checkpoint)
         return checkpoint
 
-    def _read(self, source: str | tuple[str, ...], wanted: _Wanted) -> tuple[Checkpoint, bool]:
+    def _read(self, source: str | tuple[str, ...], wanted: _Wanted, look: _Look) -> tuple[Checkpoint, bool]:
         absent: tuple[str, ...] = ()
-        if isinstance(source, str) and stat.S_ISDIR(os.stat(source).st_mode):
+        if isinstance(source, str) and os.path.isdir(source):
             single, index = os.path.join(source, SINGLE), os.path.join(source, INDEX)
+            look(single)
             if os.path.lexists(single):
-                source = single
-            elif os.path.lexists(index):
+                return self._read_files((single,), wanted, look)
+            look(index)
+            if os.path.lexists(index):
                 source, absent = index, (single,)
-            elif (own := own_file(source, wanted.world)) is not None:
+            elif (own := own_file(source, wanted.world, look)) is not None:
                 source, absent = own, (single, index)
             else:
                 earlier = [single, index]
                 for name in _TVM_NAMES:
                     earlier.append(os.path.join(source, name))
+                    look(earlier[-1])
                     if os.path.lexists(earlier[-1]):
                         break
                 else:
@@ -132,12 +142,13 @@ class Checkpoints:
                     )
                 source, absent = earlier[-1], tuple(earlier[:-1])
         if isinstance(source, tuple):
-            return self._read_files(source, wanted)
+            return self._read_files(source, wanted, look)
         if source.endswith(_INDEX_SUFFIX):
-            return self._read_index(source, absent, wanted)
-        return self._read_files((source,), wanted, absent=absent)
+            return self._read_index(source, absent, wanted, look)
+        return self._read_files((source,), wanted, look, absent=absent)
 
-    def _read_index(self, path: str, absent: tuple[str, ...], wanted: _Wanted) -> tuple[Checkpoint, bool]:
+    def _read_index(self, path: str, absent: tuple[str, ...], wanted: _Wanted, look: _Look) -> tuple[Checkpoint, bool]:
+        look(path)
         with fsio.closing(fsio.open_read(path)) as fd:
             if not stat.S_ISREG(os.fstat(fd).st_mode):
                 raise CheckpointError(f"{path}: expected a regular file, found another kind")
@@ -152,12 +163,13 @@ class Checkpoints:
         index = _IndexFile(path, identity, digest_bytes(text), _weight_map(path, text), trusted)
         folder = os.path.dirname(path)
         shards = tuple(os.path.join(folder, name) for name in index.shards())
-        return self._read_files(shards, wanted, index=index, absent=absent)
+        return self._read_files(shards, wanted, look, index=index, absent=absent)
 
     def _read_files(
         self,
         paths: tuple[str, ...],
         wanted: _Wanted,
+        look: _Look,
         *,
         index: _IndexFile | None = None,
         absent: tuple[str, ...] = (),
@@ -167,9 +179,11 @@ class Checkpoints:
         contents: list[Contents] = []
         starts: list[int] = []
         trusted = index is None or index.trusted
+        for path in paths:
+            look(path)
         _refuse_what_is_no_file(paths, index)
         for path in paths:
-            opened_files, held, trust = self._read_file(path)
+            opened_files, held, trust = self._read_file(path, look)
             starts.append(len(files))
             files += opened_files
             contents.append(held)
@@ -189,7 +203,7 @@ class Checkpoints:
         states = tuple(tuple(file.identity) for file in files) + ((tuple(index.identity),) if index else ())
         return Checkpoint(layout, tuple(files), opened, states, absent, values), trusted
 
-    def _read_file(self, path: str) -> tuple[tuple[OpenedFile, ...], Contents, bool]:
+    def _read_file(self, path: str, look: _Look) -> tuple[tuple[OpenedFile, ...], Contents, bool]:
         with fsio.closing(fsio.open_read(path)) as fd:
             identity = fsio.identity(fd)
             may_trust = self._may_trust(path, identity)
@@ -197,7 +211,7 @@ class Checkpoints:
             start = os.pread(fd, safetensors.START, 0)
             known = format_of(path, start[:MAGIC])
             if known is not SAFETENSORS:
-                return self._read_format(path, known)
+                return self._read_format(path, known, look)
             data = safetensors.header_bytes(path, fd, identity, start)
             trusted = calm and fsio.no_writer(fd)
         key = (digest_bytes(data), identity.size)
@@ -208,8 +222,8 @@ class Checkpoints:
             self._headers.put(key, contents)
         return (OpenedFile(path, identity, len(data), key[0]),), contents, trusted
 
-    def _read_format(self, path: str, format: Known) -> tuple[tuple[OpenedFile, ...], Contents, bool]:
-        with Opener(path, self._trusts) as opener:
+    def _read_format(self, path: str, format: Known, look: _Look) -> tuple[tuple[OpenedFile, ...], Contents, bool]:
+        with Opener(path, self._trusts, look) as opener:
             contents = loaded(format).read(path, opener)
             finished = opener.finish(contents)
         # Read anew, as what was looked at is known only then; but equal contents are one, and so is their layout.
@@ -262,6 +276,10 @@ def process_checkpoints() -> Checkpoints:
     return Checkpoints()
 
 
+def _tell(source: Source, path: str) -> None:
+    tell_read((path,), like=source)
+
+
 def label_of(source: Source) -> str:
     """A source as errors name it, without going through it, for it may be an iterator."""
     if isinstance(source, str | os.PathLike):
@@ -272,6 +290,7 @@ def label_of(source: Source) -> str:
 def opened_artifact(path: AnyPath) -> OpenedFile:
     """An immutable file of raw bytes without a header. Raises OSError where it is not there."""
     absolute = _absolute_path(path)
+    tell_read([absolute], like=path)
     return OpenedFile(absolute, fsio.identity(absolute), 0, "", artifact=True)
 
 

@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
+from cachec.base.texts import module_of
 from cachec.errors import CheckpointError, PluginError, UsageError
 
 #: The class of a live module, in each of the bindings -> their name.
@@ -94,7 +95,7 @@ class Bindings:
 def bindings_of(value: Any) -> str | None:
     """Which bindings a live module belongs to; None for any other value."""
     for base in type(value).__mro__:
-        name = MODULES.get(f"{base.__module__}.{base.__qualname__}")
+        name = MODULES.get(f"{module_of(base)}.{base.__qualname__}")
         if name is not None:
             return name
     return None

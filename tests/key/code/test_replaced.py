@@ -6,6 +6,7 @@ import decimal
 import json
 import math
 import os
+import statistics
 import string
 import sys
 import tempfile
@@ -15,6 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import click
+import numpy as np
 import pytest
 
 import cachec
@@ -85,12 +87,32 @@ def _zone(name: str) -> None:
     time.tzset()
 
 
+Dec = decimal.Decimal
+
+
+def _divided() -> object:
+    try:
+        return 1 / np.zeros(1)
+    except FloatingPointError:
+        return "raised"
+
+
 STATES: dict[str, tuple[Callable[[], object], Callable[[], object], Callable[[], object]]] = {
     "time zone": (lambda: time.strftime("%H", time.localtime(0)), lambda: _zone("JST-9"), lambda: _zone("UTC")),
     "decimal context": (
         lambda: decimal.Decimal(1) / 3,
         lambda: decimal.getcontext().__setattr__("prec", 5),
         lambda: decimal.setcontext(decimal.Context()),
+    ),
+    "decimal context by another name": (
+        lambda: Dec(1) / 3,
+        lambda: decimal.getcontext().__setattr__("prec", 5),
+        lambda: decimal.setcontext(decimal.Context()),
+    ),
+    "numpy's errors": (
+        _divided,
+        lambda: np.seterr(divide="raise"),
+        lambda: np.seterr(divide="warn"),
     ),
     "limit of digits": (
         lambda: sys.get_int_max_str_digits(),
@@ -106,6 +128,7 @@ STATES: dict[str, tuple[Callable[[], object], Callable[[], object], Callable[[],
 }
 
 
+@pytest.mark.filterwarnings("ignore:divide by zero")
 @pytest.mark.parametrize("state", STATES)
 def test_state_of_the_process_counts_where_code_asks_for_it(
     cache: cachec.Cache, monkeypatch: pytest.MonkeyPatch, state: str
@@ -125,3 +148,29 @@ def test_state_of_the_process_counts_where_code_asks_for_it(
         back()
     assert stage() == before
     assert stage.call()[1].reason is Reason.HIT
+
+
+@pytest.mark.filterwarnings("ignore:divide by zero")
+def test_decimals_and_arrays_answer_by_state_wherever_they_come_from(cache: cachec.Cache) -> None:
+    thirds = [decimal.Decimal(1), decimal.Decimal(2), decimal.Decimal(2)]
+    held = cache.stage(lambda: str(statistics.mean(thirds)), name="held")
+    given = cache.stage(lambda numbers: str(statistics.mean(numbers["k"])), name="given")
+    divided = cache.stage(_over, name="divided")
+    calls: list[Callable[[], tuple[str, cachec.Outcome]]] = [
+        held.call,
+        lambda: given.call({"k": thirds}),
+        lambda: divided.call(np.zeros(1)),
+    ]
+    before = [call()[0] for call in calls]
+    assert all(call()[1].hit for call in calls)
+    with decimal.localcontext(prec=5), np.errstate(divide="raise"):
+        assert [call()[0] for call in calls] == ["1.6667", "1.6667", "raised"]
+    assert [call()[0] for call in calls] == before
+    assert all(call()[1].hit for call in calls)
+
+
+def _over(divisor: object) -> str:
+    try:
+        return str(1 / divisor)  # type: ignore[operator]
+    except FloatingPointError:
+        return "raised"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 
 import pytest
@@ -131,6 +132,18 @@ def test_the_minor_version_changes_both_and_the_patch_neither(monkeypatch: pytes
     assert after[0] != before[0]
     assert after[1] != before[1]
     platform._portable_part.cache_clear()
+
+
+@pytest.mark.parametrize("level", [1, 2])
+def test_the_optimisation_of_python_changes_both(level: int) -> None:
+    """Without assertions, and without docstrings, code means something else."""
+    told = "from cachec.key.tools.platform import platform_part as p\nprint(p().digest, p(portable=True).digest)"
+    command = [sys.executable, "-c", told]
+    plain, less = (
+        subprocess.check_output([*command[:1], *options, *command[1:]]) for options in ([], ["-" + "O" * level])
+    )
+    assert plain.split() == [each.digest.encode() for each in (platform_part(), platform_part(portable=True))]
+    assert not set(plain.split()) & set(less.split())
 
 
 def test_portable_knows_nothing_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:

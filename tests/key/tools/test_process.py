@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 
 from cachec.key.tools.process import asked, state_digest
@@ -22,13 +23,44 @@ NAMES = {
     "locale": ("getlocale", "setlocale", "localeconv", "strxfrm", "strcoll"),
     "decimal context": ("Decimal", "getcontext", "localcontext"),
     "limit of recursion": ("getrecursionlimit",),
+    "numpy's errors": ("numpy", "geterr", "errstate", "seterr"),
+    "encoding of files": ("open", "fdopen", "read_text", "TextIOWrapper", "getencoding"),
 }
 
 
 @pytest.mark.parametrize(("state", "name"), [(state, name) for state, names in NAMES.items() for name in names])
 def test_the_names_by_which_code_asks(state: str, name: str) -> None:
-    assert list(asked([compile(f"module.{name}()", "", "exec")])) == [state]
-    assert list(asked([compile(f"module.{name}x()", "", "exec")])) == []
+    assert asked([(compile(f"module.{name}()", "", "exec"), {})]) == {state}
+    assert asked([(compile(f"module.{name}x()", "", "exec"), {})]) == set()
+
+
+ALIASES: dict[str, tuple[str, dict[str, object]]] = {
+    "decimal context": ("D(1)", {"D": decimal.Decimal}),
+    "user": ("who()", {"who": os.getuid}),
+    "numpy's errors": ("x.log(0)", {"x": np}),
+    "flags of the interpreter": ("s.flags", {"s": sys}),
+    "encoding of files": ("o('x')", {"o": open}),
+}
+
+
+@pytest.mark.parametrize("state", ALIASES)
+def test_code_asks_under_other_names_too(state: str) -> None:
+    text, namespace = ALIASES[state]
+    assert asked([(compile(text, "", "exec"), namespace)]) == {state}
+    assert asked([(compile(text, "", "exec"), {})]) == set()
+
+
+@pytest.mark.parametrize(
+    ("state", "text", "value"),
+    [
+        ("decimal context", "k / 3", decimal.Decimal(1)),
+        ("numpy's errors", "1 / k", np.zeros(1)),
+        ("numpy's errors", "log(0)", np.log),
+        ("flags of the interpreter", "k.optimize", sys.flags),
+    ],
+)
+def test_values_ask_for_what_their_package_answers_by(state: str, text: str, value: object) -> None:
+    assert asked([(compile(text, "", "exec"), {"k": value, "log": value})]) == {state}
 
 
 DECIMAL = {"prec": 5, "rounding": decimal.ROUND_UP, "Emin": -5, "Emax": 5, "capitals": 0, "clamp": 1}
@@ -39,6 +71,8 @@ CHANGES: dict[str, tuple[str, Callable[[pytest.MonkeyPatch], object]]] = {
     "processors": ("processors", lambda patch: patch.setattr(os, "cpu_count", lambda: 999)),
     "affinity": ("processors", lambda patch: patch.setattr(os, "sched_getaffinity", lambda _: {999})),
     "locale": ("locale", lambda patch: patch.setattr(locale, "setlocale", lambda _: "other")),
+    "encoding": ("encoding of files", lambda patch: patch.setattr(locale, "getencoding", lambda: "latin-1")),
+    "array errors": ("numpy's errors", lambda patch: patch.setattr(np, "geterr", lambda: {"divide": "raise"})),
     "decimal traps": (
         "decimal context",
         lambda patch: patch.setitem(decimal.getcontext().traps, decimal.Inexact, True),  # type: ignore[arg-type]
