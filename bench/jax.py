@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from bench.harness import Row, interleaved, settle
+from bench.harness import Row, against, interleaved, settle
 from bench.processes import cpu_of_children, environment
 
 #: argv: where programs are kept, the file of weights, how many layers, seed. The compile takes more than JAX's least
@@ -62,6 +62,35 @@ params = load(int(sys.argv[4]))
 _ARGUMENTS = "print(hashlib.sha256(np.asarray(jax.jit(net)(params, x)).tobytes()).hexdigest())"
 _CLOSED = "print(hashlib.sha256(np.asarray({jit}(lambda x: net(params, x))(x)).tobytes()).hexdigest())"
 
+#: Other weights in one process, to the first result: functions that close over them, a program linked with them.
+_TUNED = """
+import gc, statistics, time
+
+@cache.stage(tools=["jax", "jaxlib"])
+def build(function: object, weights: cachec.WeightSet, shape: tuple) -> cachec.File:
+    return cachec_jax.compile_xla(function, weights.placeholders(), jax.ShapeDtypeStruct(shape, "float32"))
+
+def linked(params):
+    weights = cachec.WeightSet.from_tree(params)
+    return cachec.link(build(net, weights, x.shape), weights)(x)
+
+arguments = jax.jit(net)
+ways = {{"plain": lambda p: jax.jit(lambda x: net(p, x))(x),
+        "hoisted": lambda p: cachec_jax.jit(lambda x: net(p, x))(x),
+        "linked": linked, "arguments": lambda p: arguments(p, x)}}
+times = {{name: [] for name in ways}}
+for seed in range(int(sys.argv[4]) + 1):
+    params, results = load(seed), set()
+    jax.block_until_ready(jax.tree.map(jnp.asarray, params))  # its pages are in memory
+    for name, way in ways.items():
+        gc.collect()
+        started = time.process_time()
+        results.add(np.asarray(way(params)).tobytes())
+        times[name].append(time.process_time() - started)
+    assert len(results) == 1, "the numbers differ"
+print(*(statistics.median(each[1:]) for each in times.values()))
+"""
+
 _OWN = 'jax.config.update("jax_compilation_cache_dir", sys.argv[1])'
 _OURS = 'import cachec, cachec_jax\ncache = cachec_jax.install(cachec.Cache(sys.argv[1], log="off", mode="on"))'
 _COUNTS = "print({reason.kind: count for reason, count in cache.events.counts.items()}, file=sys.stderr)"
@@ -77,7 +106,13 @@ def run(folder: Path, *, scale: float = 1.0) -> list[Row]:
     np.save(weights, 0.02 * np.random.default_rng(0).standard_normal(layers * _LAYER, "f4"))
     settle(folder)
     rows = [_arguments(folder, weights, layers, max(1, int(15 * scale)))]
-    return [*rows, *_closed_over(folder, weights, max(1, layers // 2), max(1, int(5 * scale)))]
+    half = max(1, layers // 2)
+    rows += _closed_over(folder, weights, half, max(1, int(5 * scale)))
+    return [*rows, *_tuned(folder, weights, half, max(1, int(5 * scale)))]
+
+
+def _megabytes(layers: int) -> str:
+    return f"{layers * _LAYER * 4 / 1e6:.0f} MB of weights"
 
 
 def _script(path: Path, **parts: str) -> str:
@@ -133,11 +168,22 @@ def _closed_over(folder: Path, weights: Path, layers: int, rounds: int) -> Itera
     hits = [words for name, words in said if name == "ours"][1:]
     assert all(words.startswith("{'hit': ") and "miss" not in words for words in hits), hits
     ratio, most = times["ours"] / times["own"], 0.35
-    megabytes = layers * _LAYER * 4 / 1e6
     peer = f"plain jax.jit, JAX's own persistent cache, which misses, {times['own']:.2f} s CPU"
-    what = f"cachec_jax.jit, {megabytes:.0f} MB of weights closed over, other seed, new process, to the first result"
+    what = f"cachec_jax.jit, {_megabytes(layers)} closed over, other seed, new process, to the first result"
     yield Row(what, times["ours"], "s CPU", f"<= {most}x, numbers equal", ratio <= most, peer, ratio)
     grown = {name: (each[-1] - each[0]) / max(1, len(each) - 1) / 1e6 for name, each in sizes.items()}
     what = "cachec_jax.jit, other seed: what the store grows by, the log of outcomes included"
     peer = f"plain jax.jit, JAX's own persistent cache {grown['own']:.2f} MB"
     yield Row(what, max(grown["ours"], 0.0), "MB", "< 0.1", grown["ours"] < 0.1, peer)
+
+
+def _tuned(folder: Path, weights: Path, layers: int, rounds: int) -> list[Row]:
+    script = _script(folder / "tuned.py", before=_OURS, after="", run=_TUNED.format(), last="")
+    said, _ = _child(script, folder / "tuned", weights, layers, rounds)
+    plain, hoisted, linked, arguments = map(float, said.split())
+    what = f"other weights, same process, to the first result, of the processor ({_megabytes(layers)})"
+    floor = "plain jax.jit, weights as arguments, compiled before"
+    return [
+        against(f"cachec_jax.jit, {what}", hoisted, 0.35, "plain jax.jit, weights closed over", plain),
+        against(f"cachec.link, {what}", linked, 0, floor, arguments),
+    ]

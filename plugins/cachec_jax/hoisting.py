@@ -64,9 +64,9 @@ def hoisting(function: Callable[..., Any], options: Mapping[str, Any]) -> Any:
         rebuilt = pjit._need_to_rebuild_with_fdo(profiler)
         if executable is None or not executable._kept_var_idx.issuperset(range(count)):
             return outs, None, rebuilt
-        program.arrays[:] = executable.shard_const_args(program.arrays)  # where they are needed, once
+        placed = executable.shard_const_args(program.arrays)  # where this call needs them, once
         fast = pjit._get_fastpath_data(
-            executable, out_tree, given[count:], flat, jaxpr.effects, jaxpr.consts, profiler, program.arrays
+            executable, out_tree, given[count:], flat, jaxpr.effects, jaxpr.consts, profiler, placed
         )
         return outs, fast, rebuilt
 

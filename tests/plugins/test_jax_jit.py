@@ -377,6 +377,27 @@ def nothing(jit):
     return jit(lambda: weight(1))(), jit(lambda x: None)(X), jit(lambda x: ())(X)
 
 
+def disabled(jit):
+    w, seen = weight(1), []
+    made = jit(lambda x: (seen.append(type(x)), x @ w)[1])
+    with jax.disable_jit():
+        first = made(X)
+    return first, made(X), np.asarray([issubclass(each, jax.core.Tracer) for each in seen])
+
+
+def of_a_class(jit):
+    class Model:
+        def __init__(self, seed):
+            self.w = weight(seed)
+
+        @functools.partial(jit, static_argnums=0)
+        def infer(self, x):
+            return x @ self.w
+
+    models = [Model(1), Model(2)]
+    return [model.infer(X) for model in models * 2]
+
+
 def cleared(jit):
     w = [weight(1)]
     made = jit(lambda x: x @ w[0])
@@ -389,7 +410,7 @@ def cleared(jit):
 
 CASES = [in_sharding, in_a_mesh, of_a_mesh, differentiated, batched, inside_others, of_a_tracer, with_64_bits,
          of_a_reference, with_effects, of_keys, weakly_typed, ahead_of_time, on_another_device, large_and_small,
-         nothing, cleared]  # fmt: skip
+         nothing, disabled, of_a_class, cleared]  # fmt: skip
 
 
 @pytest.mark.sampled
@@ -410,6 +431,7 @@ ERRORS = {
     "range": lambda jit: jit(lambda x: x, donate_argnums=5),
     "callable": lambda jit: jit(5),
     "keyword and sharding": lambda jit: jit(lambda x: x @ W[0], in_shardings=(None,))(x=X),
+    "nan": lambda jit: jax.debug_nans(True)(jit(lambda x: jnp.log(x - 2) @ W[0]))(X),
     "devices": lambda jit: jit(lambda x: x @ W[0], out_shardings="wrong")(X),
 }
 
@@ -512,6 +534,13 @@ def test_what_changes_the_program_misses(cache):
         cachec_jax.jit(lambda x: x @ w * factor)(X)
     cachec_jax.jit(lambda x: x @ weight(1, N, 5))(X)
     assert reasons(cache) == [MISS, MISS, HIT, HIT, MISS]
+
+
+def test_no_byte_of_an_array_is_stored(cache):
+    w = weight(1, N, 50_000)  # random numbers, which no compression makes smaller
+    cachec_jax.jit(lambda x: x @ w)(X)
+    (entry,) = entries(cache)
+    assert sum(ref.size for ref in artifacts(entry.traces[0].value)) < w.nbytes // 20
 
 
 def test_a_poisoned_entry_is_never_loaded(cache):
@@ -647,6 +676,11 @@ _DEVICES = """
                     continue
                 assert np.array_equal(plain, hoisted), name
                 assert (plain.sharding, plain.committed) == (hoisted.sharding, hoisted.committed), (name, hoisted)
+        made = cachec_jax.jit(lambda x: jnp.tanh(x @ w["numpy"]))  # one function, wherever it is called
+        for given in inputs * 2:
+            plain, hoisted = jax.jit(lambda x: jnp.tanh(x @ w["numpy"]))(given), made(given)
+            assert np.array_equal(plain, hoisted)
+            assert (plain.sharding, plain.committed) == (hoisted.sharding, hoisted.committed)
     print("done")
 """
 

@@ -110,8 +110,11 @@ def test_a_helper_that_is_defined_again(notebook, monkeypatch, tmp_path, stage, 
         text, numbers = STAGES[stage]
         weights = cachec.WeightSet.from_arrays(WEIGHTS)
 
+        told = []
+
         def called(book: Notebook) -> tuple[Any, bool]:
             value, outcome = cache.call(cache.stage(tools=["jax", "jaxlib"])(book.main.stage), weights)
+            told.append(f"{outcome.reason.value}: {outcome.detail} (stored: {outcome.stored})")
             return np.asarray(numbers(value, weights)).tolist(), outcome.hit
 
         def defined(book: Notebook, factor: float, *, whole: bool) -> None:
@@ -123,18 +126,18 @@ def test_a_helper_that_is_defined_again(notebook, monkeypatch, tmp_path, stage, 
         for cell in (MODEL, text):
             notebook.run(cell)
         two = called(notebook)
-        assert (two[1], called(notebook)) == (False, (two[0], True))
+        assert (two[1], called(notebook)) == (False, (two[0], True)), told
         defined(notebook, 3.0, whole=False)
         three = called(notebook)
-        assert not three[1]
+        assert not three[1], told
         assert three[0] != two[0]
         defined(notebook, 2.0, whole=False)
         again = called(notebook)
         assert again[0] == two[0]
-        assert again[1] or helper in _UNTOLD
+        assert again[1] or helper in _UNTOLD, told
         notebook.run(MODEL)
         notebook.run(text)
-        assert called(notebook) == (two[0], True), "the same text in another cell"
+        assert called(notebook) == (two[0], True), ("the same text in another cell", told)
 
         if stage != "to_stablehlo":
             assert two[0] == np.asarray(jax.jit(notebook.main.model)(WEIGHTS, X)).tolist()
@@ -142,7 +145,7 @@ def test_a_helper_that_is_defined_again(notebook, monkeypatch, tmp_path, stage, 
         defined(other, 2.0, whole=True)
         for cell in (MODEL, text):
             other.run(cell)
-        assert called(other) == (two[0], True), "another kernel"
+        assert called(other) == (two[0], True), ("another kernel", told)
 
 
 def test_a_hoisted_function_of_a_cell_that_is_run_again(notebook, tmp_path):
