@@ -12,9 +12,11 @@ import msgspec
 import numpy as np
 import pytest
 
+import cachec
 from cachec.base.hashing import digest_bytes
-from cachec.key.contents import MAX_BYTES, content_difference, content_of
+from cachec.key.contents import MAX_BYTES, CodeTexts, code_difference, content_difference, content_of
 from cachec.key.leaves import MAX_LEAVES, leaf_difference, leaves
+from cachec.model import PartKind
 
 
 @dataclass
@@ -110,3 +112,37 @@ def test_a_file_is_read_only_while_it_is_the_one(tmp_path: Path) -> None:
     assert content_of(str(path), digest_bytes(b"[2]"), 3) is None
     assert content_of(str(tmp_path), digest, 3) is None
     assert content_of(str(tmp_path / "gone"), digest, 3) is None
+
+
+def _texts(**texts: tuple[int, str]) -> bytes:
+    return msgspec.json.encode(texts)
+
+
+def test_code_is_told_by_the_lines_of_its_file() -> None:
+    old, new = _texts(f=(3, "def f():\n    return 1"), g=(9, "g = 1")), _texts(f=(5, "def f():\n    return 2"))
+    assert code_difference("f", old, new) == "line 6: '    return 1' -> '    return 2'"
+    for name, before, after in (("g", old, new), ("f", old, old), ("f", b"", new), ("f", b'{"f": 1}', new)):
+        assert code_difference(name, before, after) == ""
+
+
+def test_a_stage_keeps_the_texts_of_its_code(tmp_path: Path) -> None:
+    cache = cachec.Cache(tmp_path / "store", log="off")
+
+    @cache.stage(name="stage")
+    def stage(n: int) -> int:
+        return _helper(n)
+
+    _, outcome = cache.call(stage, 1)
+    entry = cache.store.lookup(outcome.key)
+    assert entry is not None
+    [digest] = {ref for part in cache.store.parts(entry) if part.kind is PartKind.CODE for ref in part.refs}
+    assert digest in {ref.digest for ref in entry.traces[0].kept}  # or gc would take it
+    texts = msgspec.json.decode(cache.store.content(digest) or b"", type=CodeTexts)
+    helper = next(text for name, text in texts.items() if name.endswith("._helper"))
+    lines = Path(__file__).read_text().splitlines()
+    assert helper.text == "\n".join(lines[helper.line - 1 : helper.line + 1])
+    assert helper.text.startswith("def _helper")
+
+
+def _helper(n: int) -> int:
+    return n + 1

@@ -398,3 +398,26 @@ def test_a_store_deleted_in_mid_use(store: Store, tmp_path: Path, publisher: Any
     lock.release()
     publisher.publish(store, OTHER)
     publisher.assert_right(store, OTHER)
+
+
+def test_a_bad_row_of_neighbours_is_replaced_and_read_as_nobody_elses(
+    store: Store, faults: list[Fault], publisher: Any
+) -> None:
+    publisher.publish(store, K)
+    [name] = store.index.keys(prefix="near:default:")
+    parts = store.parts_of(store.objects.add_bytes(publisher.parts(K)))
+    assert [near.key for near in store.neighbours(publisher.stage, parts).nearest] == [K]
+    row = store.index.read(name)
+    assert row is not None
+    for bad, fault in ((b"garbage", Fault.ROW_CORRUPT), (row[:-1], Fault.ROW_CORRUPT)):
+        store.index.write(name, bad, "s")
+        assert fault_of(lambda: store.neighbours(publisher.stage, parts)) is fault
+        publisher.publish(store, K)
+        assert [near.key for near in store.neighbours(publisher.stage, parts).nearest] == [K]
+        publisher.assert_right(store, K)
+    assert faults == [Fault.ROW_CORRUPT] * 2
+    other = f"near:default:{'0' * 32}"
+    store.index.write(other, row, "s")
+    assert fault_of(lambda: store.recent(publisher.stage, "0" * 32)) is Fault.ROW_FOREIGN
+    assert store.index.delete(name)
+    assert [near.key for near in store.neighbours(publisher.stage, parts).nearest] == [K]  # by the row of the stage
