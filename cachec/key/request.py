@@ -38,6 +38,9 @@ _DOMAIN = frame("domain", b"key")
 #: Bytes of the arguments of a call up to which its key is remembered.
 _SHORT = 4096
 
+#: Sets of code of which the texts are remembered.
+_TOLD = 64
+
 #: Stages of which the parts of the last call are remembered.
 _KEPT = 1024
 
@@ -89,10 +92,29 @@ class _Parts(msgspec.Struct, frozen=True):
         return cls(parts, b"".join(frame(part.label, part.digest.encode()) for part in parts), code)
 
 
+class _ToldCode(msgspec.Struct, frozen=True):
+    """The texts of code, with the names of the parts that they are of, and their digest."""
+
+    codes: tuple[CodeKey, ...]
+    texts: bytes
+    names: frozenset[str]
+    refs: tuple[Digest]
+
+    @classmethod
+    def of(cls, codes: tuple[CodeKey, ...]) -> _ToldCode:
+        texts = code_texts(codes)
+        return cls(codes, texts, frozenset(name for code in codes for name in code.texts), (digest_bytes(texts),))
+
+    def referred(self, part: Part) -> Part:
+        """A part with a reference to its text, where that is known."""
+        is_told = part.kind is PartKind.CODE and part.name in self.names
+        return msgspec.structs.replace(part, refs=self.refs) if is_told else part
+
+
 class Request:
     """The key of one call, and what was found in its arguments."""
 
-    __slots__ = ("_code", "_parts", "_payloads", "_texts", "digest", "inventory", "stage")
+    __slots__ = ("_parts", "_payloads", "_said", "_told", "digest", "inventory", "stage")
 
     def __init__(
         self,
@@ -100,12 +122,12 @@ class Request:
         parts: _Parts,
         payloads: Sequence[Payload],
         inventory: Inventory,
-        code: Callable[[Request], Iterable[CodeKey]] = lambda _: (),
+        told: Callable[[Request], _ToldCode] | None = None,
     ) -> None:
-        """code: what a request reaches of it."""
+        """told: the texts of the code that a request reaches."""
         self.stage = stage
-        self._code = code
-        self._texts: bytes | None = None
+        self._told = told
+        self._said: tuple[Part, ...] | None = None
         said = tuple([(payload.kind, payload.name, payload.data) for payload in payloads])
         is_short = sum([len(data) for _, _, data in said]) <= _SHORT
         self.digest = (_digest_known if is_short else _digest)(parts.prefix, said)
@@ -119,19 +141,15 @@ class Request:
         The code of callable arguments is spelled out function by function here; in the key it is one digest each. Where
         its text is known it refers to ``texts``.
         """
-        refs = (digest_bytes(self.texts()),)
-        known = {name for code in self._code(self) for name in code.texts}
-        parts = (*self._parts.parts, *self.inventory.code, *(payload.part() for payload in self._payloads))
-        return tuple(
-            msgspec.structs.replace(part, refs=refs) if part.kind is PartKind.CODE and part.name in known else part
-            for part in parts
-        )
+        if self._said is None:
+            told = None if self._told is None else self._told(self)
+            parts = (*self._parts.parts, *self.inventory.code, *(payload.part() for payload in self._payloads))
+            self._said = parts if told is None else tuple(map(told.referred, parts))
+        return self._said
 
     def texts(self) -> bytes:
         """The text of the code that this reaches, as ``CodeTexts`` in JSON; it tells a later miss what changed."""
-        if self._texts is None:
-            self._texts = code_texts(self._code(self))
-        return self._texts
+        return b"" if self._told is None else self._told(self).texts
 
     @property
     def keeps_out(self) -> str:
@@ -167,6 +185,7 @@ class Requests:
         self._arguments = ArgumentKeys(digests, code, plugins)
         # By options: a method is another stage object each time that it is taken from its instance.
         self._last: Kept[tuple[StageOptions, _Parts]] = Kept(_KEPT)
+        self._told: Kept[_ToldCode] = Kept(_TOLD)
 
     def request(self, stage: StageLike, arguments: Mapping[str, Any], *, fresh: bool = False) -> Request:
         """The key of a call with these arguments (defaults filled in). Raises UsageError where there can be none.
@@ -178,7 +197,7 @@ class Requests:
             arguments = {name: value for name, value in arguments.items() if name not in options.ignore}
         inventory = Inventory()
         payloads = self._arguments.payloads(arguments, per_rank=options.per_rank, inventory=inventory)
-        return Request(stage, self._stage_parts(stage, inventory, fresh=fresh), payloads, inventory, self._all_reached)
+        return Request(stage, self._stage_parts(stage, inventory, fresh=fresh), payloads, inventory, self._told_code)
 
     def is_project(self, path: str) -> bool:
         """Whether a file, by the name that its code has, is the project's."""
@@ -202,8 +221,17 @@ class Requests:
             pending += [one for one in self.code_of(each).stages if not any(one is known for known in pending)]
         return pending
 
-    def _all_reached(self, request: Request) -> list[CodeKey]:
-        return [*map(self.code_of, self._stages(request)), *request.inventory.callables]
+    def _all_reached(self, request: Request) -> tuple[CodeKey, ...]:
+        return *map(self.code_of, self._stages(request)), *request.inventory.callables
+
+    def _told_code(self, request: Request) -> _ToldCode:
+        codes = self._all_reached(request)
+        name = tuple(map(id, codes))
+        told = self._told.get(name)
+        if told is None or not all(map(is_, told.codes, codes)):
+            told = _ToldCode.of(codes)
+            self._told.put(name, told)
+        return told
 
     def stage_reads(self, stage: StageLike) -> Iterator[Read]:
         """What the key of a stage holds beside its code, as reads of another that called it."""

@@ -13,7 +13,7 @@ is lost, another entry is taken for the nearest.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence, Set
 from functools import reduce
 from itertools import count
 from operator import or_
@@ -29,7 +29,7 @@ from cachec.store.index import Index
 from cachec.store.packing import unpack
 
 #: Keys in the row of a stage, and in one of calls that are alike.
-MAX_KEYS = 128
+MAX_KEYS = 64
 _MAX_ALIKE = 32
 
 #: Prints of one key: of one with more parts, the smallest, so that the same are taken of its neighbours.
@@ -88,7 +88,9 @@ class Recent(msgspec.Struct, frozen=True, kw_only=True):
 
     def distances(self, parts: Sequence[Part]) -> dict[Digest, int]:
         """How many parts of each key differ from ``parts``."""
-        mine = set(_prints(parts))
+        return self._distances(set(_prints(parts)))
+
+    def _distances(self, mine: Set[bytes]) -> dict[Digest, int]:
         shared = 0
         for bit, each in enumerate(self._table()):
             shared |= (each in mine) << bit
@@ -102,7 +104,10 @@ class Recent(msgspec.Struct, frozen=True, kw_only=True):
 
     def with_newest(self, key: Digest, described: ArtifactRef, parts: Sequence[Part]) -> Recent:
         """This row with ``key`` in front. described: the artifact that holds ``parts``."""
-        mine, table = _prints(parts), self._table()
+        return self._with_newest(key, described, _prints(parts))
+
+    def _with_newest(self, key: Digest, described: ArtifactRef, mine: Sequence[bytes]) -> Recent:
+        table = self._table()
         most, nbytes = (_MAX_ALIKE, _MAX_BYTES_ALIKE) if self.alike else (MAX_KEYS, _MAX_BYTES)
         kept = [each for each in self.near if each.key != key][: most - 1]
         while True:
@@ -205,11 +210,14 @@ def neighbours(place: Neighbourhood, rows: Mapping[str, Recent], parts: Sequence
     by_name = [set(rows[row].keys) for row in (*(each.name for each in place.inputs), *place.outputs, *place.beside)]
     by_content = [set(rows[row].keys) for row in (*(each.content for each in place.inputs), *place.contents)]
     found: dict[Digest, tuple[tuple[int, int, int], Near]] = {}
+    mine = set(_prints(parts))
     for name in place.rows():
-        distances = rows[name].distances(parts)
+        distances = rows[name]._distances(mine)
         for near in rows[name].near:
-            named, alike = (sum(near.key in keys for keys in sets) for sets in (by_name, by_content))
-            found.setdefault(near.key, ((-named, -alike, distances[near.key]), near))
+            if near.key not in found:
+                named = sum(near.key in keys for keys in by_name) if by_name else 0
+                alike = sum(near.key in keys for keys in by_content) if by_content else 0
+                found[near.key] = (-named, -alike, distances[near.key]), near
     ranked = sorted(found.values(), key=lambda each: each[0])
     return Neighbours(tuple(near for _, near in ranked), unknown)
 
