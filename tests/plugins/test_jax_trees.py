@@ -155,7 +155,7 @@ def test_static_fields_count_in_a_key(cache: cachec.Cache) -> None:
         assert program == lower.uncached(weights)
         return outcome.reason
 
-    assert outcome(params()) is Reason.FIRST_RUN
+    assert outcome(params()) is Reason.NEW_INPUT
     assert outcome(params(50)) is Reason.HIT
     assert outcome(params(scale=2.0)) is Reason.WEIGHT_SPEC_CHANGED
     assert outcome(params(50, scale=2.0)) is Reason.HIT

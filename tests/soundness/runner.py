@@ -200,7 +200,7 @@ def _count(report: Report, name: str, kind: str, answer: dict[str, Any], first: 
     report.moved += kind == "elsewhere"
     if kind in {"neutral", "unused", "elsewhere"} and answer["reason"] not in {"hit", "refused"}:
         if first["reason"] != "hit" and not first.get("stored"):
-            report.refused.append(f"{name}: the first call was not stored, {first['reason']}")
+            report.refused.append(f"{name}: the first call was not stored, {first['reason']} {first['detail']}")
             return
         missed = {"neutral": report.needless, "unused": report.coarse, "elsewhere": report.apart}[kind]
         missed.append(f"{name}: {answer['reason']} {answer['detail']}; first {first['reason']} {first['detail']}")

@@ -147,7 +147,9 @@ def test_pre_commit_and_the_action() -> None:
     table = TEXT["ci"].split("| input | meaning |")[1].split("\n\n")[0]
     named = {name for row in table.splitlines()[2:] for name in re.findall(r"`([a-z-]+)`", row.split("|")[1])}
     assert named == inputs
-    saving = re.search(r"case \$GITHUB_EVENT_NAME in (.*?)\) saves", (ROOT / place[1] / "cachec-ci.sh").read_text())
+    saving = re.search(
+        r"case \$\{GITHUB_EVENT_NAME:-\} in (.*?)\) saves", (ROOT / place[1] / "cachec-ci.sh").read_text()
+    )
     assert saving is not None
     for event in saving[1].split(" | "):
         assert f"`{event}`" in TEXT["ci"]

@@ -25,7 +25,7 @@ from cachec.key.code.scopes import Chain
 from cachec.key.code.static import Static
 from cachec.key.code.syntax import docstrings, documentation
 from cachec.key.code.units import Units
-from cachec.key.code.values import Values, wraps_code
+from cachec.key.code.values import Values, is_plain_class, wraps_code
 from cachec.key.code.watch import MISSING
 
 _SKIPPED_ATTRIBUTES = frozenset(
@@ -306,9 +306,13 @@ class Walk:
 
     def _is_told(self, value: object, *, is_made: bool) -> bool:
         """Whether what a class holds may count by the statement that made it and what it was told: a wrapper or another
-        descriptor, and what a library puts on a class (is_made: no statement of the class binds it). A value counts by
-        what it is, as a global does."""
-        return wraps_code(value) or (is_made and self._origins.of_class(type(value))[0] == "distribution")
+        descriptor, an object of a library that shows what it holds, and what a library puts on a class (is_made: no
+        statement of the class binds it). A value counts by what it is, as a global does."""
+        if wraps_code(value):
+            return True
+        kind = type(value)
+        where = self._origins.of_class(kind)[0]
+        return (where == "distribution" and is_made) or (where != "project" and is_plain_class(kind))
 
     def _subclasses(self, cls: type, label: str) -> None:
         """A part for the subclasses that a class has in this process, whoever made them; they are followed."""

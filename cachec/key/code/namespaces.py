@@ -138,7 +138,10 @@ class Namespaces:
         place, and a plain value, which anybody may set. Empty for all else, and for names that all modules have."""
         value = MISSING if not rest or rest[0].startswith("__") else self._graph.watch.name(namespace, rest[0])
         if isinstance(value, ModuleType):
-            return f" {self.module(value, rest[1:], lenient=True)}"
+            said = self.module(value, rest[1:], lenient=True)
+            if value.__name__ != f"{namespace.get('__name__')}.{rest[0]}":
+                return f" {said}"
+            return self._of_library(vars(value), rest[1:])  # its own, which it may import where it is asked for
         if self._locator.is_own(value):
             return f".{rest[0]} {self._live.code(value, lenient=True)}"
         parts = value if type(value) is tuple else (value,)

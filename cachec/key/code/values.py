@@ -122,8 +122,10 @@ class Values:
             raise
         except UnkeyableArgument as error:
             said = fallback()
-            if said is None and lenient and (wraps_code(value) or self._is_of_a_distribution(value)):
+            if said is None and lenient and (wraps_code(value) or self._is_of_a_library(value)):
                 said = self.told(value, name)
+                if not wraps_code(value):
+                    graph.watch.value(lambda: self.told(value, name).encode(), said.encode())
             if said is None and not lenient:
                 kind = type(value)
                 said = graph.unresolved(f"{name} ({module_of(kind)}.{kind.__qualname__})", "has no stable form", error)
@@ -213,8 +215,8 @@ class Values:
             and self._library_name(method) is None
         )
 
-    def _is_of_a_distribution(self, value: object) -> bool:
-        return self._origins.of_class(type(value))[0] == "distribution"
+    def _is_of_a_library(self, value: object) -> bool:
+        return self._origins.of_class(type(value))[0] != "project"
 
     def _library_name(self, value: object) -> tuple[str, str] | None:
         return name_in_library(value, lambda module: self._origins.of_module(module)[0] != "project")

@@ -312,6 +312,16 @@ def test_a_value_that_is_changed_in_place_is_another(project: Any, made: str, ch
     assert project.keys.of(main.stage).digest != before
 
 
+def test_what_a_class_holds_of_a_library_is_changed_in_place(project: Any) -> None:
+    text = "import configparser\nclass A:\n    z = configparser.ConfigParser()\ndef stage(): return A.z.sections()\n"
+    project.write({"main.py": text})
+    main = project.load()
+    before = project.keys.of(main.stage).digest
+    assert project.keys.of(main.stage).digest == before
+    main.A.z.add_section("q")
+    assert project.keys.of(main.stage).digest != before
+
+
 @pytest.mark.parametrize(
     ("made", "change"),
     [

@@ -259,7 +259,7 @@ def test_the_tools_own_errors_come_through(mlp):
     ir = native.to_llvm_ir(native.to_llvm_dialect(program))
     with pytest.raises(PluginError, match="no-such-linker"):
         native.to_library(ir, linker="no-such-linker")
-    with pytest.raises(subprocess.CalledProcessError):
+    with pytest.raises(FileNotFoundError, match=r"library\.so"):
         native.to_library(ir, libraries=["/no/such/library.so"])
 
 
