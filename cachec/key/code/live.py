@@ -79,10 +79,11 @@ class Walk:
         """Raise CapturedWeights for a weight set, a weight, or a container that holds one."""
         self._values.refuse_weights(value, name)
 
-    def reference(self, value: object, name: str, *, lenient: bool) -> str:
-        """What stands for a value in the part that refers to it; follows what it reaches. ``name`` labels its part."""
+    def reference(self, value: object, name: str, *, lenient: bool, told: bool = False) -> str:
+        """What stands for a value in the part that refers to it; follows what it reaches. ``name`` labels its part.
+        told: see ``Values.part``."""
         label = self.code(value, lenient=lenient)
-        return label if label is not None else self._values.part(value, name, lenient=lenient)
+        return label if label is not None else self._values.part(value, name, lenient=lenient, told=told)
 
     def code(self, value: object, *, lenient: bool) -> str | None:
         """The label of a function, class or module, which is followed; None for every other value."""
@@ -283,8 +284,8 @@ class Walk:
                 hasher.part(f"{kind} {name}", stands.encode())
                 opaque = opaque or stands == "by source" or self._values.shows_not_all(held, f"{label}.{name}")
             if not _held(value) and classes.is_own(cls, name, node):
-                leniently = lenient or (by_source and self._is_told(value, is_made=not classes.binds(node, name)))
-                stands = self.reference(value, f"{label}.{name}", lenient=leniently)
+                told = by_source and self._is_told(value, is_made=not classes.binds(node, name))
+                stands = self.reference(value, f"{label}.{name}", lenient=lenient or told, told=told)
                 hasher.part(f"attribute {name}", stands.encode())
                 opaque = opaque or stands == "by source" or self._values.shows_not_all(value, f"{label}.{name}")
         if opaque and unit is not None and namespace:
@@ -295,8 +296,9 @@ class Walk:
                     if chain[0] in namespace:
                         self._namespaces.check_one(namespace, chain[0])
         for name, content in classes.contents(cls, graph.watch):
-            leniently = lenient or (by_source and self._is_told(content, is_made=True))
-            hasher.part(f"content {name}", self.reference(content, f"{label}.{name}", lenient=leniently).encode())
+            told = by_source and self._is_told(content, is_made=True)
+            stands = self.reference(content, f"{label}.{name}", lenient=lenient or told, told=told)
+            hasher.part(f"content {name}", stands.encode())
         graph.part(label, hasher, detail)
         text, inner = vars(cls).get("__doc__"), functools.cache(lambda: node and docstrings(node))
         graph.aside("documentation", label, lambda: documentation([text, inner()]))

@@ -103,12 +103,18 @@ class Values:
         return name in self._opaque
 
     def part(
-        self, value: object, name: str, *, lenient: bool, fallback: Callable[[], str | None] = lambda: None
+        self,
+        value: object,
+        name: str,
+        *,
+        lenient: bool,
+        told: bool = False,
+        fallback: Callable[[], str | None] = lambda: None,
     ) -> str:
         """Add the part of a value, and return what refers to it.
 
         fallback: what to say of a value that can't be encoded, None to report it. lenient: such a value counts by the
-        source that makes it, which is in the key already.
+        source that makes it, which is in the key already; told: and by what it shows to hold, whatever it is.
         """
         graph = self._graph
         known = graph.known(("value", name, id(value)))
@@ -122,7 +128,7 @@ class Values:
             raise
         except UnkeyableArgument as error:
             said = fallback()
-            if said is None and lenient and (wraps_code(value) or self._is_of_a_library(value)):
+            if said is None and lenient and (told or wraps_code(value)):
                 said = self.told(value, name)
                 if not wraps_code(value):
                     graph.watch.value(lambda: self.told(value, name).encode(), said.encode())
@@ -214,9 +220,6 @@ class Values:
             not isinstance(attribute(method, "__self__"), ModuleType | type | None)
             and self._library_name(method) is None
         )
-
-    def _is_of_a_library(self, value: object) -> bool:
-        return self._origins.of_class(type(value))[0] != "project"
 
     def _library_name(self, value: object) -> tuple[str, str] | None:
         return name_in_library(value, lambda module: self._origins.of_module(module)[0] != "project")
