@@ -49,6 +49,7 @@ from cachec.model import (
     artifacts,
 )
 from cachec.store import usage
+from cachec.store.bound import BoundedSink
 from cachec.store.index import DiskcacheIndex, Index
 from cachec.store.leases import Leases
 from cachec.store.locks import KeyLock, Locks
@@ -57,7 +58,6 @@ from cachec.store.packing import pack, unpack
 from cachec.store.usage import Usage
 
 if TYPE_CHECKING:
-    from cachec.store.bound import BoundedSink
     from cachec.store.recent import Near, Neighbours, Recent
     from cachec.store.summaries import SearchTerms
 
@@ -381,8 +381,6 @@ class Store:
 
     def sink(self) -> BoundedSink:
         """Where the artifacts of one result go."""
-        from cachec.store.bound import BoundedSink
-
         return BoundedSink(self.objects, self._largest)
 
     def settle(self) -> None:

@@ -80,6 +80,7 @@ def test_every_example_of_the_documentation(
     for line in lines:
         run(*shlex.split(line, comments=True))
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CACHEC_DIR", "store")
     for block in re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
         exec(block, {"array": np.ones(3, np.float32)})
 

@@ -61,7 +61,8 @@ def test_a_library_s_module_trained_and_used(tmp_path, library):
     assert entries() == stored
     assert tuned["outcomes"].pop("hit") > stored
     assert plain.pop("outcomes") == {}
-    assert tuned.pop("outcomes").keys() == first["outcomes"].keys() == {"miss:first-run"}
+    assert first["outcomes"].keys() == {"miss:first-run"}
+    assert tuned.pop("outcomes") == {}, "what JAX does not store counts nowhere"
     assert tuned == plain
 
 
