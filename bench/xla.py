@@ -87,7 +87,7 @@ assert outcome.reason.value == sys.argv[4], outcome
 """
 
 #: What is compiled, and how the first call ends.
-_FUNCTIONS = {"net": "miss:first-run", "step": "miss:code-changed"}
+_FUNCTIONS = {"net": "miss:new-input", "step": "miss:new-input"}
 
 _SHAPES = {"scale": (1,), "qkv": (1, 3), "out": (1, 1), "up": (1, 4), "down": (4, 1)}
 
