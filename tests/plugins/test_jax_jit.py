@@ -166,27 +166,14 @@ def looked_at(w):
     return lambda x: (x if w[0, 0] > 0 else -x) @ w * float(np.abs(w).max())
 
 
-#: Function of a weight -> whether another weight is the same program.
+#: Function of a weight -> how its programs of three weights are found in the store.
+SAME, OTHERS, UNTOLD = [[MISS], [HIT], [HIT]], [[MISS], [MISS], [MISS]], [[], [], []]
 FUNCTIONS = {
-    closed_over_numpy: True,
-    closed_over_tree: True,
-    returned: True,
-    partial_and_default: True,
-    method: True,
-    jitted_inside: True,
-    jitted_twice_inside: True,
-    hoisted_inside: True,
-    scanned: True,
-    branched: True,
-    looped: True,
-    rematerialised: True,
-    custom: True,
-    gradient: True,
-    mapped: True,
-    called_back: False,  # JAX stores no program that calls back
-    random_numbers: True,
-    half_precision: True,
-    looked_at: False,
+    **dict.fromkeys([closed_over_numpy, closed_over_tree, returned, partial_and_default, method, jitted_inside], SAME),
+    **dict.fromkeys([jitted_twice_inside, hoisted_inside, scanned, branched, looped, rematerialised, custom], SAME),
+    **dict.fromkeys([gradient, mapped, random_numbers, half_precision], SAME),
+    called_back: UNTOLD,  # JAX stores no program that calls back
+    looked_at: OTHERS,
 }
 
 
@@ -203,7 +190,7 @@ def test_other_arrays_are_the_same_program_with_jax_s_own_numbers(cache, functio
         plain = jax.jit(made)
         for each, x in zip(got, (X, X, -X), strict=True):
             same(each, plain(x))
-    assert seen == ([[MISS], [HIT], [HIT]] if FUNCTIONS[function] else [[], [], []])
+    assert seen == FUNCTIONS[function]
 
 
 def test_where_xla_would_compute_with_what_it_knows_the_numbers_are_those_of_arguments():
