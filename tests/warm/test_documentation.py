@@ -168,7 +168,7 @@ class stages:
 """
     (tmp_path / "test_it.py").write_text(tests + blocks("ci", "python")[0])
     environ = {**os.environ, "CACHEC_DIR": str(tmp_path / "store"), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-    commands = [line[2:].split("#")[0].split() for line in blocks("ci", "console")[0].splitlines()]
+    commands = [line[2:].split("#")[0].split() for line in blocks("ci", "console")[1].splitlines()]
     codes = []
     for words in [["pytest"], *commands]:
         pytest_words = [sys.executable, "-m", *words, "-p", "cachec.pytest_plugin", "-p", "no:cacheprovider"]
