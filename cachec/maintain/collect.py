@@ -32,11 +32,10 @@ from cachec.maintain.plans import BATCH, remove_rows
 from cachec.maintain.survey import Candidate, Survey, survey
 from cachec.maintain.workers import in_threads
 from cachec.model import RECORD_VERSION, Digest, Fault
-from cachec.store import conclusions, usage
+from cachec.store import conclusions, recent, usage
 from cachec.store.conclusions import FORGOTTEN_SECONDS
 from cachec.store.leases import Held, collecting
 from cachec.store.packing import pack
-from cachec.store.recent import forgotten
 from cachec.store.store import Store
 from cachec.store.usage import Usage, occupied
 from cachec.weights.library.owned import WeightStore
@@ -283,9 +282,8 @@ class Collector:
         index = self._store.index
         condemned = [] if self._skipped else list(index.keys(prefix="condemned:"))
         unneeded = [name for name in index.keys(prefix="facts:") if name.removeprefix("facts:") not in snapshot.facts]
-
         unneeded += conclusions.forgotten(index, self._now)
-        unneeded += forgotten(index, names)
+        unneeded += recent.forgotten(index, names)
 
         def change() -> None:
             index.delete_many(condemned)

@@ -60,8 +60,6 @@ _TYPING = (types.GenericAlias, types.UnionType)
 _WATCHED = 1000
 #: As for arguments (``canonical.MAX_DEPTH``): deeper nesting would exhaust Python's own stack.
 _MAX_DEPTH = 100
-#: Bytes of an object of a class that Python made, with a ``__dict__`` and weak references and no slots.
-_BARE_SIZE = type("_", (), {}).__basicsize__
 #: Leaves of a value that are kept to tell a difference: there are many values, in each entry.
 _MAX_LEAVES = 64
 #: Marks what stands for code in a value; no string of a program starts so.
@@ -411,7 +409,11 @@ def wraps(value: object) -> bool:
 def _beside_its_class(value: object) -> tuple[str, str] | None:
     """Module and name, where the module of its class has this very object, which holds nothing."""
     module = sys.modules.get(module_of(type(value)))
-    if not isinstance(module, ModuleType) or attribute(value, "__dict__") or type(value).__basicsize__ > _BARE_SIZE:
+    if not isinstance(module, ModuleType) or not is_plain_class(type(value)):
+        return None
+    from cachec.base.instances import state  # as in ``is_plain_class``
+
+    if state(value):
         return None
     return next(((module.__name__, name) for name, each in list(vars(module).items()) if each is value), None)
 

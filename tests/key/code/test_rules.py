@@ -323,9 +323,10 @@ def test_a_library_object_in_a_table_counts_by_its_name(project: Any) -> None:
         project.keys.of(main.stage)
 
 
-def test_what_a_library_makes_of_tuples_and_marks_of_nothing_have_a_form(project: Any) -> None:
+@pytest.mark.parametrize("held", ["pass", "__slots__ = ('state',)"])
+def test_what_a_library_makes_of_tuples_and_marks_of_nothing_have_a_form(project: Any, held: str) -> None:
     project.wheels = {"wheel"}
-    wheel = "import typing\nclass Mark: pass\nNOT_GIVEN = Mark()\nclass Rule(typing.NamedTuple):\n    update: object\nclass More(Rule): pass\ndef rule(by): return More(lambda x: x * by)\n"
+    wheel = f"import typing\nclass Mark: {held}\nNOT_GIVEN = Mark()\nclass Rule(typing.NamedTuple):\n    update: object\nclass More(Rule): pass\ndef rule(by): return More(lambda x: x * by)\n"
     text = "import wheel\nR = wheel.rule(2)\ndef stage(x, by=wheel.NOT_GIVEN): return R.update(x)\n"
     project.write({"wheel/__init__.py": wheel, "main.py": text})
     assert project.key().distributions == {"wheel"}
