@@ -186,7 +186,7 @@ def test_what_was_imported_before_an_edit_counts_for_this_process_alone(
         module = importlib.import_module("cachec_toy")
         first = place.part()
         file = place.file("plugins/cachec_toy/__init__.py")
-        monkeypatch.setattr(checkout, "process_start", lambda: file.stat().st_mtime - 1)
+        monkeypatch.setattr(checkout, "process_start", lambda: file.stat().st_mtime - 9)
         file.write_text("x = 2  # edited\n")
         living = place.tools()
         mixed = living.distribution("cachec", fresh=True)
