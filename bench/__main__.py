@@ -23,7 +23,10 @@ from bench.harness import Row
 
 #: What is measured without names: where people wait.
 USUAL = ("hits", "misses", "recording", "opening", "processes", "commands", "minilm", "launcher")
-BENCHMARKS = (*USUAL, "build", "weights", "maintain", "why", "mlir", "jax", "xla", "repro", "native", "warm", "watch")
+BENCHMARKS = (
+    *(*USUAL, "build", "weights", "maintain", "why", "see", "care", "bundle"),
+    *("mlir", "jax", "xla", "onnxruntime", "torch", "repro", "native", "warm", "watch"),
+)
 #: Columns of the table, also where the terminal is wider or there is none.
 WIDTH = 80
 OUT = Path(__file__).parent / "out" / "results.json"

@@ -153,6 +153,12 @@ def _rows(
             yield row_name, NOW, NOW, entry.stage, row
 
 
+def key_and_stage(number: int) -> tuple[str, str]:
+    """Of the made-up entry of that number."""
+    made = _Made(number)
+    return made.key, made.stage
+
+
 def _place(store: Store, data: bytes) -> None:
     digest = digest_bytes(data)
     path = store.objects.root / digest[:2] / digest

@@ -35,7 +35,7 @@ FILES: Mapping[str, tuple[str, ...]] = {"cachec.toml": (), "pyproject.toml": ("t
 CONFINED = frozenset({"dir", "stats_file", "repro_dir"})
 
 #: What only the user can decide: not set by a project's file.
-PERSONAL = frozenset({"shared", "trusted"})
+PERSONAL = frozenset({"shared", "trusted", "remote"})
 
 #: Bytes of a configuration file, at most.
 MAX_FILE = 1 << 24
@@ -57,10 +57,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     the same key. stats_file: gets a copy of every log record. repro_dir: where a stage that fails leaves a reproducer;
     None for nowhere. fsync: whether files are forced to disk before the row that names them. record: ``auto`` or
     ``off``: whether a run records the code, files and variables that it looks at. shared: ``no``, or ``trusted`` for a
-    store that other users own or can write. server: ``auto`` or ``off``: whether ``cachec exec`` leaves a process
-    behind for its next misses. progress: ``auto`` or ``off``: whether a person sees what runs. trusted: folders below
-    which a configuration file counts whoever can write it. origins: key -> ``default``, ``file: <path>:<line>``,
-    ``environment: CACHEC_<KEY>`` or ``argument``.
+    store that other users own or can write. server: ``auto`` or ``off``: whether a process is left behind, for the next
+    misses of ``cachec exec`` and to send to remotes. progress: ``auto`` or ``off``: whether a person sees what runs.
+    trusted: folders below which a configuration file counts whoever can write it. remote: URLs of stores that machines
+    share. telemetry: ``otel`` or ``off``: whether calls are spans and counters of OpenTelemetry. origins: key ->
+    ``default``, ``file: <path>:<line>``, ``environment: CACHEC_<KEY>`` or ``argument``.
     """
 
     dir: Path
@@ -78,6 +79,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     server: str
     progress: str
     trusted: tuple[Path, ...]
+    remote: tuple[str, ...]
+    telemetry: str
     origins: Mapping[str, str]
 
 
@@ -173,6 +176,18 @@ def _paths(value: object, folder: str) -> tuple[Path, ...]:
     return tuple(_path(item, folder) for item in listed)
 
 
+def _urls(value: object, _folder: str) -> tuple[str, ...]:
+    listed = value.split() if isinstance(value, str) else value
+    if not isinstance(listed, list | tuple) or not all(isinstance(url, str) and "://" in url for url in listed):
+        raise _BadValueError("a list of URLs, or URLs with spaces between: file:///folder, https://host/path")
+    return tuple(listed)
+
+
+def without_secret(url: str) -> str:
+    """A URL as it is shown: without the user and the password in it."""
+    return re.sub(r"//.*@", "//", url)
+
+
 class _Setting(msgspec.Struct, frozen=True):
     """A key: the function that validates a value of it, and the value where nobody gives one."""
 
@@ -200,9 +215,14 @@ _SETTINGS: Mapping[str, _Setting] = {
     "server": _Setting(_auto_or_off, "auto"),
     "progress": _Setting(_auto_or_off, "auto"),
     "trusted": _Setting(_paths, ()),
+    "remote": _Setting(_urls, ()),
+    "telemetry": _Setting(_one_of("off", "otel"), "off"),
 }
 
 KEYS = tuple(_SETTINGS)
+
+#: For remotes: a token that servers are given, a key to sign with, a shared secret. No settings, as those are shown.
+TOKEN, KEY, SECRET = "CACHEC_REMOTE_TOKEN", "CACHEC_REMOTE_KEY", "CACHEC_REMOTE_SECRET"
 
 _VARIABLES: Mapping[str, str] = {key: "CACHEC_" + key.upper() for key in KEYS}
 
@@ -262,7 +282,7 @@ class _Sources(msgspec.Struct, frozen=True):
         try:
             value = _SETTINGS[key].parse(raw, start)
         except _BadValueError as error:
-            shown = raw.value if isinstance(raw, Mode) else raw
+            shown = raw.value if isinstance(raw, Mode) else "..." if key == "remote" else raw
             where = _Origins({key: origin})[key]
             raise ConfigError(f"{where}: {key} = {shown!r} is not accepted; {key} is {error}") from None
         if file is not None and origin is file and key in CONFINED and not foreign.is_within(value, file.folder):
@@ -324,7 +344,7 @@ def trusted() -> tuple[Path, ...]:
 def unknown_variables(environ: Mapping[str, str] | None = None) -> tuple[str, ...]:
     """A warning for each variable ``CACHEC_*`` that is no setting. Not an error: it may be meant for a newer cachec."""
     names = os.environ if environ is None else environ
-    known = set(_VARIABLES.values())
+    known = {*_VARIABLES.values(), TOKEN, KEY, SECRET}
     strange = sorted(name for name in names if name.startswith("CACHEC_") and name not in known)
     return tuple(f"{name} is not a setting{suggestion(name, sorted(known))}" for name in strange)
 

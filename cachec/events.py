@@ -62,8 +62,10 @@ class EventLog:
         log: str = "miss",
         stats_file: str | os.PathLike[str] | None = None,
         clock: Callable[[], float] = time.time,
+        export: Callable[[Outcome], None] | None = None,
     ) -> None:
-        """dir: the store. log: what is told: ``miss``, ``all`` or ``off``. stats_file: gets a copy of every record."""
+        """dir: the store. log: what is told: ``miss``, ``all`` or ``off``. stats_file: gets a copy of every record.
+        export: is given every outcome too; when it has raised, no more."""
         self.counts: Counter[Reason] = Counter()
         self.faults: Counter[Fault] = Counter()
         self.dropped = 0
@@ -71,6 +73,7 @@ class EventLog:
         self._log = log
         self._stats_file = None if stats_file is None else os.fspath(stats_file)
         self._clock = clock
+        self._export = export
         self._encode = msgspec.json.Encoder().encode
         self._day_begin = self._day_end = 0.0
         self._day_file: Appender | None = None
@@ -84,16 +87,26 @@ class EventLog:
     def emit(self, outcome: Outcome, *, told: bool = True) -> None:
         """Count and record how a call ended; tell it if it is a miss, or if everything is told.
 
-        The record of an outcome whose ``time`` is 0 gets the time of now. told: False for what ``tell`` may be given
-        later.
+        The record of an outcome whose ``time`` is 0 gets the time of now, and one without a ``pid`` that of this
+        process. told: False for what ``tell`` may be given later.
         """
         self.counts[outcome.reason] += 1
         now = self._clock()
-        if not outcome.time:
-            outcome = msgspec.structs.replace(outcome, time=now)
+        if not outcome.time or not outcome.pid:
+            outcome = msgspec.structs.replace(outcome, time=outcome.time or now, pid=outcome.pid or os.getpid())
         self._record(outcome, now, look=outcome.reason is not Reason.HIT)
+        if self._export is not None:
+            self._exported(outcome, self._export)
         if told or self._log == "all":
             self.tell(outcome)
+
+    def _exported(self, outcome: Outcome, export: Callable[[Outcome], None]) -> None:
+        try:
+            export(outcome)
+        except Exception as error:  # noqa: BLE001 - of code of others, which no call is to fail for
+            self._export = None
+            if self._log != "off":
+                self._tell(f"cachec: calls are exported no more: {type(error).__name__}: {error}", _WARNING)
 
     def tell(self, outcome: Outcome) -> None:
         """Tell an outcome if it is to be told; nothing is counted or recorded."""
@@ -287,7 +300,7 @@ class LogReader(Iterator[Outcome]):
         """file: read this one alone, a ``stats_file``."""
         self.damaged = 0
         self.faults: Counter[Fault] = Counter()
-        self._folder = os.path.join(dir, "log")
+        self._dir = dir
         self._file = None if file is None else os.fspath(file)
         self._since = since
         self._outcomes = self._run()
@@ -332,13 +345,27 @@ class LogReader(Iterator[Outcome]):
     def _files(self) -> list[str]:
         if self._file is not None:
             return [self._file] if os.path.exists(self._file) else []
-        try:
-            names = os.listdir(self._folder)
-        except (FileNotFoundError, NotADirectoryError):
-            return []
-        first = "" if self._since is None else _day(max(self._since, 0.0))
-        days = sorted(match[1] for name in names if (match := re.fullmatch(_FILE_NAME, name)) and match[1] >= first)
-        return [os.path.join(self._folder, f"{day}.jsonl") for day in days]
+        return day_files(self._dir, self._since)
+
+
+def day_files(dir: str | os.PathLike[str], since: float | None = None) -> list[str]:
+    """The files of a store's log that may have records since a Unix time, the oldest first."""
+    folder = os.path.join(dir, "log")
+    try:
+        names = os.listdir(folder)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    first = "" if since is None else _day(max(since, 0.0))
+    days = sorted(match[1] for name in names if (match := re.fullmatch(_FILE_NAME, name)) and match[1] >= first)
+    return [os.path.join(folder, f"{day}.jsonl") for day in days]
+
+
+def outcome_of(line: bytes) -> Outcome | None:
+    """The call that a line of the log records; None for any other line."""
+    try:
+        return msgspec.json.decode(line, type=Outcome)
+    except MALFORMED_JSON:
+        return None
 
 
 def read_log(dir: str | os.PathLike[str], since: float | None = None) -> LogReader:

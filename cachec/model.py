@@ -150,6 +150,21 @@ class Fault(enum.Enum):
     ARTIFACT_CORRUPT = "artifact-corrupt"
     LOCK_TIMEOUT = "lock-timeout"
     IO_ERROR = "io-error"
+    # Of a remote: it can't be reached; it is too slow; it forbids what was asked; it is full; what it answers is no
+    # answer, or not what was stored; a result is not for other machines, as it rests on a path of this one.
+    REMOTE_UNREACHABLE = "remote-unreachable"
+    REMOTE_TIMEOUT = "remote-timeout"
+    REMOTE_REFUSED = "remote-refused"
+    REMOTE_FULL = "remote-full"
+    REMOTE_CORRUPT = "remote-corrupt"
+    REMOTE_UNTRUSTED = "remote-untrusted"  # a row that nobody has signed who is trusted
+    REMOTE_SKIPPED = "remote-skipped"
+    REMOTE_OFF = "remote-off"  # it is left alone for a while, after faults or long waits
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether it says something of a remote, and nothing of the store."""
+        return self.value.startswith("remote-")
 
 
 #: What a fault of the store makes of the call that met it; any other makes ``store-unavailable`` of it.
@@ -247,6 +262,13 @@ class Part(msgspec.Struct, frozen=True, omit_defaults=True):
 def part_label(kind: PartKind, name: str) -> str:
     """The label of the part of this kind and name; the kind alone where that has but one part, without a name."""
     return kind + "/" + name if name else str(kind)
+
+
+#: All kinds of reads; another one is none that was written here.
+READ_KINDS = frozenset(
+    {"weight", "file", "absent", "there", "listing", "links", "access", "status", "tool", "env", "processor", "state"}
+    | {"cwd", "folder", "same", "code", "module", "distribution"}
+)
 
 
 class Read(msgspec.Struct, frozen=True):
@@ -396,11 +418,21 @@ class KeyDescription(msgspec.Struct, frozen=True):
     recipe: msgspec.Raw = msgspec.Raw(b"null")
 
 
+class Fetched(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a call had of remotes. seconds: that it waited. hit: whether one had its result. nbytes: that came."""
+
+    seconds: float
+    hit: bool = False
+    nbytes: int = 0
+
+
 class Outcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How one call ended: a counter, a log line, and what ``cache.call`` and ``f.check`` return.
 
     detail: names what differed, in words. seconds: wall time of the call. saved: seconds that the stage took when it
     was stored. stored: whether this call published an entry. fault: what failed in the cache meanwhile, if anything.
+    time: Unix time of its end. pid: the process that answered it, in the log; 0 where that was not written down.
+    remote: what the call had of remotes; None where none was asked.
     """
 
     reason: Reason
@@ -412,6 +444,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     stored: bool = False
     fault: Fault | None = None
     time: float = 0.0
+    pid: int = 0
+    remote: Fetched | None = None
 
     @property
     def hit(self) -> bool:

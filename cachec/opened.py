@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 from cachec.config import Settings
 from cachec.events import EventLog
-from cachec.model import Digest, Fault
+from cachec.model import Digest, Fault, Outcome
 from cachec.store.store import Store
 from cachec.store.usage import Usage
 
 if TYPE_CHECKING:  # of stages: slow to import, and what only keeps the bytes of others has none
     from cachec.key.dependencies import Dependencies
     from cachec.programs.registry import Plugins
+    from cachec.remote.chain import Remotes
     from cachec.stage.engine import Engine
     from cachec.stage.observing import Observing
     from cachec.weights import WeightSet
@@ -24,10 +25,18 @@ class OpenedCache:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self.events = EventLog(settings.dir, log=settings.log, stats_file=settings.stats_file)
+        export = _exporter() if settings.telemetry == "otel" else None
+        self.events = EventLog(settings.dir, log=settings.log, stats_file=settings.stats_file, export=export)
         self.store = Store(settings.dir, settings.namespace, fsync=settings.fsync, on_fault=self.events.note_fault)
         self.store.refuse_foreign(shared=settings.shared == "trusted")
         self.store.keep_bound(_bound(settings.max_size, self.events.note_fault), settings.max_size)
+        self.remotes = self._remotes() if settings.remote else None
+
+    def _remotes(self) -> Remotes:
+        from cachec.remote.chain import Remotes
+
+        helped = _helped if self.settings.server == "auto" else None
+        return Remotes(self.settings.remote, self.store, self.events.note_fault, on_offer=helped)
 
     def engine(
         self,
@@ -44,7 +53,19 @@ class OpenedCache:
 
         looker = Looker(self.store, plugins, dependencies, digest_of, observing)
         tools = Tools(self.store, self.store.digests, requests, plugins, looker, observing)
-        return Engine(self.settings, tools, self.events)
+        return Engine(self.settings, tools, self.events, self.remotes)
+
+
+def _exporter() -> Callable[[Outcome], None]:
+    from cachec.telemetry import exporter  # where it is asked for
+
+    return exporter()
+
+
+def _helped(remotes: Remotes) -> None:
+    from cachec.remote.helper import start  # after a miss only
+
+    start(remotes)
 
 
 def _bound(max_size: int, on_fault: Callable[[Fault, str], None]) -> Callable[[Store, Usage | None], None]:

@@ -16,6 +16,7 @@ from cachec.store.store import products, references
 
 if TYPE_CHECKING:
     from cachec.key.compare import PartDifference
+    from cachec.maintain.maintainer import Maintainer
 
 
 def statistics(log: LogReader) -> dict[str, Any]:
@@ -24,21 +25,55 @@ def statistics(log: LogReader) -> dict[str, Any]:
     hit_rate: hits over hits and misses, None without either; calls that went round the cache do not count.
     new, changed, lost, asked: the misses by what they come of (``Reason.cause``).
     seconds_saved: what the stages took when they were stored, less what the hits took, summed over hits.
+    remote: calls that asked remotes, how many of them one answered, what came, and how long they waited.
     """
-    reasons: Counter[str] = Counter()
-    stages: dict[str, _Tally] = {}
-    whole = _Tally()
+    return {**counted(log).data(), **faults(log)}
+
+
+def counted(log: Iterable[Outcome]) -> Statistics:
+    """The calls of a log, which is read to its end."""
+    counts = Statistics()
     for outcome in log:
-        reasons[outcome.reason.value] += 1
-        whole.add(outcome)
-        stages.setdefault(outcome.stage, _Tally()).add(outcome)
-    return {
-        **whole.data(),
-        "reasons": dict(sorted(reasons.items(), key=lambda item: (-item[1], item[0]))),
-        "stages": {name: stages[name].data() for name in sorted(stages)},
-        "faults": {fault.value: count for fault, count in log.faults.most_common()},
-        "damaged_lines": log.damaged,
-    }
+        counts.add(outcome)
+    return counts
+
+
+class Statistics:
+    """The same, outcome by outcome, without what the log itself says. stages: name -> its counts."""
+
+    def __init__(self) -> None:
+        self.stages: dict[str, Tally] = {}
+        self._remote: dict[str, float] = {"asked": 0, "hits": 0, "bytes": 0, "seconds": 0.0}
+
+    def add(self, outcome: Outcome) -> None:
+        """Count a call."""
+        if outcome.remote is not None:
+            self._remote["asked"] += 1
+            self._remote["hits"] += outcome.remote.hit
+            self._remote["bytes"] += outcome.remote.nbytes
+            self._remote["seconds"] += outcome.remote.seconds
+        stage = self.stages.get(outcome.stage)
+        if stage is None:
+            stage = self.stages[outcome.stage] = Tally()
+        stage.add(outcome)
+
+    def data(self) -> dict[str, Any]:
+        """What was counted."""
+        whole = Tally()
+        for stage in self.stages.values():
+            whole.merge(stage)
+        ordered = sorted(whole.reasons.items(), key=lambda item: (-item[1], item[0].value))
+        return {
+            **whole.data(),
+            "remote": self._remote,
+            "reasons": {reason.value: count for reason, count in ordered},
+            "stages": {name: self.stages[name].data() for name in sorted(self.stages)},
+        }
+
+
+def faults(log: LogReader) -> dict[str, Any]:
+    """Faults of the cache, and lines that are no record, of a log that was read."""
+    return {"faults": {fault.value: count for fault, count in log.faults.most_common()}, "damaged_lines": log.damaged}
 
 
 #: What misses come of (``Reason.cause``).
@@ -49,16 +84,27 @@ CAUSES = ("new", "changed", "lost", "asked")
 PAUSE = 60.0
 
 
-def last_build(log: Iterable[Outcome]) -> list[Outcome]:
+class LastBuild:
     """The newest outcomes between which no ``PAUSE`` was; they come in the order of their ends."""
-    build: list[Outcome] = []
-    ended = -math.inf
+
+    def __init__(self) -> None:
+        self.outcomes: list[Outcome] = []
+        self._ended = -math.inf
+
+    def add(self, outcome: Outcome) -> None:
+        """The next one of the log."""
+        if outcome.time - outcome.seconds > self._ended + PAUSE:
+            self.outcomes = []
+        self.outcomes.append(outcome)
+        self._ended = max(self._ended, outcome.time)
+
+
+def last_build(log: Iterable[Outcome]) -> list[Outcome]:
+    """The outcomes of the last build in a log."""
+    build = LastBuild()
     for outcome in log:
-        if outcome.time - outcome.seconds > ended + PAUSE:
-            build.clear()
-        build.append(outcome)
-        ended = max(ended, outcome.time)
-    return build
+        build.add(outcome)
+    return build.outcomes
 
 
 def build_details(build: Sequence[Outcome]) -> dict[str, Any]:
@@ -66,7 +112,7 @@ def build_details(build: Sequence[Outcome]) -> dict[str, Any]:
 
     Calls of one reason and detail are a group, and those of one stage whose inputs are new. seconds: of all its calls.
     """
-    whole = _Tally()
+    whole = Tally()
     groups: dict[tuple[str, ...], list[Outcome]] = {}
     for outcome in build:
         whole.add(outcome)
@@ -94,35 +140,58 @@ def _group(outcomes: Sequence[Outcome]) -> dict[str, Any]:
     }
 
 
-class _Tally:
-    """Counts of one stage, or of all."""
+class Tally:
+    """Counts of one stage, or of all. saved, spent: in seconds, as in ``statistics``."""
 
     def __init__(self) -> None:
-        self.kinds: Counter[str] = Counter()
+        self.reasons: Counter[Reason] = Counter()
         self.saved = 0.0
         self.spent = 0.0
 
     def add(self, outcome: Outcome) -> None:
-        self.kinds[outcome.reason.kind] += 1
-        self.kinds[outcome.reason.cause] += 1
+        """Count a call."""
+        self.reasons[outcome.reason] += 1
         if outcome.reason is Reason.HIT:
             self.saved += outcome.saved - outcome.seconds
         else:
             self.spent += outcome.seconds
 
+    def merge(self, other: Tally) -> None:
+        """Count the calls of another one too."""
+        self.reasons.update(other.reasons)
+        self.saved += other.saved
+        self.spent += other.spent
+
     def data(self) -> dict[str, Any]:
-        hits, misses = self.kinds["hit"], self.kinds["miss"]
+        """What was counted."""
+        kinds: Counter[str] = Counter()
+        for reason, count in self.reasons.items():
+            kinds[reason.kind] += count
+            kinds[reason.cause] += count
+        hits, misses = kinds["hit"], kinds["miss"]
         return {
-            "calls": sum(self.kinds[kind] for kind in ("hit", "miss", "bypass", "error")),
+            "calls": self.reasons.total(),
             "hits": hits,
             "misses": misses,
-            **{cause: self.kinds[cause] for cause in CAUSES},
-            "bypasses": self.kinds["bypass"],
-            "errors": self.kinds["error"],
+            **{cause: kinds[cause] for cause in CAUSES},
+            "bypasses": kinds["bypass"],
+            "errors": kinds["error"],
             "hit_rate": hits / (hits + misses) if hits + misses else None,
             "seconds_saved": self.saved,
             "seconds_spent": self.spent,
         }
+
+
+def store_details(maintainer: Maintainer) -> dict[str, Any]:
+    """What is in the store. Counted where nobody has yet; nothing is written. Raises StoreFault."""
+    pins, namespace = maintainer.pins.read(), maintainer.store.quoted
+    size = maintainer.estimate().nbytes
+    return {
+        "size": size,
+        "limit": maintainer.limit(size),
+        "pinned_keys": len(pins.of(namespace, "key")),
+        "pinned_tags": len(pins.of(namespace, "tag")),
+    }
 
 
 def entry_summary(entry: Entry) -> dict[str, Any]:
@@ -164,6 +233,22 @@ def file_details(path: str, digest: str, size: int, origins: Iterable[tuple[str,
     """What ``show FILE`` says: which entries hold this very content."""
     holders = [{"key": key, "stage": stage} for key, stage in origins]
     return {"kind": "file", "path": path, "digest": digest, "size": size, "origins": holders}
+
+
+def call_details(outcome: Outcome) -> dict[str, Any]:
+    """A call as ``log`` says it."""
+    return {
+        "time": outcome.time,
+        "stage": outcome.stage,
+        "reason": outcome.reason.value,
+        "seconds": outcome.seconds,
+        "saved": outcome.saved,
+        "stored": outcome.stored,
+        "key": outcome.key,
+        "detail": outcome.detail,
+        "fault": None if outcome.fault is None else outcome.fault.value,
+        "pid": outcome.pid,
+    }
 
 
 def outcome_details(outcome: Outcome) -> dict[str, Any]:
@@ -245,6 +330,13 @@ def period(value: float | None) -> str:
     if magnitude >= 60:
         return f"{value / 60:.1f} min"
     return duration(value)
+
+
+def gain(value: float) -> str:
+    """Seconds that hits saved. Below nothing where they took longer than the runs that they spared: those of a stage
+    that runs for milliseconds, or that waited for another process.
+    """
+    return period(value) if value >= 0 else f"lost {period(-value)}"
 
 
 def markdown_cell(text: str, limit: int = 300) -> str:

@@ -44,6 +44,10 @@ def pytest_configure(config: pytest.Config) -> None:
             compileall.compile_dir(ROOT / folder, quiet=2)
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--write-screens", action="store_true", help="write tests/cli/screens anew")
+
+
 def pytest_itemcollected(item: pytest.Item) -> None:
     if getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
         item.add_marker("fuzz")
@@ -75,7 +79,7 @@ def _what_is_imported_is_no_garbage() -> None:
 @pytest.fixture(autouse=True)
 def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in list(os.environ):
-        if name.startswith("CACHEC_"):
+        if name.startswith("CACHEC_") or name == "COLUMNS":  # pytest-xdist tells its workers how wide a terminal is
             monkeypatch.delenv(name)
     monkeypatch.setenv("CACHEC_SERVER", "off")  # no process outlives a test; what is about servers says otherwise
     monkeypatch.setenv("XDG_CONFIG_HOME", "/nonexistent")

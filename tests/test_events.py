@@ -63,7 +63,8 @@ def test_round_trip(tmp_path: Path) -> None:
     ]
     for each in written:
         log.emit(each)
-    assert list(read_log(tmp_path)) == [msgspec.structs.replace(each, time=NOON) for each in written]
+    recorded = [msgspec.structs.replace(each, time=NOON, pid=os.getpid()) for each in written]
+    assert list(read_log(tmp_path)) == recorded
     assert log.dropped == 0
     assert log.counts[Reason.HIT] == 2
     assert only_file(tmp_path).name == "2024-10-04.jsonl"
@@ -73,7 +74,8 @@ def test_a_record_is_one_line_of_json(tmp_path: Path) -> None:
     log = EventLog(tmp_path, log="off")
     log.emit(outcome(seconds=0.25, time=5.0))
     (line,) = only_file(tmp_path).read_text().splitlines()
-    assert json.loads(line) == {"reason": "hit", "stage": "lower", "key": "ab" * 32, "seconds": 0.25, "time": 5.0}
+    fields = {"reason": "hit", "stage": "lower", "key": "ab" * 32, "seconds": 0.25, "time": 5.0, "pid": os.getpid()}
+    assert json.loads(line) == fields
     assert only_file(tmp_path).stat().st_mode & 0o777 == 0o600
 
 

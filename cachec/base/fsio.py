@@ -318,6 +318,12 @@ class Staging:
         self.path = ""
         self._close()
 
+    def kept(self) -> str:
+        """The path of the file, which is the caller's to remove from now on; it is closed."""
+        path, self.path = self.path, ""
+        self._close()
+        return path
+
     def discard(self) -> None:
         """Remove the file if it was not committed. May be called twice."""
         if self.path:

@@ -5,7 +5,9 @@ of two that differ around where they begin to.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 
 from cachec.errors import UsageError, printable
 
@@ -19,8 +21,30 @@ MAX_SHOWN = 160
 #: How much of the common beginning of two long texts is shown.
 _CONTEXT = 40
 
+#: What goes by a name with one of these in it is never shown; a tokenizer is no secret.
+_SECRET_WORDS = re.compile("TOKEN(?!I[ZS])|SECRET|PASSW|CREDENTIAL|KEY")
+
 #: Text without control characters, which a terminal might obey.
 clean = printable
+
+
+#: Whether the reader of messages has typed a command, and not called a function.
+_typed: ContextVar[bool] = ContextVar("cachec_typed", default=False)
+
+
+@contextmanager
+def typed() -> Iterator[None]:
+    """While the body runs, messages name options of the command line."""
+    token = _typed.set(True)
+    try:
+        yield
+    finally:
+        _typed.reset(token)
+
+
+def said(argument: str, option: str) -> str:
+    """How a message names what is to be given: ``pass pad=True`` to a caller, ``say --pad`` to who typed a command."""
+    return option if _typed.get() else argument
 
 
 def is_text(text: str) -> bool:
@@ -30,6 +54,16 @@ def is_text(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+def is_secret(name: str) -> bool:
+    """Whether the value of a variable, argument or field is not to be shown, going by its name."""
+    return _SECRET_WORDS.search(name.upper()) is not None
+
+
+def is_url(text: str) -> bool:
+    """Whether a text names something that is fetched; a path makes one slash of two."""
+    return re.match(r"[a-z][a-z0-9+.-]*://|(?:https?|ftp|file|s3|gs|hf):/", text) is not None
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

@@ -6,13 +6,13 @@ Exit codes: 0 done, 1 not found, 2 wrong use or an error. With ``--json`` a comm
 from __future__ import annotations
 
 import errno
-import re
 from typing import Any
 
 import click
 
 from cachec.base import __version__
-from cachec.base.texts import nearest
+from cachec.base.texts import nearest, typed
+from cachec.cli.helping import with_help
 from cachec.cli.plugin_commands import plugin_commands
 from cachec.cli.session import LazyGroup, Session
 from cachec.errors import CachecError
@@ -23,6 +23,9 @@ _COMMANDS = {
     "check": "Say whether a command would be a hit, without running it.",
     "audit": "Run a command under strace: what does its key not cover?",
     "stats": "How often the cache answered, why not, and what it saved.",
+    "log": "The calls one by one, as they end, and as a trace.",
+    "top": "What compiles now, for how long, and who waits.",
+    "report": "Write a page for a browser: what hit, missed and why.",
     "ls": "List entries, newest first.",
     "show": "Show an entry, or which stage and key a file came from.",
     "why": "Say what makes a key, or a command's, another one.",
@@ -31,28 +34,20 @@ _COMMANDS = {
     "gc": "Evict what is worth least, and sweep what nothing needs.",
     "pin": "Keep entries: neither gc nor invalidate takes them.",
     "weights": "Keep, look at, compare and write weights.",
+    "bundle": "Entries, artifacts and weights as one file, and back.",
     "warm": "Compile the declared targets that would miss.",
     "watch": "Watch declared targets: what does a change make stale?",
+    "doctor": "What is wrong with the store or this machine?",
+    "verify": "Is what is stored what it should be?",
     "repro": "Make a reproducer of a run, or run one again.",
+    "remote": "List the stores that machines share, or try one.",
+    "push": "Send what was compiled here to the remotes.",
     "server": "List the processes that exec leaves behind, or stop them.",
+    "init": "Write a commented cachec.toml for what is found here.",
     "config": "Print each setting and where it comes from.",
+    "man": "Write the pages of the manual.",
     "completion": "Print the script that completes commands in a shell.",
 }
-
-
-#: What a message says to a caller of a function -> how the same is said on the command line.
-_AS_OPTIONS = (
-    (r"\bpass (pad|replace)=True", r"say --\1"),
-    (r"\bsay names=\{'([^']*)': '([^']*)'\}", r"say --name '\1=\2'"),
-    (r"\buse format='(\w+)'", r"use --format \1"),
-    (r"(?<![\w-])(names|format)=(?![\w'\"])", lambda match: f"--{match[1].removesuffix('s')}"),
-)
-
-
-def _as_options(words: str) -> str:
-    for pattern, said in _AS_OPTIONS:
-        words = re.sub(pattern, said, words)
-    return words
 
 
 class _Main(LazyGroup):
@@ -63,7 +58,7 @@ class _Main(LazyGroup):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         offered = None if cmd_name in _COMMANDS else plugin_commands(_COMMANDS).get(cmd_name)
-        return super().get_command(ctx, cmd_name) if offered is None else offered.load()
+        return super().get_command(ctx, cmd_name) if offered is None else with_help(offered.load())
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
@@ -86,9 +81,14 @@ class _Main(LazyGroup):
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
-            return super().invoke(ctx)
+            with typed():
+                return super().invoke(ctx)
+        except click.NoSuchOption as error:
+            if error.option_name != "--dir":
+                raise
+            raise click.UsageError("--dir goes before the command: cachec --dir DIR COMMAND", error.ctx) from error
         except CachecError as error:
-            click.echo(f"cachec: error: {_as_options(str(error))}", err=True)
+            click.echo(f"cachec: error: {error}", err=True)
         except OSError as error:
             if error.errno == errno.EPIPE:  # the reader of our output has gone; click ends quietly
                 raise
@@ -100,7 +100,7 @@ class _Main(LazyGroup):
 @click.group(
     cls=_Main,
     homes={name: f"cachec.cli.cmd_{name}:command" for name in _COMMANDS},
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 @click.version_option(__version__, prog_name="cachec")
 @click.option("--dir", "folder", metavar="DIR", help="The store; wins over CACHEC_DIR and the configuration file.")

@@ -42,11 +42,12 @@ def command(session: Session, cmake: bool, make: bool) -> None:
         return
     settings = session.settings
     values = {key: _plain(getattr(settings, key)) for key in config.KEYS}
+    values["remote"] = [config.without_secret(url) for url in settings.remote]
     details = report.settings_details(values, settings.origins, config.unknown_variables())
     if told_as_json(details):
         return
     rows = [(key, _shown(key, each["value"]), each["origin"]) for key, each in details["settings"].items()]
-    print_table(("setting", "value", "origin"), rows)
+    print_table(("setting", "value", "origin"), rows, tells="value", detail="origin")
     for warning in details["warnings"]:
         click.echo(f"cachec: warning: {warning}", err=True)
 

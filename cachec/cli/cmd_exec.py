@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 from click.shell_completion import CompletionItem
 
-from cachec.cli.completing import COMMAND_WORDS
+from cachec.cli.completing import COMMAND_WORDS, LINE_OPTIONS
 from cachec.cli.session import Session, keep_json, pass_session
 
 
@@ -39,18 +39,15 @@ class AskingLine(CommandLine):
         return rest
 
 
+def _line(name: str, metavar: str, words: str) -> str:
+    left = f"  {name} {metavar}".rstrip()
+    return f"    {left:<19}{words}" if len(left) < 19 else f"    {left}\n    {'':19}{words}"
+
+
 #: Help for the options that ``exec``, ``check`` and ``why`` share.
-OPTIONS_HELP = """\b
-    Options, for what no adapter tells:
-      --input PATH     a file or folder that COMMAND reads
-      --output PATH    a file or folder that it writes
-      --weights PATH[=content|opened|name]
-                       a file of weights: keyed by content; by content only if it is opened; by its name
-      --env NAME       a variable that COMMAND gets, and that is in the key
-      --tool COMMAND   an executable that it starts
-      --strip          give it the model without weights; these are written beside the output (.irpa)
-      --hardlink       outputs may be hard links into the store, read-only
-      --portable       leave the processor out of the key"""
+OPTIONS_HELP = "\n".join(
+    ["\b", "    Options, for what no adapter tells:", *(_line(name, *each) for name, each in LINE_OPTIONS.items())]
+)
 
 
 @click.command(

@@ -7,7 +7,7 @@ import msgspec
 
 from cachec import config, report
 from cachec.cli.selecting import span
-from cachec.cli.session import Session, json_option, pass_session, told_as_json
+from cachec.cli.session import Session, clean, json_option, pass_session, print_wrapped, told_as_json
 from cachec.maintain.collect import Collected
 
 
@@ -48,9 +48,12 @@ def command(session: Session, max_size: int | None, older_than: float | None, dr
     postponed_by: the process that is cleaning already, null where none is. Exit code 1: the store is larger than the
     limit, because of what is pinned or in use.
     """
+    was_there = session.settings.dir.is_dir()
     done = session.maintainer.collect(limit=max_size, older_than=older_than, dry_run=dry_run)
     if not told_as_json(_document(done, dry_run)):
         _tell(done, dry_run)
+        if not was_there:
+            click.echo(f"there is no store in {clean(str(session.settings.dir))}")
     if not done.is_within and not done.postponed_by:
         session.fail(
             f"the store takes {report.size(done.after)}, more than {report.size(done.limit or 0)}: "
@@ -66,16 +69,19 @@ def _document(done: Collected, dry_run: bool) -> dict[str, object]:
 
 def _tell(done: Collected, dry_run: bool) -> None:
     if done.postponed_by:
-        click.echo(f"process {done.postponed_by} is cleaning this store already; nothing was done")
+        print_wrapped(f"process {done.postponed_by} is cleaning this store already; nothing was done", indent=0)
         return
     would = "would be " if dry_run else ""
     limit = "no limit" if done.limit is None else f"limit {report.size(done.limit)}"
     click.echo(f"{report.size(done.before)} before, {report.size(done.after)} after, {limit}")
-    click.echo(
+    print_wrapped(
         f"{done.entries:,} entries {would}evicted ({report.period(done.seconds)} to compile again), "
-        f"{done.artifacts:,} artifacts {would}removed ({report.size(done.freed)})"
+        f"{done.artifacts:,} artifacts {would}removed ({report.size(done.freed)})",
+        indent=0,
     )
     for kind, count in sorted(done.swept.items()):
         click.echo(f"{count:,} {kind} {would}swept")
     if done.kept_pinned or done.kept_in_use:
-        click.echo(f"kept although their turn had come: {done.kept_pinned} pinned, {done.kept_in_use} in use")
+        print_wrapped(
+            f"kept although their turn had come: {done.kept_pinned} pinned, {done.kept_in_use} in use", indent=0
+        )

@@ -13,7 +13,16 @@ import msgspec
 from cachec import report
 from cachec.base.texts import SHOWN_KEY
 from cachec.cli.selecting import selector_options
-from cachec.cli.session import Session, clean, json_option, pass_session, print_table, told_as_json, wants_json
+from cachec.cli.session import (
+    Session,
+    clean,
+    json_option,
+    pass_session,
+    print_table,
+    print_wrapped,
+    told_as_json,
+    wants_json,
+)
 from cachec.errors import UsageError
 from cachec.maintain.plans import Applied, InvalidationPlan
 from cachec.maintain.selector import Selector
@@ -49,10 +58,11 @@ def command(session: Session, selector: Selector, pinned: bool, dry_run: bool, y
 
     \b
     JSON: {"dry_run", "removed": [{"key", "stage"}], "not_found": [key as given], "pinned": [key], "changed": [key],
-           "entries", "size", "seconds"}
+           "entries", "size", "seconds", "unmatched": [{"option", "given", "near": [text]}]}
     stage is empty where the row was damaged. With --dry-run, removed says what would be. pinned and changed stay: the
     one are pinned, the other were made anew meanwhile. size is the bytes on disk that no other entry needs, seconds the
-    time that compiling it all again takes. Exit code 1: one of the keys was not found.
+    time that compiling it all again takes. unmatched: where nothing is meant, what no entry has at all, and what comes
+    near to it. Exit code 1: one of the keys was not found, or something is unmatched.
     """
     if selector.is_empty:
         raise UsageError(
@@ -65,6 +75,7 @@ def command(session: Session, selector: Selector, pinned: bool, dry_run: bool, y
         msgspec.structs.replace(selector, keys=tuple(meant or key for key, meant in whole.items())), force=pinned
     )
     missing = [key for key, meant in whole.items() if meant not in plan.known]
+    strange = [] if plan.chosen or plan.pinned or only_keys else session.maintainer.unmatched(selector)
     if not wants_json() and (not only_keys or dry_run) and (plan.known or not selector.keys):
         _show(plan, selector.stale)
     done = Applied((), (), ())
@@ -74,8 +85,13 @@ def command(session: Session, selector: Selector, pinned: bool, dry_run: bool, y
         done = plan.apply()
     gone = frozenset(done.removed)
     removed = [(each.key, each.stage) for each in plan.chosen if dry_run or each.key in gone]
-    if not told_as_json(_document(plan, done, removed, missing, dry_run)) and not dry_run:
+    document = {**_document(plan, done, removed, missing, dry_run), "unmatched": [each.plain() for each in strange]}
+    if not told_as_json(document) and not dry_run:
         _tell(removed, plan, done, short=not only_keys)
+    for each in strange:
+        click.echo(f"cachec: {clean(each.words)}{session.if_none}", err=True)
+    if strange:
+        click.get_current_context().exit(1)
     if missing:
         session.fail(f"no entry has a key that begins with {', '.join(missing)}")
 
@@ -113,17 +129,17 @@ def _show(plan: InvalidationPlan, stale: bool) -> None:
         for each in listed
     ]
     if rows:
-        print_table(
-            ("key", "stage", "created", "size", "took", *(("why",) if stale else ())), rows, right=("size", "took")
-        )
+        columns = ("key", "stage", "created", "size", "took", *(("why",) if stale else ()))
+        print_table(columns, rows, right=("size", "took"), tells="stage", detail="why" if stale else "")
     if len(plan) > len(rows):
         click.echo(f"and {len(plan) - len(rows):,} more")
-    click.echo(
+    print_wrapped(
         f"{_entries(len(plan))}; {report.size(plan.nbytes)} that no other entry needs; "
-        f"{report.period(plan.seconds)} to compile again"
+        f"{report.period(plan.seconds)} to compile again",
+        indent=0,
     )
     if plan.pinned:
-        click.echo(f"{_entries(len(plan.pinned))} pinned, left as they are (--pinned takes them too)")
+        print_wrapped(f"{_entries(len(plan.pinned))} pinned, left as they are (--pinned takes them too)", indent=0)
 
 
 def _tell(removed: Sequence[tuple[str, str]], plan: InvalidationPlan, done: Applied, *, short: bool) -> None:

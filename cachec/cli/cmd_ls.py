@@ -49,6 +49,9 @@ def command(session: Session, selector: Selector) -> None:
     if not entries:
         of = "" if selector.is_empty else _of(selector)
         click.echo(f"no entries{of} in {clean(str(session.settings.dir))}{session.if_none}")
+        for each in session.maintainer.unmatched(selector) if session.settings.dir.is_dir() else ():
+            if each.near:
+                click.echo(clean(each.words))
         return
     now = time.time()
     pins = any(each["pinned"] for each in entries)
@@ -64,8 +67,9 @@ def command(session: Session, selector: Selector) -> None:
         )
         for each in entries
     ]
-    numbers = ("traces", "size", "took")
-    print_table(("key", "stage", "created", *numbers, *(("",) if pins else ())), rows, right=numbers)
+    numbers = ("runs", "size", "took")
+    columns = ("key", "stage", "created", *numbers, *(("",) if pins else ()))
+    print_table(columns, rows, right=numbers, tells="stage")
 
 
 def _of(selector: Selector) -> str:

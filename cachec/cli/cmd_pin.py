@@ -60,7 +60,7 @@ def command(session: Session, keys: tuple[str, ...], tags: tuple[str, ...], remo
         for tag in document["tags"]:
             click.echo(f"tag {clean(tag)}")
         if not any(document.values()):
-            click.echo("no pins")
+            click.echo(f"no pins{session.if_none}")
     if missing:
         what = "pin" if remove else "entry"
         session.fail(f"there is no {what} for {', '.join(missing)}")

@@ -11,22 +11,38 @@ import click
 from cachec import report
 from cachec.base.hashing import FileDigests
 from cachec.base.texts import SHOWN_KEY
-from cachec.cli.session import Session, clean, json_option, pass_session, print_table, told_as_json
+from cachec.cli.screen import cell_width, cut
+from cachec.cli.session import (
+    Session,
+    clean,
+    json_option,
+    pass_session,
+    print_table,
+    print_wrapped,
+    told_as_json,
+)
 from cachec.errors import CachecError
+from cachec.model import PartKind
+
+#: Parts and reads that are shown where not all are asked for.
+_SHOWN_PARTS = 10
+_SHOWN_READS = 3
 
 
 @click.command("show")
 @click.argument("what", metavar="KEY-or-FILE")
+@click.option("--full", is_flag=True, help="Every part and run, with digests and all that is known of them.")
 @json_option
 @pass_session
-def command(session: Session, what: str) -> None:
+def command(session: Session, what: str, full: bool) -> None:
     """Show an entry by its key, or which stage and key a file came from, by its content.
 
-    An existing file is taken for a file; anything else for a key.
+    An existing file is taken for a file; anything else for a key. What does not fit a screen is left out, and told.
 
     \b
     Examples:
       cachec show 3fa9c2
+      cachec show 3fa9c2 --full
       cachec show build/model.vmfb --json
 
     \b
@@ -45,7 +61,7 @@ def command(session: Session, what: str) -> None:
     elif os.sep in what or "." in what:
         session.fail(f"there is no file {what!r}")
     else:
-        _show_entry(session, what)
+        _show_entry(session, what, full)
 
 
 def _show_file(session: Session, path: str) -> None:
@@ -58,7 +74,7 @@ def _show_file(session: Session, path: str) -> None:
         session.fail(f"no entry of {session.settings.dir} holds the content of {path!r} (BLAKE3 {digest})")
 
 
-def _show_entry(session: Session, prefix: str) -> None:
+def _show_entry(session: Session, prefix: str, full: bool) -> None:
     entry = session.entry(prefix)
     pins = session.maintainer.pins.read()
     pinned = pins.holds(session.store.quoted + entry.key, entry.tags)
@@ -70,15 +86,63 @@ def _show_entry(session: Session, prefix: str) -> None:
     if details["tags"]:
         click.echo(f"tags    {clean(', '.join(details['tags']))}")
     click.echo(f"size    {report.size(details['size'])}{', pinned' if pinned else ''}\n")
+    if full:
+        _print_whole(details, now)
+    else:
+        _print_short(details, now)
+
+
+def _print_whole(details: dict[str, Any], now: float) -> None:
     if details["parts"] is not None:
         rows = [(part["part"], part["digest"][:SHOWN_KEY], part["detail"]) for part in details["parts"]]
-        print_table(("part of the key", "digest", "detail"), rows)
+        print_table(("part of the key", "digest", "detail"), rows, detail="detail")
     for number, run in enumerate(details["runs"], 1):
-        click.echo(f"\nrun {number}: {report.age(run['created'], now)}, took {report.period(run['seconds'])}")
+        click.echo(f"\n{_run(number, run, now)}")
         for read in run["reads"]:
-            click.echo(f"  read {_read(read)}")
+            print_wrapped(f"read {_read(read)}", indent=2)
+        click.echo("  made")
         for artifact in run["artifacts"]:
-            click.echo(f"  made {artifact['digest']} ({report.size(artifact['size'])})")
+            click.echo(f"  {artifact['digest']}  {report.size(artifact['size'])}")
+
+
+def _print_short(details: dict[str, Any], now: float) -> None:
+    """What fits a screen of 24 lines: the parts that are of this call alone before its code, and the newest run."""
+    left_out = []
+    if details["parts"] is not None:
+        shown = _telling(details["parts"])
+        size = max(cell_width(clean(part["part"])) for part in shown) + 2
+        rows = [(part["part"], cut(clean(part["detail"]), size)) for part in shown]
+        print_table(("part of the key", "detail"), rows, detail="detail")
+        left_out += _more(len(details["parts"]) - len(shown), "more part")
+    run, *older = details["runs"]
+    click.echo(f"\n{_run(1, run, now)}")
+    for read in run["reads"][:_SHOWN_READS]:
+        click.echo(f"  {cut(f'read {_read(read)}', 2)}")
+    left_out += _more(len(run["reads"]) - _SHOWN_READS, "more read")
+    size = sum(each["size"] for each in run["artifacts"])
+    click.echo(f"  made {_counted(len(run['artifacts']), 'artifact')} ({report.size(size)})")
+    left_out += _more(len(older), "older run")
+    if left_out:
+        click.echo(f"\n{', '.join(left_out)}: --full")
+
+
+def _telling(parts: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """As many parts as are shown, in their order: what the call was given and made with first, then its code."""
+    code = [number for number, part in enumerate(parts) if part["kind"] == PartKind.CODE]
+    others = [number for number, part in enumerate(parts) if part["kind"] != PartKind.CODE]
+    return [parts[number] for number in sorted([*others, *code][:_SHOWN_PARTS])]
+
+
+def _more(count: int, what: str) -> list[str]:
+    return [_counted(count, what)] if count > 0 else []
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"
+
+
+def _run(number: int, run: dict[str, Any], now: float) -> str:
+    return f"run {number}: {report.age(run['created'], now)}, took {report.period(run['seconds'])}"
 
 
 def _read(read: dict[str, Any]) -> str:

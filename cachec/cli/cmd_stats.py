@@ -11,7 +11,16 @@ import click
 
 from cachec import report
 from cachec.cli.selecting import seconds_of
-from cachec.cli.session import Session, clean, json_option, pass_session, print_table, told_as_json, wants_json
+from cachec.cli.session import (
+    Session,
+    clean,
+    json_option,
+    pass_session,
+    print_table,
+    print_wrapped,
+    told_as_json,
+    wants_json,
+)
 from cachec.events import read_log, read_outcomes
 
 
@@ -47,9 +56,12 @@ def parse_bound(text: str) -> float:
 )
 @click.option("--fail-under", metavar="PERCENT", help="Exit with 1 where fewer of the calls were hits, such as 80%.")
 @click.option("--markdown", is_flag=True, help="Print Markdown, for the summary of a CI run.")
+@click.option("--prometheus", is_flag=True, help="Print text that Prometheus reads.")
 @json_option
 @pass_session
-def command(session: Session, since: str | None, file: str | None, fail_under: str | None, markdown: bool) -> None:
+def command(
+    session: Session, since: str | None, file: str | None, fail_under: str | None, markdown: bool, prometheus: bool
+) -> None:
     """How often the cache answered, why not, and how many seconds it saved.
 
     \b
@@ -58,32 +70,42 @@ def command(session: Session, since: str | None, file: str | None, fail_under: s
       cachec stats --json
       CACHEC_STATS_FILE=$PWD/stats ninja && cachec stats --stats-file stats --fail-under 80%
       cachec stats --stats-file stats --markdown >> "$GITHUB_STEP_SUMMARY"
+      cachec stats --prometheus > /var/lib/node_exporter/cachec.prom
 
     \b
     JSON: {"dir", "since", "calls", "hits", "misses", "new", "changed", "lost", "asked", "bypasses", "errors",
-           "hit_rate", "seconds_saved", "seconds_spent", "reasons": {reason: count}, "faults": {fault: count},
+           "hit_rate", "remote": {"asked", "hits", "bytes", "seconds"},
+           "seconds_saved", "seconds_spent", "reasons": {reason: count}, "faults": {fault: count},
            "damaged_lines", "stages": {name: as of all calls, from "calls" to "seconds_spent"},
            "store": {"size", "limit", "pinned_keys", "pinned_tags"}}
+    remote: calls that asked remotes, those of them that one answered, what came, and how long they waited.
     size and limit are bytes on disk, limit null for none (`cachec gc` keeps it); since is Unix time or null; hit_rate
-    is hits over hits and misses, or null. With --stats-file there is "file" instead of "dir" and "store".
+    is hits over hits and misses, or null; seconds_saved is below 0 where hits took
+    longer than the runs that they spared. With --stats-file there is "file" instead of "dir" and "store".
     Of the misses those that are new were never compiled, changed ones differ from what was, lost ones were evicted,
     invalidated or damaged, and asked ones are of a mode that runs the stage all the same.
     Exit code with --fail-under: 1 where hit_rate is below, or null, as a build that called no stage proves nothing.
     """
-    if markdown and wants_json():
-        raise click.UsageError("--markdown and --json exclude each other; give one of them")
+    if markdown + prometheus + wants_json() > 1:
+        raise click.UsageError("--markdown, --prometheus and --json exclude each other; give one of them")
     start = None if since is None else parse_since(since, time.time())
     bound = None if fail_under is None else parse_bound(fail_under)
     if file is not None and not os.path.isfile(file):
         raise click.BadParameter(
             f"{file!r} is not there; set CACHEC_STATS_FILE to it for the build", param_hint="--stats-file"
         )
-    place = clean(str(session.settings.dir) if file is None else file)
-    numbers = report.statistics(read_log(session.settings.dir, start) if file is None else read_outcomes(file, start))
-    held = None if file is not None or markdown else _held(session)
+    place = clean(f"{session.settings.dir}{session.if_none}" if file is None else file)
+    log = read_log(session.settings.dir, start) if file is None else read_outcomes(file, start)
+    counts = report.counted(log)
+    numbers = {**counts.data(), **report.faults(log)}
+    held = None if file is not None or markdown else report.store_details(session.maintainer)
     where = {"dir": str(session.settings.dir)} if file is None else {"file": file}
     if markdown:
         click.echo("\n".join(markdown_summary(numbers)))
+    elif prometheus:
+        from cachec.views.prometheus import exposition
+
+        click.echo(exposition(counts, numbers["faults"], held), nl=False)
     elif not told_as_json({**where, "since": start, **numbers, **({} if held is None else {"store": held})}):
         _print(numbers, f"{place}{f' since {since}' if since else ''}", held)
     _check(numbers["hit_rate"], bound)
@@ -102,24 +124,35 @@ def _print(numbers: dict[str, Any], where: str, held: dict[str, Any] | None) -> 
     if not numbers["calls"]:
         click.echo(f"no calls are recorded in {where}")
     else:
-        click.echo(
+        print_wrapped(
             f"{numbers['calls']} calls, {numbers['hits']} hits ({report.share(numbers['hit_rate'])}), "
-            f"{report.period(numbers['seconds_saved'])} saved, {report.period(numbers['seconds_spent'])} spent"
+            f"{_saved(numbers['seconds_saved'])}, {report.period(numbers['seconds_spent'])} spent",
+            indent=0,
         )
         split = [f"{numbers[cause]} {cause}" for cause in report.CAUSES if numbers[cause] or cause != "asked"]
         click.echo(f"{numbers['misses']} misses: {', '.join(split)}\n")
+        if (remote := numbers["remote"])["asked"]:
+            click.echo(
+                f"{remote['asked']} asked remotes, {remote['hits']} were answered: "
+                f"{report.size(remote['bytes'])} came, {report.period(remote['seconds'])} waited\n"
+            )
         print_table(("outcome", "calls"), [(k, str(n)) for k, n in numbers["reasons"].items()], right=("calls",))
         click.echo()
         rows = [
-            (name, str(s["calls"]), str(s["hits"]), report.share(s["hit_rate"]), report.period(s["seconds_saved"]))
+            (name, str(s["calls"]), str(s["hits"]), report.share(s["hit_rate"]), report.gain(s["seconds_saved"]))
             for name, s in numbers["stages"].items()
         ]
         print_table(("stage", "calls", "hits", "rate", "saved"), rows, right=("calls", "hits", "rate", "saved"))
+        slow = [name for name, s in numbers["stages"].items() if s["seconds_saved"] < 0]
+        if slow:
+            print_wrapped(f"lost: hits of {', '.join(slow)} took longer than the runs that they spared.", indent=0)
     if held is not None and (held["size"] or held["pinned_keys"] or held["pinned_tags"]):
         bounds = "no limit" if held["limit"] is None else f"limit {report.size(held['limit'])}"
-        click.echo(
-            f"\n{report.size(held['size'])} in the store, {bounds}; "
-            f"{held['pinned_keys']} keys and {held['pinned_tags']} tags pinned"
+        click.echo()
+        print_wrapped(
+            f"{report.size(held['size'])} in the store, {bounds}; "
+            f"{held['pinned_keys']} keys and {held['pinned_tags']} tags pinned",
+            indent=0,
         )
     if numbers["faults"]:
         click.echo()
@@ -127,6 +160,10 @@ def _print(numbers: dict[str, Any], where: str, held: dict[str, Any] | None) -> 
         print_table(("fault of the cache", "times"), faults, right=("times",))
     if numbers["damaged_lines"]:
         click.echo(f"\n{numbers['damaged_lines']} lines of the log could not be read")
+
+
+def _saved(seconds: float) -> str:
+    return f"{report.gain(seconds)} {'saved' if seconds >= 0 else 'by hits'}"
 
 
 def markdown_summary(numbers: dict[str, Any]) -> list[str]:
@@ -140,7 +177,7 @@ def markdown_summary(numbers: dict[str, Any]) -> list[str]:
     ]
     for name, each in (*numbers["stages"].items(), ("", numbers)):
         counts = (str(each[column]) for column in columns)
-        times = (report.period(each["seconds_saved"]), report.period(each["seconds_spent"]))
+        times = (report.gain(each["seconds_saved"]), report.period(each["seconds_spent"]))
         label = report.markdown_cell(name) if name else "**all**"
         lines.append(f"| {' | '.join((label, *counts, report.share(each['hit_rate']), *times))} |")
     others = {reason: count for reason, count in numbers["reasons"].items() if reason != "hit"}
@@ -149,16 +186,3 @@ def markdown_summary(numbers: dict[str, Any]) -> list[str]:
         lines += ["", "| no hit, because | calls |", "|---|---:|"]
         lines += [f"| {report.markdown_cell(reason)} | {count} |" for reason, count in others.items()]
     return lines
-
-
-def _held(session: Session) -> dict[str, Any]:
-    """What is in the store. Counted where nobody has yet; nothing is written."""
-    maintainer = session.maintainer
-    pins, namespace = maintainer.pins.read(), session.store.quoted
-    size = maintainer.estimate().nbytes
-    return {
-        "size": size,
-        "limit": maintainer.limit(size),
-        "pinned_keys": len(pins.of(namespace, "key")),
-        "pinned_tags": len(pins.of(namespace, "tag")),
-    }

@@ -10,7 +10,7 @@ import click
 
 from cachec import config, report
 from cachec.cli.session import Session, clean, json_option, pass_session, told_as_json
-from cachec.errors import StoreFault, UsageError
+from cachec.errors import CachecError, UsageError
 from cachec.warm import Declared, Row, Status, Summary, Warmer, load, select, shard
 from cachec.warm.rows import parse_shard
 
@@ -29,9 +29,9 @@ INTERRUPTED = 130
     "--touched", is_flag=True, help="Take TARGET as changed files (pre-commit): only targets touched by them."
 )
 @click.option("--summary", "summary_file", metavar="FILE", help="Append the summary to FILE, as Markdown.")
-@click.option("--restore", metavar="ARCHIVE", help="First add the entries of ARCHIVE; go on without where it is bad.")
-@click.option("--save", metavar="ARCHIVE", help="At the end write the entries that this run used to ARCHIVE.")
-@click.option("--save-limit", default="0", metavar="SIZE", help="Size of ARCHIVE, such as 2GiB; 0: no limit.")
+@click.option("--restore", metavar="BUNDLE", help="First add the entries of BUNDLE; go on without where it is bad.")
+@click.option("--save", metavar="BUNDLE", help="At the end write the entries that this run used to BUNDLE.")
+@click.option("--save-limit", default="0", metavar="SIZE", help="Size of BUNDLE, such as 2GiB; 0: no limit.")
 @click.option("--used", multiple=True, metavar="FILE", help="Save what this CACHEC_STATS_FILE names, too.")
 @click.option("--list", "only_list", is_flag=True, help="Name the rows, and run nothing.")
 @json_option
@@ -132,28 +132,28 @@ def _limit(text: str) -> int:
 
 
 def _restore(session: Session, path: str) -> None:
-    """An archive that can't be used costs the time to compile: it is told, and the job goes on."""
-    from cachec.warm import archive
+    """A bundle that can't be used costs the time to compile: it is told, and the job goes on."""
+    from cachec import bundle
 
     try:
-        count = archive.restore(session.store, path)
+        added = bundle.add(session.store, path)
     except FileNotFoundError:
-        click.echo(f"cachec: no archive {clean(path)} yet", err=True)
-    except (archive.ArchiveError, StoreFault, OSError) as error:
+        click.echo(f"cachec: no bundle {clean(path)} yet", err=True)
+    except (CachecError, OSError) as error:
         click.echo(f"cachec: nothing is restored: {clean(str(error))}", err=True)
     else:
-        click.echo(f"cachec: {count} entries restored from {clean(path)}", err=True)
+        click.echo(f"cachec: {added.entries} entries restored from {clean(path)}", err=True)
 
 
 def _save(session: Session, summary: Summary, used: tuple[str, ...], path: str, limit: int) -> None:
+    from cachec import bundle
     from cachec.events import read_outcomes
-    from cachec.warm import archive
 
     outcomes = [outcome for result in summary.results for outcome in result.outcomes]
     for file in used:
         outcomes += read_outcomes(file)
     keys = [outcome.key for outcome in outcomes if outcome.key and (outcome.hit or outcome.stored)]
-    saved = archive.save(session.store, keys, path, max_size=limit)
+    saved = bundle.create(session.store, keys, path, max_size=limit)
     left_out = f", {saved.left_out} left out by the limit" if saved.left_out else ""
     click.echo(f"cachec: {saved.entries} entries saved to {clean(path)}, {report.size(saved.size)}{left_out}", err=True)
 

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import os
+import re
 import time
+from typing import Any
 
 import click
 
 from cachec import report
-from cachec.base.texts import SHOWN_KEY
+from cachec.base.texts import SHOWN_KEY, is_url
 from cachec.cli import weight_sources as sources
 from cachec.cli.meter import Meter, throughput
 from cachec.cli.session import LazyGroup, Session, json_option, pass_session, print_table, told_as_json
 from cachec.cli.weight_sources import SHOWN_REVISION, say
 from cachec.errors import UsageError
+
+#: More weights than these are shown by kind, and so many kinds of them: both fit a screen of 24 lines.
+_SHOWN_WEIGHTS = 20
+_SHOWN_KINDS = 16
 
 #: Subcommand -> where it is, in the order of the help; "" for those below.
 _COMMANDS = {
@@ -79,7 +85,7 @@ def add(session: Session, source: str, name: str | None, own: bool, expect: str 
     name = sources.default_name(source) if name is None else name
     started = time.monotonic()
     with Meter(f"add {name}") as meter:
-        if sources.is_url(source):
+        if is_url(source):
             if replace:
                 raise UsageError("--replace goes with a path; remove the name first: cachec weights rm NAME")
             from cachec.base.distributions import Distributions
@@ -143,18 +149,22 @@ def ls(session: Session) -> None:
         for each in summaries
     ]
     columns = ("name", "revision", "bytes", "weights", "size", "added", "source")
-    print_table(columns, rows, right=("weights", "size"))
+    print_table(columns, rows, right=("weights", "size"), detail="source")
 
 
 @command.command("show")
 @click.argument("what", metavar="NAME-or-PATH")
 @click.option("--digests", "with_digests", is_flag=True, help="Hash weights that are not owned; reads all of them.")
+@click.option("--full", is_flag=True, help="Each weight on a line, however many there are.")
 @click.option("--rank", type=int, help="Whose shards to show, from 0.")
 @click.option("--world-size", type=int, help="How many workers the shards are for.")
 @json_option
 @pass_session
-def show(session: Session, what: str, with_digests: bool, rank: int | None, world_size: int | None) -> None:
+def show(session: Session, what: str, with_digests: bool, full: bool, rank: int | None, world_size: int | None) -> None:
     """Show each weight: dtype, shape, size, digest where it is known. Never a value.
+
+    Of many weights those that differ by numbers in their names alone, as those of layers do, are one line, unless
+    --full or --digests is given.
 
     \b
     Examples:
@@ -191,6 +201,9 @@ def show(session: Session, what: str, with_digests: bool, rank: int | None, worl
     stored = f", {report.size(details['stored'])} in the store" if details["owned"] else ""
     say(f"size     {report.size(details['size'])} in {len(specs)} weights{stored}")
     click.echo()
+    if len(specs) > _SHOWN_WEIGHTS and not full and not with_digests:
+        _print_kinds(details["weights"])
+        return
     rows = [
         (
             each["name"],
@@ -202,6 +215,19 @@ def show(session: Session, what: str, with_digests: bool, rank: int | None, worl
         for each in details["weights"]
     ]
     print_table(("weight", "dtype", "shape", "size", "digest"), rows, right=("size",))
+
+
+def _print_kinds(weights: list[dict[str, Any]]) -> None:
+    """A line for all weights whose names differ by numbers alone, those that take most room first."""
+    kinds: dict[tuple[str, str, str], list[int]] = {}
+    for each in weights:
+        kind = re.sub(r"\d+", "*", each["name"]), each["dtype"], sources.shape_text(each)
+        kinds.setdefault(kind, []).append(each["size"])
+    largest = sorted(kinds.items(), key=lambda item: -sum(item[1]))
+    rows = [(*kind, str(len(sizes)), report.size(sum(sizes))) for kind, sizes in largest[:_SHOWN_KINDS]]
+    print_table(("weight", "dtype", "shape", "count", "size"), rows, right=("count", "size"))
+    rest = f"and {len(kinds) - _SHOWN_KINDS} more kinds; " if len(kinds) > _SHOWN_KINDS else ""
+    click.echo(f"\n{rest}--full lists each of the {len(weights)} weights")
 
 
 @command.command("verify")

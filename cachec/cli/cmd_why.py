@@ -105,7 +105,8 @@ def command(
     details = report.why_details(entry, (near[0], other_stage), "nearest" if chosen is None else "given", differing)
     if told_as_json(details):
         return
-    click.echo(f"{entry.key[:SHOWN_KEY]} ({clean(entry.stage)}) against {near[0][:SHOWN_KEY]} ({clean(other_stage)}):")
+    both = [f"{key[:SHOWN_KEY]} ({stage})" for key, stage in ((entry.key, entry.stage), (near[0], other_stage))]
+    print_wrapped(f"{both[0]} against {both[1]}:", indent=0)
     for each in details["differences"]:
         kind = each["reason"].partition(":")[2]
         print_wrapped(f"{kind}: {each['words']}", indent=2)
@@ -125,11 +126,11 @@ def _why_build(session: Session, since: str | None, file: str | None) -> None:
     if told_as_json(details):
         return
     if not build:
-        click.echo(f"no calls are recorded in {clean(file or str(session.settings.dir))}")
+        click.echo(f"no calls are recorded in {clean(file or f'{session.settings.dir}{session.if_none}')}")
         return
     what = "the last build" if since is None and file is None else clean(f"since {since}" if since else str(file))
     times = f"{report.period(details['seconds_spent'])} spent, ended {report.age(details['ended'], time.time())}"
-    click.echo(f"{what}: {details['calls']} calls, {details['hits']} hits, {times}")
+    print_wrapped(f"{what}: {details['calls']} calls, {details['hits']} hits, {times}", indent=0)
     click.echo(f"{details['misses']} misses: {', '.join(f'{details[each]} {each}' for each in report.CAUSES)}")
     for group in details["groups"][:_SHOWN_GROUPS]:
         kind = group["reason"].removeprefix("miss:")
@@ -157,8 +158,8 @@ def _why_command(session: Session, line: list[str]) -> None:
     differing = [report.difference_details(each) for each in explanation.differences]
     document = {**report.outcome_details(outcome), "other": other, "differences": differing, "fix": explanation.fix}
     if not told_as_json(document):
-        detail = f": {clean(outcome.detail)}" if outcome.detail and not explanation.differences else ""
-        click.echo(f"{outcome.reason.value} ({clean(outcome.stage)}){detail}")
+        detail = f": {outcome.detail}" if outcome.detail and not explanation.differences else ""
+        print_wrapped(f"{outcome.reason.value} ({outcome.stage}){detail}", indent=0)
         if explanation.nearest:
             click.echo(f"against {explanation.nearest[:SHOWN_KEY]}:")
         for each in explanation.differences:

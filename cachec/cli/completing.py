@@ -7,18 +7,23 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
-#: What ``exec`` and its kin take before ``--``; their command lines are not click's to parse.
-_OPTIONS = {
-    "--input": "a file or folder that the command reads",
-    "--output": "a file or folder that it writes",
-    "--weights": "a file of weights, =content, =opened or =name",
-    "--env": "a variable that it gets, and that is in the key",
-    "--tool": "an executable that it starts",
-    "--strip": "give it the model without weights",
-    "--hardlink": "outputs may be hard links",
-    "--portable": "leave the processor out of the key",
-    "--": "the command follows",
+#: What ``exec`` and its kin take before ``--``, as their help has it; their command lines are not click's to parse.
+LINE_OPTIONS = {
+    "--input": ("PATH", "a file or folder that COMMAND reads"),
+    "--output": ("PATH", "a file or folder that it writes"),
+    "--weights": (
+        "PATH[=content|opened|name]",
+        "a file of weights: keyed by content; by content only if it is opened; by its name",
+    ),
+    "--env": ("NAME", "a variable that COMMAND gets, and that is in the key"),
+    "--tool": ("COMMAND", "an executable that it starts"),
+    "--strip": ("", "give it the model without weights; these are written beside the output (.irpa)"),
+    "--hardlink": ("", "outputs may be hard links into the store, read-only"),
+    "--portable": ("", "leave the processor out of the key"),
 }
+
+#: And what ends them.
+_OFFERED = {**{name: words for name, (_, words) in LINE_OPTIONS.items()}, "--": "COMMAND follows"}
 
 
 class CommandWords(click.ParamType):  # type: ignore[type-arg]  # no generic in click 8.1
@@ -35,7 +40,7 @@ class CommandWords(click.ParamType):  # type: ignore[type-arg]  # no generic in 
         """What may stand here."""
         words = ctx.params.get(param.name or "") or ()
         if incomplete.startswith("-") and "--" not in words:
-            return [CompletionItem(name, help=each) for name, each in _OPTIONS.items() if name.startswith(incomplete)]
+            return [CompletionItem(name, help=each) for name, each in _OFFERED.items() if name.startswith(incomplete)]
         return [CompletionItem(incomplete, type="file")]
 
 

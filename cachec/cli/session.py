@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cached_property
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from cachec.base import texts
+from cachec.cli import screen
+from cachec.cli.helping import HelpContext, with_help
 from cachec.errors import CachecError, ConfigError, StoreFault
 
 if TYPE_CHECKING:  # the help, and each command, import what they need and no more
@@ -22,11 +24,10 @@ if TYPE_CHECKING:  # the help, and each command, import what they need and no mo
 #: Texts from a store or a checkpoint are printed through this.
 clean = texts.clean
 
+print_table, print_wrapped = screen.print_table, screen.print_wrapped
+
 #: Matches that an ambiguous prefix lists.
 _SHOWN_MATCHES = 8
-
-#: Rows that a table is styled for; more take too long.
-_STYLED_MAX = 1000
 
 #: Where it is kept in click's context whether ``--json`` was given.
 _JSON = "cachec.json"
@@ -71,7 +72,7 @@ class Session:
             raise ConfigError(
                 f"{settings.dir} is no folder, so it can be no store; name another one (--dir, CACHEC_DIR)"
             )
-        store = Store(settings.dir, settings.namespace, fsync=settings.fsync, on_fault=self._note_fault)
+        store = Store(settings.dir, settings.namespace, fsync=settings.fsync, on_fault=self.note_fault)
         store.refuse_foreign(shared=settings.shared == "trusted")
         return store
 
@@ -86,9 +87,9 @@ class Session:
         from cachec.maintain.maintainer import Maintainer  # most commands do without
 
         settings = self.settings
-        return Maintainer(self.store, max_size=settings.max_size, base_dir=settings.base_dir, on_fault=self._note_fault)
+        return Maintainer(self.store, max_size=settings.max_size, base_dir=settings.base_dir, on_fault=self.note_fault)
 
-    def _note_fault(self, fault: Fault, detail: str) -> None:
+    def note_fault(self, fault: Fault, detail: str) -> None:
         """An entry was left out. Told once a kind, as a damaged store may have thousands."""
         self._faults[fault] += 1
         if self._faults[fault] == 1:
@@ -133,7 +134,7 @@ class Session:
         try:
             return self.store.parts(entry)
         except StoreFault as fault:
-            self._note_fault(fault.fault, fault.detail)
+            self.note_fault(fault.fault, fault.detail)
             return None
 
     def fail(self, words: str) -> NoReturn:
@@ -144,6 +145,8 @@ class Session:
 
 class LazyGroup(click.Group):
     """A group that imports a command when it is used."""
+
+    context_class = HelpContext
 
     def __init__(self, *args: Any, homes: Mapping[str, str], **options: Any) -> None:
         """homes: command -> ``module:attribute`` in the order of the help, empty for one that was added."""
@@ -158,8 +161,7 @@ class LazyGroup(click.Group):
         if not home:
             return super().get_command(ctx, cmd_name)
         module, _, attribute = home.partition(":")
-        command: click.Command = getattr(import_module(module), attribute)
-        return command
+        return with_help(getattr(import_module(module), attribute))
 
 
 pass_session = click.make_pass_decorator(Session)
@@ -179,61 +181,18 @@ def told_as_json(document: Any) -> bool:
     return wants_json()
 
 
-def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[str] = ()) -> None:
-    """Print rows under a header; columns in ``right`` hold numbers. Not cut to a width where stdout is no terminal."""
-    import sys
-
-    if not sys.stdout.isatty() or len(rows) > _STYLED_MAX:
-        _print_plain(columns, rows, right)
-        return
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for column in columns:
-        table.add_column(column, justify="right" if column in right else "left", overflow="fold", no_wrap=False)
-    for row in rows:
-        table.add_row(*(Text(clean(cell)) for cell in row))
-    Console(file=sys.stdout, highlight=False).print(table)
-
-
-def print_wrapped(text: str, indent: int) -> None:
-    """Print a text, indented; a long one goes on below its beginning. Not where stdout is no terminal, and nobody says
-    how wide it is (COLUMNS).
-    """
+def write_file(path: str, data: bytes) -> None:
+    """Write a file that was asked for: all of it, or what was there before stays. Raises OSError."""
     import os
-    import shutil
-    import sys
-    import textwrap
+    import stat
 
-    text = " " * indent + clean(text)
-    if not sys.stdout.isatty() and "COLUMNS" not in os.environ:
-        click.echo(text)
+    from cachec.base import fsio
+
+    target = os.path.realpath(path)
+    if os.path.exists(target) and not stat.S_ISREG(os.stat(target).st_mode):  # /dev/stdout, a pipe
+        with open(target, "wb") as file:
+            file.write(data)
         return
-    width = max(shutil.get_terminal_size().columns, 40)
-    click.echo(textwrap.fill(text, width, subsequent_indent=" " * (indent + 2), break_on_hyphens=False))
-
-
-def _print_plain(columns: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str]) -> None:
-    """The same without a terminal's width, styles, or the time that 100,000 rows would take with them."""
-    lines = [tuple(columns), *(tuple(clean(cell) for cell in row) for row in rows)]
-    sizes = [tuple(_width(cell) for cell in line) for line in lines]
-    widths = [max(column) for column in zip(*sizes, strict=True)]
-    printed = []
-    for line, lengths in zip(lines, sizes, strict=True):
-        cells = []
-        for name, cell, length, width in zip(columns, line, lengths, widths, strict=True):
-            space = " " * (width - length)
-            cells.append(space + cell if name in right else cell + space)
-        printed.append("  ".join(cells).rstrip())
-    click.echo("\n".join(printed))
-
-
-def _width(cell: str) -> int:
-    """Columns of a terminal that a printable text takes: below U+0300, where combining marks begin, one a character."""
-    if cell.isascii() or max(cell) < "\u0300":
-        return len(cell)
-    from rich.cells import cell_len  # takes longer to import than most tables to print
-
-    return cell_len(cell)
+    with fsio.Staging(os.path.dirname(target), f".{os.path.basename(target)}.partial-") as staged:
+        staged.write(data)
+        staged.commit(target, mode=0o644, fsync=False)

@@ -10,6 +10,7 @@ from typing import Any, TextIO
 import click
 
 from cachec import report
+from cachec.cli.screen import cell_width, cut
 from cachec.cli.session import clean
 from cachec.warm import Listener, Result, Row, Status
 
@@ -17,6 +18,8 @@ from cachec.warm import Listener, Result, Row, Status
 _REFRESH = 0.25
 #: Characters of a reason in a line.
 _WHY = 400
+#: Columns of a row beside its name and its reason.
+_BESIDE = len("  would-miss  10.0 min  ")
 #: Rows that ended, shown under those that run.
 _ENDED_SHOWN = 8
 
@@ -108,21 +111,26 @@ class Table(Listener):
 
         now = self._clock()
         grid = Grid(box=None, pad_edge=False, padding=(0, 2, 0, 0), expand=False)
-        grid.add_column("target", overflow="ellipsis", no_wrap=True)
+        grid.add_column("target", overflow="fold", min_width=self._widest())
         grid.add_column("result", no_wrap=True)
         grid.add_column("took", justify="right", no_wrap=True)
         grid.add_column("why", overflow="ellipsis", no_wrap=True)
+        beside = self._widest() + _BESIDE
         for result in self._ended:
             style = _STYLES[result.status]
             told = Text(result.status.value, style=style)
-            grid.add_row(
-                Text(clean(result.id)), told, report.period(result.seconds), Text(clean(result.why()), style="dim")
-            )
+            why = cut(clean(result.why()), beside, self._live.console.width)
+            grid.add_row(Text(clean(result.id)), told, report.period(result.seconds), Text(why, style="dim"))
         for name, began in list(self._running.items()):
             grid.add_row(Text(clean(name)), Text("running", style="bold"), report.period(round(now - began)), "")
         grid.caption = Text(self._caption(now))
         grid.caption_justify = "left"
         return grid
+
+    def _widest(self) -> int:
+        """Columns of the longest name that is shown: what tells rows apart is not cut."""
+        names = [*(result.id for result in self._ended), *self._running]
+        return max((cell_width(clean(name)) for name in names), default=len("target"))
 
     def _caption(self, now: float) -> str:
         done = self._counts.total()

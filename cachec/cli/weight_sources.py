@@ -8,13 +8,12 @@ from collections.abc import Mapping
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, NoReturn
 
-import click
 import msgspec
 
 from cachec.base import fsio, texts
 from cachec.base.hashing import digest_by
 from cachec.cli.meter import throughput
-from cachec.cli.session import Session, clean
+from cachec.cli.session import Session, print_wrapped
 from cachec.errors import UsageError, WeightError, WeightsChanged
 from cachec.model import WeightSpec
 
@@ -71,7 +70,7 @@ def located(session: Session, store: WeightStore, text: str) -> Located:
         revision = store.find(text)
         if revision is not None:
             return Located(text, revision)
-    if not os.path.exists(text):
+    if not os.path.exists(text) and not texts.is_url(text):  # of which opening says how
         _not_found(session, store, text, ", and there is no such file")
     return Located(text, None, text)
 
@@ -85,11 +84,6 @@ def _not_found(session: Session, store: WeightStore, text: str, more: str) -> No
 # --- adding
 
 
-def is_url(source: str) -> bool:
-    """Whether a source is fetched by a resolver."""
-    return re.match(r"[a-z][a-z0-9+.-]*://", source) is not None
-
-
 def default_name(source: str) -> str:
     """A name for weights that were given none: after the file, or its folder where the file has a common name.
 
@@ -97,14 +91,15 @@ def default_name(source: str) -> str:
     """
     from cachec.weights.formats import CHECKPOINT_SUFFIXES
 
-    path = PurePosixPath(source.partition("#")[0].partition("?")[0] if is_url(source) else os.path.abspath(source))
+    is_url = texts.is_url(source)
+    path = PurePosixPath(source.partition("#")[0].partition("?")[0] if is_url else os.path.abspath(source))
     for suffix in CHECKPOINT_SUFFIXES:
         if path.name.endswith(suffix):
             stem = path.name.removesuffix(suffix)
             break
     else:
         stem = path.name
-    if stem in _COMMON and not is_url(source):
+    if stem in _COMMON and not is_url:
         stem = path.parent.name
     name = re.sub(r"[^A-Za-z0-9._+@=-]+", "-", stem).lstrip("._+@=-")[:100]
     if not name:
@@ -174,7 +169,7 @@ def parse_axes(specs: tuple[str, ...]) -> dict[str, int | None]:
 
 def say(text: str) -> None:
     """Print a line, without control characters."""
-    click.echo(clean(text))
+    print_wrapped(text, indent=0)
 
 
 # --- what is told, as plain data

@@ -22,9 +22,10 @@ from cachec.errors import PluginError, StoreFault, UnkeyableArgument
 from cachec.key import canonical
 from cachec.key.code.fingerprint import CodeKey, CodeKeys
 from cachec.key.code.memos import Memo
+from cachec.key.companions import Companions
 from cachec.key.leaves import Leaves, leaves
 from cachec.key.tools.process import PACKAGES
-from cachec.key.words import spelled
+from cachec.key.words import describe, spelled
 from cachec.model import Part, PartKind
 from cachec.programs import ir
 from cachec.programs.artifact import Dir, File
@@ -113,6 +114,7 @@ class ArgumentKeys:
 
     def __init__(self, digests: FileDigests, code: CodeKeys, plugins: Plugins) -> None:
         self._digests = digests
+        self._companions = Companions(digests)
         self._code = code
         self._plugins = plugins
 
@@ -127,7 +129,7 @@ class ArgumentKeys:
             if type(value) is WeightSet:
                 payloads += self._weights(value, name, inventory, per_rank=per_rank)
                 continue
-            collector = _Collector(self._digests, self._code, self._plugins, per_rank, inventory)
+            collector = _Collector(self._digests, self._companions, self._code, self._plugins, per_rank, inventory)
             data = canonical.encode(value, collector.special, name)
             if sum(collector.arrays) > LARGE_ARRAYS:
                 inventory.large[name] = (len(collector.arrays), sum(collector.arrays))
@@ -138,23 +140,40 @@ class ArgumentKeys:
         return payloads
 
     def _weights(self, value: WeightSet, name: str, inventory: Inventory, *, per_rank: bool) -> list[Payload]:
-        collector = _Collector(self._digests, self._code, self._plugins, per_rank, inventory)
+        collector = _Collector(self._digests, self._companions, self._code, self._plugins, per_rank, inventory)
         return [collector.weights(value, name), *collector.payloads]
 
 
 def _annotator(value: object, name: str) -> Callable[[], Annotation]:
-    return lambda: Annotation(canonical.describe(value), value=spelled(value), leaves=leaves(value, name))
+    return lambda: Annotation(describe(value, name=name), value=spelled(value, name), leaves=leaves(value, name))
 
 
 class _Collector:
     """Answers for the values inside one argument that are not keyed by plain value; each becomes a payload itself."""
 
-    __slots__ = ("_code", "_digests", "_inventory", "_per_rank", "_plugins", "arrays", "paths", "payloads")
+    __slots__ = (
+        "_code",
+        "_companions",
+        "_digests",
+        "_inventory",
+        "_per_rank",
+        "_plugins",
+        "arrays",
+        "paths",
+        "payloads",
+    )
 
     def __init__(
-        self, digests: FileDigests, code: CodeKeys, plugins: Plugins, per_rank: bool, inventory: Inventory
+        self,
+        digests: FileDigests,
+        companions: Companions,
+        code: CodeKeys,
+        plugins: Plugins,
+        per_rank: bool,
+        inventory: Inventory,
     ) -> None:
         self._digests = digests
+        self._companions = companions
         self._code = code
         self._plugins = plugins
         self._per_rank = per_rank
@@ -194,8 +213,8 @@ class _Collector:
         if _is_array(value):
             return self._array(value, path)
         if _is_tensor(value):
-            self.arrays.append(value.nbytes)
             digest, said = tensor_digest(value, path), f"tensor {value.dtype}{list(value.shape)}"
+            self.arrays.append(value.nbytes)
             inside = _array_leaves(path, str(value.dtype), tuple(value.shape), digest)
             annotation = Annotation(f"{said} {digest[:12]}", leaves=inside)
             return Payload(PartKind.ARGUMENT, path, digest.encode(), lambda: annotation)
@@ -233,6 +252,7 @@ class _Collector:
         self._inventory.paths.append(place)
         try:
             digest = path_digest(place, self._digests)
+            beside = self._companions.of(place, digest)
         except OSError as error:
             if fsio.is_exhausted(error):
                 raise
@@ -241,6 +261,9 @@ class _Collector:
                 f"{error.strerror}. Pass a str to key a path by its text, or leave it out with ignore=[...]"
             ) from error
         aspects, words = _beside_content(value, place)
+        for name, content in beside:
+            aspects += frame("beside", os.fsencode(name)) + frame("content", content.encode())
+            words += f", {name} {content[:12] or 'absent'}"
         base = os.path.basename(place)
         if isinstance(value, File | Dir) and value.manifest is not None:
             self._called(value.manifest, path)
@@ -370,6 +393,7 @@ class GlobalKeys:
 
     def __init__(self, digests: FileDigests, plugins: Plugins) -> None:
         self._digests = digests
+        self._companions = Companions(digests)
         self._plugins = plugins
 
     def encode(self, value: object, path: str) -> bytes:
@@ -379,7 +403,7 @@ class GlobalKeys:
     def _special(self, value: object, path: str) -> bytes | None:
         if isinstance(value, File | Dir):
             place = os.fspath(value)
-            digest = path_digest(place, self._digests)
+            digest = self._companions.whole(place, path_digest(place, self._digests))
             return digest.encode() + _beside_content(value, place)[0]
         if isinstance(value, PurePath):
             return b"path " + os.fsencode(value)

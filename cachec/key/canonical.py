@@ -31,7 +31,7 @@ import msgspec
 from cachec.base.instances import field_names, holds_only_attributes, state
 from cachec.base.texts import module_of
 from cachec.errors import UnkeyableArgument
-from cachec.key.words import describe, item_path
+from cachec.key.words import describe, item_path, ordinal
 
 __all__ = ["MAX_DEPTH", "Special", "describe", "encode", "plain"]
 
@@ -203,7 +203,7 @@ _Form = Callable[[_Walk, Any, str], bytes]
 
 
 def _order(value: object) -> str:
-    return describe(value, 1000)
+    return ordinal(value, 1000)
 
 
 def _class_name(cls: type) -> bytes:

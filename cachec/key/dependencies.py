@@ -150,7 +150,7 @@ class Dependencies:
         """Some fields of the status of what is at a path; ``ABSENT`` where nothing is."""
         try:
             return status_digest(os.stat(path), fields)
-        except (OSError, ValueError):
+        except (OSError, ValueError, AttributeError):
             return ABSENT
 
     def listing(self, path: str) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from cachec.base.instances import field_names
-from cachec.key.tools.environment import is_secret
+from cachec.base.texts import is_secret
 from cachec.key.words import MAPPINGS, describe, item_path
 
 #: Leaves of one value, and how deep they may lie.
@@ -54,8 +54,7 @@ def _is_there(path: str, leaves: Mapping[str, str]) -> bool:
 def _walk(value: Any, path: str, name: str, depth: int) -> Iterator[tuple[str, str]]:
     items = _items(value, path) if depth else None
     if items is None:
-        hidden = type(value) in {str, bytes} and is_secret(name)
-        yield path, "a secret, left out" if hidden else describe(value)
+        yield path, describe(value, name=name)
         return
     empty = True
     for where, key, item in items:

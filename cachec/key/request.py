@@ -18,6 +18,7 @@ from cachec.errors import UsageError
 from cachec.key.arguments import ArgumentKeys, Inventory, Payload, path_digest
 from cachec.key.code.coverage import Coverage
 from cachec.key.code.fingerprint import CodeKey, CodeKeys
+from cachec.key.companions import Companions
 from cachec.key.contents import code_texts
 from cachec.key.tools.environment import environment_parts, variable_digest
 from cachec.key.tools.platform import platform_part
@@ -333,7 +334,7 @@ class Requests:
     def _depends(self, path: str | os.PathLike[str]) -> Part:
         place = os.fspath(path)
         try:
-            digest = path_digest(place, self._digests)
+            digest = Companions(self._digests).whole(place, path_digest(place, self._digests))
         except OSError as error:
             if fsio.is_exhausted(error):
                 raise

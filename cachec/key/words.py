@@ -10,10 +10,13 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from cachec.base.instances import field_names
-from cachec.base.texts import module_of
+from cachec.base.texts import is_secret, module_of
 
 #: Characters of a value by which entries are selected: more are not typed.
 MAX_VALUE: Final = 200
+
+#: In place of a text that goes by a secret's name.
+SECRET: Final = "a secret, left out"
 
 #: How many levels of containers are spelled out.
 _DEPTH: Final = 4
@@ -27,19 +30,23 @@ MAPPINGS: Final = frozenset(
 _BRACKETS: Final = {list: ("[", "]"), tuple: ("(", ")"), set: ("{", "}"), frozenset: ("{", "}")}
 
 
-def describe(value: object, limit: int = 80) -> str:
+def describe(value: object, limit: int = 80, name: str = "") -> str:
     """A short text for ``value``, ``limit`` characters at most. Runs no ``repr`` of an unknown type and never dumps an
-    array or long bytes.
+    array, long bytes, or a text that goes by a secret's name. name: what the value goes by.
     """
-    text = _describe(value, limit, _DEPTH)
-    return text if len(text) <= limit else text[: max(limit - 1, 0)] + "…"
+    return _cut(_describe(value, limit, _DEPTH, name), limit)
 
 
-def spelled(value: object) -> str:
+def ordinal(value: object, limit: int) -> str:
+    """The same with secrets, by which values are put into one order; not to be shown."""
+    return _cut(_describe(value, limit, _DEPTH, None), limit)
+
+
+def spelled(value: object, name: str) -> str:
     """``value`` as it is written, whole; empty where that takes more than ``MAX_VALUE`` characters, or is not all."""
-    text = describe(value, MAX_VALUE)
+    text = describe(value, MAX_VALUE, name)
     is_whole = not text.endswith("…") if type(value) is str else "…" not in text
-    return text if is_whole else ""
+    return text if is_whole and SECRET not in text else ""
 
 
 def item_path(path: str, key: object) -> str:
@@ -48,8 +55,15 @@ def item_path(path: str, key: object) -> str:
     return f"{path}[{key!r}]" if scalar else f"{path}[{describe(key, 30)}]"
 
 
-def _describe(value: Any, limit: int, depth: int) -> str:
+def _cut(text: str, limit: int) -> str:
+    return text if len(text) <= limit else text[: max(limit - 1, 0)] + "…"
+
+
+def _describe(value: Any, limit: int, depth: int, name: str | None) -> str:
+    """name: what the value, or what holds it, goes by; None where secrets are told."""
     cls = type(value)
+    if cls in {str, bytes, bytearray} and name and is_secret(name):
+        return SECRET
     if value is None or cls in {bool, float, complex, range} or value is Ellipsis:
         return repr(value)
     if cls is int:
@@ -65,7 +79,7 @@ def _describe(value: Any, limit: int, depth: int) -> str:
     if isinstance(value, enum.Enum):
         return f"{cls.__qualname__}.{value.name}"
     if depth:
-        text = _container(value, cls, limit, depth - 1)
+        text = _container(value, cls, limit, depth - 1, name)
         if text is not None:
             return text
     if module_of(cls) in _LIBRARY:
@@ -79,20 +93,24 @@ def _describe(value: Any, limit: int, depth: int) -> str:
     return f"<{module_of(cls)}.{cls.__qualname__}>"
 
 
-def _container(value: Any, cls: type, limit: int, depth: int) -> str | None:
+def _container(value: Any, cls: type, limit: int, depth: int, outer: str | None) -> str | None:
+    def told(item: Any, name: object = "") -> str:
+        keeps = outer is None or type(name) is not str or not name or is_secret(outer)
+        return _describe(item, limit, depth, outer if keeps else str(name))
+
     if cls in _BRACKETS:
         left, right = _BRACKETS[cls]
-        texts: Iterable[str] = (_describe(item, limit, depth) for item in value)
+        texts: Iterable[str] = map(told, value)
         if left == "{":
             texts = sorted(itertools.islice(texts, 64))
         single = "," if cls is tuple and len(value) == 1 else ""
         return f"{left}{_joined(texts, limit, len(value))}{single}{right}"
     if cls in MAPPINGS:
-        pairs = (f"{_describe(key, limit, depth)}: {_describe(item, limit, depth)}" for key, item in value.items())
+        pairs = (f"{_describe(key, limit, depth, None)}: {told(item, key)}" for key, item in value.items())
         return f"{{{_joined(pairs, limit, len(value))}}}"
     names = getattr(cls, "_fields", None) if isinstance(value, tuple) else field_names(cls)
     if names is not None:
-        parts = (f"{name}={_describe(getattr(value, name, None), limit, depth)}" for name in names)
+        parts = (f"{name}={told(getattr(value, name, None), name)}" for name in names)
         return f"{cls.__qualname__}({_joined(parts, limit, len(names))})"
     return None
 

@@ -254,7 +254,8 @@ class _Memo:
     def log(self, started: float) -> None:
         """Append the outcome to the log of the day, and to its copy. What can't be written is left out."""
         now = time.time()
-        line = self._record + b',"seconds":%.9f,"time":%.6f}\n' % (time.perf_counter() - started, now)
+        own = (time.perf_counter() - started, now, os.getpid())
+        line = self._record + b',"seconds":%.9f,"time":%.6f,"pid":%d}\n' % own
         day = time.strftime("%Y-%m-%d", time.gmtime(now))
         for path in (f"{self._store}/log/{day}.jsonl", os.fsdecode(self._copy)):
             if path:

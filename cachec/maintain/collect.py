@@ -32,7 +32,7 @@ from cachec.maintain.plans import BATCH, remove_rows
 from cachec.maintain.survey import Candidate, Survey, survey
 from cachec.maintain.workers import in_threads
 from cachec.model import RECORD_VERSION, Digest, Fault
-from cachec.store import conclusions, recent, usage
+from cachec.store import conclusions, forgotten, recent, usage
 from cachec.store.conclusions import FORGOTTEN_SECONDS
 from cachec.store.leases import Held, collecting
 from cachec.store.packing import pack
@@ -175,7 +175,7 @@ class Collector:
         counts = Counter(snapshot.counts)
         evicted: list[Candidate] = []
         old = None if older_than is None else self._now - older_than
-        for entry in sorted(snapshot.entries, key=lambda each: (each.worth, each.last, each.name)):
+        for entry in sorted(snapshot.entries, key=lambda each: each.order):
             if not (old is not None and entry.last < old) and (limit is None or after <= limit):
                 continue
             if snapshot.pinned.holds(entry.name, entry.tags):
@@ -290,6 +290,7 @@ class Collector:
             index.delete_many(unneeded)
             # One that is still of use is worked out anew once in that time; of the others there would be ever more.
             index.expire("digest:", self._now - FORGOTTEN_SECONDS, self._now + FORGOTTEN_SECONDS)
+            index.expire(forgotten.PREFIX, self._now - forgotten.KEPT_SECONDS, self._now + forgotten.KEPT_SECONDS)
             now = self._usage()
             # What was published meanwhile may be counted twice: the figure is never too small for that.
             meanwhile = 0 if now is None or started is None else max(0, now.nbytes - started.nbytes)

@@ -24,6 +24,7 @@ from cachec.store.usage import Usage, occupied
 
 if TYPE_CHECKING:
     from cachec.maintain.collect import Collected  # to look at a store needs nothing of gc or of weights
+    from cachec.maintain.near import Unmatched
 
 
 class Maintainer:
@@ -62,6 +63,14 @@ class Maintainer:
                 self._on_fault(item.fault.fault, item.fault.detail)
             elif fits(item):
                 yield item
+
+    def unmatched(self, selector: Selector) -> list[Unmatched]:
+        """What of a selector no entry has at all, each with what comes near to it. Raises CachecError."""
+        from cachec.maintain.near import unmatched  # for messages alone
+
+        around = Surroundings(self.store, self._base_dir, self._on_fault)
+        items = Catalogue(self.store, self._on_fault).items()
+        return unmatched(selector, (each for each in items if isinstance(each, Item)), around, self._clock())
 
     # --- invalidation
 

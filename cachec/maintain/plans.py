@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from cachec.errors import StoreFault
 from cachec.maintain.catalogue import Damaged, Item
 from cachec.maintain.pins import Pinned, Pins
 from cachec.model import Digest, Fault
+from cachec.store.forgotten import forget
 from cachec.store.packing import state
 from cachec.store.store import Store
 
@@ -89,7 +91,8 @@ class InvalidationPlan:
             kept = Pinned(()) if self._force else self._pins.read()
             stays = [each for each in batch if kept.holds(each.name, each.tags)]
             pinned += [each.key for each in stays]
-            gone = remove_rows(self._store, [(each.name, each.state) for each in batch if each not in stays])
+            rows = [(each.name, each.state) for each in batch if each not in stays]
+            gone = remove_rows(self._store, rows, partial(forget, self._store.index, self._store.folder))
             removed += [each.key for each in batch if each.name in gone]
             changed += [each.key for each in batch if each not in stays and each.name not in gone]
             if progress is not None:

@@ -45,6 +45,11 @@ class Candidate(msgspec.Struct):
     last: float
     worth: float
 
+    @property
+    def order(self) -> tuple[float, float, str]:
+        """By which entries are evicted, the smallest first."""
+        return self.worth, self.last, self.name
+
     def in_use(self, held: Held) -> bool:
         """Whether a living process was handed one of its results."""
         return any(tree in held for tree in self.trees) or any(
@@ -98,11 +103,7 @@ def survey(
         if isinstance(item, Damaged):
             _damaged(snapshot, item, used)
             continue
-        kept = _kept(item, used, snapshot.levels, now, names)
-        try:
-            kept.trees = tuple(_trees(item))
-        except StoreFault as fault:  # a folder that is stored malformed: it has no tree, and no call hits it
-            on_fault(fault.fault, fault.detail)
+        kept = candidate(item, used, snapshot.levels, now, names, on_fault)
         for digest, size in item.sizes().items():  # a damaged file may be of any: nothing is evicted for that
             if digest in objects:
                 objects[digest] = (min(objects[digest][0], occupied(size)), objects[digest][1])
@@ -134,9 +135,15 @@ def levels_of(store: Store) -> Levels:
         return Levels(version=RECORD_VERSION)
 
 
-def _kept(
-    item: Item, used: dict[Digest, UseCount], levels: Levels, now: float, names: dict[Digest, Digest]
+def candidate(
+    item: Item,
+    used: dict[Digest, UseCount],
+    levels: Levels,
+    now: float,
+    names: dict[Digest, Digest],
+    on_fault: Callable[[Fault, str], None],
 ) -> Candidate:
+    """An entry as eviction sees it. names: one str a digest, which grows."""
     entry = item.entry
     sizes = item.sizes()
     use = used.get(entry.key, UseCount(1, item.created))
@@ -146,13 +153,18 @@ def _kept(
     size = sum(occupied(sizes[digest]) for digest in {digest for group in groups for digest in group})
     seconds = max((trace.seconds for trace in entry.traces), default=0.0)
     needs = {*sizes, *(() if item.terms is None else item.terms.summary.kept)}
+    try:
+        trees = tuple(_trees(item))
+    except StoreFault as fault:  # a folder that is stored malformed: it has no tree, and no call hits it
+        on_fault(fault.fault, fault.detail)
+        trees = ()
     return Candidate(
         name=item.name,
         state=item.state,
         tags=entry.tags,
         needs=tuple(_interned(names, needs)),
         groups=groups,
-        trees=(),
+        trees=trees,
         size=size,
         seconds=seconds,
         last=last,

@@ -63,13 +63,18 @@ def uses(log: Iterable[Outcome]) -> dict[Digest, UseCount]:
     """How often, and when last, each key was hit or stored."""
     counts: dict[Digest, UseCount] = {}
     for outcome in log:
-        if outcome.hit or outcome.stored:
-            before = counts.get(outcome.key)
-            if before is None:
-                counts[outcome.key] = UseCount(1, outcome.time)
-            else:
-                counts[outcome.key] = UseCount(before.times + 1, max(before.last, outcome.time))
+        count_use(counts, outcome)
     return counts
+
+
+def count_use(counts: dict[Digest, UseCount], outcome: Outcome) -> None:
+    """Count a call, if it is a use."""
+    if outcome.hit or outcome.stored:
+        before = counts.get(outcome.key)
+        if before is None:
+            counts[outcome.key] = UseCount(1, outcome.time)
+        else:
+            counts[outcome.key] = UseCount(before.times + 1, max(before.last, outcome.time))
 
 
 def worth(level: float, times: int, seconds: float, nbytes: int) -> float:

@@ -13,9 +13,9 @@ from typing import Any
 import msgspec
 
 from cachec.base.hashing import digest_bytes
+from cachec.base.texts import is_secret
 from cachec.codecs.data import SCALARS, decode_inline, encode_scalar
 from cachec.errors import ReproducerError
-from cachec.key.tools.environment import is_secret
 from cachec.key.words import describe
 from cachec.model import ArtifactRef, Digest, Inline
 from cachec.programs.artifact import File

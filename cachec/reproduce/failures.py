@@ -34,7 +34,11 @@ def leave_reproducer(
     failure = Failure(type(error).__qualname__, str(error)[:_MESSAGE])
     packed = pack_failure(key, parts, made.encoded, made.contents, failure)
     fsio.make_dir(folder)
-    name = _UNSAFE.sub("-", stage.options.name).strip("-.")[-80:] or "stage"
-    path = folder / f"{name}-{key[:12]}.zip"
+    path = folder / file_name(stage.options.name, key)
     write(path, packed.data)
     return path
+
+
+def file_name(stage: str, key: str) -> str:
+    """What the reproducer of a run is called."""
+    return f"{_UNSAFE.sub('-', stage).strip('-.')[-80:] or 'stage'}-{key[:12]}.zip"

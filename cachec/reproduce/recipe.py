@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 import msgspec
 
 from cachec.base.distributions import Distributions
+from cachec.base.texts import is_secret
 from cachec.errors import CachecError
 from cachec.key.request import StageLike
-from cachec.key.tools.environment import is_secret
 from cachec.model import Digest, Read
 from cachec.recording import CommandRun, FileSeen, Recorder
 from cachec.reproduce.arguments import Contents, Value, described, kept_manifest

@@ -10,7 +10,7 @@ import importlib
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -122,10 +122,7 @@ def replay_python(reproducer: LoadedReproducer, folder: Path, *, path: Sequence[
     """
     recipe = reproducer.recipe
     sys.path[:0] = [os.path.abspath(each) for each in path]
-    module, _, name = recipe.entry.partition(":")
-    stage = imported(module, name)
-    if not getattr(stage, "__cachec_stage__", False):
-        raise ReproducerError(f"{recipe.entry} is no stage here; check out the version of the project that made this")
+    stage = stage_of(reproducer)
     fsio.make_dir(folder / "store")
     store = Store(folder / "store")
     store.prepare()
@@ -137,19 +134,8 @@ def replay_python(reproducer: LoadedReproducer, folder: Path, *, path: Sequence[
         guarded.append(made)
         return made
 
-    maker = Maker(reproducer.contents, folder, weights, imported)
-    try:
-        given = {name: maker.make(value, name) for name, value in recipe.arguments.items()}
-    except StoreFault as error:
-        raise ReproducerError(f"an argument in the reproducer is malformed: {error.detail}") from error
+    arguments = arguments_of(reproducer, stage, folder, weights)
     environ = {name: value for name, value in recipe.environ.items() if value is not None}
-    arguments = {**_defaults(stage), **given}
-    left_out = set(stage.binding.parameters) - arguments.keys()
-    if left_out:
-        raise ReproducerError(
-            f"{recipe.entry} takes {min(left_out)!r}, which is left out of its key (ignore=) and so of the reproducer; "
-            "give it a default"
-        )
     plugins = Plugins(Distributions())
     failure, node = "", None
     try:
@@ -177,6 +163,38 @@ def replay_python(reproducer: LoadedReproducer, folder: Path, *, path: Sequence[
         return Replayed(failure.startswith(f"{recorded.error}: {recorded.text}"), results, (), failure)
     same = not failure and len(made) == len(results) and all(each.digest == each.expected.digest for each in results)
     return Replayed(same, results, (), failure)
+
+
+def stage_of(reproducer: LoadedReproducer) -> Any:
+    """The stage that made the run. Raises ReproducerError where it can't be imported, or is no stage."""
+    module, _, name = reproducer.recipe.entry.partition(":")
+    stage = imported(module, name)
+    if not getattr(stage, "__cachec_stage__", False):
+        raise ReproducerError(
+            f"{reproducer.recipe.entry} is no stage here; check out the version of the project that made this"
+        )
+    return stage
+
+
+def arguments_of(
+    reproducer: LoadedReproducer, stage: Any, folder: Path, weights: Callable[[Manifest, str], WeightSet]
+) -> dict[str, Any]:
+    """The arguments of the run by name, files among them in ``folder``. weights: a set for a manifest and the path of
+    an argument. Raises ReproducerError where one is not in the reproducer.
+    """
+    maker = Maker(reproducer.contents, folder, weights, imported)
+    try:
+        given = {name: maker.make(value, name) for name, value in reproducer.recipe.arguments.items()}
+    except StoreFault as error:
+        raise ReproducerError(f"an argument in the reproducer is malformed: {error.detail}") from error
+    arguments = {**_defaults(stage), **given}
+    left_out = set(stage.binding.parameters) - arguments.keys()
+    if left_out:
+        raise ReproducerError(
+            f"{reproducer.recipe.entry} takes {min(left_out)!r}, which is left out of its key (ignore=) and so of the "
+            "reproducer; give it a default"
+        )
+    return arguments
 
 
 def weights_of(reproducer: LoadedReproducer, specs: Mapping[str, WeightSpec], folder: Path) -> WeightSet:

@@ -14,7 +14,7 @@ from cachec.config import Settings
 from cachec.errors import CacheMissError, StoreFault, UnstorableResult, UnsupportedVersion, UsageError
 from cachec.events import EventLog
 from cachec.key.request import Request
-from cachec.model import Fault, Mode, Outcome, Reason, Trace
+from cachec.model import Fault, Fetched, Mode, Outcome, Reason, Trace
 from cachec.recording import recording
 from cachec.stage.binding import Binding
 from cachec.stage.bracket import Bracket
@@ -22,6 +22,7 @@ from cachec.stage.look import Look, Tools
 from cachec.store.index import only_looking
 
 if TYPE_CHECKING:  # on a miss only
+    from cachec.remote.chain import Asked, Remotes
     from cachec.stage.run import Finished, Run
     from cachec.store.locks import KeyLock
 
@@ -68,6 +69,7 @@ class Call:
         self.asynchronous = asynchronous
         self.stopped: StopIteration | None = None
         self.without: tuple[Reason, str] = (Reason.KEY_UNREADABLE, "")
+        self.fetched: Fetched | None = None
         self._request: Request | None = None
         self._fault: Fault | None = None
 
@@ -189,6 +191,7 @@ class Call:
             stored=stored,
             fault=self._fault,
             time=time.time(),
+            remote=self.fetched,
         )
 
 
@@ -199,8 +202,9 @@ class Engine:
     in the call of a synchronous stage, so that its coroutine ends without ever being suspended.
     """
 
-    def __init__(self, settings: Settings, tools: Tools, events: EventLog) -> None:
+    def __init__(self, settings: Settings, tools: Tools, events: EventLog, remotes: Remotes | None = None) -> None:
         self.settings = settings
+        self.remotes = remotes
         self.tools = tools
         self.events = events
 
@@ -241,26 +245,53 @@ class Engine:
             return await self._verify(call, look)
         if look.trace is not None and call.mode is not Mode.REFRESH:
             return call.hit(look)
-        if call.mode is Mode.REQUIRE:
+        if call.mode is Mode.REQUIRE and self.remotes is None:
             raise _required(call, look)
         if call.mode is Mode.READ_ONLY:
             return await self._run(call, look, store=False)
         lock = await self._lock(call)
+        asked: Asked | None = None
         try:
             if lock is not None and call.mode is not Mode.REFRESH:
                 # Also where there was no wait: another may have published and let go between the look and the lock.
                 again = self.tools.looker.look(call.keyed)
+                if again.trace is None and self.remotes is not None:
+                    asked = await self._fetched(call, self.remotes)
+                    if call.fetched is not None and call.fetched.hit:
+                        again = self.tools.looker.look(call.keyed)
                 if again.trace is not None:
-                    return call.hit(again)
+                    is_other = call.fetched is not None and call.mode is Mode.VERIFY
+                    return await self._verify(call, again) if is_other else call.hit(again)
                 if look.fault is None:
                     look = again
-            return await self._run(call, look, store=True)
+            if call.mode is Mode.REQUIRE:
+                raise _required(call, look)
+            answer = await self._run(call, look, store=True, lock=lock)
+            if answer.trace is not None and self.remotes is not None:
+                self.remotes.offer(call.keyed.digest, answer.trace, asked.seen if asked is not None else {})
+            return answer
         finally:
             if lock is not None:
                 lock.release()
             self.tools.store.settle()
 
-    async def _run(self, call: Call, look: Look, *, store: bool) -> Answer:
+    async def _fetched(self, call: Call, remotes: Remotes) -> Asked:
+        """Ask the remotes for the entry of a call; where one has it, it is in the store from now on."""
+
+        def fetch() -> Asked:
+            looker, keyed = self.tools.looker, call.keyed
+            return remotes.fetch(keyed.digest, lambda place: looker.present_of_other(place, keyed))
+
+        if call.asynchronous:
+            import asyncio  # whoever awaits this has it
+
+            asked = await asyncio.to_thread(fetch)
+        else:
+            asked = fetch()
+        call.fetched = asked.fetched
+        return asked
+
+    async def _run(self, call: Call, look: Look, *, store: bool, lock: KeyLock | None = None) -> Answer:
         try:
             reason, detail = call.missed(look)
             run = call.run()
@@ -270,6 +301,8 @@ class Engine:
         except UnsupportedVersion as error:
             call.without = (Reason.UNSUPPORTED_VERSION, str(error))
             return await _unkeyed(call)
+        if lock is not None:
+            lock.note_run(call.stage.options.name, look.near or call.keyed.digest)
         finished = await _executed(call, run, look, lambda result: run.finish(result, store=store))
         return call.ran(finished, reason, detail)
 
@@ -310,6 +343,7 @@ class Engine:
                     raise StoreFault(Fault.LOCK_TIMEOUT, f"process {lock.holder()} held {key[:12]} for {waited:.0f} s")
                 if waited >= tell_at:
                     self.events.note_waiting(lock.holder(), waited)
+                    lock.note_wait(waited)
                     tell_at = max(2 * waited, _TELL_SECONDS)
                 await _pause(call, min(pause, max(timeout - waited, 0.0)))
                 pause = min(pause * 2, _POLL_SECONDS[1])

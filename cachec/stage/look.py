@@ -9,7 +9,8 @@ import msgspec
 
 from cachec import codecs, recording
 from cachec.base import fsio
-from cachec.base.hashing import FileDigests, digest_bytes
+from cachec.base.anchors import is_anchored
+from cachec.base.hashing import EMPTY, FileDigests, digest_bytes
 from cachec.base.texts import clean
 from cachec.errors import StoreFault
 from cachec.key.dependencies import Dependencies
@@ -124,6 +125,13 @@ class Looker:
             return self._dependencies.present(read)
         held = weights.get(read.where)
         return self._digest_of(held, read.name) if held is not None and read.name in held else None
+
+    def present_of_other(self, place: tuple[str, str, str], request: Request) -> Digest | None:
+        """The digest that a read of another machine has here; None where its place means nothing here."""
+        read = self.resolved(Read(*place, EMPTY), request)
+        if self._observing is not None and read.where == place[1] and is_anchored(read.where):
+            return None
+        return self.present(read, request.inventory.weights)
 
     def resolved(self, read: Read, request: Request) -> Read:
         """A read of a trace with the path that it stands for here."""

@@ -378,6 +378,23 @@ class DiskcacheIndex:
                     fresh.rmdir()
             return self.folder / name
 
+    def damage(self) -> str:
+        """What is wrong with the database, in words; empty where nothing is, or there is none. Reads all of it.
+
+        What was found is moved aside (``repair``) by the next write. Raises StoreFault where it can't be read.
+        """
+        try:
+            told = [bytes(row).decode(errors="replace") for (row,) in self._reader.select("PRAGMA quick_check(1)", ())]
+            self._reader.select(_SELECT, ("",))  # the table itself
+        except StoreFault as fault:
+            if fault.fault is not Fault.INDEX_CORRUPT:
+                raise
+            told = [fault.detail]
+        if told in ([], ["ok"]):
+            return ""
+        self._damaged = self._reader.place()
+        return told[0]
+
     def _is_corrupt(self) -> bool:
         if self._reader.place() is None:
             return False

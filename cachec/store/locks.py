@@ -1,6 +1,12 @@
 """One execution a key, among threads and processes: a lock file per key, held with ``flock``.
 
-    locks/ab/<key>      holds the process id of the holder, in decimal; removed when it is released
+    locks/ab/<key>      removed when it is released; its lines:
+        <pid>                           the process that holds it, in decimal
+        runs <time> <near> <stage>      since when it runs what (Unix time), and the key that is nearest
+        waits <pid> <time>              another one that waits, since when
+
+The first line is the holder's. The others are for who looks (``running``), may be missing, and decide of nothing: they
+are appended without the lock, and leave the file as old as it was, which says since when the lock is held.
 
 ``flock`` belongs to an open file description: each acquisition opens its own, so two threads exclude each other, and
 the kernel releases it when the last descriptor goes, so a killed holder blocks nobody. A forked child shares the
@@ -12,18 +18,39 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import math
 import os
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from cachec.base import foreign, fsio
+from cachec.base.texts import clean
 
 #: Seconds between two looks at a lock that somebody else holds: the first pause, and the longest.
 POLL_SECONDS = (0.005, 0.2)
+
+
+#: Names of locks of keys, in their folders; bytes of one that are read.
+_SHARD, _KEY = r"[0-9a-f]{2}", r"[0-9a-f]{64}"
+_MOST = 1 << 16
+
+#: Characters of a stage's name in a lock.
+_MAX_STAGE = 300
+
+
+class Running(NamedTuple):
+    """A stage that runs under the lock of a key. pid, since, near: as in the file. waiting: since when, by process."""
+
+    key: str
+    pid: int
+    stage: str
+    since: float
+    near: str
+    waiting: dict[int, float]
 
 
 class Locks:
@@ -40,6 +67,16 @@ class Locks:
     def of(self, key: str) -> KeyLock:
         """The lock of one key, not yet taken."""
         return KeyLock(self, key)
+
+    def running(self) -> list[Running]:
+        """What runs now, longest first. Raises OSError."""
+        found: list[Running] = []
+        for shard in fsio.names_in(self.folder, _SHARD):
+            for key in fsio.names_in(self.folder / shard, _KEY):
+                path = self.folder / shard / key
+                if not fsio.is_abandoned(path):
+                    found += _running(key, _lines(path))
+        return sorted(found, key=lambda each: each.since)
 
     def before_fork(self) -> None:
         """Wait until no descriptor is between being opened and being registered."""
@@ -126,11 +163,24 @@ class KeyLock:
 
     def holder(self) -> int:
         """The process id that the lock file names, 0 where it names none."""
-        try:
-            text = foreign.read_regular(self.path, 32).strip()
-        except OSError:
-            return 0  # released meanwhile, or never readable: this is only for a message
-        return int(text) if text.isdigit() else 0
+        first = next(iter(_lines(self.path)), "")
+        return int(first) if first.isdigit() else 0
+
+    def note_run(self, stage: str, near: str) -> None:
+        """Say to who looks what runs. near: the key of the entry that is nearest, or this one."""
+        self._note(f"runs {time.time():.3f} {near} {clean(stage)[:_MAX_STAGE]}")
+
+    def note_wait(self, waited: float) -> None:
+        """Say to who looks that this process waits, and has for so many seconds."""
+        self._note(f"waits {os.getpid()} {time.time() - waited:.3f}")
+
+    def _note(self, line: str) -> None:
+        with contextlib.suppress(OSError):  # released meanwhile, or no room: nothing rests on it
+            flags = os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+            with fsio.closing(os.open(self.path, flags)) as fd:
+                before = os.fstat(fd)
+                os.write(fd, f"{line}\n".encode())
+                os.utime(fd, ns=(before.st_atime_ns, before.st_mtime_ns))
 
     def release(self) -> None:
         """Let go, and remove the lock file. Nothing happens where the lock is not held (in a forked child, say)."""
@@ -169,6 +219,39 @@ class KeyLock:
         except FileNotFoundError:
             return False
         return (mine.st_dev, mine.st_ino) == (there.st_dev, there.st_ino)
+
+
+def _lines(path: Path) -> list[str]:
+    """Of a lock file; none where it is gone, or can't be read."""
+    try:
+        return foreign.read_regular(path, _MOST).decode(errors="replace").split("\n")
+    except OSError:
+        return []
+
+
+def _running(key: str, lines: list[str]) -> Iterator[Running]:
+    """What a held lock says; nothing, where that is not (yet) what runs."""
+    pid, *notes = lines or [""]
+    run = next((each.split(" ", 3) for each in notes if each.startswith("runs ")), [])
+    since = _number(run[1]) if len(run) == 4 else None
+    if since is None or not pid.isdigit():
+        return
+    waiting: dict[int, float] = {}
+    for each in notes:
+        what, _, rest = each.partition(" ")
+        other, _, begin = rest.partition(" ")
+        moment = _number(begin)
+        if what == "waits" and other.isdigit() and moment is not None:
+            waiting.setdefault(int(other), moment)
+    yield Running(key, int(pid), run[3], since, run[2], waiting)
+
+
+def _number(text: str) -> float | None:
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    return number if math.isfinite(number) else None
 
 
 class _Forked(Protocol):

@@ -60,6 +60,9 @@ _EXCESS = 1 << 30
 
 MODE = 0o444
 
+#: What ``verify`` says of an object that is not there.
+GONE = "it is gone"
+
 _DIGEST = r"[0-9a-f]{64}"
 #: The name of a folder of objects, of locks, of memos.
 SHARD = r"[0-9a-f]{2}"
@@ -137,6 +140,22 @@ class Objects:
                     if fsio.identity(source) == before:
                         return writer.commit()
         raise StoreFault(Fault.IO_ERROR, f"{os.fspath(path)} kept changing while it was stored; wait for its writer")
+
+    def receive(self, ref: ArtifactRef, pieces: Iterable[bytes]) -> bool:
+        """Store what somebody else sent as ``ref``; whether it is that. Nothing is stored, and no byte beyond its size
+        asked for, where it is not.
+        """
+        left = ref.size
+        with self.staging() as writer:
+            for piece in pieces:
+                left -= len(piece)
+                if left < 0:
+                    return False
+                writer.write(piece)
+            if writer.ref() != ref:
+                return False
+            writer.commit()
+        return True
 
     def staging(self) -> ObjectWriter:
         """A new object to write piece by piece; leaving the ``with`` block without ``commit`` forgets it."""
@@ -242,7 +261,7 @@ class Objects:
         try:
             digest = _hashed(self.place(ref.digest), ref.size)
         except FileNotFoundError:
-            return "it is gone"
+            return GONE
         except OSError as error:
             return f"it can't be read: {error.strerror}"
         if digest == ref.digest:
@@ -412,8 +431,13 @@ def seal(file: int | str | os.PathLike[str], time_ns: int) -> None:
 def _hashed(path: str, size: int | None) -> str:
     """The digest of a file, read anew; empty for what is no regular file, or a far larger one. Raises OSError."""
     status = os.lstat(path)
-    is_read = stat.S_ISREG(status.st_mode) and (size is None or status.st_size <= size + _EXCESS)
-    return FileDigests().of_path(path) if is_read else ""
+    if not stat.S_ISREG(status.st_mode) or (size is not None and status.st_size > size + _EXCESS):
+        return ""
+    with fsio.closing(fsio.open_read(path, os.O_NOFOLLOW)) as fd:
+        try:
+            return digest_extent(fd, 0, os.fstat(fd).st_size)
+        except EOFError as error:  # cut off meanwhile
+            raise OSError(errno.EIO, f"shorter than it says: {error}", path) from error
 
 
 class ObjectWriter:
@@ -464,9 +488,13 @@ class ObjectWriter:
             self.write(chunk)
             offset += len(chunk)
 
+    def ref(self) -> ArtifactRef:
+        """What the object is so far."""
+        return ArtifactRef(self._hasher.hexdigest(), self._size)
+
     def commit(self) -> ArtifactRef:
         """Publish the object and say what it is."""
-        ref = ArtifactRef(self._hasher.hexdigest(), self._size)
+        ref = self.ref()
         self._objects.publish(self._staged, ref)
         self._staged.discard()
         return ref

@@ -11,8 +11,8 @@ Rows of the index, all with the stage as their tag:
     quarantine:<namespace>:<key>    a Quarantined: out of reach of every lookup
 
 ``%`` and ``:`` in a namespace are written ``%25`` and ``%3A``. The value of a row is described in packing.py. Rows of
-other layers: ``usage:`` (usage.py), ``digest:...`` and ``sha256:...`` (hashing.py), ``pin:...``, ``condemned:...`` and
-``gc:`` (maintain), ``conclusion:...`` (conclusions.py).
+other layers: ``usage:`` (usage.py), ``forgotten:...`` (forgotten.py), ``digest:...`` and ``sha256:...`` (hashing.py),
+``pin:...``, ``condemned:...`` and ``gc:`` (maintain), ``conclusion:...`` (conclusions.py).
 
 Order of publication: the artifacts are in place before ``publish`` is called (flushed first with ``fsync``), then all
 rows of the entry come in one transaction. A process that dies anywhere leaves objects that nothing refers to, at worst.
@@ -50,6 +50,7 @@ from cachec.model import (
 )
 from cachec.store import usage
 from cachec.store.bound import BoundedSink
+from cachec.store.forgotten import forget, forgotten
 from cachec.store.index import DiskcacheIndex, Index
 from cachec.store.leases import Leases
 from cachec.store.locks import KeyLock, Locks
@@ -62,6 +63,9 @@ if TYPE_CHECKING:
     from cachec.store.summaries import SearchTerms
 
 FOLDERS = ("index", "objects", "trees", "leases", "locks", "tmp", "log", "weights")
+
+#: Folders of a store, with those that only some uses of it make.
+PARTS = (*FOLDERS, "direct", "warm", "remote")
 
 T = TypeVar("T")
 
@@ -277,7 +281,7 @@ class Store:
         folder = os.fspath(self.folder)
         try:
             why = "" if shared else foreign.why_distrusted(folder)
-            for name in () if why else (*FOLDERS, "direct", "warm"):
+            for name in () if why else PARTS:
                 part = os.path.join(folder, name)
                 try:
                     status = os.lstat(part)
@@ -400,6 +404,7 @@ class Store:
         """Forget an entry; whether there was one. Its artifacts stay until ``gc``."""
 
         def change() -> bool:
+            forget(self.index, self.folder, (self.quoted + key,))
             self.index.delete(self._summary + key)
             return self.index.delete(self._entry + key)
 
@@ -425,10 +430,15 @@ class Store:
                 version=RECORD_VERSION, key=key, stage=stage, reason=reason, time=time.time(), row=row
             )
             self.index.write(self._quarantine + key, pack(put_away), stage)
+            forget(self.index, self.folder, (self.quoted + key,))
             self.index.delete(self._summary + key)
             return self.index.delete(self._entry + key)
 
         return self.index.atomically(change)
+
+    def forgotten(self, key: Digest) -> float:
+        """The Unix time up to which runs of an entry are not to come back from elsewhere; 0 where all may."""
+        return forgotten(self.index, self.quoted + key)
 
     def lock(self, key: Digest) -> KeyLock:
         """The lock of a key, not yet taken."""

@@ -1,4 +1,4 @@
-"""The tests that every plugin inherits.
+"""The tests that every plugin inherits. Each asks for what a real compiler once got wrong; see docs/plugins.md.
 
     class TestMine(PluginConformance):
         plugin = my_plugin
@@ -6,11 +6,13 @@
         def weight_sets(self, folder): ...
         def inputs(self): ...
 
-Run with pytest. Everything happens in a cache of its own under ``tmp_path``, by way of the public interface.
+Run with pytest. Everything happens in a cache of its own under ``tmp_path``, by way of the public interface. One test
+runs the class again in new processes: its module may import no compiler at the top, and its hooks take no fixtures.
 """
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -23,14 +25,39 @@ import cachec
 from cachec.model import Reason
 from cachec.programs.plugin import Plugin
 
+#: Argv: the suite's module, its file, the class; a cache, a folder, which set. Prints what a hit and a link imported.
+_HIT = """
+import importlib.util, json, sys
+from pathlib import Path
+import cachec
+
+name, file, suite, cache, folder, number = sys.argv[1:]
+spec = importlib.util.spec_from_file_location(name, file)
+module = sys.modules[name] = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(module)
+suite = getattr(module, suite)()
+cache = cachec.Cache(cache, log="off")
+lower, build = suite.stages(cache)
+weights = suite.weight_sets(Path(folder))[int(number)]
+program, first = cache.call(lower, weights, suite.variants[0])
+artifact, second = cache.call(build, program)
+found = {"outcomes": [first.reason.kind, second.reason.kind]}
+found["compilers"] = [name for name in suite.compilers if name in sys.modules]
+suite.link(artifact, weights)(*suite.inputs())
+found["linked"] = [name for name in suite.compilers if name in sys.modules]
+print(json.dumps(found))
+"""
+
 
 class PluginConformance:
     """Hooks first; a plugin's test class fills them in. No hook may use the plugin under test except ``stages``."""
 
     #: The plugin object.
     plugin: Plugin
-    #: Modules that importing the plugin's package, and asking for ``ambient``, must not import.
+    #: Modules that importing the plugin's package, asking for ``ambient``, and a hit must not import.
     compilers: tuple[str, ...] = ()
+    #: Those of them that linking imports: the compiler's runtime.
+    runtimes: tuple[str, ...] = ()
     #: Two values for ``lower``'s second argument: a small constant of the program that no name stands for.
     variants: tuple[Any, Any] = (1.0, 1.5)
     #: Largest difference between two runs of one program on equal weights.
@@ -41,7 +68,10 @@ class PluginConformance:
         raise NotImplementedError
 
     def weight_sets(self, folder: Path) -> tuple[cachec.WeightSet, cachec.WeightSet]:
-        """Two sets of equal names, shapes and dtypes and other values in every weight."""
+        """Two sets of equal names, shapes and dtypes and other values in every weight, each of which counts in the
+        result. Among them one without dimensions, and vectors of 1, 8 and 9 elements: compilers take small ones by
+        value.
+        """
         raise NotImplementedError
 
     def inputs(self) -> Sequence[Any]:
@@ -96,6 +126,93 @@ class PluginConformance:
         assert self._differ(*results) > self.tolerance, "the variants must give other numbers"
         again = cache.call(build, lower.uncached(weights, self.variants[0]))[1]
         assert again.reason is Reason.HIT
+
+    def test_small_weights_are_among_them(self, sets: Any) -> None:
+        shapes = {weight.shape for weight in sets[0].values()}
+        assert {(), (1,), (8,), (9,)} <= shapes, "weights of 0 dimensions, and of 1, 8 and 9 elements, have to be there"
+
+    def test_every_weight_is_the_linked_one(self, cache: cachec.Cache, sets: Any) -> None:
+        lower, build = self.stages(cache)
+        first, second = sets
+        artifact = build(lower(first, self.variants[0]))
+        before = self._numbers(artifact, first)
+        for name in first:
+            tied = next((group for group in first.layout.ties if name in group), (name,))
+            changed = {each: second[each] for each in tied}
+            mixed = cachec.WeightSet.from_weights({**first, **changed}, tied=first.layout.ties)
+            assert self._differ(self._numbers(artifact, mixed), before) > self.tolerance, (
+                f"{name!r} is in the artifact by value, or counts for nothing"
+            )
+
+    def test_a_build_reads_no_value(self, cache: cachec.Cache, sets: Any) -> None:
+        """Of ones, which compilers fold, and of NaN."""
+        lower, build = self.stages(cache)
+        program = lower.uncached(sets[0], self.variants[0])
+        artifact = build.uncached(program)
+        for filling in (1.0, float("nan")):
+            other = lower.uncached(self._filled(sets[0], filling), self.variants[0])
+            assert other == program, f"the program depends on the values of weights: other ones for {filling}"
+            found = self.plugin.compare(artifact, build.uncached(other))
+            assert found is None, f"the artifact depends on the values of weights ({filling}): {found}"
+
+    def test_weights_of_other_types_and_shapes_are_refused(self, cache: cachec.Cache, sets: Any) -> None:
+        import numpy as np
+
+        lower, build = self.stages(cache)
+        weights, _ = sets
+        artifact = build(lower(weights, self.variants[0]))
+        arrays = {name: weight.read() for name, weight in weights.items()}
+
+        def refused(name: str, array: Any, **more: Any) -> None:
+            with pytest.raises((cachec.LinkError, cachec.UsageError)):
+                self.link(artifact, cachec.WeightSet.from_arrays(arrays | {name: array}, **more))
+
+        for name, array in arrays.items():
+            refused(name, array[..., np.newaxis])
+            refused(name, array.astype("f8" if array.dtype != np.dtype("f8") else "f4"))
+            if array.ndim > 1:
+                refused(name, array.T)
+                refused(name, np.asfortranarray(array))
+        tied = {name for group in weights.layout.ties for name in group}
+        like: dict[Any, list[str]] = {}
+        for name in sorted(arrays.keys() - tied):
+            like.setdefault((arrays[name].shape, arrays[name].dtype), []).append(name)
+        for names in like.values():
+            if len(names) > 1:
+                refused(names[0], arrays[names[1]], tied=[*weights.layout.ties, names[:2]])
+
+    def test_ambient_is_the_same_after_a_build(self, cache: cachec.Cache, sets: Any) -> None:
+        lower, build = self.stages(cache)
+        before = dict(self.plugin.ambient())
+        self._numbers(build(lower(sets[0], self.variants[0])), sets[0])
+        assert self.plugin.ambient() == before, "a build leaves settings changed: what comes after it misses"
+
+    def test_compare_tells_artifacts_apart(self, cache: cachec.Cache, sets: Any) -> None:
+        lower, build = self.stages(cache)
+        first, second = (build(lower(sets[0], variant)) for variant in self.variants)
+        assert self.plugin.compare(first, first) is None
+        assert self.plugin.compare(first, second), "mode verify would take another program's artifact for this one's"
+
+    def test_compare_tells_values_apart(self) -> None:
+        values = self.values()
+        for number, value in enumerate(values):
+            assert all(self.plugin.compare(value, other) for other in values[:number])
+
+    def test_a_hit_in_a_new_process_imports_no_compiler(self, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+        module = sys.modules[type(self).__module__]
+        command = [sys.executable, "-c", _HIT, type(self).__module__, str(module.__file__), type(self).__qualname__]
+        for number, kind in enumerate(("miss", "hit")):
+            folder = tmp_path / kind
+            folder.mkdir()
+            more = [str(tmp_path / "cache"), str(folder), str(number)]
+            done = subprocess.run(
+                [*command, *more], cwd=request.config.rootpath, capture_output=True, text=True, check=False
+            )
+            assert done.returncode == 0, done.stderr
+            said = json.loads(done.stdout.splitlines()[-1])
+            assert said["outcomes"] == [kind, kind], said
+        assert said["compilers"] == [], "a hit imported the compiler"
+        assert set(said["linked"]) <= set(self.runtimes), "linking imported the compiler"
 
     def test_an_argument_changed_during_the_stage_is_stored_nowhere(self, cache: cachec.Cache, sets: Any) -> None:
         import numpy as np
@@ -169,6 +286,19 @@ class PluginConformance:
         import numpy as np
 
         return np.asarray(self.link(artifact, weights)(*self.inputs()))
+
+    def _filled(self, weights: cachec.WeightSet, value: float) -> cachec.WeightSet:
+        """The same with this in place of every value; integers and booleans get 1."""
+        import numpy as np
+
+        arrays = {}
+        for name, weight in weights.items():
+            array = weight.private().copy()
+            array[...] = value if np.issubdtype(array.dtype, np.inexact) else 1
+            arrays[name] = array
+        filled = cachec.WeightSet.from_arrays(arrays, tied=weights.layout.ties)
+        assert filled.manifest == weights.manifest
+        return filled
 
     def _differ(self, a: Any, b: Any) -> float:
         assert a.shape == b.shape

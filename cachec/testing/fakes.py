@@ -1,6 +1,7 @@
 """A toy compiler with its plugin: quick to run, nothing to install, complete enough for the conformance suite.
 
-A toy program is ``y = scale * sum(w @ x for every weight w)``; its IR and its module are JSON.
+A toy program is ``y = scale * sum(w @ x for every matrix w)``, and ``sum(w) * x`` of every other weight; its IR and its
+module are JSON.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class ToyPlugin(Plugin):
         except (ValueError, KeyError, TypeError) as error:
             raise LinkError(f"{artifact!r} is no toy module: {error}") from error
         arrays = [weights[name].read() for name in names]
-        return lambda x: scale * sum(array @ x for array in arrays)
+        return lambda x: scale * sum(array @ x if array.ndim > 1 else array.sum() * x for array in arrays)
 
     def compare(self, fresh: Any, stored: Any) -> str | None:
         """None where two modules are equal byte for byte."""

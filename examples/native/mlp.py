@@ -68,4 +68,4 @@ def types(weights: cachec.WeightSet, batch: int) -> tuple[tuple[str, tuple[int, 
 
 
 def _type(shape: tuple[int, ...]) -> str:
-    return f"memref<{'x'.join(map(str, shape))}xf32>"
+    return f"memref<{'x'.join([*map(str, shape), 'f32'])}>"

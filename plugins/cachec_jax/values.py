@@ -78,6 +78,8 @@ def compare(fresh: Any, stored: Any) -> str | None:
     """See JaxPlugin.compare. Tolerance: 8 units in the last place of the largest magnitude, NaN equal to NaN."""
     if fresh.shape != stored.shape or fresh.dtype != stored.dtype:
         return f"{fresh.dtype}{list(fresh.shape)} against {stored.dtype}{list(stored.shape)}"
+    if fresh.weak_type != stored.weak_type:
+        return f"weak_type={fresh.weak_type} against {stored.weak_type}"  # it decides the types of what is computed
     if not jnp.issubdtype(fresh.dtype, jnp.inexact):
         same = bool(np.array_equal(np.asarray(fresh), np.asarray(stored)))
         return None if same else "the integers differ"

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Collection, Mapping, Set
 from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from cachec.base.texts import nearest
+from cachec.base.texts import nearest, said
 from cachec.errors import LinkError, UsageError
 from cachec.model import WeightSpec
 from cachec.weights import Weight
@@ -58,16 +59,24 @@ def offered(
         raise LinkError("constants of the module were elided when it was printed, and are lost; print it in full")
     strange = sorted(set(names) - set(wanted))
     if strange:
-        raise LinkError(f"names= maps {strange[0]!r}, which the module does not declare; it declares {_few(wanted)}")
+        raise LinkError(
+            f"{_names()} maps {strange[0]!r}, which the module does not declare; it declares {_few(wanted)}"
+        )
     there = set(weights)
     missing = sorted(name for name in wanted if names.get(name, name) not in there)
     if missing:
         first = names.get(missing[0], missing[0])
         near = nearest(first, weights)
-        hint = f"; if {near!r} is meant, say names={{{missing[0]!r}: {near!r}}}" if near else ""
-        mapped = f", which names= says is {first!r}" if first != missing[0] else ""
+        one, other = missing[0], near
+        say = said(f"say names={{{one!r}: {other!r}}}", f"say --name {shlex.quote(f'{one}={other}')}")
+        hint = f"; if {near!r} is meant, {say}" if near else ""
+        mapped = f", which {_names()} says is {first!r}" if first != missing[0] else ""
         raise LinkError(f"no bytes for {len(missing)} resources of the module, first {missing[0]!r}{mapped}{hint}")
     return {name: _bound(weights[names.get(name, name)], alignment) for name in wanted}
+
+
+def _names() -> str:
+    return said("names=", "--name")
 
 
 def bind(
@@ -105,7 +114,8 @@ def _check_manifest(
     clash = min(others.intersection(there), default=None)
     if clash is not None:
         raise LinkError(
-            f"names= binds {clash!r} to {there[clash]!r}, and a weight {clash!r} was offered too; leave that one out"
+            f"{_names()} binds {clash!r} to {there[clash]!r}, and a weight {clash!r} was offered too; "
+            "leave that one out"
         )
     given = {name: (there[name], each.spec, each.blob.nbytes) for name, each in bound.items()}
     given |= {name: (name, *_described(weights[name])) for name in others}

@@ -13,7 +13,7 @@ set -euo pipefail
 : "${IN_CHANGED_SINCE=}" "${IN_CHECK=false}" "${IN_READ_ONLY=false}" "${IN_SAVES=false}"
 folder=${RUNNER_TEMP:+$RUNNER_TEMP/cachec}
 folder=${folder:-${XDG_CACHE_HOME:-$HOME/.cache}/cachec-ci}
-: "${IN_ARCHIVE=$folder/archive.tar}"
+: "${IN_ARCHIVE=$folder/warm.cachec}"
 
 tell() { # FILE: what stdin says goes there, or to stdout where it has no name
   if [[ -n $1 ]]; then cat >>"$1"; else cat; fi
@@ -43,9 +43,9 @@ plan() {
   # its events start (pull_request_target, workflow_run, issue_comment): these hit, and leave nothing behind.
   case ${GITHUB_EVENT_NAME:-} in push | schedule | workflow_dispatch | release | merge_group) saves=true ;; esac
   [[ $IN_READ_ONLY == false && $IN_COMMAND != restore ]] || saves=false
-  local prefix=cachec-1-${RUNNER_OS:-$(uname -s)}-${RUNNER_ARCH:-$(uname -m)}-$IN_NAME-
+  local prefix=cachec-2-${RUNNER_OS:-$(uname -s)}-${RUNNER_ARCH:-$(uname -m)}-$IN_NAME-
   {
-    echo "archive=$folder/archive.tar"
+    echo "archive=$folder/warm.cachec"
     echo "prefix=$prefix"
     echo "key=$prefix${GITHUB_RUN_ID:-0}-${GITHUB_RUN_ATTEMPT:-1}"
     echo "saves=$saves"

@@ -11,9 +11,14 @@ from bench.__main__ import BENCHMARKS
 from bench.harness import Row
 from tests.needs import MLIR_TOOLS, need
 
+#: These compile, and build, for long.
+COSTLY = ("build", "jax", "minilm", "torch", "warm", "xla")
+
 
 @pytest.mark.sampled
-@pytest.mark.parametrize("name", BENCHMARKS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.costly) if name in COSTLY else name for name in BENCHMARKS]
+)
 def test_a_benchmark_runs(name, tmp_path, monkeypatch):
     monkeypatch.setattr(harness, "SETTLE_SECONDS", 0.0)
     if name in {"mlir", "native"}:

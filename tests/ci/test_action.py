@@ -119,7 +119,7 @@ def runner(project: Any, on_path: Path, tmp_path: Path) -> Runner:
 @pytest.mark.long
 def test_the_second_job_compiles_nothing_and_saves_nothing_new(runner: Runner) -> None:
     first = runner.job()
-    assert (first["save"], first["key"]) == ("true", "cachec-1-Linux-X64-default-1-1")
+    assert (first["save"], first["key"]) == ("true", "cachec-2-Linux-X64-default-1-1")
     assert "3 compiled in " in runner.summary
     assert len(runner.project.runs) == 3
     assert runner.job()["save"] == "false", "the same archive"
@@ -278,7 +278,7 @@ def test_the_table_of_variables_is_that_of_the_script() -> None:
     script = (ACTION / "cachec-ci.sh").read_text()
     rows = re.findall(r"^\| `(IN_[A-Z_]+)` \| (?:`([^`]*)` )?\|", (ROOT / "docs" / "ci.md").read_text(), re.MULTILINE)
     defaults = dict(re.findall(r'"\$\{(IN_[A-Z_]+)=([^}"]*)\}"', script))
-    assert {**defaults, "IN_ARCHIVE": "~/.cache/cachec-ci/archive.tar"} == dict(rows)
+    assert {**defaults, "IN_ARCHIVE": "~/.cache/cachec-ci/warm.cachec"} == dict(rows)
 
 
 def test_the_action_gives_every_input_to_the_script_and_no_text_to_a_shell() -> None:

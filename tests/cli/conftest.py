@@ -24,9 +24,10 @@ class Shell:
         self.dir = store
         self.store = Store(store)
 
-    def run(self, *args: str) -> Result:
-        """Run a command; an exception that is not a clean exit fails the test."""
-        result = CliRunner().invoke(main, ["--dir", str(self.dir), *args])
+    def run(self, *args: str, terminal_width: int | None = None) -> Result:
+        """Run a command; an exception that is not a clean exit fails the test. terminal_width: columns of a help."""
+        words = ["--dir", str(self.dir), *args]
+        result = CliRunner().invoke(main, words, prog_name="cachec", terminal_width=terminal_width)
         if result.exception is not None and not isinstance(result.exception, SystemExit):
             raise result.exception
         assert "Traceback" not in result.output

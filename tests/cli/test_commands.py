@@ -55,6 +55,7 @@ def test_stats_json(calls: Shell) -> None:
         "bypasses": 1,
         "errors": 1,
         "hit_rate": 0.5,
+        "remote": {"asked": 0, "hits": 0, "bytes": 0, "seconds": 0.0},
         "seconds_saved": 12.0,
         "seconds_spent": 8.0,
         "reasons": {
@@ -144,7 +145,7 @@ def test_ls(shell: Shell) -> None:
         "seconds": 1.5,
     }
     header, first, second = shell.run("ls").output.splitlines()
-    assert header.split() == ["key", "stage", "created", "traces", "size", "took"]
+    assert header.split() == ["key", "stage", "created", "runs", "size", "took"]
     assert first.split()[:5] == [new[:12], "pkg.build", "30", "s", "ago"]
     assert second.split()[:5] == [old[:12], "pkg.lower", "2", "h", "ago"]
     assert [each["key"] for each in shell.json("ls", "--stage", "lower")["entries"]] == [old]
@@ -194,7 +195,7 @@ def test_show_key(shell: Shell) -> None:
     assert run["reads"] == [{"kind": "weight", "where": "weights", "name": "scale", "digest": "1" * 64}]
     assert run["artifacts"] == [{"digest": digest_bytes(b"artifact"), "size": 8}]
     assert shell.json("show", key.upper()) == found
-    output = shell.run("show", "aaaaaa").output
+    output = shell.run("show", "aaaaaa", "--full").output
     for words in (key, "distribution/iree", "iree 3.13", "read weight weights 'scale'", digest_bytes(b"artifact")):
         assert words in output
 
@@ -431,7 +432,7 @@ def test_config(shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert values["base_dir"] == {"value": None, "origin": "default"}
     assert list(values) == [
         "dir", "mode", "max_size", "namespace", "base_dir", "log", "lock_timeout", "stats_file", "repro_dir", "fsync",
-        "record", "shared", "server", "progress", "trusted",
+        "record", "shared", "server", "progress", "trusted", "remote", "telemetry",
     ]  # fmt: skip
     assert found["warnings"] == ["CACHEC_LOGG is not a setting (did you mean CACHEC_LOG?)"]
     result = shell.run("config")

@@ -11,8 +11,8 @@ from click.testing import CliRunner
 
 from cachec import __version__
 from cachec.cli import main
-from cachec.cli.session import Session, print_table
-from cachec.errors import StoreFault, UsageError
+from cachec.cli.session import print_table
+from cachec.errors import StoreFault
 from cachec.model import Fault
 
 from .conftest import Shell
@@ -22,6 +22,9 @@ COMMANDS = [
     "audit",
     "stats",
     "ls",
+    "log",
+    "top",
+    "report",
     "show",
     "why",
     "diff",
@@ -29,11 +32,18 @@ COMMANDS = [
     "gc",
     "pin",
     "weights",
+    "bundle",
     "warm",
     "watch",
+    "doctor",
+    "verify",
     "repro",
+    "remote",
+    "push",
     "server",
+    "init",
     "config",
+    "man",
 ]
 
 
@@ -59,7 +69,11 @@ def test_version(shell: Shell) -> None:
 
 
 def test_no_store_gives_empty_answers_and_makes_nothing(shell: Shell) -> None:
-    assert shell.run("stats").output == f"no calls are recorded in {shell.dir}\n"
+    none = f"{shell.dir}: there is no store yet\n"
+    assert shell.run("stats").output == f"no calls are recorded in {none}"
+    assert shell.run("why", "--all").output == f"no calls are recorded in {none}"
+    assert shell.run("pin").output == "no pins: there is no store yet\n"
+    assert shell.run("verify").output == f"there is no store in {shell.dir}\n"
     assert shell.run("ls").output == f"no entries in {shell.dir}: there is no store yet\n"
     assert shell.json("ls") == {"dir": str(shell.dir), "entries": []}
     assert shell.json("stats")["calls"] == 0
@@ -74,6 +88,13 @@ def test_unknown_command(shell: Shell) -> None:
     result = shell.run("stat")
     assert result.exit_code == 2
     assert "Did you mean stats?" in result.stderr
+
+
+def test_an_option_of_all_commands_goes_before_them(shell: Shell) -> None:
+    result = shell.run("ls", "--dir", "x")
+    assert result.exit_code == 2
+    assert "cachec --dir DIR COMMAND" in result.stderr
+    assert "--stage" in shell.run("ls", "--stages", "x").stderr
 
 
 @pytest.mark.parametrize("text", ["abc", "abcdeg", "a" * 65])
@@ -146,25 +167,3 @@ def test_columns_are_as_wide_as_a_terminal_shows_them(capsys: pytest.CaptureFixt
         "\u6771\u4eac   e\u0301",
         "10 ms  x",
     ]
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        ("or pass pad=True to have", "or say --pad to have"),
-        ("or pass replace=True", "or say --replace"),
-        ("or say which: format=", "or say which: --format"),
-        ("has no bool; use format='irpa'", "has no bool; use --format irpa"),
-        ("if 'b' is meant, say names={'a': 'b'}", "if 'b' is meant, say --name 'a=b'"),
-        ("names= maps 'x', which", "--name maps 'x', which"),
-        ("'filenames=3' and format='x' of a file", "'filenames=3' and format='x' of a file"),
-    ],
-)
-def test_what_is_said_to_a_caller_of_a_function_is_said_of_options(
-    shell: Shell, monkeypatch: pytest.MonkeyPatch, words: str, said: str
-) -> None:
-    def refuse(*_args: object) -> None:
-        raise UsageError(words)
-
-    monkeypatch.setattr(Session, "maintainer", property(refuse))
-    assert shell.run("ls").stderr == f"cachec: error: {said}\n"

@@ -275,7 +275,7 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("why")
 
 
-@pytest.mark.parametrize("others", [20, pytest.param(3000, marks=pytest.mark.long)])
+@pytest.mark.parametrize("others", [20, pytest.param(600, marks=pytest.mark.long)])
 def test_each_edit_of_a_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, others: int) -> None:
     monkeypatch.delenv("LEVEL", raising=False)
     monkeypatch.delenv("OTHER", raising=False)

@@ -22,7 +22,7 @@ import numpy as np
 import torch
 
 import cachec
-from cachec import config, report, warm
+from cachec import bundle, config, report, warm
 from cachec.audit.strace import Calls
 from cachec.base import distributions, elf
 from cachec.base.hashing import FileDigests, digest_bytes
@@ -44,7 +44,6 @@ from cachec.model import MALFORMED_JSON, Entry
 from cachec.reproduce import archive, loaded, pack
 from cachec.store import conclusions, packing, recent, summaries, usage
 from cachec.store.store import Quarantined, Store
-from cachec.warm import archive as warm_archive
 from cachec.warm.history import History
 from cachec.weights import from_arrays, open_weights
 from cachec.weights.library.http_ranges import HttpResolver
@@ -816,12 +815,12 @@ def _recipe(folder: Path) -> tuple[list[Seed], Read]:
     return [seed_of_json(json.dumps(_RECIPE))], read
 
 
-def _warm_archive(folder: Path) -> tuple[list[Seed], Read]:
+def _bundle(folder: Path) -> tuple[list[Seed], Read]:
     _, store = _opened(folder)
-    path = folder / "a.tar"
-    warm_archive.save(store, [entry.key for entry in store.entries()][:2], path)
+    path = folder / "a.cachec"
+    bundle.create(store, [entry.key for entry in store.entries()][:2], path)
     into = Store(folder / "into")
-    return plain(path.read_bytes()), in_file(folder / "b.tar", lambda path: warm_archive.restore(into, path))
+    return plain(path.read_bytes()), in_file(folder / "b.cachec", lambda path: bundle.add(into, path))
 
 
 # --- what a server answers
@@ -929,7 +928,7 @@ FAMILIES: tuple[Family, ...] = (
     Family("output of strace", _strace),
     Family("reproducer", _reproducer),
     Family("recipe", _recipe),
-    Family("archive of entries", _warm_archive),
+    Family("bundle", _bundle),
     Family("answers over HTTP", _http),
     Family("state of a download", _http_state),
 )

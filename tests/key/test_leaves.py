@@ -16,6 +16,7 @@ import cachec
 from cachec.base.hashing import digest_bytes
 from cachec.key.contents import MAX_BYTES, CodeTexts, code_difference, content_difference, content_of
 from cachec.key.leaves import MAX_LEAVES, leaf_difference, leaves
+from cachec.key.words import describe, spelled
 from cachec.model import PartKind
 
 
@@ -71,6 +72,23 @@ def test_what_is_kept_is_bounded_and_holds_no_secret() -> None:
     assert len(leaves(list(range(10_000)), "v")) == MAX_LEAVES
     for value in (Record(), {"api_token": "hush"}, {"password": ["hush", b"hush"]}, [{"SECRET": {"a": "hush"}}]):
         assert "hush" not in str(leaves(value, "v"))
+        assert "hush" not in describe(value)
+        assert spelled(value, "v") == ""
+    assert "hush" not in describe({"user": "hush", "rest": ("hush",)}, name="api_key")
+    assert describe({"tokenizer": "bert", "key": 7}) == "{'tokenizer': 'bert', 'key': 7}"
+
+
+def test_what_goes_by_a_secrets_name_is_in_the_key_and_not_shown(cache: cachec.Cache) -> None:
+    @cache.stage
+    def fetch(token: str) -> str:
+        return "model"
+
+    secret = "-".join(["hush"] * 3)  # not as it is written: the text of this code is kept
+    assert fetch.key(secret) != fetch.key("hush")
+    assert fetch(secret) == "model"
+    files = [path for path in cache.dir.rglob("*") if path.is_file()]
+    assert len(files) > 2
+    assert not [path for path in files if secret.encode() in path.read_bytes()]
 
 
 @pytest.mark.parametrize(

@@ -117,4 +117,4 @@ def test_a_part_of_an_unknown_kind_is_none() -> None:
     ],
 )
 def test_a_value_is_written_whole_or_not(value: object, text: str) -> None:
-    assert spelled(value) == text
+    assert spelled(value, "v") == text

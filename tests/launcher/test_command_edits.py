@@ -119,7 +119,7 @@ def beside(store: Store, key: str, count: int) -> None:
     store.index.atomically(publish)
 
 
-@pytest.mark.parametrize("others", [20, pytest.param(3000, marks=pytest.mark.long)])
+@pytest.mark.parametrize("others", [20, pytest.param(600, marks=pytest.mark.long)])
 def test_each_edit_of_a_command(launcher: Launcher, monkeypatch: pytest.MonkeyPatch, others: int) -> None:
     for name in (*("sub/a.txt", "copy.txt", "a.txt"), "lib2.txt", "lib.txt", "new.txt"):
         write(name, {"lib.txt": "lib\n", "lib2.txt": "lib\n", "new.txt": "new\n"}.get(name, "one\ntwo\nthree\n"))
@@ -169,6 +169,7 @@ def test_a_file_with_keys_is_told_by_key(launcher: Launcher) -> None:
         assert found.outcome.detail.endswith(f"file cfg.{suffix}: ['opt']['level']: 2 -> 3"), found
 
 
+@pytest.mark.long
 def test_a_cold_build_of_many_files_is_all_new(launcher: Launcher) -> None:
     for number in range(12):
         write(f"{number}.txt", "" if number % 2 else f"{number}")

@@ -125,6 +125,7 @@ server._practise = practise
 """
 
 
+@pytest.mark.long
 def test_what_a_compiler_loads_is_read_once(launcher: Launcher, servers: Servers, tmp_path: Path) -> None:
     program = shutil.which("cp") or ""
     if Mounts().kind(program) not in TRACKED_FILESYSTEMS:
@@ -142,6 +143,7 @@ def test_what_a_compiler_loads_is_read_once(launcher: Launcher, servers: Servers
         assert Path("out").read_text() == f"{number}"
 
 
+@pytest.mark.long
 def test_one_whose_modules_changed_is_not_asked(launcher: Launcher, servers: Servers) -> None:
     folder = servers.script.parent
     servers.say(

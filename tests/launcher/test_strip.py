@@ -90,6 +90,7 @@ class TestIree:
         x = np.random.default_rng(9).standard_normal((2, 4)).astype("f4")
         assert np.allclose(module.main(x).to_host(), x @ _expected(2) + 1.5, atol=1e-5)
 
+    @pytest.mark.long
     def test_the_name_of_the_model_does_not_count(
         self, launcher: Launcher, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     ) -> None:
@@ -170,6 +171,7 @@ class TestIree:
         assert np.array_equal(_weights("m.vmfb.irpa"), _expected(1))
         assert sorted(os.listdir()) == ["m.mlir", "m.vmfb", "m.vmfb.irpa"]
 
+    @pytest.mark.long
     def test_digits_that_are_met_when_they_are_written(self, launcher: Launcher) -> None:
         text = _model(1).replace("4x32", "4x8192").replace("2x32", "2x8192")
         digits = text[text.index('"0x') + 3 : text.index('">')]

@@ -495,6 +495,7 @@ def test_an_artifact_that_is_handed_out_while_it_is_removed_is_missing_or_stays(
     assert digest_bytes(KEYS[0].encode() * 64) == ref.digest
 
 
+@pytest.mark.long
 def test_many_artifacts_are_removed_but_for_those_that_somebody_holds(yard: Yard) -> None:
     for number in range(300):
         yard.publish(key_of(number))

@@ -96,7 +96,7 @@ def state(folder: Path) -> dict[str, object]:
     return {"rows": rows, "files": sorted(files), "usage": yard.store.usage()}
 
 
-@pytest.mark.fuzz
+@pytest.mark.long
 def test_a_gc_killed_at_every_step_comes_to_the_same_end(
     tmp_path: Path, in_child: Callable[[Callable[[], object]], int], monkeypatch: pytest.MonkeyPatch
 ) -> None:

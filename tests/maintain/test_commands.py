@@ -95,6 +95,7 @@ def test_invalidate_json(shell: Shell) -> None:
         "entries": 1,
         "size": 8192,
         "seconds": 60.0,
+        "unmatched": [],
     }
 
 
@@ -185,3 +186,48 @@ def test_control_characters_do_not_reach_the_terminal(shell: Shell) -> None:
     shell.yard.publish(key_of(7), stage="pkg.\x1b[31m", tags=("\x1b[2J",))
     for args in (("ls",), ("invalidate", "--newer-than", "4w", "--dry-run"), ("pin", "--tag", "\x1b[2J")):
         assert "\x1b" not in shell.run(*args).output
+
+
+@pytest.mark.parametrize(
+    ("given", "near"),
+    [
+        (("--tool", "jax==0.9"), ["jax==0.10.0"]),
+        (("--tool", "jaxx"), ["jax==0.10.0"]),
+        (("--stage", "lowr"), ["pkg.lower"]),
+        (("--stage", "pkg.bild"), ["pkg.build"]),
+        (("--tag", "kep"), ["keep"]),
+        (("--option", "target=rocm"), ["target='cuda'"]),
+        (("--option", "targt"), ["target='cuda'"]),
+        (("--weight", "nothing.like.it"), []),
+        (("--source", "/no/such/file"), []),
+    ],
+)
+def test_what_no_entry_has_is_told_with_what_is_near(shell: Shell, given: tuple[str, ...], near: list[str]) -> None:
+    option, name = given
+    document = shell.json("invalidate", *given, "--yes", code=1)
+    assert document["unmatched"][0]["near"][: len(near)] == near
+    assert (document["unmatched"][0]["option"], document["unmatched"][0]["given"]) == (option, name)
+    assert bool(document["unmatched"][0]["near"]) == bool(near)
+    told = shell.run("invalidate", *given, "--yes")
+    assert told.exit_code == 1
+    assert f"no entry has {option} {name}" in told.stderr
+    assert all(each in told.stderr for each in near)
+    listed = shell.run("ls", *given)
+    assert listed.exit_code == 0
+    assert (f"no entry has {option} {name}" in listed.output) == bool(near)
+    assert shell.yard.keys() == {ONE, TWO, THREE}
+
+
+def test_what_some_entries_have_and_none_has_together(shell: Shell) -> None:
+    document = shell.json("invalidate", "--tool", "jax", "--tag", "keep", "--yes")
+    assert (document["entries"], document["unmatched"]) == (0, [])
+    assert "0 entries" in shell.run("invalidate", "--tool", "jax", "--tag", "keep", "--yes").output
+    assert shell.json("invalidate", "--older-than", "4000d", "--yes")["unmatched"] == []
+
+
+def test_gc_of_no_store(tmp_path: Path) -> None:
+    result = CliRunner().invoke(main, ["--dir", str(tmp_path / "none"), "gc"])
+    assert (result.exit_code, result.output.splitlines()[-1]) == (0, f"there is no store in {tmp_path / 'none'}")
+    result = CliRunner().invoke(main, ["--dir", str(tmp_path / "none"), "invalidate", "--tag", "x", "--yes"])
+    assert result.exit_code == 1
+    assert "no entry has --tag x: there is no store yet" in result.stderr

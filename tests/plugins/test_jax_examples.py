@@ -39,7 +39,9 @@ def test_the_vit(tmp_path):
 
 @pytest.mark.long
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("library", ["linen", "nnx", "equinox"])
+@pytest.mark.parametrize(
+    "library", ["linen", *(pytest.param(name, marks=pytest.mark.costly) for name in ("nnx", "equinox"))]
+)
 def test_a_library_s_module_trained_and_used(tmp_path, library):
     """Other weights compile nothing, and the numbers are plain JAX's."""
     path = EXAMPLES / "jax_libraries" / f"{library}_mlp.py"

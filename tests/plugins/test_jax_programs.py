@@ -318,6 +318,7 @@ def test_a_stage_may_return_programs_and_take_them(cache: cachec.Cache) -> None:
     assert plugin.compare(build.uncached(lowered)["program"], made["program"]) is None
 
 
+@pytest.mark.long
 def test_what_a_result_is_compiled_for_is_recorded(cache: cachec.Cache, monkeypatch: pytest.MonkeyPatch) -> None:
     @cache.stage(tools=["jax"], portable=True)
     def build(n: int) -> object:
@@ -333,6 +334,7 @@ def test_what_a_result_is_compiled_for_is_recorded(cache: cachec.Cache, monkeypa
         build(2)
 
 
+@pytest.mark.long
 def test_an_entry_of_another_release_is_a_miss(cache: cachec.Cache, monkeypatch: pytest.MonkeyPatch) -> None:
     @cache.stage(version="1")
     def build(n: int) -> object:

@@ -93,6 +93,7 @@ else:
 """
 
 
+@pytest.mark.long
 def test_the_folder_of_a_package_that_can_not_be_read(tmp_path: Path) -> None:
     folder = tmp_path / "site" / "refused-1.0.dist-info"
     folder.mkdir(parents=True)

@@ -37,9 +37,9 @@ def test_no_generated_edit_gives_a_wrong_hit(tmp_path: Path) -> None:
     check(report)
 
 
-#: Kinds beside projects, with cases of the short run and of the long one.
+#: Kinds beside projects, with cases of the short run and of the long one; ``make soundness`` takes any number.
 SHORT = {"looks": 50, "weights": 20, "modules": 8, "commands": 8}
-LONG = {"looks": 1300, "jax": 16, "weights": 400, "modules": 150, "commands": 200}
+LONG = {"looks": 350, "jax": 16, "weights": 150, "modules": 60, "commands": 40}
 
 
 @pytest.mark.parametrize(

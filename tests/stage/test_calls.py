@@ -586,3 +586,15 @@ def test_an_interrupted_stage_is_not_one_that_raised(cache):
     with pytest.raises(KeyboardInterrupt):
         build(1)
     assert not cache.events.counts
+
+
+@pytest.mark.parametrize("name", ["/nowhere/op.cc", "<made>"])
+def test_frames_that_stand_for_other_languages_are_no_code_of_a_file(tmp_path, name):
+    """TVM makes some with the names of its C++ sources, in a namespace of no module."""
+    cache = cachec.Cache(tmp_path, log="off")
+
+    @cache.stage
+    def stage(name: str) -> int:
+        return eval(compile("1", name, "eval"), {"_": 1})
+
+    assert [cache.call(stage, name)[1].reason.kind for _ in range(2)] == ["miss", "hit"]

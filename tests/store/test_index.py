@@ -328,6 +328,7 @@ def filled(folder: Path) -> dict[str, bytes]:
     return expected
 
 
+@pytest.mark.long
 def test_a_database_cut_at_any_length_is_noticed_and_repaired(tmp_path: Path) -> None:
     expected = filled(tmp_path / "whole")
     whole = (tmp_path / "whole" / "cache.db").read_bytes()

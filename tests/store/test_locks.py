@@ -300,3 +300,64 @@ def test_a_file_in_the_place_of_the_folder(locks: Locks) -> None:
     locks.folder.touch()
     with pytest.raises(StoreFault):
         locks.of(KEY).try_acquire()
+
+
+# --- what is said to who looks
+
+
+def test_what_runs_and_who_waits(locks: Locks) -> None:
+    lock = locks.of(KEY)
+    assert locks.running() == []
+    assert lock.try_acquire()
+    assert locks.running() == [], "it is held, and nothing runs yet"
+    os.utime(lock.path, (1.0, 1.0))
+    before = time.time()
+    lock.note_run("pkg.\x1b[2J\nbuild of it", "cd" * 32)
+    other = locks.of(KEY)
+    assert not other.try_acquire()
+    other.note_wait(5.0)
+    other.note_wait(9.0)
+    (running,) = locks.running()
+    assert (running.key, running.pid, running.near) == (KEY, os.getpid(), "cd" * 32)
+    assert running.stage == "pkg.\\x1b[2J\\nbuild of it"
+    assert before - 0.01 <= running.since <= time.time() + 0.01
+    assert list(running.waiting) == [os.getpid()]
+    assert before - 5.01 <= running.waiting[os.getpid()] <= time.time() - 4.99, "the first of the two"
+    assert other.holder() == os.getpid()
+    assert lock.path.stat().st_mtime == 1.0, "since when it is held"
+    lock.release()
+    assert locks.running() == []
+    other.note_wait(1.0)
+    lock.note_run("late", KEY)
+    assert not lock.path.exists(), "a note makes no lock"
+
+
+def test_what_a_killed_process_said_is_not_what_runs(locks: Locks) -> None:
+    lock = locks.of(KEY)
+    lock.path.parent.mkdir(parents=True)
+    lock.path.write_text(f"12\nruns 5.0 {KEY} pkg.old\nwaits 13 5.0\n")
+    assert locks.running() == []
+    assert lock.try_acquire()
+    assert locks.running() == []
+    lock.note_run("pkg.new", KEY)
+    assert [(each.stage, each.waiting) for each in locks.running()] == [("pkg.new", {})]
+
+
+@pytest.mark.parametrize(
+    ("text", "stages"),
+    [
+        (b"", []),
+        (b"x\nruns 5 k s\n", []),
+        (b"7\nruns five k s\n", []),
+        (b"7\nruns inf k s\n", []),
+        (b"7\nruns 5 k\n", []),
+        (b"7\nruns 5 k s\n", ["s"]),
+        (b"7\nwaits\nwaits x 5\nwaits 8 x\n\xff\nruns 5 k a b\nruns 6 k c\n", ["a b"]),
+        (b"7\nruns 5 k s\n" + b"waits 8 5.0\n" * 10000, []),
+    ],
+)
+def test_a_lock_that_says_anything(locks: Locks, text: bytes, stages: list[str]) -> None:
+    lock = locks.of(KEY)
+    assert lock.try_acquire()
+    lock.path.write_bytes(text)
+    assert [each.stage for each in locks.running()] == stages

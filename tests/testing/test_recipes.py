@@ -1,8 +1,9 @@
-"""The recipes of docs/architecture.md: what a newcomer copies from there works as it stands."""
+"""The recipes of docs/plugins.md and docs/architecture.md: what a newcomer copies from there works as it stands."""
 
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -44,3 +45,11 @@ def test_a_command_of_another_package(tmp_path: Path) -> None:
     install(tmp_path, "toy_command", block("toy_command.py"), entry_points("toy_command"))
     done = ran("cachec", "toy", site=tmp_path, cwd=tmp_path)
     assert (done.stdout, done.stderr, done.returncode) == ("not measured yet\n", "", 0)
+
+
+def test_the_page_names_every_test_of_the_suite() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "plugins.md").read_text()
+    said = re.findall(r"`([a-z_.]+)`", page.partition("## 3.")[2])
+    for name in vars(PluginConformance):
+        if name.startswith("test_"):
+            assert any(name.removeprefix("test_").endswith(each.lstrip("._")) or each in name for each in said), name

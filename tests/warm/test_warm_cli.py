@@ -27,6 +27,7 @@ TARGETS = """
 """
 
 
+@pytest.mark.long
 def test_from_cold_to_warm(project: Project) -> None:
     project.targets(TARGETS)
     checked = project.command("warm", "--check", "doubled")
@@ -139,6 +140,21 @@ def test_the_table_shows_what_runs_and_how_far_it_is() -> None:
     assert "bad     failed" in text
     assert "\x1b[31m" not in text
     assert "3/3  1 hit, 1 compiled, 1 failed  about 48.00 s left" in text
+
+
+@pytest.mark.parametrize("columns", [60, 80, 120])
+def test_a_narrow_table_cuts_the_reason_and_not_the_name(monkeypatch: pytest.MonkeyPatch, columns: int) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    out = io.StringIO()
+    table = Table(io.StringIO())
+    name = "minilm[batch=8,target=llvm-cpu]"
+    failed = Result(id=name, status=Status.FAILED, error="word " * 50, seconds=90.0)
+    table.finished(Row(id=name, target="minilm", axes={}), failed)
+    Console(file=out, width=columns).print(table.picture())
+    header, row, *below = out.getvalue().splitlines()
+    assert row.startswith(f"{name}  failed  1.5 min  word")
+    assert "…" in "".join([row, *below])
+    assert header.split() == ["target", "result", "took", "why"]
 
 
 def test_a_terminal_gets_the_table_and_a_log_gets_lines() -> None:

@@ -143,6 +143,7 @@ def test_a_worker_that_is_killed_costs_its_row_alone(project: Project) -> None:
     assert project.warm(check=True).exit_code == 0
 
 
+@pytest.mark.long
 def test_compilers_that_a_killed_row_had_started_end_too(project: Project) -> None:
     project.write(
         "child.py",

@@ -273,6 +273,7 @@ def test_a_mode_that_stores_nothing_is_refused(project: Project, monkeypatch: py
     assert project.warm(check=True).exit_code == 1
 
 
+@pytest.mark.long
 def test_mode_refresh_runs_everything_again(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     project.targets(DOUBLED)
     project.warm()

@@ -12,7 +12,7 @@ import enum
 import functools
 import sys
 from collections.abc import Callable, Iterator
-from types import BuiltinFunctionType, FunctionType, ModuleType
+from types import BuiltinFunctionType, FunctionType, GetSetDescriptorType, MemberDescriptorType, ModuleType
 from typing import Any
 
 from cachec.base.texts import module_of
@@ -29,6 +29,8 @@ _OF_DATACLASSES = frozenset(
 )
 #: What every member of an enumeration holds beside what its class gives it.
 _MEMBER = frozenset({"_value_", "_name_", "__objclass__", "_sort_order_"})
+#: Descriptors of what objects have.
+_OF_OBJECTS = frozenset({"__dict__", "__weakref__"})
 #: What the interpreter and the standard library put on classes that they were not told.
 _INTERPRETERS = frozenset({"__slotnames__", "__classcell__", "__static_attributes__", "__replace__", "__new__"})
 
@@ -162,6 +164,15 @@ def contents(cls: type, watch: Watch) -> Iterator[tuple[str, object]]:
                 held = getattr(field, kind, None)
                 if type(held).__qualname__ != "_MISSING_TYPE":
                     yield f"<{kind}> {name}", held
+
+
+def shown_by_metaclass(cls: type) -> Iterator[tuple[str, object]]:
+    """What a class holds where only its compiled metaclass shows it: fields and defaults of msgspec's structs."""
+    for base in type.mro(type(cls)):
+        if module_of(base) not in {"builtins", "abc"}:
+            for name, value in vars(base).items():
+                if isinstance(value, MemberDescriptorType | GetSetDescriptorType) and name not in _OF_OBJECTS:
+                    yield name, getattr(cls, name, None)
 
 
 def registered(cls: abc.ABCMeta) -> list[type]:

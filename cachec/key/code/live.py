@@ -34,8 +34,11 @@ _SKIPPED_ATTRIBUTES = frozenset(
         *("__firstlineno__", "__hash__", "__static_attributes__", "__dataclass_fields__"),
         *("__dataclass_params__", "__match_args__", "__abstractmethods__", "_abc_impl", "__parameters__"),
         *("__orig_bases__", "__type_params__", "__annotate__", "__annotate_func__", "__annotations_cache__"),
+        "_torchdynamo_wrapper_id",  # an address
     }
 )
+#: Functions that the interpreter makes of a class statement, whose text they are in.
+_MADE_OF_ANNOTATIONS = frozenset({"__annotate__", "__annotate_func__"})
 #: Where an instance holds a field: the class says which there are.
 _SLOTS = (types.MemberDescriptorType, types.GetSetDescriptorType, type(collections.namedtuple("_", "x").x))  # type: ignore[attr-defined]
 _DYNAMIC = frozenset({"globals", "eval", "exec"})
@@ -220,11 +223,26 @@ class Walk:
         kind, distribution = self._origins.of_class(cls)
         self._graph.distributions.add(distribution)
         if kind != "project":
-            return f"{distribution or 'python'}:{name}{self._replaced(cls) if distribution else ''}"
+            said = f"{distribution or 'python'}:{name}{self._replaced(cls) if distribution else ''}"
+            return said if "<locals>" not in cls.__qualname__ else f"{said} {self._made_by_call(cls, name)}"
         module = sys.modules.get(module_of(cls))
         wanted = f"{module_name(vars(module))}.{cls.__qualname__}" if module is not None else name
         label, _ = self._graph.label(id(cls), wanted, cls)
         self._graph.look(label, lambda lenient: self._cls(cls, label, lenient), lenient=lenient)
+        return label
+
+    def _made_by_call(self, cls: type, name: str) -> str:
+        """The label of a class that a function of a library makes, each time another one: of what it holds."""
+        label, first = self._graph.label(id(cls), name, cls)
+        if not first:
+            return label
+        hasher = Hasher("made by call")
+        for base in cls.__bases__:
+            hasher.part("base", self.cls(base, lenient=True).encode())
+        for each, value in sorted(self._graph.watch.attributes(cls).items()):
+            if not _is_skipped(each, value):
+                hasher.part(f"attribute {each}", self.reference(value, f"{label}.{each}", lenient=True).encode())
+        self._graph.part(label, hasher, "made by a library")
         return label
 
     def _replaced(self, cls: type) -> str:
@@ -258,7 +276,7 @@ class Walk:
                 name
                 for name, value in vars(cls).items()
                 if isinstance(value, FunctionType) and value.__code__.co_qualname == f"{cls.__qualname__}.{name}"
-            }
+            } - _MADE_OF_ANNOTATIONS
             body = unit.source.class_syntax(node, apart)
             hasher.part("syntax", body)
             graph.covers(unit.source, node, label)
@@ -273,7 +291,7 @@ class Walk:
             hasher.part("base", self.cls(base, lenient=lenient).encode())
         hasher.part("metaclass", self.cls(type(cls), lenient=lenient).encode())
         for name, value in sorted(graph.watch.attributes(cls).items()):
-            if name in _SKIPPED_ATTRIBUTES or isinstance(value, _SLOTS):
+            if _is_skipped(name, value):
                 continue
             for kind, held in _held(value):
                 if isinstance(held, FunctionType) and said and classes.made(held, cls, self._origins.is_library):
@@ -295,6 +313,8 @@ class Walk:
                 for chain in unit.source.class_uses(node).refs:
                     if chain[0] in namespace:
                         self._namespaces.check_one(namespace, chain[0])
+        for name, content in classes.shown_by_metaclass(cls):
+            hasher.part(f"shown {name}", self.reference(content, f"{label}.{name}", lenient=True).encode())
         for name, content in classes.contents(cls, graph.watch):
             told = by_source and self._is_told(content, is_made=True)
             stands = self.reference(content, f"{label}.{name}", lenient=lenient or told, told=told)
@@ -322,6 +342,13 @@ class Walk:
         for each in self._graph.watch.subclasses(cls):
             hasher.part("subclass", self.cls(each, lenient=True).encode())
         self._graph.part(f"{label}.<subclasses>", hasher, "in their order")
+
+
+def _is_skipped(name: str, value: object) -> bool:
+    """Whether an attribute of a class says nothing that its statement does not, or nobody but readers looks at it."""
+    if isinstance(value, _SLOTS) or name in _MADE_OF_ANNOTATIONS:
+        return True
+    return name in _SKIPPED_ATTRIBUTES and not _held(value)
 
 
 def _held(value: object) -> list[tuple[str, object]]:

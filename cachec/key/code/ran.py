@@ -104,7 +104,11 @@ class RanKeys:
             return
         source = self._code.source(path)
         module = module_name(ran.namespace)
-        if source is None and path.startswith("<") and not path.startswith("<ipython"):
+        # In a namespace of no module, whether or not there is a text of it (torch.fx leaves one with linecache).
+        is_nameless = "__name__" not in ran.namespace
+        is_made = path.startswith("<") and (source is None or is_nameless) and not path.startswith("<ipython")
+        # Frames that stand for those of C++ in a traceback (tvm_ffi) name its sources, which are in no wheel.
+        if is_made or (is_nameless and source is None and not os.path.exists(path)):
             # Made by code that ran or that the key holds; modules that it imports may have been imported before.
             for use in code_uses(code).imports if code.co_names else ():
                 name = absolute(use, str(ran.namespace.get("__package__") or module.rpartition(".")[0]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import enum
 import functools
 import sys
@@ -137,7 +138,7 @@ class Values:
         label, _ = graph.label(("value", name, id(value)), name, value)
         hasher = Hasher("value")
         hasher.part("value", data)
-        shown = describe(value)
+        shown = describe(value, name=name.rpartition(".")[2])
         graph.part(label, hasher, shown, shown, leaves(value, label, _MAX_LEAVES))
         if not self._by_identity(value):
             graph.watch.value(functools.partial(self._again, value, name, lenient), digest_bytes(data).encode())
@@ -190,7 +191,8 @@ class Values:
                 pending += [one.__func__, one.__self__]
             elif kind is functools.partial:
                 watch.mapping(one.keywords)
-                pending += [one.func, *one.args, *one.keywords.values()]
+                watch.mapping(vars(one))
+                pending += [one.func, *one.args, *one.keywords.values(), *vars(one).values()]
             elif attribute(one, "__cachec_stage__") is True:
                 watch.name(attribute(one, "__dict__"), "__wrapped__")
                 pending += [attribute(one, "__wrapped__"), *(attribute(one, "bound_to") or ())]
@@ -292,7 +294,8 @@ class Values:
         if name in _INERT:
             return (_MARK + "inert", name)
         if isinstance(value, functools.partial):
-            return (_MARK + "partial", again(value.func), again(value.args), again(value.keywords))
+            given = again(value.func), again(value.args), again(value.keywords)
+            return (_MARK + "partial", *given, *([again(vars(value))] if vars(value) else ()))
         if isinstance(value, MethodType):
             return (_MARK + "method", again(value.__func__), again(value.__self__))
         if isinstance(value, _BUILTINS):
@@ -304,7 +307,11 @@ class Values:
         if name == "re.Pattern":
             return (_MARK + "pattern", value.pattern, value.flags)
         if isinstance(value, _TYPING) or module_of(kind) == "typing":
-            return (_MARK + "type", repr(value))
+            return (
+                _MARK + "type",
+                repr(value),
+                [self._unless_refused(each, name, again) for each in _of_a_type(value)],
+            )
         if attribute(value, "__cachec_stage__") is True:
             if not any(each is value for each in self._graph.stages):
                 self._graph.stages.append(value)
@@ -343,6 +350,13 @@ class Values:
             return (_MARK + "wrapper", name, self._told(value, **{**again.keywords, "lenient": lenient}))
         return value
 
+    def _unless_refused(self, value: object, name: str, again: Callable[[Any], Any]) -> str:
+        """The digest of what stands for a value, nothing for one without a stable form."""
+        try:
+            return digest_bytes(self._encode_value(again(value), name))
+        except UnkeyableArgument:
+            return ""
+
     def _builtin(self, value: Any, again: Callable[[Any], Any]) -> Any:
         holder = getattr(value, "__self__", None)
         named = self._library_name(value)
@@ -374,6 +388,22 @@ _CONTAINERS: Mapping[type, Callable[[Any], Any]] = {
     set: lambda value: {*set.__iter__(value)},
     frozenset: lambda value: {*frozenset.__iter__(value)},
 }
+
+
+#: What forms of types hold: arguments, what stands behind a ``NewType``, bounds of variables.
+_TYPE_PARTS = ("__origin__", "__args__", "__metadata__", "__supertype__", "__bound__", "__constraints__", "__default__")
+
+
+#: The class of what says that a type variable has no default, from Python 3.13 on.
+_NO_DEFAULT = "NoDefaultType"
+
+
+def _of_a_type(value: object) -> list[object]:
+    held = []
+    for name in _TYPE_PARTS:
+        with contextlib.suppress(NameError):  # a bound is evaluated when it is asked for
+            held.append((name, attribute(value, name)))
+    return [(name, each) for name, each in held if each is not None and type(each).__qualname__ != _NO_DEFAULT]
 
 
 def is_plain_class(kind: type, builtin: type = object) -> bool:

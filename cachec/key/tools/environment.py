@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from cachec.base.hashing import EMPTY, Hasher
+from cachec.base.texts import is_secret
 from cachec.errors import UsageError
 from cachec.model import Part, PartKind
 
@@ -19,9 +20,6 @@ LOCALE_NAME = "LC_*"
 
 #: Stands for every variable where one is named.
 EVERY_NAME = "*"
-
-#: A variable with one of these in its name counts, and is never shown.
-_SECRET_WORDS = ("TOKEN", "SECRET", "PASSWORD", "PASSWD", "CREDENTIAL", "KEY")
 
 #: Characters of a value that are shown.
 _SHOWN = 120
@@ -58,11 +56,6 @@ def environment_parts(names: Iterable[str], environ: Mapping[str, str]) -> tuple
             raise UsageError(f"env={name!r} is not the name of a variable: it must not be empty nor hold '=' or NUL")
         parts.append(Part(PartKind.ENVIRONMENT, name, variable_digest(name, environ), _shown(name, environ.get(name))))
     return tuple(parts)
-
-
-def is_secret(name: str) -> bool:
-    """Whether a variable's value is not to be shown, going by its name."""
-    return any(word in name.upper() for word in _SECRET_WORDS)
 
 
 def _shown(name: str, value: str | None) -> str:

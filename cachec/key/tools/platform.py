@@ -65,21 +65,32 @@ def cpu_features(cpuinfo: str) -> tuple[tuple[str, ...], str]:
     return tuple(sorted(common or ())), model
 
 
-def describe(features: tuple[str, ...], model: str) -> Part:
-    """The part for this interpreter on a processor with these features. The model's name is in the detail only."""
+def facts_of(features: tuple[str, ...]) -> dict[str, str]:
+    """All that the part says of this interpreter on a processor with these features, by name."""
     machine = os.uname()
-    facts = {
+    return {
         "machine": machine.machine,
         "system": machine.sysname,
         "libc": _libc(),
         **_python(),
         "cpu": " ".join(features),
     }
+
+
+def describe(features: tuple[str, ...], model: str) -> Part:
+    """The part for this interpreter on a processor with these features. The model's name is in the detail only."""
+    facts = facts_of(features)
     hasher = Hasher("platform")
     for name, value in facts.items():
         hasher.part(name, value.encode())
     shown = " ".join((facts["machine"], facts["system"], facts["libc"], facts["python"], facts["abi"]))
     return Part(PartKind.PLATFORM, "", hasher.digest(), f"{shown}; {model or 'unknown processor'}: {facts['cpu']}")
+
+
+def platform_facts() -> dict[str, str]:
+    """What two machines must have alike to share results, and the name of the processor, by which nothing is keyed."""
+    features, model = cpu_features(_read_cpuinfo())
+    return {**facts_of(features), "processor": model}
 
 
 def platform_part(*, portable: bool = False) -> Part:

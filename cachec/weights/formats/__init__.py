@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from cachec.base.texts import said
 from cachec.errors import UsageError
 
 if TYPE_CHECKING:
@@ -115,7 +116,9 @@ def format_to_write(path: str, name: str | None = None) -> Known:
         return SAFETENSORS
     by_name = _BY_SUFFIX.get(suffix) or _offered_for(suffix, b"")
     if by_name is None:
-        raise UsageError(f"save: {path}: no format is known by {suffix}; {expected}, or say which: format=")
+        raise UsageError(
+            f"save: {path}: no format is known by {suffix}; {expected}, or say which: {said('format=', '--format')}"
+        )
     if not by_name.writes:
         raise UsageError(f"save: {path}: {by_name.name} can be read and not written; {expected}")
     return by_name

@@ -18,10 +18,13 @@ weights; they are not looked for.
 
 from __future__ import annotations
 
+import os
+import re
 import struct
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from cachec.errors import CheckpointError
 from cachec.weights.dtypes import SIZES
 from cachec.weights.formats.base import CheckpointFile, Contents, Opener, Value, size_in_bytes, text_of
 from cachec.weights.tensor import Tensor
@@ -49,6 +52,10 @@ _MAX_ENTRIES = 64
 #: Bytes of values in typed varint fields, all initialisers together: they are for small constants.
 _MAX_VALUES = 1 << 26
 _VARINT, _I64, _LEN, _I32 = 0, 1, 2, 5
+#: A StringStringEntryProto with the key ``location``, up to the length of its value.
+_LOCATION = re.compile(rb"\x0a\x08location\x12")
+#: Bytes of an initializer up to which all of it is searched.
+_SEARCHED = 1 << 12
 
 
 class _Field(NamedTuple):
@@ -104,6 +111,45 @@ def read(path: str, opener: Opener) -> Contents:
                 f"expected dense initializers, found a sparse one at offset {field.value}; save it dense"
             )
     return Contents(initialisers.tensors, values=tuple(initialisers.values), checksums=initialisers.checksums)
+
+
+def external_files(path: str) -> tuple[str, ...]:
+    """The files in which a model has values of its tensors, as it names them, sorted: those of nodes, functions and
+    subgraphs too. None where it is no model. Raises OSError where it can't be read.
+    """
+    file = CheckpointFile(path, 0, lambda *_: False)
+    try:
+        return tuple(sorted(set(_external_files(file))))
+    except CheckpointError:
+        return ()
+    finally:
+        file.close()
+
+
+def _external_files(file: CheckpointFile) -> Iterator[str]:
+    for field in _fields(file, 0, file.size, "the model"):
+        if field.number != 7:
+            yield from _locations(file, field)
+            continue
+        for each in _fields(file, field.value, field.value + field.nbytes, "the graph"):
+            if each.number == 5 and each.nbytes > _SEARCHED:  # its values, most likely
+                for inner in _fields(file, each.value, each.value + each.nbytes, "an initializer"):
+                    if inner.number == 13:
+                        yield from _locations(file, inner)
+            else:
+                yield from _locations(file, each)
+
+
+def _locations(file: CheckpointFile, field: _Field) -> Iterator[str]:
+    """Wherever below a field one is stated."""
+    if field.wire != _LEN:
+        return
+    data = file.at(field.value, field.nbytes, "the model")
+    for found in _LOCATION.finditer(data):
+        nbytes, at = _varint(file, field.value + found.end(), field.value + field.nbytes, "a location")
+        name = file.at(at, min(nbytes, field.value + field.nbytes - at), "a location")
+        if b"\0" not in name:
+            yield os.fsdecode(name)
 
 
 def _initializer(initialisers: _Initialisers, field: _Field) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import shlex
 import stat
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, partial
@@ -15,6 +17,7 @@ from cachec.base.audited import tell_read
 from cachec.base.hashing import digest_bytes
 from cachec.base.kept import Kept
 from cachec.base.mounts import TRACKED_FILESYSTEMS, Mounts
+from cachec.base.texts import is_url, said
 from cachec.errors import CheckpointError, UsageError, WeightsChanged
 from cachec.model import MALFORMED_JSON
 from cachec.weights.formats import MAGIC, SAFETENSORS, Known, format_of, loaded, safetensors
@@ -444,4 +447,11 @@ def _absolute_path(path: AnyPath) -> str:
     text = os.fspath(path)
     if not isinstance(text, str):
         raise UsageError(f"open_weights: expected a path as text, found {text!r}")
+    if is_url(text):
+        expect = "" if re.search(r"[#&](sha256|blake3)=", text) else " --expect sha256:<64 hex digits>"
+        opened = said('`WeightStore(cache.store).open("NAME")` opens it', "it goes by NAME")
+        raise UsageError(
+            f"{text} is no path. A URL says nothing about content, so it is fetched once, with a digest: "
+            f"`cachec weights add {shlex.quote(text)} NAME{expect}`; then {opened}"
+        )
     return text if text.startswith("/") else os.path.abspath(text)

@@ -27,6 +27,7 @@ from typing import Annotated, Any
 import msgspec
 
 from cachec.base import fsio
+from cachec.base.texts import said
 from cachec.errors import CheckpointError, UsageError, WeightsChanged
 from cachec.model import MALFORMED_JSON, from_json
 from cachec.weights.dtypes import PACKED, SAFETENSORS, SIZES
@@ -330,10 +331,10 @@ def plan(path: str, weights: Sequence[Weight], metadata: Mapping[str, str]) -> P
     """
     for weight in weights:
         if weight.dtype not in _CODES:
-            raise UsageError(f"save: weight {weight.name!r}: safetensors has no {weight.dtype}; use format='irpa'")
+            raise UsageError(f"save: weight {weight.name!r}: safetensors has no {weight.dtype}; {_irpa()}")
         if weight.tensor.layout != "row-major":
             raise UsageError(
-                f"save: weight {weight.name!r}: safetensors has no {weight.tensor.layout} blocks; use format='irpa', "
+                f"save: weight {weight.name!r}: safetensors has no {weight.tensor.layout} blocks; {_irpa()}, "
                 "which has no types, or values that are no blocks"
             )
         if weight.name == "__metadata__":
@@ -353,3 +354,7 @@ def plan(path: str, weights: Sequence[Weight], metadata: Mapping[str, str]) -> P
     head = _LENGTH.pack(len(text)) + text
     start = len(head)
     return Plan(path, head, tuple((weight, start + begin) for weight, begin in places), start + end)
+
+
+def _irpa() -> str:
+    return said("use format='irpa'", "use --format irpa")

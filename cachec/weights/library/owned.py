@@ -17,12 +17,13 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from cachec.base import fsio
-from cachec.errors import CheckpointError, UsageError, WeightError, WeightsChanged
-from cachec.model import Digest, WeightSpec
+from cachec.base.texts import said
+from cachec.errors import CheckpointError, StoreFault, UsageError, WeightError, WeightsChanged
+from cachec.model import Digest, Fault, WeightSpec
 from cachec.store.leases import Held
 from cachec.store.objects import Objects
 from cachec.store.store import Store
@@ -103,7 +104,8 @@ class _Only(NamedTuple):
         """Raise UsageError unless they are the same."""
         if not same:
             raise UsageError(
-                f"{self.name!r} is the name of other weights; remove it, choose another name, or pass replace=True"
+                f"{self.name!r} is the name of other weights; remove it, choose another name, or "
+                f"{said('pass replace=True', 'say --replace')}"
             )
 
 
@@ -179,6 +181,38 @@ class WeightStore:
                 )
             placed.append(PlacedTensor(weight.spec, files.setdefault(extent.file, len(files)), extent.offset))
         return RevisionRecord(VERSION, placed=tuple(placed), files=tuple(map(_placed_file, files)))
+
+    def check_free(self, names: Sequence[str], revision: str) -> None:
+        """Raise UsageError where one of these names stands for other weights than this revision."""
+        for name in names:
+            pointer = self._revisions.pointer(name)
+            if pointer is not None and pointer.revision != revision:
+                raise UsageError(f"{name!r} is the name of other weights; remove it, or pass replace=True")
+
+    def contents(self, revision: str) -> RevisionContents:
+        """What a revision consists of. Raises WeightError."""
+        return self._revisions.contents(revision)
+
+    def adopt(self, contents: RevisionContents, names: Sequence[str], source: str) -> None:
+        """Let these names stand for weights whose bytes are objects of the store. source: text for people.
+
+        Raises StoreFault where one of the objects is not there, OSError.
+        """
+        objects = self.objects.leasing()
+        try:
+            for ref in contents.refs:
+                if not objects.has(ref):
+                    raise StoreFault(Fault.ARTIFACT_MISSING, f"object {ref.digest} ({ref.size} bytes) is gone")
+            with fsio.faults(f"writing in {self.folder}"):
+                revision = self._revisions.add(contents.record, objects.leases)
+                count, nbytes = len(contents.record.owned), sum(each.spec.nbytes for each in contents.record.owned)
+                for name in names:
+                    before = self._revisions.pointer(name)
+                    if before is None or before.revision != revision:
+                        now = self._clock()
+                        self._revisions.point(Pointer(VERSION, name, revision, now, source, True, count, nbytes))
+        finally:
+            objects.release()
 
     # --- using
 

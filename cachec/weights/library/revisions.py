@@ -211,7 +211,7 @@ class Revisions:
             raise WeightError(f"revision {revision[:16]} is gone: {path} is not there") from None
         if digest_bytes(data) != revision:
             raise WeightError(f"{path}: {_DAMAGED}")
-        contents = self._known[revision] = _checked(path, _decoded(path, data, RevisionRecord))
+        contents = self._known[revision] = checked_record(path, _decoded(path, data, RevisionRecord))
         return contents
 
     def add(self, record: RevisionRecord, leases: Leases) -> str:
@@ -342,8 +342,8 @@ def _decoded(path: Path, data: bytes, kind: type[T]) -> T:
         raise WeightError(f"{path}: malformed: {error}; remove it, and add the weights again") from error
 
 
-def _checked(path: Path, record: RevisionRecord) -> RevisionContents:
-    """The contents of a record. Raises WeightError for what does not fit together."""
+def checked_record(path: str | os.PathLike[str], record: RevisionRecord) -> RevisionContents:
+    """The contents of a record, which is at ``path``. Raises WeightError for what does not fit together."""
     entries = record.owned or record.placed
     names = [entry.spec.name for entry in entries]
     if (record.owned and record.placed) or names != sorted(set(names)):

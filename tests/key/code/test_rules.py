@@ -309,6 +309,56 @@ def test_values_that_have_a_stable_form(project: Any, cache: cachec.Cache, text:
     assert key(text.replace("1", "2")) != before
 
 
+@pytest.mark.parametrize(
+    ("made", "one", "other"),
+    [
+        ("class X:\n    def __eq__(self, o): return True\n    def __hash__(self): return len(n)", "1", "22"),
+        *(
+            (f"class X:\n    def {name}(self): return n", "1", "2")
+            for name in ("__match_args__", "__annotations__", "__parameters__")
+        ),
+        ("import typing\nX = typing.NewType('X', typing.Literal[n])", "1", "2"),
+        ("import typing\nX = [typing.TypeVar('X', bound=typing.Literal[n])]", "1", "2"),
+        ("import typing\nX = typing.TypeVar('X', int, typing.Literal[n])", "1", "2"),
+        ("import typing\nX = typing.ParamSpec('X', bound=typing.Literal[n])", "1", "2"),
+        ("import csv\nX = csv.Sniffer().sniff(n)", "a;b\nc;d", "a,b\nc,d"),
+        ("import msgspec\nX = msgspec.defstruct('X', [('width', str, n)])", "1", "2"),
+        ("import msgspec\nX = msgspec.defstruct('X', ['f' + n])", "1", "2"),
+        ("import ctypes\nX = ctypes.CFUNCTYPE(ctypes.c_int if n == '1' else ctypes.c_long)", "1", "2"),
+        ("import functools\nX = functools.partial(len)\nX.tag = n", "1", "2"),
+    ],
+)
+def test_what_is_made_when_it_is_imported_counts(project: Any, made: str, one: str, other: str) -> None:
+    """Its source stays as it is: the file that is read at import changes."""
+    text = "import pathlib\nn = pathlib.Path(__file__).with_name('n.txt').read_text()\n"
+    text += f"{made}\n{'' if 'def ' in made else 'del n'}\ndef stage(): return X\n"
+    project.write({"main.py": text, "n.txt": one})
+    before = project.key().digest
+    assert project.key().digest == before
+    project.write({"n.txt": other})
+    assert project.key().digest != before
+
+
+def test_a_path_counts_by_its_text_also_when_it_was_used(project: Any, cache: cachec.Cache) -> None:
+    project.write({"main.py": "import pathlib\nX = pathlib.Path('a/b')\ndef stage(): return X\n"})
+    main = project.load()
+    stage = cache.stage(main.stage)
+    before = stage.key()
+    assert hash(main.X)  # which it keeps
+    assert main.X.parts
+    assert stage.key() == before
+
+
+def test_an_attribute_of_a_partial_counts_as_it_is_now(project: Any, cache: cachec.Cache) -> None:
+    project.write({"main.py": "import functools\nX = [functools.partial(len)]\ndef stage(): return X\n"})
+    main = project.load()
+    stage = cache.stage(main.stage)
+    before = stage.key()
+    assert stage.key() == before
+    main.X[0].tag = "a"
+    assert stage.key() != before
+
+
 def test_a_library_object_in_a_table_counts_by_its_name(project: Any) -> None:
     project.wheels = {"wheel"}
     wheel = "class Op:\n    __slots__ = ('state',)\n    def __call__(self, x): return x\nadd, multiply = Op(), Op()\nadd.state = multiply.state = iter([])\n"

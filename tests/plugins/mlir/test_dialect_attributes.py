@@ -202,7 +202,7 @@ def test_against_mlir(seed: int, through: str) -> None:
     assert other > 15
 
 
-@pytest.mark.fuzz
+@pytest.mark.long
 def test_against_mlir_opt(tmp_path) -> None:
     """The same, in one process for all."""
     r = random.Random(19)

@@ -28,6 +28,11 @@ def _tools() -> None:
 @pytest.fixture(scope="session")
 def mlp() -> Any:
     """The example's module ``mlp``."""
+    return example()
+
+
+def example() -> Any:
+    """The same without pytest."""
     sys.path.insert(0, str(EXAMPLE))
     try:
         import mlp

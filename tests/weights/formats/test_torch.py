@@ -82,6 +82,7 @@ def test_any_name(tmp_path: Path, check: Any, name: str) -> None:
     check.reads(tmp_path / name, {"a": raw(torch.ones(3))})
 
 
+@pytest.mark.long
 def test_a_module_and_its_optimizer(tmp_path: Path) -> None:
     torch.manual_seed(0)
     module = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Linear(4, 2))

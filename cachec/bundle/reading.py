@@ -1,0 +1,221 @@
+"""Reading a bundle: nothing of it is believed that was not checked, and nothing is stored here."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from itertools import pairwise
+from types import TracebackType
+from typing import TypeVar
+
+import msgspec
+from blake3 import blake3
+
+from cachec.base import fsio
+from cachec.base.hashing import digest_bytes
+from cachec.bundle import signing
+from cachec.bundle.format import (
+    BLOCK,
+    END,
+    ENTRY_MAX,
+    FORMAT,
+    SIGNATURE_SIZE,
+    TABLE,
+    TABLE_MAX,
+    VERSION,
+    WEIGHTS_MAX,
+    BundledRecord,
+    BundledWeights,
+    BundleError,
+    BundleMember,
+    BundlePlan,
+    BundleSignature,
+    BundleTable,
+    header,
+    padding,
+    planned,
+)
+from cachec.errors import UsageError, WeightError
+from cachec.model import Entry, from_json
+from cachec.store.admission import why_unfit
+from cachec.store.store import references
+from cachec.weights.library.revisions import RevisionContents, check_name, checked_record
+
+T = TypeVar("T")
+
+
+class BundleReader:
+    """A bundle whose structure is whole: its table, all headers, entries and records of weights. Not yet its objects.
+
+    A context manager. signer: who has signed it, in hexadecimal; empty where nobody has. is_checked: whether that was
+    looked at, which needs a package.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], trusted: tuple[str, ...] = ()) -> None:
+        """trusted: public keys in hexadecimal, one of which has to have signed it; none: nobody has to.
+
+        Raises BundleError, OSError, and UsageError where a signature has to be looked at and can't be.
+        """
+        self.path = os.fspath(path)
+        self.fd = fsio.open_read(self.path, os.O_NONBLOCK)
+        try:
+            self._state = os.fstat(self.fd)
+            if not stat.S_ISREG(self._state.st_mode):
+                raise self.refusal("it is no regular file")
+            self.table, self.plan = self._opened(trusted)
+            self._check_frame()
+            self.entries = tuple(self._entry(row, member) for row, member in self._rows("entries"))
+            self.weights = {row.name: self._weights(row, member) for row, member in self._rows("weights")}
+            self._check_references()
+        except BaseException:
+            os.close(self.fd)
+            raise
+
+    def refusal(self, why: str) -> BundleError:
+        """The error that says why it is refused."""
+        return BundleError(f"{self.path} is refused: {why}; nothing of it is used: get it, or make it, again")
+
+    def contents(self, member: BundleMember) -> bytes:
+        """The content of a small file."""
+        return self._take(member.offset, member.size)
+
+    def hash(self, member: BundleMember) -> str:
+        """The digest of a file, read in pieces."""
+        hasher = blake3()
+        try:
+            for piece in fsio.pread_chunks(self.fd, member.offset, member.size):
+                hasher.update(piece)
+        except EOFError:
+            raise self.refusal("it was cut meanwhile") from None
+        return hasher.hexdigest()
+
+    def check_object(self, member: BundleMember, digest: str) -> None:
+        """Raise BundleError unless the digest that was taken of an object is what its name says."""
+        if digest != member.digest:
+            raise self.refusal(f"object {member.digest[:12]} has other content than its name says")
+
+    def _opened(self, trusted: tuple[str, ...]) -> tuple[BundleTable, BundlePlan]:
+        first = self._take(0, BLOCK)
+        try:
+            size = int(first[124:135].decode("ascii"), 8)
+        except ValueError:
+            raise self.refusal("it is no bundle of cachec") from None
+        if not 0 < size <= TABLE_MAX or first != header(TABLE, size):
+            raise self.refusal("it is no bundle of cachec")
+        data = self._take(BLOCK, size)
+        made = self._decoded(data, _Made, "its table")
+        if (made.format, made.version) != (FORMAT, VERSION):
+            raise self.refusal(f"it is {made.format!r} version {made.version}; this reads {FORMAT} version {VERSION}")
+        table = self._decoded(data, BundleTable, "its table")
+        for names in (
+            [each.digest for each in table.objects],
+            [each.name for each in table.entries],
+            [each.name for each in table.weights],
+        ):
+            if any(first >= second for first, second in pairwise(names)):
+                raise self.refusal("its table is not in order, or has something twice")
+        if msgspec.json.encode(table) != data:
+            raise self.refusal("its table is not written as it would be")
+        plan = planned(table, size)
+        if self._state.st_size != plan.size:
+            raise self.refusal(f"it has {self._state.st_size} bytes, and {plan.size} by its table")
+        self._check_signature(table, plan, data, trusted)
+        return table, plan
+
+    def _check_signature(self, table: BundleTable, plan: BundlePlan, data: bytes, trusted: tuple[str, ...]) -> None:
+        self.is_checked = False
+        if trusted and table.signer not in trusted:
+            whose = f"by {table.signer}" if table.signer else "by nobody"
+            raise self.refusal(f"it is signed {whose}, not by who has to")
+        if plan.signature is None:
+            return
+        given = self._take(plan.signature.offset, SIGNATURE_SIZE)
+        signature = self._decoded(given, BundleSignature, "its signature")
+        if trusted or signing.has_package():
+            try:
+                signing.check(table.signer, signature.ed25519, data)
+            except BundleError as error:
+                raise self.refusal(str(error)) from None
+            self.is_checked = True
+
+    def _check_frame(self) -> None:
+        """All headers and paddings, and the end."""
+        for member in self.plan.members():
+            if self._take(member.offset - BLOCK, BLOCK) != header(member.name, member.size):
+                raise self.refusal(f"the header of {member.name} is not what it should be")
+            if self._take(member.offset + member.size, padding(member.size)).strip(b"\0"):
+                raise self.refusal(f"the padding of {member.name} is not zeros")
+        if self._take(self.plan.size - len(END), len(END)) != END:
+            raise self.refusal("its end is not zeros")
+
+    def _rows(self, kind: str) -> Iterator[tuple[BundledRecord, BundleMember]]:
+        """The rows of the table with where they are; what they lead to is right."""
+        limit = {"entries": ENTRY_MAX, "weights": WEIGHTS_MAX}[kind]
+        for row, member in zip(getattr(self.table, kind), getattr(self.plan, kind), strict=True):
+            if row.size > limit:
+                raise self.refusal(f"{member.name} has {row.size} bytes; at most {limit} are read")
+            yield row, member
+
+    def _read(self, member: BundleMember, kind: type[T]) -> T:
+        data = self.contents(member)
+        if digest_bytes(data) != member.digest:
+            raise self.refusal(f"{member.name} has other content than the table says")
+        return self._decoded(data, kind, member.name)
+
+    def _entry(self, row: BundledRecord, member: BundleMember) -> Entry:
+        entry = self._read(member, Entry)
+        if why := why_unfit(entry, row.name):
+            raise self.refusal(f"entry {row.name[:12]} {why}")
+        return entry
+
+    def _weights(self, row: BundledRecord, member: BundleMember) -> tuple[tuple[str, ...], RevisionContents]:
+        """The names of a revision, and what it holds."""
+        held = self._read(member, BundledWeights)
+        try:
+            for name in held.names:
+                check_name(name)
+            contents = checked_record(member.name, held.record)
+        except (UsageError, WeightError) as error:
+            raise self.refusal(str(error)) from None
+        if digest_bytes(msgspec.json.encode(held.record)) != row.name or held.record.placed or not held.names:
+            raise self.refusal(f"{member.name} is not the record that its name says")
+        return held.names, contents
+
+    def _check_references(self) -> None:
+        """Every object that something needs is here, in its size; nothing else is, and no name stands for two."""
+        sizes = {each.digest: each.size for each in self.table.objects}
+        needed = [(f"entry {entry.key[:12]}", ref) for entry in self.entries for ref in references(entry)]
+        needed += [(f"weights {names[0]}", ref) for names, contents in self.weights.values() for ref in contents.refs]
+        for what, ref in needed:
+            if sizes.get(ref.digest) != ref.size:
+                raise self.refusal(f"{what} needs object {ref.digest[:12]} of {ref.size} bytes, which is absent")
+        if len({ref.digest for _, ref in needed}) != len(sizes):
+            raise self.refusal("it has objects that nothing in it needs")
+        names = [name for named, _ in self.weights.values() for name in named]
+        if len(set(names)) != len(names):
+            raise self.refusal("a name in it stands for several weights")
+
+    def _decoded(self, data: bytes, kind: type[T], what: str) -> T:
+        return from_json(data, kind, self.refusal, f"{what} is malformed")
+
+    def _take(self, offset: int, nbytes: int) -> bytes:
+        if offset + nbytes > self._state.st_size:
+            raise self.refusal("it is cut")
+        try:
+            return fsio.pread_exact(self.fd, offset, nbytes)
+        except EOFError:
+            raise self.refusal("it was cut meanwhile") from None
+
+    def __enter__(self) -> BundleReader:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        os.close(self.fd)
+
+
+class _Made(msgspec.Struct, frozen=True):
+    """Which format a table says that it is of."""
+
+    format: str
+    version: int

@@ -1,0 +1,105 @@
+"""``cachec doctor``: what is wrong with the store, the settings or this machine, and what to do about it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from cachec import report
+from cachec.cli.session import Session, clean, json_option, pass_session, print_wrapped, told_as_json
+
+
+@click.command("doctor")
+@click.option("--fix", is_flag=True, help="Do what is safe, or what cachec would soon do by itself.")
+@json_option
+@pass_session
+def command(session: Session, fix: bool) -> None:
+    """Say what is wrong with the store, its settings or this machine, and what to do about it.
+
+    Looked at are: who owns and can write the store, its file system and disk, the index, what killed processes have
+    left, weights, settings, the clock, inotify, and the versions of compilers that the plugins know. What it says of
+    the platform tells why two machines do not share results: all of it is in each key.
+
+    \b
+    Examples:
+      cachec doctor
+      cachec doctor --fix
+      cachec doctor --json > doctor.json       for a report of a bug; it names paths of yours
+
+    \b
+    JSON: {"dir", "findings": [{"check", "words", "fix", "safe"}], "fixed": [as findings],
+           "facts": {"disk", "index", "cachec", "python", "compilers", "platform", "inotify"}}
+    safe: whether --fix does it. Exit code: 0 nothing is wrong, or no more, 1 something is, 2 it can't be looked at.
+    """
+    from cachec.doctor import examine
+    from cachec.doctor.case import Case
+    from cachec.doctor.examination import repair
+
+    found = examine(Case(session.settings))
+    fixed: list[Any] = []
+    if fix and found.findings:
+        done = repair(found.findings)
+        for finding, why in done:
+            if why:
+                click.echo(f"cachec: {finding.check} could not be fixed: {clean(why)}", err=True)
+        found = examine(Case(session.settings))
+        left = {(each.check, each.words) for each in found.findings}
+        fixed = [finding for finding, _ in done if (finding.check, finding.words) not in left]
+    document = {
+        "dir": str(session.settings.dir),
+        "findings": [_plain(each) for each in found.findings],
+        "fixed": [_plain(each) for each in fixed],
+        "facts": found.facts,
+    }
+    if not told_as_json(document):
+        _tell(document)
+    if found.findings:
+        click.get_current_context().exit(1)
+
+
+def _plain(finding: Any) -> dict[str, Any]:
+    return {
+        "check": finding.check,
+        "words": finding.words,
+        "fix": finding.fix,
+        "safe": finding.repair is not None,
+    }
+
+
+def _tell(document: dict[str, Any]) -> None:
+    for line in facts_lines(document["dir"], document["facts"]):
+        print_wrapped(line, indent=0)
+    click.echo()
+    for each in document["fixed"]:
+        print_wrapped(f"fixed: {each['words']}", indent=0)
+    for each in document["findings"]:
+        print_wrapped(f"{each['check']}: {each['words']}", indent=0)
+        print_wrapped(f"{'cachec doctor --fix, or: ' if each['safe'] else ''}{each['fix']}", indent=4)
+    count = len(document["findings"])
+    click.echo("nothing is wrong" if not count else f"{count} finding{'s' if count > 1 else ''}")
+
+
+def facts_lines(folder: str, facts: dict[str, Any]) -> list[str]:
+    """What there is, for a person: a line each."""
+    disk, index, platform = facts["disk"], facts["index"], facts["platform"]
+    size = "" if disk["size"] is None else f", {report.size(disk['size'])} of artifacts"
+    limit = "" if disk["limit"] is None else f", limit {report.size(disk['limit'])}"
+    reflink = {True: ", shares blocks", False: ", copies bytes", None: ""}[disk["reflink"]]
+    installed = [
+        f"{name} {each['version']} ({each['supported']})"
+        for name, each in facts["compilers"].items()
+        if each["version"]
+    ]
+    told = f"{platform['machine']}, {platform['system']}, {platform['libc']}, {platform['python']} {platform['abi']}"
+    features = f"{len(platform['cpu'])} features of {platform['processor'] or 'an unknown processor'}"
+    unread = "" if index["whole"] else ", not read in full"
+    return [
+        f"store      {folder}{size}{limit}",
+        f"disk       {disk['kind']}{reflink}, {report.size(disk['free'])} free",
+        f"index      SQLite {index['sqlite']}, {report.size(index['size'])}{unread}",
+        f"cachec     {facts['cachec']}, Python {facts['python']['version']}",
+        f"compilers  {', '.join(installed) or 'none that a plugin knows'}",
+        f"platform   {platform['digest'][:12]}: {told}; {features}",
+        f"inotify    {facts['inotify']['instances']} instances, {facts['inotify']['watches']} watches",
+    ]

@@ -1,0 +1,114 @@
+"""``cachec remote``: the stores that machines share, and whether one can be used."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from cachec.cli.session import Session, json_option, pass_session, print_table, told_as_json
+from cachec.events import duration
+
+
+@click.group("remote", invoke_without_command=True)
+@json_option
+@pass_session
+def command(session: Session) -> None:
+    """List the remotes: is each used, does it answer, what waits for it.
+
+    \b
+    Examples:
+      cachec remote
+      cachec remote check https://cache.example/team
+
+    \b
+    JSON: {"remotes": [{"url", "mode", "namespace", "state", "seconds", "waiting"}]}
+    state is "ok", "off" (left alone for a minute after faults) or the fault of a question; seconds is how long that
+    took, or null. waiting: results that `cachec push` would send.
+    """
+    if click.get_current_context().invoked_subcommand is not None:
+        return
+    from cachec.remote.chain import Remotes
+
+    remotes = Remotes(session.settings.remote, session.store, lambda _fault, _detail: None)
+    waiting = remotes.pending()
+    rows: list[dict[str, Any]] = []
+    for remote in remotes.all:
+        address = remote.address
+        state, seconds = ("off", None) if remote.breaker.is_off() else remote.asked()
+        rows.append(
+            {
+                "url": address.shown,
+                "mode": address.mode,
+                "namespace": address.namespace,
+                "state": state,
+                "seconds": seconds,
+                "waiting": waiting[address.name],
+            }
+        )
+    remotes.close()
+    if told_as_json({"remotes": rows}):
+        return
+    if not rows:
+        click.echo("no remote is configured (CACHEC_REMOTE)")
+        return
+    columns = ("remote", "mode", "namespace", "state", "answers in", "waiting")
+    shown = [("-" if row["seconds"] is None else duration(row["seconds"])) for row in rows]
+    cells = [
+        (row["url"], row["mode"], row["namespace"], row["state"], took, str(row["waiting"]))
+        for row, took in zip(rows, shown, strict=True)
+    ]
+    print_table(columns, cells, right=("answers in", "waiting"))
+
+
+@command.command("keygen")
+@click.argument("name")
+@json_option
+@pass_session
+def keygen(session: Session, name: str) -> None:
+    """Make a key that results are signed with. Nothing is written: keep what is printed.
+
+    \b
+    Examples:
+      cachec remote keygen ci-main-1
+
+    \b
+    JSON: {"secret", "public"}
+    """
+    from cachec.remote.trust import keypair
+
+    del session
+    pair = keypair(name)
+    if told_as_json({"secret": pair.secret, "public": pair.public}):
+        return
+    click.echo(f"who signs, as a secret:  CACHEC_REMOTE_KEY={pair.secret}")
+    click.echo(f"who reads, in the URL:   trust={pair.public}")
+
+
+@command.command("check")
+@click.argument("url")
+@json_option
+@pass_session
+def check(session: Session, url: str) -> None:
+    """Write, read and remove a probe: what can be done with a remote, and what it can't do.
+
+    \b
+    Examples:
+      cachec remote check file:///mnt/team-cache
+      cachec remote check "http://cache.example:8080?layout=bazel"
+
+    \b
+    JSON: {"url", "ok", "steps": [{"step", "result", "seconds"}]}
+    result is "ok", "no" for what is of use and not needed, or a fault. Exit code: 1 where it can't be used.
+    """
+    from cachec.remote.probe import probe
+
+    shown, steps = probe(url, session.settings.namespace)
+    is_usable = all(step.is_good for step in steps)
+    told = [{"step": step.what, "result": step.result, "seconds": step.seconds} for step in steps]
+    if not told_as_json({"url": shown, "ok": is_usable, "steps": told}):
+        rows = [(step.what, step.result, duration(step.seconds)) for step in steps]
+        print_table(("step", "result", "took"), rows, right=("took",))
+        click.echo(f"\n{shown} {'can be used' if is_usable else 'can not be used as it is'}")
+    if not is_usable:
+        click.get_current_context().exit(1)

@@ -1,0 +1,63 @@
+"""All that is looked at, in the order in which it is told; and what is done about it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from cachec.base import fsio
+from cachec.doctor import disk, machine, remotes, rights, state
+from cachec.doctor.case import Case, Finding
+from cachec.errors import StoreFault
+
+#: What is looked at, also where there is no store yet.
+_ANYWHERE = (machine.settings, rights.rights, disk.room, machine.clock, machine.kernel, machine.compilers)
+
+#: What needs one.
+_IN_STORES = (disk.file_system, state.database, state.left_over, state.weights, remotes.remotes)
+
+
+class Examined(NamedTuple):
+    """What is wrong, and what was found beside that, as plain data."""
+
+    findings: tuple[Finding, ...]
+    facts: Mapping[str, Any]
+
+
+def examine(case: Case) -> Examined:
+    """Look at everything. Nothing is changed; a file in ``tmp`` comes and goes."""
+    facts = {"disk": disk.disk_facts(case), "index": state.index_facts(case), **machine.machine_facts(case)}
+    return Examined(tuple(_findings(case)), facts)
+
+
+def _findings(case: Case) -> Iterator[Finding]:
+    if case.folder.exists() and not case.folder.is_dir():
+        yield Finding("folder", f"{case.folder} is no folder", "name another one (--dir, CACHEC_DIR)")
+    for check in (*_ANYWHERE, *(_IN_STORES if case.folder.is_dir() else ())):
+        yield from _checked(check, case)
+
+
+def _checked(check: Callable[[Case], Iterator[Finding]], case: Case) -> Iterator[Finding]:
+    """What a check finds; what it can't look at is found too."""
+    try:
+        yield from check(case)
+    except OSError as error:
+        what = f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error)
+        yield Finding("unreadable", f"this can't be looked at: {what}", "let this user read it, or look at the disk")
+    except StoreFault as fault:
+        yield Finding("unreadable", f"this can't be looked at: {fault.detail}", "look at the disk")
+
+
+def repair(findings: tuple[Finding, ...]) -> list[tuple[Finding, str]]:
+    """Do what is safe; each finding that something was done about, and why that failed, empty where it did not."""
+    done = []
+    for finding in findings:
+        if finding.repair is None:
+            continue
+        try:
+            with fsio.faults(f"repairing what {finding.check} found"):
+                finding.repair()
+            done.append((finding, ""))
+        except StoreFault as fault:
+            done.append((finding, fault.detail))
+    return done

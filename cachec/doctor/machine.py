@@ -1,0 +1,148 @@
+"""This machine and its settings: clock, kernel, compilers, and what makes results of two machines different."""
+
+from __future__ import annotations
+
+import errno
+import os
+import platform
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import cachec
+from cachec import config, report
+from cachec.base import __version__
+from cachec.base.inotify import IN_ATTRIB, Inotify
+from cachec.doctor.case import Case, Finding
+from cachec.key.tools.platform import accelerators_digest, platform_facts, platform_part, processor_digest
+from cachec.model import Mode
+from cachec.programs.plugin import Plugin
+from cachec.programs.supported import is_within
+
+#: Seconds that two clocks may differ by, and a file may be ahead.
+_AHEAD = 120.0
+
+_LIMITS = "/proc/sys/fs/inotify"
+
+
+def settings(case: Case) -> Iterator[Finding]:
+    """Settings that were not meant, or that lead nowhere."""
+    chosen = case.settings
+    for warning in config.unknown_variables(case.environ):
+        yield Finding("variable", warning, "rename or unset it; `cachec config` lists the settings")
+    if chosen.mode in {Mode.OFF, Mode.REFRESH}:
+        what = "calls go round the cache" if chosen.mode is Mode.OFF else "every call compiles anew"
+        yield Finding(
+            "mode",
+            f"mode is {chosen.mode.value} ({chosen.origins['mode']}): {what}",
+            "set it to on, if that is not meant",
+        )
+    if chosen.base_dir is not None and not chosen.base_dir.is_dir():
+        yield Finding(
+            "base-dir",
+            f"base_dir {chosen.base_dir} is no folder ({chosen.origins['base_dir']})",
+            "name one that is there",
+        )
+    for name, folder in (
+        ("stats_file", chosen.stats_file and chosen.stats_file.parent),
+        ("repro_dir", chosen.repro_dir),
+    ):
+        why = "" if folder is None else _why_unwritable(folder, may_be_made=name == "repro_dir")
+        if why:
+            yield Finding(
+                name.replace("_", "-"),
+                f"{name} is {getattr(chosen, name)} ({chosen.origins[name]}), and {folder} {why}: nothing is written",
+                "name a place that can be written, or make the folder",
+            )
+
+
+def _why_unwritable(folder: Path, *, may_be_made: bool) -> str:
+    if not folder.exists():
+        return "" if may_be_made else "is not there"
+    if not folder.is_dir():
+        return "is no folder"
+    return "" if os.access(folder, os.W_OK, effective_ids=True) else "can't be written by this user"
+
+
+def clock(case: Case) -> Iterator[Finding]:
+    """A clock that is behind what was written by it."""
+    now = case.clock()
+    marks = [Path(cachec.__file__), *(case.folder / "index" / f"cache.db{end}" for end in ("", "-wal"))]
+    marks += [case.folder / "log", case.folder / "tmp"]
+    ahead = max((mark.stat().st_mtime for mark in marks if mark.exists()), default=now) - now
+    if ahead > _AHEAD:
+        yield Finding(
+            "clock",
+            f"the clock is {report.period(ahead)} behind files that were written here, so that ages, and what gc takes "
+            "first, are wrong",
+            "set the clock (NTP)",
+        )
+
+
+def kernel(case: Case) -> Iterator[Finding]:
+    """Whether the kernel tells of changed files."""
+    try:
+        queue = Inotify()
+        try:
+            queue.watch(case.place, IN_ATTRIB)
+        finally:
+            queue.close()
+    except OSError as error:
+        name = "max_user_watches" if error.errno == errno.ENOSPC else "max_user_instances"
+        yield Finding(
+            "inotify",
+            f"the kernel gives no more inotify ({error.strerror}): files of packages are looked at one by one at each "
+            "call, and `cachec watch` hears of nothing",
+            f"sudo sysctl fs.inotify.{name}={2 * max(_limit(name), 128)}",
+        )
+
+
+def _limit(name: str) -> int:
+    try:
+        return int(Path(_LIMITS, name).read_text())
+    except (OSError, ValueError):
+        return 0
+
+
+def compilers(case: Case) -> Iterator[Finding]:
+    """Plugins that can't be imported, and compilers that they do not know."""
+    if case.plugins_refused:
+        yield Finding("plugin", case.plugins_refused, "repair or uninstall its package: every stage asks for plugins")
+    for plugin in case.plugins:
+        for name, (version, versions) in _versions(plugin, case).items():
+            if version and not is_within(version, versions):
+                yield Finding(
+                    "compiler",
+                    f"the plugin {plugin.name} knows {name}{versions}, and has {version}: its stages run uncached",
+                    f"pip install '{name}{versions}', or a newer cachec",
+                )
+
+
+def _versions(plugin: Plugin, case: Case) -> dict[str, tuple[str, str]]:
+    """Of each distribution that a plugin speaks for: the installed version, empty for none, and those that it knows."""
+    found = {name: case.distributions.find(name) for name in plugin.supported}
+    return {name: ("" if (d := found[name]) is None else d.version, plugin.supported[name]) for name in found}
+
+
+def machine_facts(case: Case) -> dict[str, Any]:
+    """What is told of this machine, wrong or not."""
+    facts = platform_facts()
+    return {
+        "cachec": __version__,
+        "python": {"version": platform.python_version(), "executable": sys.executable},
+        "compilers": {
+            name: {"version": version or None, "supported": versions, "plugin": plugin.name}
+            for plugin in case.plugins
+            for name, (version, versions) in _versions(plugin, case).items()
+        },
+        "platform": {
+            "digest": platform_part().digest,
+            "portable": platform_part(portable=True).digest,
+            **facts,
+            "cpu": facts["cpu"].split(),
+            "processor_digest": processor_digest(),
+            "accelerators_digest": accelerators_digest(),
+        },
+        "inotify": {name: _limit(f"max_user_{name}") for name in ("instances", "watches")},
+    }

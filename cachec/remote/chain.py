@@ -1,0 +1,256 @@
+"""The remotes of one opened cache: asked in their order, and offered what is new."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from time import monotonic
+from typing import NamedTuple
+
+from cachec.base import fsio
+from cachec.base.hashing import digest_bytes
+from cachec.errors import StoreFault
+from cachec.model import Digest, Entry, Fault, Fetched, Read, Trace
+from cachec.remote.breaker import Breaker
+from cachec.remote.engines.base import RemoteEngine
+from cachec.remote.nodes import Name
+from cachec.remote.spool import Offer, Spool
+from cachec.remote.trie import Present, Put, Trie, Waited
+from cachec.remote.urls import Address, parse
+from cachec.store.store import Store
+
+#: Folders whose content a system has by its packages: a path there is meant to be the same on another machine.
+_SYSTEM = (
+    *("/bin/", "/boot/", "/dev/", "/etc/", "/lib/", "/lib32/", "/lib64/", "/libx32/", "/nix/", "/opt/", "/proc/"),
+    *("/run/", "/sbin/", "/snap/", "/sys/", "/usr/"),
+)
+
+#: Kinds of reads whose ``where`` is a path, of stages and of commands.
+_PATHS = frozenset({"file", "absent", "there", "listing", "links", "access", "status", "tool", "code", "cwd"})
+
+#: What says nothing against a remote.
+_HARMLESS = frozenset({Fault.REMOTE_SKIPPED})
+
+
+class Asked(NamedTuple):
+    """What came of a lookup. seen: what it looked at, for ``offer``."""
+
+    fetched: Fetched | None
+    seen: dict[Name, Digest]
+
+
+class Sent(NamedTuple):
+    """What came of an offer. put: where it was taken. gone: whether the entry is no more. fault: why it still waits, or
+    was dropped."""
+
+    offer: Offer
+    put: Put | None = None
+    gone: bool = False
+    fault: StoreFault | None = None
+
+
+class Remote:
+    """One remote."""
+
+    def __init__(self, address: Address, store: Store) -> None:
+        self.address = address
+        self.engine: RemoteEngine = engine_of(address)
+        self.trie = Trie(self.engine, store, address.namespace, address.timeout, address.trust)
+        self.breaker = Breaker(store.folder / "remote", address.name, address.timeout)
+
+    def asked(self) -> tuple[str, float | None]:
+        """What it says to a question that has no answer: ``ok`` or a fault, and the seconds until then."""
+        started = monotonic()
+        try:
+            self.engine.get_row(digest_bytes(os.urandom(32)), started + self.address.timeout)
+        except StoreFault as fault:
+            return fault.fault.value, None
+        return "ok", monotonic() - started
+
+
+class Remotes:
+    """All of them, for one store. No method raises what fails there: it is told to ``on_fault``, and counted so."""
+
+    def __init__(
+        self,
+        urls: Iterable[str],
+        store: Store,
+        on_fault: Callable[[Fault, str], None],
+        environ: Mapping[str, str] | None = None,
+        on_offer: Callable[[Remotes], object] | None = None,
+    ) -> None:
+        """on_offer: called once something is to be sent. Raises ConfigError for a URL that is none."""
+        self.urls = tuple(urls)
+        self._on_offer = on_offer
+        environ = os.environ if environ is None else environ
+        self.store = store
+        self._on_fault = on_fault
+        self.spool = Spool(store.folder)
+        self.all = [Remote(parse(url, store.namespace, environ), store) for url in self.urls]
+
+    # --- getting
+
+    def fetch(self, key: Digest, present: Present) -> Asked:
+        """Publish the entry of a key here whose run holds, from the first remote that has it.
+
+        To be called under the lock of the key. An earlier remote that had none is offered it.
+        """
+        waited = Waited()
+        without: list[Remote] = []
+        is_asked = is_hit = False
+        for remote in self.all:
+            if not remote.address.is_read or remote.breaker.is_off():
+                continue
+            is_asked = True
+            try:
+                entry = self._asked(remote, key, present, waited)
+            except StoreFault as fault:
+                self._on_fault(fault.fault, fault.detail)
+                continue
+            if entry is None:
+                without.append(remote)
+                continue
+            is_hit = self._published(entry)
+            self._spooled(without, key, entry.traces[0], waited.seen)
+            break
+        if not is_asked:
+            return Asked(None, {})
+        return Asked(Fetched(seconds=waited.seconds, hit=is_hit, nbytes=waited.nbytes), waited.seen)
+
+    def _asked(self, remote: Remote, key: Digest, present: Present, waited: Waited) -> Entry | None:
+        before = waited.seconds
+        try:
+            entry = remote.trie.get(key, present, waited, self.store.forgotten(key))
+        except StoreFault as fault:
+            if not fault.fault.is_remote:
+                raise  # of this store
+            self._failed(remote, waited.seconds - before)
+            raise
+        except Exception as error:
+            # A row may name anything to look at, and a dozen kinds of look were not made for what a stranger writes.
+            self._failed(remote, waited.seconds - before)
+            detail = f"{remote.address.shown}: {type(error).__name__} at what it says to look at: {error}"
+            raise StoreFault(Fault.REMOTE_CORRUPT, detail) from error
+        saved = 0.0 if entry is None else entry.traces[0].seconds
+        self._told_off(remote, remote.breaker.answered(waited.seconds - before - saved))
+        return entry
+
+    def _failed(self, remote: Remote, seconds: float) -> None:
+        self._told_off(remote, remote.breaker.failed(seconds))
+
+    def _told_off(self, remote: Remote, is_off: bool) -> None:
+        if is_off:
+            words = f"{remote.address.shown} cost seconds and gave nothing; it is left alone for a minute"
+            self._on_fault(Fault.REMOTE_OFF, words)
+
+    def _published(self, entry: Entry) -> bool:
+        try:
+            with fsio.faults("publishing what a remote had"):
+                fsio.make_dir(self.store.folder / "remote")  # from now on it remembers what it forgot
+                self.store.publish(entry.key, entry.stage, entry.tags, entry.parts, entry.traces[0])
+        except StoreFault as fault:
+            self._on_fault(fault.fault, fault.detail)
+            return False
+        return True
+
+    # --- putting
+
+    def offer(self, key: Digest, trace: Trace, seen: Mapping[Name, Digest]) -> None:
+        """Have a run that was just published sent to the remotes that are written. Takes no time of theirs."""
+        written = [remote for remote in self.all if remote.address.is_written]
+        if not written:
+            return
+        place = local_path(trace.reads)
+        if place:
+            self._on_fault(Fault.REMOTE_SKIPPED, f"the run looked at {place}, a path of this machine alone")
+        else:
+            self._spooled(written, key, trace, seen)
+
+    def _spooled(self, remotes: Iterable[Remote], key: Digest, trace: Trace, seen: Mapping[Name, Digest]) -> None:
+        is_new = False
+        try:
+            with fsio.faults("keeping what is to be sent to a remote"):
+                for remote in remotes:
+                    if remote.address.is_written:
+                        self.spool.add(
+                            Offer(
+                                remote=remote.address.name,
+                                namespace=self.store.namespace,
+                                key=key,
+                                created=trace.created,
+                                seen=tuple(seen.items()),
+                            )
+                        )
+                        is_new = True
+                if is_new and self._on_offer is not None:
+                    self._on_offer(self)
+        except StoreFault as fault:
+            self._on_fault(fault.fault, fault.detail)
+
+    def drain(self) -> Iterator[Sent]:
+        """Send what waits for these remotes, one by one. Raises StoreFault where the spool can't be read."""
+        places = {remote.address.name: remote for remote in self.all if remote.address.is_written}
+        with fsio.faults("reading what is to be sent to remotes"):
+            for offer in self.spool.offers():
+                remote = places.get(offer.remote)
+                if remote is None or offer.namespace != self.store.namespace or remote.breaker.is_off():
+                    continue
+                sent = self._sent(remote, offer)
+                if sent.fault is None or sent.fault.fault is Fault.REMOTE_SKIPPED:
+                    self.spool.remove(offer)
+                yield sent
+
+    def _sent(self, remote: Remote, offer: Offer) -> Sent:
+        started = monotonic()
+        try:
+            entry = self.store.lookup(offer.key)
+            traces = [trace for trace in (entry.traces if entry else ()) if trace.created == offer.created]
+            if entry is None or not traces:
+                return Sent(offer, gone=True)
+            with fsio.faults("reading what is to be sent"):
+                put = remote.trie.put(entry, traces[0], dict(offer.seen))
+        except StoreFault as fault:
+            self._on_fault(fault.fault, fault.detail)
+            if not fault.fault.is_remote:
+                return Sent(offer, gone=True)  # the entry, or what it names, can't be read here
+            if fault.fault not in _HARMLESS:
+                self._failed(remote, monotonic() - started)
+            return Sent(offer, fault=fault)
+        if not remote.address.is_read:
+            remote.breaker.answered(0.0)  # nobody waits for it, so that it answers is enough
+        return Sent(offer, put=put)
+
+    def pending(self) -> Counter[str]:
+        """How many offers wait, by the name of the remote. Raises StoreFault where the spool can't be read."""
+        with fsio.faults("reading what is to be sent to remotes"):
+            return Counter(offer.remote for offer in self.spool.offers() if offer.namespace == self.store.namespace)
+
+    def close(self) -> None:
+        """Let go of connections."""
+        for remote in self.all:
+            remote.engine.close()
+
+
+def local_path(reads: Iterable[Read]) -> str:
+    """The first path of reads that another machine need not have for the same; empty where there is none.
+
+    A path from an anchor, or from the current folder, means the same there, and one of the system's as well.
+    """
+    for read in reads:
+        paths = read.name.split("\0") if read.kind == "same" else [read.where] if read.kind in _PATHS else []
+        for path in paths:
+            if path.startswith("/") and not f"{path}/".startswith(_SYSTEM):
+                return path
+    return ""
+
+
+def engine_of(address: Address) -> RemoteEngine:
+    """The engine that keeps a remote. Nothing is asked of it yet."""
+    if address.scheme == "file":
+        from cachec.remote.engines.folder import SharedFolder
+
+        return SharedFolder(address.path)
+    from cachec.remote.engines.http import HttpServer
+
+    return HttpServer(address)

@@ -1,0 +1,120 @@
+"""A folder that machines share (NFS, or a layer of a container's image).
+
+    r/ab/<64 hex>    rows, ``ab`` begins the name        b/ab/<64 hex>    blobs        tmp/<32 hex>    being written
+
+A file gets its name by ``link``, which two writers can't both do, or by ``rename`` where it replaces another; so a
+reader finds all of a file or none. Permissions are those of the umask.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from collections.abc import Callable, Iterator, Sequence
+from time import monotonic
+from typing import TypeVar
+
+from cachec.base import foreign
+from cachec.errors import StoreFault
+from cachec.model import Digest, Fault
+from cachec.remote.engines.base import CHUNK, MAX_ROW, STALL_SECONDS, Blob, bounded
+
+T = TypeVar("T")
+
+_FAULTS = {
+    **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), Fault.REMOTE_REFUSED),
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), Fault.REMOTE_FULL),
+    **dict.fromkeys((errno.EINVAL, errno.ELOOP, errno.EISDIR, errno.ENOTDIR), Fault.REMOTE_CORRUPT),
+}
+
+
+class SharedFolder:
+    """The engine on a folder."""
+
+    def __init__(self, root: str) -> None:
+        self._root = root
+
+    def get_row(self, name: Digest, until: float) -> bytes | None:
+        """See RemoteEngine."""
+        with contextlib.suppress(FileNotFoundError):
+            return self._bounded(lambda: foreign.read_regular(self._place("r", name), MAX_ROW), until)
+        return None
+
+    def put_row(self, name: Digest, row: bytes, blobs: Sequence[Blob], until: float, *, replace: bool) -> bool:
+        """See RemoteEngine."""
+        del blobs
+        return self._bounded(lambda: self._write(self._place("r", name), iter((row,)), replace), until)
+
+    def delete_row(self, name: Digest, until: float) -> bool:
+        """See RemoteEngine."""
+        with contextlib.suppress(FileNotFoundError):
+            self._bounded(lambda: os.unlink(self._place("r", name)), until)
+            return True
+        return False
+
+    def has_blob(self, blob: Blob, until: float) -> bool:
+        """See RemoteEngine."""
+        with contextlib.suppress(FileNotFoundError):
+            return self._bounded(lambda: os.stat(self._place("b", blob.digest)), until).st_size == blob.size
+        return False
+
+    def get_blob(self, blob: Blob, until: float) -> Iterator[bytes] | None:
+        """See RemoteEngine."""
+        try:
+            fd = self._bounded(lambda: foreign.open_read(self._place("b", blob.digest)), until)
+        except FileNotFoundError:
+            return None
+        return self._chunks(fd, until)
+
+    def _chunks(self, fd: int, until: float) -> Iterator[bytes]:
+        try:
+            while chunk := self._bounded(lambda: os.read(fd, CHUNK), min(until, monotonic() + STALL_SECONDS)):
+                yield chunk
+        finally:
+            os.close(fd)
+
+    def put_blob(self, blob: Blob, path: str, until: float) -> None:
+        """See RemoteEngine."""
+        place = self._place("b", blob.digest)
+        self._bounded(lambda: self._write(place, _content(path), True), until)
+
+    def close(self) -> None:
+        """See RemoteEngine."""
+
+    def _place(self, kind: str, name: str) -> str:
+        return f"{self._root}/{kind}/{name[:2]}/{name}"
+
+    def _write(self, place: str, pieces: Iterator[bytes], replace: bool) -> bool:
+        staged = f"{self._root}/tmp/{os.urandom(16).hex()}"
+        os.makedirs(os.path.dirname(place), exist_ok=True)
+        os.makedirs(os.path.dirname(staged), exist_ok=True)
+        try:
+            with open(staged, "xb") as file:
+                file.writelines(pieces)
+            if replace:
+                os.rename(staged, place)
+            else:
+                os.link(staged, place)
+        except FileExistsError:
+            return False
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(staged)
+        return True
+
+    def _bounded(self, call: Callable[[], T], until: float) -> T:
+        """What ``call`` gives. Raises FileNotFoundError where the file is not there, StoreFault for all else."""
+        try:
+            return bounded(call, until, self._root)
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            fault = _FAULTS.get(error.errno or 0, Fault.REMOTE_UNREACHABLE)
+            raise StoreFault(fault, f"{self._root}: {error.strerror}") from error
+
+
+def _content(path: str) -> Iterator[bytes]:
+    with open(path, "rb") as file:
+        while chunk := file.read(CHUNK):
+            yield chunk

@@ -1,0 +1,132 @@
+"""A row of a remote: one node of the trie of what runs read (trie.py).
+
+    bytes 0-15    ``cachec remote 1`` and a newline
+    bytes 16-17   u16 little-endian: length of the signature; then that (trust.py), and the node as JSON (``TrieNode``)
+
+A node repeats its name, which hashes namespace, key and all reads on the way to it: a row that was copied to another
+place is refused.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Sequence
+
+import msgspec
+
+from cachec.base.hashing import Hasher
+from cachec.errors import StoreFault
+from cachec.model import RECORD_VERSION, ArtifactRef, Digest, Entry, Fault, from_json
+from cachec.remote.engines.base import MAX_ROW
+from cachec.remote.trust import Trust
+from cachec.store.admission import why_no_read, why_unfit
+from cachec.store.store import products
+
+VERSION = 1
+_MAGIC = b"cachec remote 1\n"
+_LENGTH = struct.Struct("<H")
+
+#: Names that one node may say to look at.
+_MAX_LOOKS = 10_000
+
+#: Bytes of the small artifacts that lie in a leaf, compressed, all together.
+INLINE_BYTES = 1 << 17
+
+#: Bytes of one artifact that is tried.
+INLINE_ONE = 1 << 20
+
+#: Kind, where and name of a read.
+Name = tuple[str, str, str]
+
+
+class TrieNode(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A node: an inner one, which says what to look at and then to go on; or a leaf with an entry of one run.
+
+    name: its own. sha256: of the artifacts of a leaf, by digest. inline: those that are small, compressed by zlib.
+    """
+
+    version: int
+    name: Digest
+    look: tuple[Name, ...] = ()
+    entry: Entry | None = None
+    sha256: dict[Digest, Digest] = {}
+    inline: dict[Digest, bytes] = {}
+
+
+def root_name(namespace: str, key: Digest) -> Digest:
+    """The name of the node where the walk for a key begins."""
+    hasher = Hasher("remote-root")
+    hasher.part("version", str(VERSION).encode())
+    hasher.part("namespace", namespace.encode())
+    hasher.part("record", str(RECORD_VERSION).encode())
+    hasher.part("key", key.encode())
+    return hasher.digest()
+
+
+def child_name(parent: Digest, look: Sequence[Name], digests: Sequence[Digest]) -> Digest:
+    """The name of the node below an inner one, where what it says to look at has these digests."""
+    hasher = Hasher("remote-node")
+    hasher.part("parent", parent.encode())
+    for (kind, where, name), digest in zip(look, digests, strict=True):
+        for label, value in (("kind", kind), ("where", where), ("name", name), ("digest", digest)):
+            hasher.part(label, value.encode())
+    return hasher.digest()
+
+
+def needed(entry: Entry) -> dict[Digest, ArtifactRef]:
+    """What a leaf's entry needs where it is fetched, by digest."""
+    (trace,) = entry.traces
+    return {ref.digest: ref for ref in (*products(trace), entry.parts)}
+
+
+def sealed(node: TrieNode, trust: Trust) -> bytes:
+    """A node as a row. Raises StoreFault REMOTE_SKIPPED for one that is too large."""
+    body = msgspec.json.encode(node)
+    signature = trust.signature(_MAGIC + body)
+    row = _MAGIC + _LENGTH.pack(len(signature)) + signature + body
+    if len(row) > MAX_ROW:
+        raise StoreFault(Fault.REMOTE_SKIPPED, f"a row of {len(row)} bytes; at most {MAX_ROW} are kept")
+    return row
+
+
+def unsealed(row: bytes, name: Digest, key: Digest, trust: Trust) -> TrieNode:
+    """The node in a row that came as the one of that name, on the way to ``key``.
+
+    Raises StoreFault REMOTE_CORRUPT, REMOTE_UNTRUSTED.
+    """
+
+    def refused(why: str) -> StoreFault:
+        return StoreFault(Fault.REMOTE_CORRUPT, f"row {name[:12]} {why}")
+
+    begin = len(_MAGIC) + _LENGTH.size
+    if len(row) > MAX_ROW or not row.startswith(_MAGIC) or len(row) < begin:
+        raise refused("is no row of this version")
+    end = begin + _LENGTH.unpack_from(row, len(_MAGIC))[0]
+    if why := trust.why_untrusted(row[begin:end], _MAGIC + row[end:]):
+        raise StoreFault(Fault.REMOTE_UNTRUSTED, f"row {name[:12]} {why}")
+    node = from_json(row[end:], TrieNode, refused, "is malformed")
+    if node.version != VERSION or node.name != name:
+        raise refused(f"is that of {node.name[:12]}, version {node.version}")
+    if node.entry is None:
+        if len(node.look) > _MAX_LOOKS or len(set(node.look)) != len(node.look):
+            raise refused(f"says to look at {len(node.look)} things")
+        for looked in node.look:
+            if why := why_no_read(*looked):
+                raise refused(f"says to look at one {why}")
+    elif why := "is a leaf of more than one run" if len(node.entry.traces) != 1 else why_unfit(node.entry, key):
+        raise refused(why)
+    return node
+
+
+def deflated(data: bytes) -> bytes:
+    """Small content as it lies in a leaf."""
+    return zlib.compress(data, 6)
+
+
+def inflated(data: bytes, size: int) -> bytes:
+    """The content again, and no more of it than a byte over what it should have. Raises StoreFault REMOTE_CORRUPT."""
+    try:
+        return zlib.decompressobj().decompress(data, size + 1)
+    except zlib.error as error:
+        raise StoreFault(Fault.REMOTE_CORRUPT, f"an artifact in a row: {error}") from error

@@ -1,0 +1,100 @@
+"""What is to be sent to remotes, kept until it is there.
+
+    $CACHEC_DIR/remote/spool/<64 hex>    an Offer as JSON; its name is the digest of what it names
+
+An offer names an entry, and holds none: what was evicted or invalidated before it was sent is not sent.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import time
+from collections.abc import Iterator
+
+import msgspec
+
+from cachec.base import foreign, fsio
+from cachec.base.hashing import Hasher
+from cachec.model import MALFORMED_JSON, Digest
+from cachec.remote.nodes import Name
+
+#: Seconds after which an offer that nobody took is dropped.
+KEPT_SECONDS = 7 * 86400.0
+
+#: Bytes of an offer: more than any has.
+_MAX_OFFER = 1 << 24
+
+
+class Offer(msgspec.Struct, frozen=True, kw_only=True):
+    """One run of an entry, for one remote (``Address.name``). created: of its trace. seen: see ``Trie.put``."""
+
+    remote: str
+    namespace: str
+    key: Digest
+    created: float
+    seen: tuple[tuple[Name, Digest], ...] = ()
+
+    @property
+    def name(self) -> Digest:
+        """Of the file that it is kept in."""
+        hasher = Hasher("remote-offer")
+        for label, value in (
+            ("remote", self.remote),
+            ("namespace", self.namespace),
+            ("key", self.key),
+            ("created", repr(self.created)),
+        ):
+            hasher.part(label, value.encode())
+        return hasher.digest()
+
+
+class Spool:
+    """The offers of one store. Raises OSError."""
+
+    def __init__(self, store: str | os.PathLike[str]) -> None:
+        self.folder = os.path.join(store, "remote", "spool")
+        self._tmp = os.path.join(store, "tmp")
+
+    def add(self, offer: Offer) -> None:
+        """Keep an offer."""
+        fsio.make_dir(self.folder)
+        with fsio.Staging(self._tmp) as staged:
+            staged.write(msgspec.json.encode(offer))
+            staged.commit(os.path.join(self.folder, offer.name), mode=0o600, fsync=False)
+
+    def names(self) -> frozenset[str] | None:
+        """The names of what is kept; None where nothing was ever."""
+        try:
+            return frozenset(os.listdir(self.folder))
+        except FileNotFoundError:
+            return None
+
+    def offers(self) -> Iterator[Offer]:
+        """All that is kept, the oldest first. What is no offer, or too old, is removed."""
+        waiting = []
+        for name in self.names() or ():
+            with contextlib.suppress(FileNotFoundError):  # somebody else has sent it
+                waiting.append((os.lstat(os.path.join(self.folder, name)).st_mtime, name))
+        for written, name in sorted(waiting):
+            path = os.path.join(self.folder, name)
+            try:
+                offer = msgspec.json.decode(foreign.read_regular(path, _MAX_OFFER), type=Offer)
+                is_kept = offer.name == name and abs(time.time() - written) < KEPT_SECONDS
+            except FileNotFoundError:
+                continue
+            except (*MALFORMED_JSON, OSError):
+                is_kept = False
+            if is_kept:
+                yield offer
+            elif re.fullmatch("[0-9a-f]{64}", name):
+                self._remove(path)
+
+    def remove(self, offer: Offer) -> None:
+        """An offer is no more; by now somebody else may have removed it."""
+        self._remove(os.path.join(self.folder, offer.name))
+
+    def _remove(self, path: str) -> None:
+        with contextlib.suppress(FileNotFoundError, IsADirectoryError):
+            os.unlink(path)

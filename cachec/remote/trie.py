@@ -1,0 +1,258 @@
+"""Entries in an engine that can neither list, lock nor merge: an immutable trie of what runs read.
+
+The root of a key is a leaf where its run read nothing; else an inner node that names what to look at. Below it is, for
+each set of digests that these were found to have, the next node. So a lookup fetches a row, looks at what it names, and
+goes on to the row that follows from what it saw: one round trip without reads, two with, and one more wherever the
+content of a read decided what was read next.
+
+A node is written once. Who finds another's inner node on his way goes below it, which adds dependencies: fewer hits,
+never a wrong one. Only a leaf whose blobs are gone is replaced, and a row that can't be used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from hashlib import file_digest
+from time import monotonic
+from typing import NamedTuple
+
+import msgspec
+
+from cachec.errors import StoreFault
+from cachec.model import ArtifactRef, Digest, Entry, Fault, Trace
+from cachec.remote.engines.base import Blob, RemoteEngine
+from cachec.remote.nodes import (
+    INLINE_BYTES,
+    INLINE_ONE,
+    VERSION,
+    Name,
+    TrieNode,
+    child_name,
+    deflated,
+    inflated,
+    needed,
+    root_name,
+    sealed,
+    unsealed,
+)
+from cachec.remote.trust import Trust
+from cachec.store.store import Store
+
+MAX_DEPTH = 8
+
+#: Waiting for all rows of a lookup takes no longer than for so many that come at the last moment.
+WALK_ROWS = 1.5
+
+#: Seconds to wait for the blobs of a result, beside those that they take at ``SLOWEST`` bytes a second; and not longer
+#: than their run took, where that is more.
+BLOB_SECONDS = 5.0
+SLOWEST = 1 << 18
+
+#: Seconds for one row, or one question, when nobody waits for it.
+UNHURRIED_SECONDS = 10.0
+
+#: Blobs that are fetched at once.
+_PARALLEL = 8
+
+#: Gives the present digest of what a name stands for here; None where it stands for nothing.
+Present = Callable[[Name], Digest | None]
+
+
+class Waited:
+    """What one lookup had of engines. seconds: that it waited. nbytes: that came. seen: what it looked at."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self.nbytes = 0
+        self.seen: dict[Name, Digest] = {}
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Count the seconds in here."""
+        started = monotonic()
+        try:
+            yield
+        finally:
+            self.seconds += monotonic() - started
+
+
+class Put(NamedTuple):
+    """What became of an entry that was put. is_new: whether it was not there; nbytes: that were sent."""
+
+    is_new: bool
+    nbytes: int
+
+
+class Trie:
+    """The entries of one namespace in an engine. Raises StoreFault."""
+
+    def __init__(self, engine: RemoteEngine, store: Store, namespace: str, seconds: float, trust: Trust) -> None:
+        """seconds: to wait for one row."""
+        self._trust = trust
+        self._seconds = seconds
+        self._engine = engine
+        self._store = store
+        self._namespace = namespace
+
+    # --- getting
+
+    def get(self, key: Digest, present: Present, waited: Waited, since: float = 0.0) -> Entry | None:
+        """The entry of a key whose run holds here, with its artifacts in the store; no row of it is there yet.
+
+        since: the Unix time up to which runs do not count.
+        """
+        leaf = self._leaf(key, present, waited)
+        if leaf is None or leaf.entry is None:
+            return None
+        entry = leaf.entry
+        if entry.traces[0].created <= since:
+            return None
+        for read in entry.traces[0].reads:
+            if waited.seen.get((read.kind, read.where, read.name)) != read.digest:
+                raise StoreFault(Fault.REMOTE_CORRUPT, f"row {leaf.name[:12]} has reads that do not lead to it")
+        self._fetch(leaf, entry, waited)
+        return entry
+
+    def _leaf(self, key: Digest, present: Present, waited: Waited) -> TrieNode | None:
+        name, started = root_name(self._namespace, key), waited.seconds
+        for _ in range(MAX_DEPTH):
+            left = WALK_ROWS * self._seconds - (waited.seconds - started)
+            if left <= 0:
+                raise StoreFault(Fault.REMOTE_TIMEOUT, "a lookup took too long")
+            with waited.waiting():
+                row = self._engine.get_row(name, monotonic() + min(self._seconds, left))
+            if row is None:
+                return None
+            waited.nbytes += len(row)
+            node = unsealed(row, name, key, self._trust)
+            if node.entry is not None:
+                return node
+            digests = []
+            for looked in node.look:
+                digest = waited.seen.get(looked) or present(looked)
+                if digest is None:
+                    return None
+                waited.seen[looked] = digest
+                digests.append(digest)
+            name = child_name(name, node.look, digests)
+        return None
+
+    def _fetch(self, leaf: TrieNode, entry: Entry, waited: Waited) -> None:
+        refs = needed(entry)
+        total = sum(ref.size for ref in refs.values())
+        self._store.prepare()
+        self._store.sink().expect(total)
+        absent = []
+        for ref in refs.values():
+            if ref.digest in leaf.inline:
+                if not self._store.objects.receive(ref, iter((inflated(leaf.inline[ref.digest], ref.size),))):
+                    raise _other(ref)
+            elif not self._store.objects.has(ref):
+                absent.append(Blob(ref.digest, ref.size, leaf.sha256.get(ref.digest, "")))
+        if not absent:
+            return
+        seconds = min(BLOB_SECONDS + total / SLOWEST, max(BLOB_SECONDS, entry.traces[0].seconds))
+        with waited.waiting():
+            self._receive(absent, monotonic() + seconds)
+        waited.nbytes += sum(blob.size for blob in absent)
+
+    def _receive(self, blobs: list[Blob], until: float) -> None:
+        def receive(blob: Blob) -> None:
+            pieces = self._engine.get_blob(blob, until)
+            ref = ArtifactRef(blob.digest, blob.size)
+            if pieces is None:
+                raise StoreFault(Fault.REMOTE_CORRUPT, f"artifact {blob.digest[:12]} of a row is gone")
+            if not self._store.objects.receive(ref, pieces):
+                raise _other(ref)
+
+        if len(blobs) == 1:
+            receive(blobs[0])
+            return
+        from concurrent.futures import ThreadPoolExecutor
+
+        with ThreadPoolExecutor(min(_PARALLEL, len(blobs))) as pool:
+            for done in [pool.submit(receive, blob) for blob in blobs]:
+                done.result()
+
+    # --- putting
+
+    def put(self, entry: Entry, trace: Trace, seen: dict[Name, Digest]) -> Put:
+        """Put one run of an entry. seen: what its lookup saw, for the nodes of others that are on its way.
+
+        What explains a miss and goes into reproducers stays here: ``Trace.kept`` is left out.
+        """
+        trace = msgspec.structs.replace(trace, kept=())
+        entry = msgspec.structs.replace(entry, traces=(trace,))
+        reads = {(read.kind, read.where, read.name): read.digest for read in trace.reads}
+        known, left = {**seen, **reads}, set(reads)
+        name, sent = root_name(self._namespace, entry.key), 0
+        for _ in range(MAX_DEPTH):
+            node, is_there = self._present_node(name, entry.key)
+            if node is not None and node.entry is not None:
+                blobs = _blobs(node)
+                if all(self._engine.has_blob(blob, _soon()) for blob in blobs):
+                    return Put(False, sent)
+                node = None  # a row whose blobs are gone
+            if node is None and not left:
+                leaf = self._new_leaf(name, entry)
+                sent += self._send(_blobs(leaf))
+                row = sealed(leaf, self._trust)
+                self._engine.put_row(name, row, _blobs(leaf), _soon(), replace=is_there)
+                return Put(True, sent + len(row))
+            if node is None:
+                node = TrieNode(version=VERSION, name=name, look=tuple(sorted(left)))
+                if not self._engine.put_row(name, sealed(node, self._trust), (), _soon(), replace=is_there):
+                    continue  # somebody was first: go below his
+            unknown = [looked for looked in node.look if looked not in known]
+            if unknown:
+                raise StoreFault(Fault.REMOTE_SKIPPED, f"another run looked at {unknown[0][0]} {unknown[0][1]} first")
+            left -= set(node.look)
+            name = child_name(name, node.look, [known[looked] for looked in node.look])
+        raise StoreFault(Fault.REMOTE_SKIPPED, "too many runs that looked at different things")
+
+    def _present_node(self, name: Digest, key: Digest) -> tuple[TrieNode | None, bool]:
+        """The usable node of that name, and whether there is a row at all."""
+        try:
+            row = self._engine.get_row(name, _soon())
+            return (None, False) if row is None else (unsealed(row, name, key, self._trust), True)
+        except StoreFault as fault:
+            if fault.fault not in {Fault.REMOTE_CORRUPT, Fault.REMOTE_UNTRUSTED}:
+                raise
+            return None, True
+
+    def _new_leaf(self, name: Digest, entry: Entry) -> TrieNode:
+        objects, inline, sums, room = self._store.objects, {}, {}, INLINE_BYTES
+        for ref in needed(entry).values():
+            with objects.path(ref).open("rb") as file:
+                sums[ref.digest] = file_digest(file, "sha256").hexdigest()
+            if ref.size <= INLINE_ONE and len(data := deflated(objects.read(ref))) <= room:
+                inline[ref.digest] = data
+                room -= len(data)
+        return TrieNode(version=VERSION, name=name, entry=entry, sha256=sums, inline=inline)
+
+    def _send(self, blobs: list[Blob]) -> int:
+        sent = 0
+        for blob in blobs:
+            if not self._engine.has_blob(blob, _soon()):
+                path = self._store.objects.path(ArtifactRef(blob.digest, blob.size))
+                self._engine.put_blob(blob, str(path), monotonic() + UNHURRIED_SECONDS + blob.size / SLOWEST)
+                sent += blob.size
+        return sent
+
+
+def _blobs(leaf: TrieNode) -> list[Blob]:
+    """What lies beside a leaf."""
+    assert leaf.entry is not None
+    refs = needed(leaf.entry).values()
+    return [
+        Blob(ref.digest, ref.size, leaf.sha256.get(ref.digest, "")) for ref in refs if ref.digest not in leaf.inline
+    ]
+
+
+def _other(ref: ArtifactRef) -> StoreFault:
+    return StoreFault(Fault.REMOTE_CORRUPT, f"artifact {ref.digest[:12]} has other content than its name says")
+
+
+def _soon() -> float:
+    return monotonic() + UNHURRIED_SECONDS

@@ -1,0 +1,60 @@
+"""Programs to optimised models, by ONNX Runtime. Imports it: only ever imported when something is optimised."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+
+import onnxruntime as ort
+
+from cachec.commands.run import host_processor
+from cachec.errors import PluginError, UsageError
+from cachec.programs.artifact import File
+from cachec.programs.program import Program
+from cachec_mlir.compilers import file_in_new_folder
+from cachec_onnxruntime.models import given_back
+from cachec_onnxruntime.names import CONFIGURATION, FORMAT, KIND, PROVIDERS, VERSION
+
+#: Entries of a session's configuration that begin so move what is written elsewhere.
+_WRITING = "session.optimized_model_"
+
+LEVELS = {
+    "basic": ort.GraphOptimizationLevel.ORT_ENABLE_BASIC,
+    "extended": ort.GraphOptimizationLevel.ORT_ENABLE_EXTENDED,
+    "layout": ort.GraphOptimizationLevel.ORT_ENABLE_LAYOUT,
+    "all": ort.GraphOptimizationLevel.ORT_ENABLE_ALL,
+}
+
+
+def optimized(program: Program, level: str, providers: Sequence[str], configuration: Mapping[str, str]) -> File:
+    """See ``cachec_onnxruntime.optimize``."""
+    if program.format != FORMAT:
+        raise PluginError(f"optimize takes programs of cachec_onnxruntime.strip; this one is {program.format!r}")
+    if level not in LEVELS:
+        raise UsageError(f"level expected one of {', '.join(LEVELS)}, found {level!r}")
+    if isinstance(providers, str) or not all(isinstance(each, str) for each in providers) or not providers:
+        raise UsageError(f"providers expected names such as ['CPUExecutionProvider'], found {providers!r}")
+    absent = sorted(set(providers) - set(ort.get_available_providers()))
+    if absent:
+        raise UsageError(f"this onnxruntime has no {absent[0]}; it has {', '.join(ort.get_available_providers())}")
+    for key in configuration:
+        if key.startswith(_WRITING):
+            raise UsageError(f"{key!r}: where the optimised model is written is not the caller's to say")
+    # Which kernels there are, and how data is laid out for them, is the processor's.
+    host_processor()
+    file = file_in_new_folder("model.onnx", kind=KIND, manifest=program.manifest)
+    options = ort.SessionOptions()
+    options.graph_optimization_level = LEVELS[level]
+    options.optimized_model_filepath = str(file.path)
+    for key, value in configuration.items():
+        options.add_session_config_entry(key, value)
+    options.log_severity_level = 3  # that an optimised model is for a machine like this one is what the key says
+    ort.InferenceSession(program.ir, options, providers=list(providers))
+    notes = {
+        PROVIDERS: json.dumps(list(providers)),
+        CONFIGURATION: json.dumps(dict(configuration)),
+        VERSION: ort.__version__,
+    }
+    model = memoryview(file.read_bytes())
+    file.path.write_bytes(given_back(model, frozenset(program.manifest.weights), notes))
+    return file

@@ -1,0 +1,268 @@
+"""Programs to shared libraries by AOTInductor, with the weights outside by name. Imports torch."""
+
+from __future__ import annotations
+
+import sys
+import zipfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import msgspec
+import torch
+from torch._dynamo import debug_utils
+from torch._inductor import compile_fx, exc
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.export.graph_signature import ConstantArgument
+from torch.fx.passes.fake_tensor_prop import FakeTensorProp
+from torch.utils import _pytree as pytree
+
+from cachec.errors import PluginError, UsageError
+from cachec.programs.artifact import File
+from cachec.programs.program import Program
+from cachec_mlir.compilers import file_in_new_folder
+from cachec_torch.libraries import (
+    ALIGNMENT,
+    KIND,
+    InputForm,
+    LibraryForm,
+    OutputForm,
+    PlacedForm,
+    SizeForm,
+    ValueForm,
+    write,
+)
+from cachec_torch.programs import LoadedProgram, hint_of
+from cachec_torch.shim import DTYPES, ModelContainer, torch_version
+from cachec_torch.toolchain import recorded_compiler, replaced
+from cachec_torch.trees import node_of
+
+#: Options that say whether weights stay outside, by name, all of them; and that nothing but this program is used.
+REQUIRED: Mapping[str, Any] = MappingProxyType(
+    {
+        "aot_inductor.package_constants_in_so": False,
+        # Else tensors without axes, and vectors of up to eight elements, are taken by value.
+        "always_keep_tensor_constants": True,
+        # Else what is computed of single elements alone is (the exponential of a scale).
+        "joint_graph_constant_folding": False,
+        "force_disable_caches": True,
+        # The header is in a folder that others share.
+        "aot_inductor.precompile_headers": False,
+    }
+)
+
+#: Else a source is called by a digest of its text, which names the folder; its name is in the library's symbols.
+_NAMING = {"aot_inductor.model_name_for_generated_files": "model"}
+
+
+def compiled(program: Program, options: Mapping[str, Any]) -> File:
+    """See ``cachec_torch.compile_aoti``."""
+    clash = sorted(name for name in options if name in REQUIRED or name.startswith("aot_inductor.output_path"))
+    if clash:
+        raise UsageError(f"option {clash[0]!r} can't be given: weights stay outside of the library, by name")
+    loaded = LoadedProgram(program)
+    form, constants = _described(loaded)
+    output = file_in_new_folder("model.so", kind=KIND, manifest=program.manifest)
+    try:
+        library, extern = _built(loaded, options, output.path.parent)
+    except exc.InductorError:
+        _check_untouched(loaded, options)  # Inductor wraps what is raised in it
+        raise
+    _check_untouched(loaded, options)
+    if extern:
+        form = _for_loader(form, loaded.exported.call_spec, "it calls operations that torch has no C function for")
+        form = msgspec.structs.replace(form, extern=extern)
+    with open(output.path, "wb") as out:
+        write(out, library, constants, form)
+    _check_complete(output.path, form)
+    return output
+
+
+def _built(loaded: LoadedProgram, options: Mapping[str, Any], folder: Path) -> tuple[bytes, str]:
+    """The library, and what torch's loader reads beside it. Raises PluginError as ``_check_untouched`` does, before the
+    C++ compiler takes its time."""
+    unread = recorded_compiler(folder, lambda: _check_untouched(loaded, options))
+    with unread, _values_unread(loaded), torch.inference_mode(False), torch.no_grad():
+        package = torch._inductor.aoti_compile_and_package(
+            loaded.exported, package_path=str(folder / "model.pt2"), inductor_configs={**_NAMING, **REQUIRED, **options}
+        )
+    with zipfile.ZipFile(package) as held:
+        libraries = [name for name in held.namelist() if name.endswith(".so")]
+        if len(libraries) != 1:
+            raise PluginError(f"AOTInductor made {libraries or held.namelist()}, expected one shared library")
+        beside = libraries[0].removesuffix(".so") + ".json"
+        extern = held.read(beside).decode() if beside in held.namelist() else ""
+        return held.read(libraries[0]), extern
+
+
+def _check_untouched(loaded: LoadedProgram, options: Mapping[str, Any]) -> None:
+    touched = loaded.touched()
+    if touched:
+        raise PluginError(
+            f"Inductor looked at the value of weight {touched[0]!r} ({len(touched)} such), so its result may hold it; "
+            f"leave out the option that asks for that ({', '.join(sorted(options)) or 'none was given'})"
+        )
+
+
+@contextmanager
+def _values_unread(loaded: LoadedProgram) -> Iterator[None]:
+    """What Inductor looks at without need is not to be looked at of weights: it copies buffers for the library, prints
+    small ones to a log, and computes what depends on weights of one element alone, while it works out shapes."""
+    copy, get_attr = compile_fx.clone_preserve_strides, FakeTensorProp.get_attr
+
+    def copied(tensor: torch.Tensor) -> torch.Tensor:
+        return tensor if loaded.holds(tensor) else copy(tensor)
+
+    def faked(self: FakeTensorProp, *arguments: Any) -> Any:
+        value = get_attr(self, *arguments)
+        held = isinstance(value, torch.Tensor) and not isinstance(value, FakeTensor) and loaded.holds(value)
+        return self._mode.from_tensor(value, static_shapes=True) if held else value
+
+    limit = sys.getrecursionlimit()
+    with (
+        replaced(compile_fx, "clone_preserve_strides", copied),
+        replaced(debug_utils, "MAX_CONSTANT_NUMEL_INLINE", -1),
+        replaced(FakeTensorProp, "get_attr", faked),
+    ):
+        try:
+            yield
+        finally:
+            sys.setrecursionlimit(limit)  # which Inductor raises
+
+
+def _described(loaded: LoadedProgram) -> tuple[LibraryForm, bytes]:
+    """What a caller has to know, but for what Inductor asks torch's loader for; the constants."""
+    exported = loaded.exported
+    placed, blob = _placed(exported.constants)
+    form = LibraryForm(
+        torch=torch_version(),
+        names=loaded.names,
+        mutated=_written(exported),
+        constants=placed,
+        inputs=tuple(_inputs(exported)),
+        outputs=tuple(_outputs(exported)),
+        ranges={str(symbol): _range(values) for symbol, values in exported.range_constraints.items()},
+    )
+    call = exported.call_spec
+    try:
+        arguments, results = node_of(call.in_spec), node_of(call.out_spec)
+    except LookupError as error:
+        return _for_loader(form, call, f"its inputs or outputs have {error}"), blob
+    return msgspec.structs.replace(form, arguments=arguments, results=results), blob
+
+
+def _for_loader(form: LibraryForm, call: Any, reason: str) -> LibraryForm:
+    specs = (pytree.treespec_dumps(call.in_spec), pytree.treespec_dumps(call.out_spec))
+    return msgspec.structs.replace(form, by_torch=reason, specs=specs)
+
+
+def _placed(constants: Mapping[str, torch.Tensor]) -> tuple[dict[str, PlacedForm], bytes]:
+    """The constants as they lie in memory, with all that is between their elements."""
+    forms, blob = {}, bytearray()
+    for name, tensor in sorted(constants.items()):
+        blob += bytes(-len(blob) % ALIGNMENT)
+        span = 1 + sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
+        flat = tensor.as_strided((span if tensor.numel() else 0,), (1,))
+        data = flat.view(torch.uint8).numpy().tobytes() if tensor.numel() else b""
+        dtype = _dtype(tensor.dtype, f"constant {name!r}")
+        forms[name] = PlacedForm(dtype, tuple(tensor.shape), tuple(tensor.stride()), len(blob), len(data))
+        blob += data
+    return forms, bytes(blob) + bytes(-len(blob) % ALIGNMENT)
+
+
+def _written(exported: Any) -> tuple[str, ...]:
+    """Which parameters and buffers the program writes to. Raises PluginError where it writes to an input.
+
+    What torch exports writes in place; only without that a signature says so.
+    """
+    signature = exported.run_decompositions({}).graph_signature
+    inputs = sorted(signature.user_inputs_to_mutate.values())
+    if inputs:
+        raise PluginError(f"the program writes to its input {inputs[0]!r}; return what changes instead")
+    return tuple(sorted({*signature.buffers_to_mutate.values(), *signature.parameters_to_mutate.values()}))
+
+
+def _user_values(exported: Any, specs: Any, kind: str) -> Iterator[tuple[Any, Any]]:
+    """(argument of the signature, what the graph has of it) of each user input or output, in order."""
+    nodes = {node.name: node for node in exported.graph.nodes}
+    for spec in specs:
+        if spec.kind.name == kind:
+            node = nodes.get(getattr(spec.arg, "name", ""))
+            yield spec.arg, None if node is None else node.meta.get("val")
+
+
+def _inputs(exported: Any) -> Iterator[InputForm | ValueForm]:
+    for number, (argument, value) in enumerate(
+        _user_values(exported, exported.graph_signature.input_specs, "USER_INPUT")
+    ):
+        where = f"input {number}"
+        if isinstance(value, torch.Tensor):
+            sizes = tuple(_size(size, where) for size in value.shape)
+            yield InputForm(_dtype(value.dtype, where), sizes, _order(value, where))
+        else:
+            yield _value(argument, value, where)
+
+
+def _outputs(exported: Any) -> Iterator[OutputForm | ValueForm]:
+    specs = exported.graph_signature.output_specs
+    for number, (argument, value) in enumerate(_user_values(exported, specs, "USER_OUTPUT")):
+        yield OutputForm() if isinstance(value, torch.Tensor) else _value(argument, value, f"output {number}")
+
+
+def _value(argument: Any, value: Any, where: str) -> ValueForm:
+    if not isinstance(argument, ConstantArgument):
+        raise PluginError(f"{where} is a {type(value).__name__}; only tensors go in and out of a library")
+    return ValueForm(argument.value)
+
+
+def _dtype(dtype: torch.dtype, where: str) -> str:
+    name = str(dtype).removeprefix("torch.")
+    if name not in DTYPES:
+        raise PluginError(f"{where} is {name}; expected one of {', '.join(DTYPES)}")
+    return name
+
+
+def _size(size: Any, where: str) -> int | SizeForm:
+    """Raises PluginError for a size that is not a multiple of one symbol, and an offset."""
+    if isinstance(size, int):
+        return size
+    expression = size.node.expr
+    if expression.is_Integer:
+        return int(expression)
+    symbols = sorted(expression.free_symbols, key=str)
+    factor = expression.coeff(symbols[0], 1)
+    offset = expression - factor * symbols[0]
+    if len(symbols) != 1 or not (factor.is_Integer and offset.is_Integer):
+        raise PluginError(f"{where} has the size {expression}; expected a multiple of one dimension, and an offset")
+    return SizeForm(str(symbols[0]), int(factor), int(offset))
+
+
+def _order(value: torch.Tensor, where: str) -> tuple[int, ...]:
+    """The axes from the largest stride to the smallest. Raises PluginError for a tensor with holes."""
+    sizes, strides = [hint_of(size) for size in value.shape], [hint_of(step) for step in value.stride()]
+    order = sorted(range(len(sizes)), key=lambda axis: -strides[axis])
+    expected = 1
+    for axis in reversed(order):
+        if sizes[axis] > 1 and strides[axis] != expected and 0 not in sizes:
+            raise PluginError(f"{where} has sizes {sizes} and strides {strides}; give an example without holes")
+        expected *= sizes[axis]
+    return tuple(order)
+
+
+def _range(values: Any) -> tuple[int, int | None]:
+    upper = values.upper
+    return max(0, int(values.lower)), int(upper) if upper.is_Integer else None
+
+
+def _check_complete(path: Path, form: LibraryForm) -> None:
+    """Raise PluginError where the library wants what nobody here knows: a constant of Inductor's own."""
+    container = ModelContainer(path)
+    unknown = [each for each in container.constants() if each.fqn not in form.names and each.fqn not in form.constants]
+    tensors = sum(isinstance(each, InputForm) for each in form.inputs)
+    if unknown or container.inputs != tensors or container.outputs != len(form.outputs):
+        raise PluginError(
+            f"AOTInductor made a library of {container.inputs} inputs, {container.outputs} outputs and unknown "
+            f"constants {[each.fqn for each in unknown]}; expected {tensors}, {len(form.outputs)} and none"
+        )

@@ -1,0 +1,222 @@
+"""What plain ``torch.compile`` makes, kept in a cachec store: Inductor's and AOTAutograd's programs, and C++ libraries.
+
+torch has remote caches, whose backend a class attribute overrides (``RemoteCache.backend_override_cls``). What torch
+does around them stays torch's: keys, guards, and reading what it pickled. They hold no library that the C++ compiler
+made, so its runs (``cpp_builder._run_compile_cmd``) are calls of a stage.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cachec.commands.run import scratch
+from cachec.errors import UnsupportedVersion
+from cachec.programs.artifact import File
+from cachec.programs.supported import GONE, is_within
+from cachec_torch.versions import SUPPORTED
+
+if TYPE_CHECKING:
+    from cachec.cache import Cache
+
+#: The names under which what torch compiles is listed, by the class of torch's that keeps it elsewhere.
+NAMES = {"RemoteFxGraphCache": "torch.inductor", "RemoteAOTAutogradCache": "torch.aotautograd"}
+
+#: The same of what the C++ compiler made.
+LIBRARIES = "torch.cxx"
+
+_BUILDER = "torch._inductor.cpp_builder"
+
+
+def install(cache: Cache | None = None) -> Cache:
+    """Let ``torch.compile`` keep what it compiles in ``cache``, by default ``cachec.Cache()``; returns that.
+
+    Imports torch, so variables that torch reads have to be set before. What was compiled already stays as it is.
+    Called again, it does nothing, or changes to another cache that it is given. Headers are not compiled ahead any
+    more (``cpp_cache_precompile_headers``), as no hit needs them.
+
+    torch unpickles what is stored: a cache has to be as trusted as the code of the project.
+
+    Raises UnsupportedVersion where torch is of another release than this package knows, or has moved what is replaced
+    here; torch goes on with its own caches then.
+    """
+    builder = checked_seam()
+    there = builder._run_compile_cmd
+    if isinstance(there, _StoredCompiles):
+        if cache is None or cache is there.cache:
+            return there.cache
+        there.remove()
+    if cache is None:
+        from cachec.cache import Cache
+
+        cache = Cache()
+    _StoredCompiles(cache).put()
+    return cache
+
+
+def uninstall() -> None:
+    """Let torch keep what it compiles where it did before ``install``. Harmless otherwise."""
+    there = getattr(sys.modules.get(_BUILDER), "_run_compile_cmd", None)
+    if isinstance(there, _StoredCompiles):
+        there.remove()
+
+
+class _StoredCompiles:
+    """What stands in torch in place of ``_run_compile_cmd``; it remembers what else was replaced, and by what."""
+
+    def __init__(self, cache: Cache) -> None:
+        self.cache = cache
+        self._compiled = cache.stage(name=LIBRARIES, version="1")(_compiled)
+        self._before: list[tuple[Any, str, Any, Any]] = []  # (owner, name, before, ours)
+
+    def __call__(self, cmd_line: str, cwd: str) -> None:
+        """Raises torch's CppCompileError."""
+        import torch
+
+        command = _named(shlex.split(cmd_line), cwd)
+        if command is None:
+            self._before[0][2](cmd_line, cwd)
+            return
+        words, sources, output = command
+        made = self._compiled(words, sources, output.name, f"{torch.__version__} {torch.version.git_version}")
+        _put(made.path, output)
+
+    def put(self) -> None:
+        """Stand in torch."""
+        from torch._functorch import config as autograd
+        from torch._inductor import config, cpp_builder, remote_cache
+
+        self._replace(cpp_builder, "_run_compile_cmd", self)
+        for kind, name in NAMES.items():
+            self._replace(getattr(remote_cache, kind), "backend_override_cls", _backend(self.cache, name))
+        self._replace(config, "fx_graph_remote_cache", True)
+        self._replace(autograd, "enable_remote_autograd_cache", True)
+        self._replace(config, "cpp_cache_precompile_headers", False)
+        _forget()
+
+    def remove(self) -> None:
+        """Put back what stood there; what somebody has changed since is left to them."""
+        for owner, name, before, ours in self._before:
+            if getattr(owner, name) is ours:
+                setattr(owner, name, before)
+        _forget()
+
+    def _replace(self, owner: Any, name: str, ours: Any) -> None:
+        self._before.append((owner, name, getattr(owner, name), ours))
+        setattr(owner, name, ours)
+
+
+def _forget() -> None:
+    """torch remembers one of its remote caches."""
+    from torch._functorch._aot_autograd.autograd_cache import AOTAutogradCache
+
+    AOTAutogradCache.get_remote_cache.cache_clear()
+
+
+def _backend(cache: Cache, name: str) -> Callable[[], Any]:
+    """The class of a backend, as torch makes it."""
+    from torch._inductor.remote_cache import RemoteCacheBackend
+
+    foreign = cache.foreign(name, selective=True)
+
+    class StoredBackend(RemoteCacheBackend):  # type: ignore[misc]
+        def _get(self, key: str) -> bytes | None:
+            return foreign.get(key)
+
+        def _put(self, key: str, data: bytes) -> None:
+            foreign.put(key, data)
+
+    return StoredBackend
+
+
+def _named(words: list[str], cwd: str) -> tuple[list[str], dict[str, bytes], Path] | None:
+    """A command with names in place of the paths of Inductor's folder, the sources by name, and where the output goes.
+
+    None where the folder shows in another way, which nothing could stand for: in an option, or in a source.
+    """
+    from torch._inductor.runtime.cache_dir_utils import cache_dir
+
+    root = cache_dir()
+    named: list[str] = []
+    sources: dict[str, bytes] = {}
+    output = None
+    for before, word in zip(["", *words], words, strict=False):
+        path = Path(word)
+        if not path.is_relative_to(root):
+            if root in word or (not path.is_absolute() and os.path.lexists(os.path.join(cwd, word))):
+                return None
+            named.append(word)
+            continue
+        if before == "-o":
+            output = path
+        elif path.is_file() and path.name not in sources:
+            sources[path.name] = path.read_bytes()
+        else:
+            return None
+        named.append(path.name)
+    if output is None or output.name in sources or any(root.encode() in source for source in sources.values()):
+        return None
+    return named, sources, output
+
+
+def _compiled(words: list[str], sources: dict[str, bytes], output: str, torch: str) -> File:
+    """The stage. torch: whose headers the sources include."""
+    from cachec_torch.toolchain import run_compiler
+
+    with scratch() as folder:
+        for name, source in sources.items():
+            (folder / name).write_bytes(source)
+        run_compiler([*words, f"-ffile-prefix-map={folder}=."], str(folder))
+        return File(folder / output)
+
+
+def _put(made: Path, output: Path) -> None:
+    """All of it at once: other processes may look for it there."""
+    output.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile(dir=output.parent, prefix=output.name, delete=False) as file:
+        try:
+            with open(made, "rb") as stored:
+                shutil.copyfileobj(stored, file)
+            file.flush()
+            os.chmod(file.name, 0o755)
+            os.replace(file.name, output)
+        except BaseException:
+            os.unlink(file.name)
+            raise
+
+
+def checked_seam() -> Any:
+    """The module that runs the C++ compiler, after a look at all that is replaced. Raises UnsupportedVersion."""
+    known = ", ".join(name + versions for name, versions in SUPPORTED.items())
+    try:
+        import torch
+    except ImportError as error:
+        raise UnsupportedVersion(f"cachec_torch.install needs {known}, found none: {error}") from error
+    found = f"torch {torch.__version__}"
+    if not is_within(torch.__version__, SUPPORTED["torch"]):
+        raise UnsupportedVersion(f"cachec_torch.install needs {known}, found {found}; torch keeps its own caches")
+    try:
+        from torch._functorch import config as autograd
+        from torch._functorch._aot_autograd.autograd_cache import AOTAutogradCache
+        from torch._inductor import config, cpp_builder, remote_cache
+        from torch._inductor.runtime.cache_dir_utils import cache_dir
+
+        used = (
+            *(cpp_builder._run_compile_cmd, cache_dir, AOTAutogradCache.get_remote_cache.cache_clear),
+            *(getattr(remote_cache, kind).backend_override_cls for kind in NAMES),
+            *(remote_cache.RemoteCacheBackend._get, remote_cache.RemoteCacheBackend._put),
+            *(config.fx_graph_remote_cache, config.cpp_cache_precompile_headers, autograd.enable_remote_autograd_cache),
+        )
+        del used
+    except GONE as error:
+        raise UnsupportedVersion(
+            f"cachec_torch.install knows {known}, and met in {found} {type(error).__name__}: {error}; "
+            "torch keeps its own caches"
+        ) from error
+    return cpp_builder

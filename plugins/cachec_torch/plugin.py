@@ -1,0 +1,68 @@
+"""The plugin object: what cachec asks of torch. Nothing here imports torch before a value of torch's turns up."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from cachec.errors import PluginError
+from cachec.programs.artifact import File
+from cachec.programs.plugin import ArtifactWriter, Fingerprint, Plugin
+from cachec.programs.program import Program
+from cachec.weights import WeightSet
+from cachec_torch.ambient import settings
+from cachec_torch.libraries import KIND, same_library
+from cachec_torch.versions import SUPPORTED
+
+
+class TorchPlugin(Plugin):
+    """Tensors, dtypes, devices and sizes as arguments and results; the libraries that AOTInductor makes of programs."""
+
+    name = "torch"
+    distributions = ("torch",)
+    supported = SUPPORTED
+    types = ("torch.Tensor", "torch.nn.parameter.Parameter", "torch.dtype", "torch.device", "torch.Size")
+
+    def ambient(self) -> Mapping[str, str]:
+        """Every setting of torch and its compilers that is not at its default; the same before and after the import."""
+        return settings()
+
+    def fingerprint(self, value: Any) -> Fingerprint:
+        """Content, class, dtype, shape, strides and whether it takes part in gradients; of all else its text."""
+        from cachec_torch import values
+
+        return values.fingerprint(value)
+
+    def encode(self, value: Any, out: ArtifactWriter) -> dict[str, Any]:
+        """A tensor's bytes in row-major order, and what it is. Raises PluginError for one that is not dense, not on the
+        CPU, of a subclass, or computed with gradients."""
+        from cachec_torch import values
+
+        return values.encode(value, out)
+
+    def decode(self, meta: Mapping[str, Any], artifacts: Sequence[Path]) -> Any:
+        """The value; of a tensor a copy, with its strides. Raises PluginError where ``meta`` and bytes do not agree."""
+        from cachec_torch import values
+
+        return values.decode(meta, artifacts)
+
+    def link(self, artifact: File | Program, weights: WeightSet) -> Any:
+        """A ``cachec_torch.runtime.LinkedLibrary`` over the mapped weights. Loads torch's libraries, not torch.
+
+        Raises PluginError for a program, LinkError for a library that does not fit the weights, or this torch.
+        """
+        if not isinstance(artifact, File) or artifact.kind != KIND:
+            raise PluginError(f"{artifact!r} is not of kind {KIND!r}; cachec_torch.compile_aoti makes such files")
+        from cachec_torch.runtime import linked
+
+        return linked(artifact, weights)
+
+    def compare(self, fresh: Any, stored: Any) -> str | None:
+        """None where two libraries are equal byte for byte, else where they begin to differ, in words; of tensors, None
+        where their numbers are equal within single precision."""
+        if not isinstance(fresh, File) or not isinstance(stored, File):
+            from cachec_torch import values
+
+            return values.compare(fresh, stored)
+        return same_library(fresh.read_bytes(), stored.read_bytes())

@@ -1,0 +1,77 @@
+"""Programs to libraries, by TVM. Imports it: only ever imported when something is compiled."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from pathlib import Path
+from typing import Any
+
+import onnx
+import tvm
+from tvm.relax.frontend.onnx import from_onnx
+from tvm.support import cc
+
+from cachec.commands.run import host_processor, run
+from cachec.errors import PluginError, UsageError
+from cachec.programs.artifact import File
+from cachec.programs.program import Program
+from cachec_mlir.compilers import file_in_new_folder, run_tool
+from cachec_tvm.names import FORMAT, KIND
+
+#: What a compiler's driver starts to link.
+_PARTS = ("collect2", "ld")
+
+
+def compiled(program: Program, target: str) -> File:
+    """See ``cachec_tvm.compile``."""
+    if program.format != FORMAT:
+        raise PluginError(f"TVM takes programs of cachec_onnxruntime.strip; this one is {program.format!r}")
+    try:
+        chosen = tvm.target.Target(target)
+    except (ValueError, TypeError, RuntimeError) as error:
+        raise UsageError(f"target {target!r}: {error}") from error
+    if chosen.kind.name != "llvm":
+        raise UsageError(f"target expected one of kind llvm, found {chosen.kind.name!r}")
+    host_processor()  # TVM asks LLVM for it where the target does not say
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # of onnx's checker: shapes that are not stated
+        module = from_onnx(onnx.load_model_from_string(program.ir))
+    _check(module["main"], program)
+    file = file_in_new_folder("program.so", kind=KIND, manifest=program.manifest)
+    tvm.compile(module, target=chosen).export_library(str(file.path), fcompile=_link)
+    return file
+
+
+def _check(main: Any, program: Program) -> None:
+    """Raise PluginError unless the last parameters are the weights, in their order."""
+    weights = [program.manifest.weights[name] for name in sorted(program.manifest.weights)]
+    given = [parameter.ty for parameter in main.params][len(main.params) - len(weights) :]
+    found = [(str(each.dtype), tuple(int(size) for size in each.shape)) for each in given]
+    expected = [(each.dtype, each.shape) for each in weights]
+    if found != expected:
+        raise PluginError(f"TVM takes other weights than the program has: expected {expected}, found {found}")
+
+
+def _link(output: str, objects: list[str], **options: Any) -> None:
+    """``tvm.support.cc.create_shared``, recorded in the running stage: the objects by fixed names, in one folder."""
+    compiler = cc.get_cc()
+    if compiler is None:
+        raise PluginError("TVM links by a C++ compiler, and there is none in PATH")
+    if options:
+        raise PluginError(f"TVM links with options that are not known here: {sorted(options)}")
+    folder = Path(output).parent
+    names = []
+    for number, each in enumerate(objects):
+        names.append(f"{number}{Path(each).suffix}")
+        (folder / names[-1]).write_bytes(Path(each).read_bytes())
+    tools = []
+    for part in _PARTS:
+        place = os.fsdecode(run([compiler, f"-print-prog-name={part}"]).stdout).strip()
+        if os.path.isfile(place):
+            tools.append(place)
+    run_tool([compiler, "-shared", "-fPIC", "-o", Path(output).name, *names], [], cwd=folder, tools=tools)
+
+
+_link.output_format = "so"  # type: ignore[attr-defined]  # what export_library asks of such a function
+_link.get_target_triple = cc.create_shared.get_target_triple  # type: ignore[attr-defined]

@@ -1,0 +1,61 @@
+"""The plugin object: what cachec asks of TVM. Nothing here imports it before something is linked."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+from cachec.errors import PluginError
+from cachec.programs.artifact import File
+from cachec.programs.program import Program
+from cachec.weights import WeightSet
+from cachec_mlir.plugin import FilePlugin
+from cachec_tvm.names import KIND
+
+#: Variables that begin so are TVM's; these say how code runs and what is printed.
+_VARIABLES = "TVM_"
+_IRRELEVANT = frozenset({"TVM_BACKTRACE", "TVM_BIND_THREADS", "TVM_NUM_THREADS", "TVM_THREAD_POOL_SPIN_COUNT"})
+
+#: Variables that name the compiler that links.
+_LINKERS = ("CXX", "CC")
+
+#: Of the context in which passes run, outside of every ``with``.
+_DEFAULTS = {"opt_level": "2", "config": "{}", "required_pass": "[]", "disabled_pass": "[]", "instruments": "[]"}
+
+
+class TvmPlugin(FilePlugin):
+    """Libraries that TVM compiled of programs with weights by name."""
+
+    name = "tvm"
+    distributions = ("apache-tvm", "apache-tvm-ffi")
+    supported = MappingProxyType({"apache-tvm": ">=0.27,<0.28"})
+
+    def ambient(self) -> Mapping[str, str]:
+        """The context of passes and the target that are in force, where they are not the defaults; TVM's variables."""
+        there = sorted(name for name in os.environ if name.startswith(_VARIABLES) and name not in _IRRELEVANT)
+        values = {name: os.environ[name] for name in (*there, *_LINKERS) if os.environ.get(name)}
+        tvm = sys.modules.get("tvm")
+        if tvm is None or not hasattr(tvm, "compile"):  # not imported, or not yet whole
+            return values
+        context, target = tvm.ir.transform.PassContext.current(), tvm.target.Target.current(allow_none=True)
+        found = {
+            "opt_level": str(context.opt_level),
+            "config": str({str(name): str(value) for name, value in sorted(context.config.items())}),
+            **{
+                name: str([str(each) for each in getattr(context, name) or ()])
+                for name in ("required_pass", "disabled_pass", "instruments")
+            },
+        }
+        values |= {name: value for name, value in found.items() if value != _DEFAULTS[name]}
+        return values if target is None else values | {"target": str(target)}
+
+    def link(self, artifact: File | Program, weights: WeightSet) -> Any:
+        """A ``cachec_tvm.linking.LinkedMachine`` with the weights. Imports tvm."""
+        if not isinstance(artifact, File) or artifact.kind != KIND:
+            raise PluginError(f"{artifact!r} is not of kind {KIND!r}; cachec_tvm.compile makes such files")
+        from cachec_tvm.linking import linked
+
+        return linked(artifact, weights)

@@ -1,0 +1,221 @@
+"""torch's live settings in keys: what is reported, the same before and after the import, and that none is missing."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from cachec_torch import plugin
+from cachec_torch.ambient import IRRELEVANT, LIVE, OPTIONS, PREFIXES, VARIABLES, threads_at_import
+
+ROOT = Path(__file__).parents[2]
+TORCH = Path(torch.__file__).parent
+
+BEFORE_AND_AFTER = """
+import json, os, sys
+from cachec_torch import plugin
+before = plugin.ambient()
+assert "torch" not in sys.modules and "numpy" not in sys.modules
+import torch, torch._inductor.config, torch._dynamo, torch._export.config
+print(json.dumps([before, plugin.ambient()]))
+"""
+
+
+def ask(**variables: str) -> tuple[dict[str, str], dict[str, str]]:
+    """What a new process with these variables reports before and after ``import torch``."""
+    environ = {name: value for name, value in os.environ.items() if not name.startswith(PREFIXES)}
+    done = subprocess.run(
+        [sys.executable, "-c", BEFORE_AND_AFTER], env=environ | variables, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    before, after = json.loads(done.stdout)
+    return before, after
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("variables", "reported"),
+    [
+        ({}, {}),
+        ({"OMP_NUM_THREADS": "1"}, {"OMP_NUM_THREADS": "1"}),
+        ({"MKL_NUM_THREADS": "1"}, {"MKL_NUM_THREADS": "1"}),
+        ({"TORCHINDUCTOR_MAX_AUTOTUNE": "1", "CXX": "clang++"}, {"TORCHINDUCTOR_MAX_AUTOTUNE": "1", "CXX": "clang++"}),
+        ({"TORCHINDUCTOR_CACHE_DIR": "/nowhere", "TORCH_LOGS": "+dynamo"}, {}),
+    ],
+)
+def test_the_same_before_and_after_the_import(variables, reported) -> None:
+    assert ask(**variables) == (reported, reported)
+
+
+@contextmanager
+def changed(get: Any, set_: Any, value: Any):
+    before = get()
+    set_(value)
+    try:
+        yield
+    finally:
+        set_(before)
+
+
+def option(module: str, name: str, value: Any) -> AbstractContextManager[Any]:
+    import importlib
+
+    return importlib.import_module(module).patch({name: value})
+
+
+CHANGES: dict[str, tuple[Any, dict[str, str]]] = {
+    "dtype": (
+        lambda: changed(torch.get_default_dtype, torch.set_default_dtype, torch.float64),
+        {"default_dtype": "torch.float64"},
+    ),
+    "device": (lambda: torch.device("meta"), {"default_device": "meta", "function_modes": "1"}),
+    "deterministic": (
+        lambda: changed(torch.are_deterministic_algorithms_enabled, torch.use_deterministic_algorithms, True),
+        {"deterministic": "True", "inductor/deterministic": "True"},
+    ),
+    "precision": (
+        lambda: changed(torch.get_float32_matmul_precision, torch.set_float32_matmul_precision, "high"),
+        {
+            "float32_matmul_precision": "high",
+            "fp32_precision/cuda/matmul": "tf32",
+            "fp32_precision/mkldnn/matmul": "tf32",
+        },
+    ),
+    "threads": (
+        lambda: changed(torch.get_num_threads, torch.set_num_threads, threads_at_import() + 1),
+        {"threads": str(threads_at_import() + 1)},
+    ),
+    "denormals": (lambda: changed(lambda: False, torch.set_flush_denormal, True), {"flush_denormal": "True"}),
+    "no gradients": (torch.no_grad, {"grad": "False"}),
+    "inference": (torch.inference_mode, {"grad": "False", "inference_mode": "True"}),
+    "autocast": (lambda: torch.autocast("cpu", torch.bfloat16), {"autocast": "cpu torch.bfloat16"}),
+    "autocast to half": (lambda: torch.autocast("cpu", torch.float16), {"autocast": "cpu torch.float16"}),
+    "oneDNN": (lambda: torch.backends.mkldnn.flags(enabled=False), {"mkldnn_enabled": "False"}),
+    "attention": (
+        lambda: torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH),
+        {"sdp_flash": "False", "sdp_cudnn": "False", "sdp_mem_efficient": "False", "sdp_overrideable": "False"},
+    ),
+    "Inductor": (lambda: option("torch._inductor.config", "max_autotune", True), {"inductor/max_autotune": "True"}),
+    "Inductor, of a function": (
+        lambda: option("torch._inductor.config", "post_grad_custom_pre_pass", changed),
+        {"inductor/post_grad_custom_pre_pass": f"{__name__}.changed"},
+    ),
+    "Dynamo": (lambda: option("torch._dynamo.config", "recompile_limit", 3), {"dynamo/recompile_limit": "3"}),
+    "AOTAutograd": (
+        lambda: option("torch._functorch.config", "treat_parameters_as_free_to_save", False),
+        {"functorch/treat_parameters_as_free_to_save": "False"},
+    ),
+    "set to its default": (lambda: option("torch._inductor.config", "max_autotune", False), {}),
+    "where results are kept": (lambda: option("torch._inductor.config", "fx_graph_cache", False), {}),
+    "C++ options": (lambda: option("torch._inductor.config", "cpp.threads", 7), {"inductor/cpp.threads": "7"}),
+}
+
+
+@pytest.mark.parametrize("how", CHANGES)
+def test_a_change_is_reported_and_gone_afterwards(how) -> None:
+    change, reported = CHANGES[how]
+    before = plugin.ambient()
+    with change():
+        assert dict(plugin.ambient().items() - before.items()) == reported
+    assert plugin.ambient() == before
+
+
+def test_no_variable_that_torch_reads_is_missing() -> None:
+    """Of the files in which torch's options are declared, and of the compilers' own."""
+    files = [*TORCH.glob("**/config.py"), *TORCH.glob("**/_config.py")]
+    for room in ("_inductor", "_dynamo", "_functorch", "_export"):
+        files += (TORCH / room).rglob("*.py")
+    read = re.compile(r"""(?:environ(?:\.get)?[([]|getenv\(|env_name_(?:default|force)=\[?)\s*["'](\w+)["']""")
+    names = {name for path in files for name in read.findall(path.read_text())}
+    assert len(names) > 200
+    strange = {name for name in names if not name.startswith(PREFIXES)} - VARIABLES - UNRELATED_VARIABLES
+    assert strange == set(), "new variables: judge them in cachec_torch.ambient"
+    assert names >= UNRELATED_VARIABLES
+    assert all(name.startswith(PREFIXES) for name in IRRELEVANT)
+
+
+#: What is printed and logged; what is looked for where nothing else says; other systems; torch's own tests.
+UNRELATED_VARIABLES = {
+    *("CI", "LOG_AUTOTUNE_RESULTS", "LOG_TLPARSE", "MAST_HPC_JOB_NAME", "PT2_COMPILE_ID_PREFIX", "ROLE_RANK"),
+    *("CONDA_EXE", "CONDA_PREFIX", "CPLUS_INCLUDE_PATH", "CUDACXX", "CUDA_HOME", "LD_LIBRARY_PATH"),
+    *("LEVEL_ZERO_V1_SDK_PATH", "ONEAPI_ROOT", "ProgramFiles", "WINDOWS_CUDA_HOME"),
+    *("DUMP_AOTI_MINIFIER", "TVM_SCHEDULER", "_TORCHINDUCTOR_PYOBJECT_TENSOR_DATA_PTR"),
+}
+
+
+def test_no_switch_of_torch_is_missing() -> None:
+    """Those with a function that sets them and one that tells."""
+    core = torch._C
+    pairs = {
+        name for name in dir(core) if name.startswith("_get_") and hasattr(core, name.replace("_get_", "_set_", 1))
+    }
+    told = {switch.getter.removeprefix("_C.") for switch in LIVE}
+    assert pairs - told == UNRELATED_SWITCHES
+    setters = {name for name in dir(torch) if name.startswith(("set_", "use_"))}
+    assert setters == set(SETTERS), "new switches: judge them in cachec_torch.ambient"
+    names = {switch.name for switch in LIVE} | {"threads", "flush_denormal"}
+    assert set(filter(None, SETTERS.values())) <= names
+
+
+#: What is checked, warned of or noted; what another switch tells too; what is no setting.
+UNRELATED_SWITCHES = {
+    *("_get_autograd_fallback_mode", "_get_backcompat_broadcast_warn", "_get_backcompat_keepdim_warn"),
+    *("_get_cublas_allow_tf32", "_get_cudnn_allow_tf32", "_get_onednn_allow_tf32", "_get_graph_exec_group"),
+    *(
+        "_get_deterministic_algorithms",
+        "_get_float32_matmul_precision",
+        "_get_thread_name",
+        "_get_torch_function_state",
+    ),
+    *("_get_dispatch_mode", "_get_tensor_metadata", "_get_tracing_state", "_get_value_trace", "_get_warnAlways"),
+}
+
+#: What a function of torch's sets -> how that is reported; empty where it changes no result.
+SETTERS = {
+    "set_anomaly_enabled": "",
+    "set_autocast_cache_enabled": "",
+    "set_autocast_cpu_dtype": "autocast",
+    "set_autocast_cpu_enabled": "autocast",
+    "set_autocast_dtype": "autocast",
+    "set_autocast_enabled": "autocast",
+    "set_autocast_gpu_dtype": "autocast",
+    "set_autocast_ipu_dtype": "autocast",
+    "set_autocast_ipu_enabled": "autocast",
+    "set_autocast_xla_dtype": "autocast",
+    "set_autocast_xla_enabled": "autocast",
+    "set_default_device": "default_device",
+    "set_default_dtype": "default_dtype",
+    "set_default_tensor_type": "default_dtype",
+    "set_deterministic_debug_mode": "deterministic",
+    "set_float32_matmul_precision": "float32_matmul_precision",
+    "set_flush_denormal": "flush_denormal",
+    "set_grad_enabled": "grad",
+    "set_num_interop_threads": "",
+    "set_num_threads": "threads",
+    "set_printoptions": "",
+    "set_rng_state": "",
+    "set_warn_always": "",
+    "use_deterministic_algorithms": "deterministic",
+}
+
+
+def test_every_module_with_options_is_there() -> None:
+    import importlib
+
+    for name in OPTIONS:
+        assert importlib.import_module(name)._config
+
+
+def test_the_range_is_that_of_the_package() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert [name + versions for name, versions in plugin.supported.items()] == extras["torch"]

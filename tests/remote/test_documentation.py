@@ -1,0 +1,117 @@
+"""The commands of docs/remote.md, run as they stand there, and the screens of ``cachec remote`` and ``push``."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from cachec.cli import main
+from cachec.model import Fault
+from tests.remote.conftest import Machine
+from tests.remote.server import Site, refusing
+from tests.remote.test_sharing import Make
+
+TEXT = (Path(__file__).parents[2] / "docs" / "remote.md").read_text()
+
+
+def run(machine: Machine, *words: str) -> Result:
+    return CliRunner().invoke(main, ["--dir", str(machine.store), *words])
+
+
+def test_the_commands(machine: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = machine(f"file://{tmp_path}/team-cache")
+    one.call()
+    lines = [line for block in re.findall(r"```console\n(.*?)```", TEXT, re.DOTALL) for line in block.splitlines()]
+    for line in lines[:5]:
+        words = shlex.split(line.removeprefix("$ ").replace("/mnt", str(tmp_path)), comments=True)
+        if words[0] == "export":
+            monkeypatch.setenv(*words[1].split("=", 1))
+            continue
+        result = run(one, *words[1:])
+        assert result.exit_code == 0, (line, result.output, result.exception)
+        shown = re.sub(" {2,}", "  ", result.output.replace(str(tmp_path), "/mnt"))
+        assert all(len(each) <= 80 for each in shown.splitlines()), shown
+    assert len(lines) == 8
+    assert lines.pop().startswith("$ cachec remote keygen ")
+    for line in lines[5:]:
+        (_, assignment) = shlex.split(line.removeprefix("$ "), comments=True)
+        url = assignment.partition("=")[2]
+        assert [each.address.mode for each in machine(url).remotes.all] == ["read" if "mode" in url else "read-write"]
+
+
+def test_every_fault_is_in_the_table() -> None:
+    assert set(re.findall(r"^\| `(remote-\w+)`", TEXT, re.MULTILINE)) == {
+        fault.value for fault in Fault if fault.is_remote
+    }
+
+
+def test_push_says_what_came_of_it(machine: Make, site: Site) -> None:
+    one = machine()
+    one.call()
+    site.answer = lambda method, _path: (507, {}, b"") if method == "PUT" else None
+    result = run(one, "push", "--json")
+    assert result.exit_code == 1
+    expected = {"sent": 0, "known": 0, "gone": 0, "bytes": 0, "waiting": 1, "faults": {"remote-full": 1}}
+    assert json.loads(result.stdout) == expected
+    site.answer = lambda _method, _path: None
+    result = run(one, "push")
+    assert result.exit_code == 0
+    assert re.match(r"1 sent \([\d.]+ KiB\), 0 were there, 0 gone, 0 wait\n", result.stdout)
+    found = json.loads(run(machine(), "stats", "--json").stdout)["remote"]
+    assert found == {"asked": 0, "hits": 0, "bytes": 0, "seconds": 0.0}
+    two = machine()
+    two.call()
+    found = json.loads(run(two, "stats", "--json").stdout)["remote"]
+    assert (found["asked"], found["hits"], found["bytes"] > 500) == (1, 1, True)
+    assert "1 asked remotes, 1 were answered" in run(two, "stats").stdout
+
+
+def test_a_remote_that_can_not_be_used_is_told(machine: Make, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = machine()
+    for word in ("remote", "push"):
+        monkeypatch.delenv("CACHEC_REMOTE", raising=False)
+        result = run(one, word)
+        assert (result.exit_code, "CACHEC_REMOTE" in result.output) == (0 if word == "remote" else 2, True)
+    gone = refusing()
+    result = run(one, "remote", "check", gone.replace("//", "//me:p4ss@"))
+    assert result.exit_code == 1
+    assert "p4ss" not in result.output
+    assert result.stdout.count("remote-unreachable") == 1
+    site.answer = lambda method, _path: (403, {}, b"") if method == "PUT" else None
+    checked = json.loads(run(one, "remote", "check", site.url, "--json").stdout)
+    assert not checked["ok"]
+    assert json.loads(run(one, "remote", "check", site.url + "?mode=read", "--json").stdout)["ok"]
+    site.answer = lambda _method, _path: None
+    site.is_conditional = False
+    checked = json.loads(run(one, "remote", "check", site.url, "--json").stdout)
+    assert checked["ok"]
+    assert [each["result"] for each in checked["steps"]].count("no") == 1
+    monkeypatch.setenv("CACHEC_REMOTE", f"{gone} {site.url}")
+    remotes = json.loads(run(one, "remote", "--json").stdout)["remotes"]
+    assert [each["state"] for each in remotes] == ["remote-unreachable", "ok"]
+
+
+def test_secrets_are_not_shown(machine: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = machine()
+    for value in ("https://me:p4ss@host/x", "https://me:p4ss@host/x?mode=bad", "me:p4ss@host"):
+        monkeypatch.setenv("CACHEC_REMOTE", value)
+        monkeypatch.setenv("CACHEC_REMOTE_TOKEN", "t0ken")
+        for words in (("config",), ("config", "--json"), ("remote", "--json")) if "?" in value else (("config",),):
+            output = run(one, *words).output
+            assert "p4ss" not in output
+            assert "t0ken" not in output
+            assert "not a setting" not in output
+
+
+def test_a_project_can_not_name_a_remote(machine: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = machine()
+    (one.project / "cachec.toml").write_text('remote = ["https://host/x"]\n')
+    monkeypatch.chdir(one.project)
+    result = run(one, "config")
+    assert result.exit_code == 2
+    assert "not for the file of a project" in result.stderr
