@@ -27,6 +27,9 @@ HEAPTYPE = 1 << 9
 _OF_DATACLASSES = frozenset(
     f"__{name}__" for name in ("init", "repr", "eq", "lt", "le", "gt", "ge", "hash", "setattr", "delattr")
 )
+#: What each field and each dataclass was told, on every Python. ``hash`` may be None: as ``compare``.
+_FIELD_OPTIONS = ("init", "repr", "hash", "compare", "kw_only")
+_DATACLASS_OPTIONS = ("init", "repr", "eq", "order", "unsafe_hash", "frozen")
 #: What every member of an enumeration holds beside what its class gives it.
 _MEMBER = frozenset({"_value_", "_name_", "__objclass__", "_sort_order_"})
 #: Descriptors of what objects have.
@@ -164,6 +167,16 @@ def contents(cls: type, watch: Watch) -> Iterator[tuple[str, object]]:
                 held = getattr(field, kind, None)
                 if type(held).__qualname__ != "_MISSING_TYPE":
                     yield f"<{kind}> {name}", held
+            yield f"<options> {name}", [getattr(field, each, None) is True for each in _FIELD_OPTIONS]
+            if metadata := dict(getattr(field, "metadata", None) or {}):
+                yield f"<metadata> {name}", metadata
+    if (params := vars(cls).get("__dataclass_params__")) is not None:
+        yield "<options>", [getattr(params, each, None) is True for each in _DATACLASS_OPTIONS]
+    if "__abstractmethods__" in vars(cls):  # as they are now: anybody may set them
+        yield "<abstract>", sorted(vars(cls)["__abstractmethods__"])
+    for kind in ("__parameters__", "__orig_bases__"):  # of a class that a reload replaced, not what its text says now
+        if given := vars(cls).get(kind):
+            yield kind, given
 
 
 def shown_by_metaclass(cls: type) -> Iterator[tuple[str, object]]:

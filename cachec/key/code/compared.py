@@ -159,6 +159,8 @@ class TextComparison:
                 ):
                     self._live.as_imported(held, f"{where}.{method.name}")
         for name, written in _class_values(node).items():
+            if name.startswith("__") and name not in attributes:
+                continue  # of the type, or under a mangled name
             value = attributes.get(name)
             value = vars(value).get("_value_") if isinstance(value, enum.Enum) else value
             if type(value) in _LITERALS:  # anything else was made of it by a metaclass
@@ -266,7 +268,7 @@ def _class_values(node: ast.ClassDef) -> dict[str, ast.expr]:
         for each in ast.walk(target):
             if isinstance(each, ast.Name):
                 bound[each.id] = None if each.id in bound or each is not target else value
-    return {name: value for name, value in bound.items() if value is not None and not name.startswith("__")}
+    return {name: value for name, value in bound.items() if value is not None}
 
 
 def _functions(value: object) -> list[FunctionType]:

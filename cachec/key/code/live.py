@@ -31,12 +31,14 @@ from cachec.key.code.watch import MISSING
 _SKIPPED_ATTRIBUTES = frozenset(
     {
         *("__doc__", "__module__", "__annotations__", "__qualname__", "__name__"),
-        *("__firstlineno__", "__hash__", "__static_attributes__", "__dataclass_fields__"),
-        *("__dataclass_params__", "__match_args__", "__abstractmethods__", "_abc_impl", "__parameters__"),
+        *("__firstlineno__", "__static_attributes__", "__dataclass_fields__"),
+        *("__dataclass_params__", "_abc_impl", "__parameters__"),
         *("__orig_bases__", "__type_params__", "__annotate__", "__annotate_func__", "__annotations_cache__"),
         "_torchdynamo_wrapper_id",  # an address
     }
 )
+#: Bookkeeping that a class statement may write itself; counts where it does, and where there is no statement.
+_OF_THE_STATEMENT = frozenset({"__match_args__", "__hash__"})
 #: Functions that the interpreter makes of a class statement, whose text they are in.
 _MADE_OF_ANNOTATIONS = frozenset({"__annotate__", "__annotate_func__"})
 #: Where an instance holds a field: the class says which there are.
@@ -240,7 +242,7 @@ class Walk:
         for base in cls.__bases__:
             hasher.part("base", self.cls(base, lenient=True).encode())
         for each, value in sorted(self._graph.watch.attributes(cls).items()):
-            if not _is_skipped(each, value):
+            if not _is_skipped(each, value, None):
                 hasher.part(f"attribute {each}", self.reference(value, f"{label}.{each}", lenient=True).encode())
         self._graph.part(label, hasher, "made by a library")
         return label
@@ -291,7 +293,7 @@ class Walk:
             hasher.part("base", self.cls(base, lenient=lenient).encode())
         hasher.part("metaclass", self.cls(type(cls), lenient=lenient).encode())
         for name, value in sorted(graph.watch.attributes(cls).items()):
-            if _is_skipped(name, value):
+            if _is_skipped(name, value, node):
                 continue
             for kind, held in _held(value):
                 if isinstance(held, FunctionType) and said and classes.made(held, cls, self._origins.is_library):
@@ -344,11 +346,15 @@ class Walk:
         self._graph.part(f"{label}.<subclasses>", hasher, "in their order")
 
 
-def _is_skipped(name: str, value: object) -> bool:
+def _is_skipped(name: str, value: object, node: ast.ClassDef | None) -> bool:
     """Whether an attribute of a class says nothing that its statement does not, or nobody but readers looks at it."""
     if isinstance(value, _SLOTS) or name in _MADE_OF_ANNOTATIONS:
         return True
-    return name in _SKIPPED_ATTRIBUTES and not _held(value)
+    if type(value).__qualname__ == "CField" and module_of(type(value)) in {"_ctypes", "ctypes"}:
+        return True  # as slots are: ``_fields_`` says which there are
+    if _held(value):
+        return False
+    return not classes.binds(node, name) if name in _OF_THE_STATEMENT else name in _SKIPPED_ATTRIBUTES
 
 
 def _held(value: object) -> list[tuple[str, object]]:

@@ -114,7 +114,7 @@ class Namespaces:
             return f"{distribution or 'python'}:{name}{self._of_library(namespace, rest)}"
         if isinstance(file, str) and not file.endswith(".py"):
             return self._extension(name, file)
-        if not rest:
+        if not rest or rest[0] == "__dict__":
             label = self.whole(namespace, file if isinstance(file, str) else "", dynamic=True)
             self.all_names(namespace, modules=False)
             return label

@@ -165,7 +165,11 @@ class Static:
             # `from . import sub` in a package leads back here: then it is the submodule that is meant
             if first or attribute not in unit.source.imports:
                 return
-        if origin.folders and self._locator.find(f"{name}.{attribute}").kind != "absent":
+        if unit is not None and attribute in {"__dict__", "__annotations__"}:
+            self.whole(unit)
+            if attribute == "__dict__":
+                self._all_names(unit)
+        elif origin.folders and self._locator.find(f"{name}.{attribute}").kind != "absent":
             self._module(f"{name}.{attribute}", chain, by)
         elif unit is not None and unit.whole:
             self.whole(unit)  # a star import or a module __getattr__ may supply it
