@@ -175,8 +175,9 @@ def contents(cls: type, watch: Watch) -> Iterator[tuple[str, object]]:
     if "__abstractmethods__" in vars(cls):  # as they are now: anybody may set them
         yield "<abstract>", sorted(vars(cls)["__abstractmethods__"])
     for kind in ("__parameters__", "__orig_bases__"):  # of a class that a reload replaced, not what its text says now
-        if given := vars(cls).get(kind):
-            yield kind, given
+        told = vars(cls).get(kind)
+        if told:
+            yield kind, told
 
 
 def shown_by_metaclass(cls: type) -> Iterator[tuple[str, object]]:
