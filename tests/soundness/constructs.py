@@ -416,7 +416,6 @@ CONSTRUCTS = [
     Construct("wrapped set by hand", "def g(): return $S\ndef f(): return f.__wrapped__()\nf.__wrapped__ = g\n", "@f()"),
     Construct("suppressed exception", "import contextlib\nE = (ValueError, KeyError)[$S % 2]\ndef f():\n    try:\n        with contextlib.suppress(E): raise KeyError\n        return 1\n    except KeyError: return 2\n", "@f()"),
     Construct("formatter", "import string\nclass A(string.Formatter):\n    def format_field(self, v, s): return str(v) + '$S'\nF = A()\n", "@F.format('{}', 1)"),
-    Construct("decoder with a hook", "import json\nE = json.JSONDecoder(object_hook=lambda d: len(d) * $S)\n", "@E.decode('{}'), @E.decode('{\"a\": 1}')"),
     Construct("element of a tree", "import xml.etree.ElementTree as ET\ndef f(): return ET.fromstring('<a k=\"$S\"/>').get('k')\n", "@f()"),
     Construct("numpy scalar", "import numpy as np\nX = np.float32($S)\n", "float(@X)"),
     Construct("numpy date", "import numpy as np\nX = np.datetime64('2020-01-0$S')\n", "str(@X)"),
