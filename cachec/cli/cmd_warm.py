@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
+from concurrent.futures import Executor
+from contextlib import contextmanager
 from pathlib import Path
 
 import click
@@ -24,6 +27,7 @@ INTERRUPTED = 130
 @click.option("--shard", "share", metavar="K/N", help="Only the K-th of N shares, for N machines.")
 @click.option("--check", is_flag=True, help="Compile nothing; exit with 1 and the reasons when something would miss.")
 @click.option("--materialize", is_flag=True, help="Put in place what commands write, also where they hit.")
+@click.option("--executor", "cluster", metavar="URL", help="Run rows on a Dask cluster: dask://host:port.")
 @click.option("--changed-since", metavar="REV", help="Only targets touched by what git says changed since REV.")
 @click.option(
     "--touched", is_flag=True, help="Take TARGET as changed files (pre-commit): only targets touched by them."
@@ -43,6 +47,7 @@ def command(
     share: str | None,
     check: bool,
     materialize: bool,
+    cluster: str | None,
     changed_since: str | None,
     touched: bool,
     summary_file: str | None,
@@ -64,6 +69,7 @@ def command(
       cachec warm
       cachec warm minilm --jobs 2
       cachec warm --materialize               on a fresh checkout: outputs of commands are there afterwards
+      cachec warm --executor dask://host:8786 --materialize      compiled on a cluster, fetched to here
       cachec warm --check                     exit 1 and the reasons when something would miss
       cachec warm --changed-since origin/main
       cachec warm --shard 3/8 --summary "$GITHUB_STEP_SUMMARY"
@@ -86,7 +92,11 @@ def command(
     if only_list:
         _list(rows)
         return
-    summary, code = _warm(session.settings, rows, declared, jobs, check=check, materialize=materialize)
+    with _executor(cluster, declared, session.settings) as executor:
+        there = materialize and executor is None
+        summary, code = _warm(session.settings, rows, declared, jobs, executor, check=check, materialize=there)
+    if materialize and cluster and not code:  # what the cluster compiled is at the remotes: all of it hits
+        summary, code = _warm(session.settings, rows, declared, jobs, None, check=False, materialize=True)
     if summary_file:
         with Path(summary_file).open("a", encoding="utf-8") as out:
             out.write(summary.markdown())
@@ -165,11 +175,29 @@ def _list(rows: list[Row]) -> None:
         click.echo(clean(row.id))
 
 
+@contextmanager
+def _executor(url: str | None, declared: Declared, settings: config.Settings) -> Iterator[Executor | None]:
+    """The cluster that is meant, or None for workers here."""
+    if url is None:
+        yield None
+        return
+    from cachec.warm.cluster import SCHEME, Cluster
+
+    if not url.startswith(SCHEME) or url == SCHEME:
+        raise UsageError(f"--executor {url!r}: expected {SCHEME}host:port")
+    cluster = Cluster(url, os.path.dirname(declared.path) or os.getcwd(), settings)
+    try:
+        yield cluster
+    finally:
+        cluster.shutdown()
+
+
 def _warm(
     settings: config.Settings,
     rows: list[Row],
     declared: Declared,
     jobs: int | None,
+    executor: Executor | None,
     *,
     check: bool,
     materialize: bool,
@@ -181,7 +209,8 @@ def _warm(
             rows,
             check=check,
             materialize=materialize,
-            jobs=jobs or declared.jobs,
+            jobs=jobs or (declared.jobs if executor is None else None),
+            executor=executor,
             settings=settings,
             listener=listener,
             source=declared.path,

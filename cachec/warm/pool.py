@@ -45,8 +45,17 @@ class WorkerLost(CachecError):
     """A worker ended before its row did."""
 
 
-class WorkerPool(Executor):
-    """Runs ``run_task`` in processes of their own. Started when there is work for them, 1 to ``workers`` of them."""
+class RowExecutor(Executor):
+    """Runs ``run_task`` in processes of cachec's own: rows may have variables and processes to themselves."""
+
+    @property
+    def width(self) -> int:
+        """Rows that it runs at a time now."""
+        raise NotImplementedError
+
+
+class WorkerPool(RowExecutor):
+    """Starts its processes when there is work for them, 1 to ``workers`` of them."""
 
     def __init__(self, workers: int, environ: Mapping[str, str] | None = None) -> None:
         """environ: the variables of the workers, by default those of this process."""
@@ -72,6 +81,11 @@ class WorkerPool(Executor):
                 self._hire()
         self._queue.put((future, cast("Task", args[0])))
         return cast("Future[T]", future)
+
+    @property
+    def width(self) -> int:
+        """How many workers there may be."""
+        return self._workers
 
     def _taken(self, hand: _Hand) -> None:
         with self._lock:

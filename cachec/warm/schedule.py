@@ -15,7 +15,7 @@ from cachec.errors import StoreFault, UsageError
 from cachec.model import Mode
 from cachec.warm.history import History
 from cachec.warm.model import Result, Row, Status, Target, Task
-from cachec.warm.pool import WorkerPool
+from cachec.warm.pool import RowExecutor, WorkerPool
 from cachec.warm.rows import expand
 from cachec.warm.run import run_task
 from cachec.warm.summary import Summary
@@ -56,10 +56,10 @@ def warm(
     """Run what would miss of ``targets``, each after what it comes after; one failure does not stop the others.
 
     check: run nothing, only say what would miss. materialize: put in place what commands write, also where they hit.
-    jobs: rows at a time, by default one a processor. executor: where rows run, by default in worker processes of
-    cachec's own; its owner shuts it down. settings: of the store. source: what the figures of earlier runs are kept
-    under, the path of the configuration file. Raises UsageError where the targets can't be ordered, ConfigError where
-    the mode of the cache stores nothing.
+    jobs: rows at a time, by default one a processor, or as many as a cluster runs. executor: where rows run, by
+    default in worker processes of cachec's own; its owner shuts it down. settings: of the store. source: what the
+    figures of earlier runs are kept under, the path of the configuration file. Raises UsageError where the targets
+    can't be ordered, ConfigError where the mode of the cache stores nothing.
     """
     return Warmer(
         targets,
@@ -99,10 +99,10 @@ class Warmer:
         if not check:
             _storing(self.settings)
         self._own_executor = executor is None
-        self._jobs = jobs or os.cpu_count() or 1
+        self._jobs = jobs
         self._executor = executor
         self._pool = pool
-        if executor is not None:
+        if executor is not None and not isinstance(executor, RowExecutor):
             _fits(self.rows)
         self._listener = listener or Listener()
         self._history = History(self.settings.dir, source)
@@ -117,7 +117,7 @@ class Warmer:
     def run(self) -> Summary:
         """Warm, or check. On KeyboardInterrupt the workers are ended, and it is raised again; what is done is kept."""
         self._began = time.perf_counter()
-        executor = self._executor or self._pool or WorkerPool(self._jobs, environment(self.settings))
+        executor = self._executor or self._pool or WorkerPool(self._width(), environment(self.settings))
         try:
             self._look(executor)
             if not self._check and not self._cancelled.is_set():
@@ -150,6 +150,12 @@ class Warmer:
 
     # --- the two passes
 
+    def _width(self) -> int:
+        """Rows at a time."""
+        if self._jobs is not None:
+            return self._jobs
+        return self._executor.width if isinstance(self._executor, RowExecutor) else os.cpu_count() or 1
+
     def _look(self, executor: Executor) -> None:
         """Which rows would miss. One that comes after a row that would miss is not looked at before that has run."""
         if not self._check and self.settings.mode in {Mode.REFRESH, Mode.VERIFY}:
@@ -162,7 +168,7 @@ class Warmer:
             if len(taken) < 2:
                 return 1
             each = sum(taken[1:]) / (len(taken) - 1)
-            return max(1, min(self._jobs, 1 + int(each * left / max(_WORTH_A_WORKER, taken[0]))))
+            return max(1, min(self._width(), 1 + int(each * left / max(_WORTH_A_WORKER, taken[0]))))
 
         def ready(row: Row) -> bool | None:
             if self._check:
@@ -210,7 +216,7 @@ class Warmer:
         rows = [row for row in self.rows if row.id not in self._results]
         missed = {name: result.missed[0] for name, result in self._misses.items() if result.missed}
         if rows:
-            self._estimate = self._history.estimate(rows, missed, self._jobs, time.time())
+            self._estimate = self._history.estimate(rows, missed, self._width(), time.time())
         hits = sum(result.status is Status.HIT for result in self._results.values())
         self._listener.planned(rows, hits, self._estimate)
 
@@ -223,7 +229,7 @@ class Warmer:
                 return None
             return all(each is not None for each in before)
 
-        self._drive(executor, rows, ready, lambda _left: self._jobs, self._finish, check=False)
+        self._drive(executor, rows, ready, lambda _left: self._width(), self._finish, check=False)
 
     def _drive(
         self,
