@@ -179,6 +179,15 @@ def test_what_a_machine_lacks_is_told(machines: Machines, project: Project) -> N
     assert "compiled, but no remote has it" in done.stderr + done.stdout
 
 
+@pytest.mark.long
+def test_the_example() -> None:
+    example = Path(__file__).parents[2] / "examples/cluster/run.py"
+    done = subprocess.run([sys.executable, str(example)], capture_output=True, text=True, check=True, timeout=300)
+    told = done.stdout.splitlines()
+    assert told[-3].startswith("6 hit"), done.stdout
+    assert told[-1].startswith("6 hit"), done.stdout
+
+
 REFUSED = {
     "no remote": ("dask://127.0.0.1:1", "", "set CACHEC_REMOTE"),
     "no scheduler": ("dask://127.0.0.1:1", "file:///nowhere", "no Dask scheduler answers at tcp://127.0.0.1:1"),
