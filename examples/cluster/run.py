@@ -1,4 +1,4 @@
-"""A cluster on one machine: a scheduler of Dask, a remote, and three workers, each with a checkout and a store of its own.
+"""A cluster on one machine: a Dask scheduler, a remote, and three workers, each with its own checkout and store.
 
     python examples/cluster/run.py
 
