@@ -30,6 +30,8 @@ _COMMANDS = {
     "verify": "",
     "export": "cachec.cli.cmd_weights_files:export",
     "shard": "cachec.cli.cmd_weights_files:shard",
+    "push": "cachec.cli.cmd_weights_remote:push",
+    "pull": "cachec.cli.cmd_weights_remote:pull",
     "rm": "",
 }
 
@@ -49,6 +51,7 @@ def command() -> None:
       cachec weights diff base tuned                       by digest where both are owned
       cachec weights diff --fit base tuned/                would it run with what was compiled for base?
       cachec weights export tuned out.irpa
+      cachec weights push tuned                            to the remotes: the tensors that they do not have
       cachec weights rm tuned
 
     Every one of them has --json; its help shows the JSON. Exit codes: 0 done (diff: equal), 1 not found (diff:

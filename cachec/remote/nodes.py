@@ -82,12 +82,27 @@ def needed(entry: Entry) -> dict[Digest, ArtifactRef]:
 
 def sealed(node: TrieNode, trust: Trust) -> bytes:
     """A node as a row. Raises StoreFault REMOTE_SKIPPED for one that is too large."""
-    body = msgspec.json.encode(node)
-    signature = trust.signature(_MAGIC + body)
-    row = _MAGIC + _LENGTH.pack(len(signature)) + signature + body
+    return signed_row(_MAGIC, msgspec.json.encode(node), trust)
+
+
+def signed_row(magic: bytes, body: bytes, trust: Trust) -> bytes:
+    """A row with a signature of its magic and its body. Raises StoreFault REMOTE_SKIPPED for one that is too large."""
+    signature = trust.signature(magic + body)
+    row = magic + _LENGTH.pack(len(signature)) + signature + body
     if len(row) > MAX_ROW:
         raise StoreFault(Fault.REMOTE_SKIPPED, f"a row of {len(row)} bytes; at most {MAX_ROW} are kept")
     return row
+
+
+def trusted_body(magic: bytes, row: bytes, name: Digest, trust: Trust) -> bytes:
+    """The body of a row that came as the one of that name. Raises StoreFault REMOTE_CORRUPT, REMOTE_UNTRUSTED."""
+    begin = len(magic) + _LENGTH.size
+    if len(row) > MAX_ROW or not row.startswith(magic) or len(row) < begin:
+        raise StoreFault(Fault.REMOTE_CORRUPT, f"row {name[:12]} is no row of this version")
+    end = begin + _LENGTH.unpack_from(row, len(magic))[0]
+    if why := trust.why_untrusted(row[begin:end], magic + row[end:]):
+        raise StoreFault(Fault.REMOTE_UNTRUSTED, f"row {name[:12]} {why}")
+    return row[end:]
 
 
 def unsealed(row: bytes, name: Digest, key: Digest, trust: Trust) -> TrieNode:
@@ -99,13 +114,7 @@ def unsealed(row: bytes, name: Digest, key: Digest, trust: Trust) -> TrieNode:
     def refused(why: str) -> StoreFault:
         return StoreFault(Fault.REMOTE_CORRUPT, f"row {name[:12]} {why}")
 
-    begin = len(_MAGIC) + _LENGTH.size
-    if len(row) > MAX_ROW or not row.startswith(_MAGIC) or len(row) < begin:
-        raise refused("is no row of this version")
-    end = begin + _LENGTH.unpack_from(row, len(_MAGIC))[0]
-    if why := trust.why_untrusted(row[begin:end], _MAGIC + row[end:]):
-        raise StoreFault(Fault.REMOTE_UNTRUSTED, f"row {name[:12]} {why}")
-    node = from_json(row[end:], TrieNode, refused, "is malformed")
+    node = from_json(trusted_body(_MAGIC, row, name, trust), TrieNode, refused, "is malformed")
     if node.version != VERSION or node.name != name:
         raise refused(f"is that of {node.name[:12]}, version {node.version}")
     if node.entry is None:

@@ -31,7 +31,7 @@ from tests.weights.server import Site, serving
 from .conftest import Shell
 
 MIB = 1 << 20
-COMMANDS = ["add", "ls", "show", "diff", "verify", "export", "shard", "rm"]
+COMMANDS = ["add", "ls", "show", "diff", "verify", "export", "shard", "push", "pull", "rm"]
 HEX = re.compile(r"[0-9a-f]{64}")
 
 
