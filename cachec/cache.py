@@ -7,7 +7,7 @@ import os
 import weakref
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, overload
 
 from cachec import config
 from cachec.errors import UsageError
@@ -165,13 +165,16 @@ class Cache:
         tags: Sequence[str] = (),
         same: Callable[[bytes, bytes], bool] = operator.eq,
         selective: bool = False,
+        shared: Literal["off", "signed", "all"] = "off",
     ) -> Foreign:
         """A cache of bytes whose keys are made elsewhere: ``get(key)`` and ``put(key, data)``, kept in this store.
 
         name: in reports, and in the key. version: bump it to forget what was stored. tags: for selecting entries later.
         same: whether two values of one key stand for one result, asked in mode ``verify``; by default equal bytes do.
         selective: not all that is asked for is put; a key without an entry then counts, and fails mode ``require``,
-        only once something is put under it.
+        only once something is put under it. shared: remotes that are asked for what is not here, and get what is put:
+        those that believe only what is signed, for what runs code when it is read, or all of them. A key then counts
+        for machines of this kind alone (processor features, system, Python).
 
         Raises UsageError for a name that no stage could have, and for a str as ``tags``.
         """
@@ -180,7 +183,9 @@ class Cache:
         _check_name(name)
         if isinstance(tags, str):
             raise UsageError(f"tags={tags!r} is a str; give a list: tags=[{tags!r}]")
-        return Foreign(self._opened, name, version=version, tags=tuple(tags), same=same, selective=selective)
+        return Foreign(
+            self._opened, name, version=version, tags=tuple(tags), same=same, selective=selective, shared=shared
+        )
 
     def call(self, stage: Stage[P, R], /, *args: P.args, **kwargs: P.kwargs) -> tuple[R, Outcome]:
         """Call a stage; returns its result and the outcome of the call."""

@@ -16,7 +16,7 @@ import operator
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import NamedTuple, SupportsFloat
+from typing import TYPE_CHECKING, Literal, NamedTuple, SupportsFloat
 
 import msgspec
 
@@ -27,6 +27,7 @@ from cachec.model import (
     MISS_OF_FAULT,
     Digest,
     Fault,
+    Fetched,
     Inline,
     KeyDescription,
     Leaf,
@@ -42,6 +43,9 @@ from cachec.model import (
 from cachec.opened import OpenedCache
 from cachec.store.artifacts import ArtifactSink
 
+if TYPE_CHECKING:
+    from cachec.remote.chain import Remotes
+
 #: Bump it when the meaning of a foreign key changes: every older entry is then a miss.
 _KEY_VERSION = "1"
 
@@ -53,6 +57,9 @@ _SHOWN = 200
 
 #: Modes that store.
 _STORING = frozenset({Mode.ON, Mode.REFRESH, Mode.VERIFY})
+
+#: Modes in which a miss asks the remotes: they publish here what is fetched.
+_ASKING = frozenset({Mode.ON, Mode.VERIFY, Mode.REQUIRE})
 
 #: Misses that every small compile of a new process is: told once something is stored.
 _TOLD_WHEN_STORED = frozenset({Reason.FIRST_RUN, Reason.ENTRY_GONE, Reason.REFRESH})
@@ -94,8 +101,14 @@ class Foreign:
         tags: tuple[str, ...] = (),
         same: Callable[[bytes, bytes], bool] = operator.eq,
         selective: bool = False,
+        shared: Literal["off", "signed", "all"] = "off",
     ) -> None:
-        """See ``Cache.foreign``."""
+        """See ``Cache.foreign``. Raises UsageError for another ``shared``."""
+        if shared not in {"off", "signed", "all"}:
+            raise UsageError(f'shared={shared!r}: expected "off", "signed" or "all"')
+        remotes = opened.remotes if shared != "off" else None
+        self._remotes = remotes.signed() if remotes is not None and shared == "signed" else remotes
+        self._machine = "" if shared == "off" else _machine()
         self.name = name
         self.version = version
         self._opened = opened
@@ -117,9 +130,11 @@ class Foreign:
         if mode is Mode.OFF:
             self._count(Reason.MODE_OFF, digest, started)
             return None
-        look = self._look(digest)
+        look, fetched = self._look(digest), None
+        if look.reason is Reason.FIRST_RUN and self._remotes is not None and mode in _ASKING:
+            look, fetched = self._fetched(digest, self._remotes)
         if look.trace is not None and mode not in {Mode.REFRESH, Mode.VERIFY}:
-            self._count(Reason.HIT, digest, started, saved=look.trace.seconds)
+            self._count(Reason.HIT, digest, started, saved=look.trace.seconds, remote=fetched)
             return look.data
         reason, detail, fault = look.reason, look.detail, look.fault
         if look.trace is not None:
@@ -130,7 +145,8 @@ class Foreign:
             self._opened.events.note_fault(fault, detail)
             if fault in _OF_ENTRY and mode in _STORING:
                 self._take_away(digest)
-        outcome = self._outcome(reason, digest, detail=detail, seconds=time.perf_counter() - started, fault=fault)
+        taken = time.perf_counter() - started
+        outcome = self._outcome(reason, digest, detail=detail, seconds=taken, fault=fault, remote=fetched)
         is_open = self._selective and reason is Reason.FIRST_RUN
         if mode is Mode.REQUIRE and not is_open:
             raise self._required(outcome)
@@ -177,13 +193,15 @@ class Foreign:
         words = self._nearest(digest, parts)
         try:
             with fsio.faults(f"storing a value of {self.name}"), self._locked(digest):
-                self._publish(digest, data, parts, seconds)
+                trace = self._publish(digest, data, parts, seconds)
         except StoreFault as fault:
             self._opened.events.note_fault(fault.fault, fault.detail)
             if uncounted is not None:
                 self._emit(msgspec.structs.replace(uncounted, seconds=seconds, fault=fault.fault), told=False)
             return
         self._opened.store.settle()
+        if self._remotes is not None:
+            self._remotes.offer(digest, trace, {})
         reason = Reason.REFRESH if mode is Mode.REFRESH and uncounted is None else Reason.FIRST_RUN
         outcome = self._outcome(reason, digest, detail=words, seconds=seconds, stored=True)
         if uncounted is None:
@@ -203,6 +221,8 @@ class Foreign:
         hasher = Hasher("foreign")
         for label, text in (("format", _KEY_VERSION), ("name", self.name), ("version", self.version)):
             hasher.part(label, text.encode("utf-8", "surrogatepass"))
+        if self._machine:
+            hasher.part("machine", self._machine.encode())
         if isinstance(key, str):
             hasher.part("str", key.encode("utf-8", "surrogatepass"))
         elif isinstance(key, bytes):
@@ -268,7 +288,18 @@ class Foreign:
             raise StoreFault(Fault.ROW_FOREIGN, f"the entry {digest} holds bytes that were put under another key")
         return data
 
-    def _publish(self, digest: Digest, data: bytes | memoryview, parts: tuple[Part, ...], seconds: float) -> None:
+    def _fetched(self, digest: Digest, remotes: Remotes) -> tuple[_Look, Fetched | None]:
+        """What is found once the remotes were asked; what one of them has is in the store from now on."""
+        fetched = None
+        with self._locked(digest):
+            look = self._look(digest)
+            if look.reason is Reason.FIRST_RUN:
+                fetched = remotes.fetch(digest, lambda _place: None).fetched
+                if fetched is not None and fetched.hit:
+                    look = self._look(digest)
+        return look, fetched
+
+    def _publish(self, digest: Digest, data: bytes | memoryview, parts: tuple[Part, ...], seconds: float) -> Trace:
         size = memoryview(data).nbytes
         if 0 < self._opened.settings.max_size < size:
             raise StoreFault(
@@ -284,6 +315,7 @@ class Foreign:
             self._opened.store.objects.count(objects.written())
             trace = Trace(reads=(), value=value, seconds=seconds, created=time.time())
             self._opened.store.publish(digest, self.name, self._tags, described, trace, said=parts)
+            return trace
         finally:
             objects.release()
 
@@ -334,9 +366,10 @@ class Foreign:
         detail: str = "",
         saved: float = 0.0,
         fault: Fault | None = None,
+        remote: Fetched | None = None,
     ) -> None:
         taken = time.perf_counter() - started
-        outcome = self._outcome(reason, digest, detail=detail, seconds=taken, saved=saved, fault=fault)
+        outcome = self._outcome(reason, digest, detail=detail, seconds=taken, saved=saved, fault=fault, remote=remote)
         self._emit(outcome, told=reason not in _TOLD_WHEN_STORED)
 
     def _emit(self, outcome: Outcome, *, told: bool = True) -> None:
@@ -352,6 +385,7 @@ class Foreign:
         saved: float = 0.0,
         stored: bool = False,
         fault: Fault | None = None,
+        remote: Fetched | None = None,
     ) -> Outcome:
         return Outcome(
             reason=reason,
@@ -362,11 +396,19 @@ class Foreign:
             saved=saved,
             stored=stored,
             fault=fault,
+            remote=remote,
             time=time.time(),
         )
 
     def __repr__(self) -> str:
         return f"Foreign({self.name!r}, version={self.version!r}, dir={str(self._opened.settings.dir)!r})"
+
+
+def _machine() -> Digest:
+    """What another machine must have alike for what is compiled for this one."""
+    from cachec.key.tools.platform import platform_part
+
+    return platform_part().digest
 
 
 def _seal(digest: Digest, content: Digest) -> Digest:

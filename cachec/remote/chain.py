@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -88,6 +89,12 @@ class Remotes:
         self._on_fault = on_fault
         self.spool = Spool(store.folder)
         self.all = [Remote(parse(url, store.namespace, environ), store) for url in self.urls]
+
+    def signed(self) -> Remotes:
+        """Those of them that believe only what somebody has signed."""
+        chosen = copy.copy(self)
+        chosen.all = [remote for remote in self.all if remote.address.trust.is_limited]
+        return chosen
 
     # --- getting
 

@@ -64,6 +64,11 @@ class Trust:
         elif is_written and self._trusted:
             raise ConfigError(f"only signed results are trusted, and {KEY} has no key to sign with; add mode=read")
 
+    @property
+    def is_limited(self) -> bool:
+        """Whether only what somebody has signed is believed."""
+        return bool(self._trusted or self._secret)
+
     def signature(self, data: bytes) -> bytes:
         """What goes with these bytes; nothing where there is no key."""
         name, seed = self._own

@@ -26,12 +26,15 @@ _FOLDER = "jax_compilation_cache_dir"
 _SIDE_CACHES = "jax_persistent_cache_enable_xla_caches"
 
 
-def install(cache: Cache | None = None) -> Cache:
+def install(cache: Cache | None = None, *, shared: bool = False) -> Cache:
     """Let JAX keep what it compiles in ``cache``, by default ``cachec.Cache()``; returns that.
 
     Imports JAX, so variables that JAX reads have to be set before. It may have compiled already: what it compiled stays
     as it is, and what comes later is looked for in the store. Called again, it does nothing, or changes to another
     cache that it is given.
+
+    shared: whether the cache's remotes are asked too, and get what is compiled here: each small program that JAX asks
+    for is then a round trip. Machines with another processor get nothing of it.
 
     Where no ``jax_compilation_cache_dir`` is set, it is set to the store's folder, because JAX has no cache without
     one; XLA's own side caches are then off, which would be written there. Everything else of JAX's settings stays.
@@ -49,7 +52,7 @@ def install(cache: Cache | None = None) -> Cache:
         from cachec.cache import Cache
 
         cache = Cache()
-    _Installed(cache, seam).put()
+    _Installed(cache, seam, shared=shared).put()
     return cache
 
 
@@ -74,8 +77,9 @@ def uninstall() -> None:
 class _Installed:
     """What stands in JAX in place of ``get_file_cache``; it remembers what stood there."""
 
-    def __init__(self, cache: Cache, seam: Any) -> None:
+    def __init__(self, cache: Cache, seam: Any, *, shared: bool) -> None:
         self.cache = cache
+        self._shared = shared
         self._seam = seam
         self._before = seam.get_file_cache
         self._settings: dict[str, tuple[Any, Any]] = {}  # name -> (before, ours)
@@ -84,7 +88,7 @@ class _Installed:
         """The cache that JAX asks for, whatever folder it was told."""
         from jax._src import config
 
-        kept = jax_cache(self.cache)
+        kept = jax_cache(self.cache, shared=self._shared)
         return (self._seam.VerificationCache(kept) if config.compilation_cache_check_contents.value else kept), path
 
     def put(self) -> None:
@@ -109,7 +113,7 @@ class _Installed:
         seam.reset_cache()
 
 
-def jax_cache(cache: Cache) -> Any:
+def jax_cache(cache: Cache, *, shared: bool = False) -> Any:
     """JAX's ``CacheInterface`` over the store of ``cache``. Imports JAX."""
     from jax._src import compilation_cache
     from jax._src.compilation_cache_interface import CacheInterface
@@ -125,7 +129,10 @@ def jax_cache(cache: Cache) -> Any:
         def __init__(self) -> None:
             self._path = Path(cache.dir)
             self._foreign = cache.foreign(
-                NAME, same=lambda one, other: executable(one) == executable(other), selective=True
+                NAME,
+                same=lambda one, other: executable(one) == executable(other),
+                selective=True,
+                shared="all" if shared else "off",
             )
 
         def get(self, key: str) -> bytes | None:

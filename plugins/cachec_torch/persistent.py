@@ -34,7 +34,7 @@ LIBRARIES = "torch.cxx"
 _BUILDER = "torch._inductor.cpp_builder"
 
 
-def install(cache: Cache | None = None) -> Cache:
+def install(cache: Cache | None = None, *, shared: bool = False) -> Cache:
     """Let ``torch.compile`` keep what it compiles in ``cache``, by default ``cachec.Cache()``; returns that.
 
     Imports torch, so variables that torch reads have to be set before. What was compiled already stays as it is.
@@ -42,6 +42,9 @@ def install(cache: Cache | None = None) -> Cache:
     more (``cpp_cache_precompile_headers``), as no hit needs them.
 
     torch unpickles what is stored: a cache has to be as trusted as the code of the project.
+
+    shared: whether remotes are asked too, and get what is compiled here. Only those count that believe nothing but what
+    a trusted key has signed (``trust=`` in their URL): torch would run what anybody else put there.
 
     Raises UnsupportedVersion where torch is of another release than this package knows, or has moved what is replaced
     here; torch goes on with its own caches then.
@@ -56,7 +59,7 @@ def install(cache: Cache | None = None) -> Cache:
         from cachec.cache import Cache
 
         cache = Cache()
-    _StoredCompiles(cache).put()
+    _StoredCompiles(cache).put(shared=shared)
     return cache
 
 
@@ -87,14 +90,16 @@ class _StoredCompiles:
         made = self._compiled(words, sources, output.name, f"{torch.__version__} {torch.version.git_version}")
         _put(made.path, output)
 
-    def put(self) -> None:
+    def put(self, *, shared: bool) -> None:
         """Stand in torch."""
         from torch._functorch import config as autograd
         from torch._inductor import config, cpp_builder, remote_cache
 
         self._replace(cpp_builder, "_run_compile_cmd", self)
         for kind, name in NAMES.items():
-            self._replace(getattr(remote_cache, kind), "backend_override_cls", _backend(self.cache, name))
+            self._replace(
+                getattr(remote_cache, kind), "backend_override_cls", _backend(self.cache, name, shared=shared)
+            )
         self._replace(config, "fx_graph_remote_cache", True)
         self._replace(autograd, "enable_remote_autograd_cache", True)
         self._replace(config, "cpp_cache_precompile_headers", False)
@@ -119,11 +124,11 @@ def _forget() -> None:
     AOTAutogradCache.get_remote_cache.cache_clear()
 
 
-def _backend(cache: Cache, name: str) -> Callable[[], Any]:
+def _backend(cache: Cache, name: str, *, shared: bool = False) -> Callable[[], Any]:
     """The class of a backend, as torch makes it."""
     from torch._inductor.remote_cache import RemoteCacheBackend
 
-    foreign = cache.foreign(name, selective=True)
+    foreign = cache.foreign(name, selective=True, shared="signed" if shared else "off")
 
     class StoredBackend(RemoteCacheBackend):  # type: ignore[misc]
         def _get(self, key: str) -> bytes | None:
