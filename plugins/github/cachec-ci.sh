@@ -11,6 +11,7 @@ set -euo pipefail
 
 : "${IN_COMMAND=all}" "${IN_TARGETS=}" "${IN_NAME=default}" "${IN_MAX_SIZE=2GiB}" "${IN_JOBS=}" "${IN_SHARD=}"
 : "${IN_CHANGED_SINCE=}" "${IN_CHECK=false}" "${IN_READ_ONLY=false}" "${IN_SAVES=false}"
+: "${IN_REMOTE=}"
 folder=${RUNNER_TEMP:+$RUNNER_TEMP/cachec}
 folder=${folder:-${XDG_CACHE_HOME:-$HOME/.cache}/cachec-ci}
 : "${IN_ARCHIVE=$folder/warm.cachec}"
@@ -37,11 +38,16 @@ plan() {
   one_of command "$IN_COMMAND" all restore save
   one_of read-only "$IN_READ_ONLY" true false
   [[ $IN_NAME =~ ^[A-Za-z0-9._-]{1,64}$ ]] || fail "input name is '$IN_NAME'; it has 1 to 64 of A-Z a-z 0-9 . _ -"
-  local saves=false
+  local saves=false remote=$IN_REMOTE
   mkdir -p "$folder"
   # Only what is already in the repository may fill the archive. A pull request may hold anybody's code, and so may what
   # its events start (pull_request_target, workflow_run, issue_comment): these hit, and leave nothing behind.
   case ${GITHUB_EVENT_NAME:-} in push | schedule | workflow_dispatch | release | merge_group) saves=true ;; esac
+  if [[ -n $remote ]]; then
+    [[ $remote =~ ^[!-~]+://[!-~]+$ ]] || fail "input remote is no URL"
+    [[ ! $remote =~ [?\&]mode= ]] || fail "input remote says a mode, which is the event's to say"
+    [[ $saves == true && $IN_READ_ONLY == false ]] || remote+=$([[ $remote == *\?* ]] && echo '&' || echo '?')mode=read
+  fi
   [[ $IN_READ_ONLY == false && $IN_COMMAND != restore ]] || saves=false
   local prefix=cachec-2-${RUNNER_OS:-$(uname -s)}-${RUNNER_ARCH:-$(uname -m)}-$IN_NAME-
   {
@@ -53,6 +59,7 @@ plan() {
   {
     [[ -n ${CACHEC_DIR:-} ]] || echo "CACHEC_DIR=$folder/store"
     [[ -n ${CACHEC_STATS_FILE:-} ]] || echo "CACHEC_STATS_FILE=$folder/used.jsonl"
+    [[ -z $remote ]] || echo "CACHEC_REMOTE=$remote"
   } | tell "${GITHUB_ENV:-}"
 }
 
@@ -79,6 +86,10 @@ run() {
   [[ -z ${GITHUB_STEP_SUMMARY:-} ]] || words+=(--summary "$GITHUB_STEP_SUMMARY")
   mkdir -p "$(dirname "$IN_ARCHIVE")"
   cachec "${words[@]}" -- "${targets[@]}" || status=$?
+  # This machine is gone soon, and with it what waits to be sent. A remote that is down fails no job.
+  if [[ -n ${CACHEC_REMOTE:-} && $CACHEC_REMOTE != *mode=read* ]]; then
+    cachec push || echo "::warning::cachec: not everything is at the remote"
+  fi
   # The same entries give the same archive, byte by byte: it is kept under its old key then.
   if [[ $IN_SAVES == true && -e $IN_ARCHIVE && $before != $(sha256sum <"$IN_ARCHIVE") ]]; then
     echo "save=true" | tell "${GITHUB_OUTPUT:-}"

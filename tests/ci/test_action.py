@@ -26,6 +26,7 @@ DEFAULTS = {
     "IN_SHARD": "",
     "IN_CHANGED_SINCE": "",
     "IN_CHECK": "false",
+    "IN_REMOTE": "",
 }
 
 
@@ -237,6 +238,8 @@ def test_a_damaged_archive_costs_the_time_to_compile(runner: Runner) -> None:
         ({"read_only": "yes"}, "input read-only is 'yes'"),
         ({"name": "a b"}, "input name is 'a b'"),
         ({"name": "$(touch pwned)"}, "input name is '$(touch pwned)'"),
+        ({"remote": "file:///a b"}, "input remote is no URL"),
+        ({"remote": "https://host/a?timeout=1&mode=read-write"}, "input remote says a mode"),
     ],
 )
 def test_wrong_inputs(runner: Runner, inputs: dict[str, str], words: str) -> None:
@@ -252,6 +255,28 @@ def test_inputs_are_never_run(runner: Runner, targets: str) -> None:
     runner.job(targets=targets, code=2)
     assert "no target is named" in runner.output
     assert not (runner.project.folder / "pwned").exists()
+
+
+def test_a_remote_gets_what_the_main_branch_compiled_and_others_only_read_it(runner: Runner, tmp_path: Path) -> None:
+    remote = tmp_path / "remote"
+    remote.mkdir(mode=0o700)
+    runner.job("pull_request", remote=f"file://{remote}")
+    assert not list(remote.iterdir()), "it may hold anybody's code"
+    runner.job("push", remote=f"file://{remote}", read_only="true")
+    assert not list(remote.iterdir())
+    ran = len(runner.project.runs)
+    runner.kept.clear()
+    runner.job("push", remote=f"file://{remote}?namespace=main")
+    assert len(runner.project.runs) > ran
+    ran = len(runner.project.runs)
+    runner.kept.clear()
+    runner.job("pull_request", remote=f"file://{remote}?namespace=main")
+    assert len(runner.project.runs) == ran, "all of it was there"
+
+
+def test_a_remote_that_is_gone_fails_no_job(runner: Runner) -> None:
+    runner.job("push", remote="http://127.0.0.1:9")
+    assert "not everything is at the remote" in runner.output
 
 
 @pytest.mark.long
