@@ -15,9 +15,10 @@ from functools import partial
 from typing import NamedTuple
 
 from cachec.base import fsio
+from cachec.base.workers import in_threads
 from cachec.bundle.format import BundleMember
 from cachec.bundle.reading import BundleReader
-from cachec.bundle.transfer import Transfer
+from cachec.bundle.transfer import for_each
 from cachec.errors import StoreFault
 from cachec.model import ArtifactRef, Entry, Fault, Trace
 from cachec.store.store import Store
@@ -36,6 +37,13 @@ class Added(NamedTuple):
     signer: str
 
 
+class _Staged(NamedTuple):
+    """An object that is in a file of the store, but not yet under its name."""
+
+    ref: ArtifactRef
+    path: str
+
+
 def add(store: Store, path: str | os.PathLike[str], *, trusted: tuple[str, ...] = (), replace: bool = False) -> Added:
     """Add what is in a bundle to the store. A run that the store knows stays as it is there.
 
@@ -50,8 +58,7 @@ def add(store: Store, path: str | os.PathLike[str], *, trusted: tuple[str, ...] 
                 owner.check_free(names, revision)
         staged = _staged(store, reader)
         try:
-            for member, file in staged:
-                _publish(store, member, file)
+            _publish(store, staged)
         finally:
             _discard(staged)
         for names, contents in reader.weights.values():
@@ -62,19 +69,20 @@ def add(store: Store, path: str | os.PathLike[str], *, trusted: tuple[str, ...] 
         return Added(len(reader.entries), len(staged), len(reader.weights), reader.table.signer)
 
 
-def _staged(store: Store, reader: BundleReader) -> list[tuple[BundleMember, str]]:
+def _staged(store: Store, reader: BundleReader) -> list[_Staged]:
     """The objects that the store lacks, as files of its own, each what it should be. Those that it has are checked."""
-    staged: list[tuple[BundleMember, str]] = []
-    transfer = Transfer()
+    staged: list[_Staged] = []
+    lacking = {each for each in reader.plan.objects if not store.objects.has(ArtifactRef(each.digest, each.size))}
+    _check_room(store, sum(member.size for member in lacking))
+
+    def take(member: BundleMember) -> None:
+        if member in lacking:
+            staged.append(_copied(store, reader, member))
+        else:
+            reader.check_object(member)
+
     try:
-        lacking = [each for each in reader.plan.objects if not store.objects.has(ArtifactRef(each.digest, each.size))]
-        _check_room(store, sum(each.size for each in lacking))
-        missing = frozenset(lacking)
-        for member in reader.plan.objects:
-            if member in missing:
-                staged.append((member, _copied(store, transfer, reader, member)))
-            else:
-                reader.check_object(member, reader.hash(member))
+        for_each(take, reader.plan.objects)
     except BaseException:
         _discard(staged)
         raise
@@ -92,28 +100,34 @@ def _check_room(store: Store, nbytes: int) -> None:
         raise StoreFault(Fault.STORE_FULL, f"the bundle needs {nbytes} bytes in {store.folder}; {free} are free")
 
 
-def _copied(store: Store, transfer: Transfer, reader: BundleReader, member: BundleMember) -> str:
-    """The path of a file with the content of an object. Raises BundleError, StoreFault."""
+def _copied(store: Store, reader: BundleReader, member: BundleMember) -> _Staged:
+    """A file with the content of an object. Raises BundleError, StoreFault."""
     with fsio.faults(f"storing object {member.digest}"), store.objects.staged() as file:
-        try:
-            digest = transfer.copy(reader.fd, member.offset, member.size, file.fd, 0)
-        except EOFError:
-            raise reader.refusal("it was cut meanwhile") from None
-        reader.check_object(member, digest)
-        return file.kept()
+        reader.copy_object(member, file.fd)
+        return _Staged(ArtifactRef(member.digest, member.size), file.kept())
 
 
-def _publish(store: Store, member: BundleMember, file: str) -> None:
-    with fsio.faults(f"storing object {member.digest}"):
-        taken = fsio.Staging.taken(file, os.open(file, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW))
+def _publish(store: Store, staged: Sequence[_Staged]) -> None:
+    """Give the files their names.
+
+    All are leased before the first is there, so that no ``gc`` can take one for forgotten; one by one that would take
+    as long as the rest of it.
+    """
+    store.leases.take((file.ref.digest for file in staged), strict=True)
+    in_threads(partial(_publish_one, store), staged, threads=2)
+
+
+def _publish_one(store: Store, file: _Staged) -> None:
+    with fsio.faults(f"storing object {file.ref.digest}"):
+        taken = fsio.Staging.taken(file.path, os.open(file.path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW))
     with taken:
-        store.objects.publish(taken, ArtifactRef(member.digest, member.size))
+        store.objects.publish(taken, file.ref)
 
 
-def _discard(staged: list[tuple[BundleMember, str]]) -> None:
-    for _, file in staged:
+def _discard(staged: list[_Staged]) -> None:
+    for file in staged:
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(file)
+            os.unlink(file.path)
 
 
 def _publish_entries(store: Store, entries: Sequence[Entry]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import msgspec
@@ -27,7 +28,7 @@ from cachec.bundle.format import (
     planned,
 )
 from cachec.bundle.signing import Signer
-from cachec.bundle.transfer import Transfer, write_at
+from cachec.bundle.transfer import Transfer, for_each, write_at
 from cachec.errors import StoreFault, UsageError
 from cachec.model import ArtifactRef, Entry, Fault
 from cachec.store.store import Store, references
@@ -100,9 +101,7 @@ def create(
         _write(staged.fd, plan.table, data)
         if signer is not None and plan.signature is not None:
             _write(staged.fd, plan.signature, msgspec.json.encode(BundleSignature(signer.sign(data))))
-        transfer = Transfer()
-        for member in plan.objects:
-            _write_object(store, transfer, staged.fd, member)
+        for_each(partial(_write_object, store, Transfer(), staged.fd), plan.objects)
         _write_records(staged.fd, plan, chosen)
         staged.commit(target, mode=0o600, fsync=False)
     return Created(

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from types import TracebackType
 from typing import TypeVar
 
 import msgspec
-from blake3 import blake3
 
 from cachec.base import fsio
 from cachec.base.hashing import digest_bytes
@@ -36,6 +35,7 @@ from cachec.bundle.format import (
     padding,
     planned,
 )
+from cachec.bundle.transfer import Transfer
 from cachec.errors import UsageError, WeightError
 from cachec.model import Entry, from_json
 from cachec.store.admission import why_unfit
@@ -58,6 +58,7 @@ class BundleReader:
         Raises BundleError, OSError, and UsageError where a signature has to be looked at and can't be.
         """
         self.path = os.fspath(path)
+        self._transfer = Transfer()
         self.fd = fsio.open_read(self.path, os.O_NONBLOCK)
         try:
             self._state = os.fstat(self.fd)
@@ -80,19 +81,20 @@ class BundleReader:
         """The content of a small file."""
         return self._take(member.offset, member.size)
 
-    def hash(self, member: BundleMember) -> str:
-        """The digest of a file, read in pieces."""
-        hasher = blake3()
+    def check_object(self, member: BundleMember) -> None:
+        """Raise BundleError unless an object is what its name says. Safe among threads."""
+        self._check(member, lambda: self._transfer.digest(self.fd, member.offset, member.size))
+
+    def copy_object(self, member: BundleMember, target: int) -> None:
+        """The same of what is written to the open file ``target``, on the way. Raises OSError too."""
+        self._check(member, lambda: self._transfer.copy(self.fd, member.offset, member.size, target, 0))
+
+    def _check(self, member: BundleMember, digest: Callable[[], str]) -> None:
         try:
-            for piece in fsio.pread_chunks(self.fd, member.offset, member.size):
-                hasher.update(piece)
+            found = digest()
         except EOFError:
             raise self.refusal("it was cut meanwhile") from None
-        return hasher.hexdigest()
-
-    def check_object(self, member: BundleMember, digest: str) -> None:
-        """Raise BundleError unless the digest that was taken of an object is what its name says."""
-        if digest != member.digest:
+        if found != member.digest:
             raise self.refusal(f"object {member.digest[:12]} has other content than its name says")
 
     def _opened(self, trusted: tuple[str, ...]) -> tuple[BundleTable, BundlePlan]:

@@ -151,11 +151,11 @@ def show(session: Session, path: str, trust: tuple[str, ...]) -> None:
     """
     from cachec.bundle import BundleReader
     from cachec.bundle.signing import trusted
+    from cachec.bundle.transfer import for_each
 
     del session
     with BundleReader(path, tuple(map(trusted, trust))) as reader:
-        for member in reader.plan.objects:
-            reader.check_object(member, reader.hash(member))
+        for_each(reader.check_object, reader.plan.objects)
         details = _details(reader)
     if not told_as_json(details):
         _print(details)

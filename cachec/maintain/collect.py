@@ -24,13 +24,13 @@ import msgspec
 from cachec.base import fsio
 from cachec.base.fsio import Identity
 from cachec.base.hashing import row_name
+from cachec.base.workers import in_threads
 from cachec.errors import StoreFault
 from cachec.maintain.catalogue import Item
 from cachec.maintain.orphans import GRACE_SECONDS, Sweep
 from cachec.maintain.pins import Pins
 from cachec.maintain.plans import BATCH, remove_rows
 from cachec.maintain.survey import Candidate, Survey, survey
-from cachec.maintain.workers import in_threads
 from cachec.model import RECORD_VERSION, Digest, Fault
 from cachec.store import conclusions, forgotten, recent, usage
 from cachec.store.conclusions import FORGOTTEN_SECONDS

@@ -17,10 +17,11 @@ THREADS = 8
 _WORTH = 8
 
 
-def in_threads(work: Callable[[T], object], items: Sequence[T]) -> None:
+def in_threads(work: Callable[[T], object], items: Sequence[T], *, threads: int = THREADS) -> None:
     """Call ``work`` with each item. This thread takes part, so it goes on where no other can be started.
 
-    The first exception ends it, once the calls that have begun are over, and is raised.
+    threads: how many at most, this one with them. The first exception ends it, once the calls that have begun are over,
+    and is raised.
     """
     waiting: SimpleQueue[T] = SimpleQueue()
     for item in items:
@@ -36,18 +37,18 @@ def in_threads(work: Callable[[T], object], items: Sequence[T]) -> None:
         except BaseException as error:  # noqa: BLE001 - raised below, by the thread that asked
             raised.append(error)
 
-    threads: list[threading.Thread] = []
+    helpers: list[threading.Thread] = []
     try:
-        for _ in range(min(THREADS, len(items) // _WORTH) - 1):
-            thread = threading.Thread(target=run, name="cachec-gc", daemon=True)
+        for _ in range(min(threads, len(items) // _WORTH) - 1):
+            thread = threading.Thread(target=run, name="cachec-worker", daemon=True)
             thread.start()
-            threads.append(thread)
+            helpers.append(thread)
     except RuntimeError:
         pass  # the process is ending, or may have no more of them
     try:
         run()
     finally:
-        for thread in threads:
+        for thread in helpers:
             thread.join()
     if raised:
         raise raised[0]

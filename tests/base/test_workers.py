@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from cachec.maintain.workers import THREADS, in_threads
+from cachec.base.workers import THREADS, in_threads
 
 
 @pytest.mark.parametrize("count", [0, 1, 7, 200])
@@ -28,7 +28,7 @@ def test_several_threads_take_part_where_there_is_enough_to_do() -> None:
     assert names == {threading.get_ident()}
     in_threads(work, range(300))
     assert 1 < len(names) <= THREADS
-    assert not [thread for thread in threading.enumerate() if thread.name == "cachec-gc"]
+    assert not [thread for thread in threading.enumerate() if thread.name == "cachec-worker"]
 
 
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
@@ -44,7 +44,7 @@ def test_an_exception_ends_it(error: type[BaseException]) -> None:
     with pytest.raises(error, match="no"):
         in_threads(work, range(1000))
     assert len(done) < 1000
-    assert not [thread for thread in threading.enumerate() if thread.name == "cachec-gc"]
+    assert not [thread for thread in threading.enumerate() if thread.name == "cachec-worker"]
 
 
 def test_without_more_threads_this_one_does_it(monkeypatch: pytest.MonkeyPatch) -> None:
