@@ -27,10 +27,10 @@ from cachec.bundle.format import (
     padding,
     planned,
 )
-from cachec.bundle.signing import Signer
 from cachec.bundle.transfer import Transfer, for_each, write_at
 from cachec.errors import StoreFault, UsageError
 from cachec.model import ArtifactRef, Entry, Fault
+from cachec.remote.keys import Signer
 from cachec.store.store import Store, references
 from cachec.weights.library.owned import WeightStore
 from cachec.weights.moving.copying import room_for
@@ -100,7 +100,7 @@ def create(
     ):
         _write(staged.fd, plan.table, data)
         if signer is not None and plan.signature is not None:
-            _write(staged.fd, plan.signature, msgspec.json.encode(BundleSignature(signer.sign(data))))
+            _write(staged.fd, plan.signature, msgspec.json.encode(BundleSignature(signer.sign(data).hex())))
         for_each(partial(_write_object, store, Transfer(), staged.fd), plan.objects)
         _write_records(staged.fd, plan, chosen)
         staged.commit(target, mode=0o600, fsync=False)

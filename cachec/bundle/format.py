@@ -24,6 +24,7 @@ import msgspec
 
 from cachec.errors import CachecError
 from cachec.model import Digest
+from cachec.remote.keys import NAME
 from cachec.weights.library.revisions import RevisionRecord
 
 FORMAT = "cachec-bundle"
@@ -62,14 +63,14 @@ class BundledRecord(msgspec.Struct, frozen=True, array_like=True, forbid_unknown
 
 
 class BundleTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a bundle holds; each tuple in order, and nothing twice. signer: an Ed25519 key in hexadecimal, or empty."""
+    """What a bundle holds; each tuple in order, and nothing twice. signer: a public key, or empty."""
 
     format: str
     version: int
     objects: tuple[BundledObject, ...]
     entries: tuple[BundledRecord, ...]
     weights: tuple[BundledRecord, ...]
-    signer: Annotated[str, msgspec.Meta(pattern="^([0-9a-f]{64})?$")] = ""
+    signer: Annotated[str, msgspec.Meta(pattern=f"^({NAME}:[A-Za-z0-9_=-]{{44}})?$")] = ""
 
 
 class BundleSignature(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -13,7 +13,6 @@ import msgspec
 
 from cachec.base import fsio
 from cachec.base.hashing import digest_bytes
-from cachec.bundle import signing
 from cachec.bundle.format import (
     BLOCK,
     END,
@@ -36,8 +35,9 @@ from cachec.bundle.format import (
     planned,
 )
 from cachec.bundle.transfer import Transfer
-from cachec.errors import UsageError, WeightError
+from cachec.errors import ConfigError, UsageError, WeightError
 from cachec.model import Entry, from_json
+from cachec.remote import keys
 from cachec.store.admission import why_unfit
 from cachec.store.store import references
 from cachec.weights.library.revisions import RevisionContents, check_name, checked_record
@@ -48,14 +48,14 @@ T = TypeVar("T")
 class BundleReader:
     """A bundle whose structure is whole: its table, all headers, entries and records of weights. Not yet its objects.
 
-    A context manager. signer: who has signed it, in hexadecimal; empty where nobody has. is_checked: whether that was
+    A context manager. signer: who has signed it, as a public key; empty where nobody has. is_checked: whether that was
     looked at, which needs a package.
     """
 
     def __init__(self, path: str | os.PathLike[str], trusted: tuple[str, ...] = ()) -> None:
-        """trusted: public keys in hexadecimal, one of which has to have signed it; none: nobody has to.
+        """trusted: public keys, one of which has to have signed it; none: nobody has to.
 
-        Raises BundleError, OSError, and UsageError where a signature has to be looked at and can't be.
+        Raises BundleError, OSError, and ConfigError where a signature has to be looked at and can't be.
         """
         self.path = os.fspath(path)
         self._transfer = Transfer()
@@ -134,11 +134,13 @@ class BundleReader:
             return
         given = self._take(plan.signature.offset, SIGNATURE_SIZE)
         signature = self._decoded(given, BundleSignature, "its signature")
-        if trusted or signing.has_package():
-            try:
-                signing.check(table.signer, signature.ed25519, data)
-            except BundleError as error:
-                raise self.refusal(str(error)) from None
+        try:
+            _, public = keys.read(table.signer, keys.SIZE, "its signer")
+        except ConfigError as error:
+            raise self.refusal(str(error)) from None
+        if trusted or keys.has_package():
+            if not keys.has_signed(public, bytes.fromhex(signature.ed25519), data):
+                raise self.refusal(f"its signature is not by the key {table.signer}")
             self.is_checked = True
 
     def _check_frame(self) -> None:

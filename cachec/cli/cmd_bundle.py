@@ -25,7 +25,11 @@ if TYPE_CHECKING:
     from cachec.maintain.selector import Selector
 
 trust_option = click.option(
-    "--trust", "trust", multiple=True, metavar="KEY", help="Refuse what is not signed by this public key, a PEM file."
+    "--trust",
+    "trust",
+    multiple=True,
+    metavar="KEY",
+    help="Refuse what is not signed by this public key, or file of one.",
 )
 
 
@@ -56,7 +60,7 @@ def command() -> None:
 @selector_options
 @click.option("--with-weights", "names", multiple=True, metavar="NAME", help="Owned weights that come along.")
 @click.option("--max-size", metavar="SIZE", help="Such as 2GiB; what saves least seconds a byte is left out.")
-@click.option("--sign", metavar="KEY", help="Sign it with this Ed25519 private key, a PEM file.")
+@click.option("--sign", metavar="FILE", help="Sign it with the secret key in this file (cachec remote keygen).")
 @json_option
 @pass_session
 def create(
@@ -71,17 +75,17 @@ def create(
       cachec bundle create -o warm.cachec
       cachec bundle create -o release.cachec --tag release --with-weights llama/tuned
       cachec bundle create -o warm.cachec --stage lower --newer-than 7d --max-size 2GiB --json
-      cachec bundle create -o warm.cachec --sign key.pem
+      cachec bundle create -o warm.cachec --sign release.key
 
     \b
     JSON: {"path", "entries", "objects", "weights", "left_out", "unusable", "size", "signer"}
     left_out: entries that did not fit; unusable: those whose artifacts are damaged or gone; size is bytes of FILE;
-    signer: the public key in hexadecimal, or empty. Exit code 1: there is nothing to put in.
+    signer: the public key, or empty. Exit code 1: there is nothing to put in.
     """
     from cachec import bundle
-    from cachec.bundle.signing import Signer
+    from cachec.remote.keys import Signer, from_file
 
-    signer = None if sign is None else Signer(sign)
+    signer = None if sign is None else Signer(from_file(sign, "--sign"), f"--sign {sign}")
     keys = [item.entry.key for item in session.maintainer.find(selector) if item.entry.traces]
     if not keys and not names:
         session.fail(
@@ -114,16 +118,15 @@ def add(session: Session, path: str, trust: tuple[str, ...], replace: bool) -> N
     Examples:
       cachec bundle add warm.cachec
       cachec --dir /opt/cachec bundle add warm.cachec     in the build of a container image
-      cachec bundle add warm.cachec --trust public.pem --json
+      cachec bundle add warm.cachec --trust release.key.pub --json
 
     \b
     JSON: {"path", "entries", "objects", "weights", "signer"}
-    objects: those that were not there yet; signer: the public key in hexadecimal, or empty.
+    objects: those that were not there yet; signer: the public key, or empty.
     """
     from cachec import bundle
-    from cachec.bundle.signing import trusted
 
-    added = bundle.add(session.store, path, trusted=tuple(map(trusted, trust)), replace=replace)
+    added = bundle.add(session.store, path, trusted=_trusted(trust), replace=replace)
     session.store.settle()
     if told_as_json({"path": path, **added._asdict()}):
         return
@@ -142,7 +145,7 @@ def show(session: Session, path: str, trust: tuple[str, ...]) -> None:
     \b
     Examples:
       cachec bundle show warm.cachec
-      cachec bundle show warm.cachec --trust public.pem --json
+      cachec bundle show warm.cachec --trust release.key.pub --json
 
     \b
     JSON: {"path", "size", "signer", "is_checked", "objects", "entries": [{"key", "stage", "tags", "created", "traces",
@@ -150,15 +153,20 @@ def show(session: Session, path: str, trust: tuple[str, ...]) -> None:
     is_checked: whether the signature was looked at, which needs the package cryptography.
     """
     from cachec.bundle import BundleReader
-    from cachec.bundle.signing import trusted
     from cachec.bundle.transfer import for_each
 
     del session
-    with BundleReader(path, tuple(map(trusted, trust))) as reader:
+    with BundleReader(path, _trusted(trust)) as reader:
         for_each(reader.check_object, reader.plan.objects)
         details = _details(reader)
     if not told_as_json(details):
         _print(details)
+
+
+def _trusted(given: tuple[str, ...]) -> tuple[str, ...]:
+    from cachec.remote.keys import public_key
+
+    return tuple(public_key(each, "--trust") for each in given)
 
 
 def _details(reader: BundleReader) -> dict[str, Any]:

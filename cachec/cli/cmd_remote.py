@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import click
@@ -63,26 +64,42 @@ def command(session: Session) -> None:
 
 @command.command("keygen")
 @click.argument("name")
+@click.option(
+    "-o", "--output", "path", metavar="FILE", help="Write the secret key to FILE, the public one to FILE.pub."
+)
 @json_option
 @pass_session
-def keygen(session: Session, name: str) -> None:
-    """Make a key that results are signed with. Nothing is written: keep what is printed.
+def keygen(session: Session, name: str, path: str | None) -> None:
+    """Make a key that results and bundles are signed with. Without -o keep what is printed: nothing is written.
 
     \b
     Examples:
       cachec remote keygen ci-main-1
+      cachec remote keygen release-1 -o release.key
 
     \b
-    JSON: {"secret", "public"}
+    JSON: {"secret", "public", "path"}
+    secret is empty where it was written to path, which is null where nothing was. No file is ever replaced.
     """
-    from cachec.remote.trust import keypair
+    from cachec.remote.keys import keypair
 
     del session
     pair = keypair(name)
-    if told_as_json({"secret": pair.secret, "public": pair.public}):
+    if path is not None:
+        _write(path, pair.secret, 0o600)
+        _write(f"{path}.pub", pair.public, 0o644)
+    if told_as_json({"secret": "" if path else pair.secret, "public": pair.public, "path": path}):
         return
-    click.echo(f"who signs, as a secret:  CACHEC_REMOTE_KEY={pair.secret}")
+    if path is None:
+        click.echo(f"who signs, as a secret:  CACHEC_REMOTE_KEY={pair.secret}")
+    else:
+        click.echo(f"who signs, as a secret:  {path}")
     click.echo(f"who reads, in the URL:   trust={pair.public}")
+
+
+def _write(path: str, key: str, mode: int) -> None:
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode), "w") as file:
+        file.write(f"{key}\n")
 
 
 @command.command("check")

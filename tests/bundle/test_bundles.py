@@ -32,8 +32,10 @@ from cachec.bundle.format import (
     padding,
     planned,
 )
-from cachec.errors import StoreFault, UsageError
+from cachec.errors import ConfigError, StoreFault, UsageError
 from cachec.model import ArtifactRef, Leaf, Trace
+from cachec.remote import keys
+from cachec.remote.keys import Signer, from_file, keypair, public_key
 from cachec.store.store import Store, references
 from cachec.weights.library.owned import WeightStore
 from cachec.weights.library.revisions import PlacedFile, PlacedTensor, RevisionRecord
@@ -310,7 +312,10 @@ def hostile(path: Path) -> Iterator[tuple[str, bytes]]:
         yield "table is malformed", packed(table(objects=[[objects[0][0], size], *objects[1:]]), files)
     for size in (0, 1 << 40, 1 << 60):
         yield "by its table", packed(table(objects=[[objects[0][0], size], *objects[1:]]), files)
-    yield "by its table", packed(table(signer="0" * 64), files)
+    yield "by its table", packed(table(signer=f"mine:{'0' * 43}="), files)
+    yield "signer", packed(table(signer="0" * 64), files)
+    signature = msgspec.json.encode(BundleSignature("0" * 128))
+    yield "its signer holds no NAME:KEY", packed(table(signer=f"mine:{'=' * 44}"), files, signature)
     yield "the header of", packed(good, {("x" + name if "objects" in name else name): files[name] for name in files})
     yield "the header of", packed(good, files).replace(header(*sized(files, 0)), link(*sized(files, 0)))
     yield "the header of", packed(good, dict([*list(files.items())[1::-1], *list(files.items())[2:]]))
@@ -448,25 +453,15 @@ def test_what_is_no_file(into: Store, tmp_path: Path, kind: str) -> None:
 # --- signatures
 
 
-def key_pair(folder: Path, name: str, algorithm: str = "ed25519") -> tuple[Path, Path]:
-    private, public = folder / f"{name}.pem", folder / f"{name}.pub"
-    subprocess.run(
-        ["openssl", "genpkey", "-algorithm", algorithm, "-out", private], check=True, stderr=subprocess.DEVNULL
-    )
-    subprocess.run(["openssl", "pkey", "-in", private, "-pubout", "-out", public], check=True)
-    return private, public
-
-
 def test_signatures(made: Made, into: Store, tmp_path: Path) -> None:
     pytest.importorskip("cryptography")
-    from cachec.bundle.signing import Signer, trusted
-
-    (mine, my_public), (_, other_public) = key_pair(tmp_path, "mine"), key_pair(tmp_path, "other")
-    mine_id, other_id = trusted(my_public), trusted(other_public)
+    mine = Signer(keypair("mine").secret, "a test")
+    # As long as the other, for one is put into the place of the other.
+    mine_id, other_id = mine.public, keypair("evil").public
     path = tmp_path / "a"
-    bundle.create(made.cache.store, made.keys, path, signer=Signer(mine))
+    bundle.create(made.cache.store, made.keys, path, signer=mine)
     data = path.read_bytes()
-    bundle.create(made.cache.store, made.keys, path, signer=Signer(mine))
+    bundle.create(made.cache.store, made.keys, path, signer=mine)
     assert path.read_bytes() == data
     with bundle.BundleReader(path, (other_id, mine_id)) as reader:
         assert (reader.table.signer, reader.is_checked) == (mine_id, True)
@@ -492,34 +487,38 @@ def test_signatures(made: Made, into: Store, tmp_path: Path) -> None:
 
 
 def test_what_is_no_key(tmp_path: Path) -> None:
+    """Text of another kind, a key that is cut, and one of bits that say nothing: base64 ends in four of them."""
     pytest.importorskip("cryptography")
-    from cachec.bundle.signing import Signer, trusted
-
-    private, public = key_pair(tmp_path, "x", "x25519")
-    (tmp_path / "text").write_text("text")
-    for path in (private, tmp_path / "text", public):
-        with pytest.raises(UsageError, match="expected a"):
-            Signer(path)
-    for path in (public, tmp_path / "text", private):
-        with pytest.raises(UsageError, match="expected a"):
-            trusted(path)
-    with pytest.raises(FileNotFoundError):
-        Signer(tmp_path / "nothing")
+    pair = keypair("mine")
+    last = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
+    digit = last[last.index(pair.public[-2]) + 1 :][:1] or "A"
+    for text in ("text", "mine:AAAA", pair.public[:-1], f"{pair.public[:-2]}{digit}=", "-----BEGIN PUBLIC KEY-----"):
+        (tmp_path / "key").write_text(text)
+        with pytest.raises(ConfigError, match="keygen"):
+            Signer(from_file(str(tmp_path / "key"), "--sign"), "--sign")
+        with pytest.raises(ConfigError, match="keygen"):
+            public_key(str(tmp_path / "key"), "--trust")
+    (tmp_path / "key").write_text(pair.public + "\n")
+    assert public_key(str(tmp_path / "key"), "--trust") == public_key(pair.public, "--trust") == pair.public
+    with pytest.raises(ConfigError, match="can't be read"):
+        from_file(str(tmp_path / "nothing"), "--sign")
+    (tmp_path / "secret").write_text(pair.secret)
+    (tmp_path / "secret").chmod(0o666)
+    with pytest.raises(ConfigError, match="can't be read"):
+        from_file(str(tmp_path / "secret"), "--sign")
 
 
 def test_without_the_package(made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("cryptography")
-    from cachec.bundle import signing
-
-    private, public = key_pair(tmp_path, "mine")
+    pair = keypair("mine")
     path = tmp_path / "a"
-    bundle.create(made.cache.store, made.keys, path, signer=signing.Signer(private))
-    trusted = signing.trusted(public)
-    monkeypatch.setattr(signing, "has_package", lambda: False)
+    bundle.create(made.cache.store, made.keys, path, signer=Signer(pair.secret, "a test"))
+    monkeypatch.setattr(keys, "has_package", lambda: False)
+    monkeypatch.setitem(sys.modules, "cryptography.hazmat.primitives.asymmetric", None)
     with bundle.BundleReader(path) as reader:
         assert (bool(reader.table.signer), reader.is_checked) == (True, False)
-    for call in (lambda: signing.Signer(private), lambda: bundle.BundleReader(path, (trusted,))):
-        with pytest.raises(UsageError, match=r"cachec\[sign\]"):
+    for call in (lambda: Signer(pair.secret, "a test"), lambda: bundle.BundleReader(path, (pair.public,))):
+        with pytest.raises(ConfigError, match=r"cachec\[sign\]"):
             call()
 
 
@@ -589,7 +588,7 @@ def test_documentation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("cryptography")
     text = (Path(__file__).parents[2] / "docs" / "bundles.md").read_text()
     commands = re.findall(r"^\$ (.*?)(?:  +#.*)?$", text, re.MULTILINE)
-    assert len(commands) == 8
+    assert len(commands) == 7
     script = tmp_path / "bin" / "cachec"
     script.parent.mkdir()
     script.write_text(f'#!/bin/sh\nexec "{sys.executable}" -P -m cachec "$@"\n')

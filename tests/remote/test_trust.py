@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -14,7 +15,8 @@ from cachec import Reason
 from cachec.cli import main
 from cachec.errors import ConfigError
 from cachec.model import Fault
-from cachec.remote.trust import Trust, keypair
+from cachec.remote.keys import keypair
+from cachec.remote.trust import Trust
 from tests.remote.conftest import Machine
 from tests.remote.server import Site
 from tests.remote.test_sharing import Make
@@ -148,6 +150,21 @@ def test_keygen_prints_what_fits_together(machine: Make, url: str, key: Setting)
     assert "CACHEC_REMOTE_KEY=team.1:" in shown
     assert "trust=team.1:" in shown
     assert CliRunner().invoke(main, ["remote", "keygen", "a:b"]).exit_code == 2
+
+
+def test_keygen_writes_files_once(tmp_path: Path, machine: Make, url: str, key: Setting) -> None:
+    secret, public = tmp_path / "key", tmp_path / "key.pub"
+    result = CliRunner().invoke(main, ["remote", "keygen", "team.1", "-o", str(secret), "--json"])
+    told = json.loads(result.stdout)
+    assert told == {"secret": "", "public": public.read_text().strip(), "path": str(secret)}
+    assert secret.read_text().strip() not in result.output
+    assert (secret.stat().st_mode & 0o777, public.stat().st_mode & 0o022) == (0o600, 0)
+    key(str(secret))
+    sent(machine, f"{url}&trust={told['public']}")
+    before = secret.read_text()
+    again = CliRunner().invoke(main, ["remote", "keygen", "team.1", "-o", str(secret)])
+    assert (again.exit_code, secret.read_text()) == (2, before)
+    assert before.strip() not in again.output
 
 
 def test_without_signatures_their_package_is_not_imported() -> None:
