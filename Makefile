@@ -10,7 +10,7 @@ PYTEST := $(BIN)/python -m pytest -n auto --maxprocesses 8 --dist worksteal
 # Tests, the demo and the benches start hundreds of processes, each of which would compile cachec's sources again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo demo-torch test test-long test-costly lint format bench soundness mutants faults clean
+.PHONY: demo demo-torch test test-long test-costly lint format bench docs man soundness mutants faults clean
 
 demo: $(VENV)/.demo-ready
 	$(BIN)/python examples/minilm/demo.py
@@ -43,6 +43,14 @@ format: $(VENV)/.dev-ready
 bench: $(VENV)/.dev-ready $(VENV)/.tools-ready
 	$(BIN)/python -m bench $(ARGS)
 
+# The pages of docs/ as a site, in site/; a link or an anchor that leads nowhere fails it.
+docs: $(VENV)/.docs-ready
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+
+# The pages of the manual, of the same texts as `cachec ... --help`, in build/man/man1: `man -M build/man cachec`.
+man: $(VENV)/.demo-ready
+	$(BIN)/cachec man build/man/man1
+
 # Generated projects, weights, MLIR modules, commands and JAX programs, against what there is without a cache: 0 wrong
 # hits. COUNT=20000 SEED=7 KIND=projects,commands
 soundness: $(VENV)/.dev-ready
@@ -58,7 +66,7 @@ faults: $(VENV)/.dev-ready
 	$(BIN)/python -m tests.faults --count $(or $(COUNT),10000) --seed $(or $(SEED),0) --rounds $(or $(ROUNDS),20) --minutes $(or $(MINUTES),10)
 
 clean:
-	rm -rf $(VENV) .demo .demo-torch bench/out .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) .demo .demo-torch bench/out build site .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
@@ -75,6 +83,10 @@ $(VENV)/.torch-ready: $(VENV)/.demo-ready
 
 $(VENV)/.dev-ready: $(VENV)/.demo-ready
 	$(PIP) install -e '.[dev]'
+	touch $@
+
+$(VENV)/.docs-ready: pyproject.toml | $(VENV)/bin/python
+	$(PIP) install -e '.[docs]'
 	touch $@
 
 # Compilers and peers that are no Python packages. Where they can't be installed, their tests are skipped and say so.
