@@ -15,6 +15,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
 
+from cachec.store.locks import forking_to_exec
+
 #: Seconds between asking a group to end and ending it.
 GRACE_SECONDS = 2.0
 
@@ -72,19 +74,20 @@ def run_process(
         else:
             command, executable, handed = list(args), program, tuple(pass_fds)
         with _forwarding() as forward:
-            process = subprocess.Popen(
-                command,
-                executable=executable,
-                env=dict(environ),
-                cwd=cwd,
-                stdin=subprocess.PIPE if data is not None else source,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                pass_fds=handed,
-                start_new_session=not is_leader,
-                process_group=0 if is_leader else None,
-                preexec_fn=_ending_with(os.getpid()) if ends_with_us else None,  # noqa: PLW1509 - one thread
-            )
+            with forking_to_exec():
+                process = subprocess.Popen(
+                    command,
+                    executable=executable,
+                    env=dict(environ),
+                    cwd=cwd,
+                    stdin=subprocess.PIPE if data is not None else source,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    pass_fds=handed,
+                    start_new_session=not is_leader,
+                    process_group=0 if is_leader else None,
+                    preexec_fn=_ending_with(os.getpid()) if ends_with_us else None,  # noqa: PLW1509 - one thread
+                )
             if supervised:
                 os.close(report_write)
                 report_write = -1

@@ -310,8 +310,8 @@ class DiskcacheIndex:
             os.close(fsio.open_own(self._file, os.O_RDWR))  # SQLite gives its other files the mode of this one
             place = self._reader.place()
         self._tried = place
+        # The reading connection stays, and with it what was read: a process's first publication reads nothing twice.
         self._patiently(self._inspect)
-        self._reader.disconnect()
         # NORMAL keeps the database whole after a power cut, and may lose the last transactions; FULL loses none.
         synchronous = 2 if self._fsync else 1
         how = {

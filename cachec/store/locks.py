@@ -24,6 +24,8 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -260,12 +262,28 @@ class _Forked(Protocol):
     def after_fork(self, *, child: bool) -> None: ...
 
 
+#: Whether a child that this context forks only becomes another program.
+_forks_to_exec: ContextVar[bool] = ContextVar("cachec_forks_to_exec", default=False)
+
+
+@contextmanager
+def forking_to_exec() -> Iterator[None]:
+    """Nobody is told of forks of this context while the body runs: the child becomes another program at once, which
+    closes all that it has of ours, as ``posix_spawn`` does. So what is open stays open, and what was read is known.
+    """
+    token = _forks_to_exec.set(True)
+    try:
+        yield
+    finally:
+        _forks_to_exec.reset(token)
+
+
 def follow_forks(of: _Forked) -> None:
     """Have ``of`` told of each fork, as long as somebody holds it: ``os.register_at_fork`` has no way back."""
     lock = weakref.ref(of)
 
     def before() -> None:
-        alive = lock()
+        alive = None if _forks_to_exec.get() else lock()
         if alive is not None:
             alive.before_fork()
 

@@ -1,9 +1,9 @@
 """What a miss is compared with: rows of the newest keys that are alike in one way, each enough to choose the nearest.
 
 A call is found again by what it works on (``Part.subject``: a source, an output, a program), by the content of that,
-and where it works on nothing that has a name by its arguments, all of them and all but one. For each of these there is
+and where it works on nothing that has a name by its arguments, all of them and all but some. For each of these there is
 a row of the keys that have it in common (``neighbourhood``), however many others the store holds; the row of a stage
-itself has its newest calls of the last kind.
+itself has its newest calls of the last kind. A call has four rows at most, as each miss reads them, and writes them.
 
 A part of a key stands in a row as a print: 8 bytes, the CRC-32 of its label and the first 4 bytes of its digest. The
 row holds each distinct print once, and for each key a set of bits over them, so that a key costs some 200 bytes and to
@@ -13,7 +13,7 @@ is lost, another entry is taken for the nearest.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from functools import reduce
 from itertools import count
 from operator import or_
@@ -45,16 +45,10 @@ _WIDTH = 8
 _GIVEN = frozenset({PartKind.ARGUMENT, PartKind.FILE, PartKind.PROGRAM, PartKind.WEIGHTS})
 _INPUTS = frozenset({PartKind.FILE, PartKind.PROGRAM})
 
-#: Inputs of a call that are looked for one by one; more are one together.
-_MAX_INPUTS = 3
-
 #: What the names of rows of calls that are alike begin with; how many rows an entry may have, and the store beside.
 _ROW = "near:"
 _ROWS = 4
 _SPARE_ROWS = 4096
-
-#: Arguments of a call of which each is left out in turn.
-_MAX_ARGUMENTS = 8
 
 
 class Near(msgspec.Struct, frozen=True):
@@ -131,17 +125,18 @@ class Recent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Input(NamedTuple):
-    """Something that a call works on. name, content: the rows of calls that have them in common with it."""
+    """Something that a call works on. name, content: the rows of calls that have them in common with it; content is
+    None where it has no row of its own."""
 
     subject: str
     name: str
-    content: str
+    content: str | None
 
 
 class Neighbourhood(NamedTuple):
-    """The rows that a call is found in, by ``Recent.alike``.
+    """The rows that a call is found in, by ``Recent.alike``: ``_ROWS`` at most.
 
-    outputs: of what a command writes, and of all names of its inputs at once. beside: of callables beside files.
+    outputs: of what a command writes, or of all names of many inputs at once. beside: of callables beside a file.
     contents: of all of them at once. arguments: where it works on nothing that has a name; the row of the stage
     is one of these.
     """
@@ -154,7 +149,7 @@ class Neighbourhood(NamedTuple):
 
     def rows(self) -> list[str]:
         """All of them, each once."""
-        inputs = [row for each in self.inputs for row in (each.name, each.content)]
+        inputs = [row for each in self.inputs for row in (each.name, each.content) if row is not None]
         return list(dict.fromkeys((*inputs, *self.outputs, *self.beside, *self.contents, *self.arguments)))
 
 
@@ -167,30 +162,47 @@ def neighbourhood(stage: str, parts: Sequence[Part]) -> Neighbourhood:
             hasher.part("piece", piece.encode("utf-8", "surrogateescape"))
         return hasher.digest()[:32]
 
+    def name(part: Part) -> str:
+        return row("name", part.name, part.subject)
+
     named = [part for part in parts if part.subject]
     inputs = [part for part in named if part.kind in _INPUTS]
     beside = [part for part in named if part.kind not in _INPUTS]
     if not inputs:
         inputs, beside = beside, []
     if not inputs:
-        given = [part for part in parts if part.kind in _GIVEN]
-        marks = [f"{part.label} {part.digest}" for part in given]
-        rows = ["", row("all", *marks)]
-        if 1 < len(marks) <= _MAX_ARGUMENTS:
-            rows += [row("but", given[at].label, *marks[:at], *marks[at + 1 :]) for at in range(len(marks))]
-        return Neighbourhood(arguments=tuple(rows))
-    first = [
-        Input(part.subject, row("name", part.name, part.subject), row("content", _base(part.subject), part.digest))
-        for part in inputs[:_MAX_INPUTS]
-    ]
-    names = [(part, row("name", part.name, part.subject)) for part in beside[:_MAX_INPUTS]]
-    outputs = [name for part, name in names if part.kind is PartKind.ORDER]
-    contents = []
-    if len(inputs) > 1:
-        outputs.append(row("names", *(part.subject for part in inputs)))
-        contents.append(row("contents", *(part.digest for part in inputs)))
-    callables = tuple(name for part, name in names if part.kind is not PartKind.ORDER)
-    return Neighbourhood(tuple(first), tuple(outputs), callables, tuple(contents))
+        return Neighbourhood(arguments=_rows_of_arguments([part for part in parts if part.kind in _GIVEN], row))
+    outputs = [name(part) for part in beside if part.kind is PartKind.ORDER][:1]
+    if len(inputs) == 1 or (len(inputs) == 2 and not outputs):
+        each = tuple(
+            Input(part.subject, name(part), row("content", _base(part.subject), part.digest)) for part in inputs
+        )
+        callables = [name(part) for part in beside if part.kind is not PartKind.ORDER]
+        left = _ROWS - 2 * len(inputs) - len(outputs)
+        return Neighbourhood(each, tuple(outputs), tuple(callables[:left]))
+    # Of more than there are rows for, the first are looked for by their names, and all of them together.
+    count = 2
+    if not outputs and len(inputs) == 3:
+        count = 3
+    elif not outputs:
+        outputs = [row("names", *(part.subject for part in inputs))]
+    contents = row("contents", *(part.digest for part in inputs))
+    first = tuple(Input(part.subject, name(part), None) for part in inputs[:count])
+    return Neighbourhood(first, tuple(outputs), contents=(contents,))
+
+
+def _rows_of_arguments(given: Sequence[Part], row: Callable[..., str]) -> tuple[str, ...]:
+    """Of calls that have all arguments in common, and all but one: but one of three groups, where they are more.
+
+    Where there are three groups, the row of all is left out: a call with the same arguments is in each of them.
+    """
+    marks = [f"{part.label} {part.digest}" for part in given]
+    groups = min(len(marks), 3) if len(marks) > 1 else 0
+    but = []
+    for group in range(groups):
+        left_out = [part.label for part in given[group::groups]]
+        but.append(row("but", *left_out, *(mark for at, mark in enumerate(marks) if at % groups != group)))
+    return ("", *([row("all", *marks)] if groups < 3 else ()), *but)
 
 
 class Neighbours(NamedTuple):
@@ -204,11 +216,16 @@ class Neighbours(NamedTuple):
 def neighbours(place: Neighbourhood, rows: Mapping[str, Recent], parts: Sequence[Part]) -> Neighbours:
     """The keys nearest to a call: of the same inputs by name, then by content, then with the fewest parts that differ,
     then the newest."""
-    unknown = tuple(each.subject for each in place.inputs if not (rows[each.name].near or rows[each.content].near))
-    if len(place.inputs) > 1 and any(rows[row].near for row in place.outputs):
-        unknown = ()  # one input more, of what is known by its output
+    contents = [each.content for each in place.inputs if each.content is not None]
+
+    def is_known(each: Input) -> bool:
+        return bool(rows[each.name].near or (each.content is not None and rows[each.content].near))
+
+    unknown = tuple(each.subject for each in place.inputs if not is_known(each))
+    if len(place.inputs) > 1 and any(rows[row].near for row in (*place.outputs, *place.contents)):
+        unknown = ()  # one input more, of what is known by its output; or all that is known, under other names
     by_name = [set(rows[row].keys) for row in (*(each.name for each in place.inputs), *place.outputs, *place.beside)]
-    by_content = [set(rows[row].keys) for row in (*(each.content for each in place.inputs), *place.contents)]
+    by_content = [set(rows[row].keys) for row in (*contents, *place.contents)]
     found: dict[Digest, tuple[tuple[int, int, int], Near]] = {}
     mine = set(_prints(parts))
     for name in place.rows():

@@ -94,6 +94,14 @@ class _KnownRow(msgspec.Struct, frozen=True):
     entry: Entry | None
 
 
+class _KnownRecent(msgspec.Struct, frozen=True):
+    """A row of recent keys as it was read. version: of the index before that; None where it is to be read again."""
+
+    version: object
+    row: bytes | None
+    recent: Recent
+
+
 class Store:
     """Everything under one folder, in one namespace. Opening it reads and makes nothing.
 
@@ -136,7 +144,7 @@ class Store:
         self._published: tuple[Usage | None, ...] = ()  # the size of the store, as the last publication left it
         self._decoded: Kept[_KnownRow] = Kept(_DECODED_MAX)
         self._parts: Kept[tuple[Part, ...]] = Kept(_PARTS_MAX)
-        self._recents: Kept[tuple[bytes, Recent]] = Kept(_RECENTS_MAX)
+        self._recents: Kept[_KnownRecent] = Kept(_RECENTS_MAX)
 
     # --- looking up
 
@@ -171,20 +179,28 @@ class Store:
         return self._entry + key
 
     def recent(self, stage: str, alike: str = "") -> Recent:
-        """The newest keys of a stage (alike: those of one row), and how near each is to another. Raises StoreFault."""
+        """The newest keys of a stage (alike: those of one row), and how near each is to another. Raises StoreFault.
+
+        As in ``lookup``, nothing is read where nobody has changed the index since the last time: a publication goes on
+        from the rows that its miss was explained by.
+        """
         from cachec.store.recent import Recent  # on a miss only
 
         name = self._near + alike if alike else self._recent + stage
+        version = self.index.version()
+        known = self._recents.get(name)
+        if known is not None and version is not None and known.version == version:
+            return known.recent
         row = self.index.read(name)
         if row is None:
-            return Recent(stage=stage, alike=alike)
-        known = self._recents.get(name)
-        if known is not None and known[0] == row:
-            return known[1]
-        record = unpack(row, Recent, stage)
-        if (record.stage, record.alike) != (stage, alike):
-            raise StoreFault(Fault.ROW_FOREIGN, f"the row {name} is the recent row of {record.stage}")
-        self._recents.put(name, (row, record))
+            record = Recent(stage=stage, alike=alike)
+        elif known is not None and known.row == row:
+            record = known.recent
+        else:
+            record = unpack(row, Recent, stage)
+            if (record.stage, record.alike) != (stage, alike):
+                raise StoreFault(Fault.ROW_FOREIGN, f"the row {name} is the recent row of {record.stage}")
+        self._recents.put(name, _KnownRecent(version, row, record))
         return record
 
     def neighbours(self, stage: str, parts: Sequence[Part]) -> Neighbours:
@@ -324,7 +340,7 @@ class Store:
             entry = Entry(version=RECORD_VERSION, key=key, stage=stage, tags=tuple(tags), parts=parts, traces=traces)
             self.index.write(self._entry + key, pack(entry), stage)
             if said is not None:
-                self.summarise(self.quoted + key, search_terms(key, said), stage)
+                self.summarise(self.quoted + key, search_terms(key, said), stage, repair=False)
             self._make_neighbour(key, stage, parts, said or ())
             known = self._readable(self.usage)
             if known is None:
@@ -356,13 +372,17 @@ class Store:
             newest = held.with_newest(key, described, parts)
             name, row = self._near + alike if alike else self._recent + stage, pack(newest)
             self.index.write(name, row, stage)
-            self._recents.put(name, (row, newest))
+            self._recents.put(name, _KnownRecent(None, row, newest))
 
-    def summarise(self, name: str, terms: SearchTerms, stage: str) -> None:
-        """Write the rows of a summary. name: namespace and key, as in the name of the entry's row."""
+    def summarise(self, name: str, terms: SearchTerms, stage: str, *, repair: bool = True) -> None:
+        """Write the rows of a summary. name: namespace and key, as in the name of the entry's row.
+
+        repair: whether facts that are there are read, and written again where they are damaged. A search does without
+        them, and ``gc`` repairs them, so that a publication need not read them.
+        """
         facts, row = f"facts:{terms.summary.facts}", pack(terms.facts)
         try:
-            is_there = self.index.read(facts) == row
+            is_there = self.index.read(facts) == row if repair else any(self.index.keys(prefix=facts))
         except StoreFault as fault:
             if fault.fault is not Fault.ROW_REFUSED:
                 raise

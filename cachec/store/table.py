@@ -17,6 +17,18 @@ from cachec.errors import StoreFault
 from cachec.model import Fault
 from cachec.store.rows import MODE_RAW, is_busy, is_uninitialised
 
+#: diskcache writes all of its settings whenever it is opened, two transactions each. What is there already is not
+#: written: it would only tell every reader that the table changed.
+_UNLESS_EQUAL = {
+    "INSERT OR REPLACE INTO Settings VALUES (?, ?)": (
+        "INSERT OR REPLACE INTO Settings SELECT ?1, ?2"
+        " WHERE NOT EXISTS (SELECT 1 FROM Settings WHERE key = ?1 AND value IS ?2)"
+    ),
+    "UPDATE Settings SET value = ? WHERE key = ?": (
+        "UPDATE Settings SET value = ?1 WHERE key = ?2 AND value IS NOT ?1"
+    ),
+}
+
 
 class Table(Cache):  # type: ignore[misc]  # diskcache has no types
     """A diskcache.Cache that waits for a lock as long as SQLite does, and does not repeat that for 60 s."""
@@ -56,7 +68,7 @@ class Table(Cache):  # type: ignore[misc]  # diskcache has no types
 
         def once(statement: str, *values: Any) -> Any:
             try:
-                return execute(statement, *values)
+                return execute(_UNLESS_EQUAL.get(statement, statement), *values)
             except sqlite3.OperationalError as error:
                 if is_busy(error):
                     error.args = (f"{error} by another connection",)  # its own words are what diskcache goes by

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from cachec.launcher.explain import explain
 from cachec.launcher.request import CommandRequests
 from cachec.model import Reason
 from cachec.stage.look import Looker
+from cachec.store.index import DiskcacheIndex
 from cachec.store.leases import Leases
 from tests.launcher.conftest import Launcher, write
 
@@ -51,6 +53,32 @@ def test_a_miss_makes_its_key_and_looks_at_its_inputs_again(launcher: Launcher, 
         *("request", "program", "decode"),
     ]
     assert launcher.direct(*_LINE) is not None
+
+
+def test_a_miss_reads_six_rows_at_most(launcher: Launcher, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows: Counter[str] = Counter()
+    read = DiskcacheIndex.read
+
+    def counted(index: DiskcacheIndex, key: str) -> bytes | None:
+        rows[key] += not key.startswith("digest:")  # what is remembered of contents
+        return read(index, key)
+
+    monkeypatch.setattr(DiskcacheIndex, "read", counted)
+    write("a.txt", "x")
+    write("b.txt", "y")
+    launcher.run("fakecc", "b.txt", "-o", "b.out")  # makes the store
+    for line, reason in (
+        (_LINE, Reason.NEW_INPUT),
+        ((*_LINE, "-O2"), Reason.OPTION_CHANGED),
+        (_LINE, Reason.FILE_CHANGED),
+    ):
+        if reason is Reason.FILE_CHANGED:
+            write("a.txt", "edited")
+        rows.clear()
+        launcher.run(*line)
+        assert launcher.last().reason is reason
+        assert launcher.last().stored
+        assert rows.total() <= 6, (line, rows)
 
 
 def test_a_hit_makes_one_key_and_decodes_once(launcher: Launcher, calls: list[str]) -> None:

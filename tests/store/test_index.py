@@ -22,6 +22,7 @@ from cachec.base.mounts import Mounts
 from cachec.errors import StoreFault
 from cachec.model import Fault
 from cachec.store.index import DiskcacheIndex
+from cachec.store.locks import forking_to_exec
 from tests.effort import sample
 
 
@@ -293,6 +294,33 @@ def test_it_can_be_used_on_both_sides_of_a_fork(
     index.write("parent", b"3", "s")
     assert rows_of(index) == {"parent": b"3", "child": b"2"}
     assert index.repair() is None  # whole
+
+
+def test_a_child_that_becomes_another_program_has_nothing_of_it_and_what_was_read_stays_known(
+    index: DiskcacheIndex,
+) -> None:
+    index.write("parent", b"1", "s")
+    assert index.read("parent") == b"1"
+    before = index.version()
+    with forking_to_exec():
+        line = ["ls", "-l", "/proc/self/fd"]
+        done = subprocess.run(line, check=True, capture_output=True, text=True, preexec_fn=os.getpid)
+    assert "cache.db" not in done.stdout
+    assert index.version() == before
+    subprocess.run(line, check=True, capture_output=True, preexec_fn=os.getpid)  # told of as every fork
+    assert not [path for path in open_files() if "cache.db" in path]
+
+
+def test_who_opens_it_to_write_and_writes_nothing_changes_nothing(index: DiskcacheIndex) -> None:
+    index.write("row", b"1", "s")
+    index.close()
+    assert index.read("row") == b"1"
+    before = index.version()
+    index.atomically(lambda: None)
+    DiskcacheIndex(index.folder).atomically(lambda: None)
+    assert index.version() == before
+    DiskcacheIndex(index.folder).write("row", b"2", "s")
+    assert index.version() != before
 
 
 def test_threads_share_it(index: DiskcacheIndex) -> None:

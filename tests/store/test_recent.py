@@ -151,6 +151,46 @@ def test_an_option_that_changed_is_found_however_many_calls_came_after() -> None
     assert rows.neighbours(call(arg__n=1, arg__o=1, code__a=2)).nearest[0].key == key(0)
 
 
+@pytest.mark.parametrize("options", [2, 3, 5, 8, 12])
+@pytest.mark.parametrize("swept", [0, -1])
+def test_one_option_of_many_is_found_after_a_sweep_of_another(options: int, swept: int) -> None:
+    """First each value of one option; then the call that differs in one option from the first of these.
+
+    Of more than three options, some are left out of a row together, and of one of these the newest may be taken.
+    """
+    rows = Rows()
+    names = [f"arg__o{at}" for at in range(options)]
+    base = dict.fromkeys(names, 0)
+    for number in range(200):
+        rows.add(number, call(**{**base, names[swept]: number}))
+    for name in names:
+        found = rows.neighbours(call(**{**base, name: -1})).nearest[0].key
+        together = (names.index(name) - swept % options) % 3 == 0
+        assert found == key(199 if name == names[swept] or (options > 3 and together) else 0), name
+    assert rows.neighbours(call(**base, code__a=2)).nearest[0].key == key(0)
+
+
+@pytest.mark.parametrize("inputs", [1, 2, 3, 4, 9])
+@pytest.mark.parametrize("output", [False, True])
+@pytest.mark.parametrize("options", [0, 1, 12])
+def test_a_call_has_few_rows_and_an_edit_of_any_input_is_found(inputs: int, output: bool, options: int) -> None:
+    rows = Rows()
+    files = {f"file__{at}": f"/src/{at}:1" for at in range(inputs)}
+    others: dict[str, object] = {f"arg__{at}": at for at in range(options)}
+    if output:
+        others["order__out"] = "a.out:"
+    for number in range(40):
+        rows.add(number, call(**{**files, "file__0": f"/src/other{number}:1"}, **others))
+    rows.add(99, call(**files, **others))
+    assert len(neighbourhood("s", call(**files, **others)).rows()) <= 4
+    for name, value in files.items():
+        found = rows.neighbours(call(**{**files, name: value.replace(":1", ":2")}, **others))
+        assert (found.unknown, found.nearest[0].key) == ((), key(99))
+    moved = {name: value.replace("/src", "/elsewhere") for name, value in files.items()}
+    found = rows.neighbours(call(**moved, **others))
+    assert (found.unknown, found.nearest[0].key) == ((), key(99))
+
+
 def test_it_counts_as_the_parts_themselves_do() -> None:
     random_ = random.Random(1)
 
