@@ -253,11 +253,15 @@ def local_path(reads: Iterable[Read]) -> str:
 
 
 def engine_of(address: Address) -> RemoteEngine:
-    """The engine that keeps a remote. Nothing is asked of it yet."""
+    """The engine that keeps a remote. Nothing is asked of it yet. Raises ConfigError where its package is missing."""
     if address.scheme == "file":
         from cachec.remote.engines.folder import SharedFolder
 
         return SharedFolder(address.path)
+    if address.scheme.startswith("redis"):
+        from cachec.remote.engines.redis import RedisServer
+
+        return RedisServer(address)
     from cachec.remote.engines.http import HttpServer
 
     return HttpServer(address)

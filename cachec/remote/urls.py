@@ -2,6 +2,9 @@
 
     file:///mnt/cache                          a shared folder
     http[s]://[user:password@]host[:port]/x    a server; ``?layout=bazel`` for one of Bazel's
+    redis[s]://[user:password@]host[:port]/0   a server of Redis and the number of its database
+    redis+unix:///run/redis.sock?db=0          the same by a socket
+    s3://bucket/prefix?endpoint=&region=       an object store; ``gs://bucket`` and ``az://container`` as well
 
 with ``?mode=read``, ``write`` or ``read-write`` (the default), ``namespace=main`` for what others call theirs, and
 ``timeout=10`` for seconds to wait for one row (2 by default), and ``trust=`` for whose results count (trust.py).
@@ -19,14 +22,37 @@ from cachec.config import TOKEN, without_secret
 from cachec.errors import ConfigError
 from cachec.remote.trust import Trust
 
-_PORTS = {"http": 80, "https": 443}
+_PORTS = {"http": 80, "https": 443, "redis": 6379, "rediss": 6379}
+_BUCKETS = ("s3", "gs", "az")
 _MODES = ("read-write", "read", "write")
-_OPTIONS = {"mode": _MODES, "layout": ("plain", "bazel")}
 _NAMESPACE = r"[A-Za-z0-9_][A-Za-z0-9._/-]{0,127}"
+
+#: Options that every scheme has, and those of some.
+_EVERY = ("mode", "namespace", "timeout", "trust")
+_OWN = {
+    **dict.fromkeys(("http", "https"), ("layout",)),
+    "redis+unix": ("db",),
+    "s3": ("endpoint", "region"),
+    **dict.fromkeys(("gs", "az"), ("endpoint",)),
+}
+
+#: What the value of an option looks like, and in words.
+_VALUES = {
+    "mode": ("|".join(_MODES), "one of read-write, read, write"),
+    "layout": ("plain|bazel", "one of plain, bazel"),
+    "namespace": (_NAMESPACE, "1 to 128 letters, digits, '.', '_', '/' or '-'"),
+    "timeout": (r"[0-9]{1,3}(\.[0-9]{1,3})?", "a number of seconds from 0.1 to 600"),
+    "db": ("[0-9]{1,5}", "a number"),
+    "region": ("[A-Za-z0-9-]{1,64}", "a name such as eu-central-1"),
+    "endpoint": (r"https?://[A-Za-z0-9.\[\]:-]+(/[A-Za-z0-9._~/-]*)?", "a URL such as https://s3.example:9000"),
+}
 
 
 class Address(NamedTuple):
-    """One remote. shown: the URL without secrets. user: ``name:password``, or empty. namespace: of keys there."""
+    """One remote. shown: the URL without secrets. user: ``name:password``, or empty. namespace: of keys there.
+
+    host: of buckets their name. endpoint, region: of buckets, or empty. database: of Redis.
+    """
 
     shown: str
     scheme: str
@@ -40,11 +66,17 @@ class Address(NamedTuple):
     namespace: str
     timeout: float
     trust: Trust
+    endpoint: str = ""
+    region: str = ""
+    database: int = 0
 
     @property
     def name(self) -> str:
         """16 hexadecimal characters that stand for the place, whoever uses it and how."""
-        return digest_bytes(f"{self.scheme}://{self.host}:{self.port}{self.path}?{self.namespace}".encode())[:16]
+        place = f"{self.scheme}://{self.host}:{self.port}{self.path}?{self.namespace}"
+        if self.endpoint or self.database:
+            place += f"&{self.endpoint}&{self.database}"
+        return digest_bytes(place.encode())[:16]
 
     @property
     def host_header(self) -> str:
@@ -81,31 +113,30 @@ def parse(url: str, namespace: str, environ: Mapping[str, str]) -> Address:
     options = dict(pairs)
     if len(options) != len(pairs):
         raise refused("an option is given twice")
+    known = (*_EVERY, *_OWN.get(parts.scheme, ()))
     for key, value in pairs:
-        if key == "namespace":
-            if re.fullmatch(_NAMESPACE, value) is None:
-                raise refused("a namespace has 1 to 128 letters, digits, '.', '_', '/' or '-'")
-        elif key == "timeout":
-            if re.fullmatch(r"[0-9]{1,3}(\.[0-9]{1,3})?", value) is None or not 0.1 <= float(value) <= 600:
-                raise refused("timeout is a number of seconds from 0.1 to 600")
-        elif key == "trust":
-            pass  # read below
-        elif key not in _OPTIONS or (key == "layout" and parts.scheme == "file"):
-            raise refused(
-                f"{key!r} is no option of it; there are mode, namespace, timeout, trust and, for http, layout"
-            )
-        elif value not in _OPTIONS[key]:
-            raise refused(f"{key} is one of {', '.join(_OPTIONS[key])}")
-    if parts.scheme == "file":
+        if key not in known:
+            raise refused(f"{key!r} is no option of it; there are {', '.join(known)}")
+        pattern, words = _VALUES.get(key, (".*", ""))
+        if re.fullmatch(pattern, value) is None or (key == "timeout" and not 0.1 <= float(value) <= 600):
+            raise refused(f"{key} is {words}")
+    path, database = parts.path, options.get("db", "0")
+    if parts.scheme in {"file", "redis+unix"}:
         path = unquote(parts.path)
-        if parts.netloc or not path.startswith("/"):
-            raise refused("a folder is given as file:///absolute/path")
+        if parts.hostname or (parts.netloc and parts.scheme == "file") or not path.startswith("/"):
+            raise refused(f"it is given as {parts.scheme}:///absolute/path")
     elif parts.scheme in _PORTS:
-        path = parts.path
         if not parts.hostname:
             raise refused("the host is missing")
+        if parts.scheme.startswith("redis"):
+            path, database = "", parts.path.strip("/") or "0"
+            if re.fullmatch("[0-9]{1,5}", database) is None:
+                raise refused("behind the host is the number of a database")
+    elif parts.scheme in _BUCKETS:
+        if not parts.hostname or port is not None or parts.username is not None:
+            raise refused("a bucket is given as s3://bucket/prefix; the environment says who asks")
     else:
-        raise refused("a remote is file:///folder, http://host/path or https://host/path")
+        raise refused("it begins with file, http, https, redis, rediss, redis+unix, s3, gs or az, and ://")
     user = "" if parts.username is None else f"{unquote(parts.username)}:{unquote(parts.password or '')}"
     mode = options.get("mode", "read-write")
     return Address(
@@ -121,4 +152,7 @@ def parse(url: str, namespace: str, environ: Mapping[str, str]) -> Address:
         namespace=options.get("namespace", namespace),
         timeout=float(options.get("timeout", "2")),
         trust=Trust(options.get("trust", ""), environ, is_written=mode != "read"),
+        endpoint=options.get("endpoint", ""),
+        region=options.get("region", ""),
+        database=int(database),
     )

@@ -20,7 +20,12 @@ import pytest
 
 from cachec.base.hashing import digest_bytes
 from cachec.errors import StoreFault
+from cachec.model import RECORD_VERSION, ArtifactRef, Digest, Entry, Leaf, Read, Trace
 from cachec.remote.engines.base import MAX_ROW, Blob, RemoteEngine
+from cachec.remote.nodes import child_name, root_name
+from cachec.remote.trie import Trie, Waited
+from cachec.remote.trust import Trust
+from cachec.store.store import Store
 
 
 def blob_of(data: bytes) -> Blob:
@@ -30,6 +35,58 @@ def blob_of(data: bytes) -> Blob:
 
 def _soon() -> float:
     return monotonic() + 60.0
+
+
+#: What a run of the shared entry looked at, and what it is called.
+_READ = Read("file", "project:table.txt", "", digest_bytes(b"one"))
+_LOOKED = (_READ.kind, _READ.where, _READ.name)
+_KEY = digest_bytes(b"key")
+_EVERYBODY = Trust("", {}, is_written=True)
+
+
+class _Shared:
+    """An entry that was put, by what a row and a blob can be attacked; and a store that has nothing of it.
+
+    Its artifacts are one that lies in the row, and ``blob``, which is too random to.
+    """
+
+    def __init__(self, engine: RemoteEngine, folder: Path) -> None:
+        self._engine = engine
+        self.writer, self.reader = Store(folder / "writer"), Store(folder / "reader")
+        self.writer.prepare()
+        data = os.urandom(1 << 18)
+        self.blob = blob_of(data)
+        refs = (self.writer.objects.add_bytes(b"small"), self.writer.objects.add_bytes(data))
+        self.root = root_name("main", _KEY)
+        self.leaf = child_name(self.root, [_LOOKED], [_READ.digest])
+        self.entry = self._put(_KEY, refs)
+
+    def _put(self, key: Digest, refs: tuple[ArtifactRef, ...]) -> Entry:
+        parts = self.writer.objects.add_bytes(b"[]")
+        trace = Trace(reads=(_READ,), value=Leaf("bytes", refs, {}), seconds=1.0, created=2.0)
+        entry = Entry(version=RECORD_VERSION, key=key, stage="pkg.build", tags=(), parts=parts, traces=(trace,))
+        Trie(self._engine, self.writer, "main", 60.0, _EVERYBODY).put(entry, trace, {})
+        return entry
+
+    def put_another(self) -> Digest:
+        """Another entry; the name of its leaf."""
+        key = digest_bytes(b"another key")
+        self._put(key, (self.writer.objects.add_bytes(b"another"),))
+        return child_name(root_name("main", key), [_LOOKED], [_READ.digest])
+
+    def get(self) -> Entry | None:
+        """What another machine gets, where the read is the same. Raises StoreFault."""
+        present = {_LOOKED: _READ.digest}
+        return Trie(self._engine, self.reader, "main", 60.0, _EVERYBODY).get(_KEY, present.get, Waited())
+
+    def is_untouched(self) -> bool:
+        """Whether the reader has no row, and nothing under the blob's name."""
+        has = self.reader.objects.has(ArtifactRef(self.blob.digest, self.blob.size))
+        return not has and not list(self.reader.index.keys())
+
+    def close(self) -> None:
+        self.writer.close()
+        self.reader.close()
 
 
 class RemoteEngineConformance:
@@ -116,3 +173,66 @@ class RemoteEngineConformance:
                 call()
             assert raised.value.fault.is_remote
         assert engine.get_row(digest_bytes(b"other"), _soon()) is None
+
+    # --- attacks: who can write the remote writes anything
+
+    @pytest.fixture
+    def shared(self, engine: RemoteEngine, tmp_path: Path) -> Iterator[_Shared]:
+        shared = _Shared(engine, tmp_path)
+        yield shared
+        shared.close()
+
+    def test_an_entry_comes_back(self, shared: _Shared) -> None:
+        assert shared.get() == shared.entry
+        for ref in shared.entry.traces[0].value.artifacts:  # type: ignore[union-attr]
+            shared.reader.objects.check(ref)
+
+    @pytest.mark.parametrize("data", [b"", b"x", bytes(1 << 18), bytes(3 << 20)], ids=["none", "x", "same", "large"])
+    def test_a_blob_of_other_bytes_is_refused(
+        self, engine: RemoteEngine, shared: _Shared, tmp_path: Path, data: bytes
+    ) -> None:
+        (tmp_path / "lie").write_bytes(data)
+        lie = Blob(shared.blob.digest, len(data), shared.blob.sha256)
+        try:
+            engine.put_blob(lie, os.fspath(tmp_path / "lie"), _soon())
+        except StoreFault:
+            return  # a server that checks what it is given
+        with pytest.raises(StoreFault) as raised:
+            shared.get()
+        assert raised.value.fault.is_remote
+        assert shared.is_untouched()
+
+    def test_a_row_of_other_bytes_is_refused(self, engine: RemoteEngine, shared: _Shared) -> None:
+        row = engine.get_row(shared.leaf, _soon())
+        assert row is not None
+        for lie in (b"x", row[:-1], row + b"}", row[: len(row) // 2], bytes(len(row))):
+            assert lie != row
+            engine.put_row(shared.leaf, lie, (), _soon(), replace=True)
+            with pytest.raises(StoreFault) as raised:
+                shared.get()
+            assert raised.value.fault.is_remote
+            assert shared.is_untouched()
+
+    def test_a_row_of_another_place_is_refused(self, engine: RemoteEngine, shared: _Shared) -> None:
+        other = shared.put_another()
+        for at, of in ((shared.leaf, shared.root), (shared.leaf, other), (shared.root, shared.leaf)):
+            kept, replayed = engine.get_row(at, _soon()), engine.get_row(of, _soon())
+            assert kept is not None
+            assert replayed is not None
+            engine.put_row(at, replayed, (), _soon(), replace=True)
+            with pytest.raises(StoreFault) as raised:
+                shared.get()
+            assert raised.value.fault.is_remote
+            assert shared.is_untouched()
+            engine.put_row(at, kept, (), _soon(), replace=True)
+        assert shared.get() == shared.entry
+
+    def test_no_more_of_a_row_is_taken_than_one_has(self, engine: RemoteEngine, shared: _Shared) -> None:
+        try:
+            engine.put_row(shared.leaf, bytes(4 * MAX_ROW), (), _soon(), replace=True)
+        except StoreFault:
+            return  # a server that takes none of that size
+        with pytest.raises(StoreFault) as raised:
+            engine.get_row(shared.leaf, _soon())
+        assert raised.value.fault.is_remote
+        assert engine.get_row(shared.root, _soon()) is not None

@@ -1,0 +1,162 @@
+"""A server of Redis, or of what speaks its protocol: Valkey, KeyDB, Dragonfly.
+
+    cachec:r:<node>    a row        cachec:b:<blake3>, cachec:b:<blake3>:1, ...    a blob, in values of ``PIECE`` bytes
+
+A blob in many values stops no other client for long, and neither side ever holds more of it than one. The server may
+evict any of them: a blob counts as there while all its bytes are. The package ``redis`` is imported by the first
+question, as that takes 200 ms.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Iterator, Sequence
+from importlib.util import find_spec
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+from cachec.errors import ConfigError, StoreFault
+from cachec.model import Digest, Fault
+from cachec.remote.engines.base import MAX_ROW, STALL_SECONDS, Blob
+
+if TYPE_CHECKING:
+    from cachec.remote.engines.redis_link import Link
+    from cachec.remote.urls import Address
+
+PIECE = 1 << 20
+
+#: Bytes of a blob: as much as one string of Redis may have.
+MAX_BLOB = 1 << 29
+
+#: Bytes of answers that say little, and what an answer has beside its value.
+_SHORT = 1 << 16
+
+#: Of the server's memory, what one blob may take: more would push out all that others have there.
+_SHARE = 0.5
+
+
+class RedisServer:
+    """The engine on a server of Redis."""
+
+    def __init__(self, address: Address) -> None:
+        """Raises ConfigError without the package."""
+        if find_spec("redis") is None:
+            raise ConfigError(f"{address.shown} needs a package: pip install 'cachec[redis]'")
+        self._address = address
+        self._idle: list[Link] = []
+        self._pid = os.getpid()
+
+    def get_row(self, name: Digest, until: float) -> bytes | None:
+        """See RemoteEngine."""
+        return self._bytes(f"cachec:r:{name}", MAX_ROW, until)
+
+    def put_row(self, name: Digest, row: bytes, blobs: Sequence[Blob], until: float, *, replace: bool) -> bool:
+        """See RemoteEngine."""
+        del blobs
+        words = ("SET", f"cachec:r:{name}", row)
+        (reply,) = self._asked(until, words if replace else (*words, "NX"))
+        return reply is not None
+
+    def delete_row(self, name: Digest, until: float) -> bool:
+        """See RemoteEngine."""
+        return self._asked(until, ("DEL", f"cachec:r:{name}")) == [1]
+
+    def has_blob(self, blob: Blob, until: float) -> bool:
+        """See RemoteEngine."""
+        first, *others = _keys(blob)
+        there = self._asked(until, ("EXISTS", first), *(("STRLEN", key) for key in (first, *others)))
+        return there[0] == 1 and there[1:] == _sizes(blob)
+
+    def get_blob(self, blob: Blob, until: float) -> Iterator[bytes] | None:
+        """See RemoteEngine."""
+        keys = _keys(blob)
+        first = self._bytes(keys[0], PIECE, _soon(until))
+        return None if first is None else self._pieces(first, keys[1:], until)
+
+    def _pieces(self, first: bytes, keys: list[str], until: float) -> Iterator[bytes]:
+        yield first
+        for key in keys:
+            piece = self._bytes(key, PIECE, _soon(until))
+            if piece is None:
+                raise self._fault(Fault.REMOTE_CORRUPT, "has evicted a part of a blob")
+            yield piece
+
+    def put_blob(self, blob: Blob, path: str, until: float) -> None:
+        """See RemoteEngine."""
+        keys = _keys(blob)
+        if len(keys) > 1 and blob.size > (most := self._room(until)):
+            raise self._fault(Fault.REMOTE_SKIPPED, f"is not for a blob of {blob.size} bytes; at most {most:.0f}")
+        with open(path, "rb") as file:
+            try:
+                for key in keys:
+                    self._asked(until, ("SET", key, file.read(PIECE)))
+            except StoreFault:
+                with contextlib.suppress(StoreFault):
+                    self._asked(until, ("UNLINK", *keys))  # a part is of use to nobody
+                raise
+
+    def close(self) -> None:
+        """See RemoteEngine."""
+        idle, self._idle = self._idle, []
+        for link in idle:
+            link.close()
+
+    def _room(self, until: float) -> float:
+        """Bytes of the largest blob that is sent."""
+        try:
+            (text,) = self._asked(until, ("INFO", "memory"))
+        except StoreFault as fault:
+            if fault.fault is not Fault.REMOTE_REFUSED:
+                raise
+            return MAX_BLOB  # who may not ask is told by the write
+        bound = re.search(rb"^maxmemory:([0-9]{1,18})\r?$", text if isinstance(text, bytes) else b"", re.MULTILINE)
+        memory = int(bound[1]) if bound else 0
+        return min(MAX_BLOB, memory * _SHARE) if memory else MAX_BLOB
+
+    def _bytes(self, key: str, most: int, until: float) -> bytes | None:
+        (value,) = self._asked(until, ("GET", key), most=most)
+        if value is None or isinstance(value, bytes):
+            return value
+        raise self._fault(Fault.REMOTE_CORRUPT, f"answers GET with {type(value).__name__}")
+
+    def _asked(self, until: float, *commands: Sequence[str | bytes], most: int = 0) -> list[Any]:
+        """The replies to commands that are sent together; ``most`` bytes, beside short ones. Raises StoreFault."""
+        from cachec.remote.engines.redis_link import Link, LostLink
+
+        if monotonic() >= until:
+            raise self._fault(Fault.REMOTE_TIMEOUT, "was not asked in time")
+        if self._pid != os.getpid():  # the connections are the parent's
+            self._idle, self._pid = [], os.getpid()
+        while True:
+            is_kept = bool(self._idle)
+            link = self._idle.pop() if is_kept else Link(self._address, until)
+            try:
+                replies = link.asked(commands, until, most + _SHORT)
+            except LostLink as lost:
+                if is_kept:
+                    continue  # what was kept open was closed meanwhile
+                raise self._fault(Fault.REMOTE_UNREACHABLE, str(lost)) from lost
+            self._idle.append(link)
+            for reply in replies:
+                if isinstance(reply, StoreFault):
+                    raise reply
+            return replies
+
+    def _fault(self, fault: Fault, words: str) -> StoreFault:
+        return StoreFault(fault, f"{self._address.shown} {words}")
+
+
+def _keys(blob: Blob) -> list[str]:
+    count = max(1, -(-blob.size // PIECE))
+    return [f"cachec:b:{blob.digest}", *(f"cachec:b:{blob.digest}:{number}" for number in range(1, count))]
+
+
+def _sizes(blob: Blob) -> list[int]:
+    full, rest = divmod(blob.size, PIECE)
+    return [PIECE] * full + [rest] * (rest > 0 or not full)
+
+
+def _soon(until: float) -> float:
+    return min(until, monotonic() + STALL_SECONDS)
