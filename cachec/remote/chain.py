@@ -18,7 +18,7 @@ from cachec.remote.engines.base import RemoteEngine
 from cachec.remote.nodes import Name
 from cachec.remote.spool import Offer, Spool
 from cachec.remote.trie import Present, Put, Trie, Waited
-from cachec.remote.urls import Address, parse
+from cachec.remote.urls import BUCKETS, Address, parse
 from cachec.store.store import Store
 
 #: Folders whose content a system has by its packages: a path there is meant to be the same on another machine.
@@ -132,7 +132,8 @@ class Remotes:
         except StoreFault as fault:
             if not fault.fault.is_remote:
                 raise  # of this store
-            self._failed(remote, waited.seconds - before)
+            if fault.fault not in _HARMLESS:
+                self._failed(remote, waited.seconds - before)
             raise
         except Exception as error:
             # A row may name anything to look at, and a dozen kinds of look were not made for what a stranger writes.
@@ -262,6 +263,10 @@ def engine_of(address: Address) -> RemoteEngine:
         from cachec.remote.engines.redis import RedisServer
 
         return RedisServer(address)
+    if address.scheme in BUCKETS:
+        from cachec.remote.engines.bucket import Bucket
+
+        return Bucket(address)
     from cachec.remote.engines.http import HttpServer
 
     return HttpServer(address)

@@ -23,7 +23,7 @@ from cachec.errors import ConfigError
 from cachec.remote.trust import Trust
 
 _PORTS = {"http": 80, "https": 443, "redis": 6379, "rediss": 6379}
-_BUCKETS = ("s3", "gs", "az")
+BUCKETS = ("s3", "gs", "az")
 _MODES = ("read-write", "read", "write")
 _NAMESPACE = r"[A-Za-z0-9_][A-Za-z0-9._/-]{0,127}"
 
@@ -33,7 +33,7 @@ _OWN = {
     **dict.fromkeys(("http", "https"), ("layout",)),
     "redis+unix": ("db",),
     "s3": ("endpoint", "region"),
-    **dict.fromkeys(("gs", "az"), ("endpoint",)),
+    "az": ("endpoint",),
 }
 
 #: What the value of an option looks like, and in words.
@@ -132,7 +132,7 @@ def parse(url: str, namespace: str, environ: Mapping[str, str]) -> Address:
             path, database = "", parts.path.strip("/") or "0"
             if re.fullmatch("[0-9]{1,5}", database) is None:
                 raise refused("behind the host is the number of a database")
-    elif parts.scheme in _BUCKETS:
+    elif parts.scheme in BUCKETS:
         if not parts.hostname or port is not None or parts.username is not None:
             raise refused("a bucket is given as s3://bucket/prefix; the environment says who asks")
     else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -32,6 +33,7 @@ class Site:
     is_closed: bool = False
     is_conditional: bool = True
     is_webdav: bool = False  # no file without its folder
+    is_bucket: bool = False  # as S3 answers
     is_bazel: bool = False  # no blob but under its own digest, no row but an ActionResult
     ports: set[int] = field(default_factory=set)  # those of clients
     open: list[socket.socket] = field(default_factory=list)
@@ -67,7 +69,7 @@ class Handler(BaseHTTPRequestHandler):
             return
         getattr(self, f"_{self.command.lower()}")(body)
 
-    do_GET = do_HEAD = do_PUT = do_DELETE = do_MKCOL = _serve
+    do_GET = do_HEAD = do_PUT = do_DELETE = do_MKCOL = do_POST = _serve
 
     def _get(self, _body: bytes) -> None:
         data = self.site.files.get(self.path)
@@ -95,6 +97,12 @@ class Handler(BaseHTTPRequestHandler):
     def _delete(self, _body: bytes) -> None:
         self._answer(404 if self.site.files.pop(self.path, None) is None else 204, {}, b"")
 
+    def _post(self, body: bytes) -> None:
+        """S3's DeleteObjects."""
+        (key,) = re.findall(r"<Key>(.*?)</Key>", body.decode())
+        self.site.files.pop(f"{self.path.partition('?')[0]}/{key}", None)
+        self._answer(200, {}, b"<DeleteResult><Deleted><Key>%s</Key></Deleted></DeleteResult>" % key.encode())
+
     def _mkcol(self, _body: bytes) -> None:
         path = self.path.rstrip("/")
         if path in self.site.folders:
@@ -110,6 +118,9 @@ class Handler(BaseHTTPRequestHandler):
         self.send_response(status)
         for name, value in headers.items():
             self.send_header(name, value)
+        if site.is_bucket:
+            self.send_header("ETag", '"etag"')
+            self.send_header("Last-Modified", "Mon, 23 Nov 2026 07:00:00 GMT")
         has_body = self.command != "HEAD" and status != 204
         if site.is_chunked and has_body and not headers:
             self.send_header("Transfer-Encoding", "chunked")
