@@ -231,6 +231,10 @@ def _import_all() -> None:
     from cachec.launcher import adapters, headers, volatile
     from cachec.store import usage
 
+    if remotes := config.load().remote:
+        from cachec.remote.chain import import_clients
+
+        import_clients(remotes)
     for path in sorted(adapters.SHIPPED.glob("*.toml")):
         adapter = adapters.read(path)
         for pattern in (*adapter.match, *map(os.path.basename, adapter.configured_by)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import os
 from collections import Counter
@@ -270,3 +271,18 @@ def engine_of(address: Address) -> RemoteEngine:
     from cachec.remote.engines.http import HttpServer
 
     return HttpServer(address)
+
+
+def import_clients(urls: Iterable[str]) -> None:
+    """Import what engines import at their first question: for a process whose children ask each for the first time."""
+    for scheme in {url.partition(":")[0] for url in urls}:
+        with contextlib.suppress(ImportError):  # whoever asks is told of the package
+            if scheme.startswith("redis"):
+                import cachec.remote.engines.redis
+                import cachec.remote.engines.redis_link
+            elif scheme in BUCKETS:
+                import cachec.remote.engines.bucket
+                import cachec.remote.engines.bucket_client
+            else:
+                import cachec.remote.engines.folder
+                import cachec.remote.engines.http  # noqa: F401 - for the children

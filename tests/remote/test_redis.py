@@ -306,3 +306,19 @@ def test_the_package_is_imported_by_the_first_question_and_named_where_it_is_mis
     monkeypatch.setattr("cachec.remote.engines.redis.find_spec", lambda _name: None)
     with pytest.raises(ConfigError, match=r"cachec\[redis\]"):
         engine(server.url)
+
+
+def test_clients_are_imported_for_children_to_come() -> None:
+    """As the server of ``cachec exec`` does, whose children ask each for the first time."""
+    code = (
+        "import sys\nfrom cachec.remote.chain import import_clients\n"
+        "for urls in ((), ('redis://host/0', 's3://bucket'), ('none://x', 'file:///x')):\n"
+        "    import_clients(urls)\n"
+        "    print([name for name in ('redis', 'obstore', 'cachec.remote.engines.http') if name in sys.modules])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == [
+        "[]",
+        "['redis', 'obstore']",
+        "['redis', 'obstore', 'cachec.remote.engines.http']",
+    ]

@@ -93,9 +93,9 @@ class Bucket:
         return bounded(call, min(until, monotonic() + STALL_SECONDS) if stalls else until, self._address.shown)
 
     def _opened(self) -> Client:
-        from cachec.remote.engines.bucket_client import OPENED_BY, Client
+        from cachec.remote.engines.bucket_client import Client, asked_by
 
-        if os.getpid() != OPENED_BY:
+        if os.getpid() != asked_by():
             # Its threads are the parent's, and so are its sockets: a question would hang here, and there later on.
             words = "can't be asked by a process that was forked after the first question"
             raise self._fault(Fault.REMOTE_SKIPPED, words)

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from functools import cache
 from typing import IO, TYPE_CHECKING, Any
 
 import obstore
@@ -19,9 +20,6 @@ from cachec.remote.engines.base import STALL_SECONDS
 
 if TYPE_CHECKING:
     from cachec.remote.urls import Address
-
-#: The process that imported this, with whose threads the package works.
-OPENED_BY = os.getpid()
 
 CONNECT_SECONDS = 1.0
 
@@ -44,6 +42,12 @@ _FAULTS: tuple[tuple[str, Fault], ...] = (
 
 #: What a server answers that knows no condition of a put.
 _UNCONDITIONAL = r"status code: 501|NotImplemented"
+
+
+@cache
+def asked_by() -> int:
+    """The number of the process that asked first, or its parent did: with whose threads the package works."""
+    return os.getpid()
 
 
 class Found:
