@@ -12,7 +12,7 @@ import pytest
 import cachec
 from cachec import Reason
 from cachec.errors import CacheMissError, UsageError
-from cachec.remote.trust import keypair
+from cachec.remote.keys import keypair
 from tests.remote.server import Site
 
 DATA = b"compiled " * 10_000

@@ -17,7 +17,7 @@ from cachec.errors import StoreFault, UsageError
 from cachec.model import Fault
 from cachec.remote.chain import Remote
 from cachec.remote.revisions import RemoteWeights
-from cachec.remote.trust import keypair
+from cachec.remote.keys import keypair
 from cachec.remote.urls import parse
 from cachec.store.store import Store
 from cachec.weights.library.owned import WeightStore

@@ -134,15 +134,15 @@ def plain(line: str) -> str:
 
 
 def test_pre_commit_and_the_action() -> None:
-    hooks, action = blocks("ci", "yaml")
+    hooks, action, with_remote = blocks("ci", "yaml")
     offered = re.findall(r"- id: (\S+)", (ROOT / ".pre-commit-hooks.yaml").read_text())
     assert re.findall(r"- id: (\S+)", hooks) == offered
     place = re.search(r"uses: OWNER/cachec/(\S+)@", action)
     assert place is not None
     text = (ROOT / place[1] / "action.yml").read_text()
     inputs = set(re.findall(r"^  ([a-z-]+):\n    description:", text.split("\noutputs:")[0], re.MULTILINE))
-    given = set(re.findall(r"^          ([a-z-]+): ", action, re.MULTILINE))
-    assert given
+    given = set(re.findall(r"^          ([a-z-]+): ", action + with_remote, re.MULTILINE))
+    assert given == {"max-size", "remote"}
     assert given <= inputs
     table = TEXT["ci"].split("| input | meaning |")[1].split("\n\n")[0]
     named = {name for row in table.splitlines()[2:] for name in re.findall(r"`([a-z-]+)`", row.split("|")[1])}
