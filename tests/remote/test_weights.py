@@ -16,8 +16,8 @@ from cachec.cli import main
 from cachec.errors import StoreFault, UsageError
 from cachec.model import Fault
 from cachec.remote.chain import Remote
-from cachec.remote.revisions import RemoteWeights
 from cachec.remote.keys import keypair
+from cachec.remote.revisions import RemoteWeights
 from cachec.remote.urls import parse
 from cachec.store.store import Store
 from cachec.weights.library.owned import WeightStore
