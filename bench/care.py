@@ -1,4 +1,4 @@
-"""Care: digests of a whole store against reading its files, and what a look at everything costs."""
+"""Care: digests of a whole store against reading its files, and a look at everything among 100,000 entries."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from pathlib import Path
 from blake3 import blake3
 
 from bench.harness import Row, against, interleaved
+from bench.maintain import fill
+from bench.processes import cpu_of_children
 from cachec.store.store import Store
 from cachec.verify.artifacts import finish, hash_artifacts
 
@@ -45,7 +47,14 @@ def run(folder: Path, *, scale: float = 1.0) -> list[Row]:
     def said(command: str) -> None:
         subprocess.run([*cachec, command], env=environ, stdout=subprocess.DEVNULL, check=True)
 
-    times = interleaved({name: lambda name=name: said(name) for name in ("config", "doctor")}, max(3, int(9 * scale)))
-    rows.append(against("doctor: all is looked at", times["doctor"], 4, "cachec config", times["config"]))
+    entries = max(100, int(100_000 * scale))
+    fill(store, range(entries), files=False)
+    times = interleaved(
+        {name: lambda name=name: said(name) for name in ("config", "doctor")},
+        max(3, int(9 * scale)),
+        clock=cpu_of_children,
+    )
+    words = f"doctor: all is looked at, {entries:,} entries, of the processor"
+    rows.append(against(words, times["doctor"], 4, "cachec config", times["config"]))
     store.close()
     return rows
