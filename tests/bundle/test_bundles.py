@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -33,6 +34,7 @@ from cachec.bundle.format import (
     planned,
 )
 from cachec.errors import ConfigError, StoreFault, UsageError
+from cachec.maintain.maintainer import Maintainer
 from cachec.model import ArtifactRef, Leaf, Trace
 from cachec.remote import keys
 from cachec.remote.keys import Signer, from_file, keypair, public_key
@@ -250,6 +252,74 @@ def test_every_changed_byte_is_seen(whole: Path, into: Store) -> None:
         refused(into, whole, bytes(changed))
     whole.write_bytes(data)
     bundle.add(into, whole)
+
+
+@pytest.fixture
+def many(tmp_path: Path) -> Path:
+    """A bundle of so many objects that two threads share them, and of a large one that two threads copy in turn."""
+    store = Store(tmp_path / "many")
+    refs = [store.objects.add_bytes(os.urandom(1_000 * number + 7)) for number in range(80)]
+    refs.append(store.objects.add_bytes(os.urandom(5 << 20)))
+    parts = store.objects.add_bytes(b"[]")
+    trace = Trace(reads=(), value=Leaf("bytes", (refs[0],)), seconds=1.0, created=1.0, kept=tuple(refs[1:]))
+    store.publish("ab" * 32, "s", (), parts, trace)
+    path = tmp_path / "many.cachec"
+    assert bundle.create(store, ["ab" * 32], path).objects == len(refs) + 1
+    return path
+
+
+def test_many_objects_come_back_as_they_were(many: Path, into: Store, tmp_path: Path) -> None:
+    assert bundle.add(into, many).objects == 81, "all but the empty list, which is there"
+    assert [into.objects.verify(ref) for ref, _ in into.objects.iterate()] == [""] * len([*into.objects.iterate()])
+    bundle.create(into, ["ab" * 32], tmp_path / "again")
+    assert (tmp_path / "again").read_bytes() == many.read_bytes()
+
+
+def test_one_wrong_byte_of_many_objects(many: Path, into: Store) -> None:
+    data = many.read_bytes()
+    with bundle.BundleReader(many) as reader:
+        members = reader.plan.objects
+    for member in sample([members[0], members[40], members[-1], max(members, key=lambda each: each.size)]):
+        changed = bytearray(data)
+        changed[member.offset + member.size // 2] ^= 1
+        assert member.digest[:12] in refused(into, many, bytes(changed))
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, OSError(28, "No space left on device")], ids=["stopped", "full"])
+def test_what_ends_it_in_the_middle_leaves_nothing(
+    many: Path, into: Store, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    """In whichever of the threads it comes."""
+    before, copies = kept(into), iter(range(1000))
+    copy = bundle.BundleReader.copy_object
+
+    def failing(self: bundle.BundleReader, member: Any, target: int) -> None:
+        if next(copies) == 50:
+            raise error
+        copy(self, member, target)
+
+    monkeypatch.setattr(bundle.BundleReader, "copy_object", failing)
+    with pytest.raises((KeyboardInterrupt, StoreFault)):
+        bundle.add(into, many)
+    assert kept(into) == before
+    monkeypatch.undo()
+    assert bundle.add(into, many).objects == 81
+
+
+def test_gc_beside_it_takes_nothing_of_it(many: Path, into: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Objects are there, and leased, before what refers to them is."""
+    atomically = into.index.atomically
+
+    def late(change: Any) -> Any:
+        monkeypatch.setattr(into.index, "atomically", atomically)
+        Maintainer(Store(into.folder), clock=lambda: time.time() + 86_400).collect()
+        return atomically(change)
+
+    monkeypatch.setattr(into.index, "atomically", late)
+    bundle.add(into, many)
+    entry = into.lookup("ab" * 32)
+    assert entry is not None
+    assert [into.objects.verify(ref) for ref in references(entry)] == [""] * 82
 
 
 def packed(table: Any, contents: dict[str, bytes], signature: bytes = b"") -> bytes:
