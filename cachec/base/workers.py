@@ -17,11 +17,11 @@ THREADS = 8
 _WORTH = 8
 
 
-def in_threads(work: Callable[[T], object], items: Sequence[T], *, threads: int = THREADS) -> None:
+def in_threads(work: Callable[[T], object], items: Sequence[T], *, threads: int = THREADS, worth: int = _WORTH) -> None:
     """Call ``work`` with each item. This thread takes part, so it goes on where no other can be started.
 
-    threads: how many at most, this one with them. The first exception ends it, once the calls that have begun are over,
-    and is raised.
+    threads: how many at most, this one with them. worth: items for which one more is started. The first exception ends
+    it, once the calls that have begun are over, and is raised.
     """
     waiting: SimpleQueue[T] = SimpleQueue()
     for item in items:
@@ -39,7 +39,7 @@ def in_threads(work: Callable[[T], object], items: Sequence[T], *, threads: int 
 
     helpers: list[threading.Thread] = []
     try:
-        for _ in range(min(threads, len(items) // _WORTH) - 1):
+        for _ in range(min(threads, len(items) // worth) - 1):
             thread = threading.Thread(target=run, name="cachec-worker", daemon=True)
             thread.start()
             helpers.append(thread)

@@ -75,9 +75,9 @@ def _staged(store: Store, reader: BundleReader) -> list[_Staged]:
     lacking = {each for each in reader.plan.objects if not store.objects.has(ArtifactRef(each.digest, each.size))}
     _check_room(store, sum(member.size for member in lacking))
 
-    def take(member: BundleMember) -> None:
+    def take(member: BundleMember, by_two: bool) -> None:
         if member in lacking:
-            staged.append(_copied(store, reader, member))
+            staged.append(_copied(store, reader, member, by_two))
         else:
             reader.check_object(member)
 
@@ -100,10 +100,10 @@ def _check_room(store: Store, nbytes: int) -> None:
         raise StoreFault(Fault.STORE_FULL, f"the bundle needs {nbytes} bytes in {store.folder}; {free} are free")
 
 
-def _copied(store: Store, reader: BundleReader, member: BundleMember) -> _Staged:
+def _copied(store: Store, reader: BundleReader, member: BundleMember, by_two: bool) -> _Staged:
     """A file with the content of an object. Raises BundleError, StoreFault."""
     with fsio.faults(f"storing object {member.digest}"), store.objects.staged() as file:
-        reader.copy_object(member, file.fd)
+        reader.copy_object(member, file.fd, by_two=by_two)
         return _Staged(ArtifactRef(member.digest, member.size), file.kept())
 
 

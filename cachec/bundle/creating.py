@@ -182,7 +182,7 @@ def _write(fd: int, member: BundleMember, data: bytes) -> None:
     write_at(fd, header(member.name, member.size) + data + bytes(padding(member.size)), member.offset - BLOCK)
 
 
-def _write_object(store: Store, transfer: Transfer, fd: int, member: BundleMember) -> None:
+def _write_object(store: Store, transfer: Transfer, fd: int, member: BundleMember, by_two: bool) -> None:
     """Copy an object. Raises StoreFault where it is not what its name says."""
     ref = ArtifactRef(member.digest, member.size)
     with fsio.faults(f"reading object {ref.digest}"):
@@ -190,7 +190,7 @@ def _write_object(store: Store, transfer: Transfer, fd: int, member: BundleMembe
     write_at(fd, header(member.name, member.size), member.offset - BLOCK)
     with fsio.closing(source):
         try:
-            digest = transfer.copy(source, 0, ref.size, fd, member.offset)
+            digest = transfer.copy(source, 0, ref.size, fd, member.offset, by_two=by_two)
         except EOFError as error:
             raise StoreFault(Fault.ARTIFACT_CORRUPT, f"object {ref.digest} was cut while it was read") from error
     write_at(fd, bytes(padding(ref.size)), member.offset + ref.size)

@@ -85,9 +85,9 @@ class BundleReader:
         """Raise BundleError unless an object is what its name says. Safe among threads."""
         self._check(member, lambda: self._transfer.digest(self.fd, member.offset, member.size))
 
-    def copy_object(self, member: BundleMember, target: int) -> None:
+    def copy_object(self, member: BundleMember, target: int, *, by_two: bool) -> None:
         """The same of what is written to the open file ``target``, on the way. Raises OSError too."""
-        self._check(member, lambda: self._transfer.copy(self.fd, member.offset, member.size, target, 0))
+        self._check(member, lambda: self._transfer.copy(self.fd, member.offset, member.size, target, 0, by_two=by_two))
 
     def _check(self, member: BundleMember, digest: Callable[[], str]) -> None:
         try:

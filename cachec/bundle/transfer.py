@@ -1,7 +1,8 @@
 """Copies objects between a bundle and a store, and takes their digests on the way: of what is written.
 
-What is large is copied by two threads in turn, one object after the other; all others by two threads at once, each of
-which takes the next. Either way each byte is read once, hashed while it is in the caches of a core, and written.
+Two threads copy at once, each of which takes the next object, the largest first. What is larger than all others
+together they copy in turn, piece by piece. Either way each byte is read once, hashed while it is in the caches of a
+core, and written.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from cachec.base.workers import in_threads
 from cachec.bundle.format import BundleMember
 from cachec.weights.moving.relaying import Relay
 
-#: What is larger is copied by two threads in turn; to start one takes as long as to copy a megabyte.
+#: What is smaller is never copied in turn; to start a thread takes as long as to copy a megabyte.
 _LARGE = 4 << 20
 #: Stays in the caches of a core.
 _BUFFER = 1 << 18
@@ -31,12 +32,12 @@ class Transfer(threading.local):
     def __init__(self) -> None:
         self._buffer = memoryview(bytearray(_BUFFER))
 
-    def copy(self, source: int, begin: int, nbytes: int, target: int, offset: int) -> str:
+    def copy(self, source: int, begin: int, nbytes: int, target: int, offset: int, *, by_two: bool) -> str:
         """Copy a range of the open file ``source`` to ``offset`` of ``target``; the digest of what was written.
 
-        Raises OSError, EOFError where the source ends before.
+        by_two: with a second thread. Raises OSError, EOFError where the source ends before.
         """
-        if nbytes > _LARGE:
+        if by_two:
             return Relay(source, begin, nbytes, target, offset).run(lambda _: None)
         return self._taken(source, begin, nbytes, lambda piece, done: write_at(target, piece, offset + done))
 
@@ -56,12 +57,22 @@ class Transfer(threading.local):
         return hasher.hexdigest()
 
 
-def for_each(work: Callable[[BundleMember], object], members: Sequence[BundleMember]) -> None:
-    """Do ``work``, which transfers an object, for each. Raises the first exception, once nobody works any more."""
-    for member in members:
-        if member.size > _LARGE:
-            work(member)
-    in_threads(work, [member for member in members if member.size <= _LARGE], threads=_THREADS)
+def for_each(work: Callable[[BundleMember, bool], object], members: Sequence[BundleMember]) -> None:
+    """Do ``work``, which transfers an object, for each; it is told whether it may take a second thread.
+
+    Raises the first exception, once nobody works any more.
+    """
+    largest_first = sorted(members, key=lambda member: member.size, reverse=True)
+    left = sum(member.size for member in members)
+    count = 0
+    for member in largest_first:
+        if member.size <= max(_LARGE, left // 2):
+            break
+        work(member, True)
+        left -= member.size
+        count += 1
+    worth = 1 if left > _LARGE else 8
+    in_threads(lambda member: work(member, False), largest_first[count:], threads=_THREADS, worth=worth)
 
 
 def write_at(fd: int, data: bytes | memoryview, offset: int) -> None:

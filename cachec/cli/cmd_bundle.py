@@ -157,7 +157,7 @@ def show(session: Session, path: str, trust: tuple[str, ...]) -> None:
 
     del session
     with BundleReader(path, _trusted(trust)) as reader:
-        for_each(reader.check_object, reader.plan.objects)
+        for_each(lambda member, _: reader.check_object(member), reader.plan.objects)
         details = _details(reader)
     if not told_as_json(details):
         _print(details)

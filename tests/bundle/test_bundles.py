@@ -293,10 +293,10 @@ def test_what_ends_it_in_the_middle_leaves_nothing(
     before, copies = kept(into), iter(range(1000))
     copy = bundle.BundleReader.copy_object
 
-    def failing(self: bundle.BundleReader, member: Any, target: int) -> None:
+    def failing(self: bundle.BundleReader, member: Any, target: int, **how: bool) -> None:
         if next(copies) == 50:
             raise error
-        copy(self, member, target)
+        copy(self, member, target, **how)
 
     monkeypatch.setattr(bundle.BundleReader, "copy_object", failing)
     with pytest.raises((KeyboardInterrupt, StoreFault)):
