@@ -106,6 +106,20 @@ def test_lists_and_tables_are_some_for_the_site_too(name: str) -> None:
         above = line
 
 
+def test_figures_of_peers_are_those_of_the_readme() -> None:
+    readme, compared = (ROOT / "README.md").read_text(), (DOCS / "compared.md").read_text()
+    section = {
+        name: compared.split(f"## {name}\n")[1].split("\n## ")[0] for name in ("ccache and sccache", "joblib.Memory")
+    }
+    for name, figures in (
+        ("ccache and sccache", {"25 ms": 25, "ccache 5 ms": 5, "182 MB": 182, "0.25 s": 0.25, "2.6 s": 2.6}),
+        ("joblib.Memory", {"joblib.Memory at 1 GiB: 2.0 s": 2.0}),
+    ):
+        for words, number in figures.items():
+            assert words in readme
+            assert f"{number} {words.split()[-1]}" in section[name]
+
+
 def test_nothing_is_fetched_from_other_sites() -> None:
     options = site()
     assert options["theme"]["font"] is False
