@@ -125,7 +125,7 @@ class Cache:
         Raises UnsupportedFunction for a generator or a descriptor, UsageError for an unknown name in ``ignore``.
         """
 
-        from cachec.key.request import StageOptions  # all of stages is slow to import: 80 ms
+        from cachec.key.options import StageOptions  # all of stages is slow to import: 80 ms
         from cachec.stage.decorator import Stage
 
         def decorate(wrapped: Callable[..., Any]) -> Stage[..., Any]:

@@ -166,6 +166,11 @@ class Fault(enum.Enum):
         """Whether it says something of a remote, and nothing of the store."""
         return self.value.startswith("remote-")
 
+    @property
+    def is_of_a_row(self) -> bool:
+        """Whether one row of the index is damaged: that goes away with it."""
+        return self in {Fault.ROW_CORRUPT, Fault.ROW_VERSION, Fault.ROW_FOREIGN, Fault.ROW_REFUSED}
+
 
 #: What a fault of the store makes of the call that met it; any other makes ``store-unavailable`` of it.
 MISS_OF_FAULT = {

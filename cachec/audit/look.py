@@ -12,7 +12,7 @@ from cachec.audit.runs import Again, Runner, Traced
 from cachec.errors import UsageError
 from cachec.key.tools.executables import which
 from cachec.launcher.command import Command, PassThrough
-from cachec.launcher.full import describe_here
+from cachec.launcher.describing import describe_here
 from cachec.launcher.places import leaked
 from cachec.launcher.stage import Opened, looked_at
 from cachec.launcher.stripping import StrippedInput, strip_inputs

@@ -17,7 +17,7 @@ from cachec.audit.substitute import substituted
 from cachec.base.hashing import FileDigests
 from cachec.commands.process import Ended, run_process
 from cachec.errors import CachecError, CachecWarning, UsageError
-from cachec.key.arguments import dir_digest
+from cachec.key.folders import dir_digest
 from cachec.launcher.command import Command
 from cachec.launcher.request import environment
 from cachec.launcher.running import run_command

@@ -89,7 +89,8 @@ class Distribution:
         text = self.record_text()
         if text is None:
             return False
-        return b"\n" + _quoted(relative).encode("utf-8", "surrogateescape") + b"," in text[1]
+        row = _quoted(relative).encode("utf-8", "surrogateescape") + b","
+        return b"\n" + row in text[1] or text[1].startswith(row)
 
     def entry_points(self, group: str) -> dict[str, str]:
         """Name to ``module:attribute`` of one group of ``entry_points.txt``."""
@@ -142,10 +143,7 @@ class Distribution:
             identity = fsio.identity(self.record_path)
             if self._text is None or self._text[0] != identity:
                 with open(self.record_path, "rb") as file:
-                    data = file.read()
-                if b"\r" in data:  # rare, and to look is ten times as fast as to replace
-                    data = data.replace(b"\r\n", b"\n")
-                self._text = (identity, b"\n" + data)
+                    self._text = (identity, file.read())  # a line ends in "\n", pip's in "\r\n", which nobody minds
         except FileNotFoundError:
             return None
         return self._text

@@ -8,7 +8,6 @@ is longer than the terminal only where one word is. Where stdout is no terminal,
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 from collections.abc import Iterator, Sequence
 
@@ -31,6 +30,8 @@ def width() -> int | None:
     """The columns of the terminal; None where stdout is none and COLUMNS is not set."""
     if not sys.stdout.isatty() and "COLUMNS" not in os.environ:
         return None
+    import shutil  # slow to import, and not needed where a program reads it
+
     return max(shutil.get_terminal_size().columns, _NARROWEST)
 
 

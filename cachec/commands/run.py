@@ -27,7 +27,6 @@ from cachec.commands.environment import command_environment
 from cachec.errors import UsageError, printable
 from cachec.key.dependencies import ABSENT, search_environ, search_text
 from cachec.key.tools.environment import LOCALE_NAME, environment_parts, variable_digest
-from cachec.key.tools.executables import which
 from cachec.key.tools.platform import accelerators_digest, processor_digest
 from cachec.key.tools.tools import ToolKeys
 from cachec.recording import Recorder
@@ -132,6 +131,8 @@ def run(
         raise UsageError(f"command={command!r} must be a list of a program and its arguments; no shell is run")
     args = tuple(os.fspath(argument) for argument in command)
     base = absolute(os.fsdecode(cwd)) if cwd is not None else os.getcwd()
+    from cachec.key.tools.executables import which  # where a command is run: plugins import this module for less
+
     environ, keyed, fixed = _environment(env)
     program = which(args[0], environ, base)
     recorder = recording.current()

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import PurePath
-from stat import S_IXUSR
 from types import WrapperDescriptorType
 from typing import Any, NamedTuple
 
@@ -20,9 +19,10 @@ from cachec.base.instances import class_attribute
 from cachec.base.texts import module_of
 from cachec.errors import PluginError, StoreFault, UnkeyableArgument
 from cachec.key import canonical
-from cachec.key.code.fingerprint import CodeKey, CodeKeys
-from cachec.key.code.memos import Memo
+from cachec.key.code.fingerprint import CodeKeys
 from cachec.key.companions import Companions
+from cachec.key.folders import path_digest
+from cachec.key.inventory import Inventory
 from cachec.key.leaves import Leaves, leaves
 from cachec.key.tools.process import PACKAGES
 from cachec.key.words import describe, spelled
@@ -33,7 +33,7 @@ from cachec.programs.program import Program
 from cachec.programs.registry import Plugins
 from cachec.programs.supported import Asking
 from cachec.weights import Weight, WeightSet
-from cachec.weights.manifest import Folded, Manifest, agreed
+from cachec.weights.manifest import Manifest
 
 #: From this size the plain arrays of an argument get a warning: they are hashed at every call.
 LARGE_ARRAYS = 1 << 20
@@ -61,52 +61,6 @@ class Payload(msgspec.Struct, frozen=True, eq=False):
     def part(self) -> Part:
         """The part as it is kept."""
         return Part(self.kind, self.name, digest_bytes(self.data), *self.annotate())
-
-
-class Inventory(msgspec.Struct, eq=False):
-    """What turned up in the arguments of one call: weight sets and programs by argument path; the number and bytes of
-    arrays that are large together, by argument; the plugins whose types did; the code and stages that callables reach,
-    functions with memos and installed distributions, which the stage may reach too; paths that count by content, and by
-    digest of it (``files``); states of the process by which values answer; manifests, and what the caller calls the
-    weights that programs renamed (``Manifest.callers``)."""
-
-    callers: dict[str, str] = {}
-    code: list[Part] = []
-    callables: list[CodeKey] = []
-    paths: list[str] = []
-    weights: dict[str, WeightSet] = {}
-    programs: dict[str, Program] = {}
-    plugins: set[str] = set()
-    stages: list[object] = []
-    distributions: set[str] = set()
-    large: dict[str, tuple[int, int]] = {}
-    manifests: dict[str, Manifest] = {}
-    files: dict[str, str] = {}
-    memos: list[Memo] = []
-    states: set[str] = set()
-
-    @property
-    def reaches_more(self) -> bool:
-        """Whether these arguments bring tools, settings or stages with them."""
-        return bool(self.stages or self.distributions or self.plugins)
-
-    @property
-    def folded(self) -> Folded:
-        """The weights that are in the programs and files by value."""
-        return agreed(*[manifest.folded for manifest in self.manifests.values()]) if self.manifests else {}
-
-    def check_callers(self) -> None:
-        """Raise UnkeyableArgument where two arguments mean different weights by one name."""
-        if not self.callers:
-            return
-        for path, manifest in self.manifests.items():
-            for name, there in self.callers.items():
-                said = manifest.callers.get(name, name)
-                if said != there and name in manifest.weights:
-                    raise UnkeyableArgument(
-                        f"argument {path} means {said!r} by the weight {name!r}, another argument means {there!r}; "
-                        "give the stage programs that keep the names of their weights"
-                    )
 
 
 class ArgumentKeys:
@@ -421,53 +375,6 @@ class GlobalKeys:
             return None
         with Asking(plugin):
             return plugin.fingerprint(value).digest.encode()
-
-
-def path_digest(path: str, digests: FileDigests) -> str:
-    """The content of a file, or of a folder as in ``dir_digest``. Raises OSError where it can't be read."""
-    return dir_digest(path, digests) if os.path.isdir(path) else digests.of_path(path)
-
-
-def dir_digest(root: str | os.PathLike[str], digests: FileDigests) -> str:
-    """The digest of a folder: relative names, contents, executable bits, empty folders, targets of symbolic links, and
-    what lies behind a link that leads out of it. Raises OSError where any of it can't be read.
-    """
-    return _dir_digest(os.fspath(root), digests, ())
-
-
-def _dir_digest(base: str, digests: FileDigests, above: tuple[str, ...]) -> str:
-    hasher = Hasher("dir")
-    above = (*above, os.path.join(os.path.realpath(base), ""))
-    for folder, names, files in os.walk(base, onerror=_raise):
-        names.sort()
-        where = os.path.relpath(folder, base)
-        hasher.part("folder", os.fsencode(where))
-        for name in sorted(files + [n for n in names if os.path.islink(os.path.join(folder, n))]):
-            path = os.path.join(folder, name)
-            hasher.part("name", os.fsencode(name))
-            if os.path.islink(path):
-                hasher.part("link", os.fsencode(os.readlink(path)))
-                _behind(path, hasher, digests, above)
-            else:
-                hasher.part("executable", b"1" if os.stat(path).st_mode & S_IXUSR else b"0")
-                hasher.part("content", digests.of_path(path).encode())
-    return hasher.digest()
-
-
-def _behind(link: str, hasher: Hasher, digests: FileDigests, above: tuple[str, ...]) -> None:
-    """Feed what a link leads to, unless it is hashed already: in one of the folders ``above`` (real paths)."""
-    real = os.path.realpath(link)
-    folder = os.path.join(real, "")
-    if any(folder.startswith(each) or each.startswith(folder) for each in above):
-        return
-    if os.path.isdir(real):
-        hasher.part("outside", _dir_digest(real, digests, above).encode())
-    elif os.path.exists(real):
-        hasher.part("outside", digests.of_path(real).encode())
-
-
-def _raise(error: OSError) -> None:
-    raise error
 
 
 def path_like_text(arguments: Mapping[str, Any]) -> list[str]:

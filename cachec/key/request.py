@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from operator import is_
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from cachec.base import fsio
 from cachec.base.distributions import Distributions
-from cachec.base.hashing import FileDigests, Hasher, digest_bytes, frame
+from cachec.base.hashing import FileDigests, digest_bytes, frame
 from cachec.base.kept import Kept
 from cachec.errors import UsageError
-from cachec.key.arguments import ArgumentKeys, Inventory, Payload, path_digest
+from cachec.key.arguments import ArgumentKeys, Payload
 from cachec.key.code.coverage import Coverage
 from cachec.key.code.fingerprint import CodeKey, CodeKeys
 from cachec.key.companions import Companions
-from cachec.key.contents import code_texts
+from cachec.key.folders import path_digest
+from cachec.key.inventory import Inventory
+from cachec.key.options import StageLike, StageOptions, text_part
 from cachec.key.tools.environment import environment_parts, variable_digest
 from cachec.key.tools.platform import platform_part
 from cachec.key.tools.tools import ToolKeys
@@ -31,9 +33,6 @@ from cachec.programs.supported import Asking
 if TYPE_CHECKING:
     from cachec.key.compare import PartDifference
 
-#: Bump it when the meaning of a key changes: every older entry is then a miss.
-KEY_VERSION = "4"
-
 _DOMAIN = frame("domain", b"key")
 
 #: Bytes of the arguments of a call up to which its key is remembered.
@@ -44,40 +43,6 @@ _TOLD = 64
 
 #: Stages of which the parts of the last call are remembered.
 _KEPT = 1024
-
-
-class StageOptions(msgspec.Struct, frozen=True, dict=True):
-    """What ``cache.stage(...)`` was told; see there."""
-
-    name: str
-    version: str = ""
-    ignore: frozenset[str] = frozenset()
-    tools: tuple[str | os.PathLike[str], ...] = ()
-    env: tuple[str, ...] = ()
-    depends: tuple[object, ...] = ()
-    portable: bool = False
-    per_rank: bool = False
-    deterministic: bool = True
-    tags: tuple[str, ...] = ()
-
-    @cached_property
-    def depends_on_code(self) -> tuple[object, ...]:
-        """Of ``depends`` what is no path."""
-        return tuple(item for item in self.depends if not isinstance(item, str | os.PathLike))
-
-    @cached_property
-    def part(self) -> Part:
-        """The stage itself: its name and version, and the version of keys."""
-        return _text_part(PartKind.STAGE, self.name, f"{KEY_VERSION} {self.version}", self.version)
-
-
-class StageLike(Protocol):
-    """What a stage shows to the key layer; ``cachec.stage.Stage`` is one."""
-
-    options: StageOptions
-
-    @property
-    def __wrapped__(self) -> Any: ...
 
 
 class _Parts(msgspec.Struct, frozen=True):
@@ -103,6 +68,8 @@ class _ToldCode(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, codes: tuple[CodeKey, ...]) -> _ToldCode:
+        from cachec.key.contents import code_texts  # on a miss only
+
         texts = code_texts(codes)
         return cls(codes, texts, frozenset(name for code in codes for name in code.texts), (digest_bytes(texts),))
 
@@ -311,7 +278,7 @@ class Requests:
         parts += self._ambient(inventory)
         parts.append(platform_part(portable=not platform))
         if not self._code.recorded:  # such a run depends on more than its trace says
-            parts.append(_text_part(PartKind.STAGE, "record", "off", "runs record nothing"))
+            parts.append(text_part(PartKind.STAGE, "record", "off", "runs record nothing"))
         return parts
 
     def _own_parts(
@@ -347,7 +314,7 @@ class Requests:
             with Asking(plugin):
                 settings = plugin.ambient()
             for setting, value in sorted(settings.items()):
-                yield _text_part(PartKind.AMBIENT, f"{plugin.name}/{setting}", value, value)
+                yield text_part(PartKind.AMBIENT, f"{plugin.name}/{setting}", value, value)
 
     def _speaking(self, inventory: Inventory) -> tuple[Plugin, ...]:
         if not inventory.distributions and not inventory.plugins:
@@ -372,10 +339,3 @@ def _which(name: str) -> str | None:
     import shutil  # slow to import, and only needed for a tool that is an executable given by name
 
     return shutil.which(name)
-
-
-@lru_cache(maxsize=1024)
-def _text_part(kind: PartKind, name: str, text: str, detail: str) -> Part:
-    hasher = Hasher("text")
-    hasher.part(part_label(kind, name), text.encode())
-    return Part(kind, name, hasher.digest(), detail)

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from cachec.errors import StoreFault, UsageError
-from cachec.key.compare import PartDifference, differences
 from cachec.launcher.command import Command, Options, PassThrough
-from cachec.launcher.full import describe_here
-from cachec.launcher.running import run_command
+from cachec.launcher.describing import describe_here
 from cachec.launcher.stage import CommandStage, Opened, looked_at
 from cachec.launcher.stripping import StrippedInput, strip_inputs
 from cachec.model import Mode, Outcome, PartKind, Reason
 from cachec.stage.engine import Call
 from cachec.store.index import only_looking
+
+if TYPE_CHECKING:
+    from cachec.key.compare import PartDifference
 
 
 class Explanation(msgspec.Struct, frozen=True):
@@ -67,6 +68,8 @@ def _explain(opened: Opened, given: Options, argv: Sequence[str], program: str) 
 
 def _from_engine(opened: Opened, command: Command, stripped: Sequence[StrippedInput]) -> Explanation:
     def body(command: Command, stripped: Any, stdin: str | None) -> dict[str, Any]:
+        from cachec.launcher.running import run_command  # a question runs nothing
+
         return run_command(opened.environment, command, command.argv, stdin)
 
     call = Call(opened.engine_for(command), CommandStage(command, body), (command, stripped, None), {})
@@ -75,6 +78,8 @@ def _from_engine(opened: Opened, command: Command, stripped: Sequence[StrippedIn
         raise UsageError(outcome.detail)
     if outcome.hit or outcome.reason in {Reason.DEPENDENCY_CHANGED, Reason.WEIGHT_CONTENT_CHANGED}:
         return Explanation(outcome)
+    from cachec.key.compare import differences  # a hit differs in nothing
+
     parts = call.keyed.parts()
     try:
         other = call.engine.tools.looker.nearest(command.stage, parts)

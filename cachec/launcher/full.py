@@ -11,15 +11,15 @@ from typing import Any
 from cachec import config, recording
 from cachec.errors import CachecError, StoreFault, UnstorableResult
 from cachec.key.tools.executables import which
-from cachec.launcher import adapters, options
-from cachec.launcher.arguments import describe
-from cachec.launcher.command import Command, Options, PassThrough
+from cachec.launcher import options
+from cachec.launcher.command import Command, PassThrough
+from cachec.launcher.describing import describe_here
 from cachec.launcher.ending import Ending, perform, say
 from cachec.launcher.outputs import outputs_held
-from cachec.launcher.places import NoFolder, Places
+from cachec.launcher.places import NoFolder
 from cachec.launcher.restore import mode_of, restore_bytes, restore_file, restore_tree
 from cachec.launcher.stage import CommandFailed, CommandStage, Opened
-from cachec.launcher.stripping import StrippedInput, strip_inputs, stripped_command_line, wants_strip, weights_beside
+from cachec.launcher.stripping import StrippedInput, strip_inputs, stripped_command_line, weights_beside
 from cachec.model import Fault, Mode, Outcome, Reason
 from cachec.opened import OpenedCache
 from cachec.stage.engine import Answer
@@ -95,31 +95,6 @@ def _count(opened: OpenedCache, way: PassThrough, argv: Sequence[str]) -> None:
     opened.events.emit(Outcome(reason=way.reason, stage=name, key="", detail=way.detail, time=time.time()))
     if way.told and not opened.events.tells(way.reason) and opened.settings.log != "off":
         say(f"{way.reason.value} {name}: {way.detail}")
-
-
-def describe_here(opened: Opened, given: Options, argv: Sequence[str], program: str) -> Command:
-    """What the command line means in the current folder. Raises PassThrough, UsageError, ConfigError."""
-    adapter = adapters.find(program, argv[0])
-    program = os.path.join(opened.places.cwd, program)
-    try:
-        command = describe(argv, program, opened.places.cwd, adapter, given, opened.variables)
-    except PassThrough as way:
-        way.stage = "" if adapter is None else f"exec:{adapter.name}"
-        raise
-    if adapter is not None and adapter.relative and not wants_strip(command):  # that one comes without a name
-        _call_inputs(command, opened.places)
-    return command
-
-
-def _call_inputs(command: Command, places: Places) -> None:
-    """Name the inputs from the current folder, on the command line as it is keyed and as it runs."""
-    argv = list(command.argv)
-    for number, piece in enumerate(command.pieces):
-        if piece.label == "input" and piece.begin >= 0 and piece.text and os.path.isabs(piece.text):
-            argv[piece.begin + 1] = places.called(piece.text)
-            command.pieces[number] = piece._replace(text=argv[piece.begin + 1])
-    command.argv = tuple(argv)
-    command.inputs = [each._replace(text=places.called(each.text)) if each.main else each for each in command.inputs]
 
 
 def _through_engine(args: list[str], opened: Opened, command: Command, stdin: int | None) -> Ending:

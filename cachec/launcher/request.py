@@ -13,7 +13,8 @@ from cachec.base.distributions import Distributions
 from cachec.base.hashing import FileDigests, Hasher, digest_bytes, frame
 from cachec.commands.environment import command_environment
 from cachec.errors import UsageError
-from cachec.key.arguments import Inventory, path_digest
+from cachec.key.folders import path_digest
+from cachec.key.inventory import Inventory
 from cachec.key.tools.environment import LOCALE, environment_parts
 from cachec.key.tools.executables import which
 from cachec.key.tools.platform import CPUINFO, cpu_features
@@ -22,11 +23,11 @@ from cachec.launcher.command import Command, PassThrough
 from cachec.launcher.places import Places
 from cachec.launcher.volatile import VolatileWords
 from cachec.model import Part, PartKind, Reason
-from cachec.programs.program import Program
 
 if TYPE_CHECKING:
     from cachec.key.compare import PartDifference
     from cachec.launcher.stripping import StrippedInput
+    from cachec.programs.program import Program
 
 #: Bump it when the meaning of a command's key changes: every older entry is then a miss.
 KEY_VERSION = "3"

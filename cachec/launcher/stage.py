@@ -14,7 +14,7 @@ from cachec.base.distributions import Distributions
 from cachec.base.hashing import FileDigests
 from cachec.errors import UsageError
 from cachec.key.dependencies import Dependencies
-from cachec.key.request import StageOptions
+from cachec.key.options import StageOptions
 from cachec.key.tools.executables import which
 from cachec.launcher import options
 from cachec.launcher.command import Command, Options

@@ -12,17 +12,16 @@ import stat
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import NamedTuple, NoReturn
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from cachec.base import fsio
-from cachec.base.distributions import Distributions
 from cachec.errors import CachecError, UsageError
 from cachec.launcher.command import Command, Input
 from cachec.launcher.restore import same_content
-from cachec.programs.program import Program
-from cachec.programs.registry import Plugins
-from cachec.weights import WeightSet
-from cachec.weights.manifest import Manifest
+
+if TYPE_CHECKING:
+    from cachec.programs.program import Program
+    from cachec.weights import WeightSet
 
 #: renameat2(2): the paths are relative to the current folder; the two files change places.
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
@@ -54,6 +53,11 @@ def strip_inputs(command: Command) -> Iterator[tuple[StrippedInput, ...]]:
     if not wants_strip(command):
         yield ()
         return
+    from cachec.base.distributions import Distributions  # few commands are stripped
+    from cachec.programs.program import Program
+    from cachec.programs.registry import Plugins
+    from cachec.weights.manifest import Manifest
+
     model = _model(command)
     adapter = command.adapter
     assert adapter is not None

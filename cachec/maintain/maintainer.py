@@ -11,20 +11,19 @@ import msgspec
 
 from cachec.base import fsio
 from cachec.errors import StoreFault, UsageError
-from cachec.maintain.catalogue import Catalogue, Damaged, Item
 from cachec.maintain.pins import Pins
-from cachec.maintain.plans import OF_A_ROW, InvalidationPlan, chosen_of
-from cachec.maintain.selector import Selector, matcher
-from cachec.maintain.surroundings import Surroundings
 from cachec.model import RECORD_VERSION, Digest, Fault
 from cachec.store import bound, usage
 from cachec.store.packing import pack
 from cachec.store.store import Store
 from cachec.store.usage import Usage, occupied
 
-if TYPE_CHECKING:
-    from cachec.maintain.collect import Collected  # to look at a store needs nothing of gc or of weights
+if TYPE_CHECKING:  # each asks for one of these at most: for its size, as `stats` does, for none
+    from cachec.maintain.catalogue import Item
+    from cachec.maintain.collect import Collected
     from cachec.maintain.near import Unmatched
+    from cachec.maintain.plans import InvalidationPlan
+    from cachec.maintain.selector import Selector
 
 
 class Maintainer:
@@ -57,6 +56,10 @@ class Maintainer:
 
         A row that can't be read is told and left out, except that its whole key is given: see ``plan``.
         """
+        from cachec.maintain.catalogue import Catalogue, Damaged
+        from cachec.maintain.selector import matcher
+        from cachec.maintain.surroundings import Surroundings
+
         fits = matcher(selector, Surroundings(self.store, self._base_dir, self._on_fault), self._clock())
         for item in Catalogue(self.store, self._on_fault).items(summaries=selector.needs_summaries):
             if isinstance(item, Damaged):
@@ -66,7 +69,9 @@ class Maintainer:
 
     def unmatched(self, selector: Selector) -> list[Unmatched]:
         """What of a selector no entry has at all, each with what comes near to it. Raises CachecError."""
+        from cachec.maintain.catalogue import Catalogue, Item
         from cachec.maintain.near import unmatched  # for messages alone
+        from cachec.maintain.surroundings import Surroundings
 
         around = Surroundings(self.store, self._base_dir, self._on_fault)
         items = Catalogue(self.store, self._on_fault).items()
@@ -80,6 +85,11 @@ class Maintainer:
         force: pinned ones too. A damaged row is meant where its whole key, and nothing else, is asked for. Raises
         CachecError.
         """
+        from cachec.maintain.catalogue import Catalogue, Damaged
+        from cachec.maintain.plans import InvalidationPlan, chosen_of
+        from cachec.maintain.selector import matcher
+        from cachec.maintain.surroundings import Surroundings
+
         around = Surroundings(self.store, self._base_dir, self._on_fault)
         fits = matcher(selector, around, self._clock())
         pinned = self.pins.read()
@@ -94,7 +104,7 @@ class Maintainer:
             if is_ours and key in whole:
                 known.add(key)
             if isinstance(item, Damaged):
-                if by_key and is_ours and key in whole and item.fault.fault in OF_A_ROW:
+                if by_key and is_ours and key in whole and item.fault.fault.is_of_a_row:
                     if not force and pinned.holds(item.name, ()):
                         kept.append(key)
                     else:
@@ -138,7 +148,7 @@ class Maintainer:
         try:
             return self.store.usage()
         except StoreFault as fault:
-            if fault.fault not in OF_A_ROW:
+            if not fault.fault.is_of_a_row:
                 raise
             self._on_fault(fault.fault, fault.detail)
             return None

@@ -17,9 +17,6 @@ from cachec.store.store import Store
 #: Entries of one transaction: who publishes waits for it, some hundredths of a second.
 BATCH = 500
 
-#: Faults of one row, which go away with it.
-OF_A_ROW = frozenset({Fault.ROW_CORRUPT, Fault.ROW_VERSION, Fault.ROW_FOREIGN, Fault.ROW_REFUSED})
-
 
 class Chosen(NamedTuple):
     """An entry that a plan would take.

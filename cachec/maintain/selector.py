@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from cachec.base.distributions import normalise
 from cachec.base.texts import key_prefix
 from cachec.errors import UsageError
 from cachec.model import Digest, PartKind, Trace
@@ -140,6 +139,8 @@ def _of_facts(holds: Callable[[Facts], bool]) -> Match:
 
 
 def _tool(text: str) -> Match:
+    from cachec.base.distributions import normalise  # most selectors name no tool
+
     name, _, version = text.partition("==")
     wanted = normalise(name.strip())
 

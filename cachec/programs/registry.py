@@ -5,13 +5,15 @@ from __future__ import annotations
 import threading
 from collections.abc import Collection, Iterable
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 from cachec.base.distributions import Distributions
 from cachec.base.extensions import imported
 from cachec.base.texts import module_of
 from cachec.errors import PluginError, UnsupportedVersion
-from cachec.programs.plugin import Plugin
-from cachec.programs.supported import outside
+
+if TYPE_CHECKING:
+    from cachec.programs.plugin import Plugin
 
 #: The entry-point group under which a package offers its plugin object as ``module:attribute``.
 GROUP = "cachec.plugins"
@@ -79,6 +81,8 @@ class Plugins:
 
     def _check(self, plugins: Iterable[Plugin]) -> None:
         """The versions are looked at once a process."""
+        from cachec.programs.supported import outside
+
         for plugin in plugins:
             if plugin.name not in self._outside:
                 self._outside[plugin.name] = outside(plugin, self._distributions)
@@ -93,5 +97,7 @@ def installed() -> Plugins:
 
 
 def _load(name: str, target: str) -> Plugin:
+    from cachec.programs.plugin import Plugin  # with all that one is given; most commands ask for no plugin
+
     plugin: Plugin = imported(f"plugin {name!r}", target, "plugin", Plugin)
     return plugin

@@ -8,7 +8,7 @@ from types import FunctionType
 from typing import Any, Generic, ParamSpec, TypeVar, cast
 
 from cachec.errors import UnsupportedFunction, UsageError
-from cachec.key.request import StageOptions
+from cachec.key.options import StageOptions
 from cachec.model import Mode, Outcome
 from cachec.stage.binding import Binding
 from cachec.stage.engine import Engine

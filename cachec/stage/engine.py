@@ -13,7 +13,6 @@ from cachec.base import fsio, oversight
 from cachec.config import Settings
 from cachec.errors import CacheMissError, StoreFault, UnstorableResult, UnsupportedVersion, UsageError
 from cachec.events import EventLog
-from cachec.key.request import Request
 from cachec.model import Fault, Fetched, Mode, Outcome, Reason, Trace
 from cachec.recording import recording
 from cachec.stage.binding import Binding
@@ -21,7 +20,8 @@ from cachec.stage.bracket import Bracket
 from cachec.stage.look import Look, Tools
 from cachec.store.index import only_looking
 
-if TYPE_CHECKING:  # on a miss only
+if TYPE_CHECKING:  # on a miss only, or of stages
+    from cachec.key.request import Request
     from cachec.remote.chain import Asked, Remotes
     from cachec.stage.run import Finished, Run
     from cachec.store.locks import KeyLock

@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from cachec import codecs, recording
+from cachec import recording
 from cachec.base import fsio
 from cachec.base.anchors import is_anchored
 from cachec.base.hashing import EMPTY, FileDigests, digest_bytes
 from cachec.base.texts import clean
 from cachec.errors import StoreFault
 from cachec.key.dependencies import Dependencies
-from cachec.key.request import Request, Requests
 from cachec.model import MISS_OF_FAULT, Digest, Entry, Fault, Part, PartKind, Read, Reason, Trace, artifacts
-from cachec.programs.registry import Plugins
-from cachec.stage import folding
-from cachec.stage.observing import Observing
 from cachec.store.store import Store
-from cachec.weights import WeightSet
-from cachec.weights.manifest import Folded
+
+if TYPE_CHECKING:  # of stages: a command is looked up without any of it
+    from cachec.key.request import Request, Requests
+    from cachec.programs.registry import Plugins
+    from cachec.stage.observing import Observing
+    from cachec.weights import WeightSet
+    from cachec.weights.manifest import Folded
 
 _CHANGED = {
     "weight": Reason.WEIGHT_CONTENT_CHANGED,
@@ -102,9 +103,13 @@ class Looker:
 
     def decode(self, request: Request, trace: Trace) -> Any:
         """The result of a run, as this call gets it. Raises StoreFault, OSError."""
+        from cachec import codecs  # a question decodes nothing
+
         inventory = request.inventory
         folded: Folded = {}
         if trace.reads or inventory.manifests:
+            from cachec.stage import folding
+
             made = folding.made_in_node(trace.value)
             folded = folding.folded(trace.reads, inventory.weights, inventory.folded, made)
         return codecs.decode(

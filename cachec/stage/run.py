@@ -15,7 +15,8 @@ from cachec.codecs.encoder import encode
 from cachec.codecs.files import files_size
 from cachec.errors import LinkError, StoreFault, UnkeyableArgument, UnsupportedVersion, UsageError
 from cachec.key.code.memos import FilledBefore
-from cachec.key.request import Request, StageLike
+from cachec.key.options import StageLike
+from cachec.key.request import Request
 from cachec.model import ArtifactRef, Fault, KeyDescription, Node, Read, Reason, Trace
 from cachec.programs.plugin import Plugin
 from cachec.programs.supported import Asking

@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from cachec.errors import StoreFault
-from cachec.key.request import StageOptions
+from cachec.key.options import StageOptions
 from cachec.model import Read
 from cachec.programs.artifact import Dir, File
 from cachec.programs.program import Program

@@ -9,8 +9,9 @@ from typing import Any
 
 from cachec.base.distributions import OWN_FOLDER
 from cachec.errors import CachecWarning
-from cachec.key.arguments import Inventory, path_like_text
-from cachec.key.request import StageOptions
+from cachec.key.arguments import path_like_text
+from cachec.key.inventory import Inventory
+from cachec.key.options import StageOptions
 from cachec.weights import WeightSet
 
 

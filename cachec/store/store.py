@@ -477,7 +477,7 @@ class Store:
         try:
             return read()
         except StoreFault as fault:
-            if fault.fault not in {Fault.ROW_CORRUPT, Fault.ROW_VERSION, Fault.ROW_FOREIGN, Fault.ROW_REFUSED}:
+            if not fault.fault.is_of_a_row:
                 raise
             self._on_fault(fault.fault, fault.detail)
             return None

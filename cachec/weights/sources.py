@@ -11,7 +11,6 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from mmap import mmap
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
@@ -229,11 +228,13 @@ class _Bound:
     def _changed(self, detail: str) -> WeightsChanged:
         return WeightsChanged(f"{self.file.path}: changed after it was opened ({detail}); open the weights again")
 
-    def __del__(self) -> None:
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:
         fd = getattr(self, "fd", None)
         if fd is not None:
-            with suppress(OSError):  # it was read only: nothing is lost
-                os.close(fd)
+            try:  # noqa: SIM105 - where Python ends, this module's names are gone before what it made
+                close(fd)
+            except OSError:
+                pass  # it was read only: nothing is lost
 
 
 class FileSource(Source):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import weakref
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -35,6 +34,8 @@ def run_tool(
     flags: those in ``command`` that may name files; what they name by an absolute path is an input too (see
     ``named_files``). Raises subprocess.CalledProcessError with the end of what the tool wrote as a note.
     """
+    import subprocess  # a hit runs no tool
+
     there, absent = named_files(flags)
     try:
         run(command, tools=tools, inputs=[*inputs, *there], candidates=absent, outputs=outputs, cwd=cwd)

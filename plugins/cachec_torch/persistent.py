@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import os
 import shlex
-import shutil
 import sys
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -183,6 +181,9 @@ def _compiled(words: list[str], sources: dict[str, bytes], output: str, torch: s
 
 def _put(made: Path, output: Path) -> None:
     """All of it at once: other processes may look for it there."""
+    import shutil  # every process that asks for a plugin imports this module
+    import tempfile
+
     output.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile(dir=output.parent, prefix=output.name, delete=False) as file:
         try:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import click
 import pytest
@@ -156,6 +159,37 @@ def test_neither_numpy_nor_a_compiler_is_imported() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_a_question_imports_what_it_needs_and_no_more(tmp_path: Path) -> None:
+    """``check`` of a command that would hit: no code of stages, no weights, no decoding, no comparison, no process."""
+    (tmp_path / "a").write_text("text")
+    line = ["--input", "a", "--output", "b", "--", "cp", "a", "b"]
+    environ = os.environ | {"CACHEC_DIR": str(tmp_path / "cache"), "CACHEC_SERVER": "off"}
+    run = functools.partial(subprocess.run, cwd=tmp_path, env=environ, capture_output=True, text=True, check=True)
+    run([sys.executable, "-m", "cachec", "exec", *line])
+    done = run([sys.executable, "-X", "importtime", "-m", "cachec", "check", *line])
+    assert done.stdout == "hit\n"
+    imported = {each.rpartition("|")[2].strip() for each in done.stderr.splitlines() if each.startswith("import time:")}
+    assert "cachec.launcher.explain" in imported
+    rooms = ("cachec.key.code", "cachec.weights", "cachec.codecs", "cachec.key.compare", "cachec.key.arguments")
+    others = ("cachec.commands.process", "cachec.launcher.full", "subprocess", "shutil", "tomllib", "asyncio", "json")
+    assert not [name for name in imported if name.startswith(rooms) or name in others]
+
+
+def test_a_thread_that_a_command_leaves_behind_is_waited_for() -> None:
+    """Where none is left, the process ends without taking the interpreter apart."""
+    code = (
+        "import sys, threading, cachec.cli, cachec.__main__\n"
+        "def late():\n    threading.main_thread().join()\n    print('done', flush=True)\n"
+        "def command(prog_name):\n"
+        "    if sys.argv[1:] == ['late']: threading.Thread(target=late).start()\n"
+        "    print('command')\n    sys.exit(3)\n"
+        "cachec.cli.main = command\nsys.exit(cachec.__main__.main())\n"
+    )
+    for words, said in ((["late"], "command\ndone\n"), ([], "command\n")):
+        done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stdout, done.stderr) == (3, said, "")
 
 
 def test_columns_are_as_wide_as_a_terminal_shows_them(capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,7 +9,8 @@ import msgspec
 import pytest
 
 from cachec.base.hashing import Hasher
-from cachec.key.arguments import Annotation, Inventory, Payload
+from cachec.key.arguments import Annotation, Payload
+from cachec.key.inventory import Inventory
 from cachec.key.request import _SHORT, Request, _Parts
 from cachec.key.words import MAX_VALUE, spelled
 from cachec.launcher.request import CommandRequest

@@ -29,6 +29,7 @@ def test_every_shipped_adapter_is_sound() -> None:
         assert any(flag.means == "output" for flag in adapter.flags)
         assert any(flag.means == "unknown" for flag in adapter.flags)
         assert all(name for flag in adapter.flags for name in flag.names)
+        assert all(pattern.startswith(adapter.name) for pattern in adapter.match)  # by its file it is found
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from cachec.launcher import full, request
+from cachec.launcher import describing, request
 from cachec.launcher.command import Options
 from cachec.launcher.options import parse
 from cachec.launcher.places import Places
@@ -25,7 +25,7 @@ def _parts(*line: str) -> dict[str, str]:
     opened = Opened({}, dict(os.environ))
     program = request.which(argv[0], opened.variables)
     assert program is not None
-    command = full.describe_here(opened, options, argv, program)
+    command = describing.describe_here(opened, options, argv, program)
     found = opened.requests.request(None, {"command": command, "stripped": (), "stdin": None})
     return {part.label: part.digest for part in found.parts()}
 
@@ -46,7 +46,7 @@ def test_an_input_that_a_response_file_names_stays_there(launcher: Launcher) -> 
     assert program is not None
     named = ["fakecc", f"{launcher.folder}/a.mlir", "-o", "out"]
     for argv, called in ((["fakecc", "@args.rsp"],) * 2, (named, ["fakecc", "a.mlir", "-o", "out"])):
-        command = full.describe_here(opened, Options(), argv, program)
+        command = describing.describe_here(opened, Options(), argv, program)
         assert list(command.argv) == called
         assert [each.path for each in command.inputs] == [f"{launcher.folder}/a.mlir"]
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -49,6 +51,31 @@ def test_plugins_import_what_they_are_given_and_nothing_else() -> None:
 def test_nothing_is_given_that_no_plugin_takes() -> None:
     taken = {name for path in ALL for name in imported(path.read_text())}
     assert given() == taken
+
+
+def test_asking_for_any_plugin_imports_no_compiler_and_nothing_slow() -> None:
+    """All of them are imported together, by every process that works with what one of them may know."""
+    slow = (
+        "subprocess",
+        "tempfile",
+        "shutil",
+        "ctypes",
+        "json",
+        "numpy",
+        "jax",
+        "jaxlib",
+        "iree",
+        "torch",
+        "onnx",
+        "onnxruntime",
+        "tvm",
+    )
+    code = (
+        "import sys; from cachec.programs.registry import installed; names = [each.name for each in installed().all()];"
+        f"print(len(names) >= 7, [m for m in {slow} if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "True []"
 
 
 def test_imports_are_seen_wherever_they_stand() -> None:

@@ -1,0 +1,57 @@
+"""What a stage was told, as far as its key holds it: of a function, or of a command, which is keyed in another way."""
+
+from __future__ import annotations
+
+import os
+from functools import cached_property, lru_cache
+from typing import Any, Protocol
+
+import msgspec
+
+from cachec.base.hashing import Hasher
+from cachec.model import Part, PartKind, part_label
+
+#: Bump it when the meaning of a key changes: every older entry is then a miss.
+KEY_VERSION = "4"
+
+
+class StageOptions(msgspec.Struct, frozen=True, dict=True):
+    """What ``cache.stage(...)`` was told; see there."""
+
+    name: str
+    version: str = ""
+    ignore: frozenset[str] = frozenset()
+    tools: tuple[str | os.PathLike[str], ...] = ()
+    env: tuple[str, ...] = ()
+    depends: tuple[object, ...] = ()
+    portable: bool = False
+    per_rank: bool = False
+    deterministic: bool = True
+    tags: tuple[str, ...] = ()
+
+    @cached_property
+    def depends_on_code(self) -> tuple[object, ...]:
+        """Of ``depends`` what is no path."""
+        return tuple(item for item in self.depends if not isinstance(item, str | os.PathLike))
+
+    @cached_property
+    def part(self) -> Part:
+        """The stage itself: its name and version, and the version of keys."""
+        return text_part(PartKind.STAGE, self.name, f"{KEY_VERSION} {self.version}", self.version)
+
+
+class StageLike(Protocol):
+    """What a stage shows to the key layer; ``cachec.stage.Stage`` is one."""
+
+    options: StageOptions
+
+    @property
+    def __wrapped__(self) -> Any: ...
+
+
+@lru_cache(maxsize=1024)
+def text_part(kind: PartKind, name: str, text: str, detail: str) -> Part:
+    """The part of a text; equal texts give the same object."""
+    hasher = Hasher("text")
+    hasher.part(part_label(kind, name), text.encode())
+    return Part(kind, name, hasher.digest(), detail)

@@ -1,0 +1,38 @@
+"""What a command line means in the current folder, for who runs it and for who only asks."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from cachec.launcher import adapters
+from cachec.launcher.arguments import describe
+from cachec.launcher.command import Command, Options, PassThrough
+from cachec.launcher.places import Places
+from cachec.launcher.stage import Opened
+from cachec.launcher.stripping import wants_strip
+
+
+def describe_here(opened: Opened, given: Options, argv: Sequence[str], program: str) -> Command:
+    """What the command line means in the current folder. Raises PassThrough, UsageError, ConfigError."""
+    adapter = adapters.find(program, argv[0])
+    program = os.path.join(opened.places.cwd, program)
+    try:
+        command = describe(argv, program, opened.places.cwd, adapter, given, opened.variables)
+    except PassThrough as way:
+        way.stage = "" if adapter is None else f"exec:{adapter.name}"
+        raise
+    if adapter is not None and adapter.relative and not wants_strip(command):  # that one comes without a name
+        _call_inputs(command, opened.places)
+    return command
+
+
+def _call_inputs(command: Command, places: Places) -> None:
+    """Name the inputs from the current folder, on the command line as it is keyed and as it runs."""
+    argv = list(command.argv)
+    for number, piece in enumerate(command.pieces):
+        if piece.label == "input" and piece.begin >= 0 and piece.text and os.path.isabs(piece.text):
+            argv[piece.begin + 1] = places.called(piece.text)
+            command.pieces[number] = piece._replace(text=argv[piece.begin + 1])
+    command.argv = tuple(argv)
+    command.inputs = [each._replace(text=places.called(each.text)) if each.main else each for each in command.inputs]
