@@ -24,7 +24,7 @@ from bench.harness import Row
 #: What is measured without names: where people wait.
 USUAL = ("hits", "misses", "recording", "opening", "processes", "commands", "minilm", "launcher")
 BENCHMARKS = (
-    *(*USUAL, "build", "weights", "maintain", "why", "see", "care", "bundle"),
+    *(*USUAL, "build", "weights", "maintain", "why", "see", "care", "bundle", "remote"),
     *("mlir", "jax", "xla", "onnxruntime", "torch", "repro", "native", "warm", "watch"),
 )
 #: Columns of the table, also where the terminal is wider or there is none.

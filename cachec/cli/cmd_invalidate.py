@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
 from collections.abc import Sequence
@@ -23,9 +24,10 @@ from cachec.cli.session import (
     told_as_json,
     wants_json,
 )
-from cachec.errors import UsageError
+from cachec.errors import StoreFault, UsageError
 from cachec.maintain.plans import Applied, InvalidationPlan
 from cachec.maintain.selector import Selector
+from cachec.model import Entry, Fault
 
 #: Entries of a plan that are listed.
 _LISTED = 20
@@ -35,17 +37,20 @@ _LISTED = 20
 @click.argument("keys", metavar="[KEY...]", nargs=-1)
 @selector_options
 @click.option("--pinned", is_flag=True, help="Pinned entries too, which stay otherwise.")
+@click.option("--remote", "remotely", is_flag=True, help="In the remotes that are written, too.")
 @click.option("--dry-run", is_flag=True, help="Say what would be forgotten, and forget nothing.")
 @click.option("--yes", "-y", is_flag=True, help="Do not ask.")
 @json_option
 @pass_session
-def command(session: Session, selector: Selector, pinned: bool, dry_run: bool, yes: bool) -> None:
+def command(session: Session, selector: Selector, pinned: bool, remotely: bool, dry_run: bool, yes: bool) -> None:
     """Forget entries, so that their next call misses. Their files stay until `cachec gc`.
 
     Entries are chosen by key or by what is known of them; everything that is given must hold, of several KEYs and of
     several --stage one. The plan is shown before anything is done. Keys that are typed are not asked about.
 
     Nothing is removed where one of the keys is malformed or ambiguous.
+
+    Other machines may still fetch what was sent to a remote, unless --remote removes it there. What they have stays.
 
     \b
     Examples:
@@ -54,20 +59,24 @@ def command(session: Session, selector: Selector, pinned: bool, dry_run: bool, y
       cachec invalidate --tool "iree-base-compiler==3.12*" --yes
       cachec invalidate --option target=cuda --weight "decoder.*"
       cachec invalidate --stale
+      cachec invalidate --stage lower --remote --yes
       cachec ls --json --tag nightly | cachec invalidate --stdin --yes --json
 
     \b
     JSON: {"dry_run", "removed": [{"key", "stage"}], "not_found": [key as given], "pinned": [key], "changed": [key],
-           "entries", "size", "seconds", "unmatched": [{"option", "given", "near": [text]}]}
+           "entries", "size", "seconds", "unmatched": [{"option", "given", "near": [text]}],
+           "remote": {"removed", "left", "faults": {fault: text}} with --remote}
     stage is empty where the row was damaged. With --dry-run, removed says what would be. pinned and changed stay: the
     one are pinned, the other were made anew meanwhile. size is the bytes on disk that no other entry needs, seconds the
     time that compiling it all again takes. unmatched: where nothing is meant, what no entry has at all, and what comes
-    near to it. Exit code 1: one of the keys was not found, or something is unmatched.
+    near to it. Exit code 1: one of the keys was not found, something is unmatched, or a remote has left what it had.
     """
     if selector.is_empty:
         raise UsageError(
             "nothing says which entries: give a KEY, or an option such as --stage, --stale or --older-than"
         )
+    if remotely and not session.settings.remote:
+        raise UsageError("no remote is configured; set CACHEC_REMOTE (see docs/remote.md)")
     whole = {key: _whole(session, key) for key in selector.keys}
     only_keys = selector == Selector(keys=selector.keys)
     # A beginning that no key has goes into the plan as it is: it means none.
@@ -79,6 +88,7 @@ def command(session: Session, selector: Selector, pinned: bool, dry_run: bool, y
     if not wants_json() and (not only_keys or dry_run) and (plan.known or not selector.keys):
         _show(plan, selector.stale)
     done = Applied((), (), ())
+    chosen = _entries_here(session, plan) if remotely and not dry_run else []
     if plan.chosen and not dry_run:
         if not (yes or only_keys):
             _ask(len(plan))
@@ -86,11 +96,17 @@ def command(session: Session, selector: Selector, pinned: bool, dry_run: bool, y
     gone = frozenset(done.removed)
     removed = [(each.key, each.stage) for each in plan.chosen if dry_run or each.key in gone]
     document = {**_document(plan, done, removed, missing, dry_run), "unmatched": [each.plain() for each in strange]}
+    if remotely:
+        document["remote"] = there = _forgotten_there(session, [entry for entry in chosen if entry.key in gone])
     if not told_as_json(document) and not dry_run:
         _tell(removed, plan, done, short=not only_keys)
+        if remotely:
+            click.echo(f"removed {there['removed']:,} from remotes, {there['left']:,} may still be there")
+    for fault, detail in there["faults"].items() if remotely else ():
+        click.echo(f"cachec: {fault}: {clean(detail)}", err=True)
     for each in strange:
         click.echo(f"cachec: {clean(each.words)}{session.if_none}", err=True)
-    if strange:
+    if strange or (remotely and there["left"]):
         click.get_current_context().exit(1)
     if missing:
         session.fail(f"no entry has a key that begins with {', '.join(missing)}")
@@ -102,6 +118,32 @@ def _whole(session: Session, key: str) -> str:
         return key.lower()
     entries = session.matches(key)
     return entries[0].key if entries else ""
+
+
+def _entries_here(session: Session, plan: InvalidationPlan) -> list[Entry]:
+    """The entries of a plan, but for damaged ones."""
+    entries = []
+    for each in plan.chosen:
+        with contextlib.suppress(StoreFault):
+            entries.append(session.store.lookup(each.key))
+    return [entry for entry in entries if entry is not None]
+
+
+def _forgotten_there(session: Session, entries: Sequence[Entry]) -> dict[str, Any]:
+    """What came of having remotes forget these entries."""
+    from cachec.remote.chain import Remotes
+
+    told: dict[str, str] = {}
+
+    def on_fault(fault: Fault, detail: str) -> None:
+        told.setdefault(fault.value, detail)
+
+    remotes = Remotes(session.settings.remote, session.store, on_fault)
+    try:
+        counts = [remotes.forget(entry) for entry in entries]
+    finally:
+        remotes.close()
+    return {"removed": sum(one for one, _ in counts), "left": sum(left for _, left in counts), "faults": told}
 
 
 def _ask(count: int) -> None:

@@ -230,6 +230,23 @@ class Remotes:
             remote.breaker.answered(0.0)  # nobody waits for it, so that it answers is enough
         return Sent(offer, put=put)
 
+    # --- forgetting
+
+    def forget(self, entry: Entry) -> tuple[int, int]:
+        """Have the remotes that are written forget the runs of an entry: how many were removed, and how many may still
+        be there, for a fault that was told."""
+        removed = left = 0
+        for remote in self.all:
+            if not remote.address.is_written:
+                continue
+            for trace in entry.traces:
+                try:
+                    removed += remote.trie.forget(entry.key, trace)
+                except StoreFault as fault:
+                    self._on_fault(fault.fault, f"{remote.address.shown}: {fault.detail}")
+                    left += 1
+        return removed, left
+
     def pending(self) -> Counter[str]:
         """How many offers wait, by the name of the remote. Raises StoreFault where the spool can't be read."""
         with fsio.faults("reading what is to be sent to remotes"):

@@ -211,6 +211,28 @@ class Trie:
             name = child_name(name, node.look, [known[looked] for looked in node.look])
         raise StoreFault(Fault.REMOTE_SKIPPED, "too many runs that looked at different things")
 
+    # --- forgetting
+
+    def forget(self, key: Digest, trace: Trace) -> bool:
+        """Remove the leaf that a run of a key leads to; whether there was one.
+
+        The inner nodes stay: they say nothing of a result, and others' runs are below them.
+        """
+        known = {(read.kind, read.where, read.name): read.digest for read in trace.reads}
+        name = root_name(self._namespace, key)
+        for _ in range(MAX_DEPTH):
+            node, is_there = self._present_node(name, key)
+            if node is None and not is_there:
+                return False
+            if node is None or node.entry is not None:  # a row that can't be used is one to forget, too
+                self._engine.delete_row(name, _soon())
+                return True
+            unknown = [looked for looked in node.look if looked not in known]
+            if unknown:
+                raise StoreFault(Fault.REMOTE_SKIPPED, f"another run looked at {unknown[0][0]} {unknown[0][1]} first")
+            name = child_name(name, node.look, [known[looked] for looked in node.look])
+        return False
+
     def _present_node(self, name: Digest, key: Digest) -> tuple[TrieNode | None, bool]:
         """The usable node of that name, and whether there is a row at all."""
         try:

@@ -16,10 +16,10 @@ from tests.needs import need
 LOCATION = "dav_methods PUT DELETE; create_full_put_path on; client_max_body_size 0;"
 
 _CONFIGURATION = """
-daemon off; master_process off; pid nginx.pid; error_log stderr; {user}
+daemon off; master_process off; pid nginx.pid; {user}
 events {{ worker_connections 64; }}
 http {{
-  access_log off; default_type application/octet-stream;
+  access_log off; error_log error.log crit; default_type application/octet-stream;
   client_body_temp_path body; proxy_temp_path t1; fastcgi_temp_path t2; uwsgi_temp_path t3; scgi_temp_path t4;
   server {{
     listen 127.0.0.1:{port};
