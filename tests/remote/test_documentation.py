@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -13,10 +15,33 @@ from click.testing import CliRunner, Result
 from cachec.cli import main
 from cachec.model import Fault
 from tests.remote.conftest import Machine
-from tests.remote.server import Site, refusing
+from tests.remote.moto_server import running_moto
+from tests.remote.redis_server import running_redis
+from tests.remote.server import Site, refusing, serving
 from tests.remote.test_sharing import Make
 
 TEXT = (Path(__file__).parents[2] / "docs" / "remote.md").read_text()
+
+
+def section(title: str) -> str:
+    """The text below a heading of the third level."""
+    (text,) = re.findall(rf"^### {title}\n(.*?)^##", TEXT, re.DOTALL | re.MULTILINE)
+    return text
+
+
+def commands(text: str) -> list[str]:
+    """The lines of its blocks."""
+    return [line for block in re.findall(r"```console\n(.*?)```", text, re.DOTALL) for line in block.splitlines()]
+
+
+def words_of(line: str) -> list[str]:
+    """Of a command; without what installs the package, which the tests have."""
+    words = shlex.split(line.removeprefix("$ "), comments=True)
+    if words[0] != "pip":
+        return words
+    (package,) = re.findall(r"cachec\[(\w+)\]", words[-1])
+    assert f"\n{package} = [" in (Path(__file__).parents[2] / "pyproject.toml").read_text()
+    return []
 
 
 def run(machine: Machine, *words: str) -> Result:
@@ -26,7 +51,9 @@ def run(machine: Machine, *words: str) -> Result:
 def test_the_commands(machine: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     one = machine(f"file://{tmp_path}/team-cache")
     one.call()
-    lines = [line for block in re.findall(r"```console\n(.*?)```", TEXT, re.DOTALL) for line in block.splitlines()]
+    lines = [
+        line for line in commands(TEXT) if line not in (*commands(section("Redis")), *commands(section("Buckets")))
+    ]
     for line in lines[:5]:
         words = shlex.split(line.removeprefix("$ ").replace("/mnt", str(tmp_path)), comments=True)
         if words[0] == "export":
@@ -42,6 +69,56 @@ def test_the_commands(machine: Make, tmp_path: Path, monkeypatch: pytest.MonkeyP
         (_, assignment) = shlex.split(line.removeprefix("$ "), comments=True)
         url = assignment.partition("=")[2]
         assert [each.address.mode for each in machine(url).remotes.all] == ["read" if "mode" in url else "read-write"]
+
+
+def test_the_commands_for_redis(machine: Make, tmp_path: Path) -> None:
+    one = machine()
+    installed, started, *others = [words_of(line) for line in commands(section("Redis"))]
+    assert (installed, started[0]) == ([], "redis-server")
+    with running_redis(tmp_path / "redis", *started[1:]) as server:
+        for words in others:
+            if words[0] == "redis-cli":
+                subprocess.run(["redis-cli", "-p", str(server.port), *words[1:]], check=True, capture_output=True)
+                continue
+            url = words[-1].replace("6379", str(server.port))
+            result = run(one, *words[1:-1], url)
+            assert result.exit_code == 0, result.output
+            assert "secret" not in result.output
+        writer, reader = (words[-1].replace("6379", str(server.port)) for words in others[-2:])
+        value, _ = (two := machine(writer)).call()
+        assert [sent.fault for sent in two.push()] == [None]
+        assert machine(reader).call()[0] == value
+        refused = run(one, "remote", "check", reader.replace("?mode=read", ""))
+        assert (refused.exit_code, "remote-refused" in refused.output) == (1, True)
+
+
+def test_the_commands_for_buckets(machine: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = machine()
+    with running_moto() as endpoint:
+        for words in map(words_of, commands(section("Buckets"))):
+            words = [word.replace("http://127.0.0.1:9000", endpoint) for word in words]
+            if words[:1] == ["export"]:
+                monkeypatch.setenv(*words[1].split("=", 1))
+            elif words:
+                result = run(one, *words[1:])
+                assert result.exit_code == 0, result.output
+                assert "secret" not in result.output
+        url = os.environ["CACHEC_REMOTE"]
+        value, _ = (two := machine(url)).call()
+        assert [sent.fault for sent in two.push()] == [None]
+        assert machine(url).call()[0] == value
+
+
+def test_a_bucket_that_replaces_what_is_there_is_told(machine: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "me")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    one = machine()
+    with serving() as site:
+        site.is_bucket, site.is_conditional = True, False
+        url = f"s3://team/cachec?region=us-east-1&endpoint={site.url.removesuffix('/team')}"
+        checked = json.loads(run(one, "remote", "check", url, "--json").stdout)
+    assert checked["ok"]
+    assert [each["step"] for each in checked["steps"] if each["result"] == "no"] == ["keep the first of two"]
 
 
 def test_every_fault_is_in_the_table() -> None:
