@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 from collections.abc import Callable
@@ -13,6 +14,7 @@ import pytest
 from cachec.remote.engines.base import Blob, RemoteEngine
 from cachec.remote.engines.folder import SharedFolder
 from tests.remote.conftest import Machine
+from tests.remote.redis_server import running_redis
 from tests.remote.test_sharing import Make
 
 
@@ -79,9 +81,17 @@ def test_a_kill_while_fetching(machine: Make, tmp_path: Path, monkeypatch: pytes
 
 
 @pytest.mark.long
-def test_eight_writers_of_one_key(machine: Make, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["folder", "redis"])
+def test_eight_writers_of_one_key(machine: Make, tmp_path: Path, kind: str) -> None:
     """All put a run of the same key, with other reads, at once; each is found, and none instead of another."""
-    url = f"file://{tmp_path}/remote?timeout=60"
+    with contextlib.ExitStack() as stack:
+        url = f"file://{tmp_path}/remote"
+        if kind == "redis":
+            url = stack.enter_context(running_redis(tmp_path / "redis")).url
+        _eight_writers(machine, f"{url}?timeout=60")
+
+
+def _eight_writers(machine: Make, url: str) -> None:
     machines: list[Machine] = [machine(url) for _ in range(8)]
     values = []
     for number, each in enumerate(machines):

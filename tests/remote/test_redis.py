@@ -9,11 +9,15 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from time import monotonic
 from typing import Any
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 from redis.exceptions import OutOfMemoryError
 
 from cachec.base.hashing import digest_bytes
@@ -224,6 +228,35 @@ def test_a_server_that_hangs_is_given_up_in_time(tmp_path: Path) -> None:
         server.stop()
         for hung in (served, engine(server.url), engine(url.replace("http", "redis").replace("team", "0"))):
             assert fault_of(lambda hung=hung: hung.get_row(NAME, monotonic() + 0.1)) is Fault.REMOTE_TIMEOUT
+
+
+def test_a_certificate_has_to_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "localhost")])
+    now = datetime.now(UTC)
+    certificate = (
+        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    private = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    (tmp_path / "key.pem").write_bytes(private)
+    (tmp_path / "cert.pem").write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    files = (("--tls-cert-file", "cert.pem"), ("--tls-key-file", "key.pem"))
+    options = [word for option, file in files for word in (option, f"{tmp_path}/{file}")]
+    with running_redis(tmp_path / "redis", "--tls-port", str(port), "--tls-auth-clients", "no", *options):
+        url = f"rediss://localhost:{port}/0"
+        assert fault_of(lambda: engine(url).get_row(NAME, soon())) is Fault.REMOTE_REFUSED
+        monkeypatch.setenv("SSL_CERT_FILE", f"{tmp_path}/cert.pem")
+        assert engine(url).get_row(NAME, soon()) is None
+        wrong = url.replace("localhost", "127.0.0.1")
+        assert fault_of(lambda: engine(wrong).get_row(NAME, soon())) is Fault.REMOTE_REFUSED
 
 
 ANSWERS = {

@@ -30,6 +30,10 @@ class Blob(NamedTuple):
     sha256: str
 
 
+class LostLink(Exception):
+    """A connection was closed by the other side; one that was kept open is made anew then."""
+
+
 class RemoteEngine(Protocol):
     """Where rows and blobs are kept. What comes back is believed by nobody.
 

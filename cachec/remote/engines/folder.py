@@ -22,6 +22,9 @@ from cachec.remote.engines.base import CHUNK, MAX_ROW, STALL_SECONDS, Blob, boun
 
 T = TypeVar("T")
 
+#: Bytes that are read at once: each time by a thread, which costs more than reading a few.
+_PIECE = 1 << 20
+
 _FAULTS = {
     **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), Fault.REMOTE_REFUSED),
     **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), Fault.REMOTE_FULL),
@@ -69,7 +72,7 @@ class SharedFolder:
 
     def _chunks(self, fd: int, until: float) -> Iterator[bytes]:
         try:
-            while chunk := self._bounded(lambda: os.read(fd, CHUNK), min(until, monotonic() + STALL_SECONDS)):
+            while chunk := self._bounded(lambda: os.read(fd, _PIECE), min(until, monotonic() + STALL_SECONDS)):
                 yield chunk
         finally:
             os.close(fd)

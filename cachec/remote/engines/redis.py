@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from cachec.errors import ConfigError, StoreFault
 from cachec.model import Digest, Fault
-from cachec.remote.engines.base import MAX_ROW, STALL_SECONDS, Blob
+from cachec.remote.engines.base import MAX_ROW, STALL_SECONDS, Blob, LostLink
 
 if TYPE_CHECKING:
     from cachec.remote.engines.redis_link import Link
@@ -76,12 +76,28 @@ class RedisServer:
         return None if first is None else self._pieces(first, keys[1:], until)
 
     def _pieces(self, first: bytes, keys: list[str], until: float) -> Iterator[bytes]:
-        yield first
-        for key in keys:
-            piece = self._bytes(key, PIECE, _soon(until))
-            if piece is None:
-                raise self._fault(Fault.REMOTE_CORRUPT, "has evicted a part of a blob")
+        """All pieces; the server gets each ready while the one before is dealt with."""
+        if not keys:
+            yield first
+            return
+        piece, is_done, link = first, False, self._link(until)
+        try:
+            for key in keys:
+                link.send((("GET", key),), _soon(until))
+                yield piece
+                (reply,) = link.replies(1, _soon(until), PIECE + _SHORT)
+                piece = self._value(reply) or b""
+                if not piece:
+                    raise self._fault(Fault.REMOTE_CORRUPT, "has evicted a part of a blob")
+            is_done = True
             yield piece
+        except LostLink as lost:
+            raise self._fault(Fault.REMOTE_UNREACHABLE, str(lost)) from lost
+        finally:
+            if is_done:
+                self._idle.append(link)
+            else:
+                link.close()
 
     def put_blob(self, blob: Blob, path: str, until: float) -> None:
         """See RemoteEngine."""
@@ -116,22 +132,23 @@ class RedisServer:
         return min(MAX_BLOB, memory * _SHARE) if memory else MAX_BLOB
 
     def _bytes(self, key: str, most: int, until: float) -> bytes | None:
-        (value,) = self._asked(until, ("GET", key), most=most)
-        if value is None or isinstance(value, bytes):
-            return value
-        raise self._fault(Fault.REMOTE_CORRUPT, f"answers GET with {type(value).__name__}")
+        (reply,) = self._asked(until, ("GET", key), most=most)
+        return self._value(reply)
+
+    def _value(self, reply: Any) -> bytes | None:
+        if isinstance(reply, StoreFault):
+            raise reply
+        if reply is None or isinstance(reply, bytes):
+            return reply
+        raise self._fault(Fault.REMOTE_CORRUPT, f"answers GET with {type(reply).__name__}")
 
     def _asked(self, until: float, *commands: Sequence[str | bytes], most: int = 0) -> list[Any]:
         """The replies to commands that are sent together; ``most`` bytes, beside short ones. Raises StoreFault."""
-        from cachec.remote.engines.redis_link import Link, LostLink
-
         if monotonic() >= until:
             raise self._fault(Fault.REMOTE_TIMEOUT, "was not asked in time")
-        if self._pid != os.getpid():  # the connections are the parent's
-            self._idle, self._pid = [], os.getpid()
         while True:
-            is_kept = bool(self._idle)
-            link = self._idle.pop() if is_kept else Link(self._address, until)
+            is_kept = bool(self._idle) and self._pid == os.getpid()
+            link = self._link(until)
             try:
                 replies = link.asked(commands, until, most + _SHORT)
             except LostLink as lost:
@@ -143,6 +160,16 @@ class RedisServer:
                 if isinstance(reply, StoreFault):
                     raise reply
             return replies
+
+    def _link(self, until: float) -> Link:
+        """A connection that nobody else uses: one that was kept open, or another."""
+        from cachec.remote.engines.redis_link import Link
+
+        if self._pid != os.getpid():  # the connections are the parent's
+            self._idle, self._pid = [], os.getpid()
+        with contextlib.suppress(IndexError):  # another thread took the last
+            return self._idle.pop()
+        return Link(self._address, until)
 
     def _fault(self, fault: Fault, words: str) -> StoreFault:
         return StoreFault(fault, f"{self._address.shown} {words}")

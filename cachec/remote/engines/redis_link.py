@@ -7,7 +7,8 @@ there are. So its socket is one that knows a time and a number of bytes, at whic
 from __future__ import annotations
 
 import socket
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ from redis.connection import Connection, SSLConnection, UnixDomainSocketConnecti
 
 from cachec.errors import StoreFault
 from cachec.model import Fault
-from cachec.remote.engines.base import CHUNK, STALL_SECONDS, bounded
+from cachec.remote.engines.base import CHUNK, STALL_SECONDS, LostLink, bounded
 
 if TYPE_CHECKING:
     from cachec.remote.urls import Address
@@ -42,10 +43,6 @@ _FAULTS: tuple[tuple[type[Exception], Fault], ...] = (
 
 #: By how a message begins, of errors that have no class: writes are stopped, the number of a database is too large.
 _REFUSALS = ("MISCONF", "NOREPLICAS", "DENIED", "DB index", "ERR DB index", "invalid DB index")
-
-
-class LostLink(Exception):
-    """The connection was closed by the other side, or could not be used."""
 
 
 class _Limits:
@@ -154,12 +151,28 @@ class Link:
     def asked(self, commands: Sequence[Sequence[str | bytes]], until: float, most: int) -> list[Any]:
         """A reply to each command, of ``most`` bytes together; an error that the server replied is a StoreFault.
 
-        Raises LostLink, and StoreFault, after which the connection is closed.
+        Raises LostLink, and StoreFault, after which the connection is closed; so do both halves of this.
         """
-        self._limits.until, self._limits.left = until, most
-        try:
+        self.send(commands, until)
+        return self.replies(len(commands), until, most)
+
+    def send(self, commands: Sequence[Sequence[str | bytes]], until: float) -> None:
+        """Ask, where ``replies`` is called later."""
+        self._limits.until = until
+        with self._closing():
             self._link.send_packed_command(self._link.pack_commands(commands))
-            return [self._reply() for _ in commands]
+
+    def replies(self, count: int, until: float, most: int) -> list[Any]:
+        """What came of ``send``."""
+        self._limits.until, self._limits.left = until, most
+        with self._closing():
+            return [self._reply() for _ in range(count)]
+
+    @contextmanager
+    def _closing(self) -> Iterator[None]:
+        """Whatever goes wrong is the end of the connection."""
+        try:
+            yield
         except exceptions.ConnectionError as error:
             self.close()
             if type(error) is not exceptions.ConnectionError:
