@@ -210,3 +210,18 @@ def test_other_clouds_and_a_missing_package(monkeypatch: pytest.MonkeyPatch) -> 
     for url in ("s3://bucket", "gs://bucket/x", "az://container"):
         with pytest.raises(ConfigError, match=r"cachec\[s3\]"):
             engine(url)
+
+
+def test_children_of_a_process_that_only_imported_the_client_ask(server: str) -> None:
+    """As the server of ``cachec exec`` has it."""
+    code = (
+        "import os, sys, time\n"
+        "from cachec.remote.chain import engine_of, import_clients\nfrom cachec.remote.urls import parse\n"
+        f"import_clients(({at(server)!r},))\n"
+        "for _ in range(2):\n"
+        "    if not (child := os.fork()):\n"
+        f"        engine = engine_of(parse({at(server)!r}, 'default', {{}}))\n"
+        "        os._exit(engine.get_row('0' * 64, time.monotonic() + 60) is not None)\n"
+        "    assert os.waitpid(child, 0)[1] == 0\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
