@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import subprocess
 import sys
@@ -24,6 +25,8 @@ from cachec.maintain.selector import Selector
 from cachec.model import Fault, Read
 from cachec.remote.chain import local_path
 from tests.remote.conftest import Machine
+from tests.remote.moto_server import BUCKET, running_moto
+from tests.remote.redis_server import running_redis
 from tests.remote.server import Site, listening, refusing
 
 Make = Callable[..., Machine]
@@ -377,8 +380,22 @@ def test_without_a_remote_nothing_of_it_is_imported(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_a_command_is_handed_out_on_another_machine(tmp_path: Path, url: str) -> None:
+@pytest.mark.parametrize("kind", ["http", "redis", "s3"])
+def test_a_command_is_handed_out_on_another_machine(
+    tmp_path: Path, url: str, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """``cachec exec``: another checkout, another store, another home."""
+    with contextlib.ExitStack() as stack:
+        if kind == "redis":
+            url = stack.enter_context(running_redis(tmp_path / "redis")).url
+        elif kind == "s3":
+            monkeypatch.setenv("AWS_ACCESS_KEY_ID", "me")
+            monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+            url = f"s3://{BUCKET}/cachec?region=us-east-1&endpoint={stack.enter_context(running_moto())}"
+        _handed_out(tmp_path, url)
+
+
+def _handed_out(tmp_path: Path, url: str) -> None:
 
     def build(name: str, remote: str) -> tuple[bytes, dict[str, Any]]:
         source = tmp_path / name / "src"
