@@ -15,7 +15,6 @@ import torch
 from torch._dynamo import debug_utils
 from torch._inductor import compile_fx, exc
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.export.graph_signature import ConstantArgument
 from torch.fx.passes.fake_tensor_prop import FakeTensorProp
 from torch.utils import _pytree as pytree
 
@@ -23,21 +22,12 @@ from cachec.errors import PluginError, UsageError
 from cachec.programs.artifact import File
 from cachec.programs.program import Program
 from cachec_mlir.compilers import file_in_new_folder
-from cachec_torch.libraries import (
-    ALIGNMENT,
-    KIND,
-    InputForm,
-    LibraryForm,
-    OutputForm,
-    PlacedForm,
-    SizeForm,
-    ValueForm,
-    write,
-)
-from cachec_torch.programs import LoadedProgram, hint_of
-from cachec_torch.shim import DTYPES, ModelContainer, torch_version
+from cachec_torch.calls import InputForm
+from cachec_torch.describing import described_call, dtype_name, written_names
+from cachec_torch.libraries import ALIGNMENT, KIND, LibraryForm, PlacedForm, write
+from cachec_torch.programs import LoadedProgram
+from cachec_torch.shim import ModelContainer, torch_version
 from cachec_torch.toolchain import recorded_compiler, replaced
-from cachec_torch.trees import node_of
 
 #: Options that say whether weights stay outside, by name, all of them; and that nothing but this program is used.
 REQUIRED: Mapping[str, Any] = MappingProxyType(
@@ -136,21 +126,15 @@ def _described(loaded: LoadedProgram) -> tuple[LibraryForm, bytes]:
     """What a caller has to know, but for what Inductor asks torch's loader for; the constants."""
     exported = loaded.exported
     placed, blob = _placed(exported.constants)
+    call, odd = described_call(exported)
     form = LibraryForm(
         torch=torch_version(),
         names=loaded.names,
-        mutated=_written(exported),
+        mutated=written_names(exported),
         constants=placed,
-        inputs=tuple(_inputs(exported)),
-        outputs=tuple(_outputs(exported)),
-        ranges={str(symbol): _range(values) for symbol, values in exported.range_constraints.items()},
+        **msgspec.structs.asdict(call),
     )
-    call = exported.call_spec
-    try:
-        arguments, results = node_of(call.in_spec), node_of(call.out_spec)
-    except LookupError as error:
-        return _for_loader(form, call, f"its inputs or outputs have {error}"), blob
-    return msgspec.structs.replace(form, arguments=arguments, results=results), blob
+    return (_for_loader(form, exported.call_spec, odd) if odd else form), blob
 
 
 def _for_loader(form: LibraryForm, call: Any, reason: str) -> LibraryForm:
@@ -166,94 +150,10 @@ def _placed(constants: Mapping[str, torch.Tensor]) -> tuple[dict[str, PlacedForm
         span = 1 + sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
         flat = tensor.as_strided((span if tensor.numel() else 0,), (1,))
         data = flat.view(torch.uint8).numpy().tobytes() if tensor.numel() else b""
-        dtype = _dtype(tensor.dtype, f"constant {name!r}")
+        dtype = dtype_name(tensor.dtype, f"constant {name!r}")
         forms[name] = PlacedForm(dtype, tuple(tensor.shape), tuple(tensor.stride()), len(blob), len(data))
         blob += data
     return forms, bytes(blob) + bytes(-len(blob) % ALIGNMENT)
-
-
-def _written(exported: Any) -> tuple[str, ...]:
-    """Which parameters and buffers the program writes to. Raises PluginError where it writes to an input.
-
-    What torch exports writes in place; only without that a signature says so.
-    """
-    signature = exported.run_decompositions({}).graph_signature
-    inputs = sorted(signature.user_inputs_to_mutate.values())
-    if inputs:
-        raise PluginError(f"the program writes to its input {inputs[0]!r}; return what changes instead")
-    return tuple(sorted({*signature.buffers_to_mutate.values(), *signature.parameters_to_mutate.values()}))
-
-
-def _user_values(exported: Any, specs: Any, kind: str) -> Iterator[tuple[Any, Any]]:
-    """(argument of the signature, what the graph has of it) of each user input or output, in order."""
-    nodes = {node.name: node for node in exported.graph.nodes}
-    for spec in specs:
-        if spec.kind.name == kind:
-            node = nodes.get(getattr(spec.arg, "name", ""))
-            yield spec.arg, None if node is None else node.meta.get("val")
-
-
-def _inputs(exported: Any) -> Iterator[InputForm | ValueForm]:
-    for number, (argument, value) in enumerate(
-        _user_values(exported, exported.graph_signature.input_specs, "USER_INPUT")
-    ):
-        where = f"input {number}"
-        if isinstance(value, torch.Tensor):
-            sizes = tuple(_size(size, where) for size in value.shape)
-            yield InputForm(_dtype(value.dtype, where), sizes, _order(value, where))
-        else:
-            yield _value(argument, value, where)
-
-
-def _outputs(exported: Any) -> Iterator[OutputForm | ValueForm]:
-    specs = exported.graph_signature.output_specs
-    for number, (argument, value) in enumerate(_user_values(exported, specs, "USER_OUTPUT")):
-        yield OutputForm() if isinstance(value, torch.Tensor) else _value(argument, value, f"output {number}")
-
-
-def _value(argument: Any, value: Any, where: str) -> ValueForm:
-    if not isinstance(argument, ConstantArgument):
-        raise PluginError(f"{where} is a {type(value).__name__}; only tensors go in and out of a library")
-    return ValueForm(argument.value)
-
-
-def _dtype(dtype: torch.dtype, where: str) -> str:
-    name = str(dtype).removeprefix("torch.")
-    if name not in DTYPES:
-        raise PluginError(f"{where} is {name}; expected one of {', '.join(DTYPES)}")
-    return name
-
-
-def _size(size: Any, where: str) -> int | SizeForm:
-    """Raises PluginError for a size that is not a multiple of one symbol, and an offset."""
-    if isinstance(size, int):
-        return size
-    expression = size.node.expr
-    if expression.is_Integer:
-        return int(expression)
-    symbols = sorted(expression.free_symbols, key=str)
-    factor = expression.coeff(symbols[0], 1)
-    offset = expression - factor * symbols[0]
-    if len(symbols) != 1 or not (factor.is_Integer and offset.is_Integer):
-        raise PluginError(f"{where} has the size {expression}; expected a multiple of one dimension, and an offset")
-    return SizeForm(str(symbols[0]), int(factor), int(offset))
-
-
-def _order(value: torch.Tensor, where: str) -> tuple[int, ...]:
-    """The axes from the largest stride to the smallest. Raises PluginError for a tensor with holes."""
-    sizes, strides = [hint_of(size) for size in value.shape], [hint_of(step) for step in value.stride()]
-    order = sorted(range(len(sizes)), key=lambda axis: -strides[axis])
-    expected = 1
-    for axis in reversed(order):
-        if sizes[axis] > 1 and strides[axis] != expected and 0 not in sizes:
-            raise PluginError(f"{where} has sizes {sizes} and strides {strides}; give an example without holes")
-        expected *= sizes[axis]
-    return tuple(order)
-
-
-def _range(values: Any) -> tuple[int, int | None]:
-    upper = values.upper
-    return max(0, int(values.lower)), int(upper) if upper.is_Integer else None
 
 
 def _check_complete(path: Path, form: LibraryForm) -> None:

@@ -16,39 +16,13 @@ from typing import BinaryIO
 import msgspec
 
 from cachec.errors import LinkError
-from cachec_torch.trees import SpecNode
+from cachec_torch.calls import CallForm
 
 KIND = "torch:aoti"
 MAGIC = b"cachec-torch-1\n\0"
 ALIGNMENT = 64
 
 _END = 16 + len(MAGIC)
-
-
-class SizeForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A dynamic size: ``factor`` times a symbol, and ``offset``."""
-
-    symbol: str
-    factor: int
-    offset: int
-
-
-class InputForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="tensor"):
-    """A tensor that goes in. order: its axes, from the largest stride to the smallest; it is dense in that order."""
-
-    dtype: str
-    sizes: tuple[int | SizeForm, ...]
-    order: tuple[int, ...]
-
-
-class ValueForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="value"):
-    """What is no tensor, and part of the program: an input that has to be this, an output that is."""
-
-    value: bool | int | float | str | None
-
-
-class OutputForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="result"):
-    """A tensor that comes out: the next one."""
 
 
 class PlacedForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -61,24 +35,19 @@ class PlacedForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     nbytes: int
 
 
-class LibraryForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class LibraryForm(CallForm, frozen=True, kw_only=True):
     """What a caller has to know. torch: its version. names: of parameters and buffers in the program -> of weights.
 
-    mutated: those that the program writes to. ranges: of symbols, None for no upper end. by_torch: why only torch's
-    own loader can run it, empty where this package can. specs: the trees in torch's notation, for that loader; else
-    ``arguments`` and ``results`` have them. extern: what torch's loader reads beside the library.
+    mutated: those that the program writes to. by_torch: why only torch's own loader can run it, empty where this
+    package can. specs: the trees in torch's notation, for that loader. extern: what that loader reads beside the
+    library.
     """
 
     torch: str
     names: dict[str, str]
     mutated: tuple[str, ...]
     constants: dict[str, PlacedForm]
-    inputs: tuple[InputForm | ValueForm, ...]
-    outputs: tuple[OutputForm | ValueForm, ...]
-    ranges: dict[str, tuple[int, int | None]]
     by_torch: str = ""
-    arguments: SpecNode | None = None
-    results: SpecNode | None = None
     specs: tuple[str, str] = ("", "")
     extern: str = ""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,8 @@ from cachec.errors import LinkError, UsageError
 from cachec.programs.artifact import File
 from cachec.weights import WeightSet
 from cachec.weights.dtypes import numpy_dtype
-from cachec_torch.libraries import InputForm, LibraryForm, PlacedForm, ValueForm, read
+from cachec_torch.calls import ValueForm, taken_inputs
+from cachec_torch.libraries import LibraryForm, PlacedForm, read
 from cachec_torch.shim import DTYPES, Block, LibraryConstant, ModelContainer, torch_version
 from cachec_torch.trees import built, leaves_of
 
@@ -48,7 +49,7 @@ class LinkedLibrary:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Raises UsageError for arguments of another tree, shape or dtype than the program's, or beyond its ranges."""
-        return self._called(args, kwargs, _from_numpy, _to_numpy)
+        return self._called(args, kwargs, from_numpy, _to_numpy)
 
     def torch(self) -> Callable[..., Any]:
         """The same for tensors of torch on the CPU. Imports torch."""
@@ -92,7 +93,7 @@ class LoadedLibrary:
         """As of a ``LinkedLibrary``."""
         from cachec_torch.tensors import as_array, tensor_at
 
-        return self._called(args, kwargs, _from_numpy, tensor_at, as_array)
+        return self._called(args, kwargs, from_numpy, tensor_at, as_array)
 
     def torch(self) -> Callable[..., Any]:
         """The same for tensors of torch on the CPU."""
@@ -162,55 +163,8 @@ def _row_major(shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(reversed(steps))[: len(shape)]
 
 
-def taken_inputs(form: LibraryForm, leaves: Sequence[Any], take: Callable[..., Block]) -> Iterator[Block]:
-    """Each tensor that goes in, as the library takes it. Raises UsageError for what does not fit."""
-    symbols: dict[str, int] = {}
-    for number, (expected, value) in enumerate(zip(form.inputs, leaves, strict=True)):
-        if isinstance(expected, ValueForm):
-            if type(value) is not type(expected.value) or value != expected.value:
-                raise UsageError(
-                    f"input {number} is {value!r}; the program was made for {expected.value!r}, which is part of it"
-                )
-            continue
-        block = take(value, expected.order, number)
-        if block.dtype != expected.dtype or not _fits(expected, block.shape, symbols, form):
-            raise UsageError(
-                f"input {number} expected {expected.dtype}{_in_words(expected, form)}, found "
-                f"{block.dtype}{list(block.shape)}"
-            )
-        yield block
-
-
-def _fits(expected: InputForm, shape: Sequence[int], symbols: dict[str, int], form: LibraryForm) -> bool:
-    """symbols: those that earlier sizes have settled, and this input's."""
-    if len(shape) != len(expected.sizes):
-        return False
-    for size, found in zip(expected.sizes, shape, strict=True):
-        if isinstance(size, int):
-            if size != found:
-                return False
-            continue
-        value, rest = divmod(found - size.offset, size.factor)
-        least, most = form.ranges.get(size.symbol, (0, None))
-        if rest or symbols.setdefault(size.symbol, value) != value or value < least or value > (most or value):
-            return False
-    return True
-
-
-def _in_words(expected: InputForm, form: LibraryForm) -> str:
-    words = []
-    for size in expected.sizes:
-        if isinstance(size, int):
-            words.append(str(size))
-            continue
-        least, most = form.ranges.get(size.symbol, (0, None))
-        times = "" if size.factor == 1 else f"{size.factor}*"
-        plus = f"+{size.offset}" if size.offset else ""
-        words.append(f"{times}{size.symbol}{plus} ({size.symbol} from {least} to {'any' if most is None else most})")
-    return f"[{', '.join(words)}]"
-
-
-def _from_numpy(value: Any, order: Sequence[int], number: int) -> Block:
+def from_numpy(value: Any, order: Sequence[int], number: int) -> Block:
+    """Memory of what ``numpy.asarray`` takes, dense in the order of its axes. Raises UsageError for another type."""
     array = np.asarray(value)
     if array.dtype.name not in DTYPES or not array.dtype.isnative:
         raise UsageError(f"input {number} is an array of {array.dtype}; expected one of {', '.join(DTYPES)}")
