@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.metadata
 import os
 import shutil
 from typing import Any
@@ -18,6 +19,21 @@ def need(*tools: str) -> None:
     missing = [tool for tool in tools if shutil.which(tool) is None]
     if missing:
         reason = f"needs {', '.join(missing)}; .ci/tools installs them on Debian"
+        if os.environ.get("CI"):
+            pytest.fail(reason)
+        pytest.skip(reason)
+
+
+def need_packages(*distributions: str) -> None:
+    """The same of packages that pip installs, which ``make test`` does where there are such for this machine."""
+    missing = []
+    for name in distributions:
+        try:
+            importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            missing.append(name)
+    if missing:
+        reason = f"needs the packages {', '.join(missing)}"
         if os.environ.get("CI"):
             pytest.fail(reason)
         pytest.skip(reason)

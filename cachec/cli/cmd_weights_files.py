@@ -21,14 +21,14 @@ from cachec.errors import UsageError
 @click.option(
     "--format",
     "kind",
-    type=click.Choice(["safetensors", "irpa"]),
+    type=click.Choice(["safetensors", "irpa", "ptd"]),
     help="By default what the suffix of OUT says; safetensors where there is none.",
 )
 @click.option("--shard-size", metavar="SIZE", help="Write several files of at most so many bytes, and an index: 5GB.")
 @json_option
 @pass_session
 def export(
-    session: Session, what: str, out: str, kind: Literal["safetensors", "irpa"] | None, shard_size: str | None
+    session: Session, what: str, out: str, kind: Literal["safetensors", "irpa", "ptd"] | None, shard_size: str | None
 ) -> None:
     """Write weights to OUT, in bounded memory; equal weights give equal bytes. A file that is there is replaced.
 

@@ -302,7 +302,7 @@ class WeightSet(Handles):
         self,
         path: AnyPath,
         *,
-        format: Literal["safetensors", "irpa"] | None = None,
+        format: Literal["safetensors", "irpa", "ptd"] | None = None,
         shard_size: int | None = None,
         metadata: Mapping[str, str] | None = None,
         progress: Callable[[int, int], None] | None = None,
@@ -340,8 +340,8 @@ def open_weights(
 ) -> WeightSet:
     """The weights of a checkpoint, in place: headers are read and validated in full, no byte of data is.
 
-    source: a file (safetensors, GGUF, IRPA, ONNX, .npy, .npz, TVM's ``tensor-cache.json``, PyTorch's ``.pt``: by its
-    first bytes, then by its suffix), a ``*.safetensors.index.json``, a folder in Hugging Face's layout (symbolic links
+    source: a file (safetensors, GGUF, IRPA, ONNX, .npy, .npz, TVM's ``tensor-cache.json``, PyTorch's ``.pt``,
+    ExecuTorch's ``.ptd``: by its first bytes, then by its suffix), a ``*.safetensors.index.json``, a folder in Hugging Face's layout (symbolic links
     too) or with a tensor cache, or a list of files. rename: see ``WeightSet.rename``. tied: groups of names that share
     one weight, by the names in the file; never inferred. rank, world_size: which shards to take of a checkpoint with
     names ``<name>_shard-<i>-of-<n>``. access: ``mmap`` hands out views of the file, ``read`` copies into memory.

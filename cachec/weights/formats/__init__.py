@@ -64,6 +64,7 @@ FORMATS = (
     Known("npy", f"{_HERE}.npy", (".npy",), (b"\x93NUMPY",)),
     Known("npz", f"{_HERE}.npz", (".npz",)),
     Known("onnx", f"{_HERE}.onnx", (".onnx",), says_weights=False),
+    Known("ptd", f"{_HERE}.ptd", (".ptd",), writes=True),
     Known("torch", f"{_HERE}.torch_pt", (".pt", ".pth", ".ckpt")),
     Known("tvm", f"{_HERE}.tvm", (".json",), says_weights=False),
 )

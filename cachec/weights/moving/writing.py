@@ -44,9 +44,9 @@ def save(
     """Write all weights of a set, tensor by tensor, in bounded memory.
 
     path: the file; a file that is there is replaced by a rename, and a set that is mapped from it keeps its bytes.
-    format: ``safetensors`` or ``irpa``; by default what the suffix says, safetensors where there is none. shard_size:
-    bytes of tensors a file may have (safetensors; a larger tensor has a file of its own); if more than one file is
-    needed, ``model.safetensors`` becomes ``model-00001-of-0000n.safetensors`` and so on, with
+    format: ``safetensors``, ``irpa`` or ``ptd``; by default what the suffix says, safetensors where there is none.
+    shard_size: bytes of tensors a file may have (safetensors; a larger tensor has a file of its own); if more than one
+    file is needed, ``model.safetensors`` becomes ``model-00001-of-0000n.safetensors`` and so on, with
     ``model.safetensors.index.json``. metadata: text to keep in the header of each file (safetensors). progress: called
     with bytes done and bytes in all.
 

@@ -228,7 +228,7 @@ def test_the_suffix_decides_or_is_refused(tmp_path: Path, weights: WeightSet) ->
         assert (tmp_path / name).read_bytes()[8:9] == b"{"
     written = sorted(os.listdir(tmp_path))
     for name, message in (
-        ("o.gguf", r"o\.gguf: gguf can be read and not written; expected \.safetensors or \.irpa"),
+        ("o.gguf", r"o\.gguf: gguf can be read and not written; expected \.safetensors or \.irpa or \.ptd"),
         ("o.bin", r"o\.bin: no format is known by \.bin; .* or say which: format="),
     ):
         with pytest.raises(UsageError, match=message):

@@ -1,0 +1,128 @@
+"""Programs to ``.pte`` files, by ExecuTorch. Imports it, and torch: only ever imported when something is lowered."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib.metadata import version
+from typing import Any
+
+import msgspec
+import torch
+from executorch.exir import ExecutorchBackendConfig, to_edge_transform_and_lower
+from executorch.exir.emit import _emitter
+from executorch.exir.passes.init_mutable_pass import InitializedMutableBufferPass
+from executorch.exir.schema import EValue, TensorDataLocation
+from executorch.exir.tensor import make_tensor_value
+
+from cachec.errors import PluginError, UsageError
+from cachec.programs.artifact import File
+from cachec.programs.program import Program
+from cachec_executorch.files import KIND, MethodForm, joined
+from cachec_mlir.compilers import file_in_new_folder
+from cachec_torch.calls import InputForm
+from cachec_torch.describing import described_call, written_names
+from cachec_torch.programs import LoadedProgram
+
+#: What ExecuTorch calls a file of weights; nothing shows of it in a ``.pte``.
+_TAG = "weights"
+
+#: One at a time: what is replaced below is the process's.
+_LOWERING = threading.Lock()
+
+#: The order of axes of what ExecuTorch calls channels-last.
+_CHANNELS_LAST = {4: (0, 2, 3, 1), 5: (0, 2, 3, 4, 1)}
+
+
+def lowered(program: Program, config: Mapping[str, Any]) -> File:
+    """See ``cachec_executorch.compile``."""
+    loaded = LoadedProgram(program)
+    _check_config(config)
+    written = written_names(loaded.exported)
+    weights = sorted(loaded.names.keys() & written)
+    if weights:
+        raise PluginError(
+            f"the program writes to weight {weights[0]!r} ({len(weights)} such), which ExecuTorch keeps in memory of "
+            "its own without the weight's value; register such a buffer with persistent=False"
+        )
+    form, odd = described_call(loaded.exported)
+    if odd:
+        raise PluginError(f"{odd}, which ExecuTorch has no form for; take and return tuples, lists and dicts")
+    _check_inputs(form.inputs)
+    with torch.inference_mode(False), torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of what is tried, or is to be changed in a next release
+        pte, entries = _emitted(loaded, config, written)
+    touched = loaded.touched()
+    if touched:
+        raise PluginError(
+            f"ExecuTorch looked at the value of weight {touched[0]!r} ({len(touched)} such), so its result may hold it"
+        )
+    names = {entry: loaded.names[entry] for entry in sorted(entries)}
+    whole = MethodForm(executorch=version("executorch"), names=names, **msgspec.structs.asdict(form))
+    output = file_in_new_folder("model.pte", kind=KIND, manifest=program.manifest)
+    output.path.write_bytes(joined(pte, whole))
+    return output
+
+
+def _check_config(config: Mapping[str, Any]) -> None:
+    fields = {field.name for field in dataclasses.fields(ExecutorchBackendConfig)}
+    for name, value in config.items():
+        if name.startswith("external_"):
+            raise UsageError(f"config: {name!r} can't be given: weights stay outside of the program, by name")
+        if name not in fields:
+            raise UsageError(f"config: ExecutorchBackendConfig has no field {name!r}")
+        if value is not None and type(value) not in {bool, int}:
+            raise UsageError(f"config: {name!r} expected a number or a boolean, found {type(value).__name__}")
+
+
+def _check_inputs(inputs: tuple[Any, ...]) -> None:
+    for number, each in enumerate(inputs):
+        order = each.order if isinstance(each, InputForm) else ()
+        if order not in {tuple(range(len(order))), _CHANNELS_LAST.get(len(order))}:
+            raise PluginError(f"input {number} has its axes in the order {list(order)}; give a contiguous example")
+
+
+def _emitted(loaded: LoadedProgram, config: Mapping[str, Any], written: tuple[str, ...]) -> tuple[bytes, set[str]]:
+    """The ``.pte``, and the names of what it wants from beside it."""
+    edge = to_edge_transform_and_lower(loaded.exported)
+    signature = edge.exported_program().graph_signature
+    there = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
+    starting = [node for node, name in there.items() if name in written]
+    whole = ExecutorchBackendConfig(
+        passes=[InitializedMutableBufferPass(starting)],
+        external_constants=lambda node: _TAG if there.get(node.target) in loaded.names else None,
+        **config,
+    )
+    with _LOWERING, _names_alone() as entries:
+        lowered = edge.to_executorch(config=whole)
+    strange = sorted(entries - loaded.names.keys())
+    if strange or lowered._tensor_data:
+        raise PluginError(f"ExecuTorch wants {strange or sorted(lowered._tensor_data)} from beside the program")
+    return bytes(lowered.buffer), entries
+
+
+@contextmanager
+def _names_alone() -> Iterator[set[str]]:
+    """What is beside the program is emitted by its name, which is all that is read of it.
+
+    ExecuTorch reads the bytes, for the ``.ptd`` that it makes too, and numbers them by content: two weights that are
+    equal would give another program than two that are not.
+    """
+    emitter, entries = _emitter._Emitter, set[str]()
+    emit = emitter._tensor_spec_to_evalue
+
+    def named(self: Any, spec: Any, constant_tag: str | None = None) -> Any:
+        info = spec.extra_tensor_info
+        if info is None or info.location != TensorDataLocation.EXTERNAL:
+            return emit(self, spec, constant_tag)
+        entries.add(info.fully_qualified_name)
+        return EValue(make_tensor_value(0, None, spec))
+
+    emitter._tensor_spec_to_evalue = named
+    try:
+        yield entries
+    finally:
+        emitter._tensor_spec_to_evalue = emit
