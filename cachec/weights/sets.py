@@ -341,12 +341,13 @@ def open_weights(
     """The weights of a checkpoint, in place: headers are read and validated in full, no byte of data is.
 
     source: a file (safetensors, GGUF, IRPA, ONNX, .npy, .npz, TVM's ``tensor-cache.json``, PyTorch's ``.pt``,
-    ExecuTorch's ``.ptd``: by its first bytes, then by its suffix), a ``*.safetensors.index.json``, a folder in Hugging Face's layout (symbolic links
-    too) or with a tensor cache, or a list of files. rename: see ``WeightSet.rename``. tied: groups of names that share
-    one weight, by the names in the file; never inferred. rank, world_size: which shards to take of a checkpoint with
-    names ``<name>_shard-<i>-of-<n>``. access: ``mmap`` hands out views of the file, ``read`` copies into memory.
-    specs: what the weights are expected to be, before ``rename``. It gives types to those of an IRPA archive, which are
-    uint8 vectors without it; any other has to agree. Its aliases are the ties where ``tied`` is left out.
+    ExecuTorch's ``.ptd``: by its first bytes, then by its suffix), a ``*.safetensors.index.json``, a folder in Hugging
+    Face's layout (symbolic links too) or with a tensor cache, or a list of files. rename: see ``WeightSet.rename``.
+    tied: groups of names that share one weight, by the names in the file; never inferred. rank, world_size: which
+    shards to take of a checkpoint with names ``<name>_shard-<i>-of-<n>``. access: ``mmap`` hands out views of the file,
+    ``read`` copies into memory. specs: what the weights are expected to be, before ``rename``. It gives types to those
+    of an IRPA archive, which are uint8 vectors without it; any other has to agree. Its aliases are the ties where
+    ``tied`` is left out.
 
     Raises CheckpointError (malformed; names file, tensor, expected, found), OSError (no such file), UnknownWeight,
     WeightError (tied weights that differ), UsageError.

@@ -1,0 +1,73 @@
+"""The plugin object: what cachec asks of Triton. Nothing here imports it before a kernel turns up."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from cachec.errors import PluginError
+from cachec.programs.artifact import Dir
+from cachec.programs.plugin import Fingerprint, Plugin
+from cachec_triton.versions import SUPPORTED
+
+#: Variables that Triton, its passes and ptxas read begin so.
+_PREFIXES = ("AMDGCN_", "MLIR_", "NVPTX_", "PTXAS_", "TRITON_")
+
+#: The same of other names.
+_VARIABLES = frozenset(
+    {
+        "ALLOW_LHS_TMEM_LAYOUT_CONVERSION",
+        "DISABLE_LLVM_OPT",
+        "DISABLE_MMA_V3",
+        "DISABLE_MMA_V5",
+        "DISABLE_PTXAS_OPT",
+        "LLVM_EXTRACT_DI_LOCAL_VARIABLES",
+        "LLVM_IR_ENABLE_DUMP",
+        "LLVM_PASS_PLUGIN_PATH",
+        "USE_IR_LOC",
+    }
+)
+
+#: Those that say where results are kept, and what is printed.
+_IRRELEVANT = (
+    *("TRITON_ALWAYS_COMPILE", "TRITON_CACHE_", "TRITON_DUMP_DIR", "TRITON_HOME", "TRITON_PRINT_AUTOTUNING"),
+    *("TRITON_PROTON_", "TRITON_REDIS_", "TRITON_REMOTE_CACHE_BACKEND", "TRITON_STORE_BINARY_ONLY"),
+)
+
+
+class TritonPlugin(Plugin):
+    """Kernels as arguments of stages, by their source and what it reaches."""
+
+    name = "triton"
+    distributions = ("triton",)
+    supported = SUPPORTED
+    types = ("triton.runtime.jit.JITCallable",)
+
+    def ambient(self) -> Mapping[str, str]:
+        """The variables that Triton reads, to which its settings in a process are written too; and its hook on the
+        stages of a compile."""
+        found = {
+            name: value
+            for name, value in sorted(os.environ.items())
+            if (name.startswith(_PREFIXES) or name in _VARIABLES) and not name.startswith(_IRRELEVANT)
+        }
+        knobs = sys.modules.get("triton.knobs")
+        hook = getattr(getattr(knobs, "runtime", None), "add_stages_inspection_hook", None)
+        if hook is not None:
+            found["add_stages_inspection_hook"] = str(hook()[1])
+        return found
+
+    def fingerprint(self, value: Any) -> Fingerprint:
+        """The source of a kernel and of the functions it reaches, and the values of the globals that they use, now."""
+        from cachec_triton.sources import fingerprint
+
+        return fingerprint(value)
+
+    def compare(self, fresh: Any, stored: Any) -> str | None:
+        """None where two folders hold equal files, else the first that differs."""
+        if not isinstance(fresh, Dir) or not isinstance(stored, Dir):
+            raise PluginError(f"plugin {self.name!r} compares folders that cachec_triton.compile makes")
+        a, b = ({each.name: each.read_bytes() for each in one.path.iterdir()} for one in (fresh, stored))
+        return next((f"{name} differs" for name in sorted(a.keys() | b.keys()) if a.get(name) != b.get(name)), None)
