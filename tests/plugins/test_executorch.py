@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +13,7 @@ import pytest
 import cachec
 import cachec_executorch
 from cachec.testing.conformance import PluginConformance
+from tests import pages
 from tests.needs import Later, need_packages
 
 #: torch and ExecuTorch take ten seconds to import.
@@ -240,22 +238,9 @@ def test_convolutions_and_other_types(tmp_path: Path) -> None:
 
 def test_the_page_runs_as_it_stands(tmp_path: Path) -> None:
     """With the module and the weights of the page on torch."""
-    docs = Path(__file__).parents[2] / "docs"
-    for page, names in (("torch.md", ("model.py", "weights.py")), ("executorch.md", ("run.py",))):
-        for script in re.findall(r"```python\n(.*?)```", (docs / page).read_text(), re.DOTALL):
-            name = re.match(r"# (\w+\.py)", script)
-            if name is not None and name[1] in names:
-                (tmp_path / name[1]).write_text(script)
-    (block,) = re.findall(r"```console\n(.*?)```", (docs / "executorch.md").read_text(), re.DOTALL)
-    said = []
-    for command in re.findall(r"\$ (.*)", block):
-        words = [sys.executable if word == "python" else word for word in command.partition("#")[0].split()]
-        if words[0] == "cachec":
-            words[0] = str(Path(sys.executable).with_name("cachec"))
-        variables = {**os.environ, "CACHEC_DIR": str(tmp_path / "store"), "CACHEC_SERVER": "off"}
-        done = subprocess.run(words, cwd=tmp_path, env=variables, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
-        said.append(done.stdout)
-    assert float(said[1].splitlines()[-1]) != float(said[2].splitlines()[-1])
-    assert re.search(r"build .*50", said[3]), said[3]
+    pages.scripts("torch.md", tmp_path)
+    pages.scripts("executorch.md", tmp_path)
+    _, first, second, stats = pages.said("executorch.md", tmp_path)
+    assert float(first.splitlines()[-1]) != float(second.splitlines()[-1])
+    assert re.search(r"build .*50", stats), stats
     assert {each.name for each in (tmp_path / "device").iterdir()} == {"model.pte", "model.ptd"}

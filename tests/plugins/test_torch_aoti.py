@@ -6,6 +6,7 @@ import copy
 import fcntl
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -31,6 +32,7 @@ from cachec_torch.ambient import settings
 from cachec_torch.aoti import REQUIRED
 from cachec_torch.runtime import LinkedLibrary, LoadedLibrary
 from cachec_torch.trees import built, leaves_of
+from tests import pages
 from tests.plugins import torch_modules as modules
 from tests.plugins.torch_modules import (
     SMALL_TIES,
@@ -453,3 +455,14 @@ def test_trees_are_those_of_torch() -> None:
     assert back == tree
     assert type(back[1]) is OrderedDict
     assert back[2]._fields == ("a", "b")
+
+
+@pytest.mark.costly
+def test_the_page_runs_as_it_stands(tmp_path) -> None:
+    pages.scripts("torch.md", tmp_path)
+    _, first, second, stats = pages.said("torch.md", tmp_path)
+    numbers = [each.splitlines()[-1].split() for each in (first, second)]
+    assert numbers[0][0] != numbers[1][0]
+    assert numbers[1][1] == "False", "a hit imports no torch"
+    for stage in ("export", "build"):
+        assert re.search(rf"{stage} .*50", stats), stats

@@ -21,6 +21,7 @@ import cachec_triton
 from cachec.errors import UnsupportedVersion
 from cachec.model import Reason
 from cachec.testing.foreign import ForeignConformance
+from tests import pages
 from tests.needs import Later
 
 pytestmark = [
@@ -250,20 +251,7 @@ def test_a_group_with_names_of_other_folders_is_none(cache: cachec.Cache, tmp_pa
 
 
 def test_the_page_runs_as_it_stands(tmp_path: Path) -> None:
-    text = (Path(__file__).parents[2] / "docs" / "triton.md").read_text()
-    for script in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
-        name = re.match(r"# (\w+\.py)", script)
-        if name is not None:
-            (tmp_path / name[1]).write_text(script)
-    (block,) = re.findall(r"```console\n(.*?)```", text, re.DOTALL)
-    said = []
-    for command in re.findall(r"\$ (.*)", block):
-        words = [sys.executable if word == "python" else word for word in command.partition("#")[0].split()]
-        if words[0] == "cachec":
-            words[0] = str(Path(sys.executable).with_name("cachec"))
-        variables = {**os.environ, "CACHEC_DIR": str(tmp_path / "store"), "CACHEC_SERVER": "off"}
-        done = subprocess.run(words, cwd=tmp_path, env=variables, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
-        said.append(done.stdout)
-    assert said[0] == said[1] == "['scale.cubin', 'scale.json', 'scale.ptx']\n"
-    assert re.search(r"build .*50", said[2]), said[2]
+    pages.scripts("triton.md", tmp_path)
+    first, second, stats = pages.said("triton.md", tmp_path)
+    assert first == second == "['scale.cubin', 'scale.json', 'scale.ptx']\n"
+    assert re.search(r"build .*50", stats), stats
