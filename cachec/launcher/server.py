@@ -234,7 +234,7 @@ def _import_all() -> None:
     if remotes := config.load().remote:
         from cachec.remote.chain import import_clients
 
-        import_clients(remotes)
+        import_clients({url.partition(":")[0] for url in remotes})
     for path in sorted(adapters.SHIPPED.glob("*.toml")):
         adapter = adapters.read(path)
         for pattern in (*adapter.match, *map(os.path.basename, adapter.configured_by)):

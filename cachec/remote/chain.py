@@ -63,6 +63,7 @@ class Remote:
 
     def asked(self) -> tuple[str, float | None]:
         """What it says to a question that has no answer: ``ok`` or a fault, and the seconds until then."""
+        import_clients([self.address.scheme])
         started = monotonic()
         try:
             self.engine.get_row(digest_bytes(os.urandom(32)), started + self.address.timeout)
@@ -128,6 +129,7 @@ class Remotes:
 
     def _asked(self, remote: Remote, key: Digest, present: Present, waited: Waited) -> Entry | None:
         before = waited.seconds
+        import_clients([remote.address.scheme])
         try:
             entry = remote.trie.get(key, present, waited, self.store.forgotten(key))
         except StoreFault as fault:
@@ -211,6 +213,7 @@ class Remotes:
                 yield sent
 
     def _sent(self, remote: Remote, offer: Offer) -> Sent:
+        import_clients([remote.address.scheme])
         started = monotonic()
         try:
             entry = self.store.lookup(offer.key)
@@ -290,9 +293,11 @@ def engine_of(address: Address) -> RemoteEngine:
     return HttpServer(address)
 
 
-def import_clients(urls: Iterable[str]) -> None:
-    """Import what engines import at their first question: for a process whose children ask each for the first time."""
-    for scheme in {url.partition(":")[0] for url in urls}:
+def import_clients(schemes: Iterable[str]) -> None:
+    """Import what engines import at their first question: before its time runs, as that takes Redis's client 0.3 s; and
+    in a process whose children ask each for the first time.
+    """
+    for scheme in schemes:
         with contextlib.suppress(ImportError):  # whoever asks is told of the package
             if scheme.startswith("redis"):
                 import cachec.remote.engines.redis
@@ -302,4 +307,4 @@ def import_clients(urls: Iterable[str]) -> None:
                 import cachec.remote.engines.bucket_client
             else:
                 import cachec.remote.engines.folder
-                import cachec.remote.engines.http  # noqa: F401 - for the children
+                import cachec.remote.engines.http  # noqa: F401 - for those that ask

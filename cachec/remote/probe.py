@@ -12,7 +12,7 @@ from typing import NamedTuple
 from cachec.base.hashing import digest_bytes
 from cachec.errors import StoreFault
 from cachec.model import Fault
-from cachec.remote.chain import engine_of
+from cachec.remote.chain import engine_of, import_clients
 from cachec.remote.engines.base import Blob
 from cachec.remote.urls import parse
 
@@ -36,6 +36,7 @@ def probe(url: str, namespace: str) -> tuple[str, list[Step]]:
     """
     address = parse(url, namespace, os.environ)
     engine = engine_of(address)
+    import_clients([address.scheme])
     content = os.urandom(1000)
     blob = Blob(digest_bytes(content), len(content), sha256(content).hexdigest())
     name, row = digest_bytes(blob.digest.encode()), b"cachec probe\n" + content[:100]

@@ -341,12 +341,35 @@ def test_the_package_is_imported_by_the_first_question_and_named_where_it_is_mis
         engine(server.url)
 
 
+def test_importing_the_client_is_no_waiting_for_the_remote(server: Redis, tmp_path: Path) -> None:
+    """A process a call, and each imports anew: that would put a remote off which answers at once."""
+    code = (
+        "import os, sys, time\nfrom importlib.abc import MetaPathFinder\n"
+        "class Slow(MetaPathFinder):\n"
+        "    def find_spec(self, name, path, target=None):\n"
+        "        if name == 'redis.connection':\n            late[0] = 1000.0\n"
+        "late, clock = [0.0], time.monotonic\n"
+        "time.monotonic = lambda: clock() + late[0]\n"  # the import takes a quarter of an hour
+        "sys.meta_path.insert(0, Slow())\n"
+        "import cachec\ncache = cachec.Cache(sys.argv[1], log='off')\n"
+        "@cache.stage\ndef f(x: int) -> int:\n    return x\n"
+        "f(1)\n"
+        "assert 'redis.connection' in sys.modules\n"
+        "remotes = cache._opened.remotes\n"
+        "print(dict(cache.events.faults), remotes.all[0].breaker._lost()[0])\n"
+    )
+    environ = {**os.environ, "CACHEC_REMOTE": f"{server.url}?timeout=600&mode=read"}
+    line = [sys.executable, "-c", code, os.fspath(tmp_path / "store")]
+    done = subprocess.run(line, capture_output=True, text=True, check=True, env=environ)
+    assert done.stdout == "{} 0.0\n"
+
+
 def test_clients_are_imported_for_children_to_come() -> None:
     """As the server of ``cachec exec`` does, whose children ask each for the first time."""
     code = (
         "import sys\nfrom cachec.remote.chain import import_clients\n"
-        "for urls in ((), ('redis://host/0', 's3://bucket'), ('none://x', 'file:///x')):\n"
-        "    import_clients(urls)\n"
+        "for schemes in ((), ('redis', 's3'), ('none', 'file')):\n"
+        "    import_clients(schemes)\n"
         "    print([name for name in ('redis', 'obstore', 'cachec.remote.engines.http') if name in sys.modules])\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
