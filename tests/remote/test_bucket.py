@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import subprocess
 import sys
@@ -21,8 +20,6 @@ from tests.remote.moto_server import BUCKET, running_moto
 from tests.remote.server import Site, listening, refusing, serving
 from tests.remote.test_engines import NAME, engine
 from tests.remote.test_redis import fault_of, soon, stored
-
-_NUMBERS = itertools.count()
 
 
 @pytest.fixture(autouse=True)
@@ -43,8 +40,8 @@ def at(server: str, bucket: str = f"{BUCKET}/cachec", scheme: str = "s3") -> str
 
 class TestBucket(RemoteEngineConformance):
     @pytest.fixture
-    def place(self, server: str) -> str:
-        return at(server, f"{BUCKET}/of/test{next(_NUMBERS)}")
+    def place(self, server: str, tmp_path: Path) -> str:
+        return at(server, f"{BUCKET}/of/{tmp_path.name}")
 
     def make(self, place: Any) -> RemoteEngine:
         return engine(place)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +16,6 @@ from tests.remote.nginx_server import LOCATION, running_nginx
 from tests.remote.test_engines import NAME, engine
 from tests.remote.test_redis import fault_of, soon, stored
 
-_NUMBERS = itertools.count()
 TEXT = (Path(__file__).parents[2] / "docs" / "remote.md").read_text()
 
 
@@ -31,8 +29,8 @@ class TestNginx(RemoteEngineConformance):
     is_conditional = False  # it ignores If-None-Match of a PUT
 
     @pytest.fixture
-    def place(self, server: str) -> str:
-        return f"{server}/{next(_NUMBERS)}"
+    def place(self, server: str, tmp_path: Path) -> str:
+        return f"{server}/{tmp_path.name}"
 
     def make(self, place: Any) -> RemoteEngine:
         return engine(place)
