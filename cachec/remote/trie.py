@@ -21,6 +21,7 @@ import msgspec
 
 from cachec.errors import StoreFault
 from cachec.model import ArtifactRef, Digest, Entry, Fault, Trace
+from cachec.remote.ahead import ahead
 from cachec.remote.engines.base import Blob, RemoteEngine
 from cachec.remote.nodes import (
     INLINE_BYTES,
@@ -54,6 +55,9 @@ UNHURRIED_SECONDS = 10.0
 
 #: Blobs that are fetched at once.
 _PARALLEL = 8
+
+#: Bytes of a blob that is worth a thread.
+_LARGE = 1 << 22
 
 #: Gives the present digest of what a name stands for here; None where it stands for nothing.
 Present = Callable[[Name], Digest | None]
@@ -163,6 +167,8 @@ class Trie:
             ref = ArtifactRef(blob.digest, blob.size)
             if pieces is None:
                 raise StoreFault(Fault.REMOTE_CORRUPT, f"artifact {blob.digest[:12]} of a row is gone")
+            if blob.size > _LARGE:
+                pieces = ahead(pieces)
             if not self._store.objects.receive(ref, pieces):
                 raise _other(ref)
 
