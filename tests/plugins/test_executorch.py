@@ -67,6 +67,14 @@ class TestConformance(PluginConformance):
         run = cachec.link(artifact, weights)
         return lambda x: run(x, more=more, flag=2)["y"]
 
+    @pytest.mark.costly
+    def test_compare_tells_artifacts_apart(self, cache: cachec.Cache, sets: Any) -> None:
+        super().test_compare_tells_artifacts_apart(cache, sets)
+
+    @pytest.mark.costly
+    def test_a_warm_result_is_the_cold_one(self, cache: cachec.Cache, sets: Any) -> None:
+        super().test_a_warm_result_is_the_cold_one(cache, sets)
+
 
 @pytest.fixture(scope="module")
 def lowered() -> cachec.File:
