@@ -177,7 +177,9 @@ class Observing:
             yield Read("env", name, "", variable_digest(name, {} if value is None else {name: value}))
 
     def _files(self, request: Request, recorder: Recorder, net: Net) -> None:
-        observed, known = net.observed, _known(request, recorder)
+        observed = net.observed
+        # Code by its syntax says less than the file that it is in: what Python opens to import a module is told apart.
+        known = _known(request, recorder, _WHOLE - {"code"})
         paths = [absolute(path) for path in request.inventory.paths]
         folders = tuple(os.path.join(path, "") for path in paths if os.path.isdir(path))
         beside = {os.path.dirname(path) for path in paths if os.path.isfile(path)}
@@ -289,9 +291,9 @@ def _arguments(request: Request) -> Iterator[tuple[str, str]]:
         yield f"{ARGUMENT}{number}/..", os.path.dirname(folder)
 
 
-def _known(request: Request, recorder: Recorder) -> set[str]:
-    """Paths whose content is read or keyed otherwise."""
-    known = {read.where for read in recorder.reads() if read.kind in _WHOLE}
+def _known(request: Request, recorder: Recorder, kinds: frozenset[str] = _WHOLE) -> set[str]:
+    """Paths whose content is read, by one of these kinds of reads, or keyed otherwise."""
+    known = {read.where for read in recorder.reads() if read.kind in kinds}
     return known | {absolute(path) for path in request.inventory.paths}
 
 

@@ -16,6 +16,7 @@ from cachec.base import fsio
 from cachec.base.distributions import OWN_FOLDER
 from cachec.base.fsio import Identity
 from cachec.base.hashing import Memory
+from cachec.base.texts import module_of
 from cachec.key.code import scopes, syntax
 from cachec.key.code.codeobjects import nested, same_code
 from cachec.key.code.compiled import Compiled
@@ -429,7 +430,7 @@ class Locator:
                 return Origin("absent", name)
             path = list(above.folders)
         spec = None
-        for finder in _finders():
+        for finder in _finders(self._is_own_finder):
             try:
                 spec = finder.find_spec(name, path)
             except KeyError:  # PathFinder found a namespace package and misses its parent in sys.modules
@@ -441,21 +442,31 @@ class Locator:
         if spec is None:
             return Origin("absent", name)
         folders = tuple(spec.submodule_search_locations or ())
-        if spec.origin in ("built-in", "frozen") or (not spec.has_location and not folders):
+        # A finder of the project's need not say that what it names is a place.
+        has_location = spec.has_location or (self._is_own_finder(finder) and os.path.isfile(spec.origin or ""))
+        if spec.origin in ("built-in", "frozen") or (not has_location and not folders):
             return Origin("library", name, "", folders)
-        place = spec.origin if spec.has_location and spec.origin else ""
+        place = spec.origin if has_location and spec.origin else ""
         if not place:
             return Origin("project", name, "", folders)  # a namespace package: nobody's file
         kind, distribution = self.of_file(place)
         return Origin(kind, name, place, folders, distribution)
 
+    def _is_own_finder(self, finder: object) -> bool:
+        """Whether a finder is the project's own."""
+        cls = finder if isinstance(finder, type) else type(finder)
+        file = getattr(sys.modules.get(module_of(cls)), "__file__", None)
+        return isinstance(file, str) and self.of_file(file)[0] == "project"
 
-def _finders() -> list[Any]:
-    """The finders of Python itself, then those of editable installs; others may import when asked, and come last."""
+
+def _finders(is_own: Callable[[object], bool]) -> list[Any]:
+    """The finders of Python itself, then those of editable installs, before them the project's that stand there; others
+    may import when asked, and are not."""
     own: list[Any] = [BuiltinImporter, FrozenImporter, PathFinder]
     others = [each for each in sys.meta_path if each not in own and hasattr(each, "find_spec")]
     kept = [each for each in others if str(getattr(each, "__module__", "")).startswith("__editable__")]
-    return own + kept
+    at = sys.meta_path.index(PathFinder) if PathFinder in sys.meta_path else 0
+    return [*(each for each in others if each in sys.meta_path[:at] and is_own(each)), *own, *kept]
 
 
 def absolute(use: ImportUse, package: str) -> str | None:

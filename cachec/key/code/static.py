@@ -74,9 +74,17 @@ class Static:
         origin = self._located.get(name)
         if origin is not None and origin.kind != "absent":
             return origin
+        found = graph.watch.name(sys.modules, name) if self._live is not None else MISSING
+        if found is None:  # what stands so in ``sys.modules`` can't be imported
+            label, first = graph.label(("barred", name), f"{name} (barred)")
+            if first:
+                graph.part(label, Hasher("barred module"), "None in sys.modules")
+            return Origin("absent", name)
         origin = self._located[name] = self._locator.find(name)
         if origin.kind == "library":
             return origin
+        if self._live is not None and origin.kind == "project":
+            self._elsewhere(found, origin, self._live)
         graph.watch.search_path()
         if origin.kind == "distribution":
             graph.distributions.add(origin.distribution)
@@ -104,6 +112,22 @@ class Static:
             if graph.watch.name(sys.modules, name) is MISSING and origin.source:
                 executed().awaited(name, origin.path)
         return origin
+
+    def _elsewhere(self, found: object, origin: Origin, live: LiveWalk) -> None:
+        """What an imported module is where an import would find another one now; where its submodules are looked for,
+        if that was changed."""
+        self._graph.watch.sequence(sys.meta_path)
+        file = vars(found).get("__file__") if isinstance(found, ModuleType) else None
+        if not isinstance(found, ModuleType) or not isinstance(file, str) or not origin.path:
+            return
+        self._graph.watch.name(vars(found), "__file__")
+        if not _is_same(file, origin.path):
+            live.as_imported(found, origin.name)
+        path = self._graph.watch.name(vars(found), "__path__")
+        if isinstance(path, list):
+            self._graph.watch.sequence(path)
+            if path != list(origin.folders):
+                live.as_imported(tuple(path), f"{origin.name}.__path__")
 
     def _watch_search(self, origin: Origin, folders: list[str]) -> None:
         """Watch for a module that appears in one of these folders, where it would be found first."""
@@ -351,6 +375,13 @@ def _annotations(statement: ast.stmt) -> Iterator[ast.AST]:
                     yield ast.parse(annotation.value, mode="eval").body
             elif isinstance(annotation, ast.AST):
                 yield annotation
+
+
+def _is_same(one: str, other: str) -> bool:
+    try:
+        return os.path.abspath(one) == os.path.abspath(other) or os.path.samefile(one, other)
+    except OSError:  # one of them is gone
+        return False
 
 
 def _text(path: str) -> bytes:
