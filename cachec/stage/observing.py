@@ -135,6 +135,8 @@ class Observing:
         for read in looked:
             recorder.seen(read)
         self._files(request, recorder, net)
+        if coverage.is_as_written:
+            self._ran.brought(observed, coverage.derived, recorder.reads())
         return looked
 
     def _looked(self, request: Request, recorder: Recorder, observed: Observed) -> Iterator[Read]:

@@ -37,6 +37,9 @@ class F:
 sys.meta_path.insert(0, F)
 """
 _AHEAD = "import sys; sys.path.insert(0, 'sub')\n"
+_SET = "import cfg; cfg.K = 2\n"
+_TWO = "import proj\nproj.stage(1)\nprint(proj.stage(2))\n"
+_STATE = {"lz.py": "STATE = {'a': [1]}\ndef get(): return STATE['a']\n"}
 _OF_FILE = {"lz.py": "V = open('d.txt').read()\n", "d.txt": "1"}
 _WROTE = "open('d.txt', 'w').write('2')\n"
 
@@ -75,38 +78,102 @@ CASES = {
     "project's submodule barred": Case(
         _FOUND.format("pk.b"), {"pk/__init__.py": "", "pk/b.py": ""}, _CALL, _BARRED.format("pk.b") + _CALL
     ),
+    "filled from a file by an import before": Case(
+        "    import lz\n    return lz.V\n", _OF_FILE, "import lz\n" + _WROTE + _CALL,
+    ),
+    "filled from a file by an earlier run": Case("    import lz\n    return lz.V\n", _OF_FILE, _CALL + _WROTE + _CALL),
+    "filled from a file, other calls": Case(
+        "    import lz\n    return lz.V, x\n", _OF_FILE, _TWO, _TWO, edit={"d.txt": "2"},
+    ),
+    "filled from a variable": Case(
+        "    import lz\n    return lz.V\n", {"lz.py": "import os\nV = os.environ.get('QQ')\n"},
+        _CALL + "import os; os.environ['QQ'] = '2'\nprint(proj.stage(1))\n", env={"QQ": "2"},
+    ),
+    "a default from a variable": Case(
+        "    import lz\n    return lz.f()\n", {"lz.py": "import os\ndef f(v=os.environ.get('QQ')): return v\n"},
+        "import lz\n" + _CALL, env={"QQ": "2"},
+    ),
+    "a class value from a variable": Case(
+        "    from lz import A\n    return A.v\n", {"lz.py": "import os\nclass A:\n    v = os.environ.get('QQ')\n"},
+        "import lz\n" + _CALL, env={"QQ": "2"},
+    ),
+    "by condition of a variable": Case(
+        "    import lz\n    return lz.V\n",
+        {"lz.py": "import os\nif os.environ.get('QQ'):\n    V = 1\nelse:\n    V = 2\n"},
+        "import lz\n" + _CALL, env={"QQ": "2"},
+    ),
+    "made of another module's value": Case(
+        "    import lz\n    return lz.V\n", {"cfg.py": "K = 1\n", "lz.py": "import cfg\nV = cfg.K * 10\n"},
+        _CALL + _SET + _CALL, "import proj\n" + _SET + _CALL,
+    ),
+    "made of another module's value by a call": Case(
+        "    import lz\n    return lz.V\n",
+        {"cfg.py": "K = 1\n", "lz.py": "import cfg\ndef c(): return cfg.K * 10\nV = c()\n"},
+        _CALL + _SET + "print(proj.stage(1))\n", "import proj\n" + _SET + _CALL,
+    ),
+    "state that was changed": Case(
+        "    import lz\n    return lz.get()\n", _STATE, "", _CALL + "import lz; lz.STATE['a'] = [2]\n" + _CALL,
+    ),
+    "state that was changed within": Case(
+        "    import lz\n    return lz.get()\n", _STATE, "", _CALL + "import lz; lz.STATE['a'][0] = 2\n" + _CALL,
+    ),
+    "a table by names that was changed": Case(
+        "    import lz\n    return lz.T['f']()\n",
+        {"lz.py": "def f(): return 1\ndef g(): return 2\nT = {'f': f}\n"}, "",
+        _CALL + "import lz; lz.T['f'] = lz.g\n" + _CALL,
+    ),
 }  # fmt: skip
+
+
+def _write(folder: Path, files: dict[str, str]) -> None:
+    for path, text in files.items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_text(text)
+
+
+def _run(folder: Path, text: str, mode: str = "on", **env: str) -> str:
+    """What the last line of a new process says."""
+    _write(folder, {"main.py": text})
+    settings = {"CACHEC_DIR": str(folder / "store"), "CACHEC_LOG": "off", "CACHEC_MODE": mode}
+    done = subprocess.run(
+        [sys.executable, "-B", "main.py"],
+        cwd=folder,
+        env={**os.environ, **settings, **env},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return (done.stdout.splitlines() or [""])[-1]
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_the_answer_is_the_stages_own(name: str, tmp_path: Path) -> None:
     case = CASES[name]
+    _write(tmp_path, {"pyproject.toml": "", "proj.py": _HEAD + case.body, **case.files})
+    if case.first:
+        _run(tmp_path, case.first)
+    _write(tmp_path, case.edit)
+    got = _run(tmp_path, case.last, **case.env)
+    # Programs write to files themselves: the stage's own answer is what they come to now.
+    assert got == _run(tmp_path, case.last, "off", **case.env)
 
-    def write(files: dict[str, str]) -> None:
-        for path, text in files.items():
-            (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
-            (tmp_path / path).write_text(text)
 
-    def run(text: str, mode: str, env: dict[str, str] | None = None) -> str:
-        write({"main.py": text})
-        done = subprocess.run(
-            [sys.executable, "-B", "main.py"],
-            cwd=tmp_path,
-            env={
-                **os.environ,
-                "CACHEC_DIR": str(tmp_path / "store"),
-                "CACHEC_LOG": "off",
-                "CACHEC_MODE": mode,
-                **(env or {}),
-            },
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        return done.stdout.splitlines()[-1]
-
-    write({"pyproject.toml": "", "proj.py": _HEAD + case.body, **case.files})
-    run(case.first, "on")
-    write(case.edit)
-    got = run(case.last, "on", case.env)
-    assert got == run(case.last, "off", case.env)
+@pytest.mark.parametrize(
+    "text",
+    [
+        "V = 1\n",
+        "A = 2\nV = A * 3 + len('ab')\n",
+        "def c(n): return n * 2\nV = c(3)\n",
+        "A = 2\nV = A\nA = 3\n",
+        "def f(): pass\nT = dict(a=1)\nT.update(b=2)\nV = len(T)\n",
+        "import os\nV = os.environ.get('QQ')\n",
+        "V = open('d.txt').read()\n",
+        "import logging, re\nl = logging.getLogger(__name__)\nR = re.compile('x')\ndef c(): return R\nV = c().flags\n",
+    ],
+)
+def test_later_calls_hit_in_a_process_that_has_not_imported_it(text: str, tmp_path: Path) -> None:
+    body = "    import lz\n    return lz.V, x\n"
+    _write(tmp_path, {"pyproject.toml": "", "proj.py": _HEAD + body, "lz.py": text, "d.txt": "1"})
+    _run(tmp_path, "import proj\nfor n in range(3): proj.stage(n)\n")
+    asks = "import proj\nprint([proj.stage.call(n)[1].reason.value for n in (2, 0, 1, 2)])\n"
+    assert _run(tmp_path, asks) == "['hit', 'hit', 'hit', 'hit']"

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from cachec.base.hashing import Hasher
 from cachec.base.texts import module_of
 from cachec.key.code.executed import executed
+from cachec.key.code.folded import MAKERS, Untold, folded, is_told, same
 from cachec.key.code.graph import Graph
 from cachec.key.code.memos import is_memo
 from cachec.key.code.modules import Locator, Sources, absolute
@@ -128,6 +129,9 @@ class TextComparison:
             self._compare_methods(unit, only, value, where)
         if is_memo(value):
             self._graph.memos[id(value)] = value
+        folded_to = self._folded(unit, only, name) if isinstance(only, ast.Assign | ast.AnnAssign) else None
+        if folded_to is None and not is_told(statements, self._makers(unit)):
+            self._graph.derived.add((unit.name, name))
         for function in _functions(value):
             self._graph.watch.function(function)
             code = function.__code__
@@ -141,8 +145,14 @@ class TextComparison:
             self._live.as_imported(function, where)
         if isinstance(only, ast.Assign | ast.AnnAssign):
             written = _written(only, name)
-            if written is not None:
-                self._compare_literal(written, value, where, registry=bool(unit.whole))
+            is_literal = written is not None and self._compare_literal(written, value, where, registry=bool(unit.whole))
+            if not is_literal and folded_to is not None and not same(folded_to[0], value):
+                if unit.whole and type(value) in {dict, list, set}:  # the module itself may have put more there
+                    self._graph.derived.add((unit.name, name))
+                else:
+                    self._live.as_imported(value, where)
+            if is_literal or folded_to is not None:
+                self._watch_items(value)
         elif plain and not isinstance(value, FunctionType):
             self._live.as_imported(value, where)
 
@@ -185,17 +195,59 @@ class TextComparison:
             return False
         return isinstance(value, type) or self._current(value.__code__)
 
-    def _compare_literal(self, written: ast.expr, value: object, where: str, *, registry: bool) -> None:
+    def _makers(self, unit: Unit) -> set[str]:
+        """The names in a module that are of libraries whose functions make things that hold nothing."""
+        return {
+            name
+            for name, uses in unit.source.imports.items()
+            if {(absolute(use, unit.package) or "").partition(".")[0] for use in uses} <= MAKERS
+        }
+
+    def _folded(self, unit: Unit, only: ast.Assign | ast.AnnAssign, name: str) -> tuple[Any] | None:
+        """What an assignment comes to with what its names are now; None where that can't be told."""
+        written = _written(only, name) if only.value is not None else None
+        bindings = unit.source.bindings
+        used = [each.id for each in ast.walk(written) if isinstance(each, ast.Name)] if written is not None else []
+        if any(len(bindings.get(each, ())) > 1 for each in used):
+            return None  # which of them was meant can't be told
+        try:
+            return None if written is None else (folded(written, vars(sys.modules[unit.name])),)
+        except (Untold, RecursionError, KeyError):
+            return None
+
+    def _watch_items(self, value: Any) -> None:
+        """Have a change in place of a value that was compared show."""
+        pending, seen = [value], set[int]()
+        while pending:
+            one = pending.pop()
+            if id(one) in seen:
+                continue
+            seen.add(id(one))
+            if type(one) is dict:
+                self._graph.watch.mapping(one)
+                pending += one.values()
+            elif type(one) is list:
+                self._graph.watch.sequence(one)
+                pending += one
+            elif type(one) is tuple:
+                pending += one
+            elif type(one) is set:
+                held: set[Any] = one
+                self._graph.watch.value(lambda held=held: _ids(held), _ids(held))  # type: ignore[misc]
+
+    def _compare_literal(self, written: ast.expr, value: object, where: str, *, registry: bool) -> bool:
+        """Whether it is a literal, which was compared."""
         try:
             literal = ast.literal_eval(written)
         except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
-            return  # not a literal: its value can't be told from the text
+            return False  # not a literal: its value can't be told from the text
         if type(value) is dict:
             value = {key: each for key, each in value.items() if not self._registered(each, registry)}
         elif type(value) is list:
             value = [each for each in value if not self._registered(each, registry)]
         if (type(literal) is not type(value) or repr(literal) != repr(value)) and not self._set_elsewhere(where, value):
             self._live.as_imported(value, where)
+        return True
 
     def _set_elsewhere(self, where: str, value: object) -> bool:
         """Whether a module that is in the key as a whole says, as a literal, that it sets this to the value it has."""
@@ -269,6 +321,10 @@ def _class_values(node: ast.ClassDef) -> dict[str, ast.expr]:
             if isinstance(each, ast.Name):
                 bound[each.id] = None if each.id in bound or each is not target else value
     return {name: value for name, value in bound.items() if value is not None}
+
+
+def _ids(held: set[Any]) -> bytes:
+    return repr(sorted(map(id, held))).encode()
 
 
 def _functions(value: object) -> list[FunctionType]:

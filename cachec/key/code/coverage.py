@@ -13,7 +13,16 @@ from cachec.key.code.modules import WHOLE, Place, SourceText, Span, TextVersion
 class Coverage:
     """What a key holds of code, by spans of texts. Grows by the code keys of one request."""
 
-    __slots__ = ("_codes", "_spans", "distributions", "has_decimals", "has_importer", "stages")
+    __slots__ = (
+        "_codes",
+        "_spans",
+        "derived",
+        "distributions",
+        "has_decimals",
+        "has_importer",
+        "is_as_written",
+        "stages",
+    )
 
     def __init__(self) -> None:
         self._spans: dict[TextVersion, set[Span]] = {}
@@ -22,6 +31,8 @@ class Coverage:
         self.stages: list[object] = []
         self.has_importer = False
         self.has_decimals = False
+        self.derived: set[tuple[str, str]] = set()
+        self.is_as_written = True
 
     def holds_stage(self, stage: object) -> bool:
         """Whether a stage is there, with all that it is declared to depend on."""
@@ -35,6 +46,8 @@ class Coverage:
         self.distributions |= key.distributions
         self.has_importer = self.has_importer or key.has_importer
         self.has_decimals = self.has_decimals or key.has_decimals
+        self.derived |= key.derived
+        self.is_as_written = self.is_as_written and key.is_as_written
 
     def modules(self) -> Iterator[tuple[str, str]]:
         """Name and file of each module of the project whose code is there, as far as they are imported."""

@@ -36,16 +36,20 @@ class CodeKey:
     parts: by name. distributions: installed ones that are reached. stages: other stages that are reached. memos:
     functions that keep results and are reached. texts: of what file's text a part is, by its name, and where it stands
     there. has_importer: whether the function behind ``import`` is among its values. looks_outside: whether it looks at
-    files, variables and the like, as far as its words tell. has_decimals: whether decimal numbers are among its values.
+    files, variables and the like, as far as its words tell. derived: module-level names (module, name) whose values
+    are not told by the source that stands for them. is_as_written: whether all that was imported is what its source
+    says, as far as that tells. has_decimals: whether decimal numbers are among its values.
     digest: 64 hexadecimal characters over all parts.
     """
 
     __slots__ = (
         "codes",
+        "derived",
         "digest",
         "distributions",
         "has_decimals",
         "has_importer",
+        "is_as_written",
         "looks_outside",
         "memos",
         "parts",
@@ -67,6 +71,8 @@ class CodeKey:
         has_importer: bool = False,
         looks_outside: bool = False,
         has_decimals: bool = False,
+        derived: Set[tuple[str, str]] = frozenset(),
+        is_as_written: bool = True,
     ) -> None:
         self.parts = parts
         self.spans = spans
@@ -78,6 +84,8 @@ class CodeKey:
         self.has_importer = has_importer
         self.looks_outside = looks_outside
         self.has_decimals = has_decimals
+        self.derived = derived
+        self.is_as_written = is_as_written
         hasher = Hasher("code key")
         for part in parts:
             hasher.part(part.name, part.digest.encode())
@@ -265,6 +273,7 @@ class _Altered:
 
     def as_imported(self, value: object, name: str, made: bytes = b"") -> None:
         """A value that its source does not tell."""
+        self._graph.is_as_written = False
         label, first = self._graph.label(("altered", name), f"{name} (as imported)")
         if first:
             self._graph.part(label, Hasher("altered"), "differs from its source file")
@@ -279,7 +288,7 @@ def _key(graph: Graph, memos: tuple[Memo, ...] = ()) -> CodeKey:
     return CodeKey(
         graph.parts(), distributions, stages, memos, graph.spans, codes, graph.texts,
         has_importer=graph.has_importer, looks_outside=graph.looks_outside,
-        has_decimals=graph.has_decimals,
+        has_decimals=graph.has_decimals, derived=frozenset(graph.derived), is_as_written=graph.is_as_written,
     )  # fmt: skip
 
 

@@ -78,6 +78,9 @@ class Graph:
         self.distributions: set[str] = set()
         self.stages: list[object] = []
         self.memos: dict[int, Any] = {}
+        #: Names of modules that were imported, read from source, of which the source does not tell what they came to.
+        self.derived: set[tuple[str, str]] = set()
+        self.is_as_written = True
         self.has_importer = False
         self.looks_outside = False
         self.has_decimals = False

@@ -71,6 +71,7 @@ class Walk:
     def as_imported(self, value: object, name: str, made: bytes = b"") -> None:
         """Take a value as it is at run time, because its source does not tell (see ``static``). made: what made it, for
         one of which not all shows."""
+        self._graph.is_as_written = False
         label, first = self._graph.label(("as imported", name, id(value)), f"{name} (as imported)", value)
         if first:
             hasher = Hasher("as imported")

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import sys
 import sysconfig
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import lru_cache
 from types import ModuleType
 from typing import NamedTuple
@@ -19,6 +19,7 @@ from typing import NamedTuple
 from cachec.base.anchors import Anchors
 from cachec.base.fsio import identity_if_there
 from cachec.base.hashing import Hasher
+from cachec.errors import CachecError
 from cachec.key.code.codeobjects import code_uses
 from cachec.key.code.coverage import Coverage
 from cachec.key.code.dynamic import Reach, reach
@@ -49,6 +50,15 @@ class Seen(NamedTuple):
     kept_out: tuple[Reason, str] | None = None
 
 
+class _Brought(NamedTuple):
+    """A module that a run imported: the spec that it ran with, the digests of its derived names when the run ended, and
+    what the run read."""
+
+    spec: object
+    digests: dict[str, str]
+    reads: tuple[Read, ...]
+
+
 class RanKeys:
     """Turns observations into reads, and tells what such a read would be now. One an opened cache.
 
@@ -62,6 +72,7 @@ class RanKeys:
         self._code = code
         self._tool = tool
         self._plugins = plugins
+        self._brought: dict[str, _Brought] = {}
         self._own = tuple(os.path.join(os.path.realpath(each), "") for each in own)
 
     def file_of(self, module: str) -> str:
@@ -84,6 +95,9 @@ class RanKeys:
             for name in list(observed.named):
                 reads.update(dict.fromkeys(self._named(name, coverage, anchors, loaded)))
             reads.update(dict.fromkeys(self._reached(observed, coverage, anchors, loaded)))
+            for module, name in sorted(coverage.derived):
+                if module in observed.modules and _file(sys.modules.get(module)) not in loaded:
+                    reads.update(dict.fromkeys(self._derived(module, name, coverage)))
         except Lost as lost:
             return Seen((), (lost.reason, str(lost)))
         for name in list(observed.sought):
@@ -91,6 +105,40 @@ class RanKeys:
         for name in observed.installed.keys() - coverage.distributions:
             reads[Read("distribution", name, "", self._tool(name))] = None
         return Seen(tuple(reads))
+
+    def brought(self, observed: Observed, names: Iterable[tuple[str, str]], reads: Sequence[Read]) -> None:
+        """Note what modules that a run imported came to, and all that it read meanwhile: a later run finds them there.
+        names: those of them that their source does not tell."""
+        loaded = {ran.code.co_filename for ran in list(observed.ran.values()) if ran.code.co_name == "<module>"}
+        kept = tuple(read for read in reads if read.kind != "weight")
+        for module, name in names:
+            found = sys.modules.get(module)
+            if _file(found) not in loaded:
+                continue
+            try:
+                key = self._code.in_process(module, name)
+            except CachecError:  # what has no key here counts as unknown to the next run
+                key = None
+            if key is not None:
+                spec = getattr(found, "__spec__", None)
+                known = self._brought.get(module)
+                if known is None or known.spec is not spec or known.reads != kept:
+                    known = self._brought[module] = _Brought(spec, {}, kept)
+                known.digests[name] = key.digest
+
+    def _derived(self, module: str, name: str, coverage: Coverage) -> Iterator[Read]:
+        """A value that importing a module made, before the run: with what was read then, where that is known and all
+        is as it was, or as it is in this process."""
+        try:
+            live = self._live(module, name, name)
+        except CachecError as error:
+            raise Lost(Reason.UNNAMED_CODE, f"{module}.{name} was made by an import before the run: {error}") from error
+        known = self._brought.get(module)
+        is_known = known is not None and known.spec is getattr(sys.modules.get(module), "__spec__", None)
+        if known is not None and is_known and coverage.is_as_written and known.digests.get(name) == live.digest:
+            yield from known.reads
+        else:
+            yield live
 
     def is_elsewhere(self, path: str) -> bool:
         """Whether a path is a tool's or the cache's own, which other parts of a key stand for, or no file's."""

@@ -1,0 +1,191 @@
+"""What a module-level expression comes to with the values that its names have now, where that can be told without
+running anything of the project."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import operator
+from collections.abc import Callable, Container, Mapping, Sequence
+from types import ModuleType
+from typing import Any
+
+from cachec.key.code.scopes import dotted
+
+#: Numbers beyond this, and containers with more items, are not worked out.
+_LIMIT = 1 << 64
+_MANY = 10_000
+
+_PLAIN = frozenset({bool, int, float, complex, str, bytes, type(None)})
+_UNARY: dict[type, Callable[[Any], Any]] = {
+    ast.UAdd: operator.pos,
+    ast.USub: operator.neg,
+    ast.Not: operator.not_,
+    ast.Invert: operator.invert,
+}
+_BINARY: dict[type, Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+    ast.BitOr: operator.or_,
+    ast.BitAnd: operator.and_,
+    ast.BitXor: operator.xor,
+}
+_SHIFTS: dict[type, Callable[[Any, Any], Any]] = {
+    ast.LShift: operator.lshift,
+    ast.RShift: operator.rshift,
+    ast.Pow: operator.pow,
+}
+#: Built-in functions that make of plain values what depends on nothing else.
+_CALLED = frozenset({"dict", "list", "tuple", "set", "frozenset", "len", "int", "float", "str", "bool", "abs"})
+
+
+class Untold(Exception):
+    """What an expression comes to can't be told."""
+
+
+def folded(node: ast.expr, namespace: Mapping[str, Any]) -> Any:
+    """The value of an expression, its names looked up in ``namespace`` and in modules as they are. Raises Untold."""
+    match node:
+        case ast.Constant():
+            return node.value
+        case ast.Name():
+            return _named(namespace, node.id)
+        case ast.Attribute():
+            holder = folded(node.value, namespace)
+            if isinstance(holder, ModuleType):
+                return _named(vars(holder), node.attr)
+        case ast.UnaryOp():
+            return _worked_out(_UNARY[type(node.op)], _number(folded(node.operand, namespace)))
+        case ast.BinOp() if type(node.op) in _BINARY or type(node.op) in _SHIFTS:
+            left, right = (_number(folded(each, namespace)) for each in (node.left, node.right))
+            if type(node.op) in _SHIFTS and not (isinstance(right, int) and 0 <= right <= 64):
+                raise Untold
+            return _worked_out((_BINARY | _SHIFTS)[type(node.op)], left, right)
+        case ast.Tuple() | ast.List() | ast.Set():
+            items = [folded(each, namespace) for each in node.elts]
+            kind: Callable[[Any], Any] = {ast.Tuple: tuple, ast.List: list, ast.Set: set}[type(node)]
+            return _worked_out(kind, items)
+        case ast.Dict():
+            pairs = [
+                (folded(key, namespace), folded(each, namespace))
+                for key, each in zip(node.keys, node.values, strict=True)
+                if key is not None
+            ]
+            if len(pairs) == len(node.keys):
+                return _worked_out(dict, pairs)
+        case ast.Call(func=ast.Name(id=name)) if name in _CALLED and name not in namespace:
+            given = [folded(each, namespace) for each in node.args]
+            named = {each.arg: folded(each.value, namespace) for each in node.keywords if each.arg is not None}
+            if len(named) == len(node.keywords) and all(_is_plain(each) for each in (*given, *named.values())):
+                return _worked_out(lambda *_: getattr(builtins, name)(*given, **named))
+        case _:
+            pass
+    raise Untold
+
+
+def same(one: Any, other: Any) -> bool:
+    """Whether two values are equal to the last bit and type, or hold the same objects."""
+    if one is other:
+        return True
+    kind = type(one)
+    if kind is not type(other):
+        return False
+    if kind in _PLAIN:
+        return repr(one) == repr(other)
+    if kind in (list, tuple):
+        return len(one) == len(other) and all(map(same, one, other))
+    if kind is dict:
+        return len(one) == len(other) and all(map(same, one, other)) and all(map(same, one.values(), other.values()))
+    return kind in (set, frozenset) and sorted(map(repr, one)) == sorted(map(repr, other)) and one == other
+
+
+def _named(namespace: Mapping[str, Any], name: str) -> Any:
+    try:
+        return namespace[name]
+    except KeyError:
+        raise Untold from None
+
+
+def _number(value: Any) -> Any:
+    if type(value) not in {bool, int, float, complex} or (isinstance(value, int) and abs(value) > _LIMIT):
+        raise Untold
+    return value
+
+
+def _is_plain(value: Any) -> bool:
+    if type(value) in (list, tuple, set, frozenset):
+        return len(value) <= _MANY and all(map(_is_plain, value))
+    if type(value) is dict:
+        return len(value) <= _MANY and all(map(_is_plain, (*value, *value.values())))
+    return type(value) in _PLAIN and not (type(value) is int and abs(value) > _LIMIT)
+
+
+def _worked_out(function: Callable[..., Any], *given: Any) -> Any:
+    try:
+        return function(*given)
+    except (ArithmeticError, TypeError, ValueError) as error:
+        raise Untold from error
+
+
+#: Modules whose functions make things that hold nothing of this process, where they are told plain values.
+MAKERS = frozenset({"logging", "re", "typing", "threading", "math", "dataclasses", "functools", "cachec"})
+
+
+def is_told(statements: Sequence[ast.stmt], imports: Container[str]) -> bool:
+    """Whether the text alone says what importing the module binds a name to: definitions, literals and imports.
+    imports: the names that come from outside of the project."""
+    return len(statements) == 1 and _is_said(statements[0], imports)
+
+
+def _is_said(node: ast.stmt, imports: Container[str]) -> bool:
+    match node:
+        case ast.FunctionDef() | ast.AsyncFunctionDef():
+            given = [*node.args.defaults, *(each for each in node.args.kw_defaults if each is not None)]
+            return all(_is_literal(each) for each in given) and _are_plain(node.decorator_list, imports)
+        case ast.ClassDef():
+            return _are_plain(node.decorator_list, imports) and all(_is_said(each, imports) for each in node.body)
+        case ast.Assign() | ast.AnnAssign():
+            return node.value is None or _is_literal(node.value) or _is_made(node.value, imports)
+        case ast.Expr():
+            return isinstance(node.value, ast.Constant)
+        case ast.Try():
+            # Which way an optional import went is looked at by itself.
+            held = [*node.body, *(each for handler in node.handlers for each in handler.body), *node.orelse]
+            return all(_is_said(each, imports) for each in (*held, *node.finalbody))
+        case ast.Import() | ast.ImportFrom() | ast.Pass():
+            return True
+        case _:
+            return False
+
+
+def _are_plain(decorators: Sequence[ast.expr], imports: Container[str]) -> bool:
+    """Whether decorators are names, or told literals."""
+    for each in decorators:
+        if isinstance(each, ast.Call):
+            given = [*each.args, *(keyword.value for keyword in each.keywords)]
+            if not all(map(_is_literal, given)) or not dotted(each.func):
+                return False
+        elif not dotted(each):
+            return False
+    return True
+
+
+def _is_made(node: ast.expr, imports: Container[str]) -> bool:
+    """Whether a function of a library that keeps nothing is called with literals, or ``__name__``."""
+    if not isinstance(node, ast.Call):
+        return False
+    given = [*node.args, *(keyword.value for keyword in node.keywords)]
+    root = (dotted(node.func) or ("",))[0]
+    return root in imports and all(_is_literal(each) or dotted(each) == ("__name__",) for each in given)
+
+
+def _is_literal(node: ast.expr) -> bool:
+    try:
+        ast.literal_eval(node)
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+        return False
+    return True
