@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from cachec.base.fills import counting
 from cachec.base.outside import looks_outside
 
 _WORD = struct.calcsize("P")
@@ -16,6 +17,14 @@ _WORD = struct.calcsize("P")
 def class_attribute(cls: type, name: str) -> Any:
     """What a class or a base declares under ``name``, or None; no descriptor or metaclass is asked."""
     return next((vars(base)[name] for base in cls.__mro__ if name in vars(base)), None)
+
+
+def has_class(value: object) -> bool:
+    """Whether ``__class__`` of a value is a class, as ``isinstance`` asks; not of one that answers for every name."""
+    try:
+        return issubclass(type(value.__class__), type)
+    except Exception:  # noqa: BLE001 - what the value's own code raises
+        return False
 
 
 def field_names(cls: type) -> tuple[str, ...] | None:
@@ -49,15 +58,25 @@ def state(value: object) -> dict[str, Any]:
     """The attributes that an instance holds itself, without cached properties that are derived from the rest. First
     its ``__dict__`` in its order, which a program can see, then the slots by name, which have none.
     """
+    cls = type(value)
+    return {
+        name: part
+        for name, part in _attributes(value).items()
+        if not isinstance(kept := class_attribute(cls, name), functools.cached_property)
+        or looks_outside(kept.func, cls)
+    }
+
+
+def counted(value: object) -> dict[str, Any]:
+    """The attributes by which an instance counts in a key: as ``state``, with what cached properties hold. Nobody can
+    tell without running them whether they would give that.
+    """
+    return counting(value, _attributes(value))
+
+
+def _attributes(value: object) -> dict[str, Any]:
     # object.__getstate__ (Python 3.11) is the language's own answer to "what is in this object": None, a dict, or a
     # pair of the dict and the slots. Called on object, so that a class can't hide anything.
     whole = object.__getstate__(value)
     own, slots = whole if isinstance(whole, tuple) else (whole, None)
-    attributes = {**(own or {}), **dict(sorted((slots or {}).items()))}
-    cls = type(value)
-    return {
-        name: part
-        for name, part in attributes.items()
-        if not isinstance(kept := class_attribute(cls, name), functools.cached_property)
-        or looks_outside(kept.func, cls)
-    }
+    return {**(own or {}), **dict(sorted((slots or {}).items()))}

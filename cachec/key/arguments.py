@@ -234,6 +234,7 @@ class _Collector:
         code = self._code.of(value)
         self._inventory.stages += code.stages
         self._inventory.memos += code.memos
+        self._inventory.unfilled += code.unfilled
         self._inventory.distributions |= code.distributions
         self._inventory.code += code.parts
         self._inventory.callables.append(code)
@@ -330,7 +331,9 @@ def array_digest(value: Any) -> str:
     """The digest of a numpy array: dtype, shape, elements in row-major order, and strides where it lies otherwise:
     a program can see them, and ``ravel(order="K")`` goes by them."""
     hasher = Hasher("array")
-    hasher.part("dtype", value.dtype.str.encode() + repr(value.dtype).encode())
+    hasher.part("dtype", f"{value.dtype.str}{value.dtype.char}{value.dtype!r}".encode())
+    if value.dtype.metadata or value.dtype.names or value.dtype.subdtype:
+        hasher.part("told", canonical.encode(value.dtype, lambda each, path: None, "dtype"))
     hasher.part("shape", repr(value.shape).encode())
     hasher.part("data", memoryview(value.reshape(-1).view("u1")) if value.flags.c_contiguous else value.tobytes())
     if not value.flags.c_contiguous:

@@ -7,12 +7,12 @@ no form is the start of another. What counts as the same:
   a frozenset, of the same items;
 - the order of insertion of a dict counts, as that of whatever else keeps an order (a program that iterates sees it);
   only sets are sorted;
-- every NaN is the same, whatever its sign and payload: no program can rely on them. ``-0.0`` differs from ``0.0``:
-  ``1 / x`` tells them apart, and compilers do;
+- a float counts by its bits: ``-0.0`` differs from ``0.0``, and so do two NaNs of another sign or payload, which
+  ``copysign`` and ``struct`` tell apart, and compilers do;
 - ``Decimal("1.0")`` and ``Decimal("1.00")`` differ, and so do two datetimes of one moment in two zones;
 - an instance of a dataclass, enum, named tuple, attrs or msgspec class is its class (asked of ``special`` first, which
   may answer with its code; else its qualified name) and its whole state, fields that ``init`` or ``compare`` leave out
-  included. A ``functools.cached_property`` is derived from the rest and left out.
+  included, and what a ``functools.cached_property`` holds.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from typing import Any, Final
 
 import msgspec
 
-from cachec.base.instances import field_names, holds_only_attributes, state
+from cachec.base.instances import counted, field_names, has_class, holds_only_attributes
 from cachec.base.texts import module_of
 from cachec.errors import UnkeyableArgument
 from cachec.key.words import describe, item_path, ordinal
@@ -44,7 +44,6 @@ MAX_DEPTH: Final = 100
 _LENGTH = struct.Struct("<cQ")
 _INT64 = struct.Struct("<cq")
 _FLOAT = struct.Struct("<cd")
-_NAN: Final = _FLOAT.pack(b"d", float("nan"))
 
 
 def encode(value: object, special: Special, path: str = "") -> bytes:
@@ -81,7 +80,7 @@ def _int(value: int) -> bytes:
 
 
 def _float(value: float) -> bytes:
-    return _FLOAT.pack(b"d", value) if value == value else _NAN  # noqa: PLR0124 - NaN is what differs from itself
+    return _FLOAT.pack(b"d", value)
 
 
 def _str(value: str) -> bytes:
@@ -122,6 +121,8 @@ class _Walk:
         scalar = SCALARS.get(cls)
         if scalar is not None:
             return scalar(value)
+        if not has_class(value):
+            raise _refusal(value, path, "an object whose __class__ is no class")
         answer = self._special(value, path)
         if answer is not None:
             return _framed(b"*", answer)
@@ -174,10 +175,9 @@ class _Walk:
 
     def instance(self, value: object, names: Iterable[str], path: str) -> bytes:
         """Class, the fields ``names``, and whatever else the instance holds, in the order of ``state``."""
-        attributes = state(value)
-        for name in names:
-            if hasattr(value, name):
-                attributes.setdefault(name, getattr(value, name))
+        attributes = counted(value)
+        if isinstance(type(value), msgspec.StructMeta):  # elsewhere a class may answer for what was deleted
+            attributes |= {name: getattr(value, name) for name in names if hasattr(value, name)}
         return b"O" + self.cls(type(value), path) + self.attributes(attributes, path)
 
     def attributes(self, attributes: Mapping[str, object], path: str) -> bytes:
@@ -191,7 +191,7 @@ class _Walk:
         answer = self._special(cls, f"{path}.__class__")
         if answer is None:
             raise _refusal(value, path)
-        form = b"W" + _framed(b"*", answer) + self.attributes(state(value), path)
+        form = b"W" + _framed(b"*", answer) + self.attributes(counted(value), path)
         if base is dict:
             return form + self.mapping(b"{", dict(dict.items(value)), path)
         if base in (set, frozenset):
@@ -211,7 +211,8 @@ def _class_name(cls: type) -> bytes:
 
 
 def _memoryview(walk: _Walk, value: memoryview, path: str) -> bytes:
-    return b"m" + _str(value.format) + walk.items(b"(", value.shape or (), path) + _bytes(value.tobytes())
+    said = (value.format, value.readonly, *(value.shape or ()))
+    return b"m" + walk.items(b"(", said, path) + _bytes(value.tobytes())
 
 
 def _type(walk: _Walk, value: type, path: str) -> bytes:
@@ -234,7 +235,7 @@ def _counter(walk: _Walk, value: collections.Counter[Any], path: str) -> bytes:
 
 
 def _without_attributes(value: object, path: str) -> None:
-    attributes = state(value)
+    attributes = counted(value)
     if attributes:
         raise _refusal(
             value, path, f"a {type(value).__qualname__} with attributes of its own ({', '.join(attributes)})"
@@ -295,10 +296,10 @@ _LIBRARY: Final[Mapping[str, _Form]] = {
     "datetime.date": _text("date", lambda v: v.isoformat()),
     "datetime.time": _parts("time", lambda v: (v.replace(tzinfo=None).isoformat(), v.fold, v.tzinfo)),
     "datetime.timedelta": _parts("timedelta", lambda v: (v.days, v.seconds, v.microseconds)),
-    "datetime.timezone": _parts("timezone", lambda v: (v.utcoffset(None), v.tzname(None))),
+    "datetime.timezone": _parts("timezone", lambda v: (v.utcoffset(None), v.tzname(None), repr(v))),
     "decimal.Decimal": _text("decimal", str),
     "fractions.Fraction": _parts("fraction", lambda v: (v.numerator, v.denominator)),
-    "uuid.UUID": _text("uuid", str),
+    "uuid.UUID": _parts("uuid", lambda v: (v.int, v.is_safe)),
     "random.Random": _parts("random", lambda v: v.getstate()),
 }
 
@@ -316,16 +317,14 @@ def _numpy_scalar(walk: _Walk, value: Any, path: str) -> bytes:
         return head + _numpy_scalar(walk, value.real, path) + _numpy_scalar(walk, value.imag, path)
     foreign = module_of(type(value)) == "ml_dtypes"
     if dtype.char in "gGO" or (dtype.kind == "V" and not foreign) or (foreign and "complex" in dtype.name):
-        # long double has padding of any content; objects and records have no bytes of their own; half of a complex
-        # number may be NaN
-        raise _refusal(value, path)
-    return head + (_bytes(value.tobytes()) if dtype.kind in "UST" or value == value else _NAN)  # noqa: PLR0124
+        raise _refusal(value, path)  # long double has padding of any content; objects and records no bytes of their own
+    return head + _bytes(value.tobytes())
 
 
 def _numpy_dtype(walk: _Walk, value: Any, path: str) -> bytes:
     if value.kind == "T":
         raise _refusal(value, path)  # a StringDType has settings that no attribute of dtype shows
-    parts: list[object] = [value.str, value.name, value.itemsize, value.isalignedstruct]
+    parts: list[object] = [value.str, value.name, value.char, value.itemsize, value.isalignedstruct]
     if value.metadata:
         parts.append(dict(value.metadata))
     if value.fields is not None:
@@ -412,9 +411,9 @@ def _form(value: object) -> _Form | None:
     names = field_names(cls)
     if base is None and names is not None:
         return lambda walk, value, path: walk.instance(value, names, path)
-    if base is not None and base in SCALARS and not state(value) and names is None:
+    if base is not None and base in SCALARS and not counted(value) and names is None:
         return lambda walk, value, path: b"x" + walk.cls(cls, path) + SCALARS[base](value)
-    if base is tuple and hasattr(cls, "_fields") and not state(value) and names is None:
+    if base is tuple and hasattr(cls, "_fields") and not counted(value) and names is None:
         return _named_tuple
     if (
         cls is not object

@@ -9,7 +9,9 @@ import msgspec
 from cachec.errors import UnkeyableArgument
 
 if TYPE_CHECKING:
+    from cachec.base.fills import Unfilled
     from cachec.key.code.fingerprint import CodeKey
+    from cachec.key.code.kept import Held
     from cachec.key.code.memos import Memo
     from cachec.model import Part
     from cachec.programs.program import Program
@@ -20,9 +22,11 @@ if TYPE_CHECKING:
 class Inventory(msgspec.Struct, eq=False):
     """What turned up in the arguments of one call: weight sets and programs by argument path; the number and bytes of
     arrays that are large together, by argument; the plugins whose types did; the code and stages that callables reach,
-    functions with memos and installed distributions, which the stage may reach too; paths that count by content, and by
-    digest of it (``files``); states of the process by which values answer; manifests, and what the caller calls the
-    weights that programs renamed (``Manifest.callers``)."""
+    functions with memos and installed distributions, which the stage may reach too; instances with cached properties
+    that hold nothing yet (``unfilled``); what memos hold (``held``), and the names of those that answer for objects
+    which changed since (``stale``); paths that count by content, and by digest of it (``files``);
+    states of the process by which values answer; manifests, and what the caller calls the weights that programs renamed
+    (``Manifest.callers``)."""
 
     callers: dict[str, str] = {}
     code: list[Part] = []
@@ -37,6 +41,9 @@ class Inventory(msgspec.Struct, eq=False):
     manifests: dict[str, Manifest] = {}
     files: dict[str, str] = {}
     memos: list[Memo] = []
+    unfilled: list[Unfilled] = []
+    held: Held = {}
+    stale: list[str] = []
     states: set[str] = set()
 
     @property

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from operator import is_
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from cachec.base import fsio
+from cachec.base import fills, fsio
 from cachec.base.distributions import Distributions
 from cachec.base.hashing import FileDigests, digest_bytes, frame
 from cachec.base.kept import Kept
 from cachec.errors import UsageError
-from cachec.key.arguments import ArgumentKeys, Payload
+from cachec.key.arguments import Annotation, ArgumentKeys, Payload
 from cachec.key.code.coverage import Coverage
 from cachec.key.code.fingerprint import CodeKey, CodeKeys
+from cachec.key.code.kept import KeptResults
 from cachec.key.companions import Companions
 from cachec.key.folders import path_digest
 from cachec.key.inventory import Inventory
@@ -154,18 +155,49 @@ class Requests:
         # By options: a method is another stage object each time that it is taken from its instance.
         self._last: Kept[tuple[StageOptions, _Parts]] = Kept(_KEPT)
         self._told: Kept[_ToldCode] = Kept(_TOLD)
+        self._kept = KeptResults(code.of_value)
 
-    def request(self, stage: StageLike, arguments: Mapping[str, Any], *, fresh: bool = False) -> Request:
+    def request(
+        self,
+        stage: StageLike,
+        arguments: Mapping[str, Any],
+        *,
+        fresh: bool = False,
+        without: fills.Without = fills.NOTHING,
+    ) -> Request:
         """The key of a call with these arguments (defaults filled in). Raises UsageError where there can be none.
 
-        fresh: look at every file of every tool now, and trust no look of the last second.
+        fresh: look at every file of every tool now, and trust no look of the last second. without: attributes that do
+        not count.
         """
         options = stage.options
         if options.ignore:
             arguments = {name: value for name, value in arguments.items() if name not in options.ignore}
         inventory = Inventory()
-        payloads = self._arguments.payloads(arguments, per_rank=options.per_rank, inventory=inventory)
-        return Request(stage, self._stage_parts(stage, inventory, fresh=fresh), payloads, inventory, self._told_code)
+        with fills.meeting(without) as met:
+            payloads = self._arguments.payloads(arguments, per_rank=options.per_rank, inventory=inventory)
+            parts = self._stage_parts(stage, inventory, fresh=fresh)
+            inventory.held = self._kept.held(inventory.memos)
+            payloads += self._kept_payloads(inventory)
+        inventory.unfilled += met.unfilled
+        return Request(stage, parts, payloads, inventory, self._told_code)
+
+    def _kept_payloads(self, inventory: Inventory) -> Iterator[Payload]:
+        names = {id(memo.function): memo.name for memo in inventory.memos}
+        changed = self._kept.changed(inventory.held)
+        for function, digests in self._kept.counted(inventory.held).items():
+            if function in changed:
+                inventory.stale.append(names[function])
+                digests.append(os.urandom(16).hex())  # no call is known to be like this one
+            said = partial(Annotation, f"{len(digests)} results that it keeps")
+            yield Payload(PartKind.CODE, f"{names[function]}.<kept>", "".join(digests).encode(), said)
+
+    def ran(self, request: Request) -> None:
+        """Note what a run of a request put into memos."""
+        before = request.inventory.held
+        if request.inventory.memos and not self._kept.counted(before):
+            with fills.meeting():
+                self._kept.made(before, self._kept.held(request.inventory.memos))
 
     def is_project(self, path: str) -> bool:
         """Whether a file, by the name that its code has, is the project's."""
@@ -220,7 +252,30 @@ class Requests:
 
     def stale_memos(self, request: Request) -> list[str]:
         """The names of functions with a memo that may answer for code which has changed since it was filled."""
-        return self._code.stale(request.inventory.memos)
+        return [*self._code.stale(request.inventory.memos), *request.inventory.stale]
+
+    def filled(
+        self, before: Request, arguments: Mapping[str, Any], without: fills.Without, reads: Iterable[Read]
+    ) -> Request | None:
+        """The request of now, after a run filled cached properties (``without``) and changed nothing else, where a run
+        of it would go as the one of ``before`` went; None where that can't be told.
+
+        Raises UsageError where what they hold has no stable form. reads: of the run.
+        """
+        now = self.request(before.stage, arguments)
+        self._code.filled(before.inventory.memos, now.inventory.memos)
+        reached = self._all_reached(now)
+        if any(read.kind in {"code", "module"} for read in reads) or any(code.codes for code in reached):
+            return None
+        from cachec.key.code.assigns import may_tell  # rarely needed
+
+        names = frozenset[str]().union(*without.values())
+        for code in reached:
+            for version, spans in code.spans.items():
+                source = self._code.source(version[0])
+                if source is None or source.version != version or may_tell(source, spans, names):
+                    return None
+        return now
 
     def speaking(self, request: Request) -> tuple[Plugin, ...]:
         """The plugins that speak for what a call works with, by name: those whose ambient state is in its key."""
@@ -240,6 +295,7 @@ class Requests:
             code = self.code_of(stage)
             if code is last.code:
                 inventory.memos += code.memos
+                inventory.unfilled += code.unfilled
                 return last
         parts = tuple(self._fingerprints(stage, inventory, fresh=fresh))
         # Fingerprints that did not change are the same objects as before, and then so are their framed bytes.
@@ -270,6 +326,7 @@ class Requests:
             code = self.code_of(each)
             pending += code.stages
             inventory.memos += code.memos
+            inventory.unfilled += code.unfilled
             distributions |= code.distributions
             self._tools.renew((*each.options.tools, *distributions))
             parts += self._own_parts(each.options, code, distributions, fresh=fresh)

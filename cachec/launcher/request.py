@@ -97,8 +97,14 @@ class CommandRequests:
         self._distributions: Distributions | None = None
         self._tools: ToolKeys | None = None
 
-    def request(self, stage: Any, arguments: Mapping[str, Any], *, fresh: bool = False) -> CommandRequest:
-        """The key of ``arguments["command"]``. Raises UsageError or PassThrough where there can be none."""
+    def request(
+        self, stage: Any, arguments: Mapping[str, Any], *, fresh: bool = False, without: object = None
+    ) -> CommandRequest:
+        """The key of ``arguments["command"]``. Raises UsageError or PassThrough where there can be none.
+
+        without: nothing; no cached property of an object of this process takes part.
+        """
+        del without
         try:
             return self._request(stage, arguments, fresh=fresh)
         except OSError as error:  # something can't be read: the command says it better
@@ -129,6 +135,10 @@ class CommandRequests:
         """None: a command has no memo of this process's."""
         del request
         return []
+
+    def ran(self, request: CommandRequest) -> None:
+        """Nothing to note: as above."""
+        del request
 
     def speaking(self, request: CommandRequest) -> tuple[()]:
         """No plugin: what a command works with is in another process."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -10,6 +11,7 @@ import msgspec
 
 from cachec import recording
 from cachec.base import fsio
+from cachec.base.fills import filled
 from cachec.base.hashing import digest_bytes
 from cachec.codecs.encoder import encode
 from cachec.codecs.files import files_size
@@ -82,6 +84,8 @@ class Run:
         self._seen: frozenset[Read] = frozenset()
         self._stale = tools.requests.stale_memos(request)
         self._filled = FilledBefore(request.inventory.memos)
+        #: What the next call will ask for, where this run filled cached properties.
+        self._next: Request | None = None
         around = []
         for plugin in tools.requests.speaking(request):
             with Asking(plugin):
@@ -202,6 +206,10 @@ class Run:
         said = self._request.parts()
         parts = objects.add_bytes(msgspec.json.encode(KeyDescription(said, msgspec.Raw(recipe))))
         self._tools.store.publish(self._request.digest, options.name, options.tags, parts, trace, said=said)
+        if self._next is not None:
+            said = self._next.parts()
+            parts = objects.add_bytes(msgspec.json.encode(KeyDescription(said, msgspec.Raw(recipe))))
+            self._tools.store.publish(self._next.digest, options.name, options.tags, parts, trace, said=said)
         with fsio.faults("reading what is stored"):
             finished.value = self._tools.looker.decode(self._request, trace)
         return trace
@@ -257,14 +265,19 @@ class Run:
         for read in self.recorder.reads():
             if read not in self._seen and self._tools.looker.present(read, weights) != read.digest:
                 return f"{read.kind} {read.name or read.where} has other content now"
+        self._tools.requests.ran(self._request)
+        without = filled(self._request.inventory.unfilled)
         try:
-            again = self._tools.requests.request(self._stage, self._given, fresh=True)
+            again = self._tools.requests.request(self._stage, self._given, fresh=True, without=without)
         except (UsageError, OSError) as error:
             return f"an input can't be looked at again: {error}"
         if again.digest != self._request.digest:
             from cachec.key.compare import first_difference  # rarely needed
 
             return first_difference(self._request.parts(), again.parts()).detail
+        if without:
+            with contextlib.suppress(UsageError, OSError):  # then the next call is told
+                self._next = self._tools.requests.filled(self._request, self._given, without, self.recorder.reads())
         return ""
 
     def _close(self) -> None:

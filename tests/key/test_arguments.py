@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from cachec.key.arguments import tensor_digest
+from cachec.key.arguments import array_digest, tensor_digest
 
+np = pytest.importorskip("numpy")
 torch = pytest.importorskip("torch")
 
 
@@ -31,3 +32,11 @@ def test_what_of_a_tensor_counts() -> None:
     ]
     assert len({tensor_digest(each, "x") for each in tensors}) == len(tensors)
     assert tensor_digest(torch.ones(2, 6)[:, :3].contiguous(), "x") == tensor_digest(tensors[0], "x")
+
+
+def test_what_of_an_arrays_type_counts() -> None:
+    types = [
+        *("l", "q", "i4", np.dtype("i4", metadata={"a": 1}), np.dtype("i4", metadata={"a": 2})),
+        *([("a", "l")], [("a", "q")], [("a", np.dtype("l", metadata={"b": 1}))]),
+    ]
+    assert len({array_digest(np.zeros(2, each)) for each in types}) == len(types)

@@ -47,6 +47,8 @@ CONSTRUCTS = [
     Construct("classmethod of cache", "import functools\ndef f(cls, x): return x * $S\nclass A:\n    s = classmethod(functools.lru_cache(f))\n", "@A.s(2)"),
     Construct("cached_property of cache", "import functools\ndef f(self): return $S\nclass A:\n    c = functools.cached_property(functools.lru_cache(f))\n    c.__set_name__(None, 'c')\n", "@A().c"),
     Construct("cached_property", "import functools\nclass A:\n    @functools.cached_property\n    def c(self): return $S\n", "@A().c"),
+    Construct("cached_property assigned", "import functools\nclass A:\n    @functools.cached_property\n    def c(self): return 0\na = A()\na.c = $S\n", "@a.c"),
+    Construct("payload of a NaN", "import struct\nK = struct.unpack('<d', struct.pack('<Q', 0x7FF8000000000000 + $S))[0]\n", "__import__('struct').pack('<d', @K)"),
     Construct("partialmethod", "import functools\ndef f(self, x, y): return x * y\nclass A:\n    p = functools.partialmethod(functools.lru_cache(f), $S)\n", "@A().p(2)"),
     Construct("partialmethod function", "import functools\ndef f(self, x): return x * $S\nclass A:\n    p = functools.partialmethod(f, 3)\n", "@A().p()"),
     Construct("singledispatchmethod", "import functools\nclass A:\n    @functools.singledispatchmethod\n    def d(self, x): return 0\n    @d.register\n    def _(self, x: int): return x * $S\n", "@A().d(2)"),

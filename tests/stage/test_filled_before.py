@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib.util
 import os
 from pathlib import Path
 
@@ -101,3 +102,114 @@ def test_one_that_is_made_of_the_rest_does_not(cache: cachec.Cache) -> None:
     assert stage.call()[1].reason is Reason.HIT
     vars(config).pop("doubled")
     assert stage.call()[1].reason is Reason.HIT
+
+
+class Held:
+    def __init__(self, k: int) -> None:
+        self.k = k
+
+    @functools.cached_property
+    def ten(self) -> int:
+        return self.k * 10
+
+    @functools.cached_property
+    def lines(self) -> object:
+        return iter([self.k])
+
+
+def test_what_a_cached_property_holds_counts(cache: cachec.Cache) -> None:
+    stage = cache.stage(lambda held: held.ten, name="stage")
+    assigned, stale = Held(1), Held(1)
+    assigned.ten = 5  # type: ignore[misc]
+    assert (stage(assigned), stage(stale)) == (5, 10)
+    assert stage.call(Held(1))[1].reason is Reason.HIT
+    stale.k = 2
+    assert stage(stale) == 10, "the program holds the old one"
+    assert stage(Held(2)) == 20
+
+
+def test_one_that_a_run_filled_is_no_other_object(cache: cachec.Cache) -> None:
+    stage = cache.stage(lambda held: held.ten, name="stage")
+    held = Held(3)
+    assert stage.call(held)[1].stored
+    assert vars(held) == {"k": 3, "ten": 30}
+    assert stage.call(held)[1].reason is Reason.HIT
+    assert stage.call(Held(3))[1].reason is Reason.HIT
+    held.ten = 31  # type: ignore[misc]
+    assert stage(held) == 31
+
+
+def test_one_that_a_run_filled_with_what_has_no_stable_form_is_refused_next(cache: cachec.Cache) -> None:
+    stage = cache.stage(lambda held: next(held.lines), name="stage")  # type: ignore[call-overload]
+    held = Held(4)
+    assert stage.call(held)[1].stored
+    with pytest.raises(cachec.UnkeyableArgument, match="lines"):
+        stage(held)
+
+
+TELLS = """
+import functools
+
+class A:
+    @functools.cached_property
+    def p(self): return 1
+def counts(a):
+    was = {}
+    return was + a.p
+a = A()
+def of_global(): return counts(a)
+"""
+
+
+@pytest.mark.parametrize("was", ["len(vars(a))", "('p' in a.__dict__)", "int(f'{len(a.__dict__)}')"])
+def test_a_stage_that_can_tell_runs_again(cache: cachec.Cache, tmp_path: Path, was: str) -> None:
+    Path("tells.py").write_text(TELLS.format("{}").replace("{}", was))
+    spec = importlib.util.spec_from_file_location("tells", tmp_path / "tells.py")
+    assert spec is not None
+    assert spec.loader is not None
+    tells = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(tells)
+    for stage, given in ((cache.stage(tells.counts), (tells.A(),)), (cache.stage(tells.of_global), ())):
+        first, second = stage(*given), stage(*given)
+        assert second == first + 1
+
+
+@functools.cache
+def options() -> dict[str, int]:
+    return {"lr": 1}
+
+
+@functools.lru_cache(4)
+def factor(held: Held, *, by: int = 1) -> int:
+    return held.k * by
+
+
+def test_what_a_memo_keeps_counts_once_it_was_changed(cache: cachec.Cache) -> None:
+    options.cache_clear()
+    stage = cache.stage(lambda n: options()["lr"] * n, name="stage")
+    assert (stage(1), stage(3)) == (1, 3)
+    assert stage.call(1)[1].reason is Reason.HIT
+    options()["lr"] = 2
+    assert (stage(1), stage(3)) == (2, 6)
+    assert stage.call(1)[1].reason is Reason.HIT
+    options.cache_clear()
+    assert stage.call(1)[1].reason is Reason.HIT
+    assert stage(1) == 1
+    options.cache_clear()
+    options()["lr"] = 5
+    assert stage(1) == 5, "also before the first run"
+
+
+def test_an_object_that_a_memo_answers_for_counts_once_it_was_changed(cache: cachec.Cache) -> None:
+    factor.cache_clear()
+    stage = cache.stage(lambda held: factor(held, by=2), name="stage")
+    held = Held(1)
+    assert stage(held) == 2
+    assert stage.call(held)[1].reason is Reason.HIT
+    held.k = 2
+    value, outcome = stage.call(held)
+    assert (value, outcome.reason) == (2, Reason.STALE_MEMO), "the program has the old one"
+    assert stage(Held(2)) == 4
+    factor.cache_clear()
+    assert stage(held) == 4
+    assert stage.call(Held(2))[1].reason is Reason.HIT

@@ -15,7 +15,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from types import CodeType, FunctionType, MappingProxyType, MethodType
 from typing import Any, NamedTuple
 
+from cachec.base.fills import Unfilled, left_out, meeting
 from cachec.base.hashing import Hasher, Memory
+from cachec.errors import CapturedWeights, UnkeyableArgument, UnresolvedCode
 from cachec.key.code.graph import Graph, module_name
 from cachec.key.code.live import Walk
 from cachec.key.code.memos import Memo, Memos
@@ -39,6 +41,7 @@ class CodeKey:
     files, variables and the like, as far as its words tell. derived: module-level names (module, name) whose values
     are not told by the source that stands for them. is_as_written: whether all that was imported is what its source
     says, as far as that tells. has_decimals: whether decimal numbers are among its values.
+    unfilled: instances among its values with cached properties that hold nothing yet.
     digest: 64 hexadecimal characters over all parts.
     """
 
@@ -56,6 +59,7 @@ class CodeKey:
         "spans",
         "stages",
         "texts",
+        "unfilled",
     )
 
     def __init__(
@@ -73,6 +77,7 @@ class CodeKey:
         has_decimals: bool = False,
         derived: Set[tuple[str, str]] = frozenset(),
         is_as_written: bool = True,
+        unfilled: tuple[Unfilled, ...] = (),
     ) -> None:
         self.parts = parts
         self.spans = spans
@@ -86,6 +91,7 @@ class CodeKey:
         self.has_decimals = has_decimals
         self.derived = derived
         self.is_as_written = is_as_written
+        self.unfilled = unfilled
         hasher = Hasher("code key")
         for part in parts:
             hasher.part(part.name, part.digest.encode())
@@ -150,6 +156,9 @@ class CodeKeys:
         else:
             held = (fn, None, *depends)
         name = (*map(id, held), has_version)
+        if left_out():  # of one look, by which nothing else goes
+            with self._lock:
+                return self._compute(held, has_version=has_version).key
         known = self._known.get(name)
         if known is not None and known.watch.holds():
             return known.key
@@ -162,6 +171,12 @@ class CodeKeys:
         return known.key
 
     def _compute(self, held: tuple[object, ...], *, has_version: bool) -> _KnownCode:
+        with meeting() as met:
+            graph = self._walked(held, has_version=has_version)
+            memos = tuple(self._memo(each) for each in graph.memos.values() if id(each) not in self._asking)
+        return _KnownCode(_key(graph, memos, met.unfilled), graph.watch, held)
+
+    def _walked(self, held: tuple[object, ...], *, has_version: bool) -> Graph:
         fn, bound, *depends = held
         graph = Graph(tolerant=has_version or bool(depends), recorded=self.recorded)
         self._locator.refresh()
@@ -178,8 +193,7 @@ class CodeKeys:
         if not (isinstance(fn, FunctionType) and bound is None and not depends):
             graph.part(graph.label(object(), f"{_name(fn)}.<root>")[0], root, "")
         graph.watch.seal()
-        memos = tuple(self._memo(each) for each in graph.memos.values() if id(each) not in self._asking)
-        return _KnownCode(_key(graph, memos), graph.watch, held)
+        return graph
 
     def _memo(self, function: Any) -> Memo:
         """What a memo that is reached is keyed by on its own; memos inside of it are looked at by themselves."""
@@ -189,12 +203,26 @@ class CodeKeys:
             memo = Memo(function, key.digest, key.looks_outside)
         finally:
             self._asking.discard(id(function))
-        self._memos.met(memo)
+        if not left_out():
+            self._memos.met(memo)
         return memo
 
     def stale(self, memos: Iterable[Memo]) -> list[str]:
         """The names of functions that may keep results of code, or with values, that have changed since."""
         return self._memos.stale(memos)
+
+    def filled(self, before: Iterable[Memo], now: Iterable[Memo]) -> None:
+        """Note that functions with memos reach the values that they did, with cached properties filled since."""
+        self._memos.filled(before, now)
+
+    def of_value(self, value: object) -> tuple[CodeKey, Callable[[], bool]] | None:
+        """The key of a value with the code in it, and whether it still holds; None where it has no stable form."""
+        try:
+            with self._lock, meeting() as met:
+                graph = self._walked((value, None), has_version=False)
+            return _key(graph, (), met.unfilled), graph.watch.holds
+        except (UnresolvedCode, UnkeyableArgument, CapturedWeights):
+            return None
 
     # --- what was seen to run
 
@@ -282,13 +310,14 @@ class _Altered:
         """A weight set here is no argument of anything, and its handles record for themselves."""
 
 
-def _key(graph: Graph, memos: tuple[Memo, ...] = ()) -> CodeKey:
+def _key(graph: Graph, memos: tuple[Memo, ...] = (), unfilled: Iterable[Unfilled] = ()) -> CodeKey:
     stages, distributions = tuple(graph.stages), frozenset(graph.distributions - {""})
     codes = frozenset(graph.codes)
     return CodeKey(
         graph.parts(), distributions, stages, memos, graph.spans, codes, graph.texts,
         has_importer=graph.has_importer, looks_outside=graph.looks_outside,
         has_decimals=graph.has_decimals, derived=frozenset(graph.derived), is_as_written=graph.is_as_written,
+        unfilled=tuple(unfilled),
     )  # fmt: skip
 
 

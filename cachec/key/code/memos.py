@@ -69,6 +69,16 @@ class Memos:
             filled.digests.add(filled.last)
         filled.last = memo.digest
 
+    def filled(self, before: Iterable[Memo], now: Iterable[Memo]) -> None:
+        """Let what was filled with code of then stand for that of now, which is no other."""
+        digests = {id(memo.function): memo.digest for memo in now}
+        for memo in before:
+            known, digest = self._known.get(id(memo.function)), digests.get(id(memo.function))
+            if known is not None and digest is not None:
+                self._now(memo)
+                known.digests = {digest if each == memo.digest else each for each in known.digests}
+                known.last = digest if known.last == memo.digest else known.last
+
     def stale(self, memos: Iterable[Memo]) -> list[str]:
         """The names of those that may hold results of other code than that of their digest."""
         return [memo.name for memo in memos if self._now(memo).digests - {memo.digest}]

@@ -251,7 +251,7 @@ class Values:
         pending: list[tuple[object, int]] = [(value, 4)]
         while pending:
             one, depth = pending.pop()
-            if isinstance(one, kinds):
+            if _has_class(one) and isinstance(one, kinds):
                 raise CapturedWeights(
                     f"{name} holds a {type(one).__name__}: a weight that does not come in as an argument can't be "
                     "recorded when it is read. Pass it to the stage as an argument"
@@ -269,6 +269,8 @@ class Values:
             return value
         if id(value) in within or len(within) >= _MAX_DEPTH:
             raise UnkeyableArgument(f"{name} contains itself, or is nested over {_MAX_DEPTH} deep")
+        if not _has_class(value):
+            raise UnkeyableArgument(f"{name} is an object whose __class__ is no class ({describe(value, 40)})")
         self.refuse_weights(value, name)
         again = functools.partial(self._plain, name=name, lenient=lenient, within=(*within, id(value)))
         if kind in (list, tuple):
@@ -330,9 +332,9 @@ class Values:
         if origin == "project":
             label = self._live.cls(kind, lenient=lenient)
             if self._is_project_instance(value):
-                from cachec.base.instances import state  # it imports dataclasses, 5 ms, and only such values need it
+                from cachec.base.instances import counted  # it imports dataclasses, 5 ms, and only such values need it
 
-                return (_MARK + "instance", label, [(each, again(held)) for each, held in state(value).items()])
+                return (_MARK + "instance", label, [(each, again(held)) for each, held in counted(value).items()])
             base = next((each for each in _CONTAINERS if isinstance(value, each)), None)
             if base is not None and is_plain_class(kind, base):
                 return (_MARK + "items", label, again(_CONTAINERS[base](value)), again(attribute(value, "__dict__")))
@@ -406,6 +408,12 @@ def _of_a_type(value: object) -> list[object]:
     return [(name, each) for name, each in held if each is not None and type(each).__qualname__ != _NO_DEFAULT]
 
 
+def _has_class(value: object) -> bool:
+    from cachec.base.instances import has_class  # as in ``is_plain_class``
+
+    return has_class(value)
+
+
 def is_plain_class(kind: type, builtin: type = object) -> bool:
     """Whether everything that an instance holds, beside what a ``builtin`` base does, is in its ``__dict__`` and slots:
     no other base is compiled."""
@@ -441,9 +449,9 @@ def _beside_its_class(value: object) -> tuple[str, str] | None:
     module = sys.modules.get(module_of(type(value)))
     if not isinstance(module, ModuleType) or not is_plain_class(type(value)):
         return None
-    from cachec.base.instances import state  # as in ``is_plain_class``
+    from cachec.base.instances import counted  # as in ``is_plain_class``
 
-    if state(value):
+    if counted(value):
         return None
     return next(((module.__name__, name) for name, each in list(vars(module).items()) if each is value), None)
 

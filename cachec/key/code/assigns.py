@@ -1,0 +1,39 @@
+"""Whether code may tell a cached property that was filled from one that was not, or fill one by itself."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Collection, Iterator
+
+from cachec.key.code.graph import span
+from cachec.key.code.modules import WHOLE, SourceText, Span
+
+#: Words of code that sees which attributes there are, or sets some by a computed name.
+_WORDS = frozenset(
+    {
+        *("vars", "__dict__", "setattr", "__setattr__", "delattr", "__delattr__", "getmembers", "exec", "eval"),
+        *("__getstate__", "__setstate__", "__reduce__", "__reduce_ex__", "pickle", "dump", "dumps"),
+    }
+)
+
+
+def may_tell(source: SourceText, spans: Collection[Span], names: Collection[str]) -> bool:
+    """Whether what stands in these spans of a text may, by its words, for attributes of these names."""
+    return any(_tells(node, names) for node in _within(source.tree, spans))
+
+
+def _within(tree: ast.AST, spans: Collection[Span]) -> Iterator[ast.AST]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name | ast.Attribute | ast.Constant | ast.JoinedStr):
+            begin, end = span(node)
+            if any(each == WHOLE or (each[0] <= begin and end <= each[1]) for each in spans):
+                # On Python 3.11 what stands in an f-string does not say where.
+                yield from ast.walk(node) if isinstance(node, ast.JoinedStr) else (node,)
+
+
+def _tells(node: ast.AST, names: Collection[str]) -> bool:
+    if isinstance(node, ast.Name):
+        return node.id in _WORDS
+    if isinstance(node, ast.Attribute):
+        return node.attr in _WORDS or (node.attr in names and not isinstance(node.ctx, ast.Load))
+    return isinstance(node, ast.Constant) and node.value in names and isinstance(node.value, str)
