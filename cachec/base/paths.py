@@ -62,6 +62,15 @@ def descriptor_path(fd: int) -> str | None:
     return path if path.startswith("/") else None
 
 
+def descriptors() -> frozenset[int]:
+    """The descriptors of this process; none where that can't be told."""
+    try:
+        listed = os.listdir("/proc/self/fd")
+    except OSError:
+        return frozenset()
+    return frozenset(int(each) for each in listed if os.path.lexists(f"/proc/self/fd/{each}"))  # not this look's own
+
+
 def in_folder(path: Any, dir_fd: object) -> Any:
     """The path that a function of ``os`` means by one relative to a descriptor; as it is without one."""
     if not isinstance(dir_fd, int) or dir_fd < 0 or isinstance(path, int) or path is None:

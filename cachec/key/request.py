@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
 from operator import is_
@@ -289,7 +290,8 @@ class Requests:
 
     def _stage_parts(self, stage: StageLike, inventory: Inventory, *, fresh: bool) -> _Parts:
         options = stage.options
-        known = self._last.get(id(options))
+        at = id(options), sys.get_int_max_str_digits()  # which anybody may set, and no code tells of
+        known = self._last.get(at)
         last = known[1] if known is not None and known[0] is options else None
         if last is not None and last.code is not None and not inventory.reaches_more:
             code = self.code_of(stage)
@@ -302,7 +304,7 @@ class Requests:
         if last is not None and _same(last.parts, parts):
             return last
         made = _Parts.of(parts, self._all_code(stage, inventory))
-        self._last.put(id(options), (options, made))
+        self._last.put(at, (options, made))
         return made
 
     def _all_code(self, stage: StageLike, inventory: Inventory) -> CodeKey | None:

@@ -17,7 +17,7 @@ from cachec.recording.calls import called
 from cachec.recording.frames import removes, takes_either
 from cachec.recording.hook import Handler, audit_hook
 from cachec.recording.looks import content_asked, content_at, kept_at, listed_at, modules_sought, place_asked, told_at
-from cachec.recording.observed import Observed, is_unrepeatable, place_of
+from cachec.recording.observed import STANDARD_INPUT, Observed, is_unrepeatable, place_of
 
 #: Modules that import others in Python's place, and keep what they compiled of a source beside it.
 _LOADERS = frozenset({"_pytest.assertion.rewrite"})
@@ -51,6 +51,7 @@ class AuditObserver:
             **dict.fromkeys(_LISTED, self._listed),
             **dict.fromkeys(_MADE, self._made),
             "os.chdir": self._moved,
+            "builtins.input": self._input,
             "sqlite3.connect": self._database,
             "ctypes.dlopen": self._loaded,
             "pickle.find_class": self._unpickled,
@@ -105,6 +106,8 @@ class AuditObserver:
     def _opened(self, _event: str, args: tuple[Any, ...], frame: FrameType) -> None:
         path, flags = args[0], args[2] if len(args) > 2 and isinstance(args[2], int) else 0
         if isinstance(path, int) or path is None:
+            if path == 0:
+                self._input(_event, args, frame)
             return  # a descriptor was opened by a path before
         frame, how = called(frame)
         path = in_folder(path, how.get("dir_fd"))
@@ -131,6 +134,10 @@ class AuditObserver:
         if place is not None:
             for observed in self._runs.here():
                 observed.passed.setdefault(place)
+
+    def _input(self, _event: str, _args: tuple[Any, ...], frame: FrameType) -> None:
+        for observed in self._runs.asked_by(frame):
+            observed.volatile = observed.volatile or STANDARD_INPUT
 
     def _each(self, note: Callable[[Observed, str], object], path: object) -> None:
         """``note`` the place that a path means with every run that is active here."""

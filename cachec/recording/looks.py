@@ -14,9 +14,9 @@ from importlib import util
 from types import CodeType, FrameType
 
 from cachec.base.fsio import identity_if_there
-from cachec.base.paths import allowed, entries, links_on
+from cachec.base.paths import allowed, entries, links_on, resolved
 from cachec.recording.frames import takes_either
-from cachec.recording.observed import Observed, is_absolute
+from cachec.recording.observed import Observed, is_absolute, is_unrepeatable
 
 #: What a frame of such a function says that is looked at; noted with a run.
 Look = Callable[[Observed, FrameType], None]
@@ -47,9 +47,19 @@ def place_at(observed: Observed, place: str) -> None:
     try:
         status = os.stat(counted)
     except (OSError, ValueError):
-        observed.absent.setdefault(counted)
+        _absent(observed, counted)
     else:
         observed.there.setdefault(counted, stat.S_ISDIR(status.st_mode))
+
+
+def _absent(observed: Observed, path: str) -> None:
+    """Nothing is at a path; whether it is a file that is in the way of its folder is another error."""
+    observed.absent.setdefault(path)
+    above = os.path.dirname(path)
+    while above != "/" and not os.path.lexists(above):
+        above = os.path.dirname(above)
+    if not os.path.isdir(above) and os.path.exists(above) and observed.counted(above) is not None:
+        observed.there.setdefault(above, False)
 
 
 #: By how much, in ns, the clock of file systems may be behind where it is not asked often (CONFIG_HZ=100).
@@ -63,7 +73,7 @@ def content_at(observed: Observed, place: str) -> None:
         return
     state = identity_if_there(counted)
     if state is None:
-        observed.absent.setdefault(counted)
+        _absent(observed, counted)
     elif os.path.isdir(counted):
         observed.there.setdefault(counted, True)
     else:
@@ -106,6 +116,23 @@ def content_asked(observed: Observed, path: object) -> None:
     place = observed.given(path)
     if place is not None:
         content_at(observed, place)
+
+
+def attributes_asked(observed: Observed, path: object) -> None:
+    """The extended attributes of a file, of which no read tells."""
+    content_asked(observed, path)
+    place = observed.given(path)
+    if place is not None and observed.counted(place) is not None:
+        observed.volatile = observed.volatile or f"extended attributes of {place} were asked for"
+
+
+def read_from(observed: Observed, path: object) -> None:
+    """What is read from a descriptor. One that was opened before the run may stand anywhere in its file."""
+    place = observed.given(path)
+    if place is None or is_unrepeatable(place) or observed.counted(place) is None:
+        return
+    if place not in observed.opened and resolved(place) not in {resolved(each) for each in observed.opened}:
+        observed.volatile = observed.volatile or f"{place} was read from a descriptor that was opened before the run"
 
 
 def status_asked(observed: Observed, path: object) -> None:

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import field
 
 from cachec.base.fsio import Identity
-from cachec.base.paths import absolute, current_folder, relative_to, resolved
+from cachec.base.paths import absolute, current_folder, descriptors, relative_to, resolved
 
 #: The clock of time stamps of files (linux/time.h), which Python has no name for.
 _CLOCK_REALTIME_COARSE = 5
@@ -20,6 +20,10 @@ _CLOCK_REALTIME_COARSE = 5
 #: Places of what can't be read again alike, and the folder among them that holds plain files.
 _UNREPEATABLE = ("/proc/", "/sys/", "/dev/")
 _SHARED_MEMORY = "/dev/shm/"
+
+
+#: Why nothing is stored of a run that reads what nobody can read again.
+STANDARD_INPUT = "the standard input was read: pass what it says as an argument"
 
 
 def is_unrepeatable(path: str) -> bool:
@@ -66,10 +70,11 @@ class Observed(msgspec.Struct):
     environment, with the values that it found; fixed: those that the run had set before; copied: all that there were
     when it first went through them. started: programs and processes. unrepeatable: what project code looked at that
     can't be read again alike. stages: nested ones. cwd: the current folder when the run began, empty where it was
-    gone; asked_cwd: whether the run took it for a value or for a part of one; moved: whether it went to a folder by
-    an absolute path. relative: paths that were given relative to ``cwd``, by the absolute ones; absolute: those that
-    were given as they are. path: where modules were looked for when the run began; modules: those that were imported
-    then. blind: why something that ran may not have been seen, empty where everything was.
+    gone; asked_cwd: whether the run took it for a value or for a part of one; moved: whether it went to a folder by an
+    absolute path; descriptors: those that were open when it began. relative: paths that were given relative to ``cwd``,
+    by the absolute ones; absolute: those that were given as they are. path: where modules were looked for when the run
+    began; modules: those that were imported then. blind: why something that ran may not have been seen, empty where
+    everything was. volatile: what was looked at that no read can tell of, empty for nothing.
     """
 
     began: int = field(default_factory=lambda: time.clock_gettime_ns(_CLOCK_REALTIME_COARSE))
@@ -98,7 +103,9 @@ class Observed(msgspec.Struct):
     stages: dict[int, Any] = {}
     path: tuple[str, ...] = field(default_factory=lambda: tuple(sys.path))
     cwd: str = field(default_factory=current_folder)
+    descriptors: frozenset[int] = field(default_factory=descriptors)
     asked_cwd: bool = False
+    volatile: str = ""
     moved: bool = False
     relative: dict[str, str] = {}
     absolute: dict[str, None] = {}

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import cached_property
+from types import FunctionType
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -97,10 +98,12 @@ class Observing:
         if net is None:
             return frozenset()
         observed = net.observed
-        from cachec.recording.calls import untold
-        from cachec.recording.observed import Ran
+        from cachec.recording.calls import reads_standard_input, untold
+        from cachec.recording.observed import STANDARD_INPUT, Ran
 
         for ran in list(observed.ran.values()):
+            if reads_standard_input(ran.code, ran.namespace):
+                observed.volatile = observed.volatile or STANDARD_INPUT
             for taken in untold(ran.code, ran.namespace):
                 if taken not in _GETCWD:
                     recorder.keep_out(
@@ -110,6 +113,8 @@ class Observing:
                 observed.asked_cwd = observed.asked_cwd or taken in _GETCWD
         if observed.blind:
             recorder.keep_out(Reason.UNNAMED_CODE, observed.blind)
+        if observed.volatile:
+            recorder.keep_out(Reason.VOLATILE_INPUT, observed.volatile)
         name = request.stage.options.name
         if observed.unrepeatable and name not in self._warned:
             from cachec.stage.warn import warn_unrepeatable
@@ -164,6 +169,7 @@ class Observing:
             yield Read("env", EVERY_NAME, "", variable_digest(EVERY_NAME, observed.copied))
         codes = [ran.code for ran in list(observed.ran.values())]
         called = {name for code in codes for name in code.co_names}
+        called |= set(_under_other_names(observed))
         fields = ",".join(sorted({STATUS_NAMES[name] for name in called & STATUS_NAMES.keys()}))
         if not called.isdisjoint({"stat", "inode"}):
             for path, (opened, status) in list(observed.scanned.items()):
@@ -270,6 +276,15 @@ class Observing:
         if read.kind == "cwd":
             return EMPTY if os.path.normpath(read.where) == current_folder() else ABSENT
         return dependencies.present(read)
+
+
+def _under_other_names(observed: Observed) -> Iterator[str]:
+    """The own names of functions that code which ran has under another (``from os.path import getmtime as gm``)."""
+    for ran in list(observed.ran.values()):
+        for name in ran.code.co_names:
+            value = ran.namespace.get(name)
+            if isinstance(value, FunctionType):
+                yield value.__name__
 
 
 def _as_given(observed: Observed, read: Read) -> Iterator[Read]:

@@ -183,6 +183,9 @@ CONSTRUCTS = [
     Construct("resource of a package", "import importlib.resources\ndef f(p): return (importlib.resources.files(p) / 't.txt').read_text()\n", "@f('plugs')", {"plugs/__init__.py": "", "plugs/t.txt": "$S"}),
     Construct("scratch", "import os, tempfile\ndef f():\n    with tempfile.TemporaryDirectory() as d:\n        p = os.path.join(d, 't')\n        with open(p, 'w') as h: h.write('$S')\n        assert os.path.exists(p) and os.listdir(d)\n        return open(p).read()\n", "@f()"),
     # What a fresh look added.
+    Construct("class of before a reload", "import importlib, inner\nOLD = inner.E\nif $S % 2: importlib.reload(inner)\ndef f(): return OLD is inner.E\n", "@f()", {"inner.py": "class E: pass\n"}),
+    Construct("attribute of a library by a literal name", "import colorsys\nif $S % 2: colorsys.flag = object()\nelif hasattr(colorsys, 'flag'): del colorsys.flag\ndef f(): return hasattr(colorsys, 'flag')\n", "@f()", without=("inside", "cell")),
+    Construct("attribute of a base of a library", "import csv\ncsv.excel.delimiter = str($S)\nclass A(csv.excel): pass\n", "@A.delimiter", without=("inside",)),
     Construct("reload of a helper", "import importlib, inner\nimportlib.reload(inner)\ndef f(): return inner.k\n", "@f()", {"inner.py": "k = $S\n"}),
     Construct("module getattr", "import inner\ndef f(): return inner.lazy\n", "@f()", {"inner.py": "def __getattr__(name):\n    if name == 'lazy': return $S\n    raise AttributeError(name)\n"}),
     Construct("lazy module of importlib", "import importlib.util, sys\ndef lazy(n):\n    s = importlib.util.find_spec(n)\n    s.loader = importlib.util.LazyLoader(s.loader)\n    m = importlib.util.module_from_spec(s)\n    sys.modules[n] = m\n    s.loader.exec_module(m)\n    return m\ndef f(): return lazy('inn' + 'er').k\n", "@f()", {"inner.py": "k = $S\n"}, without=("stale",)),

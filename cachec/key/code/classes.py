@@ -108,6 +108,22 @@ def is_made_elsewhere(cls: type) -> bool:
     return held is not cls
 
 
+def held_as(cls: type) -> str:
+    """How the module of a class has it, where that is not under its own name: ``another`` where something else is there
+    (a reload or a cell that ran again made it anew: no instance of one is one of the other), else the names that it has
+    it under. Empty where it has it under its own, or not at all."""
+    module = sys.modules.get(module_of(cls))
+    if not isinstance(module, ModuleType):
+        return ""
+    if "<locals>" not in cls.__qualname__:
+        held: object = module
+        for name in cls.__qualname__.split("."):
+            held = vars(held).get(name) if isinstance(held, type | ModuleType) else None
+        if held is not None:
+            return "" if held is cls else "another"
+    return " ".join(sorted(name for name, each in list(vars(module).items()) if each is cls))
+
+
 def is_own(cls: type, name: str, node: ast.ClassDef | None) -> bool:
     """Whether an attribute that is no method is the class's own. Double-underscore values are only where its statement
     ``node`` binds them: others are the interpreter's (some appear late: ``__slotnames__``); all count where there is no

@@ -23,6 +23,12 @@ _COPIED = frozenset(
 _DEPTH = 6
 
 
+def is_plain(value: object) -> bool:
+    """Whether all of a value shows in its text: a scalar, or a tuple of such."""
+    parts = value if type(value) is tuple else (value,)
+    return all(type(each) in _PLAIN for each in parts)
+
+
 def name_in_library(value: object, is_library: Callable[[str], bool]) -> tuple[str, str] | None:
     """Module and name under which a module of a library has this very object; None where none does.
 

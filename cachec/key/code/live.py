@@ -12,12 +12,13 @@ import types
 from collections.abc import Callable
 from types import FunctionType, ModuleType
 
-from cachec.base.hashing import Hasher
+from cachec.base.hashing import Hasher, digest_bytes
 from cachec.base.texts import module_of
 from cachec.key.code import classes
 from cachec.key.code.codeobjects import code_digest, code_uses, code_words, nested
 from cachec.key.code.executed import executed
 from cachec.key.code.graph import Graph, module_name, package_name
+from cachec.key.code.library import is_plain
 from cachec.key.code.modules import Locator, Sources
 from cachec.key.code.namespaces import Namespaces
 from cachec.key.code.origins import Origins
@@ -46,6 +47,8 @@ _SLOTS = (types.MemberDescriptorType, types.GetSetDescriptorType, type(collectio
 _DYNAMIC = frozenset({"globals", "eval", "exec"})
 #: Py_TPFLAGS_HEAPTYPE: a class that was made by a statement, or may be changed as one.
 _HEAP_TYPE = 1 << 9
+#: Py_TPFLAGS_IMMUTABLETYPE: one whose attributes nobody may set.
+_IMMUTABLE_TYPE = 1 << 8
 
 
 class Walk:
@@ -109,7 +112,7 @@ class Walk:
         self._graph.distributions.add(distribution)
         outside = kind != "project"
         if outside and not function.__closure__ and "__wrapped__" not in function.__dict__:
-            return f"{distribution or 'python'}:{name}"
+            return f"{distribution or 'python'}:{name}{self._set(function)}"
         label, _ = self._graph.label(id(function), name, function)
         # A function of a library may wrap one of the project: what it holds is followed, the rest of it is not.
         self._graph.look(label, lambda lenient: self._function(function, label, outside, lenient), lenient=lenient)
@@ -226,7 +229,7 @@ class Walk:
         kind, distribution = self._origins.of_class(cls)
         self._graph.distributions.add(distribution)
         if kind != "project":
-            said = f"{distribution or 'python'}:{name}{self._replaced(cls) if distribution else ''}"
+            said = f"{distribution or 'python'}:{name}{self._replaced(cls)}"
             return said if "<locals>" not in cls.__qualname__ else f"{said} {self._made_by_call(cls, name)}"
         module = sys.modules.get(module_of(cls))
         wanted = f"{module_name(vars(module))}.{cls.__qualname__}" if module is not None else name
@@ -248,15 +251,45 @@ class Walk:
         self._graph.part(label, hasher, "made by a library")
         return label
 
-    def _replaced(self, cls: type) -> str:
-        """What the project put in the place of methods of a library's class; empty where it did not."""
-        if not cls.__flags__ & _HEAP_TYPE:
-            return ""
-        said = [
-            f" {name} {self.function(value, lenient=True)}"
-            for name, value in sorted(self._graph.watch.attributes(cls).items())
-            if self._locator.is_own(value)
+    def _set(self, function: FunctionType) -> str:
+        """What anybody may have set of a function of a library: plain values of its defaults, and code of the project
+        in the place of code by a name that it uses."""
+        watch, namespace = self._graph.watch, function.__globals__
+        watch.function(function)
+        defaults = function.__defaults__ or ()
+        code = function.__code__
+        names = code.co_varnames[code.co_argcount - len(defaults) : code.co_argcount]
+        given = {**dict(zip(names, defaults, strict=True)), **(function.__kwdefaults__ or {})}
+        # Tuples are tables of the library's own, and others with each Python (``functools.WRAPPER_ASSIGNMENTS``), and
+        # so are marks that say "not given".
+        shown = [
+            (name, each)
+            for name, each in sorted(given.items())
+            if each is not None and type(each) is not tuple and is_plain(each)
         ]
+        said = f" {digest_bytes(repr(shown).encode('utf-8', 'surrogatepass'))}" if shown else ""
+        for name in sorted({name for each in nested(function.__code__) for name in each.co_names}):
+            if isinstance(namespace.get(name), FunctionType | type):
+                value = watch.name(namespace, name)
+                is_class = isinstance(value, type)
+                own = self._origins.of_module(module_of(value))[0] == "project" if is_class else False
+                if own or self._locator.is_own(value):
+                    said += f" {name} {self.code(value, lenient=True)}"
+        return said
+
+    def _replaced(self, cls: type) -> str:
+        """What the project put in the place of methods of a library's class, and its public attributes that are classes
+        or plain values, which anybody may set; empty where there is none of that."""
+        if not cls.__flags__ & _HEAP_TYPE or cls.__flags__ & _IMMUTABLE_TYPE:
+            return ""
+        said = []
+        for name, value in sorted(self._graph.watch.attributes(cls).items()):
+            if self._locator.is_own(value):
+                said.append(f" {name} {self.function(value, lenient=True)}")
+            elif not name.startswith("_") and isinstance(value, type):
+                said.append(f" {name} {module_of(value)}.{value.__qualname__}")
+            elif not name.startswith("_") and is_plain(value):
+                said.append(f" {name} {digest_bytes(repr(value).encode('utf-8', 'surrogatepass'))}")
         return "".join([*said, *(self._replaced(base) for base in cls.__bases__)])
 
     def _cls(self, cls: type, label: str, lenient: bool) -> None:
@@ -316,6 +349,10 @@ class Walk:
                 for chain in unit.source.class_uses(node).refs:
                     if chain[0] in namespace:
                         self._namespaces.check_one(namespace, chain[0])
+        held = classes.held_as(cls)
+        graph.watch.value(lambda: classes.held_as(cls).encode(), held.encode())
+        if held:
+            hasher.part("held", held.encode())
         for name, content in classes.shown_by_metaclass(cls):
             hasher.part(f"shown {name}", self.reference(content, f"{label}.{name}", lenient=True).encode())
         for name, content in classes.contents(cls, graph.watch):

@@ -9,13 +9,14 @@ import os
 import sys
 import types
 from collections.abc import Mapping
+from importlib.machinery import PathFinder
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 from cachec.base.hashing import Hasher, digest_bytes
 from cachec.base.texts import module_of
 from cachec.key.code.graph import Graph, file_part, module_name, package_name
-from cachec.key.code.library import attribute
+from cachec.key.code.library import attribute, is_plain
 from cachec.key.code.modules import Locator, is_cell
 from cachec.key.code.origins import Origins
 from cachec.key.code.scopes import Chain, ImportUse
@@ -32,9 +33,6 @@ _MODULE_NAMES = frozenset(
         "__cached__",
     }
 )
-
-#: Types of values that are all that they show.
-_PLAIN = frozenset({bool, int, float, complex, str, bytes, type(None)})
 
 
 class Namespaces:
@@ -142,12 +140,33 @@ class Namespaces:
             if value.__name__ != f"{namespace.get('__name__')}.{rest[0]}":
                 return f" {said}"
             return self._of_library(vars(value), rest[1:])  # its own, which it may import where it is asked for
-        if self._locator.is_own(value):
+        if value is MISSING:
+            return self._not_there(namespace, rest)
+        if self._is_code(value):
             return f".{rest[0]} {self._live.code(value, lenient=True)}"
-        parts = value if type(value) is tuple else (value,)
-        if all(type(each) in _PLAIN for each in parts):
+        if is_plain(value):
             return f".{rest[0]} {digest_bytes(repr(value).encode())}"
         return ""
+
+    def _not_there(self, namespace: dict[str, Any], rest: Chain) -> str:
+        """What stands for a name that a library's module has not: it may make it when it is asked for, or be a package
+        that has a module of that name, imported or not."""
+        if not rest or rest[0].startswith("__") or "__getattr__" in namespace:
+            return ""
+        path = namespace.get("__path__")
+        if path is not None and PathFinder.find_spec(f"{module_name(namespace)}.{rest[0]}", path) is not None:
+            return ""
+        return f".{rest[0]} absent"
+
+    def _is_code(self, value: object) -> bool:
+        """Whether a name of a library's module is code of which the project may have set something, or its own."""
+        if isinstance(value, FunctionType):
+            own = self._locator.is_own(value)
+            return own or not (value.__closure__ or "__wrapped__" in value.__dict__)
+        if not isinstance(value, type):
+            return False
+        own = self._origins.of_module(module_of(value))[0] == "project"
+        return own or self._origins.of_class(value)[0] != "project"
 
     def _extension(self, name: str, file: str) -> str:
         label, first = self._graph.label(("file", file), name)

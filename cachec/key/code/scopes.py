@@ -46,6 +46,10 @@ class Uses(NamedTuple):
     computed: tuple[str, ...]
 
 
+#: What takes an attribute that is named by a text.
+_TAKING = frozenset({("getattr",), ("hasattr",)})
+
+
 class _Scope:
     __slots__ = ("bound", "imports", "kind", "outer", "parent")
 
@@ -248,6 +252,10 @@ class _Scan:
             self.named_import(node.args[0] if node.args else None, node, scope, guarded or verb == "get")
         elif verb in _LOADERS:
             self.computed.append(f"calls {verb}() on line {node.lineno}")
+        if chain in _TAKING and len(node.args) > 1 and isinstance(node.args[1], ast.Constant):
+            holder, name = dotted(node.args[0]), node.args[1].value
+            if holder and isinstance(name, str):
+                self.loads.append(((*holder, name), scope))
         self.push([node.func, *node.args, *(k.value for k in node.keywords)], scope, guarded)
 
     def Subscript(self, node: ast.Subscript, scope: _Scope, guarded: bool) -> None:  # noqa: N802

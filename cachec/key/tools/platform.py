@@ -94,23 +94,25 @@ def platform_facts() -> dict[str, str]:
 
 
 def platform_part(*, portable: bool = False) -> Part:
-    """The part ``platform``: machine, system, libc, Python's version, optimisation and ABI, processor features.
+    """The part ``platform``: machine, system, libc, Python's version, optimisation, ABI and (where it is not as
+    Python has it) limit of digits, processor features.
 
-    portable: only what any machine shares: the implementation, version (major.minor) and optimisation (``-O``) of
-    Python, whose syntax and standard library the stage's code uses. The kernel's version is in neither, nor the model
-    or number of processors.
+    portable: only what any machine shares: the implementation, version (major.minor), optimisation (``-O``) and limit
+    of digits of Python, whose syntax and standard library the stage's code uses. The kernel's version is in neither,
+    nor the model or number of processors.
     """
-    return _portable_part() if portable else _host_part()
+    digits = sys.get_int_max_str_digits()
+    return _portable_part(digits) if portable else _host_part(digits)
 
 
-# Pure for a process: the processor, libc and interpreter that it runs on do not change under it.
-@functools.lru_cache(maxsize=1)
-def _host_part() -> Part:
+# Pure for a process: the processor, libc and interpreter that it runs on do not change under it; the limit may.
+@functools.lru_cache(maxsize=2)
+def _host_part(_digits: int) -> Part:
     return describe(*cpu_features(_read_cpuinfo()))
 
 
-@functools.lru_cache(maxsize=1)
-def _portable_part() -> Part:
+@functools.lru_cache(maxsize=2)
+def _portable_part(_digits: int) -> Part:
     hasher = Hasher("platform-portable")
     python = _python()["python"]
     hasher.part("python", python.encode())
@@ -168,6 +170,9 @@ def _python() -> dict[str, str]:
     # What code means: whether it holds its assertions (1) and its docstrings (2), of libraries too.
     if sys.flags.optimize:
         version += f" -{'O' * sys.flags.optimize}"
+    # Which numbers have a text, in libraries too (``json``), whoever set it.
+    if (digits := sys.get_int_max_str_digits()) != sys.int_info.default_max_str_digits:
+        version += f" -X int_max_str_digits={digits}"
     return {"python": f"{sys.implementation.name} {version}", "abi": f"{getattr(sys, 'abiflags', '')}{suffix}"}
 
 

@@ -98,7 +98,6 @@ _STATES: Mapping[str, tuple[Callable[[], object], tuple[str, ...]]] = {
     "numpy's errors": (_array_errors, ("numpy", "geterr", "errstate", "seterr")),
     "flags of the interpreter": (lambda: sys.flags, ()),
     "encoding of files": (_encoding, ("open", "fdopen", "read_text", "TextIOWrapper", "getencoding")),
-    "limit of digits": (sys.get_int_max_str_digits, ("get_int_max_str_digits",)),
     "limit of recursion": (sys.getrecursionlimit, ("getrecursionlimit",)),
 }
 _NAMED = (BuiltinFunctionType, FunctionType, ModuleType, type)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import builtins
 import decimal
 import json
 import math
 import os
+import shlex
 import statistics
 import string
 import sys
@@ -13,11 +15,13 @@ import tempfile
 import textwrap
 import time
 from collections.abc import Callable
+from http.cookiejar import CookieJar
 from pathlib import Path
 
 import click
 import numpy as np
 import pytest
+from packaging import version
 
 import cachec
 from cachec import Reason
@@ -34,6 +38,22 @@ def _own(*_given: object, **_named: object) -> str:
 
 class _Choice(click.Choice):  # type: ignore[type-arg]
     pass
+
+
+class _Encoder(json.JSONEncoder):
+    pass
+
+
+class _Version:
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+
+_fill = textwrap.fill
+
+
+def _own_text(text: str) -> str:
+    return "own"
 
 
 def _inside() -> str:
@@ -59,6 +79,23 @@ REPLACED: dict[str, tuple[Callable[[], object], object, str, object]] = {
     "limit": (lambda: sys.maxsize, sys, "maxsize", 5),
     "method": (lambda: click.Choice(["a"]).to_info_dict(), click.Choice, "to_info_dict", _own),
     "inherited method": (lambda: _Choice(["a"]).to_info_dict(), click.Choice, "to_info_dict", _own),
+    "class by a class": (lambda: json.JSONDecoder.__name__, json, "JSONDecoder", _Choice),
+    "attribute of a class": (lambda: click.Choice(["a"]).name, click.Choice, "name", "own"),
+    "class as an attribute": (
+        lambda: CookieJar.magic_re is int,
+        CookieJar,
+        "magic_re",
+        int,
+    ),
+    "attribute of a base": (lambda: _Encoder().encode([1, 2]), json.JSONEncoder, "item_separator", ";"),
+    "default": (lambda: textwrap.fill("a b c"), textwrap.fill, "__defaults__", (1,)),
+    "default by name": (lambda: _fill("a b c"), textwrap.fill, "__defaults__", (1,)),
+    "code": (lambda: textwrap.dedent(" x"), textwrap.dedent, "__code__", _own_text.__code__),
+    "code that a function uses": (lambda: type(version.parse("1")).__name__, version, "Version", _Version),
+    "function that a function uses": (lambda: shlex.join(["a b"]), shlex, "quote", _own),
+    "attribute that was not there": (lambda: getattr(json, "flag", 0), json, "flag", 1),
+    "whether there is an attribute": (lambda: hasattr(json, "flag"), json, "flag", object()),
+    "builtin": (lambda: hasattr(builtins, "flag"), builtins, "flag", 1),
     "method of a base": (
         lambda: click.Choice(["a"]).split_envvar_value("a"),
         click.ParamType,
@@ -75,7 +112,7 @@ def test_what_takes_a_librarys_place_counts(cache: cachec.Cache, monkeypatch: py
     before = stage()
     assert stage.call()[1].reason is Reason.HIT
     with monkeypatch.context() as patch:
-        patch.setattr(owner, name, value)
+        patch.setattr(owner, name, value, raising=False)
         assert stage() == str(body()) != before
         assert stage.call()[1].reason is Reason.HIT
     assert stage() == before
@@ -113,11 +150,6 @@ STATES: dict[str, tuple[Callable[[], object], Callable[[], object], Callable[[],
         _divided,
         lambda: np.seterr(divide="raise"),
         lambda: np.seterr(divide="warn"),
-    ),
-    "limit of digits": (
-        lambda: sys.get_int_max_str_digits(),
-        lambda: sys.set_int_max_str_digits(5000),
-        lambda: sys.set_int_max_str_digits(4300),
     ),
     "arguments": (lambda: sys.argv[-1], lambda: sys.argv.append("more"), lambda: sys.argv.remove("more")),
     "scratch": (
