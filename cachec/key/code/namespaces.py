@@ -142,7 +142,7 @@ class Namespaces:
             return self._of_library(vars(value), rest[1:])  # its own, which it may import where it is asked for
         if value is MISSING:
             return self._not_there(namespace, rest)
-        if self._is_code(value):
+        if self._is_code(value, is_lazy="__getattr__" in namespace):
             return f".{rest[0]} {self._live.code(value, lenient=True)}"
         if is_plain(value):
             return f".{rest[0]} {digest_bytes(repr(value).encode())}"
@@ -158,15 +158,16 @@ class Namespaces:
             return ""
         return f".{rest[0]} absent"
 
-    def _is_code(self, value: object) -> bool:
-        """Whether a name of a library's module is code of which the project may have set something, or its own."""
+    def _is_code(self, value: object, *, is_lazy: bool) -> bool:
+        """Whether a name of a library's module is code of which the project may have set something, or its own.
+        is_lazy: the module may have made it only now, and then nothing stood for it before."""
         if isinstance(value, FunctionType):
             own = self._locator.is_own(value)
-            return own or not (value.__closure__ or "__wrapped__" in value.__dict__)
+            return own or not (is_lazy or value.__closure__ or "__wrapped__" in value.__dict__)
         if not isinstance(value, type):
             return False
         own = self._origins.of_module(module_of(value))[0] == "project"
-        return own or self._origins.of_class(value)[0] != "project"
+        return own or not (is_lazy or self._origins.of_class(value)[0] == "project")
 
     def _extension(self, name: str, file: str) -> str:
         label, first = self._graph.label(("file", file), name)
