@@ -131,18 +131,21 @@ class Namespaces:
             return "absent"
         return self.taken(value, rest[1:], f"{self._label(namespace)}.{rest[0]}", namespace, lenient)
 
-    def _of_library(self, namespace: dict[str, Any], rest: Chain) -> str:
+    def _of_library(self, namespace: dict[str, Any], rest: Chain, *, is_part: bool = False) -> str:
         """What a name of a library's module stands for beside what the library says of it: what the project put in its
-        place, and a plain value, which anybody may set. Empty for all else, and for names that all modules have."""
+        place, and a plain value, which anybody may set. Empty for all else, and for names that all modules have.
+        is_part: the module may be imported only where it is asked for."""
         value = MISSING if not rest or rest[0].startswith("__") else self._graph.watch.name(namespace, rest[0])
         if isinstance(value, ModuleType):
             said = self.module(value, rest[1:], lenient=True)
             if value.__name__ != f"{namespace.get('__name__')}.{rest[0]}":
                 return f" {said}"
-            return self._of_library(vars(value), rest[1:])  # its own, which it may import where it is asked for
+            return self._of_library(vars(value), rest[1:], is_part=True)
         if value is MISSING:
             return self._not_there(namespace, rest)
-        if self._is_code(value, is_lazy="__getattr__" in namespace):
+        # That of typing, which 3.13 has, makes no class and no function.
+        is_lazy = is_part or ("__getattr__" in namespace and namespace.get("__name__") != "typing")
+        if self._is_code(value, is_lazy=is_lazy):
             return f".{rest[0]} {self._live.code(value, lenient=True)}"
         if is_plain(value):
             return f".{rest[0]} {digest_bytes(repr(value).encode())}"
