@@ -91,3 +91,14 @@ def test_a_class_of_a_cell_that_ran_again(tmp_path: Path, monkeypatch: pytest.Mo
     assert stage.call(given)[1].reason is Reason.HIT
     exec(compile(text, name, "exec"), notebook)
     assert stage(given) is False
+
+
+def test_what_only_says_that_it_is_a_module_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The libraries that cffi makes do, and lie among the modules."""
+
+    class Library:
+        __slots__ = ()
+        __class__ = ModuleType  # type: ignore[assignment]
+
+    monkeypatch.setitem(sys.modules, "a_library", Library())  # type: ignore[arg-type]
+    test_a_class_of_a_cell_that_ran_again(tmp_path, monkeypatch)

@@ -273,7 +273,10 @@ class RanKeys:
 
 def _file(module: object) -> str | None:
     """The file of a module, of which nothing is run to have it."""
-    return attribute(module, "__dict__").get("__file__") if isinstance(module, ModuleType) else None
+    if not issubclass(type(module), ModuleType):  # cffi's libraries say that they are modules
+        return None
+    file = attribute(module, "__dict__").get("__file__")
+    return file if isinstance(file, str) else None
 
 
 def _check_unedited(path: str, observed: Observed) -> None:
