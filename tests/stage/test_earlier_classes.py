@@ -14,6 +14,7 @@ import pytest
 
 import cachec
 from cachec import Reason
+from cachec.key.code.ran import RanKeys
 
 _TEXT = """
 import collections, dataclasses, enum
@@ -78,18 +79,23 @@ def test_a_global_of_before_a_reload(tmp_path: Path, helper: ModuleType) -> None
 
 
 def test_a_class_of_a_cell_that_ran_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    name, text = "/tmp/ipykernel_7/earlier.py", "class D:\n    pass\n"
-    monkeypatch.setitem(linecache.cache, name, (len(text), None, text.splitlines(True), name))
     module = ModuleType("__main__")
     monkeypatch.setitem(sys.modules, "__main__", module)
     notebook: dict[str, Any] = vars(module)
-    exec(compile(text, name, "exec"), notebook)
+
+    def run(name: str, text: str) -> None:
+        monkeypatch.setitem(linecache.cache, name, (len(text), None, text.splitlines(True), name))
+        exec(compile(text, name, "exec"), notebook)
+
+    cell = ("/tmp/ipykernel_7/earlier.py", "class D:\n    pass\n")
+    run(*cell)
+    run("/tmp/ipykernel_7/stage.py", "def stage(x):\n    return isinstance(x, D)\n")
     given = notebook["D"]()
     cache = cachec.Cache(tmp_path / "store", log="off", mode="on")
-    stage = cache.stage(lambda x: isinstance(x, notebook["D"]), name="stage", version="1")
+    stage = cache.stage(notebook["stage"], name="stage", version="1")
     assert stage(given) is True
     assert stage.call(given)[1].reason is Reason.HIT
-    exec(compile(text, name, "exec"), notebook)
+    run(*cell)
     assert stage(given) is False
 
 
@@ -100,5 +106,5 @@ def test_what_only_says_that_it_is_a_module_is_none(tmp_path: Path, monkeypatch:
         __slots__ = ()
         __class__ = ModuleType  # type: ignore[assignment]
 
-    monkeypatch.setitem(sys.modules, "a_library", Library())  # type: ignore[arg-type]
-    test_a_class_of_a_cell_that_ran_again(tmp_path, monkeypatch)
+    monkeypatch.setattr(sys, "modules", {"a_library": Library(), "sys": sys})
+    assert RanKeys._imported_project(None, ["a_library", "none"]) == []  # type: ignore[arg-type]
