@@ -87,7 +87,7 @@ def test_jax(kitchen: Kitchen) -> None:
     assert outcomes["hit jax.xla"] >= 1
 
 
-@pytest.mark.long
+@pytest.mark.costly
 def test_torch(kitchen: Kitchen) -> None:
     pytest.importorskip("torch")
     need("g++")

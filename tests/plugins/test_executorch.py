@@ -29,6 +29,7 @@ def _packages() -> None:
     need_packages("executorch", "flatbuffers", "ruamel.yaml", "tabulate")
 
 
+@pytest.mark.costly
 class TestConformance(PluginConformance):
     plugin = cachec_executorch.plugin
     compilers = ("torch", "executorch", "executorch.exir", "cachec_executorch.lowering")
@@ -66,14 +67,6 @@ class TestConformance(PluginConformance):
         more = {"bias": np.ones(9, "f4"), "rows": np.arange(6).reshape(2, 3)}
         run = cachec.link(artifact, weights)
         return lambda x: run(x, more=more, flag=2)["y"]
-
-    @pytest.mark.costly
-    def test_compare_tells_artifacts_apart(self, cache: cachec.Cache, sets: Any) -> None:
-        super().test_compare_tells_artifacts_apart(cache, sets)
-
-    @pytest.mark.costly
-    def test_a_warm_result_is_the_cold_one(self, cache: cachec.Cache, sets: Any) -> None:
-        super().test_a_warm_result_is_the_cold_one(cache, sets)
 
 
 @pytest.fixture(scope="module")
@@ -244,6 +237,7 @@ def test_convolutions_and_other_types(tmp_path: Path) -> None:
     close(cachec.link(cachec_executorch.compile(program), weights)(x, index), others.seeded(Convolved, 0)(*tensors))
 
 
+@pytest.mark.costly
 def test_the_page_runs_as_it_stands(tmp_path: Path) -> None:
     """With the module and the weights of the page on torch."""
     pages.scripts("torch.md", tmp_path)
