@@ -14,7 +14,7 @@ import pytest
 
 import cachec
 from cachec.events import read_outcomes
-from tests.needs import need
+from tests.needs import need, need_packages
 
 TEXT = (Path(__file__).parents[2] / "docs" / "cookbook.md").read_text()
 
@@ -132,7 +132,8 @@ def mlp() -> Callable[[Path, int], None]:
 
 @pytest.mark.long
 def test_iree_in_cmake(kitchen: Kitchen) -> None:
-    need("cmake", "ninja", "iree-compile")
+    need("cmake", "ninja")
+    need_packages("iree-base-compiler")
     outcomes = kitchen.cook("IREE in CMake")
     assert outcomes == {"miss exec:iree-compile": 1, "hit exec:iree-compile": 1}
 

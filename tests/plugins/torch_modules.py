@@ -168,7 +168,6 @@ class Small(nn.Module):
         return {"y": y, "parts": (y.sum(0), None, 3), "rows": [more["rows"] + flag], "counted": counted}
 
 
-SMALL_SIZES = {"x": {0: torch.export.Dim("n", min=2, max=16)}, "more": {"rows": {}, "bias": {}}, "flag": None}
 SMALL_TIES = [("l.weight", "tied.weight")]
 
 
@@ -178,7 +177,8 @@ def small_weights(seed: int) -> cachec.WeightSet:
 
 def small_program(weights: cachec.WeightSet, scale: float = 1.0) -> cachec.Program:
     args, kwargs = as_tensors(small_inputs())
-    return cachec_torch.to_exported(lambda: Small(scale), weights, args, kwargs, dynamic_shapes=SMALL_SIZES)
+    sizes = {"x": {0: torch.export.Dim("n", min=2, max=16)}, "more": {"rows": {}, "bias": {}}, "flag": None}
+    return cachec_torch.to_exported(lambda: Small(scale), weights, args, kwargs, dynamic_shapes=sizes)
 
 
 def small_inputs(rows: int = 3, seed: int = 0):

@@ -130,7 +130,7 @@ class TextComparison:
         if is_memo(value):
             self._graph.memos[id(value)] = value
         folded_to = self._folded(unit, only, name) if isinstance(only, ast.Assign | ast.AnnAssign) else None
-        if folded_to is None and not is_told(statements, self._makers(unit)):
+        if folded_to is None and not is_told(statements, self._makers(unit), value, vars(sys.modules[unit.name])):
             self._graph.derived.add((unit.name, name))
         for function in _functions(value):
             self._graph.watch.function(function)

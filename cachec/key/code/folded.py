@@ -7,7 +7,7 @@ import ast
 import builtins
 import operator
 from collections.abc import Callable, Container, Mapping, Sequence
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
 from cachec.key.code.scopes import dotted
@@ -135,31 +135,53 @@ def _worked_out(function: Callable[..., Any], *given: Any) -> Any:
 MAKERS = frozenset({"logging", "re", "typing", "threading", "math", "dataclasses", "functools", "cachec"})
 
 
-def is_told(statements: Sequence[ast.stmt], imports: Container[str]) -> bool:
-    """Whether the text alone says what importing the module binds a name to: definitions, literals and imports.
-    imports: the names that come from outside of the project."""
-    return len(statements) == 1 and _is_said(statements[0], imports)
+def is_told(
+    statements: Sequence[ast.stmt], imports: Container[str], held: object, namespace: Mapping[str, Any]
+) -> bool:
+    """Whether the text alone says what importing the module binds a name to: definitions, literals and imports; or the
+    defaults of a definition are what they come to now. imports: the names that come from outside of the project. held:
+    what the module has."""
+    return len(statements) == 1 and _is_said(statements[0], imports, held, namespace)
 
 
-def _is_said(node: ast.stmt, imports: Container[str]) -> bool:
+def _is_said(node: ast.stmt, imports: Container[str], held: object, namespace: Mapping[str, Any]) -> bool:
     match node:
         case ast.FunctionDef() | ast.AsyncFunctionDef():
-            given = [*node.args.defaults, *(each for each in node.args.kw_defaults if each is not None)]
-            return all(_is_literal(each) for each in given) and _are_plain(node.decorator_list, imports)
+            return _are_plain(node.decorator_list, imports) and _are_defaults_told(node.args, held, namespace)
         case ast.ClassDef():
-            return _are_plain(node.decorator_list, imports) and all(_is_said(each, imports) for each in node.body)
+            attributes = vars(held) if isinstance(held, type) else {}
+            return _are_plain(node.decorator_list, imports) and all(
+                _is_said(each, imports, attributes.get(getattr(each, "name", "")), {**namespace, **attributes})
+                for each in node.body
+            )
         case ast.Assign() | ast.AnnAssign():
             return node.value is None or _is_literal(node.value) or _is_made(node.value, imports)
         case ast.Expr():
             return isinstance(node.value, ast.Constant)
         case ast.Try():
             # Which way an optional import went is looked at by itself.
-            held = [*node.body, *(each for handler in node.handlers for each in handler.body), *node.orelse]
-            return all(_is_said(each, imports) for each in (*held, *node.finalbody))
+            inner = [*node.body, *(each for handler in node.handlers for each in handler.body), *node.orelse]
+            return all(_is_said(each, imports, None, namespace) for each in (*inner, *node.finalbody))
         case ast.Import() | ast.ImportFrom() | ast.Pass():
             return True
         case _:
             return False
+
+
+def _are_defaults_told(given: ast.arguments, held: object, namespace: Mapping[str, Any]) -> bool:
+    """Whether defaults are literals, or ``held`` has what they come to."""
+    named = {each.arg: default for each, default in zip(given.kwonlyargs, given.kw_defaults, strict=True) if default}
+    if all(map(_is_literal, (*given.defaults, *named.values()))):
+        return True
+    function = held.__func__ if isinstance(held, staticmethod | classmethod) else held
+    if not isinstance(function, FunctionType):
+        return False
+    try:
+        return same(tuple(folded(each, namespace) for each in given.defaults), function.__defaults__ or ()) and same(
+            {name: folded(each, namespace) for name, each in named.items()}, function.__kwdefaults__ or {}
+        )
+    except (Untold, RecursionError):
+        return False
 
 
 def _are_plain(decorators: Sequence[ast.expr], imports: Container[str]) -> bool:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import json
 import math
+import os
 from typing import Any
 
 import pytest
@@ -64,4 +66,25 @@ def test_what_differs(one: Any, other: Any) -> None:
     ],
 )
 def test_what_a_text_tells(text: str, told: bool) -> None:
-    assert is_told(ast.parse(text).body, {"logging"}) == told
+    assert is_told(ast.parse(text).body, {"logging"}, None, {}) == told
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "def f(a=json.loads, *, b=(1, os.sep), c=2): return a",
+        "class A:\n    def m(self, a=1, b=json.loads): return a\n    @staticmethod\n    def s(*, a=os.sep): return a",
+        "def f(a=K + 1): return a",
+    ],
+)
+def test_defaults_are_told_where_they_are_what_they_come_to_now(text: str) -> None:
+    namespace: dict[str, Any] = {"json": json, "os": os, "K": 4}
+    exec(text, namespace)
+    body = ast.parse(text).body
+
+    def told(**now: object) -> bool:
+        return is_told(body, set(), namespace[body[0].name], namespace | now)
+
+    assert told()
+    assert not is_told(body, set(), None, namespace), "what it is can't be told"
+    assert not told(json=os, os=json, K=5)
