@@ -15,8 +15,10 @@ from cachec.key.tools.platform import accelerators_digest, processor_digest
 from cachec.key.tools.tools import ToolKeys
 from cachec.model import Read
 
-#: In place of a file, for what only the process that looks can tell.
-LIVE = "live"
+#: In place of a file, for what only the process that looks can tell: as it is there; as it is there if the module was
+#: imported already, as what an import makes is told by what else was read.
+LIVE, IMPORTED = "live", "imported"
+IN_PROCESS = frozenset({LIVE, IMPORTED})
 
 #: Variables that choose which executable, or which library, is loaded.
 SEARCH_VARIABLES = ("PATH", "LD_LIBRARY_PATH", "LD_PRELOAD")

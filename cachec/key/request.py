@@ -208,6 +208,7 @@ class Requests:
         """What the key of a request holds of code."""
         coverage = Coverage()
         coverage.distributions |= request.inventory.distributions
+        coverage.is_charged = bool(request.stage.options.version or request.stage.options.depends)
         for each in self._stages(request):
             coverage.stages.append(each)
             coverage.distributions.update(tool for tool in each.options.tools if isinstance(tool, str))

@@ -13,7 +13,7 @@ from cachec.base.anchors import is_anchored
 from cachec.base.hashing import EMPTY, FileDigests, digest_bytes
 from cachec.base.texts import clean
 from cachec.errors import StoreFault
-from cachec.key.dependencies import Dependencies
+from cachec.key.dependencies import IN_PROCESS, Dependencies
 from cachec.model import MISS_OF_FAULT, Digest, Entry, Fault, Part, PartKind, Read, Reason, Trace, artifacts
 from cachec.store.store import Store
 
@@ -234,6 +234,8 @@ def _read_in_words(read: Read, keeps_out: str) -> str:
     if read.kind == "code":
         module, _, name = read.name.partition(":")
         what = f"{module}.{name}" if name else f"module {module}"
+        if read.where in IN_PROCESS:
+            return f"{what} is not what it was in the process that ran the stage"
         return f"{what} changed (it ran, though no name leads to it)"
     if read.kind == "module":
         return f"module {read.where} is there now"

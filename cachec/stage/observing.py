@@ -28,7 +28,7 @@ from cachec.key.code.modules import is_cell
 from cachec.key.dependencies import (
     ABSENT,
     FOLDER,
-    LIVE,
+    IN_PROCESS,
     PRESENT,
     STATUS_NAMES,
     Dependencies,
@@ -226,7 +226,7 @@ class Observing:
         anchors = self.anchors(request)
         moving: dict[str, str] | None = None
         for read in reads:
-            if read.kind not in _PATHS or read.where == LIVE:
+            if read.kind not in _PATHS or read.where in IN_PROCESS:
                 yield read
                 continue
             yield msgspec.structs.replace(read, where=anchors.keep(read.where))
@@ -251,7 +251,7 @@ class Observing:
 
     def resolved(self, read: Read, request: Request) -> Read:
         """A kept read with the path that it stands for here; as it is where its anchor is no folder here."""
-        if read.kind not in _PATHS or read.where == LIVE:
+        if read.kind not in _PATHS or read.where in IN_PROCESS:
             return read
         path = self._resolve(read.where, request)
         return read if path is None or path == read.where else msgspec.structs.replace(read, where=path)

@@ -140,6 +140,14 @@ def binds(node: ast.ClassDef | None, name: str) -> bool:
     return node is None or name in _bound(node)
 
 
+def bound_names(node: ast.ClassDef) -> set[str]:
+    """All names that the statement of a class binds."""
+    definitions = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+    named = {each.name for statement in node.body for each in ast.walk(statement) if isinstance(each, definitions)}
+    aliases = (each for statement in node.body for each in ast.walk(statement) if isinstance(each, ast.alias))
+    return _bound(node) | named | {each.asname or each.name.partition(".")[0] for each in aliases}
+
+
 def _bound(node: ast.ClassDef) -> set[str]:
     return {
         each.id

@@ -7,15 +7,17 @@ from __future__ import annotations
 import ast
 import enum
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from types import CodeType, FunctionType, ModuleType
 from typing import Any, Protocol
 
 from cachec.base.hashing import Hasher
 from cachec.base.texts import module_of
+from cachec.key.code import classes
+from cachec.key.code.altered import Altered, of_class, of_function, of_import, of_module, of_name, of_try, stores
 from cachec.key.code.executed import executed
-from cachec.key.code.folded import MAKERS, Untold, folded, is_told, same
+from cachec.key.code.folded import MAKERS, UNTOLD, Untold, folded, is_told, literal, same
 from cachec.key.code.graph import Graph
 from cachec.key.code.memos import is_memo
 from cachec.key.code.modules import Locator, Sources, absolute
@@ -24,6 +26,14 @@ from cachec.key.code.units import Unit
 from cachec.key.code.watch import MISSING
 
 _LITERALS = frozenset({bool, int, float, complex, str, bytes, list, tuple, dict, set, type(None)})
+
+
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+#: Decorators of methods that hold the function, each with the attribute that has it.
+_HOLDERS = {
+    **{"staticmethod": "__func__", "classmethod": "__func__", "cached_property": "func", "abstractmethod": ""},
+    **{"property": "fget", "setter": "fset", "deleter": "fdel"},
+}
 
 
 class LiveWalk(Protocol):
@@ -69,12 +79,45 @@ class TextComparison:
             if not self._accounted(each) and self._graph.known(static) is None:
                 self._live.as_imported(each, f"{module_of(each)}.{each.__qualname__}")
 
+    def _module(self, unit: Unit) -> ModuleType | None:
+        """The imported module, if it is this one."""
+        module = None if self._text_only else sys.modules.get(unit.name)
+        is_this = isinstance(module, ModuleType) and getattr(module, "__file__", None) == unit.source.path
+        return module if is_this else None
+
+    def _take(self, unit: Unit, altered: Iterable[Altered]) -> None:
+        for name, value, is_open in altered:
+            if is_open:
+                self._graph.derived.add((unit.name, name.partition(".")[0]))
+            elif value is MISSING:
+                self._live.as_imported(None, f"{unit.name}.{name} (gone)")
+            else:
+                self._live.as_imported(value, f"{unit.name}.{name}")
+
+    def names(self, unit: Unit) -> None:
+        """All names of a module, any of which may be looked up: those that its text does not bind."""
+        module = self._module(unit)
+        if module is not None and not _is_importing(module):
+            self._take(unit, of_module(unit, vars(module), self._graph.watch))
+
+    def unbound(self, unit: Unit, name: str) -> None:
+        """A name that is looked up in a module whose text does not bind it."""
+        module = self._module(unit)
+        if module is not None and not _is_importing(module):
+            self._take(unit, of_name(unit, name, vars(module), self._graph.watch))
+
+    def imports(self, unit: Unit, name: str) -> None:
+        """A name that a module imports, as what that is."""
+        module = self._module(unit)
+        if module is not None and not _is_importing(module) and name not in unit.source.bindings:
+            self._take(unit, of_import(unit, name, vars(module), self._graph.watch))
+
     def run(self, unit: Unit, *, exact: bool = False) -> None:
         """A part for what a module did when it was imported, where its file has other statements by now; ``exact``:
         another text.
         """
-        module = None if self._text_only else sys.modules.get(unit.name)
-        if not isinstance(module, ModuleType) or getattr(module, "__file__", None) != unit.source.path:
+        module = self._module(unit)
+        if module is None:
             return
         self._graph.watch.name(vars(module), "__spec__")  # a reload makes another
         ran = executed().source(module, unit.name, unit.source)
@@ -88,11 +131,13 @@ class TextComparison:
             self._graph.part(label, hasher, "differs from its source file")
 
     def name(self, unit: Unit, name: str, statements: list[ast.stmt] | tuple[ast.stmt, ...]) -> None:
-        module = None if self._text_only else sys.modules.get(unit.name)
-        if not isinstance(module, ModuleType) or getattr(module, "__file__", None) != unit.source.path:
+        module = self._module(unit)
+        if module is None:
             return
         value = self._graph.watch.name(vars(module), name)
         if value is MISSING:
+            if len(statements) == 1 and _surely_binds(statements[0]) and not _is_importing(module):
+                self._take(unit, [Altered(name, MISSING)])
             return
         where = f"{unit.name}.{name}"
         self._live.refuse_weights(value, where)
@@ -124,13 +169,32 @@ class TextComparison:
         self, unit: Unit, name: str, statements: list[ast.stmt] | tuple[ast.stmt, ...], value: Any, where: str
     ) -> None:
         only = statements[0] if len(statements) == 1 else None
-        plain = isinstance(only, ast.FunctionDef | ast.AsyncFunctionDef) and not only.decorator_list
-        if isinstance(only, ast.ClassDef) and isinstance(value, type) and not only.decorator_list:
-            self._compare_methods(unit, only, value, where)
+        plain = isinstance(only, _FUNCTIONS) and not only.decorator_list
+        may_grow = bool(unit.whole) and type(value) in {dict, list, set}  # the module itself may have put more there
         if is_memo(value):
             self._graph.memos[id(value)] = value
         folded_to = self._folded(unit, only, name) if isinstance(only, ast.Assign | ast.AnnAssign) else None
-        if folded_to is None and not is_told(statements, self._makers(unit), value, vars(sys.modules[unit.name])):
+        is_derived = may_grow or (
+            folded_to is None and not is_told(statements, self._makers(unit), value, vars(sys.modules[unit.name]))
+        )
+        if isinstance(only, ast.ClassDef):
+            if isinstance(value, type) and not only.decorator_list:
+                self._compare_class(unit, only, value, (name,))
+            else:
+                is_derived = True
+        elif isinstance(only, _FUNCTIONS):
+            if plain and isinstance(value, FunctionType):
+                self._compare_function(unit, only, value, (name,))
+            # What wraps it has attributes and cells; what libraries make of it is asked for what it wraps.
+            is_derived = is_derived or (isinstance(value, FunctionType) and not plain)
+        elif isinstance(only, ast.Try) and of_try(only, name, value):
+            self._live.as_imported(value, where)
+        elif isinstance(only, ast.Assign | ast.AnnAssign) and not is_derived and folded_to is None:
+            if only.value is None or literal(only.value) is not UNTOLD:
+                is_derived = True  # which part of a literal it is can't be told
+            elif self._is_ours(value):
+                self._live.as_imported(value, where)  # no library makes it
+        if is_derived:
             self._graph.derived.add((unit.name, name))
         for function in _functions(value):
             self._graph.watch.function(function)
@@ -146,28 +210,30 @@ class TextComparison:
         if isinstance(only, ast.Assign | ast.AnnAssign):
             written = _written(only, name)
             is_literal = written is not None and self._compare_literal(written, value, where, registry=bool(unit.whole))
-            if not is_literal and folded_to is not None and not same(folded_to[0], value):
-                if unit.whole and type(value) in {dict, list, set}:  # the module itself may have put more there
-                    self._graph.derived.add((unit.name, name))
-                else:
-                    self._live.as_imported(value, where)
+            if not is_literal and not may_grow and folded_to is not None and not same(folded_to[0], value):
+                self._live.as_imported(value, where)
             if is_literal or folded_to is not None:
                 self._watch_items(value)
         elif plain and not isinstance(value, FunctionType):
             self._live.as_imported(value, where)
 
-    def _compare_methods(self, unit: Unit, node: ast.ClassDef, cls: type, where: str) -> None:
-        """Methods that the class statement defines without a decorator are what the class has, or it was changed."""
+    def _compare_class(self, unit: Unit, node: ast.ClassDef, cls: type, chain: Chain) -> None:
+        """What the statement of a class binds is what the class has, and nothing else, or it was changed."""
+        where = f"{unit.name}.{'.'.join(chain)}"
         attributes = self._graph.watch.attributes(cls)
-        for method in node.body:
-            if isinstance(method, ast.FunctionDef | ast.AsyncFunctionDef) and not method.decorator_list:
-                held = attributes.get(method.name)
-                if not isinstance(held, FunctionType | staticmethod | classmethod) or (
-                    isinstance(held, FunctionType)
-                    and held.__code__.co_qualname != f"{cls.__qualname__}.{method.name}"
-                    and not (_stores(unit, (node.name, method.name)) and self._accounted(held))
-                ):
-                    self._live.as_imported(held, f"{where}.{method.name}")
+        last = {each.name: each for each in node.body if isinstance(each, _FUNCTIONS)}
+        for each in node.body:
+            if isinstance(each, _FUNCTIONS):
+                if not each.decorator_list and (last[each.name] is not each or classes.binds(node, each.name)):
+                    continue  # bound again
+                self._compare_method(unit, each, cls, attributes.get(each.name), (*chain, each.name))
+            elif isinstance(each, ast.ClassDef) and not each.decorator_list:
+                inner = attributes.get(each.name)
+                if isinstance(inner, type):
+                    self._compare_class(unit, each, inner, (*chain, each.name))
+                else:
+                    self._live.as_imported(inner, f"{where}.{each.name}")
+        self._take(unit, of_class(unit, node, cls, attributes, chain))
         for name, written in _class_values(node).items():
             if name.startswith("__") and name not in attributes:
                 continue  # of the type, or under a mangled name
@@ -175,6 +241,41 @@ class TextComparison:
             value = vars(value).get("_value_") if isinstance(value, enum.Enum) else value
             if type(value) in _LITERALS:  # anything else was made of it by a metaclass
                 self._compare_literal(written, value, f"{where}.{name}", registry=False)
+
+    def _compare_method(
+        self, unit: Unit, node: ast.FunctionDef | ast.AsyncFunctionDef, cls: type, held: object, chain: Chain
+    ) -> None:
+        """A method is what its statement made: a function, or one that Python's own decorators hold."""
+        decorators = [(dotted(each) or ("",))[-1] for each in node.decorator_list]
+        if any(each not in _HOLDERS for each in decorators):
+            return
+        function: Any = held
+        for attribute in (_HOLDERS[each] for each in decorators if _HOLDERS[each]):
+            function = getattr(function, attribute, None)
+        if isinstance(function, staticmethod | classmethod) and not decorators:
+            return  # Python makes such of `__new__` and others
+        is_function = isinstance(function, FunctionType)
+        if not is_function or function.__code__.co_qualname != f"{cls.__qualname__}.{node.name}":
+            if not (is_function and stores(unit, chain) and self._accounted(function)):
+                self._live.as_imported(held, f"{unit.name}.{'.'.join(chain)}")
+        else:
+            self._compare_function(unit, node, function, chain)
+
+    def _compare_function(
+        self, unit: Unit, node: ast.FunctionDef | ast.AsyncFunctionDef, held: FunctionType, chain: Chain
+    ) -> None:
+        """Defaults and attributes of a function are those of its statement, or it was changed."""
+        if held.__code__.co_qualname == ".".join(chain):
+            self._graph.watch.function(held)
+            self._watch_items(held.__defaults__)
+            self._watch_items(held.__kwdefaults__)
+            self._take(unit, of_function(unit, node, chain, held))
+
+    def _is_ours(self, value: object) -> bool:
+        """Whether a value is the project's, or a plain one."""
+        file = getattr(sys.modules.get(module_of(type(value))), "__file__", None)
+        is_projects = isinstance(file, str) and self._locator.of_file(file)[0] == "project"
+        return is_projects or type(value) in _LITERALS or self._locator.is_own(value)
 
     def _current(self, code: CodeType) -> bool:
         source = self._sources.load(code.co_filename)
@@ -237,15 +338,14 @@ class TextComparison:
 
     def _compare_literal(self, written: ast.expr, value: object, where: str, *, registry: bool) -> bool:
         """Whether it is a literal, which was compared."""
-        try:
-            literal = ast.literal_eval(written)
-        except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
-            return False  # not a literal: its value can't be told from the text
+        said = literal(written)
+        if said is UNTOLD:
+            return False
         if type(value) is dict:
             value = {key: each for key, each in value.items() if not self._registered(each, registry)}
         elif type(value) is list:
             value = [each for each in value if not self._registered(each, registry)]
-        if (type(literal) is not type(value) or repr(literal) != repr(value)) and not self._set_elsewhere(where, value):
+        if (type(said) is not type(value) or repr(said) != repr(value)) and not self._set_elsewhere(where, value):
             self._live.as_imported(value, where)
         return True
 
@@ -258,11 +358,8 @@ class TextComparison:
                     continue
                 *holder, attribute = dotted(statement.targets[0]) or ("",)
                 if attribute == name and holder and module in self._meant(unit, tuple(holder)):
-                    try:
-                        literal = ast.literal_eval(statement.value)
-                    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
-                        continue
-                    if type(literal) is type(value) and repr(literal) == repr(value):
+                    said = literal(statement.value)
+                    if type(said) is type(value) and repr(said) == repr(value):
                         return True
         return False
 
@@ -276,14 +373,14 @@ class TextComparison:
         return meant
 
 
-def _stores(unit: Unit, chain: Chain) -> bool:
-    """Whether a statement of a module, when it is imported, stores to this dotted name."""
-    return any(
-        dotted(target) == chain
-        for statement in unit.source.tree.body
-        if isinstance(statement, ast.Assign)
-        for target in statement.targets
-    )
+def _is_importing(module: ModuleType) -> bool:
+    return bool(getattr(getattr(module, "__spec__", None), "_initializing", False))
+
+
+def _surely_binds(node: ast.stmt) -> bool:
+    """Whether a statement, once it ran, has bound its names."""
+    is_definition = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Assign)
+    return is_definition or (isinstance(node, ast.AnnAssign) and node.value is not None)
 
 
 def _written(statement: ast.Assign | ast.AnnAssign, name: str) -> ast.expr | None:

@@ -21,6 +21,7 @@ class Coverage:
         "has_decimals",
         "has_importer",
         "is_as_written",
+        "is_charged",
         "stages",
     )
 
@@ -33,6 +34,8 @@ class Coverage:
         self.has_decimals = False
         self.derived: set[tuple[str, str]] = set()
         self.is_as_written = True
+        #: Whether the stage takes charge of what has no stable form (``version=``, ``depends=``).
+        self.is_charged = False
 
     def holds_stage(self, stage: object) -> bool:
         """Whether a stage is there, with all that it is declared to depend on."""

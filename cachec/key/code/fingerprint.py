@@ -241,15 +241,15 @@ class CodeKeys:
         """Where ``import name`` would find the module now."""
         return self._locator.look(name)
 
-    def in_text(self, path: str, module: str, name: str) -> tuple[CodeKey, bool] | None:
+    def in_text(self, path: str, module: str, name: str) -> tuple[CodeKey, CodeKey] | None:
         """The key of a module-level name (the whole module where empty) by its source alone, nothing imported.
 
-        Also whether something of it is imported already, and not as its text says. None where the file has no source,
-        or no such name.
+        Also that with what is imported already, which is another one where that is not as its text says. None where the
+        file has no source, or no such name.
         """
         key = self._in_text(path, module, name, text_only=True)
         held = self._in_text(path, module, name, text_only=False)
-        return None if key is None or held is None else (key, key.digest != held.digest)
+        return None if key is None or held is None else (key, held)
 
     def _in_text(self, path: str, module: str, name: str, *, text_only: bool) -> CodeKey | None:
         asked = ("text", path, module, name, text_only)
@@ -281,16 +281,16 @@ class CodeKeys:
         graph.watch.seal()
         return _KnownCode(_key(graph), graph.watch, ())
 
-    def in_process(self, module: str, name: str) -> CodeKey | None:
+    def in_process(self, module: str, name: str, *, in_full: bool = False) -> CodeKey | None:
         """The key of what a module of this process holds under a name, of the whole module where that is empty; None
-        where there is none."""
+        where there is none. in_full: raise UnresolvedCode where part of it has no stable form."""
         found = sys.modules.get(module)
         main = sys.modules.get("__main__")
         if main is not None and module_name(vars(main)) == module:
             found = main
         if found is None or (name and name not in vars(found)):
             return None
-        return self.of(vars(found)[name] if name else found, has_version=True)  # type: ignore[arg-type]
+        return self.of(vars(found)[name] if name else found, has_version=not in_full)  # type: ignore[arg-type]
 
 
 class _Altered:

@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import ast
 import builtins
+import math
 import operator
+import re
 from collections.abc import Callable, Container, Mapping, Sequence
 from types import FunctionType, ModuleType
-from typing import Any
+from typing import Any, Final
 
 from cachec.key.code.scopes import dotted
 
@@ -41,6 +43,10 @@ _SHIFTS: dict[type, Callable[[Any, Any], Any]] = {
 }
 #: Built-in functions that make of plain values what depends on nothing else.
 _CALLED = frozenset({"dict", "list", "tuple", "set", "frozenset", "len", "int", "float", "str", "bool", "abs"})
+
+
+#: Stands for a value that no literal tells.
+UNTOLD: Final = object()
 
 
 class Untold(Exception):
@@ -82,6 +88,10 @@ def folded(node: ast.expr, namespace: Mapping[str, Any]) -> Any:
             named = {each.arg: folded(each.value, namespace) for each in node.keywords if each.arg is not None}
             if len(named) == len(node.keywords) and all(_is_plain(each) for each in (*given, *named.values())):
                 return _worked_out(lambda *_: getattr(builtins, name)(*given, **named))
+        case ast.Call(func=ast.Attribute() as named) if not node.keywords:
+            function, given = folded(named, namespace), [folded(each, namespace) for each in node.args]
+            if (function is re.compile or getattr(function, "__self__", None) is math) and all(map(_is_plain, given)):
+                return _worked_out(function, *given)
         case _:
             pass
     raise Untold
@@ -100,6 +110,8 @@ def same(one: Any, other: Any) -> bool:
         return len(one) == len(other) and all(map(same, one, other))
     if kind is dict:
         return len(one) == len(other) and all(map(same, one, other)) and all(map(same, one.values(), other.values()))
+    if kind is re.Pattern:
+        return bool(one == other)
     return kind in (set, frozenset) and sorted(map(repr, one)) == sorted(map(repr, other)) and one == other
 
 
@@ -127,12 +139,12 @@ def _is_plain(value: Any) -> bool:
 def _worked_out(function: Callable[..., Any], *given: Any) -> Any:
     try:
         return function(*given)
-    except (ArithmeticError, TypeError, ValueError) as error:
+    except (ArithmeticError, TypeError, ValueError, re.error) as error:
         raise Untold from error
 
 
 #: Modules whose functions make things that hold nothing of this process, where they are told plain values.
-MAKERS = frozenset({"logging", "re", "typing", "threading", "math", "dataclasses", "functools", "cachec"})
+MAKERS = frozenset({"logging", "typing", "threading", "dataclasses", "functools", "cachec"})
 
 
 def is_told(
@@ -202,12 +214,19 @@ def _is_made(node: ast.expr, imports: Container[str]) -> bool:
         return False
     given = [*node.args, *(keyword.value for keyword in node.keywords)]
     root = (dotted(node.func) or ("",))[0]
-    return root in imports and all(_is_literal(each) or dotted(each) == ("__name__",) for each in given)
+    is_local = (dotted(node.func) or ("",))[-1] == "local"  # whose attributes anybody sets
+    return (
+        root in imports and not is_local and all(_is_literal(each) or dotted(each) == ("__name__",) for each in given)
+    )
+
+
+def literal(node: ast.expr) -> Any:
+    """The value of a literal; ``UNTOLD`` for anything else."""
+    try:
+        return ast.literal_eval(node)
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+        return UNTOLD
 
 
 def _is_literal(node: ast.expr) -> bool:
-    try:
-        ast.literal_eval(node)
-    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
-        return False
-    return True
+    return literal(node) is not UNTOLD

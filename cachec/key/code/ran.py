@@ -3,7 +3,8 @@
 A read of code is ``code``: where is the kept path of its file, name is ``module:name`` of the module-level name around
 the code (``module:`` for the whole module), the digest is of its normalised syntax and of all that it names, by source
 alone. Code that was typed in, or that its module no longer has as its text says, is looked up in the process
-(where is ``live``).
+(where is ``live``), as is what the run's imports made and no text tells (``imported``): a process that has imported the
+module already has to have the same, any other one makes it anew of the same reads.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from cachec.key.code.fingerprint import CodeKeys
 from cachec.key.code.graph import module_name
 from cachec.key.code.library import attribute
 from cachec.key.code.modules import absolute
-from cachec.key.dependencies import LIVE
+from cachec.key.dependencies import IMPORTED, LIVE
 from cachec.model import Read, Reason
 from cachec.recording.observed import Observed, Ran, is_unrepeatable
 
@@ -96,7 +97,9 @@ class RanKeys:
                 reads.update(dict.fromkeys(self._named(name, coverage, anchors, loaded)))
             reads.update(dict.fromkeys(self._reached(observed, coverage, anchors, loaded)))
             for module, name in sorted(coverage.derived):
-                if module in observed.modules and _file(sys.modules.get(module)) not in loaded:
+                if _file(sys.modules.get(module)) in loaded:
+                    reads.update(dict.fromkeys(self._made(module, name, coverage)))
+                elif module in observed.modules:
                     reads.update(dict.fromkeys(self._derived(module, name, coverage)))
         except Lost as lost:
             return Seen((), (lost.reason, str(lost)))
@@ -113,32 +116,50 @@ class RanKeys:
         kept = tuple(read for read in reads if read.kind != "weight")
         for module, name in names:
             found = sys.modules.get(module)
-            if _file(found) not in loaded:
+            if found is None or _file(found) not in loaded:
                 continue
-            try:
-                key = self._code.in_process(module, name)
-            except CachecError:  # what has no key here counts as unknown to the next run
-                key = None
-            if key is not None:
-                spec = getattr(found, "__spec__", None)
-                known = self._brought.get(module)
-                if known is None or known.spec is not spec or known.reads != kept:
-                    known = self._brought[module] = _Brought(spec, {}, kept)
-                known.digests[name] = key.digest
+            spec = getattr(found, "__spec__", None)
+            known = self._brought.get(module)
+            if known is None or known.spec is not spec or known.reads != kept:
+                known = self._brought[module] = _Brought(spec, {}, kept)
+            digest = self._value(module, name)
+            if digest is not None:
+                known.digests[name] = digest
+
+    def _value(self, module: str, name: str) -> str | None:
+        """What a module of this process holds under a name; None where that has no stable form."""
+        try:
+            key = self._code.in_process(module, name, in_full=True)
+        except CachecError:
+            return None
+        return _found(False) if key is None else key.digest
+
+    def _made(self, module: str, name: str, coverage: Coverage) -> Iterator[Read]:
+        """A value that importing a module made, in the run: where a process has it already, it has to be the same."""
+        value = self._value(module, name)
+        if value is not None or not coverage.is_charged:
+            yield Read("code", IMPORTED, f"{module}:{name}", value or _formless())
 
     def _derived(self, module: str, name: str, coverage: Coverage) -> Iterator[Read]:
         """A value that importing a module made, before the run: with what was read then, where that is known and all
-        is as it was, or as it is in this process."""
-        try:
-            live = self._live(module, name, name)
-        except CachecError as error:
-            raise Lost(Reason.UNNAMED_CODE, f"{module}.{name} was made by an import before the run: {error}") from error
-        known = self._brought.get(module)
-        is_known = known is not None and known.spec is getattr(sys.modules.get(module), "__spec__", None)
-        if known is not None and is_known and coverage.is_as_written and known.digests.get(name) == live.digest:
+        is as it was, or as it is in this process. Raises Lost where that has no stable form."""
+        known, value = self._brought.get(module), self._value(module, name)
+        if value is None:
+            if not coverage.is_charged:
+                text = (
+                    f"{module}.{name}, made by an import before the run, has no stable form: a change would go unseen"
+                )
+                raise Lost(Reason.UNNAMED_CODE, f"{text}; `version=` takes charge of it")
+        elif (
+            known is not None
+            and known.spec is getattr(sys.modules.get(module), "__spec__", None)
+            and coverage.is_as_written
+            and known.digests.get(name) == value
+        ):
             yield from known.reads
+            yield Read("code", IMPORTED, f"{module}:{name}", value)
         else:
-            yield live
+            yield Read("code", LIVE, f"{module}:{name}", value)
 
     def is_elsewhere(self, path: str) -> bool:
         """Whether a path is a tool's or the cache's own, which other parts of a key stand for, or no file's."""
@@ -186,11 +207,12 @@ class RanKeys:
         """A read of a module-level name, or of a whole module, by its source if that tells what is there."""
         tools = frozenset(coverage.distributions)
         found = self._code.in_text(path, module, name) if os.path.isfile(path) else None
-        if found is None or (found[1] and path not in loaded):
+        if found is None or (found[0].digest != found[1].digest and path not in loaded):
             yield self._live(module, name, qualname)
             return
-        key, _ = found
+        key, held = found
         coverage.add(key)  # what this one leads to is in its digest, and needs no read of its own
+        coverage.derived |= held.derived
         yield Read("code", anchors.keep(path), f"{module}:{name}", key.digest)
         for distribution in sorted(key.distributions - tools):
             yield Read("distribution", distribution, "", self._tool(distribution))
@@ -265,8 +287,10 @@ class RanKeys:
         if read.where == LIVE:
             live = self._code.in_process(module, name)
             return live.digest if live is not None else _found(False)
+        if read.where == IMPORTED:
+            return read.digest if module not in sys.modules else self._value(module, name) or _found(False)
         found = self._code.in_text(path, module, name) if path is not None else None
-        if found is None or found[1]:
+        if found is None or found[0].digest != found[1].digest:
             return _found(False)
         return found[0].digest
 
@@ -299,6 +323,12 @@ def _found(there: bool) -> str:
     hasher = Hasher("module")
     hasher.part("found", b"there" if there else b"absent")
     return hasher.digest()
+
+
+@lru_cache(maxsize=1)
+def _formless() -> str:
+    """What stands for a value without a stable form."""
+    return Hasher("value without a stable form").digest()
 
 
 @lru_cache(maxsize=1)

@@ -197,6 +197,10 @@ class Static:
             self._module(f"{name}.{attribute}", chain, by)
         elif unit is not None and unit.whole:
             self.whole(unit)  # a star import or a module __getattr__ may supply it
+        if unit is not None and not self._defines(unit, attribute):
+            self._compared.unbound(unit, attribute)
+            if attribute == "__doc__":
+                self.asides(unit)
 
     def _replaced(self, name: str, chain: Chain) -> None:
         """Follow what the project put in the place of a library's function."""
@@ -228,6 +232,8 @@ class Static:
         for use in unit.source.imports.get(name, ()):
             # guarded or not: a missing module there fails when this module is imported, whatever the stage does
             self.imported(use, unit.package, who, lenient=False, chain=chain or ())
+        if name in unit.source.imports:
+            self._compared.imports(unit, name)
         statements = unit.source.bindings.get(name, ())
         if unit.whole or not statements:
             return
@@ -350,6 +356,10 @@ class Static:
         self._graph.later(reach, lenient=True)
         for name, statements in source.bindings.items():
             self._compared.name(unit, name, statements)
+            if any(isinstance(each, ast.ClassDef) for each in statements):
+                self._graph.when("subclasses", partial(self._compared.subclasses, unit, name))
+        for name in source.imports.keys() - {"*"}:
+            self._compared.imports(unit, name)
         self._compared.run(unit)
 
     def _all_names(self, unit: Unit) -> None:
@@ -357,6 +367,7 @@ class Static:
         _, first = self._graph.label(("all names", unit.name), f"names {unit.name}")
         if not first:
             return
+        self._compared.names(unit)
 
         def reach() -> None:
             for name, uses in unit.source.imports.items():
