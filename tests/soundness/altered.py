@@ -388,4 +388,19 @@ CASES: dict[str, tuple[str, str, str]] = {
         "from conf import C\nreturn C.d",
         "vars(conf.C)['d'].n=7",
     ),
+    "bases": (
+        "class A:\n    n = 3\nclass B:\n    n = 7\nclass C(A): pass",
+        "from conf import C\nreturn C.n",
+        "conf.C.__bases__ = (conf.B,)",
+    ),
+    "optional_import": (
+        "try:\n    import nowhere_q\n    HAS = True\nexcept ImportError:\n    HAS = False",
+        "import conf\nreturn conf.HAS",
+        "conf.HAS = True",
+    ),
+    "memo": (
+        "import functools\n@functools.lru_cache\ndef get(): return {'a': 3}",
+        "from conf import get\nreturn dict(get())",
+        "conf.get()['a'] = 7",
+    ),
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import abc
 import ast
+import builtins
 import enum
 import re
 import sys
@@ -109,15 +110,24 @@ def of_function(
 
 
 def of_class(
-    unit: Unit, node: ast.ClassDef, held: type, attributes: Mapping[str, Any], chain: Chain
+    unit: Unit,
+    node: ast.ClassDef,
+    held: type,
+    attributes: Mapping[str, Any],
+    chain: Chain,
+    namespace: Mapping[str, Any],
 ) -> Iterator[Altered]:
-    """Attributes of a class that its statement does not bind. Open where other code has a say in them: a metaclass, a
-    base, whoever registers with an abstract class. ``chain``: the dotted name of the class in its module."""
+    """Bases and attributes of a class that its statement does not say. Open where other code has a say in them: a
+    metaclass, a base, whoever registers with an abstract class. ``chain``: the dotted name of the class in its
+    module, of which ``namespace`` is."""
     above = [each for each in held.__mro__[1:-1] if module_of(each) != "typing"]
     by_others = module_of(type(held)) not in _METACLASSES or any("__init_subclass__" in vars(each) for each in above)
     if by_others or isinstance(held, abc.ABCMeta) or classes.is_named_tuple(held):
         yield Altered(".".join(chain), held, is_open=True)
         return
+    bases = [_looked_up(each, namespace) for each in node.bases]
+    if all(isinstance(each, type) for each in bases) and (tuple(bases) or (object,)) != held.__bases__:
+        yield Altered(".".join((*chain, "__bases__")), held.__bases__)
     bound = classes.bound_names(node)
     for name, value in attributes.items():
         is_bookkeeping = name.startswith("__") and name.endswith("__")
@@ -127,21 +137,33 @@ def of_class(
             yield Altered(".".join((*chain, name)), value, is_open=stores(unit, (*chain, name)))
 
 
-def of_try(node: ast.Try, name: str, held: object) -> bool:
-    """Whether a name that assignments of literals alone bind, in a ``try``, stands for something else."""
+def of_try(node: ast.Try, name: str, held: object, *, is_absent: bool) -> bool:
+    """Whether a name that assignments of literals alone bind, in a ``try``, stands for something else. is_absent:
+    whether a module that it imports was missing."""
+    handlers = [each for handler in node.handlers for each in handler.body]
     written = []
-    for each in ast.walk(node):
+    for each in (inner for outer in (*(handlers if is_absent else (*node.body, *node.orelse)), *node.finalbody)
+                 for inner in ast.walk(outer)):  # fmt: skip
         if isinstance(each, ast.Assign) and any(dotted(target) == (name,) for target in each.targets):
             written.append(literal(each.value))
         elif isinstance(each, ast.alias) and (each.asname or each.name.partition(".")[0]) == name:
             return _is_told(held) and not any(same(one, held) for one in written)
         elif isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and each.name == name:
             return False
-    return bool(written) and not any(each is UNTOLD for each in written) and not any(same(one, held) for one in written)
+    return bool(written) and not any(each is UNTOLD or same(each, held) for each in written)
 
 
 def _is_told(value: object) -> bool:
     return isinstance(value, bool | int | float | complex | str | bytes | None)
+
+
+def _looked_up(node: ast.expr, namespace: Mapping[str, Any]) -> object:
+    """What a dotted name stands for now; None where that can't be told."""
+    root, *chain = dotted(node) or ("",)
+    value = namespace.get(root, getattr(builtins, root, None))
+    for name in chain:
+        value = vars(value).get(name) if isinstance(value, type | ModuleType) else None
+    return value
 
 
 def stores(unit: Unit, chain: Chain) -> bool:

@@ -165,6 +165,11 @@ class TextComparison:
                     return False  # what comes after it did not run
         return False
 
+    def _lacks(self, unit: Unit, statement: ast.stmt) -> bool:
+        """Whether an optional import among a statement's found nothing."""
+        names = [absolute(use, unit.package) for use in unit.source.imports_of(statement) if use.guarded]
+        return any(name is not None and self._graph.watch.name(sys.modules, name) in (None, MISSING) for name in names)
+
     def _compare_value(
         self, unit: Unit, name: str, statements: list[ast.stmt] | tuple[ast.stmt, ...], value: Any, where: str
     ) -> None:
@@ -187,7 +192,7 @@ class TextComparison:
                 self._compare_function(unit, only, value, (name,))
             # What wraps it has attributes and cells; what libraries make of it is asked for what it wraps.
             is_derived = is_derived or (isinstance(value, FunctionType) and not plain)
-        elif isinstance(only, ast.Try) and of_try(only, name, value):
+        elif isinstance(only, ast.Try) and of_try(only, name, value, is_absent=self._lacks(unit, only)):
             self._live.as_imported(value, where)
         elif isinstance(only, ast.Assign | ast.AnnAssign) and not is_derived and folded_to is None:
             if only.value is None or literal(only.value) is not UNTOLD:
@@ -233,7 +238,7 @@ class TextComparison:
                     self._compare_class(unit, each, inner, (*chain, each.name))
                 else:
                     self._live.as_imported(inner, f"{where}.{each.name}")
-        self._take(unit, of_class(unit, node, cls, attributes, chain))
+        self._take(unit, of_class(unit, node, cls, attributes, chain, vars(sys.modules[unit.name])))
         for name, written in _class_values(node).items():
             if name.startswith("__") and name not in attributes:
                 continue  # of the type, or under a mangled name

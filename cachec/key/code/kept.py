@@ -118,15 +118,14 @@ class KeptResults:
 
 def _pairs(function: Any) -> list[tuple[object, object]]:
     """Keys and results of a memo, as the collector of garbage is told of them."""
-    attributes = getattr(function, "__dict__", None)
-    seen = gc.get_referents(function)[1:]
-    table = next((each for each in seen if type(each) is dict and each is not attributes), {})
-    if len(table) > _MOST:
+    info = function.cache_info()
+    if not 0 < info.currsize <= _MOST:
         return []
-    if not any(type(each).__name__ == "_lru_list_elem" for each in table.values()):
-        return list(table.items())
-    # Of a bounded one: a key, its result and the type of what ties them, entry by entry.
-    links = seen[: 3 * len(table)]
+    # After its type: of a bounded one a key, its result and the type of what ties them, entry by entry; the table.
+    seen = gc.get_referents(function)[1:]
+    if info.maxsize is None:
+        return list(seen[0].items())
+    links = seen[: 3 * info.currsize]
     return list(zip(links[::3], links[1::3], strict=True))
 
 
