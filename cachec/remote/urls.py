@@ -4,6 +4,7 @@
     http[s]://[user:password@]host[:port]/x    a server; ``?layout=bazel`` for one of Bazel's
     redis[s]://[user:password@]host[:port]/0   a server of Redis and the number of its database
     redis+unix:///run/redis.sock?db=0          the same by a socket
+    reapi[s]://host[:port]/instance            a cache for Bazel by gRPC, and the name of an instance, if it has any
     s3://bucket/prefix?endpoint=&region=       an object store; ``gs://bucket`` and ``az://container`` as well
 
 with ``?mode=read``, ``write`` or ``read-write`` (the default), ``namespace=main`` for what others call theirs, and
@@ -22,10 +23,18 @@ from cachec.config import TOKEN, without_secret
 from cachec.errors import ConfigError
 from cachec.remote.trust import Trust
 
-_PORTS = {"http": 80, "https": 443, "redis": 6379, "rediss": 6379}
+_PORTS = {"http": 80, "https": 443, "redis": 6379, "rediss": 6379, "reapi": 9092, "reapis": 443}
 BUCKETS = ("s3", "gs", "az")
 _MODES = ("read-write", "read", "write")
 _NAMESPACE = r"[A-Za-z0-9_][A-Za-z0-9._/-]{0,127}"
+
+#: Of ``reapi``: what a host looks like, and an instance behind it.
+_HOST, _INSTANCE = r"[A-Za-z0-9_.:-]+", r"(/[A-Za-z0-9_.@:~+-]+)*/?"
+
+#: Which no part of an instance's name may be, as the API names other things so.
+_KEYWORDS = frozenset(
+    ("blobs", "uploads", "actions", "actionResults", "operations", "capabilities", "compressed-blobs")
+)
 
 #: Options that every scheme has, and those of some.
 _EVERY = ("mode", "namespace", "timeout", "trust")
@@ -132,11 +141,19 @@ def parse(url: str, namespace: str, environ: Mapping[str, str]) -> Address:
             path, database = "", parts.path.strip("/") or "0"
             if re.fullmatch("[0-9]{1,5}", database) is None:
                 raise refused("behind the host is the number of a database")
+        elif parts.scheme.startswith("reapi"):
+            path = unquote(parts.path)
+            if re.fullmatch(_HOST, parts.hostname) is None:
+                raise refused("the host is a name, or an address of IP")
+            if re.fullmatch(_INSTANCE, path) is None or _KEYWORDS & set(path.split("/")):
+                raise refused("behind the host is the name of an instance, such as main or a/b")
     elif parts.scheme in BUCKETS:
         if not parts.hostname or port is not None or parts.username is not None:
             raise refused("a bucket is given as s3://bucket/prefix; the environment says who asks")
     else:
-        raise refused("it begins with file, http, https, redis, rediss, redis+unix, s3, gs or az, and ://")
+        raise refused(
+            "it begins with file, http, https, redis, rediss, redis+unix, reapi, reapis, s3, gs or az, and ://"
+        )
     user = "" if parts.username is None else f"{unquote(parts.username)}:{unquote(parts.password or '')}"
     mode = options.get("mode", "read-write")
     return Address(

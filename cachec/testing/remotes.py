@@ -3,6 +3,7 @@
     class TestMine(RemoteEngineConformance):
         def make(self, place): return MyEngine(...)      # twice for one place: two machines with one remote
         is_conditional = True                            # whether ``put_row`` can tell that a row is there already
+        is_by_content = False                            # whether a blob that is there stays, whatever is put for it
 
 Run with pytest. The fixture ``place`` gives what ``make`` is to use, here a folder; another can be put in its place.
 """
@@ -93,6 +94,7 @@ class RemoteEngineConformance:
     """What ``remote.engines.base.RemoteEngine`` promises."""
 
     is_conditional = True
+    is_by_content = False
 
     def make(self, place: Any) -> RemoteEngine:
         """An engine on the remote at a place."""
@@ -197,6 +199,10 @@ class RemoteEngineConformance:
             engine.put_blob(lie, os.fspath(tmp_path / "lie"), _soon())
         except StoreFault:
             return  # a server that checks what it is given
+        if self.is_by_content:
+            assert shared.get() == shared.entry
+            shared.reader.objects.check(ArtifactRef(shared.blob.digest, shared.blob.size))
+            return
         with pytest.raises(StoreFault) as raised:
             shared.get()
         assert raised.value.fault.is_remote

@@ -9,15 +9,11 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from time import monotonic
 from typing import Any
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
 from redis.exceptions import OutOfMemoryError
 
 from cachec.base.hashing import digest_bytes
@@ -26,6 +22,7 @@ from cachec.model import Fault
 from cachec.remote.engines.base import MAX_ROW, Blob, RemoteEngine
 from cachec.remote.engines.redis import MAX_BLOB, PIECE
 from cachec.testing.remotes import RemoteEngineConformance, blob_of
+from tests.remote.certificates import certificate
 from tests.remote.redis_server import Redis, running_redis
 from tests.remote.server import listening, refusing
 from tests.remote.test_engines import NAME, engine
@@ -231,21 +228,9 @@ def test_a_server_that_hangs_is_given_up_in_time(tmp_path: Path) -> None:
 
 
 def test_a_certificate_has_to_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "localhost")])
-    now = datetime.now(UTC)
-    certificate = (
-        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
-        .not_valid_before(now - timedelta(days=1))
-        .not_valid_after(now + timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
-        .sign(key, hashes.SHA256())
-    )
-    private = key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
-    (tmp_path / "key.pem").write_bytes(private)
-    (tmp_path / "cert.pem").write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+    key, cert = certificate()
+    (tmp_path / "key.pem").write_bytes(key)
+    (tmp_path / "cert.pem").write_bytes(cert)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     files = (("--tls-cert-file", "cert.pem"), ("--tls-key-file", "key.pem"))

@@ -1,0 +1,463 @@
+"""The engine on caches of the Remote Execution API: a strict one that errs when it is told to, and buildbox-casd."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import pytest
+
+from cachec.errors import ConfigError, StoreFault
+from cachec.model import Fault
+from cachec.remote.engines.base import MAX_ROW, RemoteEngine
+from cachec.remote.engines.reapi import SMALL
+from cachec.remote.engines.reapi_link import grpc
+from cachec.remote.urls import parse
+from cachec.testing.remotes import RemoteEngineConformance, blob_of
+from tests.remote.casd_server import Casd, running_casd
+from tests.remote.certificates import certificate
+from tests.remote.reapi_server import ReapiSite, serving_reapi
+from tests.remote.server import listening, refusing
+from tests.remote.test_engines import NAME, engine
+from tests.remote.test_redis import fault_of, soon, stored
+
+LARGE = 2 * SMALL + 7
+
+
+@pytest.fixture
+def site() -> Iterator[ReapiSite]:
+    with serving_reapi() as site:
+        yield site
+
+
+class OnReapiSite(RemoteEngineConformance):
+    is_conditional = False
+    is_by_content = True
+
+    @pytest.fixture
+    def place(self, site: ReapiSite) -> ReapiSite:
+        return site
+
+    def make(self, place: Any) -> RemoteEngine:
+        return engine(place.url)
+
+
+class TestReapi(OnReapiSite):
+    def test_what_is_small_goes_in_one_message(self, engine: RemoteEngine, place: ReapiSite, tmp_path: Path) -> None:
+        for size in (1, SMALL, SMALL + 1):
+            stored(engine, tmp_path, os.urandom(size))
+        assert [call for call in place.calls if call != "GetCapabilities"] == ["BatchUpdateBlobs"] * 2 + ["Write"]
+        assert place.calls.count("GetCapabilities") == 1
+
+    def test_what_is_empty_is_not_asked_for(self, engine: RemoteEngine, place: ReapiSite, tmp_path: Path) -> None:
+        blob = stored(engine, tmp_path, b"")
+        assert engine.has_blob(blob, soon())
+        pieces = engine.get_blob(blob, soon())
+        assert pieces is not None
+        assert list(pieces) == []
+        assert place.calls == []
+
+    def test_a_row_that_was_removed_can_be_put_again(self, engine: RemoteEngine) -> None:
+        assert not engine.delete_row(NAME, soon())
+        engine.put_row(NAME, b"row", (), soon(), replace=False)
+        assert engine.delete_row(NAME, soon())
+        assert not engine.delete_row(NAME, soon())
+        engine.put_row(NAME, b"row", (), soon(), replace=False)
+        assert engine.get_row(NAME, soon()) == b"row"
+
+    def test_a_row_whose_blob_was_evicted_is_none(self, engine: RemoteEngine, place: ReapiSite, tmp_path: Path) -> None:
+        blob = stored(engine, tmp_path, b"content")
+        engine.put_row(NAME, b"row", (blob,), soon(), replace=False)
+        assert engine.get_row(NAME, soon()) == b"row"
+        place.forget_blobs()
+        assert engine.get_row(NAME, soon()) is None
+        assert engine.get_blob(blob, soon()) is None
+        assert not engine.has_blob(blob, soon())
+
+
+class TestReapiThatMovesRows(OnReapiSite):
+    """As a server may that keeps results small: a row is to be fetched by its digest."""
+
+    def make(self, place: Any) -> RemoteEngine:
+        place.moves = True
+        return super().make(place)
+
+
+class TestReapiOfSmallBatches(OnReapiSite):
+    """And of small messages."""
+
+    def make(self, place: Any) -> RemoteEngine:
+        place.batch, place.piece = 500, 1000
+        return super().make(place)
+
+
+class TestReapiThatSaysNothingOfItself(OnReapiSite):
+    def make(self, place: Any) -> RemoteEngine:
+        place.refuse["GetCapabilities"] = grpc.StatusCode.UNIMPLEMENTED
+        return super().make(place)
+
+
+class TestCasd(RemoteEngineConformance):
+    """Each test has a server of its own: they put other things by the same names."""
+
+    is_conditional = False
+    is_by_content = True
+
+    @pytest.fixture
+    def place(self, tmp_path: Path) -> Iterator[Casd]:
+        with running_casd(tmp_path / "casd") as server:
+            yield server
+
+    def make(self, place: Any) -> RemoteEngine:
+        return engine(place.url)
+
+    def test_a_row_whose_blob_was_evicted_is_none(self, engine: RemoteEngine, place: Casd, tmp_path: Path) -> None:
+        blob = stored(engine, tmp_path, b"content")
+        engine.put_row(NAME, b"row", (blob,), soon(), replace=False)
+        assert engine.get_row(NAME, soon()) == b"row"
+        for path in place.objects():
+            path.unlink()
+        assert engine.get_row(NAME, soon()) is None
+        assert engine.get_blob(blob, soon()) is None
+
+    def test_a_server_that_hangs_or_is_killed(self, engine: RemoteEngine, place: Casd, tmp_path: Path) -> None:
+        blob = stored(engine, tmp_path, os.urandom(8 * SMALL))
+        pieces = engine.get_blob(blob, soon())
+        assert pieces is not None
+        assert next(pieces)
+        place.stop()
+        assert fault_of(lambda: engine.get_row(NAME, monotonic() + 0.1)) is Fault.REMOTE_TIMEOUT
+        place.kill()
+        assert fault_of(lambda: list(pieces)) is Fault.REMOTE_UNREACHABLE
+        assert fault_of(lambda: engine.get_row(NAME, soon())) is Fault.REMOTE_UNREACHABLE
+
+
+def test_a_certificate_has_to_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    key, cert = certificate()
+    credentials = grpc.ssl_server_credentials([(key, cert)])
+    (tmp_path / "cert.pem").write_bytes(cert)
+    with serving_reapi(credentials) as site:
+        assert fault_of(lambda: engine(site.url).get_row(NAME, soon())) is Fault.REMOTE_REFUSED
+        monkeypatch.setenv("SSL_CERT_FILE", f"{tmp_path}/cert.pem")
+        assert engine(site.url).get_row(NAME, soon()) is None
+        wrong = site.url.replace("localhost", "127.0.0.1")
+        assert fault_of(lambda: engine(wrong).get_row(NAME, soon())) is Fault.REMOTE_REFUSED
+        plain = site.url.replace("reapis", "reapi")
+        assert fault_of(lambda: engine(plain).get_row(NAME, soon())).is_remote
+
+
+def test_secrets_go_to_the_server_and_are_not_shown(site: ReapiSite) -> None:
+    with_user = site.url.replace("//", "//me:p%40ss@")
+    for url, environ in ((with_user, {}), (site.url, {"CACHEC_REMOTE_TOKEN": "s3cret"}), (site.url, {})):
+        engine(url, **environ).get_row(NAME, soon())
+    assert [each.get("authorization") for each in site.metadata] == ["Basic bWU6cEBzcw==", "Bearer s3cret", None]
+    site.refuse["GetActionResult"] = grpc.StatusCode.UNAUTHENTICATED
+    with pytest.raises(StoreFault) as raised:
+        engine(with_user).get_row(NAME, soon())
+    assert raised.value.fault is Fault.REMOTE_REFUSED
+    assert "p%40ss" not in str(raised.value)
+    assert "\033" not in str(raised.value)
+    with pytest.raises(StoreFault) as raised:
+        engine(site.url, CACHEC_REMOTE_TOKEN="s3cret\n").get_row(NAME, soon())
+    assert raised.value.fault is Fault.REMOTE_UNREACHABLE
+    assert "s3cret" not in str(raised.value)
+
+
+# --- faults
+
+CODES = [
+    *[(code, Fault.REMOTE_REFUSED) for code in ("PERMISSION_DENIED", "UNAUTHENTICATED", "UNIMPLEMENTED")],
+    ("RESOURCE_EXHAUSTED", Fault.REMOTE_FULL),
+    ("UNAVAILABLE", Fault.REMOTE_UNREACHABLE),
+    ("DEADLINE_EXCEEDED", Fault.REMOTE_TIMEOUT),
+    *[(code, Fault.REMOTE_CORRUPT) for code in ("INVALID_ARGUMENT", "INTERNAL", "DATA_LOSS", "FAILED_PRECONDITION")],
+]
+
+
+@pytest.mark.parametrize(("code", "fault"), CODES, ids=[code for code, _ in CODES])
+def test_what_a_server_refuses_is_a_fault(site: ReapiSite, code: str, fault: Fault, tmp_path: Path) -> None:
+    served = engine(site.url)
+    small, large = stored(served, tmp_path, b"x"), stored(served, tmp_path, os.urandom(LARGE))
+    status = grpc.StatusCode[code]
+    site.refuse = dict.fromkeys(
+        ("GetActionResult", "UpdateActionResult", "FindMissingBlobs", "BatchUpdateBlobs", "Read", "Write"), status
+    )
+    (tmp_path / "y").write_bytes(b"y" * LARGE)
+    calls: list[Callable[[], object]] = [
+        lambda: served.get_row(NAME, soon()),
+        lambda: served.put_row(NAME, b"row", (), soon(), replace=False),
+        lambda: served.delete_row(NAME, soon()),
+        lambda: served.has_blob(small, soon()),
+        lambda: served.get_blob(large, soon()),
+        lambda: stored(served, tmp_path, b"y"),
+        lambda: stored(served, tmp_path, b"y" * LARGE),
+    ]
+    for call in calls:
+        assert fault_of(call) is fault
+    site.refuse = {"batch": status}
+    assert fault_of(lambda: stored(served, tmp_path, b"y")) is fault
+    site.refuse = {"stream": status}
+    site.pieces = 3
+    assert fault_of(lambda: list(served.get_blob(large, soon()) or ())) is fault
+    assert fault_of(lambda: stored(served, tmp_path, b"y" * LARGE)) is fault
+    assert engine(site.url).get_row(NAME, soon()) is None
+
+
+def test_an_instance_that_is_not_there_is_a_fault(site: ReapiSite) -> None:
+    for url in (site.url + "2", site.url.removesuffix("/team/main")):
+        assert fault_of(lambda url=url: engine(url).get_row(NAME, soon())) is Fault.REMOTE_CORRUPT
+
+
+def test_what_a_server_says_of_itself_is_heeded(site: ReapiSite, tmp_path: Path) -> None:
+    blob = stored(engine(site.url), tmp_path, b"x")
+    site.is_updated = False
+    reader = engine(site.url)
+    put: Callable[[], object] = lambda: reader.put_row(NAME, b"row", (), soon(), replace=False)  # noqa: E731
+    assert fault_of(put) is Fault.REMOTE_REFUSED
+    assert fault_of(lambda: stored(reader, tmp_path, b"y")) is Fault.REMOTE_REFUSED
+    assert not site.results
+    assert reader.has_blob(blob, soon())
+    assert b"".join(reader.get_blob(blob, soon()) or ()) == b"x"
+    site.is_updated, site.functions = True, (9,)
+    reader = engine(site.url)
+    assert fault_of(put) is Fault.REMOTE_REFUSED
+    site.functions, site.most = (), 1000
+    reader = engine(site.url)
+    assert fault_of(lambda: stored(reader, tmp_path, b"y" * 1001)) is Fault.REMOTE_SKIPPED
+    stored(reader, tmp_path, b"y" * 1000)
+
+
+RAW = {
+    "no message": b"\xff" * 20,
+    "a message of nothing": b"",
+    "a cut message": b"\x2a\x7frow",
+    "another message": b"\x0a\x03abc\x12\x03abc\x32\x03abc",
+    "a row that is too long": b"\x2a\x81\x80\x40" + b"x" * (MAX_ROW + 1),
+    "a row elsewhere that is too long": b"\x32\x46\x0a\x40" + b"a" * 64 + b"\x10\xff\xff\x7f",
+    "too large a message": b"\x2a\x80\x80\x80\x04" + b"x" * (8 << 20),
+    "too many fields": b"\x08\x01" * 100_000,
+}
+
+
+@pytest.mark.parametrize("raw", RAW.values(), ids=RAW)
+def test_what_is_no_answer_is_a_fault(site: ReapiSite, raw: bytes, tmp_path: Path) -> None:
+    served = engine(site.url)
+    blob = stored(served, tmp_path, b"content")
+    methods = ("GetActionResult", "Read", "BatchUpdateBlobs")
+    site.raw = dict.fromkeys(methods, raw)
+    assert fault_of(lambda: served.get_row(NAME, soon())) is Fault.REMOTE_CORRUPT
+    assert fault_of(lambda: list(served.get_blob(blob, soon()) or ())) is Fault.REMOTE_CORRUPT
+    assert fault_of(lambda: stored(served, tmp_path, b"y")) is Fault.REMOTE_CORRUPT
+    site.raw = {"FindMissingBlobs": raw, "GetCapabilities": raw}
+    with contextlib.suppress(StoreFault):  # of which nothing may be an answer
+        served.has_blob(blob, soon())
+    with contextlib.suppress(StoreFault):
+        stored(engine(site.url), tmp_path, b"z")
+
+
+def test_a_small_message_that_becomes_a_large_one_is_not_taken() -> None:
+    with serving_reapi(compression=grpc.Compression.Gzip) as site:
+        assert engine(site.url).get_row(NAME, soon()) is None
+        site.raw["GetActionResult"] = b"\x2a\x80\x80\x80\x20" + bytes(64 << 20)
+        assert fault_of(lambda: engine(site.url).get_row(NAME, soon())) is Fault.REMOTE_CORRUPT
+
+
+def test_no_more_and_no_less_is_taken_than_a_blob_has(site: ReapiSite, tmp_path: Path) -> None:
+    served = engine(site.url)
+    for size in (1000, LARGE):
+        blob = stored(served, tmp_path, os.urandom(size))
+        for alter in (lambda data: data + b"x", lambda data: data[:-1], lambda _data: b""):
+            site.alter = alter
+            came: list[bytes] = []
+            assert fault_of(lambda came=came: came.extend(served.get_blob(blob, soon()) or ())) is Fault.REMOTE_CORRUPT
+            assert sum(map(len, came)) <= size
+        site.alter = lambda data: data
+        assert b"".join(served.get_blob(blob, soon()) or ())
+
+
+def test_a_server_that_took_less_is_not_believed(site: ReapiSite, tmp_path: Path) -> None:
+    served = engine(site.url)
+    for committed in (0, LARGE - 1, LARGE + 1, -1):
+        site.committed = committed
+        site.forget_blobs()
+        assert fault_of(lambda: stored(served, tmp_path, b"x" * LARGE)) is Fault.REMOTE_CORRUPT
+    site.committed = None
+    stored(served, tmp_path, b"x" * LARGE)
+    stored(served, tmp_path, b"x" * LARGE)  # it ends at once where the blob is there
+
+
+def test_a_server_that_hangs_is_given_up_in_time(site: ReapiSite, tmp_path: Path) -> None:
+    served = engine(site.url)
+    blob = stored(served, tmp_path, os.urandom(LARGE))
+    site.pieces, site.hang = 3, {"stream", "GetActionResult", "BatchUpdateBlobs", "FindMissingBlobs"}
+    with listening() as url:
+        hung = engine(url.replace("http", "reapi"))
+        for call in (
+            lambda: hung.get_row(NAME, monotonic() + 0.1),
+            lambda: served.get_row(NAME, monotonic() + 0.1),
+            lambda: served.has_blob(blob, monotonic() + 0.1),
+            lambda: served.put_row(NAME, b"row", (), monotonic() + 0.1, replace=False),
+            lambda: list(served.get_blob(blob, monotonic() + 0.3) or ()),
+            lambda: served.put_blob(blob_of(b"y" * LARGE), written(tmp_path, b"y" * LARGE), monotonic() + 0.3),
+        ):
+            assert fault_of(call) is Fault.REMOTE_TIMEOUT
+    gone = engine(refusing().replace("http", "reapi"))
+    assert fault_of(lambda: gone.get_row(NAME, soon())) is Fault.REMOTE_UNREACHABLE
+
+
+def written(folder: Path, data: bytes) -> str:
+    (folder / "written").write_bytes(data)
+    return os.fspath(folder / "written")
+
+
+def test_a_stream_in_which_nothing_comes_is_given_up(
+    site: ReapiSite, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served = engine(site.url)
+    blob = stored(served, tmp_path, os.urandom(LARGE))
+    monkeypatch.setattr("cachec.remote.engines.reapi_link.STALL_SECONDS", 0.2)
+    site.pieces, site.hang = 3, {"stream"}
+    assert fault_of(lambda: list(served.get_blob(blob, soon()) or ())) is Fault.REMOTE_TIMEOUT
+    large = os.urandom(64 * SMALL)
+    assert fault_of(lambda: stored(served, tmp_path, large)) is Fault.REMOTE_TIMEOUT
+
+
+def test_a_reader_that_takes_its_time_is_no_stall(
+    site: ReapiSite, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served = engine(site.url)
+    blob = stored(served, tmp_path, data := os.urandom(LARGE))
+    monkeypatch.setattr("cachec.remote.engines.reapi_link.STALL_SECONDS", 0.05)
+    pieces = served.get_blob(blob, soon())
+    assert pieces is not None
+    first = next(pieces)
+    threading.Event().wait(0.2)
+    assert first + b"".join(pieces) == data
+
+
+def test_a_file_that_is_not_what_it_was_is_not_sent(site: ReapiSite, tmp_path: Path) -> None:
+    served = engine(site.url)
+    for size in (1000, LARGE):
+        blob = blob_of(os.urandom(size))
+        for data in (b"", b"x", b"x" * size, b"x" * (size + 1)):
+            assert fault_of(lambda: served.put_blob(blob, written(tmp_path, data), soon())) is Fault.REMOTE_CORRUPT
+        with pytest.raises(FileNotFoundError):
+            served.put_blob(blob, os.fspath(tmp_path / "none"), soon())
+        with pytest.raises(IsADirectoryError):
+            served.put_blob(blob, os.fspath(tmp_path), soon())
+
+
+def test_a_file_that_can_not_be_read_to_its_end(site: ReapiSite, monkeypatch: pytest.MonkeyPatch) -> None:
+    """/proc/self/mem opens, and its first byte is not to be had."""
+    with pytest.raises(OSError, match="Input/output"):
+        engine(site.url).put_blob(blob_of(bytes(LARGE)), "/proc/self/mem", soon())
+
+
+def test_a_server_that_went_and_came_again_is_asked(tmp_path: Path) -> None:
+    with serving_reapi() as site:
+        served = engine(site.url)
+        assert served.get_row(NAME, soon()) is None
+    assert fault_of(lambda: served.get_row(NAME, soon())) is Fault.REMOTE_UNREACHABLE
+    served.close()
+    with serving_reapi() as site:
+        again = engine(site.url)
+        again.close()
+        assert again.get_row(NAME, soon()) is None
+
+
+# --- URLs, processes and packages
+
+
+@pytest.mark.parametrize(
+    ("url", "instance", "port"),
+    [
+        ("reapi://host", "", 9092),
+        ("reapi://host/", "", 9092),
+        ("reapis://host/main", "/main", 443),
+        ("reapi://host:8980/a/b/", "/a/b", 8980),
+        ("reapi://[::1]:1/a%2Db", "/a-b", 1),
+    ],
+)
+def test_urls(url: str, instance: str, port: int) -> None:
+    address = parse(url, "default", {})
+    assert (address.path, address.port) == (instance, port)
+
+
+@pytest.mark.parametrize(
+    "url", ["reapi:///x", "reapi://host/blobs", "reapi://host/a/uploads/b", "reapi://host//a", "reapi://h%41/x"]
+)
+def test_a_url_that_is_none_is_refused(url: str) -> None:
+    with pytest.raises(ConfigError):
+        parse(url, "default", {})
+
+
+def run(code: str, **environ: str) -> str:
+    environment = {**os.environ, **environ}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
+    assert done.stderr == ""
+    return done.stdout
+
+
+_BEGIN = (
+    "import os, sys, time, threading\n"
+    "from cachec.remote.chain import engine_of, import_clients\nfrom cachec.remote.urls import parse\n"
+    "from cachec.errors import StoreFault\n"
+    "def made():\n    return engine_of(parse(os.environ['AT'], 'default', {}))\n"
+    "def ask(engine):\n    return engine.get_row('0' * 64, time.monotonic() + 60)\n"
+)
+
+
+def test_a_child_does_not_use_the_threads_of_its_parent(site: ReapiSite) -> None:
+    """It would hang, or end with a signal: and it ends as it would without."""
+    code = _BEGIN + (
+        "engine = made()\nask(engine)\n"
+        "busy = [threading.Thread(target=lambda: [ask(engine) for _ in range(300)]) for _ in range(3)]\n"
+        "[each.start() for each in busy]\n"
+        "for _ in range(20):\n"
+        "    if not (child := os.fork()):\n"
+        "        for each in (engine, made()):\n"
+        "            try:\n                ask(each)\n                os._exit(2)\n"
+        "            except StoreFault as fault:\n                assert fault.fault.value == 'remote-skipped'\n"
+        "        engine.close()\n"
+        "        sys.exit(0)\n"
+        "    assert os.waitpid(child, 0)[1] == 0\n"
+        "[each.join() for each in busy]\n"
+        "print(ask(engine))\n"
+    )
+    assert run(code, AT=site.url) == "None\n"
+
+
+def test_children_of_a_process_that_only_imported_the_client_ask(site: ReapiSite) -> None:
+    """As the server of ``cachec exec`` has it."""
+    code = _BEGIN + (
+        "engine = made()\nassert 'grpc' not in sys.modules\n"
+        "import_clients(['reapi'])\nassert 'grpc' in sys.modules\n"
+        "assert not any(name.startswith('GRPC_') for name in os.environ)\n"
+        "for each in (engine, made()):\n"
+        "    if not (child := os.fork()):\n"
+        "        os._exit(ask(each) is not None)\n"
+        "    assert os.waitpid(child, 0)[1] == 0\n"
+        "print(ask(engine))\n"
+    )
+    assert run(code, AT=site.url) == "None\n"
+
+
+def test_nothing_is_printed_and_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    code = _BEGIN + (
+        "for _ in range(2):\n"
+        "    try:\n        ask(made())\n    except StoreFault as fault:\n        print(fault.fault.value)\n"
+    )
+    key, cert = certificate()
+    with serving_reapi(grpc.ssl_server_credentials([(key, cert)])) as site:
+        assert run(code, AT=site.url) == "remote-refused\n" * 2
+    assert run(code, AT=refusing().replace("http", "reapi")) == "remote-unreachable\n" * 2
+    monkeypatch.setattr("cachec.remote.engines.reapi.find_spec", lambda _name: None)
+    with pytest.raises(ConfigError, match=r"cachec\[reapi\]"):
+        engine("reapi://host/x")
