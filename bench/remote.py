@@ -1,6 +1,6 @@
 """Remotes on the loopback, each engine in the same run: what a miss pays for asking, and what a hit there costs.
 
-Redis, nginx and moto are those of the tests; a server that is not installed has no rows.
+Redis, nginx, moto and buildbox-casd are those of the tests; a server that is not installed has no rows.
 """
 
 from __future__ import annotations
@@ -22,13 +22,14 @@ from bench.harness import Row, interleaved
 from cachec.model import Outcome
 from cachec.remote.chain import engine_of
 from cachec.remote.urls import parse
+from tests.remote import casd_server
 from tests.remote.moto_server import BUCKET, running_moto
 from tests.remote.nginx_server import running_nginx
 from tests.remote.redis_server import running_redis
 from tests.remote.server import listening
 
 #: Milliseconds that a miss may cost more where a remote has nothing.
-_ASKED = {"folder": 2.0, "http": 2.0, "redis": 2.0, "s3": 6.0}
+_ASKED = {"folder": 2.0, "http": 2.0, "redis": 2.0, "s3": 6.0, "reapi": 6.0}
 _HIT, _SENT = 10.0, 1.0
 
 #: Calls of a build whose remote is gone, and the seconds that it may take longer.
@@ -74,6 +75,8 @@ def _servers(folder: Path) -> Iterator[dict[str, str]]:
             urls["http"] = stack.enter_context(running_nginx(folder / "nginx"))
         if shutil.which("redis-server"):
             urls["redis"] = stack.enter_context(running_redis(folder / "redis")).url
+        if casd_server.find_program():
+            urls["reapi"] = stack.enter_context(casd_server.running_casd(folder / "casd")).url
         endpoint = stack.enter_context(running_moto())
         urls["s3"] = f"s3://{BUCKET}/cachec?endpoint={endpoint}&region=us-east-1"
         yield urls
@@ -226,6 +229,7 @@ def _gone(folder: Path, urls: Mapping[str, str], numbers: Iterator[int], calls: 
     with listening() as hole, _environment(CACHEC_SERVER="off"):
         place = hole.removeprefix("http://").removesuffix("/team")
         gone = {"http": hole, "redis": f"redis://{place}/0", "s3": f"s3://{BUCKET}?endpoint=http://{place}"}
+        gone["reapi"] = f"reapi://{place}"
         times = {}
         for name, url in {"none": "", **{name: url for name, url in gone.items() if name in urls}}.items():
             call = _call(folder / f"gone-{name}", url)

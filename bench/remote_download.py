@@ -14,12 +14,16 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 from cachec.base.hashing import digest_bytes
 from cachec.model import RECORD_VERSION, ArtifactRef, Entry, Leaf, Trace
 from cachec.remote.chain import engine_of
+from cachec.remote.engines.action import Sum
+from cachec.remote.engines.base import Blob
+from cachec.remote.engines.reapi_messages import READ, asked_bytes, read_bytes, read_name
 from cachec.remote.engines.redis import PIECE
 from cachec.remote.trie import Trie, Waited
 from cachec.remote.urls import Address, parse
@@ -36,15 +40,17 @@ def main() -> None:
     with tempfile.TemporaryDirectory(dir=folder) as inside:
         task: Callable[[], object]
         if verb == "plain":
-            digest = name.read_text()
-            task = _plain(address, digest, nbytes, Path(inside) / "file")
+            digest, sum256 = name.read_text().split()
+            blob = Blob(digest, nbytes, sum256)
+            task = _plain(address, blob, Path(inside) / "file")
         else:
             store = Store(Path(inside) / "store")
             store.prepare()
             trie = Trie(engine_of(address), store, "main", 60.0, address.trust)
             if verb == "put":
-                ref = store.objects.add_bytes(os.urandom(nbytes))
-                name.write_text(ref.digest)
+                data = os.urandom(nbytes)
+                ref = store.objects.add_bytes(data)
+                name.write_text(f"{ref.digest} {sha256(data).hexdigest()}")
                 entry = _entry(ref, store.objects.add_bytes(b"[]"))
                 task = lambda: trie.put(entry, entry.traces[0], {})  # noqa: E731
             else:
@@ -73,8 +79,9 @@ def _got(trie: Trie) -> None:
     assert trie.get(_KEY, lambda _name: None, Waited()) is not None
 
 
-def _plain(address: Address, digest: str, nbytes: int, target: Path) -> Callable[[], object]:
+def _plain(address: Address, blob: Blob, target: Path) -> Callable[[], object]:
     """What somebody would write who only wants the file."""
+    digest, nbytes = blob.digest, blob.size
     place = f"b/{digest[:2]}/{digest}"
     if address.scheme == "file":
         return lambda: shutil.copyfile(f"{address.path}/{place}", target)
@@ -96,6 +103,13 @@ def _plain(address: Address, digest: str, nbytes: int, target: Path) -> Callable
             client_options={"allow_http": True},
         )
         return lambda: _write(target, bucket.get(place).stream())
+    if address.scheme == "reapi":
+        import grpc
+
+        channel = grpc.insecure_channel(f"{address.host}:{address.port}")
+        grpc.channel_ready_future(channel).result()
+        request = asked_bytes(read_name("", Sum(blob.sha256, nbytes)))
+        return lambda: _write(target, map(read_bytes, channel.unary_stream(READ)(request)))
     import http.client
 
     connection = http.client.HTTPConnection(address.host, address.port)

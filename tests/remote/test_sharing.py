@@ -24,6 +24,7 @@ from cachec.maintain.maintainer import Maintainer
 from cachec.maintain.selector import Selector
 from cachec.model import Fault, Read
 from cachec.remote.chain import local_path
+from tests.remote.casd_server import running_casd
 from tests.remote.conftest import Machine
 from tests.remote.moto_server import BUCKET, running_moto
 from tests.remote.redis_server import running_redis
@@ -370,7 +371,8 @@ def test_without_a_remote_nothing_of_it_is_imported(tmp_path: Path) -> None:
         f"cache = cachec.Cache({str(tmp_path / 'store')!r}, log='off')\n"
         "@cache.stage\ndef f(x: int) -> int:\n    return x\n"
         "assert [f.call(1)[1].hit for _ in range(2)] == [False, True]\n"
-        "print(sorted(name for name in sys.modules if name.startswith(('cachec.remote', 'ssl', 'http.client'))))\n"
+        "remotes = ('cachec.remote', 'ssl', 'http.client', 'grpc', 'redis', 'obstore')\n"
+        "print(sorted(name for name in sys.modules if name.startswith(remotes)))\n"
     )
     done = subprocess.run([sys.executable, tmp_path / "s.py"], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
@@ -380,7 +382,7 @@ def test_without_a_remote_nothing_of_it_is_imported(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("kind", ["http", "redis", "s3"])
+@pytest.mark.parametrize("kind", ["http", "redis", "s3", "reapi"])
 def test_a_command_is_handed_out_on_another_machine(
     tmp_path: Path, url: str, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -392,6 +394,8 @@ def test_a_command_is_handed_out_on_another_machine(
             monkeypatch.setenv("AWS_ACCESS_KEY_ID", "me")
             monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
             url = f"s3://{BUCKET}/cachec?region=us-east-1&endpoint={stack.enter_context(running_moto())}"
+        elif kind == "reapi":
+            url = stack.enter_context(running_casd(tmp_path / "casd")).url
         _handed_out(tmp_path, url)
 
 

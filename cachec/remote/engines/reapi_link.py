@@ -203,19 +203,24 @@ class Channel:
             yield
         except (StoreFault, _Told):
             raise
+        except grpc.FutureCancelledError as error:
+            raise self._told("CANCELLED", "it was given up", method, stalls) from error
         except grpc.RpcError as error:
-            code, details = error.code().name, error.details() or ""
-            known = _FAULTS.get(code, Fault.REMOTE_CORRUPT)
-            fault = next((fault for words, fault in _DETAILS if words in details), known)
-            if stalls is not None and stalls.has_ended_it:
-                fault, details = Fault.REMOTE_TIMEOUT, "nothing came for seconds"
-            words = "".join(each if each.isprintable() else " " for each in details[:200])
-            name = method.rpartition("/")[2]
-            raise _Told(code, StoreFault(fault, f"{self._shown} answers {name} with {code}: {words}")) from error
-        except (ValueError, grpc.FutureCancelledError) as error:
-            # It was closed by another thread; or what it says of metadata, in which secrets are.
+            raise self._told(error.code().name, error.details() or "", method, stalls) from error
+        except (
+            ValueError
+        ) as error:  # it was closed by another thread; or what it says of metadata: secrets are in there
             words = f"{self._shown} can't be asked: {type(error).__name__}"
             raise _Told("CANCELLED", StoreFault(Fault.REMOTE_UNREACHABLE, words)) from None
+
+    def _told(self, code: str, details: str, method: str, stalls: _Stalls | None) -> _Told:
+        known = _FAULTS.get(code, Fault.REMOTE_CORRUPT)
+        fault = next((fault for words, fault in _DETAILS if words in details), known)
+        if stalls is not None and stalls.has_ended_it:
+            fault, details = Fault.REMOTE_TIMEOUT, "nothing came for seconds"
+        words = "".join(each if each.isprintable() else " " for each in details[:200])
+        name = method.rpartition("/")[2]
+        return _Told(code, StoreFault(fault, f"{self._shown} answers {name} with {code}: {words}"))
 
 
 class _Told(Exception):
