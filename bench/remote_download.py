@@ -15,6 +15,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from hashlib import sha256
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from cachec.model import RECORD_VERSION, ArtifactRef, Entry, Leaf, Trace
 from cachec.remote.chain import engine_of
 from cachec.remote.engines.action import Sum
 from cachec.remote.engines.base import Blob
-from cachec.remote.engines.reapi_messages import READ, asked_bytes, read_bytes, read_name
+from cachec.remote.engines.reapi_messages import READ, asked_bytes, read_name, read_pieces
 from cachec.remote.engines.redis import PIECE
 from cachec.remote.trie import Trie, Waited
 from cachec.remote.urls import Address, parse
@@ -109,7 +110,8 @@ def _plain(address: Address, blob: Blob, target: Path) -> Callable[[], object]:
         channel = grpc.insecure_channel(f"{address.host}:{address.port}")
         grpc.channel_ready_future(channel).result()
         request = asked_bytes(read_name("", Sum(blob.sha256, nbytes)))
-        return lambda: _write(target, map(read_bytes, channel.unary_stream(READ)(request)))
+        answers = channel.unary_stream(READ)
+        return lambda: _write(target, chain.from_iterable(map(read_pieces, answers(request))))
     import http.client
 
     connection = http.client.HTTPConnection(address.host, address.port)

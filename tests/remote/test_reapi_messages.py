@@ -103,7 +103,7 @@ def test_answers_are_understood(
         responses=[kind("BatchUpdated")(digest=digest(each), status=status) for each in sums]
     )
     assert reapi_messages.updated(updated.SerializeToString()) == dict.fromkeys(sums, code)
-    assert reapi_messages.read_bytes(kind("ReadResponse")(data=data).SerializeToString()) == data
+    assert b"".join(reapi_messages.read_pieces(kind("ReadResponse")(data=data).SerializeToString())) == data
     assert reapi_messages.committed(kind("WriteResponse")(committed_size=number).SerializeToString()) == number
     stated = kind("ServerCapabilities")()
     stated.cache_capabilities.digest_functions.extend(functions)
@@ -123,7 +123,7 @@ READERS: dict[str, Callable[[bytes], object]] = {
     "capabilities": reapi_messages.capabilities,
     "missing": reapi_messages.missing,
     "updated": reapi_messages.updated,
-    "read_bytes": reapi_messages.read_bytes,
+    "read_pieces": lambda data: list(reapi_messages.read_pieces(data)),
     "committed": reapi_messages.committed,
     "sum": Sum.read,
 }

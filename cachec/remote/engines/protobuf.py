@@ -46,7 +46,13 @@ def count(number: int, value: int) -> bytes:
 
 
 def fields(data: bytes, what: str) -> Iterator[tuple[int, bytes | int]]:
-    """Number and value of the fields that have bytes or a varint, which is taken as one of 64 bits with a sign.
+    """Number and value of the fields that have bytes or a varint. Raises StoreFault."""
+    for field, value in spans(data, what):
+        yield field, data[value] if isinstance(value, slice) else value
+
+
+def spans(data: bytes, what: str) -> Iterator[tuple[int, slice | int]]:
+    """The same, with the place of bytes for them. A varint is taken as one of 64 bits with a sign.
 
     Raises StoreFault REMOTE_CORRUPT, which says ``what`` the message should be.
     """
@@ -83,7 +89,7 @@ def fields(data: bytes, what: str) -> Iterator[tuple[int, bytes | int]]:
         if length > len(data) - at:
             raise StoreFault(Fault.REMOTE_CORRUPT, f"a cut {what}")
         if kind == _BYTES:
-            yield field, data[at : at + length]
+            yield field, slice(at, at + length)
         at += length
     if at < len(data):
         raise StoreFault(Fault.REMOTE_CORRUPT, f"a {what} of more than {MAX_FIELDS} fields")

@@ -14,6 +14,7 @@ import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
+from itertools import chain
 from time import monotonic
 from typing import TYPE_CHECKING
 
@@ -109,7 +110,9 @@ class ReapiServer:
         request = reapi_messages.asked_bytes(reapi_messages.read_name(self._instance, wanted))
         with self._opened() as channel:
             answers = channel.read(reapi_messages.READ, request, until)
-        return None if answers is None else self._exactly(wanted.size, map(reapi_messages.read_bytes, answers))
+        if answers is None:
+            return None
+        return self._exactly(wanted.size, chain.from_iterable(map(reapi_messages.read_pieces, answers)))
 
     def _exactly(self, size: int, pieces: Iterator[bytes]) -> Iterator[bytes]:
         left = size
@@ -117,8 +120,7 @@ class ReapiServer:
             left -= len(piece)
             if left < 0:
                 break
-            if piece:
-                yield piece
+            yield piece
         if left:
             more = "more" if left < 0 else "fewer"
             raise self._fault(Fault.REMOTE_CORRUPT, f"gives {more} bytes of a blob than its {size}")

@@ -13,6 +13,7 @@ import ssl
 import threading
 from collections.abc import Iterator
 from functools import cache
+from itertools import islice
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -75,6 +76,8 @@ _OPTIONS = (
     ("grpc.primary_user_agent", "cachec"),
     ("grpc.use_local_subchannel_pool", 1),  # another channel is another connection
     ("grpc.enable_retries", 0),
+    ("grpc.http2.bdp_probe", 0),
+    ("grpc.http2.lookahead_bytes", 1 << 20),
     ("grpc.enable_http_proxy", 0),
     ("grpc.service_config_disable_resolution", 1),
     ("grpc.min_reconnect_backoff_ms", int(CONNECT_SECONDS * 1000)),
@@ -134,16 +137,17 @@ class Channel:
         """The answers as they come; None where what was asked for is not there."""
         answers = self._answers(method, request, until)
         try:
-            first = next(answers, None)
+            first = [next(answers, None)]
         except _Told as told:
             if told.code == "NOT_FOUND":
                 return None
             raise told.fault from told.__cause__
         return self._with(first, answers)
 
-    def _with(self, first: bytes | None, others: Iterator[bytes]) -> Iterator[bytes]:
-        if first is not None:
-            yield first
+    def _with(self, first: list[bytes | None], others: Iterator[bytes]) -> Iterator[bytes]:
+        if (answer := first.pop()) is not None:
+            yield answer
+            del answer  # some MiB
             try:
                 yield from others
             except _Told as told:
@@ -154,9 +158,9 @@ class Channel:
         with self._faults(method, stalls):
             call = self._channel.unary_stream(method)(request, timeout=self._left(until), metadata=self._metadata)
             with stalls.ending(call):
-                while (answer := next(call, None)) is not None:
+                while answers := list(islice(call, 1)):
                     stalls.rest()
-                    yield answer
+                    yield answers.pop()  # which is held by nobody here while the next one comes
                     stalls.wait()
 
     def write(self, method: str, requests: Iterator[bytes], until: float) -> bytes:

@@ -7,12 +7,12 @@ Every function that reads raises StoreFault REMOTE_CORRUPT for what is no such m
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from cachec.model import Digest
 from cachec.remote.engines.action import Sum
-from cachec.remote.engines.protobuf import count, last, message, numbers, part, parts, text
+from cachec.remote.engines.protobuf import count, last, message, numbers, part, parts, spans, text
 
 _SERVICES = "/build.bazel.remote.execution.v2."
 GET_CAPABILITIES = _SERVICES + "Capabilities/GetCapabilities"
@@ -24,6 +24,9 @@ READ = "/google.bytestream.ByteStream/Read"
 WRITE = "/google.bytestream.ByteStream/Write"
 
 _SHA256 = 1
+
+#: Bytes that are handed on at once.
+PIECE = 1 << 20
 
 #: Command { arguments = 1 }: nobody ever runs it.
 COMMAND = text(1, b"cachec")
@@ -115,9 +118,12 @@ def asked_bytes(name: str) -> bytes:
     return text(1, name.encode())
 
 
-def read_bytes(answer: bytes) -> bytes:
-    """ReadResponse { data = 10 }"""
-    return part(answer, 10, "ReadResponse")
+def read_pieces(answer: bytes) -> Iterator[bytes]:
+    """ReadResponse { data = 10 }, a piece at a time: some may wait to be written, and a message may have 4 MiB."""
+    for field, place in spans(answer, "ReadResponse"):
+        if field == 10 and isinstance(place, slice):
+            for at in range(place.start, place.stop, PIECE):
+                yield answer[at : min(at + PIECE, place.stop)]
 
 
 def written_bytes(name: str, offset: int, data: bytes, *, is_last: bool) -> bytes:
