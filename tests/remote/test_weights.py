@@ -21,6 +21,7 @@ from cachec.remote.revisions import RemoteWeights
 from cachec.remote.urls import parse
 from cachec.store.store import Store
 from cachec.weights.library.owned import WeightStore
+from tests.remote.reapi_server import serving_reapi
 from tests.remote.server import serving
 
 COUNT = 6
@@ -70,10 +71,14 @@ def folder_url(tmp_path: Path) -> str:
     return f"file://{tmp_path / 'remote'}"
 
 
-@pytest.fixture(params=["folder", "http", "bazel"])
+@pytest.fixture(params=["folder", "http", "bazel", "reapi"])
 def url(request: pytest.FixtureRequest, folder_url: str) -> Iterator[str]:
     if request.param == "folder":
         yield folder_url
+        return
+    if request.param == "reapi":
+        with serving_reapi() as api:
+            yield api.url
         return
     with serving() as site:
         yield site.url + ("?layout=bazel" if request.param == "bazel" else "")
