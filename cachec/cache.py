@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, overload
 
 from cachec import config
-from cachec.errors import UsageError
+from cachec.errors import UsageError, WeightError
 from cachec.model import Mode, Outcome
 from cachec.opened import OpenedCache
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from cachec.key.code.ran import RanKeys
     from cachec.stage.decorator import Stage
     from cachec.stage.engine import Engine
+    from cachec.weights import WeightSet
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -186,6 +187,36 @@ class Cache:
         return Foreign(
             self._opened, name, version=version, tags=tuple(tags), same=same, selective=selective, shared=shared
         )
+
+    def weights(self, name: str) -> WeightSet:
+        """The weights that the store has by that name, or by the first digits of a revision; else those that the first
+        remote with that name has.
+
+        Of a remote's, names, shapes and types are known at once. The bytes of a weight are fetched when they are first
+        read, checked, and kept as ``gc`` keeps what nothing needs; ``cachec weights pull`` keeps them for good.
+
+        Raises WeightError where nobody knows the name, or a remote fails (also at the first read of a weight), and
+        UsageError within a stage, which is given weights as an argument.
+        """
+        from cachec.recording import current
+        from cachec.weights.library.owned import WeightStore
+
+        recorder = current()
+        if recorder is not None:
+            raise UsageError(
+                f"Cache.weights({name!r}) in stage {recorder.stage!r}: what the name stands for may change, and would "
+                "be in no key; open the weights outside, and give them to the stage as an argument"
+            )
+        local, remotes = WeightStore(self.store), self._opened.remotes
+        if remotes is None or local.find(name) is not None:
+            return local.open(name)
+        from cachec.remote.streaming import streamed
+
+        found = streamed(remotes, name)
+        if found is None:
+            asked = ", ".join(remote.address.shown for remote in remotes.all if remote.address.is_read)
+            raise WeightError(f"no weights are named {name!r}, neither here nor at {asked or 'a remote that is read'}")
+        return found
 
     def call(self, stage: Stage[P, R], /, *args: P.args, **kwargs: P.kwargs) -> tuple[R, Outcome]:
         """Call a stage; returns its result and the outcome of the call."""

@@ -13,7 +13,7 @@ row and the manifest say, and the name stands for the weights only when all of t
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import file_digest, sha256
 from time import monotonic
@@ -28,6 +28,7 @@ from cachec.model import ArtifactRef, Digest, Fault, from_json
 from cachec.remote.chain import Remote
 from cachec.remote.engines.base import Blob
 from cachec.remote.nodes import signed_row, trusted_body
+from cachec.store.objects import Objects
 from cachec.weights.library.owned import Revision, WeightStore
 from cachec.weights.library.revisions import RevisionContents, RevisionRecord, check_name, checked_record
 
@@ -77,6 +78,14 @@ class Moved(NamedTuple):
     nbytes: int
     moved: int
     moved_nbytes: int
+
+
+class Listed(NamedTuple):
+    """What a name stands for in a remote. sums: the SHA-256 of tensors by their digests, as far as it is stated."""
+
+    revision: Digest
+    contents: RevisionContents
+    sums: Mapping[Digest, Digest]
 
 
 class RemoteWeights:
@@ -141,10 +150,7 @@ class RemoteWeights:
                 objects.leases.take((ref.digest,))
                 if objects.has(ref):
                     return False
-                pieces = self._remote.engine.get_blob(blob, _until(blob.size))
-                if pieces is None or not objects.receive(ref, pieces):
-                    why = "gone" if pieces is None else "not what its name says"
-                    raise StoreFault(Fault.REMOTE_CORRUPT, f"tensor {blob.digest[:12]} of {name!r} is {why}")
+                self.receive(blob, objects, name)
                 return True
 
             moved = self._carry(blobs, receive, progress)
@@ -152,6 +158,19 @@ class RemoteWeights:
         finally:
             objects.release()
         return Moved(named.revision, len(blobs), sum(blob.size for blob in blobs), *moved)
+
+    def listed(self, name: str) -> Listed | None:
+        """What ``name`` stands for there, checked, without a tensor of it; None where the remote has no such name."""
+        check_name(name)
+        named = self._named(name)
+        return None if named is None else Listed(named.revision, *self._manifest(named))
+
+    def receive(self, blob: Blob, objects: Objects, name: str) -> None:
+        """Store a tensor of the weights ``name``, once it was found to be what its digest says."""
+        pieces = self._remote.engine.get_blob(blob, monotonic() + longest(blob.size))
+        if pieces is None or not objects.receive(ArtifactRef(blob.digest, blob.size), pieces):
+            why = "gone" if pieces is None else "not what its name says"
+            raise StoreFault(Fault.REMOTE_CORRUPT, f"tensor {blob.digest[:12]} of {name!r} is {why}")
 
     # --- one remote
 
@@ -192,7 +211,7 @@ class RemoteWeights:
         """What a revision consists of, checked against its number."""
         blob = Blob(named.manifest, named.size, named.sha256)
         body = bytearray()
-        for piece in self._remote.engine.get_blob(blob, _until(blob.size)) or ():
+        for piece in self._remote.engine.get_blob(blob, monotonic() + longest(blob.size)) or ():
             body += piece
             if len(body) > blob.size:
                 break
@@ -215,7 +234,7 @@ class RemoteWeights:
             return Blob(ref.digest, ref.size, file_digest(file, "sha256").hexdigest())
 
     def _send(self, blob: Blob) -> bool:
-        until = _until(blob.size)
+        until = monotonic() + longest(blob.size)
         if self._remote.engine.has_blob(blob, until):
             return False
         path = self._store.objects.path(ArtifactRef(blob.digest, blob.size))
@@ -232,7 +251,7 @@ class RemoteWeights:
             fsio.make_dir(objects.tmp)
             with fsio.Staging(objects.tmp) as staged:
                 staged.write(body)
-                self._remote.engine.put_blob(blob, f"/proc/self/fd/{staged.fd}", _until(blob.size))
+                self._remote.engine.put_blob(blob, f"/proc/self/fd/{staged.fd}", monotonic() + longest(blob.size))
         return blob
 
     def _carry(self, blobs: list[Blob], carry: Callable[[Blob], bool], progress: Progress | None) -> tuple[int, int]:
@@ -257,8 +276,9 @@ def _each(call: Callable[[T], U], given: Iterable[T]) -> Iterator[U]:
             raise
 
 
-def _until(nbytes: int) -> float:
-    return monotonic() + _BLOB_SECONDS + nbytes / _SLOWEST
+def longest(nbytes: int) -> float:
+    """The seconds after which a blob is given up."""
+    return _BLOB_SECONDS + nbytes / _SLOWEST
 
 
 def _corrupt(what: str) -> Callable[[str], StoreFault]:

@@ -317,6 +317,8 @@ class FileSource(Source):
             self._bound = None
 
     def _bind(self, name: str, tensor: Tensor) -> _Bound:
+        if self._bound is not None and tensor.file not in self._bound:
+            self._provide(name, tensor.file)
         with self._lock:
             if self._bound is None:
                 raise HandleClosed(f"weight {name!r}: its set was released; open the weights again")
@@ -334,6 +336,9 @@ class FileSource(Source):
     def _stated(self, tensor: Tensor) -> str:
         """The digest that is known without a look at the bytes, or empty."""
         return ""
+
+    def _provide(self, name: str, number: int) -> None:
+        """Called before a file is opened, by several threads at once: what takes long holds up nobody else."""
 
     def _file(self, name: str, number: int) -> OpenedFile:
         """A file that is about to be opened. name: of the weight that is wanted."""

@@ -44,7 +44,7 @@ MESSAGES: dict[str, tuple[Callable[[Path], object], str, str]] = {
     "type": (_packed, "use format='irpa'", "use --format irpa"),
     "near name": (lambda _: _unmapped({}), "say names={'layer.bia': 'layer.bias'}", "say --name layer.bia=layer.bias"),
     "strange name": (lambda _: _unmapped({"x": "y"}), "names= maps 'x'", "--name maps 'x'"),
-    "url": (lambda _: open_weights("https://host/m.pt"), 'open("NAME")` opens it', "it goes by NAME"),
+    "url": (lambda _: open_weights("https://host/m.pt"), 'weights("NAME")` opens it', "it goes by NAME"),
 }
 
 

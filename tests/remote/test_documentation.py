@@ -14,12 +14,14 @@ from click.testing import CliRunner, Result
 
 from cachec.cli import main
 from cachec.model import Fault
+from cachec.store.store import Store
 from tests.remote.casd_server import running_casd
 from tests.remote.conftest import Machine
 from tests.remote.moto_server import running_moto
 from tests.remote.redis_server import running_redis
 from tests.remote.server import Site, refusing, serving
 from tests.remote.test_sharing import Make
+from tests.remote.test_weights import Place
 
 TEXT = (Path(__file__).parents[2] / "docs" / "remote.md").read_text()
 
@@ -206,3 +208,15 @@ def test_a_project_can_not_name_a_remote(machine: Make, monkeypatch: pytest.Monk
     result = run(one, "config")
     assert result.exit_code == 2
     assert "not for the file of a project" in result.stderr
+
+
+def test_the_program_that_reads_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (program,) = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
+    (tmp_path / "remote").mkdir(mode=0o700)
+    place = Place(tmp_path / "one", f"file://{tmp_path}/remote")
+    place.add("tuned")
+    place.push("tuned")
+    monkeypatch.setenv("CACHEC_REMOTE", f"file://{tmp_path}/remote?namespace=main")
+    monkeypatch.setenv("CACHEC_DIR", str(tmp_path / "two"))
+    exec(compile(program, "remote.md", "exec"), {})
+    assert sum(1 for _ in Store(tmp_path / "two").objects.iterate()) == 1

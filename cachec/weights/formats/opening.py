@@ -449,7 +449,7 @@ def _absolute_path(path: AnyPath) -> str:
         raise UsageError(f"open_weights: expected a path as text, found {text!r}")
     if is_url(text):
         expect = "" if re.search(r"[#&](sha256|blake3)=", text) else " --expect sha256:<64 hex digits>"
-        opened = said('`WeightStore(cache.store).open("NAME")` opens it', "it goes by NAME")
+        opened = said('`cachec.Cache().weights("NAME")` opens it', "it goes by NAME")
         raise UsageError(
             f"{text} is no path. A URL says nothing about content, so it is fetched once, with a digest: "
             f"`cachec weights add {shlex.quote(text)} NAME{expect}`; then {opened}"

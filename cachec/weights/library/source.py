@@ -1,9 +1,12 @@
-"""Where the bytes of an owned revision are: objects of the store, opened when they are used."""
+"""Where the bytes of an owned revision are: objects of the store, opened when they are used, or fetched before."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from cachec.base import fsio
-from cachec.errors import StoreFault, WeightsChanged
+from cachec.base.hashing import FileDigests
+from cachec.errors import HandleClosed, StoreFault, WeightError, WeightsChanged
 from cachec.model import ArtifactRef
 from cachec.store.objects import Objects
 from cachec.weights.sources import FileSource, OpenedFile
@@ -52,3 +55,37 @@ class OwnedSource(FileSource):
             detail = error.detail if isinstance(error, StoreFault) else f"object {ref.digest} {what}"
             raise WeightsChanged(f"weight {name!r}: {detail}; add the weights again") from error
         return OpenedFile(path, identity, 0, "", artifact=True, checksum=f"blake3:{ref.digest}")
+
+
+class FetchedSource(OwnedSource):
+    """The objects of a revision that is elsewhere: each is fetched when its bytes are first used, and then the store's.
+
+    The digest of a whole weight is known without its bytes, so what is only compared is not fetched.
+    """
+
+    def __init__(
+        self,
+        objects: Objects,
+        revision: str,
+        refs: tuple[ArtifactRef, ...],
+        fetch: Callable[[str, ArtifactRef, Objects], None],
+    ) -> None:
+        """objects: to be leased one by one; ``release`` gives them up.
+
+        fetch: stores an object, checked, that the weight of this name needs; raises WeightError where it can't.
+        """
+        super().__init__(objects, revision, refs)
+        self._fetch = fetch
+
+    def digest(self, name: str, tensor: Tensor, digests: FileDigests | None) -> str:
+        if self._bound is None:
+            raise HandleClosed(f"weight {name!r}: its set was released; open the weights again")
+        return self._stated(tensor) or super().digest(name, tensor, digests)
+
+    def _provide(self, name: str, number: int) -> None:
+        ref = self._refs[number]
+        try:
+            if not self._objects.has(ref):
+                self._fetch(name, ref, self._objects)
+        except StoreFault as fault:
+            raise WeightError(f"weight {name!r}: {fault.detail}") from fault
