@@ -21,6 +21,8 @@ from pathlib import Path
 from bench.harness import Row, settle
 from cachec.events import read_outcomes
 
+#: What a module is compiled by, as a rule of Ninja's.
+LOWER = "mlir-opt-19 $in -o $out --convert-func-to-llvm --convert-arith-to-llvm --reconcile-unrealized-casts"
 #: Rebuilds that are timed; the median counts.
 _ROUNDS = 3
 
@@ -30,7 +32,7 @@ def run(folder: Path, *, scale: float = 1.0) -> list[Row]:
     if shutil.which("ninja") is None:
         return [Row("Ninja build (ninja is not installed)", 0.0, "")]
     count = max(4, int(200 * scale))
-    builds = _Builds(folder, count)
+    builds = Builds(folder, count)
     try:
         rows = _rows(builds, count)
     finally:
@@ -39,7 +41,7 @@ def run(folder: Path, *, scale: float = 1.0) -> list[Row]:
     return rows or [Row("Ninja build (no compiler is installed)", 0.0, "")]
 
 
-def _rows(builds: _Builds, count: int) -> list[Row]:
+def _rows(builds: Builds, count: int) -> list[Row]:
     rows: list[Row] = []
     clang = next((name for name in ("clang-19", "clang") if shutil.which(name)), "")
     peers: dict[str, float] = {}
@@ -50,13 +52,13 @@ def _rows(builds: _Builds, count: int) -> list[Row]:
     told = ", ".join(f"{name} {seconds * 1e3:.1f} ms for C" for name, seconds in peers.items())
     ccache = peers.get("ccache")
     if shutil.which("mlir-opt-19"):
-        line = "mlir-opt-19 $in -o $out --convert-func-to-llvm --convert-arith-to-llvm --reconcile-unrealized-casts"
-        again = builds.timed("modules", ".mlir", _module, f"{builds.cachec} {line}")
+        line = LOWER
+        again = builds.timed("modules", ".mlir", mlir_module, f"{builds.cachec} {line}")
         hits = builds.hits("modules")
         rows += [
             Row(f"Ninja, {count} modules, from an emptied folder: hits", hits, "", "all", hits == count),
             Row(f"Ninja, {count} modules: wall time per hit", again * 1e3, "ms", "", None, told, ratio(again, ccache)),
-            *builds.first("modules", ".mlir", _module, line),
+            *builds.first("modules", ".mlir", mlir_module, line),
         ]
     if clang:
         again = builds.timed("c-cachec", ".c", _c_file, f"{builds.cachec} {clang} -O2 -c $in -o $out")
@@ -76,7 +78,8 @@ def ratio(value: float, peer: float | None) -> float | None:
     return None if peer is None else value / peer
 
 
-def _module(number: int) -> str:
+def mlir_module(number: int) -> str:
+    """The text of one module."""
     return (
         f"func.func @f{number}(%x: i32) -> i32 {{\n  %c = arith.constant {number} : i32\n"
         "  %y = arith.addi %x, %c : i32\n  return %y : i32\n}\n"
@@ -95,8 +98,8 @@ def _free_port() -> int:
         return port
 
 
-class _Builds:
-    """Projects in a folder, with stores of their own."""
+class Builds:
+    """Projects in a folder, with stores of their own, of the same number of files."""
 
     def __init__(self, folder: Path, count: int) -> None:
         self._folder = folder
@@ -106,7 +109,7 @@ class _Builds:
         script.write_text(f"#!{sys.executable}\nimport sys\nfrom cachec.__main__ import main\nsys.exit(main())\n")
         script.chmod(0o755)
         self.cachec = f"{script} exec --"
-        self._script = script
+        self.script = script
         environ = {name: value for name, value in os.environ.items() if not name.startswith(("CACHEC_", "CCACHE_"))}
         environ |= {"CACHEC_DIR": str(folder / "store"), "CACHEC_LOG": "off", "CCACHE_DIR": str(folder / "ccache")}
         environ |= {"SCCACHE_DIR": str(folder / "sccache"), "SCCACHE_SERVER_PORT": str(_free_port())}
@@ -116,28 +119,28 @@ class _Builds:
 
     def timed(self, name: str, suffix: str, text: Callable[[int], str], command: str) -> float:
         """Seconds a file of a rebuild from an emptied folder: the median."""
-        project = self._project(name, suffix, text, command)
-        self._build(project)
+        project = self.project(name, suffix, text, command)
+        self.build(project)
         if (self._folder / "store").exists():
             settle(self._folder / "store")
-        self._build(project)
-        return statistics.median(self._build(project) for _ in range(_ROUNDS)) / self._count
+        self.build(project)
+        return statistics.median(self.build(project) for _ in range(_ROUNDS)) / self._count
 
     def first(self, name: str, suffix: str, text: Callable[[int], str], command: str) -> list[Row]:
         """A build into an empty store, with no server left behind, against one without cachec and those of peers."""
         lines = {"bare": command, "cachec": f"{self.cachec} {command}"}
         if suffix == ".c" and shutil.which("ccache"):
             lines["ccache"] = f"ccache {command}"
-        projects = {kind: self._project(f"first-{name}-{kind}", suffix, text, line) for kind, line in lines.items()}
-        settle(self._script.parent)
+        projects = {kind: self.project(f"first-{name}-{kind}", suffix, text, line) for kind, line in lines.items()}
+        settle(self.script.parent)
         times: dict[str, list[float]] = {kind: [] for kind in lines}
         for _ in range(_ROUNDS):
             for kind, project in projects.items():
-                self.call(str(self._script), "server", "stop")
+                self.call(str(self.script), "server", "stop")
                 for store in ("store", "ccache"):
                     shutil.rmtree(self._folder / store, ignore_errors=True)
-                times[kind].append(self._build(project))
-        self.call(str(self._script), "server", "stop")
+                times[kind].append(self.build(project))
+        self.call(str(self.script), "server", "stop")
         took = {kind: statistics.median(each) / self._count for kind, each in times.items()}
         share = {kind: statistics.median(map(operator.truediv, times[kind], times["bare"])) for kind in lines}
         told = ", ".join(f"{kind} {took[kind] * 1e3:.1f} ms ({share[kind]:.1f}x)" for kind in lines if kind != "cachec")
@@ -153,7 +156,8 @@ class _Builds:
             )
         ]
 
-    def _project(self, name: str, suffix: str, text: Callable[[int], str], command: str) -> Path:
+    def project(self, name: str, suffix: str, text: Callable[[int], str], command: str) -> Path:
+        """A new project, whose files are compiled by ``command``."""
         project = self._folder / name.replace(" ", "-").replace(",", "")
         (project / "src").mkdir(parents=True)
         rules = [f"rule cc\n  command = {command}\n"]
@@ -163,11 +167,12 @@ class _Builds:
         (project / "build.ninja").write_text("".join(rules))
         return project
 
-    def _build(self, project: Path) -> float:
+    def build(self, project: Path, **variables: str) -> float:
+        """The seconds of a build, into an emptied folder."""
         shutil.rmtree(project / "out", ignore_errors=True)
         (project / "stats").unlink(missing_ok=True)
         started = time.perf_counter()
-        self.call("ninja", "-C", str(project), CACHEC_STATS_FILE=str(project / "stats"))
+        self.call("ninja", "-C", str(project), CACHEC_STATS_FILE=str(project / "stats"), **variables)
         return time.perf_counter() - started
 
     def hits(self, name: str) -> int:

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import cachec
+from bench import remote_build
 from bench.harness import Row, interleaved
 from cachec.model import Outcome
 from cachec.remote.chain import engine_of
@@ -52,6 +53,7 @@ def run(folder: Path, *, scale: float = 1.0) -> list[Row]:
             *_hits(folder, urls, numbers, max(3, int(60 * scale))),
             *_downloads(folder, urls, max(1 << 20, int(_LARGE * scale)), max(1, round(5 * scale))),
             *_gone(folder, urls, numbers, max(5, int(_BUILD * scale))),
+            *remote_build.rows(folder / "build", urls, _trips(urls), max(4, int(_BUILD * scale))),
         ]
 
 
@@ -145,6 +147,11 @@ def _question(url: str) -> Callable[[], object]:
     """Asks the engine alone for what is not there."""
     engine = engine_of(parse(_with(url, "timeout=60"), "main", os.environ))
     return lambda: engine.get_row(os.urandom(32).hex(), time.monotonic() + 60)
+
+
+def _trips(urls: Mapping[str, str]) -> dict[str, float]:
+    """The seconds of a round trip to each: a question on a connection that is there."""
+    return interleaved({name: _question(url) for name, url in urls.items()}, 50, warmup=3)
 
 
 def _next(call: Call, numbers: Iterator[int], is_hit: bool) -> Callable[[], None]:
