@@ -17,6 +17,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 from bench.harness import Row, settle
 from cachec.events import read_outcomes
@@ -167,12 +168,13 @@ class Builds:
         (project / "build.ninja").write_text("".join(rules))
         return project
 
-    def build(self, project: Path, **variables: str) -> float:
+    def build(self, project: Path, variables: Mapping[str, str] = MappingProxyType({})) -> float:
         """The seconds of a build, into an emptied folder."""
         shutil.rmtree(project / "out", ignore_errors=True)
         (project / "stats").unlink(missing_ok=True)
         started = time.perf_counter()
-        self.call("ninja", "-C", str(project), CACHEC_STATS_FILE=str(project / "stats"), **variables)
+        own = {**variables, "CACHEC_STATS_FILE": str(project / "stats")}
+        self.call("ninja", "-C", str(project), variables=own)
         return time.perf_counter() - started
 
     def hits(self, name: str) -> int:
@@ -184,6 +186,6 @@ class Builds:
         line = ("sccache", "--start-server")
         return subprocess.run(line, env=dict(self._environ), check=False, capture_output=True).returncode == 0
 
-    def call(self, *line: str, check: bool = True, **variables: str) -> None:
-        """One process."""
+    def call(self, *line: str, check: bool = True, variables: Mapping[str, str] = MappingProxyType({})) -> None:
+        """One process. variables: of its environment, beside those of all."""
         subprocess.run(line, env={**self._environ, **variables}, check=check, capture_output=True)

@@ -31,8 +31,8 @@ def rows(folder: Path, urls: Mapping[str, str], trips: Mapping[str, float], coun
     settle(project)
     settle(builds.script.parent)
     everywhere = " ".join(f"{url}{'&' if '?' in url else '?'}timeout=60" for url in urls.values())
-    builds.build(project, CACHEC_REMOTE=everywhere)
-    builds.call(str(builds.script), "push", CACHEC_REMOTE=everywhere)
+    builds.build(project, {"CACHEC_REMOTE": everywhere})
+    builds.call(str(builds.script), "push", variables={"CACHEC_REMOTE": everywhere})
     builds.call(str(builds.script), "server", "stop")
     settle(folder / "store")
     builds.build(project)  # its files are proof from now on
@@ -47,9 +47,9 @@ def rows(folder: Path, urls: Mapping[str, str], trips: Mapping[str, float], coun
         keyed.append(builds.build(project))
         for name, url in urls.items():
             place = {"CACHEC_DIR": str(folder / "fresh"), "CACHEC_REMOTE": url}
-            times[name].append(builds.build(project, **place))
+            times[name].append(builds.build(project, place))
             hits[name] = min(hits[name], builds.hits("modules"))
-            builds.call(str(builds.script), "server", "stop", **place)
+            builds.call(str(builds.script), "server", "stop", variables=place)
             shutil.rmtree(folder / "fresh")
     return [row for name in urls for row in _told(name, count, hits[name], (local, keyed, times[name]), trips[name])]
 

@@ -1,4 +1,4 @@
-"""rclone's servers on the loopback, started by a test: S3's protocol, of which it ignores ``If-None-Match``, and WebDAV."""
+"""rclone's servers on the loopback, started by a test: of WebDAV, and of S3's protocol without ``If-None-Match``."""
 
 from __future__ import annotations
 
