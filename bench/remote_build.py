@@ -14,8 +14,8 @@ from pathlib import Path
 from bench.build import LOWER, Builds, mlir_module
 from bench.harness import Row, against, settle
 
-#: Builds that are timed, of each kind by turns; the median of what one takes of the other counts.
-_ROUNDS = 3
+#: Builds that are timed, of each kind by turns; of fewer modules one is enough to see that it works.
+_ROUNDS, _MANY = 3, 50
 
 #: How much longer than a build of local hits, beside one round trip for each module.
 _SLOWER = 1.5
@@ -40,7 +40,7 @@ def rows(folder: Path, urls: Mapping[str, str], trips: Mapping[str, float], coun
     keyed: list[float] = []
     times: dict[str, list[float]] = {name: [] for name in urls}
     hits = dict.fromkeys(urls, count)
-    for _ in range(_ROUNDS):
+    for _ in range(_ROUNDS if count >= _MANY else 1):
         local.append(builds.build(project))
         assert builds.hits("modules") == count
         shutil.rmtree(folder / "store" / "direct")
