@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import os
-import warnings
 from pathlib import Path
 from typing import Any
 
-import onnx
 import tvm
-from tvm.relax.frontend.onnx import from_onnx
 from tvm.support import cc
 
 from cachec.commands.run import host_processor, run
@@ -17,7 +14,7 @@ from cachec.errors import PluginError, UsageError
 from cachec.programs.artifact import File
 from cachec.programs.program import Program
 from cachec_mlir.compilers import file_in_new_folder, run_tool
-from cachec_tvm.names import FORMAT, KIND
+from cachec_tvm.names import EXPORTED, KIND, ONNX, RELAX, TORCH
 
 #: What a compiler's driver starts to link.
 _PARTS = ("collect2", "ld")
@@ -25,8 +22,11 @@ _PARTS = ("collect2", "ld")
 
 def compiled(program: Program, target: str) -> File:
     """See ``cachec_tvm.compile``."""
-    if program.format != FORMAT:
-        raise PluginError(f"TVM takes programs of cachec_onnxruntime.strip; this one is {program.format!r}")
+    if program.format not in {ONNX, RELAX, TORCH}:
+        raise PluginError(
+            "TVM takes programs of cachec_torch.to_exported, cachec_onnxruntime.strip and cachec_tvm.strip; this one is "
+            f"{program.format!r}"
+        )
     try:
         chosen = tvm.target.Target(target)
     except (ValueError, TypeError, RuntimeError) as error:
@@ -34,13 +34,32 @@ def compiled(program: Program, target: str) -> File:
     if chosen.kind.name != "llvm":
         raise UsageError(f"target expected one of kind llvm, found {chosen.kind.name!r}")
     host_processor()  # TVM asks LLVM for it where the target does not say
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # of onnx's checker: shapes that are not stated
-        module = from_onnx(onnx.load_model_from_string(program.ir))
+    if program.format == TORCH:
+        return _of_torch(program, chosen)
+    if program.format == RELAX:
+        from cachec_tvm.relaxed import imported
+    else:
+        from cachec_tvm.models import imported
+    module = imported(program)
     _check(module["main"], program)
     file = file_in_new_folder("program.so", kind=KIND, manifest=program.manifest)
-    tvm.compile(module, target=chosen).export_library(str(file.path), fcompile=_link)
+    _build(module, chosen, file)
     return file
+
+
+def _of_torch(program: Program, target: Any) -> File:
+    from cachec_tvm.exported import imported
+    from cachec_tvm.files import joined
+
+    module, form = imported(program)
+    file = file_in_new_folder("program.so", kind=EXPORTED, manifest=program.manifest)
+    _build(module, target, file)
+    file.path.write_bytes(joined(file.path.read_bytes(), form))
+    return file
+
+
+def _build(module: Any, target: Any, file: File) -> None:
+    tvm.compile(module, target=target).export_library(str(file.path), fcompile=_link)
 
 
 def _check(main: Any, program: Program) -> None:

@@ -5,6 +5,10 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+import threading
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +18,11 @@ from tvm import relax
 from cachec.errors import LinkError
 from cachec.programs.artifact import File
 from cachec.weights import WeightSet
+from cachec_torch.calls import ValueForm, taken_inputs
+from cachec_torch.runtime import from_numpy
+from cachec_torch.shim import Block
+from cachec_torch.trees import built, leaves_of
+from cachec_tvm.files import MachineForm, read
 
 
 class LinkedMachine:
@@ -32,17 +41,89 @@ class LinkedMachine:
         return _to_numpy(self.machine["main"](*given, *self._weights))
 
 
+class LinkedExport:
+    """A program of torch bound to weights, called like the module: numpy arrays in, numpy arrays out (of bfloat16 by
+    ml_dtypes), in the trees that the module had. ``torch()`` is the same for tensors of torch.
+
+    machine: TVM's, whose ``main`` takes the weights, copied into memory as TVM aligns it, and then the tensors. Calls from
+    several threads wait for one another.
+    """
+
+    def __init__(self, machine: Any, form: MachineForm, weights: list[Any]) -> None:
+        self.machine = machine
+        self._form = form
+        self._weights = weights
+        self._lock = threading.Lock()
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Raises UsageError for arguments of another tree, shape or dtype than the program's, or beyond its ranges."""
+        return self._called(args, kwargs, from_numpy, lambda block: block.keeps, lambda array: array)
+
+    def torch(self) -> Callable[..., Any]:
+        """The same for tensors of torch on the CPU. Imports torch."""
+        from cachec_torch.tensors import as_array, from_torch, tensor_at
+
+        def give(array: Any) -> Any:
+            return tensor_at(from_numpy(array, (), 0))
+
+        return lambda *args, **kwargs: self._called(
+            args, kwargs, from_torch, lambda block: as_array(tensor_at(block)), give
+        )
+
+    def _called(
+        self,
+        args: Any,
+        kwargs: Any,
+        take: Callable[..., Block],
+        array: Callable[[Block], Any],
+        give: Callable[[Any], Any],
+    ) -> Any:
+        form = self._form
+        if form.arguments is None or form.results is None:
+            raise LinkError("the library says nothing of its trees")
+        leaves = list(leaves_of(form.arguments, (args, kwargs), "arguments"))
+        given = [
+            tvm.runtime.tensor(np.ascontiguousarray(array(block)).reshape(block.shape))
+            for block in taken_inputs(form, leaves, take)
+        ]
+        with self._lock:
+            results = iter([give(each.numpy()) for each in self.machine["main"](*self._weights, *given)])
+        values = (each.value if isinstance(each, ValueForm) else next(results) for each in form.outputs)
+        return built(form.results, values)
+
+
 def linked(artifact: File, weights: WeightSet) -> LinkedMachine:
-    """A machine for a library. Raises LinkError where it is none."""
+    """A machine for a library of kind ``tvm:library``. Raises LinkError where it is none."""
+    return LinkedMachine(_machine(artifact.path), [_tensor(weights, name) for name in sorted(weights)])
+
+
+def linked_export(artifact: File, weights: WeightSet) -> LinkedExport:
+    """A machine for one of kind ``tvm:exported``. Raises LinkError where it is none, or fits neither TVM nor the
+    weights."""
+    _, form = read(artifact.path)
+    found = version("apache-tvm")
+    if form.tvm != found:
+        raise LinkError(f"{artifact!r} was compiled with TVM {form.tvm}; this one is {found}")
+    strange = sorted(set(form.weights) - weights.keys())
+    if strange:
+        raise LinkError(f"the library wants {strange[0]!r}, which no weight stands for")
+    tensors = {name: _tensor(weights, name) for name in sorted(set(form.weights))}
+    return LinkedExport(_machine(artifact.path), form, [tensors[name] for name in form.weights])
+
+
+def _machine(library: Path) -> Any:
     try:
         # TVM tells a library by the end of its name, and objects of a store have none.
         with tempfile.TemporaryDirectory(prefix="cachec-") as folder:
             path = os.path.join(folder, "program.so")
-            shutil.copyfile(artifact.path, path)  # it follows links
-            machine = relax.VirtualMachine(tvm.runtime.load_module(path), tvm.cpu())
+            shutil.copyfile(library, path)  # it follows links
+            return relax.VirtualMachine(tvm.runtime.load_module(path), tvm.cpu())
     except (RuntimeError, AttributeError, ValueError, OSError) as error:
-        raise LinkError(f"{artifact.path} can't be linked: {error}") from error
-    return LinkedMachine(machine, [tvm.runtime.tensor(weights[name].read()) for name in sorted(weights)])
+        raise LinkError(f"{library} can't be linked: {error}") from error
+
+
+def _tensor(weights: WeightSet, name: str) -> Any:
+    return tvm.runtime.tensor(weights[name].read())
 
 
 def _to_numpy(output: Any) -> Any:

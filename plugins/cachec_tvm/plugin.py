@@ -13,7 +13,7 @@ from cachec.programs.artifact import File
 from cachec.programs.program import Program
 from cachec.weights import WeightSet
 from cachec_mlir.plugin import FilePlugin
-from cachec_tvm.names import KIND
+from cachec_tvm.names import EXPORTED, KIND, RELAX
 
 #: Variables that begin so are TVM's; these say how code runs and what is printed.
 _VARIABLES = "TVM_"
@@ -53,9 +53,13 @@ class TvmPlugin(FilePlugin):
         return values if target is None else values | {"target": str(target)}
 
     def link(self, artifact: File | Program, weights: WeightSet) -> Any:
-        """A ``cachec_tvm.linking.LinkedMachine`` with the weights. Imports tvm."""
-        if not isinstance(artifact, File) or artifact.kind != KIND:
-            raise PluginError(f"{artifact!r} is not of kind {KIND!r}; cachec_tvm.compile makes such files")
-        from cachec_tvm.linking import linked
+        """A ``LinkedMachine`` of ``cachec_tvm.linking`` with the weights, or a ``LinkedExport``. Imports tvm."""
+        if not isinstance(artifact, File) or artifact.kind not in {KIND, EXPORTED}:
+            raise PluginError(f"{artifact!r} is of neither kind {KIND!r} nor {EXPORTED!r}; cachec_tvm.compile makes such files")
+        from cachec_tvm.linking import linked, linked_export
 
-        return linked(artifact, weights)
+        return linked_export(artifact, weights) if artifact.kind == EXPORTED else linked(artifact, weights)
+
+    def suffix(self, format: str) -> str:
+        """``.py``: TVMScript is Python."""
+        return ".py" if format == RELAX else super().suffix(format)

@@ -1,0 +1,107 @@
+"""Modules of Relax with weights by name: the format ``tvm:relax``. Imports tvm.
+
+The IR is TVMScript, in which locals, inputs and weights of ``main`` have numbers for names, and weights come last,
+sorted by name. That text is all that the compiler gets, so it is what counts, byte for byte. ``structural_hash`` of TVM is
+not: it has 64 bits that are hardly mixed (an attribute of 2 in place of 1 leaves the upper 16 as they were), and says
+nothing of two releases; ``structural_equal``, which compares all of two modules, checks each text instead. There is no
+other form: ``save_json`` of TVM 0.27 ends the process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import relax
+from tvm.relax.expr_functor import PyExprMutator, mutator
+from tvm.script import from_source
+
+from cachec.errors import PluginError
+from cachec.model import WeightSpec
+from cachec.programs.program import Program
+from cachec.weights import WeightSet
+from cachec_tvm.names import RELAX
+
+
+def stripped(module: Any, weights: WeightSet, names: Mapping[str, str]) -> Program:
+    """See ``cachec_tvm.strip``."""
+    if not isinstance(module, tvm.IRModule) or "main" not in {each.name_hint for each in module.get_global_vars()}:
+        raise PluginError("expected a module of Relax with a function 'main'")
+    main = module["main"]
+    places = {names.get(each.name, each.name): each for each in main.params}
+    if len(places) != len(main.params):
+        raise PluginError("two parameters of main stand for one weight; names= leads each to another")
+    missing = sorted(weights.keys() - places.keys())
+    if missing:
+        raise PluginError(f"no parameter of main stands for weight {missing[0]!r} ({len(missing)} such); say names=")
+    for name, spec in sorted(weights.specs.items()):
+        _check_fits(name, places[name], spec)
+    inputs = [each for name, each in places.items() if name not in weights]
+    ordered = [*inputs, *(places[name] for name in sorted(weights))]
+    numbered = module.clone()
+    for place, function in module.functions_items():
+        if isinstance(function, relax.Function):
+            _check_constants(place.name_hint, function)
+            numbered.update_func(place, _numbered(function, ordered if function.same_as(main) else function.params))
+    text = numbered.script(show_meta=True)
+    if not tvm_ffi.structural_equal(from_source(text), numbered):
+        raise PluginError("TVM does not read back the module that it writes; compile it in the stage that makes it")
+    return Program(text, format=RELAX, manifest=weights.manifest)
+
+
+def imported(program: Program) -> Any:
+    """The module of a program of this format."""
+    return from_source(program.text)
+
+
+def _check_fits(name: str, parameter: Any, spec: WeightSpec) -> None:
+    try:
+        found = (str(parameter.ty.dtype), tuple(int(size) for size in parameter.ty.shape))
+    except (AttributeError, TypeError) as error:
+        raise PluginError(f"weight {name!r}: main has {parameter.ty}; expected a tensor of known sizes") from error
+    if found != (spec.dtype, spec.shape):
+        raise PluginError(
+            f"weight {name!r}: main has {found[0]}{list(found[1])}, the weights have {spec.dtype}{list(spec.shape)}"
+        )
+
+
+def _check_constants(name: str, function: Any) -> None:
+    """Raise PluginError for constants with dimensions: TVM ends the process where it is to write one."""
+
+    def check(expression: Any) -> None:
+        if isinstance(expression, relax.Constant) and len(expression.data.shape):
+            raise PluginError(
+                f"function {name!r} has a constant of shape {list(expression.data.shape)}, which TVM can't write as text; "
+                "make it a parameter, or compile the module in the stage that makes it"
+            )
+
+    relax.analysis.post_order_visit(function, check)
+
+
+def _numbered(function: Any, params: Sequence[Any]) -> Any:
+    """The function with these parameters, which are its own in any order, and numbers for names of its variables."""
+    reordered = relax.Function(params, function.body, function.ret_ty, function.is_pure, function.attrs, function.span)
+    return _Numbering().visit_expr(reordered)
+
+
+@mutator
+class _Numbering(PyExprMutator):  # type: ignore[misc]  # tvm has no types
+    """Gives each variable a name of its own, in the order in which they are bound."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._count = 0
+
+    def visit_var_def_(self, variable: Any) -> Any:
+        return self._renamed(variable, relax.Var)
+
+    def visit_dataflow_var_def_(self, variable: Any) -> Any:
+        return self._renamed(variable, relax.DataflowVar)
+
+    def _renamed(self, variable: Any, kind: Any) -> Any:
+        made = kind(f"v{self._count}", variable.ty)
+        self._count += 1
+        self.set_var_remap(variable.vid, made)
+        return made
