@@ -24,8 +24,8 @@ def compiled(program: Program, target: str) -> File:
     """See ``cachec_tvm.compile``."""
     if program.format not in {ONNX, RELAX, TORCH}:
         raise PluginError(
-            "TVM takes programs of cachec_torch.to_exported, cachec_onnxruntime.strip and cachec_tvm.strip; this one is "
-            f"{program.format!r}"
+            "TVM takes programs of cachec_torch.to_exported, cachec_onnxruntime.strip and cachec_tvm.strip; this one "
+            f"is {program.format!r}"
         )
     try:
         chosen = tvm.target.Target(target)

@@ -24,13 +24,13 @@ from cachec_tvm.files import MachineForm
 
 
 def imported(program: Program) -> tuple[tvm.IRModule, MachineForm]:
-    """The module, and how its ``main`` is called. Raises PluginError for programs that ``cachec_tvm.compile`` refuses."""
+    """The module, and how its ``main`` is called. Raises PluginError where ``cachec_tvm.compile`` does."""
     loaded = LoadedProgram(program)
     written = written_names(loaded.exported)
     if written:
         raise PluginError(
-            f"the program writes to {written[0]!r} ({len(written)} such), and TVM keeps nothing from call to call; export "
-            "it for evaluation, or return what changes"
+            f"the program writes to {written[0]!r} ({len(written)} such), and TVM keeps nothing from call to call; "
+            "export it for evaluation, or return what changes"
         )
     form, odd = described_call(loaded.exported)
     if odd:

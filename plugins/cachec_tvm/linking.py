@@ -45,8 +45,8 @@ class LinkedExport:
     """A program of torch bound to weights, called like the module: numpy arrays in, numpy arrays out (of bfloat16 by
     ml_dtypes), in the trees that the module had. ``torch()`` is the same for tensors of torch.
 
-    machine: TVM's, whose ``main`` takes the weights, copied into memory as TVM aligns it, and then the tensors. Calls from
-    several threads wait for one another.
+    machine: TVM's, whose ``main`` takes the weights, copied into memory as TVM aligns it, and then the tensors. Calls
+    from several threads wait for one another.
     """
 
     def __init__(self, machine: Any, form: MachineForm, weights: list[Any]) -> None:

@@ -9,8 +9,8 @@ TORCH = "torch:export"
 #: What ``cachec_tvm.strip`` makes: a module of Relax as text, whose ``main`` takes the weights last, sorted by name.
 RELAX = "tvm:relax"
 
-#: Kinds of the files made here. A shared library with the code of TVM's virtual machine, whose ``main`` takes the inputs
-#: and then the weights, sorted by name.
+#: Kinds of the files made here. A shared library with the code of TVM's virtual machine, whose ``main`` takes the
+#: inputs and then the weights, sorted by name.
 KIND = "tvm:library"
 
 #: The same with what its caller has to know behind its end: it is called as the module of torch was.

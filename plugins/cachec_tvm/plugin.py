@@ -55,7 +55,9 @@ class TvmPlugin(FilePlugin):
     def link(self, artifact: File | Program, weights: WeightSet) -> Any:
         """A ``LinkedMachine`` of ``cachec_tvm.linking`` with the weights, or a ``LinkedExport``. Imports tvm."""
         if not isinstance(artifact, File) or artifact.kind not in {KIND, EXPORTED}:
-            raise PluginError(f"{artifact!r} is of neither kind {KIND!r} nor {EXPORTED!r}; cachec_tvm.compile makes such files")
+            raise PluginError(
+                f"{artifact!r} is of neither kind {KIND!r} nor {EXPORTED!r}; cachec_tvm.compile makes such files"
+            )
         from cachec_tvm.linking import linked, linked_export
 
         return linked_export(artifact, weights) if artifact.kind == EXPORTED else linked(artifact, weights)

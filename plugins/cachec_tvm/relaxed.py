@@ -1,10 +1,12 @@
 """Modules of Relax with weights by name: the format ``tvm:relax``. Imports tvm.
 
-The IR is TVMScript, in which locals, inputs and weights of ``main`` have numbers for names, and weights come last,
-sorted by name. That text is all that the compiler gets, so it is what counts, byte for byte. ``structural_hash`` of TVM is
-not: it has 64 bits that are hardly mixed (an attribute of 2 in place of 1 leaves the upper 16 as they were), and says
-nothing of two releases; ``structural_equal``, which compares all of two modules, checks each text instead. There is no
-other form: ``save_json`` of TVM 0.27 ends the process.
+The IR is TVMScript, in which variables of Relax have numbers for names, and the weights are the last parameters of
+``main``, sorted by name. That text is all that the compiler gets, so it is what counts, byte for byte. TVM's
+``structural_hash`` is not: it has 64 bits that are hardly mixed (an attribute of 2 in place of 1 leaves the upper 16 as
+they were), and no two releases promise the same. Each text is checked by ``structural_equal``, which compares all of
+two modules. There is no other form: ``save_json`` of TVM 0.27 ends the process.
+
+Names within functions of TIR, and those of dynamic sizes, stay as they are and count.
 """
 
 from __future__ import annotations
@@ -40,13 +42,15 @@ def stripped(module: Any, weights: WeightSet, names: Mapping[str, str]) -> Progr
         _check_fits(name, places[name], spec)
     inputs = [each for name, each in places.items() if name not in weights]
     ordered = [*inputs, *(places[name] for name in sorted(weights))]
-    numbered = module.clone()
+    reordered, numbered = module.clone(), module.clone()
     for place, function in module.functions_items():
         if isinstance(function, relax.Function):
             _check_constants(place.name_hint, function)
-            numbered.update_func(place, _numbered(function, ordered if function.same_as(main) else function.params))
+            whole = _with_parameters(function, ordered) if place.name_hint == "main" else function
+            reordered.update_func(place, whole)
+            numbered.update_func(place, _Numbering().visit_expr(whole))
     text = numbered.script(show_meta=True)
-    if not tvm_ffi.structural_equal(from_source(text), numbered):
+    if not tvm_ffi.structural_equal(from_source(text), reordered):
         raise PluginError("TVM does not read back the module that it writes; compile it in the stage that makes it")
     return Program(text, format=RELAX, manifest=weights.manifest)
 
@@ -69,21 +73,24 @@ def _check_fits(name: str, parameter: Any, spec: WeightSpec) -> None:
 
 def _check_constants(name: str, function: Any) -> None:
     """Raise PluginError for constants with dimensions: TVM ends the process where it is to write one."""
+    shapes = []
 
-    def check(expression: Any) -> None:
-        if isinstance(expression, relax.Constant) and len(expression.data.shape):
-            raise PluginError(
-                f"function {name!r} has a constant of shape {list(expression.data.shape)}, which TVM can't write as text; "
-                "make it a parameter, or compile the module in the stage that makes it"
-            )
+    def look(expression: Any) -> None:
+        shape = getattr(getattr(expression, "value", None), "shape", None)
+        if isinstance(expression, tvm.ir.expr.GenericConst) and shape:
+            shapes.append(list(shape))
 
-    relax.analysis.post_order_visit(function, check)
+    relax.analysis.post_order_visit(function, look)
+    if shapes:
+        raise PluginError(
+            f"function {name!r} has a constant of shape {shapes[0]}, which TVM can't write as text; make it a "
+            "parameter, or compile the module in the stage that makes it"
+        )
 
 
-def _numbered(function: Any, params: Sequence[Any]) -> Any:
-    """The function with these parameters, which are its own in any order, and numbers for names of its variables."""
-    reordered = relax.Function(params, function.body, function.ret_ty, function.is_pure, function.attrs, function.span)
-    return _Numbering().visit_expr(reordered)
+def _with_parameters(function: Any, params: Sequence[Any]) -> Any:
+    """The function with its parameters in this order."""
+    return relax.Function(params, function.body, function.ret_ty, function.is_pure, function.attrs, function.span)
 
 
 @mutator
@@ -103,5 +110,5 @@ class _Numbering(PyExprMutator):  # type: ignore[misc]  # tvm has no types
     def _renamed(self, variable: Any, kind: Any) -> Any:
         made = kind(f"v{self._count}", variable.ty)
         self._count += 1
-        self.set_var_remap(variable.vid, made)
+        self.set_var_remap(variable, made)
         return made

@@ -1,5 +1,10 @@
-"""The two plugins that ship, under the suite that every plugin inherits: real JAX, real IREE."""
+"""The plugins of JAX, IREE and MLIR under the suite that every plugin inherits: real JAX, real IREE.
 
+The others are beside what else is asked of them; ``test_every_plugin_is_under_the_suite`` finds all.
+"""
+
+import re
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +15,8 @@ from safetensors.numpy import save_file
 import cachec
 import cachec_iree
 import cachec_jax
+import cachec_mlir
+import cachec_triton
 from cachec.testing.conformance import PluginConformance
 
 
@@ -109,3 +116,53 @@ class TestIree(_JaxToIree):
     @pytest.mark.long
     def test_a_warm_result_is_the_cold_one(self, cache, sets):
         super().test_a_warm_result_is_the_cold_one(cache, sets)
+
+
+class _WithoutStages(PluginConformance):
+    """What asks for programs and artifacts of the plugin's own is left out."""
+
+    test_new_weights_hit_and_give_their_own_numbers = None
+    test_a_value_that_no_name_stands_for_is_in_the_key = None
+    test_small_weights_are_among_them = None
+    test_every_weight_is_the_linked_one = None
+    test_a_build_reads_no_value = None
+    test_weights_of_other_types_and_shapes_are_refused = None
+    test_ambient_is_the_same_after_a_build = None
+    test_compare_tells_artifacts_apart = None
+    test_a_hit_in_a_new_process_imports_no_compiler = None
+    test_an_argument_changed_during_the_stage_is_stored_nowhere = None
+    test_weights_that_do_not_fit_are_refused = None
+    test_a_warm_result_is_the_cold_one = None
+
+
+class TestMlir(_WithoutStages):
+    """Live modules. What is stripped and linked by it goes through IREE here, and through LLVM in ``TestNative``."""
+
+    plugin = cachec_mlir.plugin
+    compilers = ("jaxlib", "jax", "iree.compiler")
+
+    def values(self) -> tuple[Any, ...]:
+        from cachec_mlir import load, program
+        from tests.plugins.mlir.conftest import program as text
+
+        found = [program(each.encode()) for each in (text(0), text(1), text(0).replace("tanh", "sinh"))]
+        return tuple(load(each.program, each.weights, bindings="iree") for each in found)
+
+
+class TestTriton(_WithoutStages):
+    """Kernels have no weights, so there is nothing to link; ``test_triton`` asks for the rest, where Triton is."""
+
+    plugin = cachec_triton.plugin
+    compilers = ("triton", "torch")
+
+
+def test_every_plugin_is_under_the_suite() -> None:
+    """One that is added to the project comes with a class of its own."""
+    found = set()
+    for path in Path(__file__).parent.rglob("test_*.py"):
+        text = path.read_text()
+        names = {short: name for name, short in re.findall(r"^import cachec_(\w+) as (\w+)$", text, re.MULTILINE)}
+        for name in re.findall(r"^    plugin = (?:(\w+)\.)?plugin$", text, re.MULTILINE):
+            found.add(names.get(name, name.removeprefix("cachec_")) or path.parent.name)
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    assert found == set(project["entry-points"]["cachec.plugins"])
