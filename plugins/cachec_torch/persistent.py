@@ -2,7 +2,8 @@
 
 torch has remote caches, whose backend a class attribute overrides (``RemoteCache.backend_override_cls``). What torch
 does around them stays torch's: keys, guards, and reading what it pickled. They hold no library that the C++ compiler
-made, so its runs (``cpp_builder._run_compile_cmd``) are calls of a stage.
+made, so its runs (``cpp_builder._run_compile_cmd``) are calls of a stage. So is what a new process asks of the
+processor: whether it can load a small library, in a child process for each kind of vectors (``VecISA._probe_load``).
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cachec.commands.run import scratch
+from cachec.commands.run import host_processor, run, scratch
 from cachec.errors import UnsupportedVersion
 from cachec.programs.artifact import File
 from cachec.programs.supported import GONE, is_within
@@ -28,6 +29,9 @@ NAMES = {"RemoteFxGraphCache": "torch.inductor", "RemoteAOTAutogradCache": "torc
 
 #: The same of what the C++ compiler made.
 LIBRARIES = "torch.cxx"
+
+#: The same of what the processor was asked.
+PROBES = "torch.isa"
 
 _BUILDER = "torch._inductor.cpp_builder"
 
@@ -74,6 +78,7 @@ class _StoredCompiles:
     def __init__(self, cache: Cache) -> None:
         self.cache = cache
         self._compiled = cache.stage(name=LIBRARIES, version="1")(_compiled)
+        self._loaded = cache.stage(name=PROBES, version="1", ignore=["libraries"])(_loaded)
         self._before: list[tuple[Any, str, Any, Any]] = []  # (owner, name, before, ours)
 
     def __call__(self, cmd_line: str, cwd: str) -> None:
@@ -88,12 +93,25 @@ class _StoredCompiles:
         made = self._compiled(words, sources, output.name, f"{torch.__version__} {torch.version.git_version}")
         _put(made.path, output)
 
+    def loads(self, library: str) -> bool:
+        """Whether this processor can load a library. What can't be loaded is tried anew each time."""
+        import subprocess
+
+        import torch
+
+        version = f"{torch.__version__} {torch.version.git_version}"
+        try:
+            return self._loaded(Path(library).read_bytes(), str(Path(torch.__file__).parent / "lib"), version)
+        except (OSError, subprocess.SubprocessError):
+            return False
+
     def put(self, *, shared: bool) -> None:
         """Stand in torch."""
         from torch._functorch import config as autograd
-        from torch._inductor import config, cpp_builder, remote_cache
+        from torch._inductor import config, cpp_builder, cpu_vec_isa, remote_cache
 
         self._replace(cpp_builder, "_run_compile_cmd", self)
+        self._replace(cpu_vec_isa.VecISA, "_probe_load", lambda _, library: self.loads(library))
         for kind, name in NAMES.items():
             self._replace(
                 getattr(remote_cache, kind), "backend_override_cls", _backend(self.cache, name, shared=shared)
@@ -179,6 +197,16 @@ def _compiled(words: list[str], sources: dict[str, bytes], output: str, torch: s
         return File(folder / output)
 
 
+def _loaded(library: bytes, libraries: str, torch: str) -> bool:
+    """The stage. libraries: the folder of torch's, which the library needs. Raises SubprocessError."""
+    host_processor()
+    code = "from ctypes import cdll; cdll.LoadLibrary('./probe.so')"
+    with scratch() as folder:
+        (folder / "probe.so").write_bytes(library)
+        run([sys.executable, "-I", "-S", "-c", code], cwd=folder, env={"LD_LIBRARY_PATH": libraries}, timeout=60)
+    return True
+
+
 def _put(made: Path, output: Path) -> None:
     """All of it at once: other processes may look for it there."""
     import shutil  # every process that asks for a plugin imports this module
@@ -210,11 +238,12 @@ def checked_seam() -> Any:
     try:
         from torch._functorch import config as autograd
         from torch._functorch._aot_autograd.autograd_cache import AOTAutogradCache
-        from torch._inductor import config, cpp_builder, remote_cache
+        from torch._inductor import config, cpp_builder, cpu_vec_isa, remote_cache
         from torch._inductor.runtime.cache_dir_utils import cache_dir
 
         used = (
-            *(cpp_builder._run_compile_cmd, cache_dir, AOTAutogradCache.get_remote_cache.cache_clear),
+            *(cpp_builder._run_compile_cmd, cpu_vec_isa.VecISA._probe_load, cache_dir),
+            AOTAutogradCache.get_remote_cache.cache_clear,
             *(getattr(remote_cache, kind).backend_override_cls for kind in NAMES),
             *(remote_cache.RemoteCacheBackend._get, remote_cache.RemoteCacheBackend._put),
             *(config.fx_graph_remote_cache, config.cpp_cache_precompile_headers, autograd.enable_remote_autograd_cache),

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from torch._functorch import config as autograd
-from torch._inductor import config, cpp_builder, exc, remote_cache
+from torch._inductor import config, cpp_builder, cpu_vec_isa, exc, remote_cache
 from torch._inductor.runtime.cache_dir_utils import cache_dir
 
 import cachec
@@ -80,7 +80,7 @@ def installed(tmp_path):
 def seam() -> tuple[object, ...]:
     overrides = [getattr(remote_cache, name).backend_override_cls for name in NAMES]
     options = (config.fx_graph_remote_cache, autograd.enable_remote_autograd_cache, config.cpp_cache_precompile_headers)
-    return (cpp_builder._run_compile_cmd, *overrides, *options)
+    return (cpp_builder._run_compile_cmd, *overrides, *options, cpu_vec_isa.VecISA._probe_load)
 
 
 @pytest.mark.long
@@ -178,3 +178,22 @@ class TestStoredBackend(ForeignConformance):
 
     def make(self, cache):
         return _backend(cache, self.name)()
+
+
+@pytest.mark.long
+def test_what_the_processor_can_load_is_asked_once(installed, tmp_path) -> None:
+    isa = cpu_vec_isa.VecAVX2()
+    library = compiled(1)
+    broken = tmp_path / "broken.so"
+    broken.write_bytes(library.read_bytes()[:200])
+    started = []
+    sys.addaudithook(lambda event, args: started.append(args[0]) if event == "subprocess.Popen" else None)
+    for path, expected, asked in (
+        (library, True, True),
+        (library, True, False),
+        (broken, False, True),
+        (broken, False, True),
+    ):
+        started.clear()
+        assert isa._probe_load(str(path)) is expected
+        assert bool(started) is asked
