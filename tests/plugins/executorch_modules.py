@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
 from torch import nn
@@ -11,7 +13,10 @@ import cachec_torch
 from tests.plugins.torch_modules import as_tensors, seeded, weights_of
 
 TIES = [("tied.weight", "up.weight")]
-SIZES = {"x": {0: torch.export.Dim("n", min=2, max=16)}, "more": {"bias": {}, "rows": {}}, "flag": None}
+
+
+def sizes() -> dict[str, Any]:
+    return {"x": {0: torch.export.Dim("n", min=2, max=16)}, "more": {"bias": {}, "rows": {}}, "flag": None}
 
 
 class Lowered(nn.Module):
@@ -41,7 +46,7 @@ def weights(seed: int) -> cachec.WeightSet:
 
 def program(given: cachec.WeightSet, scale: float = 1.0) -> cachec.Program:
     args, kwargs = as_tensors(inputs())
-    return cachec_torch.to_exported(lambda: Lowered(scale), given, args, kwargs, dynamic_shapes=SIZES)
+    return cachec_torch.to_exported(lambda: Lowered(scale), given, args, kwargs, dynamic_shapes=sizes())
 
 
 def inputs(rows: int = 3, seed: int = 0):

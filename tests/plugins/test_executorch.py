@@ -104,7 +104,7 @@ def test_the_program_is_that_of_executorch_but_for_the_numbers_of_its_weights(lo
     from executorch.extension.pybindings import _C
 
     module, (args, kwargs) = others.seeded(modules.Lowered, 4), others.as_tensors(modules.inputs())
-    exported = torch.export.export(module, args, kwargs, dynamic_shapes=modules.SIZES)
+    exported = torch.export.export(module, args, kwargs, dynamic_shapes=modules.sizes())
     whole = to_edge_transform_and_lower(exported).to_executorch(config=ExecutorchBackendConfig())
     flat = [*args, kwargs["more"]["rows"], kwargs["more"]["bias"], 2]
     theirs = _C._load_for_executorch_from_buffer(bytes(whole.buffer)).run_method("forward", flat)

@@ -31,7 +31,7 @@ class Mixed(executorch_modules.Lowered):
 
 def program(given: cachec.WeightSet, scale: float = 1.0) -> cachec.Program:
     args, kwargs = as_tensors(executorch_modules.inputs())
-    sizes = executorch_modules.SIZES
+    sizes = executorch_modules.sizes()
     return cachec_torch.to_exported(lambda: Mixed(scale), given, args, kwargs, dynamic_shapes=sizes)
 
 
