@@ -145,5 +145,10 @@ class StoreFault(CachecError):
         self.detail = detail
 
 
+class ClassNotLoaded(StoreFault):
+    """A stored result is of a class whose module is not imported here, and is not to be imported, or can't be. Nothing
+    is wrong with the row: where that is told apart, the call is a miss with a reason of its own."""
+
+
 class CachecWarning(UserWarning):
     """What was asked for works, but costs more, or keys something else, than its author may think."""

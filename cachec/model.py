@@ -76,6 +76,7 @@ class Reason(enum.Enum):
     ROW_CORRUPT = "miss:row-corrupt"
     ROW_VERSION = "miss:row-version"
     ROW_FOREIGN = "miss:row-foreign-key"
+    CLASS_NOT_LOADED = "miss:class-not-loaded"  # of a result: its module is not imported, and is not for a row to name
     STORE_UNAVAILABLE = "miss:store-unavailable"
     REFRESH = "miss:refresh"
     VERIFIED = "miss:verified"
@@ -126,6 +127,7 @@ _CAUSES = {
     Reason.ROW_CORRUPT: "lost",
     Reason.ROW_VERSION: "lost",
     Reason.ROW_FOREIGN: "lost",
+    Reason.CLASS_NOT_LOADED: "lost",
     Reason.STORE_UNAVAILABLE: "lost",
     Reason.REFRESH: "asked",
     Reason.VERIFIED: "asked",

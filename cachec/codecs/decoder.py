@@ -10,8 +10,8 @@ import msgspec
 from cachec.codecs import arrays, data, files, records, weightsets
 from cachec.codecs.base import corrupt
 from cachec.codecs.weightsets import Caller
-from cachec.errors import PluginError
-from cachec.model import MALFORMED_JSON, ArtifactRef, CallerSet, Inline, Leaf, Node, Record, Sequence, Weights
+from cachec.errors import ClassNotLoaded, PluginError
+from cachec.model import MALFORMED_JSON, ArtifactRef, CallerSet, Fault, Inline, Leaf, Node, Record, Sequence, Weights
 from cachec.programs.plugin import Plugin
 from cachec.programs.supported import Asking
 from cachec.store.artifacts import ArtifactSource
@@ -30,14 +30,21 @@ def decode(
     *,
     names: Mapping[str, str] | None = None,
     folded: Folded | None = None,
+    importing: records.Importing | None = None,
 ) -> Any:
     """The result: mutable parts made anew at each call, arrays and files in place in the store.
 
     caller: the weight sets of this call by argument path. manifest: what File and Dir results without a manifest of
-    their own are to be linked with. names, folded: of the call, see ``callers`` and ``folded`` of Manifest. Raises
-    StoreFault: ROW_CORRUPT for what can't be, ARTIFACT_... for content that is not there.
+    their own are to be linked with. names, folded: of the call, see ``callers`` and ``folded`` of Manifest. importing:
+    is asked for a module of a class that is not imported; without it none is. Raises StoreFault: ROW_CORRUPT for what
+    can't be, ARTIFACT_... for content that is not there, ClassNotLoaded.
     """
-    return _Decoder(source, plugins, caller, files.Manifests(source, manifest, names, folded)).decode(node)
+    manifests = files.Manifests(source, manifest, names, folded)
+    return _Decoder(source, plugins, caller, manifests, importing or _not_imported).decode(node)
+
+
+def _not_imported(module: str) -> None:
+    raise ClassNotLoaded(Fault.ROW_CORRUPT, f"a class of {module[:200]!r} is stored, which is not imported")
 
 
 class _Decoder(msgspec.Struct, frozen=True, eq=False):
@@ -47,13 +54,15 @@ class _Decoder(msgspec.Struct, frozen=True, eq=False):
     plugins: PluginNamed
     caller: Caller
     manifests: files.Manifests
+    importing: records.Importing
 
     def decode(self, node: Node) -> Any:
         if isinstance(node, Leaf):
             decode = _LEAVES.get(node.codec)
             return decode(self, node) if decode is not None else self._plugin(node)
         if isinstance(node, Inline):
-            return records.decode_member(node.value) if node.kind == "enum" else data.decode_inline(node)
+            is_member = node.kind == "enum"
+            return records.decode_member(node.value, self.importing) if is_member else data.decode_inline(node)
         if isinstance(node, CallerSet):
             return weightsets.decode_caller_set(node, self.caller)
         if isinstance(node, Weights):
@@ -69,7 +78,7 @@ class _Decoder(msgspec.Struct, frozen=True, eq=False):
         if len(node.names) != len(node.items) or len(set(node.names)) != len(node.names):
             raise corrupt(f"a record {node.dataclass!r} with a name twice, or with too few of them")
         fields = {name: self.decode(item) for name, item in zip(node.names, node.items, strict=True)}
-        return records.make(node.dataclass, fields) if node.dataclass else fields
+        return records.make(node.dataclass, fields, self.importing) if node.dataclass else fields
 
     def _plugin(self, leaf: Leaf) -> Any:
         kind, _, name = leaf.codec.partition(":")

@@ -1,19 +1,25 @@
 """Dataclasses, named tuples and enum members: a class by name, and its fields.
 
-A class is only ever found among the modules that are loaded already: a row of the cache never causes an import. An
-instance is made without running any code of its class (no ``__init__``, no ``__post_init__``).
+A class is found among the modules that are loaded already. Of one that is not the caller decides: a row of the cache
+alone never causes an import. An instance is made without running any code of its class (no ``__init__``, no
+``__post_init__``).
 """
 
 from __future__ import annotations
 
 import enum
 import sys
+from collections.abc import Callable
 from typing import Any
 
 from cachec.base.instances import class_attribute, field_names, state
 from cachec.base.texts import module_of
 from cachec.codecs.base import corrupt, unstorable
-from cachec.model import Inline
+from cachec.errors import ClassNotLoaded
+from cachec.model import Fault, Inline
+
+#: Imports the module that a row names a class of, where that may be. Raises ClassNotLoaded.
+Importing = Callable[[str], None]
 
 _AT_TOP = "define the class at the top level of a module, under the name that it has there"
 
@@ -36,10 +42,15 @@ def _find(name: str) -> object:
     return place
 
 
-def _class(name: str) -> type:
-    cls = _find(name)
+def _class(name: str, importing: Importing) -> type:
+    module, cls = name.partition(":")[0], _find(name)
+    was_loaded = module in sys.modules
+    if not was_loaded:
+        importing(module)
+        cls = _find(name)
     if not isinstance(cls, type):
-        raise corrupt(f"no class {name[:200]!r} is loaded")
+        text = f"no class {name[:200]!r} is loaded"
+        raise corrupt(text) if was_loaded else ClassNotLoaded(Fault.ROW_CORRUPT, text)
     return cls
 
 
@@ -79,9 +90,10 @@ def fields(value: Any, path: str) -> dict[str, Any]:
     return values
 
 
-def make(name: str, values: dict[str, Any]) -> Any:
-    """An instance of a loaded dataclass or named tuple with exactly these fields. Raises StoreFault (row-corrupt)."""
-    cls = _class(name)
+def make(name: str, values: dict[str, Any], importing: Importing) -> Any:
+    """An instance of a dataclass or named tuple with exactly these fields. Raises StoreFault (row-corrupt),
+    ClassNotLoaded."""
+    cls = _class(name, importing)
     if _is_named_tuple(cls):
         expected: tuple[str, ...] = class_attribute(cls, "_fields")
     elif _is_dataclass(cls):
@@ -105,10 +117,10 @@ def encode_member(value: enum.Enum, path: str) -> Inline:
     return Inline("enum", f"{class_name(value, path)}:{value.name}")
 
 
-def decode_member(text: str) -> enum.Enum:
-    """The member back. Raises StoreFault (row-corrupt)."""
+def decode_member(text: str, importing: Importing) -> enum.Enum:
+    """The member back. Raises StoreFault (row-corrupt), ClassNotLoaded."""
     name, _, member = text.rpartition(":")
-    cls = _class(name)
+    cls = _class(name, importing)
     value = cls.__members__.get(member) if issubclass(cls, enum.Enum) else None
     if value is None:
         raise corrupt(f"{name!r} is no enum with a member {member!r}")

@@ -12,7 +12,7 @@ from cachec.base import fsio
 from cachec.base.anchors import is_anchored
 from cachec.base.hashing import EMPTY, FileDigests, digest_bytes
 from cachec.base.texts import clean
-from cachec.errors import StoreFault
+from cachec.errors import ClassNotLoaded, StoreFault
 from cachec.key.dependencies import IN_PROCESS, Dependencies
 from cachec.model import MISS_OF_FAULT, Digest, Entry, Fault, Part, PartKind, Read, Reason, Trace, artifacts
 from cachec.store.store import Store
@@ -71,6 +71,8 @@ class Looker:
             with fsio.faults("reading what is stored"):
                 entry = self._store.lookup(request.digest)
                 return Look(Reason.FIRST_RUN) if entry is None else self._match(request, entry, decode=decode)
+        except ClassNotLoaded as missing:
+            return Look(Reason.CLASS_NOT_LOADED, detail=missing.detail)
         except StoreFault as fault:
             reason = MISS_OF_FAULT.get(fault.fault, Reason.STORE_UNAVAILABLE)
             return Look(reason, detail=fault.detail, fault=fault.fault)
@@ -120,7 +122,26 @@ class Looker:
             trace.manifest,
             names=inventory.callers,
             folded=folded,
+            importing=lambda module: self._import(module, request, trace),
         )
+
+    def _import(self, module: str, request: Request, trace: Trace) -> None:
+        """Import a module of a class in a result, as the run did: one of the project that the key or a read of code of
+        the trace holds, and none else, whatever the row says. Raises ClassNotLoaded."""
+        from importlib import import_module  # rarely needed
+
+        what = f"the result is of a class of {clean(module[:200])}, which is not imported"
+        remedy = "import it in the module of the stage"
+        if self._observing is None or not self._observing.leads_to(module, request, trace.reads):
+            raise ClassNotLoaded(
+                Fault.ROW_CORRUPT, f"{what}, and is no module of the project that the stage is known to reach; {remedy}"
+            )
+        try:
+            import_module(module)
+        except (Exception, SystemExit) as error:  # the project's code: whatever it raises, the stage can run
+            raise ClassNotLoaded(
+                Fault.ROW_CORRUPT, f"{what}: importing it raised {type(error).__name__}: {clean(str(error))}"
+            ) from error
 
     def present(self, read: Read, weights: dict[str, WeightSet]) -> Digest | None:
         """The digest of what a trace read, as it is now; None where it is no longer there."""

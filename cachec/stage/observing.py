@@ -267,6 +267,11 @@ class Observing:
             folder = project_of(file) if file else None
         return None if folder is None else absolute(os.path.join(folder, rest))
 
+    def leads_to(self, module: str, request: Request, reads: Sequence[Read]) -> bool:
+        """Whether a module is the project's, and its text in the key of a request or in reads just checked."""
+        resolved = [self.resolved(read, request) for read in reads if read.kind == "code"]
+        return self._ran.leads_to(module, self._requests.coverage(request), resolved)
+
     def present(self, read: Read, dependencies: Dependencies) -> str:
         """The digest that a resolved read has now."""
         if read.kind in {"code", "module", "distribution"}:

@@ -102,7 +102,7 @@ def test_each_miss_is_new_changed_lost_or_asked_for(shell: Shell) -> None:
             *("file", "weight-content", "dependency"),
         },
         "lost": {"entry-gone", "artifact-missing", "artifact-corrupt", "row-corrupt", "row-version", "row-foreign-key"}
-        | {"store-unavailable"},
+        | {"class-not-loaded", "store-unavailable"},
         "asked": {"refresh", "verified", "verify-differs"},
     }
     causes["changed"] = {f"{each}-changed" for each in causes["changed"]}

@@ -80,6 +80,22 @@ class RanKeys:
         """The file that importing a module would execute now; empty where there is none."""
         return self._code.origin(module).path
 
+    def leads_to(self, module: str, coverage: Coverage, reads: Iterable[Read]) -> bool:
+        """Whether importing a module would execute a text of the project's of which a key holds something, or one of
+        these resolved reads of code, which all are as they were."""
+        if not all(part.isidentifier() for part in module.split(".")):  # it would be looked for as a path
+            return False
+        origin = self._code.origin(module)
+        source = self._code.source(origin.path) if origin.kind == "project" and origin.source else None
+        if source is None:
+            return False
+        for read in reads:
+            if read.kind == "code" and os.path.isfile(read.where) and not coverage.holds_some(source):
+                found = self._code.in_text(read.where, *read.name.split(":", 1))
+                if found is not None:
+                    coverage.add(found[0])
+        return coverage.holds_some(source)
+
     # --- what a run adds
 
     def code(self, observed: Observed, coverage: Coverage, anchors: Anchors) -> Seen:
