@@ -83,7 +83,7 @@ class FolderWatch:
     """
 
     def __init__(self, folders: Iterable[str]) -> None:
-        self._folders: dict[int, str] = {}
+        self._folders: dict[int, list[str]] = {}  # names of one folder share a watch
         self._queue, before = _idle_or_new()
         self._opened: set[str] = set()
         self._written: set[str] = set()
@@ -92,7 +92,7 @@ class FolderWatch:
             return
         for folder in folders:
             with suppress(OSError):
-                self._folders[self._queue.watch(folder, IN_OPEN | WRITTEN)] = folder
+                self._folders.setdefault(self._queue.watch(folder, IN_OPEN | WRITTEN), []).append(folder)
         for watch in before - self._folders.keys():
             self._queue.unwatch(watch)
         with suppress(OSError):
@@ -103,8 +103,7 @@ class FolderWatch:
         """The files that were opened, and those that were written or made, so far; absolute paths."""
         for event in self._queue.events() if self._queue is not None else ():
             self.overflowed = self.overflowed or bool(event.mask & IN_Q_OVERFLOW)
-            folder = self._folders.get(event.watch)
-            if folder is not None and event.name:
+            for folder in self._folders.get(event.watch, ()) if event.name else ():
                 path = os.path.join(folder, os.fsdecode(event.name))
                 (self._written if event.mask & WRITTEN else self._opened).add(path)
         return frozenset(self._opened), frozenset(self._written)

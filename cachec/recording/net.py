@@ -6,7 +6,7 @@ in place of code, nothing runs; there the static part of the key is needed, whic
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from typing import NamedTuple, Protocol
@@ -27,6 +27,9 @@ class Beside(Protocol):
     def drained(self) -> tuple[frozenset[str], frozenset[str]]:
         """The files that were opened, and those that were written or made, so far."""
 
+    def counting(self, path: str) -> Iterable[str]:
+        """The paths by which a file counts that was opened at ``path``; none for one that does not."""
+
     def close(self) -> None:
         """End the watch."""
 
@@ -34,7 +37,7 @@ class Beside(Protocol):
 class Net:
     """Observes one run, each time that it is spread.
 
-    is_project: whether a file name is a project's. beside: watches the folders of path arguments for this run.
+    is_project: whether a file name is a project's. beside: watches folders for this run.
     """
 
     def __init__(self, is_project: Callable[[str], bool], beside: Beside | None = None) -> None:

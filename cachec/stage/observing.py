@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from functools import cached_property
 from types import FunctionType
 from typing import TYPE_CHECKING
@@ -14,7 +13,6 @@ import msgspec
 from cachec.base.anchors import (
     ARGUMENT,
     MODULE,
-    PROJECT_MARKS,
     Anchors,
     anchors_of,
     beside,
@@ -80,14 +78,15 @@ class Observing:
         """The net for a run that is about to begin; None where nothing is recorded, unless it is wanted ``always``."""
         if not self.on and not always:
             return None
-        from cachec.commands.opens import FolderWatch
         from cachec.recording.net import Net
+        from cachec.stage.watching import Places, PlacesWatch, texts_of
 
-        folders = {os.path.dirname(absolute(path)) for path in request.inventory.paths if os.path.isfile(path)}
-        folders |= {absolute(path) for path in request.inventory.paths if os.path.isdir(path)}
-        with suppress(OSError):  # where the current folder is gone, nothing can be opened in it
-            folders.add(os.getcwd())
-        return Net(self._requests.is_project, FolderWatch(folders))
+        current = current_folder()  # where that is gone, nothing can be opened in it
+        beside = {os.path.dirname(absolute(path)) for path in request.inventory.paths if os.path.isfile(path)}
+        places = Places(beside, current, self._ran.is_elsewhere)
+        places.look_at(texts_of(request.stage.__wrapped__, self._requests.is_project))
+        places.look_below([current, project_of(_source(request))])
+        return Net(self._requests.is_project, PlacesWatch(places))
 
     def collect(self, request: Request, recorder: Recorder) -> frozenset[Read]:
         """Make reads of what the net of a run caught; keep the result out where that can't be done.
@@ -190,8 +189,7 @@ class Observing:
         known = _known(request, recorder, _WHOLE - {"code"})
         paths = [absolute(path) for path in request.inventory.paths]
         folders = tuple(os.path.join(path, "") for path in paths if os.path.isdir(path))
-        beside = {os.path.dirname(path) for path in paths if os.path.isfile(path)}
-        opened: dict[str, Identity | None] = {**dict.fromkeys(_beside(net, beside)), **observed.opened}
+        opened: dict[str, Identity | None] = {**dict.fromkeys(_beside(net)), **observed.opened}
         if net.beside is not None and net.beside.overflowed:
             recorder.keep_out(Reason.UNNAMED_CODE, "more files were opened at once than the kernel tells of (inotify)")
         for path, before in opened.items():
@@ -214,11 +212,7 @@ class Observing:
 
     def anchors(self, request: Request) -> Anchors:
         """What the anchors of a stage's reads stand for here and now."""
-        code = getattr(request.stage.__wrapped__, "__code__", None)
-        source = code.co_filename if code is not None else "<unknown>"
-        if source.startswith("<") or is_cell(source):
-            source = os.path.join(current_folder() or "/", "typed")
-        return anchors_of(source, self._base_dir, os.environ.get("HOME"))
+        return anchors_of(_source(request), self._base_dir, os.environ.get("HOME"))
 
     def kept(self, reads: Sequence[Read], request: Request) -> Iterator[Read]:
         """Reads as a trace keeps them. A path that the run may have had from an argument, or from the place of a module
@@ -283,6 +277,15 @@ class Observing:
         return dependencies.present(read)
 
 
+def _source(request: Request) -> str:
+    """The file that a stage is in; of one that was typed in, where that would be."""
+    code = getattr(request.stage.__wrapped__, "__code__", None)
+    source: str = code.co_filename if code is not None else "<unknown>"
+    if source.startswith("<") or is_cell(source):
+        source = os.path.join(current_folder() or "/", "typed")
+    return source
+
+
 def _under_other_names(observed: Observed) -> Iterator[str]:
     """The own names of functions that code which ran has under another (``from os.path import getmtime as gm``)."""
     for ran in list(observed.ran.values()):
@@ -319,17 +322,14 @@ def _known(request: Request, recorder: Recorder, kinds: frozenset[str] = _WHOLE)
     return known | {absolute(path) for path in request.inventory.paths}
 
 
-def _beside(net: Net, arguments: set[str]) -> Iterator[str]:
-    """What native code opened in the watched folders: all that was, less what Python did and what the run made.
-
-    arguments: the folders that arguments lie in. A watch tells not who opened a file; in a current folder with none of
-    them, what editors and tools open in every project all the time is passed over.
-    """
+def _beside(net: Net) -> Iterator[str]:
+    """What native code opened in the watched folders: what counts there, less what Python did and what the run made."""
     observed = net.observed
-    opened, written = net.beside.drained() if net.beside is not None else (frozenset(), frozenset())
+    if net.beside is None:
+        return
+    opened, written = net.beside.drained()
     told = written | observed.sources.keys() | observed.opened.keys() | observed.made.keys() | observed.passed.keys()
-    for path in sorted(opened - told):
-        folder, name = os.path.split(path)
-        is_tools = name.startswith(".") or name in PROJECT_MARKS or name.endswith(".py")
-        if os.path.isfile(path) and not name.endswith(".pyc") and (folder in arguments or not is_tools):
-            yield path
+    for seen in sorted(opened - told):
+        for path in net.beside.counting(seen):
+            if path not in told and os.path.isfile(path) and not path.endswith(".pyc"):
+                yield path

@@ -1,0 +1,198 @@
+"""Which folders are watched while a stage runs, and which of the files that are opened there count.
+
+No event tells what native code opens (safetensors, tokenizers), and a watch is on one folder. So those below the
+current one and the stage's project are looked through, within bounds, for data of such libraries, and so are places
+that the stage's code names. A watch tells not who opened a file: of sources and objects there nothing counts.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import suppress
+from pathlib import PurePath
+from types import CodeType, FunctionType
+from typing import Any
+
+from cachec.base.anchors import PROJECT_MARKS
+from cachec.base.paths import absolute
+from cachec.commands.opens import FolderWatch
+from cachec.weights.formats import CHECKPOINT_SUFFIXES
+
+#: What is looked through below a folder: levels, folders in all, names in each.
+LEVELS, FOLDERS, NAMES = 4, 256, 4096
+#: Codes that are looked through for names of files, and names that are looked for.
+CODES, TEXTS = 256, 256
+
+#: What the names of files end with that libraries read by native code, beside checkpoints: of tokenizers, databases,
+#: programs, tables.
+DATA_SUFFIXES = frozenset(
+    [
+        *CHECKPOINT_SUFFIXES,
+        *(".arrow", ".bin", ".bpe", ".caffemodel", ".db", ".engine", ".feather", ".h5", ".hdf5", ".joblib"),
+        *(".keras", ".mlir", ".mlirbc", ".mlmodel", ".mnn", ".model", ".msgpack", ".onnx_data", ".param"),
+        *(".params", ".parquet", ".pb", ".pbtxt", ".pdiparams", ".pdmodel", ".plan", ".pte", ".spm", ".sqlite"),
+        *(".sqlite3", ".tflite", ".tiktoken", ".txt", ".vmfb", ".vocab", ".weights"),
+    ]
+)
+#: What makes a folder one that programs fill: caches, environments, build trees.
+_MARKERS = frozenset({"CACHEDIR.TAG", "pyvenv.cfg", "conda-meta", "CMakeCache.txt", "build.ninja", ".ninja_log"})
+_PASSED = frozenset({"node_modules", "__pycache__", "site-packages", "dist-packages"})
+
+
+class Places:
+    """What is watched for one run.
+
+    arguments: folders that path arguments lie in, where every name counts. current: where those count that no tool is
+    known by; empty where that folder is gone. is_elsewhere: whether a folder is a tool's, or the cache's own.
+    """
+
+    def __init__(self, arguments: Collection[str], current: str, is_elsewhere: Callable[[str], bool]) -> None:
+        self._arguments = frozenset(arguments)
+        self._current = current
+        self._is_elsewhere = is_elsewhere
+        self._folders = dict.fromkeys([*self._arguments, *([current] if current else [])])
+        #: Where the kernel sees a file opened that is named by these paths.
+        self._named: dict[str, dict[str, None]] = {}
+
+    @property
+    def folders(self) -> Collection[str]:
+        """What to watch, that which matters most first."""
+        return self._folders
+
+    def look_below(self, roots: Iterable[str]) -> None:
+        """Add the folders below these that hold data, the upper ones first."""
+        seen: set[tuple[int, int]] = set()
+        pending = deque((root, 0) for root in dict.fromkeys(roots) if root.strip("/"))
+        for _ in range(FOLDERS):
+            if not pending:
+                return
+            folder, level = pending.popleft()
+            with suppress(OSError):
+                status = os.stat(folder)
+                place = (status.st_dev, status.st_ino)
+                if status.st_mode & stat.S_ISVTX and not level:
+                    continue  # what everybody writes to (/tmp) is no project
+                entries = self._entries(folder)
+                if level and not _MARKERS.isdisjoint(entry.name for entry in entries):
+                    continue
+                self._add_data(folder, entries)  # also of one that was met under another name: each is a path
+                if place not in seen and level < LEVELS:
+                    seen.add(place)
+                    pending.extend((each, level + 1) for each in self._below(entries, status.st_dev))
+
+    def look_at(self, texts: Iterable[str]) -> None:
+        """Add what these name: a file with the folder that it is in, a folder with the data in it."""
+        for text in texts:
+            with suppress(OSError, ValueError):
+                path = absolute(text)
+                if self._is_elsewhere(os.path.join(path, "")):
+                    continue
+                status = os.stat(path)
+                if stat.S_ISREG(status.st_mode):
+                    self._add_file(path)
+                elif stat.S_ISDIR(status.st_mode) and not status.st_mode & stat.S_ISVTX:
+                    self._add_data(path, self._entries(path))
+
+    def counting(self, path: str) -> Iterator[str]:
+        """The paths by which a file counts that was opened at ``path``, as the watch tells it."""
+        yield from self._named.get(path, ())
+        folder, name = os.path.split(path)
+        if folder in self._arguments:
+            yield path
+        elif folder == self._current:
+            if not (name.startswith(".") or name in PROJECT_MARKS or name.endswith(".py")):
+                yield path
+        elif folder in self._folders and _is_data(name):
+            yield path
+
+    def _add_file(self, path: str) -> None:
+        there = os.path.realpath(path)
+        folder = os.path.dirname(there)
+        self._folders.setdefault(folder)
+        self._named.setdefault(there, {}).setdefault(path)
+
+    def _add_data(self, folder: str, entries: Iterable[os.DirEntry[str]]) -> None:
+        data = [entry for entry in entries if _is_data(entry.name) and not entry.is_dir()]
+        if data:
+            self._folders.setdefault(folder)
+        for entry in data:
+            if entry.is_symlink() and entry.is_file():  # opened where it leads to, under the name that it has there
+                self._add_file(entry.path)
+
+    @staticmethod
+    def _entries(folder: str) -> list[os.DirEntry[str]]:
+        with os.scandir(folder) as found:
+            return [entry for entry, _ in zip(found, range(NAMES), strict=False)]
+
+    def _below(self, entries: Iterable[os.DirEntry[str]], device: int) -> Iterator[str]:
+        for entry in sorted(entries, key=lambda each: each.name):
+            name = entry.name
+            if name.startswith((".", "bazel-")) or name in _PASSED or name.endswith(("-info", ".app", ".git")):
+                continue
+            if entry.is_dir() and not self._is_elsewhere(os.path.join(entry.path, "")):
+                with suppress(OSError):
+                    if os.stat(entry.path).st_dev == device:
+                        yield entry.path
+                    elif entry.is_symlink():
+                        self._add_data(entry.path, self._entries(entry.path))  # disks of checkpoints: no further
+
+
+class PlacesWatch(FolderWatch):
+    """Watches places, and knows what counts there."""
+
+    def __init__(self, places: Places) -> None:
+        super().__init__(places.folders)
+        self.counting = places.counting
+
+
+def texts_of(function: object, is_project: Callable[[str], bool]) -> list[str]:
+    """Texts in a function's code that may name files, and in what it names of the project, as far as that is there."""
+    texts: dict[str, None] = {}
+    pending: deque[object] = deque([function])
+    seen: set[int] = set()
+    while pending and len(seen) < CODES and len(texts) < TEXTS:
+        value = pending.popleft()
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        if isinstance(value, FunctionType) and is_project(value.__code__.co_filename):
+            pending.extend(value.__defaults__ or ())
+            pending.extend((value.__kwdefaults__ or {}).values())
+            pending.extend(cell.cell_contents for cell in value.__closure__ or () if _is_filled(cell))
+            for code in _nested(value.__code__):
+                pending.extend(code.co_consts)
+                pending.extend(value.__globals__[name] for name in code.co_names if name in value.__globals__)
+        elif isinstance(value, tuple) and type(value) is tuple:
+            pending.extend(value)
+        elif isinstance(value, PurePath) or type(value) is str:
+            text = os.fspath(value)
+            if _may_name_a_file(text):
+                texts.setdefault(text)
+    return list(texts)
+
+
+def _may_name_a_file(text: str) -> bool:
+    is_short = 1 < len(text) < 1024 and not any(each in text for each in "\0\n*{<")
+    return is_short and bool(text.strip("./")) and ("/" in text or "." in text)
+
+
+def _nested(code: CodeType) -> Iterator[CodeType]:
+    yield code
+    for each in code.co_consts:
+        if isinstance(each, CodeType):
+            yield from _nested(each)
+
+
+def _is_filled(cell: Any) -> bool:
+    try:
+        return cell.cell_contents is not cell
+    except ValueError:
+        return False
+
+
+def _is_data(name: str) -> bool:
+    """Whether a file of this name may be one that libraries read. A name without a suffix is not."""
+    return not name.startswith(".") and os.path.splitext(name)[1].lower() in DATA_SUFFIXES

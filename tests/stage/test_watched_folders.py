@@ -1,0 +1,211 @@
+"""What native code opens below the current folder and the project counts, within the bounds of what is watched."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import save
+
+import cachec
+from cachec.stage import watching
+from cachec.stage.watching import LEVELS, Places, texts_of
+
+_MAIN = """import os, pathlib, cachec
+cache = cachec.Cache()
+HERE = pathlib.Path(__file__).parent
+NAMED = {named!r}
+@cache.stage
+def stage(x):
+    from safetensors.numpy import load_file
+    path = {path}
+    {before}
+    value = load_file(path)["scale"].tolist()
+    {after}
+    return value
+value, outcome = cache.call(stage, 1)
+print(value, outcome.reason.value)
+"""
+
+
+def _weights(value: float) -> bytes:
+    return save({"scale": np.array([value], "f4")})
+
+
+class Project:
+    """A project with a checkpoint in a folder of it, called in new processes."""
+
+    def __init__(
+        self, folder: Path, place: str, path: str, *, named: str = "", before: str = "", after: str = ""
+    ) -> None:
+        self.folder, self.place = folder / "p", folder / "p" / place
+        self.place.parent.mkdir(parents=True, exist_ok=True)
+        (self.folder / "pyproject.toml").touch()
+        (self.folder / "main.py").write_text(_MAIN.format(path=path, named=named, before=before, after=after))
+        self.place.write_bytes(_weights(1))
+
+    def __call__(self, cwd: Path | None = None) -> str:
+        environ = {**os.environ, "CACHEC_DIR": str(self.folder.parent / "store"), "CACHEC_LOG": "off"}
+        done = subprocess.run(
+            [sys.executable, str(self.folder / "main.py")],
+            cwd=cwd or self.folder, env=environ, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        return done.stdout.strip()
+
+
+CASES = {
+    "relative": ("ckpt/m.safetensors", "'ckpt/m.safetensors'", ""),
+    "beside the source": ("ckpt/m.safetensors", "HERE / 'ckpt' / 'm.safetensors'", ""),
+    "asked before": ("ckpt/m.safetensors", "pathlib.Path('ckpt/m.safetensors')", "assert path.exists()"),
+    "three below": ("a/b/c/m.safetensors", "os.path.join('a', 'b', 'c', 'm' + '.safetensors')", ""),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_an_edit_of_a_checkpoint_in_a_folder_below_is_a_miss(tmp_path: Path, name: str) -> None:
+    place, path, before = CASES[name]
+    project = Project(tmp_path, place, path, before=before)
+    assert project() == "[1.0] miss:first-run"
+    project.place.with_name("other.safetensors").write_bytes(_weights(3))
+    assert project() == "[1.0] hit"
+    project.place.write_bytes(_weights(2))
+    assert project() == "[2.0] miss:dependency-changed"
+
+
+def test_what_another_process_opens_there_counts_if_it_is_data(tmp_path: Path) -> None:
+    after = "import subprocess; subprocess.run(['sh', '-c', 'cat c*/s* c*/M* > /dev/null'])"  # names none
+    project = Project(tmp_path, "ckpt/m.safetensors", "'ckpt/m.safetensors'", after=after)
+    for name in ("s.py", "s.o", "Makefile"):
+        (project.place.parent / name).write_text("1")
+    assert project() == "[1.0] miss:first-run"
+    for name in ("s.py", "s.o", "Makefile"):
+        (project.place.parent / name).write_text("2")
+    assert project() == "[1.0] hit"
+
+
+def test_from_another_current_folder(tmp_path: Path) -> None:
+    project = Project(tmp_path, "ckpt/m.safetensors", "HERE / 'ckpt' / 'm.safetensors'")
+    assert project(cwd=tmp_path) == "[1.0] miss:first-run"
+    project.place.write_bytes(_weights(2))
+    assert project(cwd=tmp_path) == "[2.0] miss:dependency-changed"
+
+
+def test_a_link_to_a_checkpoint_elsewhere(tmp_path: Path) -> None:
+    project = Project(tmp_path, "ckpt/m.safetensors", "'ckpt/m.safetensors'")
+    for n in (1, 2):
+        (tmp_path / "blobs").mkdir(exist_ok=True)
+        (tmp_path / "blobs" / f"abc{n}").write_bytes(_weights(n))
+    project.place.unlink()
+    project.place.symlink_to(tmp_path / "blobs" / "abc1")
+    assert project() == "[1.0] miss:first-run"
+    assert project() == "[1.0] hit"
+    project.place.unlink()
+    project.place.symlink_to(tmp_path / "blobs" / "abc2")
+    assert project() == "[2.0] miss:dependency-changed"
+
+
+def test_beyond_the_bounds_what_the_code_names_is_seen(tmp_path: Path) -> None:
+    deep = "/".join("abcdef") + "/m.weights-1"
+    for named, then in ((deep, "[2.0] miss:dependency-changed"), ("", "[1.0] hit")):  # the latter as docs/keys.md says
+        folder = tmp_path / ("named" if named else "built")
+        path = "NAMED" if named else "os.path.join(*'abcdef', 'm.weights' + '-1')"
+        project = Project(folder, deep, path, named=named)
+        assert project() == "[1.0] miss:first-run"
+        project.place.write_bytes(_weights(2))
+        assert project() == then
+
+
+def test_a_nested_stage_makes_no_read_of_what_was_looked_through(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "p" / "data").mkdir(parents=True)
+    (tmp_path / "p" / "data" / "w.bin").write_bytes(b"w")
+    monkeypatch.chdir(tmp_path / "p")
+    cache = cachec.Cache(tmp_path / "store", log="off")
+
+    @cache.stage
+    def inner(n: int) -> int:
+        return n + 1
+
+    @cache.stage
+    def outer(n: int) -> int:
+        return inner(n) + 1
+
+    assert outer(1) == 3
+    (tmp_path / "p" / "data" / "more.bin").write_bytes(b"w")
+    assert cache.call(outer, 1)[1].hit
+
+
+# --- what is watched
+
+
+def _watched(root: Path) -> set[str]:
+    places = Places((), str(root), lambda path: False)
+    places.look_below([str(root)])
+    return {os.path.relpath(each, root) for each in places.folders}
+
+
+def _data(*folders: Path) -> None:
+    for folder in folders:
+        folder.mkdir(parents=True)
+        (folder / "m.gguf").touch()
+
+
+def test_folders_with_data_within_so_many_levels(tmp_path: Path) -> None:
+    levels = ["/".join("abcdef"[:count]) for count in range(1, LEVELS + 2)]
+    _data(*(tmp_path / each for each in levels))
+    (tmp_path / "sources").mkdir()
+    (tmp_path / "sources" / "a.c").touch()
+    assert _watched(tmp_path) == {".", *levels[:-1]}
+
+
+def test_no_more_folders_than_so_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watching, "FOLDERS", 3)
+    _data(*(tmp_path / each for each in "abcd"))
+    assert _watched(tmp_path) == {".", "a", "b"}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [".hidden", "node_modules", "__pycache__", "lib/site-packages", "CMakeCache.txt", "pyvenv.cfg", "CACHEDIR.TAG"],
+)
+def test_what_programs_fill_is_passed_over(tmp_path: Path, name: str) -> None:
+    if "." in name[1:]:
+        _data(tmp_path / "build")
+        (tmp_path / "build" / name).touch()
+    else:
+        _data(tmp_path / name)
+    assert _watched(tmp_path) == {"."}
+
+
+def test_links_in_circles_end(tmp_path: Path) -> None:
+    _data(tmp_path / "a")
+    (tmp_path / "a" / "up").symlink_to(tmp_path)
+    (tmp_path / "latest").symlink_to(tmp_path / "a")
+    assert {".", "a", "latest"} <= _watched(tmp_path)
+
+
+CKPT = Path("models/of/global.bin")
+
+
+def test_names_of_files_in_code() -> None:
+    def helper(default: str = "d/default.bin") -> Iterator[object]:
+        yield from ("h/helper.bin", ("in/tuple.bin",), default, CKPT)
+
+    closed: Callable[[], object] = helper
+
+    def stage() -> object:
+        """A sentence. With a / in it."""
+        return [lambda: "l/lambda.bin", closed(), "no name", "", "/", "..", "two\nlines.bin", ctypes]
+
+    found = texts_of(stage, lambda file: file == __file__)
+    names = {"d/default.bin", "h/helper.bin", "in/tuple.bin", "models/of/global.bin", "l/lambda.bin"}
+    assert names <= {*found}
+    assert {*found}.isdisjoint({"no name", "", "/", "..", "two\nlines.bin"})
