@@ -30,6 +30,9 @@ _OF_DATACLASSES = frozenset(
 #: What each field and each dataclass was told, on every Python. ``hash`` may be None: as ``compare``.
 _FIELD_OPTIONS = ("init", "repr", "hash", "compare", "kw_only")
 _DATACLASS_OPTIONS = ("init", "repr", "eq", "order", "unsafe_hash", "frozen")
+#: What each field of attrs was told: what may be anything, and what is yes or no.
+_ATTRS_VALUES = ("default", "validator", "converter", "on_setattr", "eq_key", "order_key", "repr", "alias", "metadata")
+_ATTRS_OPTIONS = ("init", "eq", "order", "hash", "kw_only", "inherited")
 #: What every member of an enumeration holds beside what its class gives it.
 _MEMBER = frozenset({"_value_", "_name_", "__objclass__", "_sort_order_"})
 #: Descriptors of what objects have.
@@ -76,6 +79,8 @@ def is_standard(function: FunctionType, cls: type) -> bool:
         not file.startswith("<")
         or is_named_tuple(cls)
         or (hasattr(cls, "__dataclass_fields__") and function.__name__ in _OF_DATACLASSES)
+        # attrs writes the hash of a text into it, which is another with each process.
+        or (file.startswith("<attrs generated ") and function.__name__ == "__hash__")
     )
 
 
@@ -194,6 +199,7 @@ def contents(cls: type, watch: Watch) -> Iterator[tuple[str, object]]:
             yield f"<options> {name}", [getattr(field, each, None) is True for each in _FIELD_OPTIONS]
             if metadata := dict(getattr(field, "metadata", None) or {}):
                 yield f"<metadata> {name}", metadata
+    yield from _of_attrs(cls)
     if (params := vars(cls).get("__dataclass_params__")) is not None:
         yield "<options>", [getattr(params, each, None) is True for each in _DATACLASS_OPTIONS]
     if "__abstractmethods__" in vars(cls):  # as they are now: anybody may set them
@@ -202,6 +208,20 @@ def contents(cls: type, watch: Watch) -> Iterator[tuple[str, object]]:
         told = vars(cls).get(kind)
         if told:
             yield kind, told
+
+
+def _of_attrs(cls: type) -> Iterator[tuple[str, object]]:
+    """What methods that attrs made of a class hold: as it was when they were made, whatever names stand for now."""
+    fields: object = vars(cls).get("__attrs_attrs__")
+    for field in fields if isinstance(fields, tuple) else ():
+        name = getattr(field, "name", None)
+        for kind in _ATTRS_VALUES:
+            held: Any = getattr(field, kind, None)
+            if kind == "default" and hasattr(held, "factory"):
+                held = [held.factory, getattr(held, "takes_self", None)]
+            if held is not None and not isinstance(held, enum.Enum):  # attrs has a member of one for no default
+                yield f"<{kind}> {name}", held
+        yield f"<options> {name}", [getattr(field, each, None) is True for each in _ATTRS_OPTIONS]
 
 
 def shown_by_metaclass(cls: type) -> Iterator[tuple[str, object]]:

@@ -15,7 +15,7 @@ import sysconfig
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import lru_cache
 from types import ModuleType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from cachec.base.anchors import Anchors
 from cachec.base.fsio import identity_if_there
@@ -27,7 +27,7 @@ from cachec.key.code.dynamic import Reach, reach
 from cachec.key.code.fingerprint import CodeKeys
 from cachec.key.code.graph import module_name
 from cachec.key.code.library import attribute
-from cachec.key.code.modules import absolute
+from cachec.key.code.modules import absolute, is_cell
 from cachec.key.dependencies import IMPORTED, LIVE
 from cachec.model import Read, Reason
 from cachec.recording.observed import Observed, Ran, is_unrepeatable
@@ -189,15 +189,20 @@ class RanKeys:
             return
         source = self._code.source(path)
         module = module_name(ran.namespace)
-        # In a namespace of no module, whether or not there is a text of it (torch.fx leaves one with linecache).
+        # In a namespace of no module, whether or not there is a text of it (torch.fx leaves one with linecache); or in
+        # a copy of a module's (attrs), to which no name leads.
         is_nameless = "__name__" not in ran.namespace
-        is_made = path.startswith("<") and (source is None or is_nameless) and not path.startswith("<ipython")
+        is_typed = path.startswith("<ipython") or is_cell(path)
+        is_made = source is None or is_nameless or _is_copy(ran.namespace)
+        is_made = is_made and path.startswith("<") and not is_typed
         # Frames that stand for those of C++ in a traceback (tvm_ffi) name its sources, which are in no wheel.
         if is_made or (is_nameless and source is None and not os.path.exists(path)):
             # Made by code that ran or that the key holds; modules that it imports may have been imported before.
             for use in code_uses(code).imports if code.co_names else ():
                 name = absolute(use, str(ran.namespace.get("__package__") or module.rpartition(".")[0]))
                 yield from self._named(name or "", coverage, anchors, loaded)
+            if source is not None and not is_nameless:
+                yield from self._imported(module, coverage, loaded)
             return
         place = source.place_of(code) if source is not None else None
         is_body = code.co_name == "<module>"
@@ -317,6 +322,12 @@ def _file(module: object) -> str | None:
         return None
     file = attribute(module, "__dict__").get("__file__")
     return file if isinstance(file, str) else None
+
+
+def _is_copy(namespace: dict[str, Any]) -> bool:
+    """Whether a namespace with the name of a module that is imported is another one than that module's."""
+    module = sys.modules.get(str(namespace.get("__name__")))
+    return module is not None and attribute(module, "__dict__") is not namespace
 
 
 def _check_unedited(path: str, observed: Observed) -> None:
