@@ -402,5 +402,21 @@ CASES: dict[str, tuple[str, str, str]] = {
         "import functools\n@functools.lru_cache\ndef get(): return {'a': 3}",
         "from conf import get\nreturn dict(get())",
         "conf.get()['a'] = 7",
+    "loop_filled": ("t={}\nfor i in range(3): t[i]=i", "from conf import t\nreturn t[1]", "conf.t[1]=7"),
+    "loop_table_added": ("t={}\nfor i in range(3): t[i]=i", "from conf import t\nreturn len(t)", "conf.t[7]=7"),
+    "loop_list": ("t=[]\nfor i in range(3): t.append(i)", "from conf import t\nreturn t[0]", "conf.t.reverse()"),
+    "updated_table": ("t={'a':3}\nt.update(b=4)", "from conf import t\nreturn t['a']", "conf.t['a']=7"),
+    "updated_emptied": ("t={'a':3}\nt.update(b=4)", "from conf import t\nreturn t.get('a')", "conf.t.clear()"),
+    "updated_as_said": ("t={'a':3}\nt.update(b=4)", "from conf import t\nreturn t.get('b')", "del conf.t['b']"),
+    "grown_set": ("t={3}\nt.add(4)", "from conf import t\nreturn 4 in t", "conf.t.discard(4)"),
+    "grown_registry": (
+        "t={}\ndef reg(f): t[f.__name__]=f; return f\n@reg\ndef a(): return 3\n@reg\ndef b(): return 4",
+        "from conf import t\nreturn t['a']()",
+        "conf.t['a']=conf.t['b']",
+    ),
+    "grown_read_by_function": (
+        "t={}\nfor i in range(3): t[i]=i\ndef f(): return t[1]",
+        "from conf import f\nreturn f()",
+        "conf.t[1]=7",
     ),
 }

@@ -165,7 +165,6 @@ def test_the_answer_is_the_stages_own(name: str, tmp_path: Path) -> None:
         "A = 2\nV = A * 3 + len('ab')\n",
         "def c(n): return n * 2\nV = c(3)\n",
         "A = 2\nV = A\nA = 3\n",
-        "def f(): pass\nT = dict(a=1)\nT.update(b=2)\nV = len(T)\n",
         "import os\nV = os.environ.get('QQ')\n",
         "V = open('d.txt').read()\n",
         "import logging, re\nl = logging.getLogger(__name__)\nR = re.compile('x')\ndef c(): return R\nV = c().flags\n",
@@ -177,3 +176,36 @@ def test_later_calls_hit_in_a_process_that_has_not_imported_it(text: str, tmp_pa
     _run(tmp_path, "import proj\nfor n in range(3): proj.stage(n)\n")
     asks = "import proj\nprint([proj.stage.call(n)[1].reason.value for n in (2, 0, 1, 2)])\n"
     assert _run(tmp_path, asks) == "['hit', 'hit', 'hit', 'hit']"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "V = {}\nfor n in range(3):\n    V[str(n)] = n\n",
+        "V = []\nfor n in range(3):\n    V.append(n)\n",
+        "V = {'a': 1}\nV.update(b=2)\n",
+        "def f(): pass\nT = dict(a=1)\nT.update(b=2)\nV = len(T)\n",
+    ],
+)
+def test_a_table_that_its_module_fills_hits_in_another_process(text: str, tmp_path: Path) -> None:
+    body = "    import lz\n    return lz.V, x\n"
+    _write(tmp_path, {"pyproject.toml": "", "proj.py": _HEAD + body, "lz.py": text})
+    asks = "import proj\nprint(proj.stage.call(1)[1].reason.value)\n"
+    assert [_run(tmp_path, each) for each in (asks, asks, "import lz\n" + asks)] == ["miss:first-run", "hit", "hit"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "M = []\nM.append(0)\nM.clear()\n",
+        "M = {}\nM.update(a=1)\nM.clear()\n",
+        "import collections\nM = collections.deque()\n",
+    ],
+)
+def test_what_a_run_put_into_a_table_is_no_imports(text: str, tmp_path: Path) -> None:
+    body = "    import lz\n    return lz.f(x)\n"
+    fill = "M.setdefault(0, x)" if "{}" in text else "M.append(x)"
+    lazy = f"{text}def f(x):\n    if not M: {fill}\n    return M[0]\n"
+    _write(tmp_path, {"pyproject.toml": "", "proj.py": _HEAD + body, "lz.py": lazy})
+    assert _run(tmp_path, "import proj\nprint(proj.stage(1), proj.stage(5))\n") == "1 1"
+    assert _run(tmp_path, "import proj\nprint(proj.stage(5))\n") == "5"

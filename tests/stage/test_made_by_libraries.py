@@ -78,3 +78,36 @@ def test_classes_of_attrs_hit_and_are_told_apart(inside: bool, tmp_path: Path) -
     assert _run(tmp_path, _ASK) == f"{told.replace('1', '2', 1)} miss:code-changed"
     _write(tmp_path, {"conf.py": _ATTRS.replace("def conv(x): return x\n", "def conv(x): return x * 10\n")})
     assert _run(tmp_path, _ASK) == f"{told.replace('1', '10', 1)} miss:code-changed"
+
+
+_MODELS = """from pydantic import BaseModel, Field, field_validator
+LEVEL = 1
+class Inner(BaseModel):
+    n: int = 4
+class M(BaseModel):
+    level: int = LEVEL
+    other: int = 5
+    inner: Inner = Inner()
+    made: list = Field(default_factory=list)
+    @field_validator("other")
+    @classmethod
+    def check(cls, value): return value
+"""
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_models_of_pydantic_hit_and_are_told_apart(inside: bool, tmp_path: Path) -> None:
+    pytest.importorskip("pydantic")
+    _project(tmp_path, _MODELS, "M", "(M().level, M().other, M(other=x).other, M().inner.n, M().made)", inside=inside)
+    told = "(1, 5, 1, 4, [])"
+    assert _run(tmp_path, _ASK) == f"{told} miss:first-run"
+    assert _run(tmp_path, _ASK) == f"{told} hit"
+    changed = "conf.M.model_fields['other'].default = 7\nconf.M.model_rebuild(force=True)\n"
+    assert _run(tmp_path, f"import conf\n{changed}{_ASK}").startswith("(1, 7, 1, 4, []) miss:")
+    assert _run(tmp_path, f"import conf\nconf.LEVEL = 2\n{_ASK}").startswith(f"{told} miss:")
+    assert _run(tmp_path, f"import conf\n{_ASK}").startswith(told)
+    _write(tmp_path, {"conf.py": _MODELS.replace("LEVEL = 1\n", "LEVEL = 2\n")})
+    assert _run(tmp_path, _ASK) == "(2, 5, 1, 4, []) miss:code-changed"
+    assert _run(tmp_path, _ASK) == "(2, 5, 1, 4, []) hit"
+    _write(tmp_path, {"conf.py": _MODELS.replace("return value", "return value + 1")})
+    assert _run(tmp_path, _ASK) == "(1, 5, 2, 4, []) miss:code-changed"

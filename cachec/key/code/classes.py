@@ -200,6 +200,7 @@ def contents(cls: type, watch: Watch) -> Iterator[tuple[str, object]]:
             if metadata := dict(getattr(field, "metadata", None) or {}):
                 yield f"<metadata> {name}", metadata
     yield from _of_attrs(cls)
+    yield from _of_pydantic(cls)
     if (params := vars(cls).get("__dataclass_params__")) is not None:
         yield "<options>", [getattr(params, each, None) is True for each in _DATACLASS_OPTIONS]
     if "__abstractmethods__" in vars(cls):  # as they are now: anybody may set them
@@ -222,6 +223,16 @@ def _of_attrs(cls: type) -> Iterator[tuple[str, object]]:
             if held is not None and not isinstance(held, enum.Enum):  # attrs has a member of one for no default
                 yield f"<{kind}> {name}", held
         yield f"<options> {name}", [getattr(field, each, None) is True for each in _ATTRS_OPTIONS]
+
+
+def _of_pydantic(cls: type) -> Iterator[tuple[str, object]]:
+    """The defaults of a model of pydantic, as its validator has them."""
+    fields: object = vars(cls).get("__pydantic_fields__")
+    for name, field in fields.items() if isinstance(fields, dict) else ():
+        for kind in ("default", "default_factory"):
+            held = getattr(field, kind, None)
+            if held is not None and type(held).__qualname__ != "PydanticUndefinedType":
+                yield f"<{kind}> {name}", held
 
 
 def shown_by_metaclass(cls: type) -> Iterator[tuple[str, object]]:

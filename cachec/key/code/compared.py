@@ -214,7 +214,7 @@ class TextComparison:
             self._live.as_imported(function, where)
         if isinstance(only, ast.Assign | ast.AnnAssign):
             written = _written(only, name)
-            is_literal = written is not None and self._compare_literal(written, value, where, registry=bool(unit.whole))
+            is_literal = not may_grow and written is not None and self._compare_literal(written, value, where)
             if not is_literal and not may_grow and folded_to is not None and not same(folded_to[0], value):
                 self._live.as_imported(value, where)
             if is_literal or folded_to is not None:
@@ -238,14 +238,16 @@ class TextComparison:
                     self._compare_class(unit, each, inner, (*chain, each.name))
                 else:
                     self._live.as_imported(inner, f"{where}.{each.name}")
-        self._take(unit, of_class(unit, node, cls, attributes, chain, vars(sys.modules[unit.name])))
+        altered = list(of_class(unit, node, cls, attributes, chain, vars(sys.modules[unit.name])))
+        self._take(unit, altered)
+        is_open = any(each.is_open and each.value is cls for each in altered)
         for name, written in _class_values(node).items():
-            if name.startswith("__") and name not in attributes:
-                continue  # of the type, or under a mangled name
+            if name not in attributes and (name.startswith("__") or is_open):
+                continue  # of the type, or under a mangled name; a metaclass (pydantic's) took it away
             value = attributes.get(name)
             value = vars(value).get("_value_") if isinstance(value, enum.Enum) else value
             if type(value) in _LITERALS:  # anything else was made of it by a metaclass
-                self._compare_literal(written, value, f"{where}.{name}", registry=False)
+                self._compare_literal(written, value, f"{where}.{name}")
 
     def _compare_method(
         self, unit: Unit, node: ast.FunctionDef | ast.AsyncFunctionDef, cls: type, held: object, chain: Chain
@@ -286,9 +288,9 @@ class TextComparison:
         source = self._sources.load(code.co_filename)
         return source is not None and source.match(code) is not None
 
-    def _registered(self, value: object, registry: bool) -> bool:
-        """Whether code that is in the key put this here. registry: the module itself registers things."""
-        return isinstance(value, FunctionType | type) and (registry or self._accounted(value))
+    def _registered(self, value: object) -> bool:
+        """Whether code that is in the key put this here."""
+        return isinstance(value, FunctionType | type) and self._accounted(value)
 
     def _accounted(self, value: FunctionType | type) -> bool:
         """Whether the module that defines a function or class is in the key as a whole, as it is in its file."""
@@ -341,15 +343,15 @@ class TextComparison:
                 held: set[Any] = one
                 self._graph.watch.value(lambda held=held: _ids(held), _ids(held))  # type: ignore[misc]
 
-    def _compare_literal(self, written: ast.expr, value: object, where: str, *, registry: bool) -> bool:
+    def _compare_literal(self, written: ast.expr, value: object, where: str) -> bool:
         """Whether it is a literal, which was compared."""
         said = literal(written)
         if said is UNTOLD:
             return False
         if type(value) is dict:
-            value = {key: each for key, each in value.items() if not self._registered(each, registry)}
+            value = {key: each for key, each in value.items() if not self._registered(each)}
         elif type(value) is list:
-            value = [each for each in value if not self._registered(each, registry)]
+            value = [each for each in value if not self._registered(each)]
         if (type(said) is not type(value) or repr(said) != repr(value)) and not self._set_elsewhere(where, value):
             self._live.as_imported(value, where)
         return True

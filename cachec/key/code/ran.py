@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import sys
 import sysconfig
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import lru_cache
 from types import ModuleType
@@ -171,6 +172,8 @@ class RanKeys:
             and known.spec is getattr(sys.modules.get(module), "__spec__", None)
             and coverage.is_as_written
             and known.digests.get(name) == value
+            # The run that imported it may have put more there, by its arguments, of which its reads do not tell.
+            and not isinstance(vars(sys.modules[module]).get(name), dict | list | set | deque)
         ):
             yield from known.reads
             yield Read("code", IMPORTED, f"{module}:{name}", value)
