@@ -35,6 +35,7 @@ from cachec.recording.observed import Observed, Ran, is_unrepeatable
 
 #: In place of the name of a module: which of the project's are imported.
 EVERY_MODULE = "*"
+_UNSEEN = "a later change would go unseen"
 
 
 class Lost(Exception):
@@ -212,6 +213,9 @@ class RanKeys:
         if is_body and source is not None:
             if not coverage.holds_some(source):
                 yield from self._read(path, module, "", coverage, anchors, loaded)
+        elif module == "?" and place is None:
+            text = f"code of {path} ran, which is no module of Python's (a template?): {_UNSEEN}"
+            raise Lost(Reason.UNNAMED_CODE, f"{text}; pass what it makes as an argument")
         elif source is None or place is None:
             yield self._live(module, code.co_qualname.partition(".")[0], code.co_qualname)
         elif not coverage.holds_place(source, place):
@@ -244,7 +248,7 @@ class RanKeys:
     def _live(self, module: str, name: str, qualname: str) -> Read:
         key = self._code.in_process(module, name)
         if key is None:
-            text = f"{module}.{qualname} ran, and no name of {module} leads to it: a later change would go unseen"
+            text = f"{module}.{qualname} ran, and no name of {module} leads to it: {_UNSEEN}"
             raise Lost(Reason.UNNAMED_CODE, text)
         return Read("code", LIVE, f"{module}:{name}", key.digest)
 
