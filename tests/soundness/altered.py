@@ -402,6 +402,12 @@ CASES: dict[str, tuple[str, str, str]] = {
         "import functools\n@functools.lru_cache\ndef get(): return {'a': 3}",
         "from conf import get\nreturn dict(get())",
         "conf.get()['a'] = 7",
+    ),
+    "constant_table": (
+        "class A: pass\nclass B(A): pass\nT=[('a','b')]",
+        "from conf import T\nreturn len(T)",
+        "conf.T.append(len)",
+    ),
     "loop_filled": ("t={}\nfor i in range(3): t[i]=i", "from conf import t\nreturn t[1]", "conf.t[1]=7"),
     "loop_table_added": ("t={}\nfor i in range(3): t[i]=i", "from conf import t\nreturn len(t)", "conf.t[7]=7"),
     "loop_list": ("t=[]\nfor i in range(3): t.append(i)", "from conf import t\nreturn t[0]", "conf.t.reverse()"),

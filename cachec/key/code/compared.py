@@ -175,7 +175,9 @@ class TextComparison:
     ) -> None:
         only = statements[0] if len(statements) == 1 else None
         plain = isinstance(only, _FUNCTIONS) and not only.decorator_list
-        may_grow = bool(unit.whole) and type(value) in {dict, list, set}  # the module itself may have put more there
+        may_grow = bool(unit.whole) and type(value) in {dict, list, set}  # what registers things put more there
+        if may_grow and isinstance(only, ast.Assign | ast.AnnAssign) and only.value is not None:
+            may_grow = literal(only.value) in (UNTOLD, [], {}, set()) or name in unit.source.filled
         if is_memo(value):
             self._graph.memos[id(value)] = value
         folded_to = self._folded(unit, only, name) if isinstance(only, ast.Assign | ast.AnnAssign) else None

@@ -161,6 +161,13 @@ class SourceText:
             pending.extend(_statements(node))
         return functions
 
+    @cached_property
+    def filled(self) -> frozenset[str]:
+        """Names of which the module stores an item, or takes an attribute (``table.append``), anywhere."""
+        taken = (each for each in ast.walk(self.tree) if isinstance(each, ast.Attribute | ast.Subscript))
+        held = (each.value for each in taken if isinstance(each, ast.Attribute) or not isinstance(each.ctx, ast.Load))
+        return frozenset(each.id for each in held if isinstance(each, ast.Name))
+
     # --- syntax and names
 
     @property
