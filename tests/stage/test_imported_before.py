@@ -166,6 +166,9 @@ def test_the_answer_is_the_stages_own(name: str, tmp_path: Path) -> None:
         "def c(n): return n * 2\nV = c(3)\n",
         "A = 2\nV = A\nA = 3\n",
         "import os\nV = os.environ.get('QQ')\n",
+        "V = {str(n): n for n in range(3)}\n",
+        "def f(): pass\nT = dict(a=1)\nT.update(b=2)\nV = len(T)\n",
+        "class C:\n    def __init__(self): self.n = 3\nV = C().n\n",
         "V = open('d.txt').read()\n",
         "import logging, re\nl = logging.getLogger(__name__)\nR = re.compile('x')\ndef c(): return R\nV = c().flags\n",
     ],
@@ -200,12 +203,18 @@ def test_a_table_that_its_module_fills_hits_in_another_process(text: str, tmp_pa
         "M = []\nM.append(0)\nM.clear()\n",
         "M = {}\nM.update(a=1)\nM.clear()\n",
         "import collections\nM = collections.deque()\n",
+        "import types\nN = types.SimpleNamespace(v=None)\n",
+        "import numpy as np\nM = np.zeros(1, int)\n",
     ],
 )
 def test_what_a_run_put_into_a_table_is_no_imports(text: str, tmp_path: Path) -> None:
     body = "    import lz\n    return lz.f(x)\n"
     fill = "M.setdefault(0, x)" if "{}" in text else "M.append(x)"
     lazy = f"{text}def f(x):\n    if not M: {fill}\n    return M[0]\n"
+    if "Simple" in text:
+        lazy = f"{text}def f(x):\n    if not N.v: N.v = x\n    return N.v\n"
+    if "numpy" in text:
+        lazy = f"{text}def f(x):\n    if not M[0]: M[0] = x\n    return int(M[0])\n"
     _write(tmp_path, {"pyproject.toml": "", "proj.py": _HEAD + body, "lz.py": lazy})
     assert _run(tmp_path, "import proj\nprint(proj.stage(1), proj.stage(5))\n") == "1 1"
     assert _run(tmp_path, "import proj\nprint(proj.stage(5))\n") == "5"

@@ -1,9 +1,12 @@
-"""Whether code may tell a cached property that was filled from one that was not, or fill one by itself."""
+"""What code may change, as far as its words tell: whether it may tell a cached property that was filled from one that
+was not, or fill one by itself; what it names that it may change in place."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Collection, Iterator
+import opcode
+from collections.abc import Collection, Iterable, Iterator
+from types import CodeType
 
 from cachec.key.code.graph import span
 from cachec.key.code.modules import WHOLE, SourceText, Span
@@ -15,6 +18,62 @@ _WORDS = frozenset(
         *("__getstate__", "__setstate__", "__reduce__", "__reduce_ex__", "pickle", "dump", "dumps"),
     }
 )
+
+#: Methods of containers, arrays and generators of numbers that change them.
+_CHANGING = frozenset(
+    {
+        *(
+            "append",
+            "appendleft",
+            "extend",
+            "extendleft",
+            "insert",
+            "pop",
+            "popleft",
+            "popitem",
+            "clear",
+            "update",
+            "add",
+        ),
+        *("setdefault", "remove", "discard", "sort", "reverse", "rotate", "__setitem__", "__delitem__", "__iadd__"),
+        *("difference_update", "intersection_update", "symmetric_difference_update", "subtract", "move_to_end"),
+        *(
+            "fill",
+            "put",
+            "resize",
+            "itemset",
+            "setflags",
+            "seed",
+            "set",
+            "write",
+            "send",
+            "setattr",
+            "__setattr__",
+            "next",
+        ),
+    }
+)
+_STORING = frozenset(
+    opcode.opmap[name]
+    for name in (
+        "STORE_SUBSCR",
+        "DELETE_SUBSCR",
+        "STORE_ATTR",
+        "DELETE_ATTR",
+        "STORE_GLOBAL",
+        "DELETE_GLOBAL",
+        "STORE_SLICE",
+    )
+    if name in opcode.opmap
+)
+
+
+def may_change(codes: Iterable[CodeType]) -> set[str]:
+    """The names in those of some code objects that store items, attributes or globals, or call methods that do."""
+    changing = (
+        each for each in codes if not _CHANGING.isdisjoint(each.co_names) or _STORING.intersection(each.co_code[::2])
+    )
+    return {name for each in changing for name in (*each.co_names, *each.co_freevars)}
 
 
 def may_tell(source: SourceText, spans: Collection[Span], names: Collection[str]) -> bool:

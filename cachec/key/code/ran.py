@@ -12,7 +12,6 @@ from __future__ import annotations
 import os
 import sys
 import sysconfig
-from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import lru_cache
 from types import ModuleType
@@ -22,6 +21,7 @@ from cachec.base.anchors import Anchors
 from cachec.base.fsio import identity_if_there
 from cachec.base.hashing import Hasher
 from cachec.errors import CachecError
+from cachec.key.code.assigns import may_change
 from cachec.key.code.codeobjects import code_uses
 from cachec.key.code.coverage import Coverage
 from cachec.key.code.dynamic import Reach, reach
@@ -132,7 +132,11 @@ class RanKeys:
         names: those of them that their source does not tell."""
         loaded = {ran.code.co_filename for ran in list(observed.ran.values()) if ran.code.co_name == "<module>"}
         kept = tuple(read for read in reads if read.kind != "weight")
+        # What the run may have put there is of its arguments, of which its reads do not tell.
+        changed = may_change(ran.code for ran in list(observed.ran.values()) if ran.code.co_name != "<module>")
         for module, name in names:
+            if name in changed:
+                continue
             found = sys.modules.get(module)
             if found is None or _file(found) not in loaded:
                 continue
@@ -173,8 +177,6 @@ class RanKeys:
             and known.spec is getattr(sys.modules.get(module), "__spec__", None)
             and coverage.is_as_written
             and known.digests.get(name) == value
-            # The run that imported it may have put more there, by its arguments, of which its reads do not tell.
-            and not isinstance(vars(sys.modules[module]).get(name), dict | list | set | deque)
         ):
             yield from known.reads
             yield Read("code", IMPORTED, f"{module}:{name}", value)
