@@ -44,6 +44,12 @@ def outside(plugin: Plugin, distributions: Distributions) -> str:
     return ""
 
 
+def version_of(name: str) -> str:
+    """The version of an installed distribution, empty where there is none; without what importlib.metadata imports."""
+    installed = Distributions().find(name)
+    return "" if installed is None else installed.version
+
+
 def is_within(version: str, versions: str) -> bool:
     """Whether a version is one of ``>=A,<B``, by its release alone: ``0.11.0.dev1`` counts as 0.11.
 

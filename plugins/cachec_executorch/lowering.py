@@ -7,7 +7,6 @@ import threading
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from importlib.metadata import version
 from typing import Any
 
 import msgspec
@@ -21,6 +20,7 @@ from executorch.exir.tensor import make_tensor_value
 from cachec.errors import PluginError, UsageError
 from cachec.programs.artifact import File
 from cachec.programs.program import Program
+from cachec.programs.supported import version_of
 from cachec_executorch.files import KIND, MethodForm, joined
 from cachec_mlir.compilers import file_in_new_folder
 from cachec_torch.calls import InputForm
@@ -61,7 +61,7 @@ def lowered(program: Program, config: Mapping[str, Any]) -> File:
             f"ExecuTorch looked at the value of weight {touched[0]!r} ({len(touched)} such), so its result may hold it"
         )
     names = {entry: loaded.names[entry] for entry in sorted(entries)}
-    whole = MethodForm(executorch=version("executorch"), names=names, **msgspec.structs.asdict(form))
+    whole = MethodForm(executorch=version_of("executorch"), names=names, **msgspec.structs.asdict(form))
     output = file_in_new_folder("model.pte", kind=KIND, manifest=program.manifest)
     output.path.write_bytes(joined(pte, whole))
     return output

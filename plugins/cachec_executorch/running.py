@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from cachec.errors import LinkError
 from cachec.programs.artifact import File
+from cachec.programs.supported import version_of
 from cachec.weights import WeightSet
 from cachec_executorch.files import MethodForm, read
 from cachec_executorch.writing import tensor_data
@@ -23,10 +23,9 @@ from cachec_torch.trees import built, leaves_of
 def linked(file: File, weights: WeightSet) -> LinkedMethod:
     """See ``cachec_executorch.compile``. Raises LinkError where the program does not fit the runtime or the weights."""
     _, form = read(file.path)
-    try:
-        found = version("executorch")
-    except PackageNotFoundError as error:
-        raise LinkError("executorch is not installed; install it with: pip install 'cachec[executorch]'") from error
+    found = version_of("executorch")
+    if not found:
+        raise LinkError("executorch is not installed; install it with: pip install 'cachec[executorch]'")
     if form.executorch != found:
         raise LinkError(f"{file!r} was lowered by executorch {form.executorch}; this one is {found}")
     return LinkedMethod(file, form, weights)

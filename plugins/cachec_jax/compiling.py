@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import cached_property
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cachec.errors import LinkError, PluginError, UsageError
 from cachec.programs.artifact import File
 from cachec.weights import WeightSet
+
+if TYPE_CHECKING:
+    from cachec_jax.forms import ProgramForm
 
 #: The kind of the files made here.
 KIND = "jax:xla"
@@ -51,13 +57,13 @@ def compile_xla(
 
 def linked(file: File, weights: WeightSet) -> XlaFunction:
     """See ``compile_xla``. Raises LinkError where the file is for another release of JAX or another kind of device."""
-    from cachec_jax import executables
+    from cachec_jax.forms import described
 
     try:
-        form, data = executables.described(file.read_bytes())
+        form, data = described(file.read_bytes())
         if form.kind != "compiled" or form.names is None:
             raise PluginError("it takes no weights by name")
-        return XlaFunction(executables.restored(form, data), weights, form.names)
+        return XlaFunction(form, data, weights)
     except PluginError as error:
         raise LinkError(f"{file!r} can't be loaded: {error}") from error
 
@@ -65,32 +71,78 @@ def linked(file: File, weights: WeightSet) -> XlaFunction:
 class XlaFunction:
     """A compiled function bound to weights: called with the inputs, by the names that the function has for them.
 
-    compiled: the ``jax.stages.Compiled``, which takes ``weights`` as its first argument.
+    JAX is not imported before it has to be: ``numpy`` needs none where the program is for one CPU, and its arguments
+    and results are arrays in dicts, lists and tuples.
     """
 
-    def __init__(self, compiled: Any, weights: WeightSet, names: tuple[str, ...]) -> None:
+    def __init__(self, form: ProgramForm, data: bytes, weights: WeightSet) -> None:
+        """Raises PluginError where the program can't be loaded here, LinkError where a weight has another type."""
+        from cachec_jax import direct
+        from cachec_jax.forms import uses_lapack
+
+        self._form, self._data = form, data
+        names = form.names or ()
+        self._arrays = [weights[name].read() for name in names]
+        self._direct = None
+        if "jax" not in sys.modules and direct.is_direct(form) and not uses_lapack(data):
+            for name, aval, array in zip(names, form.arguments, self._arrays, strict=False):
+                _check(name, aval.dtype, aval.shape, array)
+            in_memory = [weights[name].extent() is None for name in names]  # may be written to; a file is not
+            with suppress(PluginError):  # where JAX has to register a function; JAX says what else is wrong
+                self._direct = direct.DirectProgram(form, data, list(zip(self._arrays, in_memory, strict=True)))
+        if self._direct is None:
+            _ = self._bound  # what fails is to fail here
+
+    @property
+    def compiled(self) -> Any:
+        """The ``jax.stages.Compiled``, which takes ``weights`` as its first argument."""
+        return self._bound[0]
+
+    @property
+    def weights(self) -> tuple[Any, ...]:
+        """As arrays of JAX's, where the program has them."""
+        return self._bound[1]
+
+    @cached_property
+    def _bound(self) -> tuple[Any, tuple[Any, ...]]:
         import jax
 
-        self.compiled = compiled
+        from cachec_jax import executables
+
+        compiled = executables.restored(self._form, self._data)
         shapes, places = compiled.in_avals[0][0], compiled.input_shardings[0][0]
-        arrays = jax.device_put([weights[name].read() for name in names], list(places))  # together: half the time
-        for name, shape, array in zip(names, shapes, arrays, strict=True):
-            if (array.shape, array.dtype) != (shape.shape, shape.dtype):
-                raise LinkError(
-                    f"weight {name!r} expected {shape.dtype}{list(shape.shape)}, found {array.dtype}"
-                    f"{list(array.shape)}: jax_enable_x64 is not what it was when the program was compiled"
-                )
-        self.weights = tuple(arrays)
+        arrays = jax.device_put(self._arrays, list(places))  # together: half the time
+        for name, shape, array in zip(self._form.names or (), shapes, arrays, strict=True):
+            _check(name, shape.dtype, shape.shape, array)
+        return compiled, tuple(arrays)
 
     def __call__(self, *inputs: Any, **named_inputs: Any) -> Any:
         """What the function returns. Raises TypeError for inputs of another tree, shape or dtype."""
         return self.compiled(self.weights, *inputs, **named_inputs)
 
+    def numpy(self, *inputs: Any, **named_inputs: Any) -> Any:
+        """The same as NumPy's arrays, which can't be written; without JAX where it is not imported. Takes as much, but
+        for arrays of another dtype, which ``jax_enable_x64`` may have JAX convert: TypeError."""
+        if self._direct is not None:
+            return self._direct(inputs, named_inputs)
+        import jax
+        import numpy as np
+
+        return jax.tree.map(np.asarray, self(*inputs, **named_inputs))
+
+
+def _check(name: str, dtype: Any, shape: Sequence[int], array: Any) -> None:
+    if (array.shape, str(array.dtype)) != (tuple(shape), str(dtype)):
+        raise LinkError(
+            f"weight {name!r} expected {dtype}{list(shape)}, found {array.dtype}{list(array.shape)}: "
+            "jax_enable_x64 is not what it was when the program was compiled"
+        )
+
 
 def compare(fresh: File, stored: File) -> str | None:
     """None where two files are the same program, by XLA's own text of it."""
-    from cachec_jax import executables
+    from cachec_jax import executables, forms
     from cachec_jax import stored as stored_programs
 
-    programs = [executables.restored(*executables.described(file.read_bytes())) for file in (fresh, stored)]
+    programs = [executables.restored(*forms.described(file.read_bytes())) for file in (fresh, stored)]
     return stored_programs.compare(*programs)

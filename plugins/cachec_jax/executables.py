@@ -1,36 +1,29 @@
 """What XLA compiled, and what JAX lowered, as bytes and back.
 
 ``jax.experimental.serialize_executable`` pickles what JAX knows of an executable, so it is not used: XLA's own bytes
-are kept, and beside them as JSON what JAX needs to call them. Nothing of it is unpickled, by JAX neither. The format:
-
-    13 bytes    cachec-jax-1\\n
-    4 bytes     length of the JSON, little-endian
-    JSON        a ProgramForm
-    the rest    of a Compiled what XLA serialised; of a Lowered MLIR bytecode
+are kept, and beside them as JSON what JAX needs to call them (``cachec_jax.forms``). Nothing of it is unpickled, by
+JAX neither.
 """
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import jax
 import jaxlib
-import msgspec
 from jax._src import core, stages, tree_util
 from jax._src.interpreters import mlir, pxla
+from jax._src.lax import linalg
 from jax._src.lib import xla_client
 from jax._src.lib.mlir import ir
 from jax._src.mesh import empty_concrete_mesh
 from jax._src.stages import ArgInfo
 
 from cachec.errors import PluginError
+from cachec_jax.forms import ProgramForm, Toolchain, TreeForm, check_toolchain, joined, uses_lapack
 from cachec_jax.placements import (
-    AvalForm,
-    LayoutForm,
-    ShardingForm,
     aval_form,
     aval_of,
     devices_of,
@@ -39,54 +32,10 @@ from cachec_jax.placements import (
     sharding_form,
     sharding_of,
 )
-from cachec_jax.structures import TreeForm, form_of, structure_of
-
-_MAGIC = b"cachec-jax-1\n"
-_LENGTH = struct.Struct("<I")
+from cachec_jax.structures import form_of, structure_of
 
 #: Where a restored program keeps what it was made of: XLA serialises it with other bytes each time it is loaded.
 _BYTES = "_cachec_stored"
-
-
-class Toolchain(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """With what it was made, and for what: it runs with and on the same. devices: their ids. kinds: of each one's."""
-
-    jax: str
-    jaxlib: str
-    platform: str
-    version: str
-    devices: tuple[int, ...]
-    kinds: tuple[str, ...]
-
-
-class ProgramForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What JAX knows of a program.
-
-    names: of the weights that are the first argument, a tuple; None where it is like the others. arguments: all of
-    them; donated, kept: the numbers of those that are, as nothing uses the others. The shardings and layouts are of
-    those that are kept.
-    """
-
-    kind: Literal["compiled", "lowered"]
-    toolchain: Toolchain
-    name: str
-    names: tuple[str, ...] | None
-    in_tree: TreeForm
-    out_tree: TreeForm
-    arguments: tuple[AvalForm, ...]
-    donated: tuple[int, ...]
-    kept: tuple[int, ...]
-    results: tuple[AvalForm, ...]
-    in_shardings: tuple[ShardingForm, ...]
-    out_shardings: tuple[ShardingForm, ...]
-    in_layouts: tuple[LayoutForm | None, ...]
-    out_layouts: tuple[LayoutForm | None, ...]
-    dispatch_layouts: tuple[LayoutForm | None, ...]
-    argument_names: tuple[str, ...]
-    committed: bool
-    no_keywords: bool
-    options: tuple[tuple[str, bool | int | float | str], ...] = ()
-    inside: tuple[ShardingForm, ...] = ()
 
 
 def dumped(program: Any, names: Sequence[str] | None = None) -> bytes:
@@ -99,13 +48,8 @@ def dumped(program: Any, names: Sequence[str] | None = None) -> bytes:
     if names is None and _BYTES in vars(program):
         stored: bytes = vars(program)[_BYTES]
         return stored
-    described, data = (_compiled if isinstance(program, stages.Compiled) else _lowered)(program, names)
-    return _joined(described, data)
-
-
-def _joined(described: ProgramForm, data: bytes) -> bytes:
-    header = msgspec.json.encode(described)
-    return b"".join((_MAGIC, _LENGTH.pack(len(header)), header, data))
+    form, data = (_compiled if isinstance(program, stages.Compiled) else _lowered)(program, names)
+    return joined(form, data)
 
 
 def _compiled(program: Any, names: Sequence[str] | None) -> tuple[ProgramForm, bytes]:
@@ -113,7 +57,7 @@ def _compiled(program: Any, names: Sequence[str] | None) -> tuple[ProgramForm, b
     if type(known) is not pxla.UnloadedMeshExecutable:
         raise PluginError(f"a {type(program._executable).__name__} can't be stored; compile with jax.jit")
     _refuse_bound(partial(getattr, known), program._params.const_args, program._params.in_types)
-    described = ProgramForm(
+    form = ProgramForm(
         kind="compiled",
         toolchain=_toolchain(known.backend, known.device_list),
         name=known.name,
@@ -126,7 +70,7 @@ def _compiled(program: Any, names: Sequence[str] | None) -> tuple[ProgramForm, b
         committed=known.committed,
         **_signature(program, names, known.all_args_info, known.kept_var_idx),
     )
-    return described, known.backend.serialize_executable(known.xla_executable)
+    return form, known.backend.serialize_executable(known.xla_executable)
 
 
 def _lowered(program: Any, names: Sequence[str] | None) -> tuple[ProgramForm, bytes]:
@@ -140,7 +84,7 @@ def _lowered(program: Any, names: Sequence[str] | None) -> tuple[ProgramForm, by
         raise PluginError("a Lowered with symbolic dimensions can't be stored; use jax.export")
     if not known["context_mesh"].empty:
         raise PluginError("a Lowered with a mesh for its context can't be stored; compile it, or use jax.export")
-    described = ProgramForm(
+    form = ProgramForm(
         kind="lowered",
         toolchain=_toolchain(known["backend"], lowering._device_list),
         name=lowering._name,
@@ -155,7 +99,7 @@ def _lowered(program: Any, names: Sequence[str] | None) -> tuple[ProgramForm, by
         inside=tuple(map(sharding_form, known["intermediate_shardings"])),
         **_signature(program, names, known["all_args_info"], known["kept_var_idx"]),
     )
-    return described, mlir.module_to_bytecode(lowering.stablehlo())
+    return form, mlir.module_to_bytecode(lowering.stablehlo())
 
 
 def _refuse_bound(known: Callable[[str], Any], constants: Sequence[Any], types: Any) -> None:
@@ -199,27 +143,6 @@ def _signature(program: Any, names: Sequence[str] | None, arguments: Any, used: 
     }
 
 
-def described(data: bytes) -> tuple[ProgramForm, bytes]:
-    """What ``dumped`` has described, validated, and the rest. Raises PluginError for anything else."""
-    start = len(_MAGIC) + _LENGTH.size
-    if data[: len(_MAGIC)] != _MAGIC or len(data) < start:
-        raise PluginError("expected a program of JAX, found other bytes")
-    end = start + _LENGTH.unpack_from(data, len(_MAGIC))[0]
-    try:
-        found = msgspec.json.decode(data[start:end], type=ProgramForm)
-    except (ValueError, RecursionError) as error:  # of msgspec, and for what is no UTF-8
-        raise PluginError(f"a stored program of JAX is malformed: {error}") from error
-    kept, count = found.kept, len(found.arguments)
-    each = (found.in_shardings, found.in_layouts, *([found.dispatch_layouts] if found.kind == "compiled" else []))
-    counted = all(len(one) == len(kept) for one in each) and len(found.argument_names) == count
-    results = len(found.results) == len(found.out_shardings) == len(found.out_layouts)
-    if not (counted and results and len(set(kept)) == len(kept) and {*kept, *found.donated} <= set(range(count))):
-        raise PluginError("a stored program of JAX is malformed: its lists do not fit one another")
-    if found.names is not None and len(found.names) > count:
-        raise PluginError("a stored program of JAX is malformed: it names more weights than it takes")
-    return found, data[end:]
-
-
 def restored(found: ProgramForm, data: bytes) -> Any:
     """The ``jax.stages.Compiled`` or ``Lowered``. Nothing is traced, lowered or compiled.
 
@@ -231,13 +154,7 @@ def restored(found: ProgramForm, data: bytes) -> Any:
     if missing:
         raise PluginError(f"a stored program runs on device {missing[0]}, which is not here ({len(devices)} are)")
     used = xla_client.DeviceList(tuple(devices[each] for each in found.toolchain.devices))
-    here = _toolchain(client, used)
-    if here != found.toolchain:
-        differing = [
-            name for name in Toolchain.__struct_fields__ if getattr(here, name) != getattr(found.toolchain, name)
-        ]
-        pairs = [f"{name} {getattr(found.toolchain, name)!r}, here {getattr(here, name)!r}" for name in differing]
-        raise PluginError(f"a stored program of JAX is of another machine or release: {'; '.join(pairs)}")
+    check_toolchain(found.toolchain, _toolchain(client, used))
     in_tree, out_tree = structure_of(found.in_tree), structure_of(found.out_tree)
     avals = tuple(map(aval_of, found.arguments))
     if in_tree.num_leaves != len(avals) or out_tree.num_leaves != len(found.results):
@@ -261,6 +178,7 @@ def restored(found: ProgramForm, data: bytes) -> Any:
     results = [aval_of(form) for form in found.results]
     shardings = [[sharding_of(form, devices) for form in forms] for forms in (found.in_shardings, found.out_shardings)]
     layouts = [[layout_of(form) for form in forms] for forms in (found.in_layouts, found.out_layouts)]
+    _initialize(client.platform, data)
     try:
         if found.kind == "lowered":
             lowering = pxla.MeshComputation(
@@ -301,8 +219,16 @@ def restored(found: ProgramForm, data: bytes) -> Any:
     except (RuntimeError, ValueError, ir.MLIRError) as error:
         raise PluginError(f"a stored program of JAX can't be loaded: {str(error)[:300]}") from error
     compiled = stages.Compiled(executable, [], infos, out_tree, no_kwargs=found.no_keywords)
-    vars(compiled)[_BYTES] = _joined(found, data)
+    vars(compiled)[_BYTES] = joined(found, data)
     return compiled
+
+
+def _initialize(platform: str, data: bytes) -> None:
+    """What JAX initialises where it lowers a call of it: without, the call is one of a null pointer."""
+    if uses_lapack(data):
+        linalg.initialize_lapack()
+    if platform != "cpu" and b"hybrid_" in data:
+        linalg.gpu_solver.initialize_hybrid_kernels()
 
 
 def _module(data: bytes) -> Any:

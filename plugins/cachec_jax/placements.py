@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any
+from typing import Any
 
 import jax
 import ml_dtypes
@@ -18,27 +18,7 @@ from jax.experimental.layout import Layout
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
 
 from cachec.errors import PluginError
-
-_Size = Annotated[int, msgspec.Meta(ge=0)]
-
-
-#: Of a mesh: name, size and type (``Auto``, ``Explicit``, ``Manual``).
-_Axes = tuple[tuple[str, _Size, str], ...]
-#: Of each dimension: None, an axis, or some.
-_Spec = tuple[str | tuple[str, ...] | None, ...]
-
-
-class AvalForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What JAX calls an abstract value. dtype: of a random key, ``key<...>`` with the name of the implementation. axes,
-    spec, device: of an array whose type says how it is sharded; kind, cores and platform of the mesh's devices.
-    """
-
-    dtype: str
-    shape: tuple[_Size, ...]
-    weak: bool = False
-    axes: _Axes = ()
-    spec: _Spec = ()
-    device: tuple[str, int | None, str] | None = None
+from cachec_jax.forms import AvalForm, AxisForm, LayoutForm, ShardingForm
 
 
 def aval_form(aval: Any) -> AvalForm:
@@ -74,7 +54,7 @@ def aval_of(form: AvalForm) -> Any:
         raise PluginError(f"a stored type of array can't be made: {error}") from error
 
 
-def _axes(mesh: Any) -> _Axes:
+def _axes(mesh: Any) -> tuple[AxisForm, ...]:
     if not all(isinstance(name, str) for name in mesh.axis_names):
         raise PluginError(f"the axes {mesh.axis_names} of a mesh can't be stored: expected text for names")
     types = [each.name for each in mesh.axis_types]
@@ -91,19 +71,6 @@ def _dtype(name: str) -> Any:
         return np.dtype(getattr(ml_dtypes, name, name))
     except TypeError as error:
         raise PluginError(f"a stored program has the unknown dtype {name[:80]!r}") from error
-
-
-class ShardingForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Where an array lies. kind: ``single``, ``named``, ``gspmd`` or ``unspecified``. devices: ids, in the order of the
-    mesh. text: of XLA's own, as hexadecimal digits.
-    """
-
-    kind: str
-    devices: tuple[int, ...] = ()
-    memory: str | None = None
-    axes: _Axes = ()
-    spec: _Spec = ()
-    text: str = ""
 
 
 def sharding_form(sharding: Any) -> ShardingForm:
@@ -159,14 +126,6 @@ _SHARDINGS: Mapping[str, Callable[[ShardingForm, list[Any]], Any]] = {
     "named": _named,
     "gspmd": _gspmd,
 }
-
-
-class LayoutForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How an array lies in memory."""
-
-    order: tuple[int, ...]
-    tiling: tuple[tuple[int, ...], ...] | None
-    bits: int
 
 
 def layout_form(layout: Any) -> LayoutForm | None:

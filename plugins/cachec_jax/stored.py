@@ -19,7 +19,8 @@ from jaxlib import _hlo
 from cachec.base.hashing import Hasher
 from cachec.errors import PluginError
 from cachec.programs.plugin import ArtifactWriter, Fingerprint
-from cachec_jax.executables import described, dumped, restored
+from cachec_jax.executables import dumped, restored
+from cachec_jax.forms import described
 from cachec_jax.targets import check_flags, record_target
 
 

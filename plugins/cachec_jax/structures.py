@@ -7,20 +7,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any
 
 import jax
-import msgspec
 
 from cachec.errors import PluginError
-
-
-class TreeForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """One step of a structure. data: keys of a dict; class, and what it holds beside its children, of a node."""
-
-    kind: Literal["leaf", "none", "dict", "list", "tuple", "node"]
-    data: Any = None
-    children: tuple[TreeForm, ...] = ()
+from cachec_jax.forms import TreeForm
 
 
 def form_of(structure: Any) -> TreeForm:

@@ -7,7 +7,6 @@ both kinds are told to it as inputs, so it asks for no value of any.
 from __future__ import annotations
 
 import warnings
-from importlib.metadata import version
 from typing import Any
 
 import msgspec
@@ -18,6 +17,7 @@ from tvm.relax.frontend.torch import from_exported_program
 
 from cachec.errors import PluginError
 from cachec.programs.program import Program
+from cachec.programs.supported import version_of
 from cachec_torch.describing import described_call, written_names
 from cachec_torch.programs import LoadedProgram
 from cachec_tvm.files import MachineForm
@@ -48,7 +48,7 @@ def imported(program: Program) -> tuple[tvm.IRModule, MachineForm]:
         raise PluginError(
             f"TVM looked at the value of weight {touched[0]!r} ({len(touched)} such), so its result may hold it"
         )
-    return module, MachineForm(tvm=version("apache-tvm"), weights=tuple(weights), **msgspec.structs.asdict(form))
+    return module, MachineForm(tvm=version_of("apache-tvm"), weights=tuple(weights), **msgspec.structs.asdict(form))
 
 
 def _as_inputs(exported: Any, names: dict[str, str]) -> tuple[list[str], list[str]]:

@@ -7,7 +7,6 @@ import shutil
 import tempfile
 import threading
 from collections.abc import Callable
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from tvm import relax
 
 from cachec.errors import LinkError
 from cachec.programs.artifact import File
+from cachec.programs.supported import version_of
 from cachec.weights import WeightSet
 from cachec_torch.calls import ValueForm, taken_inputs
 from cachec_torch.runtime import from_numpy
@@ -101,7 +101,7 @@ def linked_export(artifact: File, weights: WeightSet) -> LinkedExport:
     """A machine for one of kind ``tvm:exported``. Raises LinkError where it is none, or fits neither TVM nor the
     weights."""
     _, form = read(artifact.path)
-    found = version("apache-tvm")
+    found = version_of("apache-tvm")
     if form.tvm != found:
         raise LinkError(f"{artifact!r} was compiled with TVM {form.tvm}; this one is {found}")
     strange = sorted(set(form.weights) - weights.keys())

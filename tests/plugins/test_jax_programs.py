@@ -23,8 +23,9 @@ import cachec
 from cachec import Reason
 from cachec.errors import PluginError, UsageError
 from cachec_jax import plugin
-from cachec_jax.executables import Toolchain, described, dumped, restored
-from cachec_jax.structures import TreeForm, form_of, structure_of
+from cachec_jax.executables import dumped, restored
+from cachec_jax.forms import Toolchain, TreeForm, described
+from cachec_jax.structures import form_of, structure_of
 from tests.effort import rounds
 
 SPEC = jax.ShapeDtypeStruct
@@ -259,7 +260,8 @@ def test_another_release_or_device_is_refused(change: dict[str, Any]) -> None:
 SHARDED = """
 import sys, jax, numpy as np
 from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
-from cachec_jax.executables import described, dumped, restored
+from cachec_jax.executables import dumped, restored
+from cachec_jax.forms import described
 x = np.arange(64, dtype="f4").reshape(8, 8)
 for kind in (AxisType.Auto, AxisType.Explicit):
     mesh = jax.make_mesh((2, 2), ("a", "b"), axis_types=(kind, kind))

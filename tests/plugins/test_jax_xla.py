@@ -24,7 +24,8 @@ from cachec import Reason
 from cachec.errors import LinkError, UsageError, WeightReadError
 from cachec.weights import WeightSet, open_weights
 from cachec_jax import compile_xla, targets
-from cachec_jax.executables import described, dumped
+from cachec_jax.executables import dumped
+from cachec_jax.forms import described
 
 X = np.linspace(-1, 1, 12, dtype="f4").reshape(3, 4)
 

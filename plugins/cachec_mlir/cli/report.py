@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from importlib.metadata import PackageNotFoundError, version
 
 from cachec.base.texts import clean
+from cachec.programs.supported import version_of
 from cachec_mlir.blobs import Resource
 from cachec_mlir.explain.diff import Difference, OperationChange
 from cachec_mlir.explain.readable import Readable
@@ -22,10 +22,10 @@ def bug_report(name: str, size: int, weights: Sequence[Resource], seen: Readable
     the comment says that constants were cut.
     """
     total = sum(each.nbytes for each in weights)
-    tools = [f"{each} {number}" for each in _TOOLS if (number := _version(each)) is not None]
+    tools = [f"{each} {number}" for each in _TOOLS if (number := version_of(each))]
     lines = [
         f"{clean(name)}: {size:,} bytes, {len(seen.text.encode()):,} without weights",
-        f"stripped by cachec {_version('cachec')}; installed: {', '.join(tools) or 'no compiler that it knows'}",
+        f"stripped by cachec {version_of('cachec')}; installed: {', '.join(tools) or 'no compiler that it knows'}",
         f"{len(weights)} weights, {total:,} bytes, left out",
         *_weights(weights),
     ]
@@ -82,10 +82,3 @@ def _weights(weights: Sequence[Resource]) -> Iterator[str]:
         yield clean(f"  {each.name}: {each.words()}")
     if len(weights) > _LISTED:
         yield f"  and {len(weights) - _LISTED:,} more"
-
-
-def _version(name: str) -> str | None:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return None
