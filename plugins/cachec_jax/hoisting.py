@@ -25,6 +25,7 @@ from jax._src.interpreters import pxla
 from jax._src.lib import _jax
 from jax._src.sharding_impls import UNSPECIFIED
 
+from cachec_jax.canonical import programs
 from cachec_jax.persistent import ensure_installed
 
 #: Programs of one function that are called without Python; as many as of all functions in JAX.
@@ -42,7 +43,7 @@ class _Program(NamedTuple):
 def hoisting(function: Callable[..., Any], options: Mapping[str, Any]) -> Any:
     """See ``cachec_jax.jit``."""
     info = jax.jit(function, **options)._jit_info  # judges the options as JAX does
-    programs: WeakKeyDictionary[Any, _Program] = WeakKeyDictionary()
+    separated: WeakKeyDictionary[Any, _Program] = WeakKeyDictionary()
 
     def cache_miss(*args: Any, **kwargs: Any) -> Any:
         """As in ``jax._src.pjit._cpp_pjit``, with arrays before the arguments."""
@@ -50,9 +51,9 @@ def hoisting(function: Callable[..., Any], options: Mapping[str, Any]) -> Any:
             raise RuntimeError(f"re-tracing function {info.fun_sourceinfo} for `jit`, but 'no_tracing' is set")
         traced, given = pjit._infer_params(function, info, args, kwargs)
         closed = traced.params["jaxpr"]
-        program = programs.get(closed)
+        program = separated.get(closed)
         if program is None:
-            program = programs[closed] = _separated(traced.params)
+            program = separated[closed] = _separated(traced.params)
         count = len(program.arrays)
         names = None if traced.arg_names is None else ("",) * count + tuple(traced.arg_names)
         changed = traced._replace(params=program.params, in_avals=program.avals + traced.in_avals, arg_names=names)
@@ -87,8 +88,8 @@ def _separated(params: Mapping[str, Any]) -> _Program:
     closed, names = lifting.lifted(params["jaxpr"])
     held = [lifting.arrays[name] for name in names]
     with jax.ensure_compile_time_eval():  # also while something else is traced
-        arrays = [_own(array, aval) for array, aval in held]
-    return _Program(arrays, tuple(aval for _, aval in held), _taking(params, closed, len(arrays)))
+        arrays = _own([array for array, _ in held], [aval for _, aval in held])
+    return _Program(arrays, tuple(aval for _, aval in held), _taking(params, programs().one(closed), len(arrays)))
 
 
 #: An array that a traced function holds: which, and as what type.
@@ -158,6 +159,8 @@ def _is_hoistable(array: Any, aval: Any) -> bool:
     return isinstance(array, np.ndarray) or len(array.sharding.device_set) == 1
 
 
-def _own(array: Any, aval: Any) -> Any:
-    """A copy that is at no device in particular: as in a program, whatever becomes of the array."""
-    return jax.device_put(np.array(jax.device_get(array), aval.dtype))
+def _own(arrays: list[Any], avals: list[Any]) -> list[Any]:
+    """Copies that are at no device in particular: as in a program, whatever becomes of the arrays."""
+    here = [np.asarray(array, aval.dtype) for array, aval in zip(arrays, avals, strict=True)]
+    copies: list[Any] = jax.device_put(here, may_alias=False)
+    return copies

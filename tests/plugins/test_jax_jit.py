@@ -35,6 +35,7 @@ def cache(tmp_path):
 
 @pytest.fixture(autouse=True)
 def _installed(cache):
+    jax.clear_caches()  # as in a new process: what JAX holds is in no store
     with kept_as_it_was():
         yield cachec_jax.install(cache)
 
@@ -182,6 +183,7 @@ FUNCTIONS = {
 def test_other_arrays_are_the_same_program_with_jax_s_own_numbers(cache, function):
     seen = []
     for seed in (1, 2, 3):
+        jax.clear_caches()
         made = function(weight(seed))
         hoisted = cachec_jax.jit(made)
         before = len(reasons(cache))
@@ -191,6 +193,78 @@ def test_other_arrays_are_the_same_program_with_jax_s_own_numbers(cache, functio
         for each, x in zip(got, (X, X, -X), strict=True):
             same(each, plain(x))
     assert seen == FUNCTIONS[function]
+
+
+def ruled(function, rule):
+    function.defjvps(rule)
+    return function
+
+
+#: Programs of which two are the same only where they have the same name: by w, which differs, and n.
+KINDS = {
+    "plus": lambda w, n: lambda x: x @ w + n,
+    "minus": lambda w, n: lambda x: x @ w - n,
+    "other way round": lambda w, n: lambda x: n - x @ w,
+    "twice": lambda w, n: lambda x: x @ w @ w + n,
+    "two": lambda w, n: lambda x: x @ w @ (w + 0) + n,
+    "float": lambda w, n: lambda x: x @ w + float(n),
+    "half": lambda w, n: lambda x: (x @ w).astype("f2") + n,
+    "precise": lambda w, n: lambda x: jnp.matmul(x, w, precision="highest") + n,
+    "by hand": lambda w, n: lambda x: (x[:, :, None] * w).sum(1) + n,
+    "shape": lambda w, n: lambda x: x @ w[:, : n + 1],
+    "axis": lambda w, n: lambda x: jnp.cumsum(x @ w, n % 2),
+    "index": lambda w, n: lambda x: (x @ w)[:, n],
+    "table": lambda w, n: lambda x: x @ w + np.arange(N, dtype="f4") * n,
+    "zero": lambda w, n: lambda x: jnp.where(x @ w > 9, x @ w, (0.0, -0.0)[n % 2]),
+    "nan": lambda w, n: lambda x: x @ w + (np.nan if n else 1.0),
+    "softmax": lambda w, n: lambda x: jax.nn.softmax(x @ w + n),
+    "relu": lambda w, n: lambda x: jax.nn.relu(x @ w - n),
+    "scan": lambda w, n: lambda x: jax.lax.scan(lambda c, r: (c + r @ w, c * n), x[0], x),
+    "scan back": lambda w, n: lambda x: jax.lax.scan(lambda c, r: (c + r @ w, c * n), x[0], x, reverse=True),
+    "branches": lambda w, n: lambda x: jax.lax.cond(x[0, 0] > 0, lambda: x @ w, lambda: x - n),
+    "loop": lambda w, n: lambda x: jax.lax.fori_loop(0, n, lambda i, c: jnp.tanh(c @ w), x),
+    "gradient": lambda w, n: jax.grad(lambda x: (jnp.sin(x @ w) * n).sum()),
+    "jitted": lambda w, n: lambda x: jax.jit(lambda y: y @ w + n)(x),
+    "called back": lambda w, n: lambda x: jax.pure_callback(lambda y: y * n, jax.ShapeDtypeStruct((3, N), "f4"), x @ w),
+    "own rule": lambda w, n: ruled(jax.custom_jvp(lambda x: x @ w + n), lambda t, y, x: t @ w),
+}
+
+
+def test_each_program_is_itself_again(cache):
+    """In one process, where what was compiled of one is used for what says the same, whatever was traced between."""
+    for seed in range(4):
+        for kind, make in KINDS.items():
+            for n in (0, 1, 2):
+                made = make(weight(seed), n)
+                same(cachec_jax.jit(made)(X), jax.jit(made)(X)), (kind, seed, n)
+
+
+@pytest.mark.parametrize("kind", sorted(KINDS))
+def test_other_arrays_in_one_process_are_not_lowered_again(kind):
+    """From the third time at most: what is known by itself alone has to be met twice."""
+    events: list[str] = []
+    jax.monitoring.register_event_duration_secs_listener(lambda event, _seconds, **_: events.append(event))
+    lowered = []
+    for seed in range(4):
+        made, before = cachec_jax.jit(KINDS[kind](weight(seed), 2)), len(events)
+        made(X)
+        lowered.append(sum("jaxpr_to_mlir_module" in event for event in events[before:]))
+    jax._src.monitoring.unregister_event_duration_listener(jax._src.monitoring._event_duration_secs_listeners[-1])
+    again = kind in {"called back", "own rule", "relu"}  # other functions each time: a rule of relu's is made with it
+    assert (lowered[0] > 0, lowered[3] > 0) == (True, again), lowered
+
+
+def test_the_arrays_of_functions_that_are_gone_are_not_kept():
+    """Of one that holds a rule of its own, which holds the array."""
+    alive = []
+    for seed in range(3):
+        w = jnp.asarray(weight(seed))
+        alive.append(weakref.ref(w))
+        cachec_jax.jit(KINDS["own rule"](w, 1))(X)
+    del w
+    jax.clear_caches()
+    gc.collect()
+    assert [each() is None for each in alive] == [True] * 3
 
 
 def test_where_xla_would_compute_with_what_it_knows_the_numbers_are_those_of_arguments():
@@ -517,6 +591,7 @@ def test_a_decorator_with_and_without_options():
 
 def test_what_changes_the_program_misses(cache):
     for factor, seed in ((1.0, 1), (2.0, 1), (2.0, 2), (1.0, 3)):
+        jax.clear_caches()
         w = weight(seed)
         cachec_jax.jit(lambda x: x @ w * factor)(X)
     cachec_jax.jit(lambda x: x @ weight(1, N, 5))(X)
@@ -532,6 +607,7 @@ def test_no_byte_of_an_array_is_stored(cache):
 
 def test_a_poisoned_entry_is_never_loaded(cache):
     def call(seed):
+        jax.clear_caches()
         w = weight(seed)
         return np.asarray(cachec_jax.jit(lambda x: x @ w)(X))
 
