@@ -1,10 +1,11 @@
 """A row of a remote: one node of the trie of what runs read (trie.py).
 
-    bytes 0-15    ``cachec remote 1`` and a newline
-    bytes 16-17   u16 little-endian: length of the signature; then that (trust.py), and the node as JSON (``TrieNode``)
+    bytes 0-15    ``cachec remote 2`` and a newline
+    bytes 16-47   BLAKE3-256 of these and of all that follows
+    bytes 48-49   u16 little-endian: length of the signature; then that (trust.py), and the node as JSON (``TrieNode``)
 
 A node repeats its name, which hashes namespace, key and all reads on the way to it: a row that was copied to another
-place is refused.
+place is refused. The digest is against damage, as a small result lies in the row; signatures are against writers.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from cachec.base.hashing import Hasher
+from cachec.base.hashing import Hasher, digest_bytes
 from cachec.errors import StoreFault
 from cachec.model import RECORD_VERSION, ArtifactRef, Digest, Entry, Fault, from_json
 from cachec.remote.engines.base import MAX_ROW
@@ -23,8 +24,9 @@ from cachec.remote.trust import Trust
 from cachec.store.admission import why_no_read, why_unfit
 from cachec.store.store import products
 
-VERSION = 1
-_MAGIC = b"cachec remote 1\n"
+VERSION = 2
+_MAGIC = b"cachec remote 2\n"
+_DIGEST = 32
 _LENGTH = struct.Struct("<H")
 
 #: Names that one node may say to look at.
@@ -88,7 +90,8 @@ def sealed(node: TrieNode, trust: Trust) -> bytes:
 def signed_row(magic: bytes, body: bytes, trust: Trust) -> bytes:
     """A row with a signature of its magic and its body. Raises StoreFault REMOTE_SKIPPED for one that is too large."""
     signature = trust.signature(magic + body)
-    row = magic + _LENGTH.pack(len(signature)) + signature + body
+    rest = _LENGTH.pack(len(signature)) + signature + body
+    row = magic + _checksum(magic, rest) + rest
     if len(row) > MAX_ROW:
         raise StoreFault(Fault.REMOTE_SKIPPED, f"a row of {len(row)} bytes; at most {MAX_ROW} are kept")
     return row
@@ -96,13 +99,20 @@ def signed_row(magic: bytes, body: bytes, trust: Trust) -> bytes:
 
 def trusted_body(magic: bytes, row: bytes, name: Digest, trust: Trust) -> bytes:
     """The body of a row that came as the one of that name. Raises StoreFault REMOTE_CORRUPT, REMOTE_UNTRUSTED."""
-    begin = len(magic) + _LENGTH.size
+    at = len(magic) + _DIGEST
+    begin = at + _LENGTH.size
     if len(row) > MAX_ROW or not row.startswith(magic) or len(row) < begin:
         raise StoreFault(Fault.REMOTE_CORRUPT, f"row {name[:12]} is no row of this version")
-    end = begin + _LENGTH.unpack_from(row, len(magic))[0]
+    if row[len(magic) : at] != _checksum(magic, row[at:]):
+        raise StoreFault(Fault.REMOTE_CORRUPT, f"row {name[:12]} is not as it was written")
+    end = begin + _LENGTH.unpack_from(row, at)[0]
     if why := trust.why_untrusted(row[begin:end], magic + row[end:]):
         raise StoreFault(Fault.REMOTE_UNTRUSTED, f"row {name[:12]} {why}")
     return row[end:]
+
+
+def _checksum(magic: bytes, rest: bytes) -> bytes:
+    return bytes.fromhex(digest_bytes(magic + rest))
 
 
 def unsealed(row: bytes, name: Digest, key: Digest, trust: Trust) -> TrieNode:

@@ -1,7 +1,7 @@
 """Owned weights in remotes. A tensor is a blob, by content, and so is the list of tensors; a name is a row.
 
-    row   by the digest of namespace and name: ``cachec weights 1``, a newline, a signature, ``NamedRevision`` as JSON
-          (as a node of the trie, nodes.py). The one kind of row that may be replaced.
+    row   by the digest of namespace and name: ``cachec weights 2``, a newline, digest and signature, ``NamedRevision``
+          as JSON (as a node of the trie, nodes.py). The one kind of row that may be replaced.
     blob  the manifest, ``RevisionManifest`` as JSON
     blobs the tensors
 
@@ -36,7 +36,7 @@ T = TypeVar("T")
 U = TypeVar("U")
 
 VERSION = 1
-_MAGIC = b"cachec weights 1\n"
+_MAGIC = b"cachec weights 2\n"
 #: Bytes of a manifest: a line of JSON a tensor.
 _MAX_MANIFEST = 1 << 28
 #: Blobs that travel at once.
@@ -106,7 +106,7 @@ class RemoteWeights:
                 f"{revision.name!r} is noted in place, so its bytes are not in the store; own them first: "
                 f"cachec weights add SOURCE {name} --own --replace"
             )
-        before = self._named(name)
+        before, is_there = self._present_name(name, replace=replace)
         if before is not None and before.revision != revision.id and not replace:
             raise UsageError(
                 f"{name!r} stands for revision {before.revision[:12]} at {self._remote.address.shown}, not for "
@@ -124,7 +124,7 @@ class RemoteWeights:
                     sha256={blob.digest: blob.sha256 for blob in blobs},
                 )
             )
-            self._name(name, revision.id, self._send_manifest(manifest), is_new=before is None)
+            self._name(name, revision.id, self._send_manifest(manifest), is_new=not is_there)
         return Moved(revision.id, len(blobs), sum(blob.size for blob in blobs), *moved)
 
     def pull(self, name: str, to: str, *, replace: bool = False, progress: Progress | None = None) -> Moved | None:
@@ -176,9 +176,20 @@ class RemoteWeights:
 
     def _row_name(self, name: str) -> Digest:
         hasher = Hasher("remote-weights")
-        for label, value in (("namespace", self._remote.address.namespace), ("name", name)):
+        parts = ("form", _MAGIC.decode()), ("namespace", self._remote.address.namespace), ("name", name)
+        for label, value in parts:
             hasher.part(label, value.encode())
         return hasher.digest()
+
+    def _present_name(self, name: str, *, replace: bool) -> tuple[NamedRevision | None, bool]:
+        """What a name stands for, and whether there is a row at all; one that can't be used is there to be replaced."""
+        try:
+            named = self._named(name)
+        except StoreFault as fault:
+            if not replace or fault.fault not in {Fault.REMOTE_CORRUPT, Fault.REMOTE_UNTRUSTED}:
+                raise
+            return None, True
+        return named, named is not None
 
     def _named(self, name: str) -> NamedRevision | None:
         row_name = self._row_name(name)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -113,6 +113,24 @@ def test_a_name_is_moved_only_where_that_is_asked_for(url: str, tmp_path: Path) 
     assert other.push("w", replace=True) == (COUNT, 1)
     assert one.pull("w", replace=True) == (COUNT, 1)
     check(one.values("w"), arrays(1))
+
+
+@pytest.mark.parametrize("damage", [lambda row: row[:-9], lambda row: row[:-9] + b"x" + row[-8:], lambda _: b""])
+def test_a_name_that_was_damaged_is_replaced_where_that_is_asked_for(
+    folder_url: str, tmp_path: Path, damage: Callable[[bytes], bytes]
+) -> None:
+    one, other = Place(tmp_path / "one", folder_url), Place(tmp_path / "other", folder_url)
+    one.add("w")
+    one.push("w")
+    (row,) = (path for path in (tmp_path / "remote" / "r").rglob("*") if path.is_file())
+    row.write_bytes(damage(row.read_bytes()))
+    for refused in (lambda: other.pull("w"), lambda: one.push("w")):
+        with pytest.raises(StoreFault) as raised:
+            refused()
+        assert raised.value.fault is Fault.REMOTE_CORRUPT
+    assert one.push("w", replace=True) == (COUNT, 0)
+    assert other.pull("w") == (COUNT, COUNT)
+    check(other.values("w"), arrays())
 
 
 def test_weights_in_place_are_not_pushed(folder_url: str, tmp_path: Path) -> None:
