@@ -1,6 +1,6 @@
 """Whose word counts: signatures of rows.
 
-A row is signed over ``cachec remote 1``, a newline and the node, which names itself by namespace, key and reads: by
+A row is signed over ``cachec remote 2``, a newline and the node, which names itself by namespace, key and reads: by
 Ed25519, with keys and signatures as ``keys`` writes them, or by HMAC-SHA256 with a secret that all share, under the
 name ``hmac``.
 """
@@ -18,8 +18,8 @@ from cachec.remote.keys import HMAC, SIZE, Signer, from_file, has_signed, read, 
 class Trust:
     """Who is believed, and as whom rows are signed here."""
 
-    def __init__(self, trusted: str, environ: Mapping[str, str], *, is_written: bool) -> None:
-        """trusted: public keys with commas between, ``hmac``, or nothing for everybody. Raises ConfigError."""
+    def __init__(self, trusted: str | None, environ: Mapping[str, str], *, is_written: bool) -> None:
+        """trusted: public keys with commas between, ``hmac``, or None for everybody. Raises ConfigError."""
         self._trusted: dict[str, bytes] = {}
         self._secret = environ.get(SECRET, "").encode() if trusted == HMAC else b""
         self._own: Signer | None = None
@@ -27,7 +27,7 @@ class Trust:
             if len(self._secret) < 16:
                 raise ConfigError(f"trust=hmac needs a secret of 16 characters or more in {SECRET}")
             return
-        for each in filter(None, trusted.split(",")):
+        for each in [] if trusted is None else trusted.split(","):
             name, key = read(each, SIZE, "trust")
             self._trusted[name] = key
         if is_written and (given := environ.get(KEY, "")):
@@ -42,6 +42,21 @@ class Trust:
     def is_limited(self) -> bool:
         """Whether only what somebody has signed is believed."""
         return bool(self._trusted or self._secret)
+
+    def may_pass_on(self, source: Trust) -> bool:
+        """Whether what counts by ``source`` may be written, and signed, here: everybody whose word it rests on is
+        believed here too, or nobody's word is given for it.
+        """
+        if not self._secret and self._own is None:
+            return True
+        own = set() if self._own is None else {(self._own.name, self._own.public)}
+        return source.is_limited and source._words() <= self._words() | own
+
+    def _words(self) -> set[tuple[str, str]]:
+        """Who is believed, by name and public key, or by the secret."""
+        if self._secret:
+            return {(HMAC, self._secret.decode())}
+        return {(name, written(name, key)) for name, key in self._trusted.items()}
 
     def signature(self, data: bytes) -> bytes:
         """What goes with these bytes; nothing where there is no key."""

@@ -36,6 +36,9 @@ _KEYWORDS = frozenset(
     ("blobs", "uploads", "actions", "actionResults", "operations", "capabilities", "compressed-blobs")
 )
 
+#: What a user is told whose password the URL was cut at: that it is not shown.
+_ESCAPED = "a password has '%2F' for '/', '%3F' for '?', '%23' for '#' and '%40' for '@'"
+
 #: Options that every scheme has, and those of some.
 _EVERY = ("mode", "namespace", "timeout", "trust")
 _OWN = {
@@ -114,8 +117,8 @@ def parse(url: str, namespace: str, environ: Mapping[str, str]) -> Address:
     try:
         parts = urlsplit(url)
         port = parts.port
-    except ValueError as error:
-        raise refused(str(error)) from None
+    except ValueError:  # what it says of the port may be part of a password
+        raise refused(f"behind the host is the number of a port; {_ESCAPED}") from None
     if not url.isascii() or not url.isprintable() or " " in url or parts.fragment:
         raise refused("a URL has printable characters of ASCII, no space and no '#'")
     pairs = parse_qsl(parts.query, keep_blank_values=True)
@@ -125,7 +128,8 @@ def parse(url: str, namespace: str, environ: Mapping[str, str]) -> Address:
     known = (*_EVERY, *_OWN.get(parts.scheme, ()))
     for key, value in pairs:
         if key not in known:
-            raise refused(f"{key!r} is no option of it; there are {', '.join(known)}")
+            what = repr(key) if re.fullmatch("[a-z]{1,16}", key) and "@" not in parts.query else "what follows '?'"
+            raise refused(f"{what} is no option of it; there are {', '.join(known)}; {_ESCAPED}")
         pattern, words = _VALUES.get(key, (".*", ""))
         if re.fullmatch(pattern, value) is None or (key == "timeout" and not 0.1 <= float(value) <= 600):
             raise refused(f"{key} is {words}")
@@ -168,7 +172,7 @@ def parse(url: str, namespace: str, environ: Mapping[str, str]) -> Address:
         mode=mode,
         namespace=options.get("namespace", namespace),
         timeout=float(options.get("timeout", "2")),
-        trust=Trust(options.get("trust", ""), environ, is_written=mode != "read"),
+        trust=Trust(options.get("trust"), environ, is_written=mode != "read"),
         endpoint=options.get("endpoint", ""),
         region=options.get("region", ""),
         database=int(database),

@@ -42,7 +42,7 @@ def _soon() -> float:
 _READ = Read("file", "project:table.txt", "", digest_bytes(b"one"))
 _LOOKED = (_READ.kind, _READ.where, _READ.name)
 _KEY = digest_bytes(b"key")
-_EVERYBODY = Trust("", {}, is_written=True)
+_EVERYBODY = Trust(None, {}, is_written=True)
 
 
 class _Shared:

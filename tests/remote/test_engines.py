@@ -219,6 +219,10 @@ def test_secrets_go_to_the_server_and_are_not_shown() -> None:
         *("http://host/x?mode=all", "http://host/x?speed=1", "http://host/x?mode=read&mode=write"),
         *("file:///x?layout=bazel", "http://host/x?namespace=", "http://me:p4ss@host/x?mode=all"),
         *("http://host/\r\nX: y", "http://host/x?timeout=0", "http://host/x?timeout=1e9"),
+        # what a password has that was not escaped
+        *("http://me:p4ss/p4ss@host/x", "https://me:1?p4ss@host/x", "http://me:#p4ss@host/"),
+        *("redis://:p4ss/@host/0", "http://p4ss?p4ss@host/x", "reapi://me:p4ss/x@host"),
+        "http://me:[p4ss@host/",
     ],
 )
 def test_a_url_that_is_none_is_refused(url: str) -> None:
