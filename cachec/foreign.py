@@ -201,7 +201,7 @@ class Foreign:
             return
         self._opened.store.settle()
         if self._remotes is not None:
-            self._remotes.offer(digest, trace, {})
+            self._remotes.offer(digest, trace)
         reason = Reason.REFRESH if mode is Mode.REFRESH and uncounted is None else Reason.FIRST_RUN
         outcome = self._outcome(reason, digest, detail=words, seconds=seconds, stored=True)
         if uncounted is None:

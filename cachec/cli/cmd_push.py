@@ -43,7 +43,7 @@ def command(session: Session) -> None:
     remotes = Remotes(session.settings.remote, session.store, on_fault)
     counts = {"sent": 0, "known": 0, "gone": 0, "bytes": 0}
     try:
-        for sent in remotes.drain():
+        for sent in remotes.drain(insist=True):
             counts["gone"] += sent.gone
             if sent.put is not None:
                 counts["sent" if sent.put.is_new else "known"] += 1

@@ -6,7 +6,7 @@ import contextlib
 import copy
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from time import monotonic
 from typing import NamedTuple
 
@@ -35,11 +35,16 @@ _PATHS = frozenset({"file", "absent", "there", "listing", "links", "access", "st
 _HARMLESS = frozenset({Fault.REMOTE_SKIPPED})
 
 
+#: What an entry, or an artifact of it, is not there by.
+_GONE = frozenset({Fault.STORE_MISSING, Fault.ARTIFACT_MISSING, Fault.ARTIFACT_CORRUPT})
+
+
 class Asked(NamedTuple):
-    """What came of a lookup. seen: what it looked at, for ``offer``."""
+    """What came of a lookup, for ``offer``. seen: what it looked at; damaged: remotes that gave no answer, by name."""
 
     fetched: Fetched | None
     seen: dict[Name, Digest]
+    damaged: frozenset[str] = frozenset()
 
 
 class Sent(NamedTuple):
@@ -103,10 +108,12 @@ class Remotes:
     def fetch(self, key: Digest, present: Present) -> Asked:
         """Publish the entry of a key here whose run holds, from the first remote that has it.
 
-        To be called under the lock of the key. An earlier remote that had none is offered it.
+        To be called under the lock of the key. An earlier remote that had none is offered it, if those are believed
+        there who are believed here.
         """
         waited = Waited()
         without: list[Remote] = []
+        damaged: set[str] = set()
         is_asked = is_hit = False
         for remote in self.all:
             if not remote.address.is_read or remote.breaker.is_off():
@@ -116,16 +123,20 @@ class Remotes:
                 entry = self._asked(remote, key, present, waited)
             except StoreFault as fault:
                 self._on_fault(fault.fault, fault.detail)
+                if fault.fault is Fault.REMOTE_CORRUPT:
+                    without.append(remote)
+                    damaged.add(remote.address.name)
                 continue
             if entry is None:
                 without.append(remote)
                 continue
             is_hit = self._published(entry)
-            self._spooled(without, key, entry.traces[0], waited.seen)
+            self._spooled(self._trusting(without, remote), key, entry.traces[0], waited.seen, damaged)
             break
         if not is_asked:
             return Asked(None, {})
-        return Asked(Fetched(seconds=waited.seconds, hit=is_hit, nbytes=waited.nbytes), waited.seen)
+        fetched = Fetched(seconds=waited.seconds, hit=is_hit, nbytes=waited.nbytes)
+        return Asked(fetched, waited.seen, frozenset(damaged))
 
     def _asked(self, remote: Remote, key: Digest, present: Present, waited: Waited) -> Entry | None:
         before = waited.seconds
@@ -165,10 +176,23 @@ class Remotes:
             return False
         return True
 
+    def _trusting(self, remotes: Iterable[Remote], source: Remote) -> list[Remote]:
+        """Those that are written, and may have what another one had: a signature gives our word for it."""
+        written = [remote for remote in remotes if remote.address.is_written]
+        trusting = [remote for remote in written if remote.address.trust.may_pass_on(source.address.trust)]
+        for remote in written:
+            if remote not in trusting:
+                words = f"what {source.address.shown} had is not signed for {remote.address.shown}, which trusts others"
+                self._on_fault(Fault.REMOTE_SKIPPED, words)
+        return trusting
+
     # --- putting
 
-    def offer(self, key: Digest, trace: Trace, seen: Mapping[Name, Digest]) -> None:
-        """Have a run that was just published sent to the remotes that are written. Takes no time of theirs."""
+    def offer(self, key: Digest, trace: Trace, asked: Asked | None = None) -> None:
+        """Have a run that was just published sent to the remotes that are written. Takes no time of theirs.
+
+        asked: what came of its lookup, if there was one.
+        """
         written = [remote for remote in self.all if remote.address.is_written]
         if not written:
             return
@@ -176,9 +200,17 @@ class Remotes:
         if place:
             self._on_fault(Fault.REMOTE_SKIPPED, f"the run looked at {place}, a path of this machine alone")
         else:
-            self._spooled(written, key, trace, seen)
+            asked = asked or Asked(None, {})
+            self._spooled(written, key, trace, asked.seen, asked.damaged)
 
-    def _spooled(self, remotes: Iterable[Remote], key: Digest, trace: Trace, seen: Mapping[Name, Digest]) -> None:
+    def _spooled(
+        self,
+        remotes: Iterable[Remote],
+        key: Digest,
+        trace: Trace,
+        seen: Mapping[Name, Digest],
+        damaged: Collection[str],
+    ) -> None:
         is_new = False
         try:
             with fsio.faults("keeping what is to be sent to a remote"):
@@ -191,6 +223,7 @@ class Remotes:
                                 key=key,
                                 created=trace.created,
                                 seen=tuple(seen.items()),
+                                anew=remote.address.name in damaged,
                             )
                         )
                         is_new = True
@@ -199,15 +232,23 @@ class Remotes:
         except StoreFault as fault:
             self._on_fault(fault.fault, fault.detail)
 
-    def drain(self) -> Iterator[Sent]:
-        """Send what waits for these remotes, one by one. Raises StoreFault where the spool can't be read."""
+    def drain(self, *, insist: bool = False) -> Iterator[Sent]:
+        """Send what waits for these remotes, one by one. Raises StoreFault where the spool can't be read.
+
+        insist: begin also with remotes that are left alone for now.
+        """
+        failed: set[Remote] = set()
         places = {remote.address.name: remote for remote in self.all if remote.address.is_written}
         with fsio.faults("reading what is to be sent to remotes"):
             for offer in self.spool.offers():
                 remote = places.get(offer.remote)
-                if remote is None or offer.namespace != self.store.namespace or remote.breaker.is_off():
+                if remote is None or offer.namespace != self.store.namespace:
+                    continue
+                if remote.breaker.is_off() and (remote in failed or not insist):
                     continue
                 sent = self._sent(remote, offer)
+                if sent.fault is not None and sent.fault.fault not in _HARMLESS:
+                    failed.add(remote)
                 if sent.fault is None or sent.fault.fault is Fault.REMOTE_SKIPPED:
                     self.spool.remove(offer)
                 yield sent
@@ -221,12 +262,12 @@ class Remotes:
             if entry is None or not traces:
                 return Sent(offer, gone=True)
             with fsio.faults("reading what is to be sent"):
-                put = remote.trie.put(entry, traces[0], dict(offer.seen))
+                put = remote.trie.put(entry, traces[0], dict(offer.seen), anew=offer.anew)
         except StoreFault as fault:
             self._on_fault(fault.fault, fault.detail)
-            if not fault.fault.is_remote:
-                return Sent(offer, gone=True)  # the entry, or what it names, can't be read here
-            if fault.fault not in _HARMLESS:
+            if fault.fault.is_of_a_row or fault.fault in _GONE:
+                return Sent(offer, gone=True)
+            if fault.fault.is_remote and fault.fault not in _HARMLESS:
                 self._failed(remote, monotonic() - started)
             return Sent(offer, fault=fault)
         if not remote.address.is_read:

@@ -28,13 +28,14 @@ _MAX_OFFER = 1 << 24
 
 
 class Offer(msgspec.Struct, frozen=True, kw_only=True):
-    """One run of an entry, for one remote (``Address.name``). created: of its trace. seen: see ``Trie.put``."""
+    """One run of an entry, for one remote (``Address.name``). created: of its trace. seen, anew: see ``Trie.put``."""
 
     remote: str
     namespace: str
     key: Digest
     created: float
     seen: tuple[tuple[Name, Digest], ...] = ()
+    anew: bool = False
 
     @property
     def name(self) -> Digest:

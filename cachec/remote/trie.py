@@ -183,8 +183,9 @@ class Trie:
 
     # --- putting
 
-    def put(self, entry: Entry, trace: Trace, seen: dict[Name, Digest]) -> Put:
-        """Put one run of an entry. seen: what its lookup saw, for the nodes of others that are on its way.
+    def put(self, entry: Entry, trace: Trace, seen: dict[Name, Digest], *, anew: bool = False) -> Put:
+        """Put one run of an entry. seen: what its lookup saw, for the nodes of others that are on its way. anew: also
+        what seems to be there, as it was found to be damaged.
 
         What explains a miss and goes into reproducers stays here: ``Trace.kept`` is left out.
         """
@@ -197,12 +198,12 @@ class Trie:
             node, is_there = self._present_node(name, entry.key)
             if node is not None and node.entry is not None:
                 blobs = _blobs(node)
-                if all(self._engine.has_blob(blob, _soon()) for blob in blobs):
+                if not anew and all(self._engine.has_blob(blob, _soon()) for blob in blobs):
                     return Put(False, sent)
-                node = None  # a row whose blobs are gone
+                node = None  # a row whose blobs are gone, or damaged
             if node is None and not left:
                 leaf = self._new_leaf(name, entry)
-                sent += self._send(_blobs(leaf))
+                sent += self._send(_blobs(leaf), anew=anew)
                 row = sealed(leaf, self._trust)
                 self._engine.put_row(name, row, _blobs(leaf), _soon(), replace=is_there)
                 return Put(True, sent + len(row))
@@ -259,10 +260,10 @@ class Trie:
                 room -= len(data)
         return TrieNode(version=VERSION, name=name, entry=entry, sha256=sums, inline=inline)
 
-    def _send(self, blobs: list[Blob]) -> int:
+    def _send(self, blobs: list[Blob], *, anew: bool) -> int:
         sent = 0
         for blob in blobs:
-            if not self._engine.has_blob(blob, _soon()):
+            if anew or not self._engine.has_blob(blob, _soon()):
                 path = self._store.objects.path(ArtifactRef(blob.digest, blob.size))
                 self._engine.put_blob(blob, str(path), monotonic() + UNHURRIED_SECONDS + blob.size / SLOWEST)
                 sent += blob.size

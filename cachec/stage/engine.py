@@ -268,7 +268,7 @@ class Engine:
                 raise _required(call, look)
             answer = await self._run(call, look, store=True, lock=lock)
             if answer.trace is not None and self.remotes is not None:
-                self.remotes.offer(call.keyed.digest, answer.trace, asked.seen if asked is not None else {})
+                self.remotes.offer(call.keyed.digest, answer.trace, asked)
             return answer
         finally:
             if lock is not None:

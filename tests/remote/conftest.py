@@ -28,6 +28,10 @@ def build(size: int) -> bytes:
 
 def plain(size: int) -> bytes:
     return b"x" * size + os.urandom(8)
+
+
+def noise(size: int) -> bytes:
+    return os.urandom(size)
 """
 
 

@@ -17,6 +17,7 @@ from cachec.errors import ConfigError
 from cachec.model import Fault
 from cachec.remote.keys import keypair
 from cachec.remote.trust import Trust
+from cachec.remote.urls import parse
 from tests.remote.conftest import Machine
 from tests.remote.server import Site
 from tests.remote.test_sharing import Make
@@ -72,8 +73,8 @@ def test_no_changed_byte_of_a_signed_row_counts(machine: Make, url: str, site: S
     sent(machine, f"{url}&trust={ONE.public}")
     trust = Trust(ONE.public, {}, is_written=False)
     for row in site.files.values():
-        length = int.from_bytes(row[16:18], "little")
-        signature, body = row[18 : 18 + length], row[18 + length :]
+        length = int.from_bytes(row[48:50], "little")
+        signature, body = row[50 : 50 + length], row[50 + length :]
         assert trust.why_untrusted(signature, row[:16] + body) == ""
         for at in range(0, len(body), 97):
             changed = body[:at] + bytes([body[at] ^ 1]) + body[at + 1 :]
@@ -102,6 +103,38 @@ def test_a_signed_row_counts_in_its_own_place_alone(machine: Make, url: str, sit
     assert reader.faults == [Fault.REMOTE_CORRUPT.value]
 
 
+def test_no_variable_that_is_not_set_trusts_everybody(url: str) -> None:
+    with pytest.raises(ConfigError, match="trust holds no NAME:KEY"):
+        parse(f"{url}&trust=", "default", {})
+
+
+#: Of the remote that a result comes from and of an earlier one that has none, whom each trusts; whether it goes there.
+PASSED_ON = {
+    "nobody signs": ("", "", "", True),
+    "everybody, signed for who trusts the key": ("", "", ONE.secret, False),
+    "everybody, signed for who says so": ("", f"&trust={ONE.public}", ONE.secret, False),
+    "another key": (f"&mode=read&trust={OTHER.public}", f"&trust={ONE.public}", ONE.secret, False),
+    "more keys": (f"&mode=read&trust={ONE.public},{OTHER.public}", f"&trust={ONE.public}", ONE.secret, False),
+    "one of the keys": (f"&mode=read&trust={OTHER.public}", f"&trust={ONE.public},{OTHER.public}", ONE.secret, True),
+    "the same key": (f"&trust={ONE.public}", f"&trust={ONE.public}", ONE.secret, True),
+    "the own key": (f"&trust={ONE.public}", "", ONE.secret, True),
+    "a key, and nobody signs": (f"&mode=read&trust={OTHER.public}", "", "", True),
+}
+
+
+@pytest.mark.parametrize(("source", "target", "secret", "is_passed_on"), PASSED_ON.values(), ids=PASSED_ON)
+def test_nobody_signs_what_those_said_whom_others_do_not_trust(
+    machine: Make, url: str, tmp_path: Path, key: Setting, source: str, target: str, secret: str, is_passed_on: bool
+) -> None:
+    key(OTHER.secret if OTHER.public in source else secret)
+    value = sent(machine, url)
+    key(secret)
+    between = machine(f"file://{tmp_path}/near?timeout=60{target} {url}{source}")
+    assert between.call()[0] == value
+    assert [bool(each.put and each.put.is_new) for each in between.push()] == [True] * is_passed_on
+    assert between.faults == [Fault.REMOTE_SKIPPED.value] * (not is_passed_on)
+
+
 def test_a_team_shares_a_secret(machine: Make, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CACHEC_REMOTE_SECRET", SECRET)
     value = sent(machine, url + "&trust=hmac")
@@ -127,14 +160,17 @@ def test_a_key_may_be_in_a_file(machine: Make, url: str, key: Setting, tmp_path:
         ("ci-1:AAAA", {}, "keygen"),
         ("hmac", {}, "CACHEC_REMOTE_SECRET"),
         ("hmac", {"CACHEC_REMOTE_SECRET": "short"}, "CACHEC_REMOTE_SECRET"),
+        ("", {}, "keygen"),
+        (",", {}, "keygen"),
+        (f"{ONE.public},", {}, "keygen"),
         (ONE.public, {}, "mode=read"),
         (ONE.public, {"CACHEC_REMOTE_KEY": OTHER.secret}, "none of those that are trusted"),
         (ONE.public, {"CACHEC_REMOTE_KEY": "ci-1:c2VjcmV0"}, "keygen"),
-        ("", {"CACHEC_REMOTE_KEY": "/none/key"}, "can't be read"),
+        (None, {"CACHEC_REMOTE_KEY": "/none/key"}, "can't be read"),
     ],
-    ids=range(8),  # keys are made anew in each process
+    ids=range(11),  # keys are made anew in each process
 )
-def test_what_can_not_be_trusted_is_told(trusted: str, environ: dict[str, str], words: str) -> None:
+def test_what_can_not_be_trusted_is_told(trusted: str | None, environ: dict[str, str], words: str) -> None:
     with pytest.raises(ConfigError, match=words) as raised:
         Trust(trusted, environ, is_written=True)
     assert "c2VjcmV0" not in str(raised.value)

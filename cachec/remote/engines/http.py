@@ -83,7 +83,8 @@ class HttpServer:
         """See RemoteEngine."""
         answer = self._asked("HEAD", self._blob(blob), until, _GONE)
         answer.forget()
-        return answer.status not in _GONE
+        is_cut = answer.stated.isdecimal() and 0 < int(answer.stated) < blob.size  # an upload that broke off
+        return answer.status not in _GONE and not is_cut
 
     def get_blob(self, blob: Blob, until: float) -> Iterator[bytes] | None:
         """See RemoteEngine."""
@@ -302,7 +303,8 @@ def _resolved(address: Address, until: float) -> list[Any]:
 
 
 class _Answer:
-    """An answer, of which the body is still to come. length: of the body, None where its end will show."""
+    """An answer, of which the body is still to come. length: of the body, None where its end will show; stated: what a
+    header says of it, also where there is no body."""
 
     def __init__(
         self,
@@ -318,7 +320,7 @@ class _Answer:
         self._keep = keep
         self._until = until
         coding = fields.get("transfer-encoding", "").lower()
-        stated = fields.get("content-length", "")
+        self.stated = stated = fields.get("content-length", "")[:18]
         self._is_chunked = coding == "chunked"
         self._is_kept = fields.get("connection", "").lower() != "close"
         if coding not in {"", "chunked"} or fields.get("content-encoding", "identity") != "identity":
