@@ -1,4 +1,5 @@
-"""``python -m cachec`` and the console script: ``exec`` by a short road, the rest through ``cachec.cli``."""
+"""``python -m cachec`` and the console script: ``exec``, and ``check`` of what it answers at once, by a short road; the
+rest through ``cachec.cli``."""
 
 import sys
 
@@ -19,6 +20,12 @@ def main() -> int:
 
                 status = die_by(SIGINT)
             _end(status)
+    if sys.argv[1:2] == ["check"]:
+        from cachec.launcher.direct import would_answer
+
+        if would_answer(sys.argv[2:]):
+            sys.stdout.write("hit\n")
+            _end(0)
     import gc
 
     gc.set_threshold(100_000)  # modules are no garbage, and to look through them takes milliseconds, again at the end

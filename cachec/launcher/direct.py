@@ -68,6 +68,10 @@ class _Stale(Exception):
     """The memo does not hold."""
 
 
+#: Why a memo does not answer: there is none, the usual miss, or it is damaged or does not hold.
+_NOT_HERE = (_Stale, OSError, ValueError, IndexError, StopIteration)
+
+
 def memo_path(args: list[str], environ: "os._Environ[str] | dict[str, str]", cwd: str) -> str:
     """Where the memo of a command line is."""
     name = blake3(os.fsencode("\0".join((*args, "", cwd)))).hexdigest()
@@ -95,20 +99,9 @@ def answer(args: list[str]) -> bool:
     """Hand out the result of a command line (what follows ``cachec exec``), if a memo has it; whether it has."""
     started = time.perf_counter()
     try:
-        cwd = os.getcwd()
-        path = memo_path(args, os.environ, cwd)
-        data = read_regular(path, MAX_MEMO, own=True)
-    except (OSError, ValueError):
-        return False  # the usual miss; the other road tells of real trouble
-    try:
-        memo = _Memo(data)
-        memo.check_request(args, cwd)
-        memo.check_files()
-        memo.check_row()
-        memo.read_rest()
-        memo.check_artifacts()
+        path, memo = _checked(args)
         memo.hand_out()
-    except (_Stale, OSError, ValueError, IndexError, StopIteration):
+    except _NOT_HERE:
         return False  # what is wrong, if anything is, is met again on the other road, and told there
     memo.log(started)
     try:
@@ -120,6 +113,28 @@ def answer(args: list[str]) -> bool:
     except OSError:
         return True  # it stays as it is: slower, not wrong
     return True
+
+
+def would_answer(args: list[str]) -> bool:
+    """Whether ``answer`` has the result of a command line. Nothing is handed out, logged or written."""
+    try:
+        _checked(args)[1].check_locks()
+    except _NOT_HERE:
+        return False
+    return True
+
+
+def _checked(args: list[str]) -> "tuple[str, _Memo]":
+    """Where the memo of a command line is, and the memo, which holds. Raises one of ``_NOT_HERE`` where none does."""
+    cwd = os.getcwd()
+    path = memo_path(args, os.environ, cwd)
+    memo = _Memo(read_regular(path, MAX_MEMO, own=True))
+    memo.check_request(args, cwd)
+    memo.check_files()
+    memo.check_row()
+    memo.read_rest()
+    memo.check_artifacts()
+    return path, memo
 
 
 class _Memo:
@@ -240,10 +255,14 @@ class _Memo:
         for path, state, trust, digest in self._artifacts:
             _check_file(os.fsencode(path), state, trust, digest)
 
-    def hand_out(self) -> None:
-        """Put the outputs in their places. Raises OSError; the other road then does it again, and tells."""
+    def check_locks(self) -> None:
+        """No launcher compiles to the places of the outputs."""
         if any(os.access(lock, os.F_OK) for lock in self._locks):
             raise _Stale
+
+    def hand_out(self) -> None:
+        """Put the outputs in their places. Raises OSError; the other road then does it again, and tells."""
+        self.check_locks()
         blobs = iter(self._streams[2:])
         for path, mode, number in self._outputs:
             if number < 0:

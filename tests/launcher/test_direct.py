@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -296,28 +297,42 @@ def test_an_output_that_cannot_be_written_is_left_to_the_whole_road(known: Launc
     assert _direct(known) is None
 
 
-def test_nothing_slow_is_imported() -> None:
-    import subprocess
-    import sys
+_SLOW = {
+    *("typing", "re", "json", "msgspec", "numpy", "click", "subprocess", "argparse", "tomllib", "sqlite3", "pathlib"),
+}
 
+
+def test_nothing_slow_is_imported() -> None:
     code = "import sys, cachec.launcher.direct, _sqlite3; print(*sys.modules)"
     found = subprocess.run(
         [sys.executable, "-I", "-c", code], capture_output=True, text=True, check=True
     ).stdout.split()
-    slow = {
-        "typing",
-        "re",
-        "json",
-        "msgspec",
-        "numpy",
-        "click",
-        "subprocess",
-        "argparse",
-        "tomllib",
-        "sqlite3",
-        "pathlib",
-    }
-    assert not slow & set(found)
+    assert not _SLOW & set(found)
+
+
+def test_a_check_of_what_it_answers_imports_nothing_slow_and_leaves_all_as_it_is(known: Launcher) -> None:
+    line = ["cachec", "check", "--", *_LINE, "-l", "extra.txt"]
+    code = (
+        "import atexit, sys; from cachec.__main__ import main; "
+        f"sys.argv = {line}; atexit.register(lambda: print(*sys.modules, file=sys.stderr)); main()"
+    )
+    os.unlink("a.out")
+    before = known.outcomes()
+    environ = {**os.environ, "PYTHONCOERCECLOCALE": "0"}  # or Python sets LC_CTYPE
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environ)
+    assert done.stdout == "hit\n"
+    assert not _SLOW & set(done.stderr.split())
+    assert known.outcomes() == before
+    assert not os.path.exists("a.out")
+
+
+@pytest.mark.parametrize("change", [lambda: write("a.txt", "other\n"), lambda: os.unlink("extra.txt")])
+def test_a_check_after_a_change_is_left_to_the_whole_road(known: Launcher, change: Callable[[], object]) -> None:
+    args = ["--", *_LINE, "-l", "extra.txt"]
+    assert direct.would_answer(args)
+    assert not direct.would_answer(["--json", *args])
+    change()
+    assert not direct.would_answer(args)
 
 
 def test_response_files_and_values_that_come_to_be_files(launcher: Launcher, tmp_path: Path) -> None:
