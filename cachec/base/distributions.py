@@ -25,6 +25,9 @@ OWN_FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.se
 _SUFFIX = ".dist-info"
 _SEPARATORS = re.compile(r"[-_.]+")
 
+#: Packages that are not named like their distribution and are in many environments: what owns them is looked at first.
+_LIKELY = {"_distutils_hack": "setuptools", "pkg_resources": "setuptools"}
+
 #: Folders where an installer puts executables, beside which RECORD lists them with leading ``../``.
 _SCRIPT_FOLDERS = frozenset({"bin", "Scripts"})
 
@@ -58,8 +61,7 @@ class Distribution:
         self.name = normalise(name or stem)
         self.root = root
         self.folder = os.path.join(root, folder)
-        self.record_path = os.path.join(self.folder, "RECORD")
-        self.direct_url_path = os.path.join(self.folder, "direct_url.json")
+        self.record_path = f"{self.folder}/RECORD"
         self._text: tuple[Identity, bytes] | None = None
         self._record: InstallRecord | None = None
         self._packages: tuple[Identity, tuple[str, ...]] | None = None
@@ -95,6 +97,11 @@ class Distribution:
     def entry_points(self, group: str) -> dict[str, str]:
         """Name to ``module:attribute`` of one group of ``entry_points.txt``."""
         return parse_entry_points(self.read("entry_points.txt"), group)
+
+    @property
+    def direct_url_path(self) -> str:
+        """Where an installer says whence it came, if it does (PEP 610)."""
+        return f"{self.folder}/direct_url.json"
 
     @property
     def editable(self) -> bool:
@@ -333,7 +340,8 @@ class Distributions:
     def _lister(self, site: _Site, relative: str) -> Distribution | None:
         top = relative.partition("/")[0] if not relative.startswith("..") else relative
         # Most files lie in a package named like their distribution, or beside one that was asked for before.
-        for likely in (self._by_top.get(top), site.distributions.get(normalise(top.removesuffix(".py")))):
+        named = _LIKELY.get(top) or normalise(top.removesuffix(".py"))
+        for likely in (self._by_top.get(top), site.distributions.get(named)):
             if likely is not None and likely.root == site.path and likely.lists(relative):
                 return likely
         for candidate in site.distributions.values():

@@ -12,7 +12,6 @@ from cachec.programs.artifact import File
 from cachec.programs.plugin import ArtifactWriter, Fingerprint
 from cachec.programs.program import Program
 from cachec.weights import WeightSet
-from cachec_jax.ambient import settings
 from cachec_jax.versions import SUPPORTED
 from cachec_mlir.plugin import MlirFormats
 
@@ -34,6 +33,8 @@ class JaxPlugin(MlirFormats):
 
     def ambient(self) -> Mapping[str, str]:
         """Every setting of JAX and XLA that is not at its default; the same before and after ``import jax``."""
+        from cachec_jax.ambient import settings
+
         return settings()
 
     def running(self, key: str) -> AbstractContextManager[Any]:

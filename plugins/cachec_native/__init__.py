@@ -1,14 +1,30 @@
 """cachec for native code: ``mlir-opt``, ``mlir-translate`` and ``clang`` make libraries whose weights stay outside.
 
-Importing this package imports none of what links: no ctypes, no numpy.
+What is here is imported when it is first used: every process that looks for plugins imports this package.
 """
 
 from __future__ import annotations
 
-from cachec_native.pipeline import KIND, LLVM_IR, PASSES, to_library, to_llvm_dialect, to_llvm_ir
-from cachec_native.plugin import NativePlugin
+from typing import TYPE_CHECKING, Any
+
+from cachec_native.plugin import KIND, NativePlugin
+
+if TYPE_CHECKING:
+    from cachec_native.pipeline import LLVM_IR, PASSES, to_library, to_llvm_dialect, to_llvm_ir
 
 __all__ = ["KIND", "LLVM_IR", "PASSES", "NativePlugin", "plugin", "to_library", "to_llvm_dialect", "to_llvm_ir"]
 
 #: The object behind the entry point ``native`` of the group ``cachec.plugins``.
 plugin = NativePlugin()
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module 'cachec_native' has no attribute {name!r}")
+    from cachec_native import pipeline
+
+    return getattr(pipeline, name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -33,9 +33,7 @@ from cachec.programs.artifact import File
 from cachec.programs.program import Program
 from cachec_mlir.compilers import check_list, check_unnamed, file_in_new_folder, run_tool
 from cachec_native.globals import External, external_weights, section_of_needs
-
-#: The kind of the files made here.
-KIND = "native:library"
+from cachec_native.plugin import KIND
 
 #: What ``to_llvm_ir`` makes.
 LLVM_IR = "native:llvm-ir"

@@ -8,7 +8,9 @@ from cachec.programs.artifact import File
 from cachec.programs.program import Program
 from cachec.weights import WeightSet
 from cachec_mlir.plugin import FilePlugin
-from cachec_native.pipeline import KIND
+
+#: Of the files that ``to_library`` makes.
+KIND = "native:library"
 
 
 class NativePlugin(FilePlugin):

@@ -1,6 +1,7 @@
 """cachec for PyTorch: programs with weights by name, compiled ahead of time, linked without importing torch.
 
-Importing this package does not import torch.
+Importing this package does not import torch. ``install`` and ``uninstall`` are imported when they are first used: every
+process that looks for plugins imports this package.
 """
 
 from __future__ import annotations
@@ -12,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 from cachec.programs.artifact import File
 from cachec.programs.program import Program
 from cachec.weights import WeightSet
-from cachec_torch.persistent import install, uninstall
 from cachec_torch.plugin import TorchPlugin
 
 if TYPE_CHECKING:
     import torch
+
+    from cachec_torch.persistent import install, uninstall
 
 __all__ = ["TorchPlugin", "compile_aoti", "install", "plugin", "to_exported", "uninstall"]
 
@@ -69,3 +71,17 @@ def compile_aoti(program: Program, *, options: Mapping[str, Any] = MappingProxyT
     from cachec_torch.aoti import compiled
 
     return compiled(program, options)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in {"install", "uninstall"}:
+        raise AttributeError(f"module 'cachec_torch' has no attribute {name!r}")
+    from cachec_torch import persistent
+
+    value = getattr(persistent, name)
+    globals()[name] = value  # the next look-up finds it without coming here
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

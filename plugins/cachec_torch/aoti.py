@@ -24,7 +24,8 @@ from cachec.programs.program import Program
 from cachec_mlir.compilers import file_in_new_folder
 from cachec_torch.calls import InputForm
 from cachec_torch.describing import described_call, dtype_name, written_names
-from cachec_torch.libraries import ALIGNMENT, KIND, LibraryForm, PlacedForm, write
+from cachec_torch.libraries import ALIGNMENT, LibraryForm, PlacedForm, write
+from cachec_torch.plugin import KIND
 from cachec_torch.programs import LoadedProgram
 from cachec_torch.shim import ModelContainer, torch_version
 from cachec_torch.toolchain import recorded_compiler, replaced

@@ -18,7 +18,6 @@ import msgspec
 from cachec.errors import LinkError
 from cachec_torch.calls import CallForm
 
-KIND = "torch:aoti"
 MAGIC = b"cachec-torch-1\n\0"
 ALIGNMENT = 64
 

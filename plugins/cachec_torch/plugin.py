@@ -11,9 +11,10 @@ from cachec.programs.artifact import File
 from cachec.programs.plugin import ArtifactWriter, Fingerprint, Plugin
 from cachec.programs.program import Program
 from cachec.weights import WeightSet
-from cachec_torch.ambient import settings
-from cachec_torch.libraries import KIND, same_library
 from cachec_torch.versions import SUPPORTED
+
+#: Of the files that ``compile_aoti`` makes.
+KIND = "torch:aoti"
 
 
 class TorchPlugin(Plugin):
@@ -26,6 +27,8 @@ class TorchPlugin(Plugin):
 
     def ambient(self) -> Mapping[str, str]:
         """Every setting of torch and its compilers that is not at its default; the same before and after the import."""
+        from cachec_torch.ambient import settings
+
         return settings()
 
     def fingerprint(self, value: Any) -> Fingerprint:
@@ -65,4 +68,6 @@ class TorchPlugin(Plugin):
             from cachec_torch import values
 
             return values.compare(fresh, stored)
+        from cachec_torch.libraries import same_library
+
         return same_library(fresh.read_bytes(), stored.read_bytes())

@@ -57,7 +57,7 @@ def listing_of(distribution: Distribution, record: bytes, memory: Memory | None)
     points = distribution.read("entry_points.txt")
     if memory is None or len(record) < KEPT_BYTES:
         return _made(_counting(folder, record, points))
-    hasher = Hasher("listing")
+    hasher = Hasher("listing 2")
     hasher.part("folder", folder.encode("utf-8", "surrogateescape"))
     hasher.part("record", record)
     hasher.part("entry points", points.encode())
@@ -65,10 +65,10 @@ def listing_of(distribution: Distribution, record: bytes, memory: Memory | None)
     kept = memory.recall(row) or b""
     if kept[:64] == digest_bytes(kept[64:]).encode():  # what is damaged is made again
         with suppress(*MALFORMED_JSON):
-            return msgspec.json.decode(kept[64:], type=Listing)
+            return msgspec.msgpack.decode(kept[64:], type=Listing)
     made = _made(_counting(folder, record, points))
     with suppress(UnicodeEncodeError):  # a name that is no text
-        body = msgspec.json.encode(made)
+        body = msgspec.msgpack.encode(made)
         memory.remember(row, digest_bytes(body).encode() + body)
     return made
 
