@@ -11,13 +11,12 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from functools import partial
+from functools import cached_property, partial
 from types import ModuleType
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from cachec.base.hashing import Hasher
 from cachec.key.code import scopes
-from cachec.key.code.compared import LiveWalk, TextComparison
 from cachec.key.code.executed import executed
 from cachec.key.code.graph import Graph, file_part
 from cachec.key.code.modules import CELLS, Locator, Origin, Sources, absolute
@@ -25,6 +24,9 @@ from cachec.key.code.scopes import Chain, ImportUse, Uses
 from cachec.key.code.syntax import docstrings
 from cachec.key.code.units import Unit, Units
 from cachec.key.code.watch import MISSING
+
+if TYPE_CHECKING:
+    from cachec.key.code.compared import LiveWalk, TextComparison
 
 
 class _By(NamedTuple):
@@ -48,7 +50,14 @@ class Static:
         self._live = None if text_only else live
         self._taken: set[tuple[str, str, Chain | None, bool]] = set()
         self._located: dict[str, Origin] = {}
-        self._compared = TextComparison(graph, locator, sources, live, text_only=text_only)
+        self._sources = sources
+        self._walk = live
+
+    @cached_property
+    def _compared(self) -> TextComparison:
+        from cachec.key.code.compared import TextComparison  # most stages import nothing of the project inside
+
+        return TextComparison(self._graph, self._locator, self._sources, self._walk, text_only=self._live is None)
 
     def follow(self, uses: Uses, package: str, who: str, *, lenient: bool) -> None:
         """Follow the imports that some code makes while it runs. ``who`` names the code in messages."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import os
 import sys
-from glob import glob
 from importlib.machinery import EXTENSION_SUFFIXES
 
 from cachec.base.hashing import Hasher
@@ -140,8 +139,8 @@ def processor(cpuinfo: str) -> str:
 def _accelerators(buses: str = "/sys/bus/pci/devices") -> str:
     """Vendor and model of what computes beside the processors, and the versions of its drivers."""
     found = []
-    for device in sorted(glob(os.path.join(buses, "*"))):
-        vendor, model, kind = (_line(os.path.join(device, name)) for name in ("vendor", "device", "class"))
+    for device in sorted(os.listdir(buses)) if os.path.isdir(buses) else ():
+        vendor, model, kind = (_line(os.path.join(buses, device, name)) for name in ("vendor", "device", "class"))
         if vendor in _ACCELERATING or kind.startswith(_ACCELERATORS):
             found.append(f"{vendor}:{model}")
     return "\n".join([*sorted(found), *map(_line, _DRIVERS)])

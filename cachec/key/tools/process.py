@@ -7,6 +7,7 @@ import codecs
 import os
 import sys
 import time
+from _locale import LC_ALL, getencoding, setlocale  # `locale` compiles expressions: a millisecond of a first hit
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import cache, lru_cache
@@ -63,15 +64,11 @@ def _scratch() -> object:
 
 
 def _locale() -> object:
-    import locale
-
-    return locale.setlocale(locale.LC_ALL)
+    return setlocale(LC_ALL)
 
 
 def _encoding() -> object:
-    import locale
-
-    return codecs.lookup(locale.getencoding()).name
+    return codecs.lookup(getencoding()).name
 
 
 def _array_errors() -> object:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
 import stat
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, partial
@@ -448,6 +447,8 @@ def _absolute_path(path: AnyPath) -> str:
     if not isinstance(text, str):
         raise UsageError(f"open_weights: expected a path as text, found {text!r}")
     if is_url(text):
+        import shlex  # for the message alone
+
         expect = "" if re.search(r"[#&](sha256|blake3)=", text) else " --expect sha256:<64 hex digits>"
         opened = said('`cachec.Cache().weights("NAME")` opens it', "it goes by NAME")
         raise UsageError(
