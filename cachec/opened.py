@@ -38,6 +38,13 @@ class OpenedCache:
         helped = _helped if self.settings.server == "auto" else None
         return Remotes(self.settings.remote, self.store, self.events.note_fault, on_offer=helped)
 
+    def close(self) -> None:
+        """Write what is still to be remembered, and let go of files, connections and what was handed out."""
+        self.store.close()
+        self.store.release()
+        if self.remotes is not None:
+            self.remotes.close()
+
     def engine(
         self,
         requests: Any,

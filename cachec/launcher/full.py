@@ -156,8 +156,8 @@ def _through_engine(args: list[str], opened: Opened, command: Command, stdin: in
         say(f"error: {command.argv[0]!r} can't be started: {error.strerror}")
         return Ending(_NOT_STARTED)
     finally:
-        opened.store.close()
-    return Ending(0, stdout, stderr, itself, stdin)
+        opened.close()
+    return Ending(0, stdout, stderr, itself, stdin, hit=not made)
 
 
 def _hand_out(opened: Opened, command: Command, value: Any) -> None:

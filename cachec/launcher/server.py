@@ -1,11 +1,11 @@
-"""A process that has imported all that a miss of ``cachec exec`` needs, and forks a child for each; see ``client``.
+"""A process that has imported all that a miss of ``cachec exec`` needs, and has children that answer; see ``client``.
 
 Started by the first miss, as a fork of it, before that has done anything: what it has from its parent is what
-``client.surroundings`` names. It keeps nothing of a request: the child that answers one begins as all others do. What
-a child had to read of a compiler and its libraries the server reads by itself for the next ones, which take it as long
-as these files have the identity that they had (``loader.read_settled``). A server that has modules of which any file,
-or any folder of the search for modules, was changed since is not asked again: the child that sees it leaves the
-request alone, and the server ends.
+``client.surroundings`` names. It keeps nothing of a request, which a child answers that was forked for it, or one that
+has answered others and has run nothing yet (``serving``). What a child had to read of a compiler and its libraries the
+server reads by itself for the next ones, which take it as long as these files have the identity that they had
+(``loader.read_settled``). A server that has modules of which any file, or any folder of the search for modules, was
+changed since is not asked again: the child that sees it leaves the request alone, and the server ends.
 """
 
 from __future__ import annotations
@@ -20,20 +20,16 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Iterable
-from typing import NoReturn
 
 from cachec import config
 from cachec.base import fsio
 from cachec.base.distributions import Distributions
-from cachec.base.fsio import Identity, identity_if_there
+from cachec.base.fsio import Identity
 from cachec.errors import CachecError, UsageError
-from cachec.key.tools.executables import Finder, which
-from cachec.key.tools.loader import read_settled
+from cachec.key.tools.executables import Finder
 from cachec.key.tools.process import process_start
-from cachec.launcher import client, options
-from cachec.launcher.ending import pack, unpack
-from cachec.launcher.outputs import SERVES
+from cachec.launcher import client
+from cachec.launcher.serving import STALE, identities, serve
 
 #: Seconds without a request after which a server ends, and between two looks whether its socket is still there.
 IDLE_SECONDS = 300.0
@@ -45,16 +41,8 @@ SETTLE_SECONDS = fsio.SETTLE_SECONDS
 #: Seconds between two looks at what a program loads, where children had to look each by itself.
 PRACTICE_SECONDS = 60.0
 
-#: Seconds that a child waits for the rest of a request.
-_PATIENCE = 10.0
-
-#: The status of a child that found the files of a module changed.
-_STALE = 3
-
-_DESCRIPTORS, _MAX_REQUEST = 4, 1 << 28
-
-#: Bytes that a pipe takes as one.
-_MAX_TOLD = select.PIPE_BUF
+#: Children that wait for another request, beside one for each processor: Ninja runs two commands more than these.
+_SPARE = 2
 
 
 def start(folder: str, name: str) -> None:
@@ -105,6 +93,8 @@ class _Server:
         self._folder = client.open_own(folder)
         self._path = f"/proc/self/fd/{self._folder}/{name}"
         self._children = 0
+        self._channels: dict[int, socket.socket] = {}  # by which each child that lives is given its next request
+        self._waiting: list[int] = []  # those of children that wait for one, the last to have answered last
         self._is_stale = False
         self._told, self._tells = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._practised: dict[bytes, float] = {}
@@ -164,25 +154,66 @@ class _Server:
         ready.register(self._told, select.POLLIN)
         last = time.monotonic()
         while not self._is_stale:
-            woken = {fd for fd, _ in ready.poll(1000 if self._children else 1000 * LOOK_SECONDS)}
+            is_busy = len(self._waiting) < len(self._channels)
+            woken = {fd for fd, _ in ready.poll(1000 if is_busy else 1000 * LOOK_SECONDS)}
             self._reap()
             if self._told in woken:
                 self._learn(os.read(self._told, 1 << 16))
-            if listener.fileno() in woken:
+            for fd in woken & self._channels.keys():
+                self._hear(fd, ready)
+            if listener.fileno() in woken and not self._is_stale:
                 last = time.monotonic()
                 connection, _ = listener.accept()
                 with connection:
-                    if os.fork():
-                        self._children += 1
-                    else:
-                        listener.close()
-                        os.close(self._folder)
-                        os.close(self._told)
-                        _serve(connection, sources, self._tells)
+                    self._hand(connection, ready, listener, sources)
             elif woken:
                 continue
-            elif not self._is_ours or (not self._children and time.monotonic() - last > IDLE_SECONDS):
+            elif not self._is_ours or (not is_busy and time.monotonic() - last > IDLE_SECONDS):
                 return
+
+    def _hand(
+        self,
+        connection: socket.socket,
+        ready: select.poll,
+        listener: socket.socket,
+        sources: dict[str, Identity | None],
+    ) -> None:
+        """Give a request to a child: to one that waits, else to a new one."""
+        while self._waiting:
+            channel = self._channels[self._waiting.pop()]
+            try:
+                socket.send_fds(channel, [b"\1"], [connection.fileno()])
+            except OSError:  # it was killed: its end is heard of next
+                continue
+            return
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        if os.fork():
+            theirs.close()
+            self._children += 1
+            self._channels[ours.fileno()] = ours
+            ready.register(ours, select.POLLIN)
+            return
+        for each in (listener, ours, *self._channels.values()):  # a child whose channel another holds waits for ever
+            each.close()
+        os.close(self._folder)
+        os.close(self._told)
+        serve(connection, theirs, sources, self._tells)
+
+    def _hear(self, fd: int, ready: select.poll) -> None:
+        """A child waits for another request, or has ended."""
+        channel = self._channels[fd]
+        try:
+            is_waiting = channel.recv(1) == b"\1"
+        except OSError:
+            is_waiting = False
+        if is_waiting and len(self._waiting) < len(os.sched_getaffinity(0)) + _SPARE:
+            self._waiting.append(fd)
+            return
+        ready.unregister(fd)
+        channel.close()  # which ends it
+        del self._channels[fd]
+        if fd in self._waiting:
+            self._waiting.remove(fd)
 
     def _learn(self, told: bytes) -> None:
         """Read what programs load that a child had to read, each at most once a minute."""
@@ -197,7 +228,7 @@ class _Server:
             if not pid:
                 return
             self._children -= 1
-            self._is_stale |= os.waitstatus_to_exitcode(status) == _STALE
+            self._is_stale |= os.waitstatus_to_exitcode(status) == STALE
 
 
 def identity_of(path: str) -> tuple[int, int]:
@@ -253,7 +284,7 @@ def _sources() -> dict[str, Identity | None]:
     """The files of all modules that are imported, and the folders where modules are looked for."""
     modules = [module for name, module in sys.modules.items() if name != "__main__"]  # that is each process's own
     files = {file for module in modules if (file := getattr(module, "__file__", None))}
-    return _identities((*files, *sys.path))
+    return identities((*files, *sys.path))
 
 
 def _are_older(sources: dict[str, Identity | None], began: float) -> bool:
@@ -262,80 +293,7 @@ def _are_older(sources: dict[str, Identity | None], began: float) -> bool:
     return not any(each is not None and each.changed > settled for each in sources.values())
 
 
-def _identities(paths: Iterable[str]) -> dict[str, Identity | None]:
-    return {path: identity_if_there(path) for path in paths}
-
-
 def _practise(program: str) -> None:
     """Read what starting a program loads: what is read of these files is kept."""
     with contextlib.suppress(OSError, UsageError):  # it went meanwhile; or whoever starts it says what is wrong
         Finder(Distributions()).program(program, os.environ)
-
-
-def _serve(connection: socket.socket, sources: dict[str, Identity | None], tells: int) -> NoReturn:
-    """Answer one request, as a process of its own. What goes wrong here the one that asked does again by itself. tells:
-    where the server is told of programs that it does not know."""
-    try:
-        if _identities(sources) != sources:
-            os._exit(_STALE)
-        known = read_settled.cache_info().misses
-        program = _answered(connection)
-        if program is not None and read_settled.cache_info().misses > known:
-            told = b"\0" + os.fsencode(os.path.abspath(program)) + b"\0"
-            if len(told) <= _MAX_TOLD:
-                os.write(tells, told)
-        os._exit(0)
-    except BaseException:  # noqa: BLE001 - told by the other, which meets it too
-        os._exit(1)
-
-
-def _answered(connection: socket.socket) -> str | None:
-    """Returns the program that was asked for, where one is found."""
-    from cachec.launcher.full import conclude
-
-    connection.settimeout(_PATIENCE)
-    os.setsid()  # what the command leaves behind, if this is killed, is found by it
-    with open("/proc/self/comm", "wb", 0) as name:
-        name.write(b"%b%d" % (SERVES.encode(), client.peer(connection)))
-    _, handed, _, _ = socket.recv_fds(connection, 1, _DESCRIPTORS)
-    folder, *streams = handed
-    with connection.makefile("rb") as stream:
-        length = int.from_bytes(stream.read(8), "little")
-        count, *fields = unpack(stream.read(min(length, _MAX_REQUEST)))
-    os.fchdir(folder)
-    os.close(folder)
-    for fd, given in enumerate(streams):
-        os.dup2(given, fd)
-        os.close(given)
-    args, variables = fields[: int(count)], fields[int(count) :]
-    os.environb.clear()
-    for variable in variables:
-        variable_name, _, value = variable.partition(b"=")
-        os.environb[variable_name] = value
-    time.tzset()
-    connection.sendall(os.getpid().to_bytes(8, "little"))
-    if connection.recv(1) != b"\1":
-        return None
-    _end_with(connection)
-    line = list(map(os.fsdecode, args))
-    ending = conclude(line, {}, is_served=True)
-    # What the other reads and writes from here on is no news, and with it all is done.
-    fcntl.fcntl(connection, fcntl.F_SETFL, fcntl.fcntl(connection, fcntl.F_GETFL) & ~os.O_ASYNC)
-    connection.settimeout(None)
-    connection.sendall(pack([]) if ending is None else ending.packed())
-    connection.close()
-    return None if ending is None or ending.status else which(options.parse(line)[1][0], os.environ)
-
-
-def _end_with(connection: socket.socket) -> None:
-    """Have the kernel send SIGTERM where the other end goes: as the launcher's end is the command's."""
-    fcntl.fcntl(connection, fcntl.F_SETOWN, os.getpid())
-    fcntl.fcntl(connection, fcntl.F_SETSIG, signal.SIGTERM)
-    fcntl.fcntl(connection, fcntl.F_SETFL, fcntl.fcntl(connection, fcntl.F_GETFL) | os.O_ASYNC)
-    connection.setblocking(False)
-    try:
-        if not connection.recv(1):
-            os.kill(os.getpid(), signal.SIGTERM)
-    except BlockingIOError:
-        pass  # it is there, and waits
-    connection.setblocking(True)

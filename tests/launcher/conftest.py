@@ -181,7 +181,10 @@ class Servers:
                     continue
                 asking.settimeout(60)
                 asking.shutdown(socket.SHUT_WR)
-                asking.recv(1)  # until its child is there, which finds no request
+                try:
+                    asking.recv(1)  # until its child is there, which finds no request
+                except ConnectionResetError:
+                    del servers[path]  # it has just ended
                 asking.close()
         return servers
 

@@ -1,0 +1,156 @@
+"""A child of the server (``server``): it answers a request as a process of its own, and the next ones if it can.
+
+It can where nothing was run for the last, which was a hit: then all that this one had of the request is given back
+before it is answered (its descriptors, folder, variables, leases and connections), and the process is what it was, but
+for what is kept of files with their identity, as in any process that goes on. A child that ran a compiler, met an
+error, got a signal, was left with a thread or imported a module ends with its request; so no run sees what another
+left, and no child works with a module whose file it does not watch.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import select
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Iterable
+from typing import NoReturn
+
+from cachec.base.fsio import Identity, identity_if_there
+from cachec.key.tools.executables import which
+from cachec.key.tools.loader import read_settled
+from cachec.launcher import client, options
+from cachec.launcher.ending import pack, unpack
+from cachec.launcher.outputs import SERVES
+
+#: The status of a child that found the files of a module changed.
+STALE = 3
+
+#: Seconds that a child waits for the rest of a request, and for the other to have gone once it has its answer.
+_PATIENCE = 10.0
+
+_DESCRIPTORS, _MAX_REQUEST = 4, 1 << 28
+
+#: Bytes that a pipe takes as one.
+_MAX_TOLD = select.PIPE_BUF
+
+
+def identities(paths: Iterable[str]) -> dict[str, Identity | None]:
+    """What is at each path; None where nothing is."""
+    return {path: identity_if_there(path) for path in paths}
+
+
+def serve(
+    connection: socket.socket, channel: socket.socket, sources: dict[str, Identity | None], tells: int
+) -> NoReturn:
+    """Answer a request, and those that come by the channel. What goes wrong here the one that asked does again by
+    itself. sources: what this process was imported from. tells: where the server is told of programs that it does not
+    know."""
+    try:
+        os.setsid()  # what the command leaves behind, if this is killed, is found by it
+        modules = len(sys.modules)
+        while True:
+            if identities(sources) != sources:
+                os._exit(STALE)
+            with connection:
+                is_as_before = _answered(connection, tells)
+            if not is_as_before or len(sys.modules) != modules or threading.active_count() > 1:
+                os._exit(0)
+            channel.sendall(b"\1")
+            _, handed, _, _ = socket.recv_fds(channel, 1, 1)
+            if not handed:
+                os._exit(0)  # the server has gone, or has enough of us
+            connection = socket.socket(fileno=handed[0])
+    except BaseException:  # noqa: BLE001 - told by the other, which meets it too
+        os._exit(1)
+
+
+def _answered(connection: socket.socket, tells: int) -> bool:
+    """Answer one request; whether this process is as it was before."""
+    from cachec.launcher.full import conclude
+
+    connection.settimeout(_PATIENCE)
+    with open("/proc/self/comm", "wb", 0) as name:
+        name.write(b"%b%d" % (SERVES.encode(), client.peer(connection)))
+    line = _taken(connection)
+    connection.sendall(os.getpid().to_bytes(8, "little"))
+    if connection.recv(1) != b"\1":
+        return False
+    _end_with(connection)
+    known = read_settled.cache_info().misses
+    ending = conclude(line, {}, is_served=True)
+    if ending is not None and not ending.status and read_settled.cache_info().misses > known:
+        _tell(line, tells)
+    # What the other reads and writes from here on is no news, and with it all is done.
+    fcntl.fcntl(connection, fcntl.F_SETFL, fcntl.fcntl(connection, fcntl.F_GETFL) & ~os.O_ASYNC)
+    is_hit = ending is not None and ending.hit
+    if is_hit:
+        _give_back()
+    connection.settimeout(None)
+    connection.sendall(pack([]) if ending is None else ending.packed())
+    if not is_hit:
+        return False
+    # A signal that the other sends on comes before this, and ends us: none is left for the next request.
+    connection.settimeout(_PATIENCE)
+    return connection.recv(1) == b""
+
+
+def _taken(connection: socket.socket) -> list[str]:
+    """The command line of a request. Its folder, streams and variables become those of this process."""
+    _, handed, _, _ = socket.recv_fds(connection, 1, _DESCRIPTORS)
+    folder, *streams = handed
+    with connection.makefile("rb") as stream:
+        length = int.from_bytes(stream.read(8), "little")
+        count, *fields = unpack(stream.read(min(length, _MAX_REQUEST)))
+    os.fchdir(folder)
+    os.close(folder)
+    for fd, given in enumerate(streams):
+        os.dup2(given, fd)
+        os.close(given)
+    args, variables = fields[: int(count)], fields[int(count) :]
+    os.environb.clear()
+    for variable in variables:
+        name, _, value = variable.partition(b"=")
+        os.environb[name] = value
+    time.tzset()
+    return list(map(os.fsdecode, args))
+
+
+def _tell(line: list[str], tells: int) -> None:
+    """Tell the server which program a request was of."""
+    program = which(options.parse(line)[1][0], os.environ)
+    told = b"" if program is None else b"\0" + os.fsencode(os.path.abspath(program)) + b"\0"
+    if 0 < len(told) <= _MAX_TOLD:
+        os.write(tells, told)
+
+
+def _give_back() -> None:
+    """Hold nothing of the request any more: a build waits for its pipes. Raises OSError where what was said can't be
+    written."""
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:
+            stream.flush()
+    null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+    for fd in range(3):
+        os.dup2(null, fd)
+    os.close(null)
+    os.chdir("/")
+    os.environb.clear()
+
+
+def _end_with(connection: socket.socket) -> None:
+    """Have the kernel send SIGTERM where the other end goes: as the launcher's end is the command's."""
+    fcntl.fcntl(connection, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(connection, fcntl.F_SETSIG, signal.SIGTERM)
+    fcntl.fcntl(connection, fcntl.F_SETFL, fcntl.fcntl(connection, fcntl.F_GETFL) | os.O_ASYNC)
+    connection.setblocking(False)
+    try:
+        if not connection.recv(1):
+            os.kill(os.getpid(), signal.SIGTERM)
+    except BlockingIOError:
+        pass  # it is there, and waits
+    connection.setblocking(True)

@@ -1,0 +1,136 @@
+"""Children of the server that answer one request after another: as long as nothing was run, and with nothing kept."""
+
+from __future__ import annotations
+
+import os
+import select
+import shutil
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from cachec.base import fsio
+from tests.launcher.conftest import Launcher, Servers, write
+
+_OLD_ENOUGH = (
+    "from cachec.launcher import server; server.SETTLE_SECONDS = -60\n"  # what the test made is as good as old
+)
+
+
+@pytest.fixture
+def serving(launcher: Launcher, servers: Servers, monkeypatch: pytest.MonkeyPatch) -> Servers:
+    """A server is there, and the command of ``_answered`` a hit."""
+    monkeypatch.setenv("LC_CTYPE", "C.UTF-8")
+    return _ready(servers)
+
+
+def _ready(servers: Servers) -> Servers:
+    write("a.txt", "x")
+    assert servers.call("fakecc", "a.txt", "-o", "a.out").returncode == 0
+    servers.ready()
+    return servers
+
+
+def _answered(launcher: Launcher, servers: Servers, text: str = "x", **how: object) -> int:
+    """The process that answered the command, of no memo; it did so well."""
+    shutil.rmtree(launcher.store / "direct", ignore_errors=True)
+    write("a.txt", text)
+    Path("a.out").unlink(missing_ok=True)
+    done = servers.call("fakecc", "a.txt", "-o", "a.out", **how)
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"compiled\n", b"warning: fake\n")
+    assert Path("a.out").read_text().startswith(text)
+    return launcher.last().pid
+
+
+def _await_end(pid: int) -> None:
+    try:
+        held = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    with fsio.closing(held):
+        assert select.select([held], [], [], 120)[0]
+
+
+def test_one_answers_hits_until_something_is_to_be_run(launcher: Launcher, serving: Servers) -> None:
+    first = _answered(launcher, serving)
+    assert [_answered(launcher, serving) for _ in range(3)] == [first] * 3
+    assert first != serving.ready()
+    assert launcher.last().hit
+    there = _answered(launcher, serving)  # who asks whether the server is there gets an answer of one, too
+    assert _answered(launcher, serving, "y") == there
+    assert not launcher.last().hit
+    _await_end(there)  # nobody sees what a run left
+    assert _answered(launcher, serving, "y") != there
+    assert launcher.compiled() == 2
+
+
+def test_one_that_waits_holds_nothing_of_a_request(launcher: Launcher, serving: Servers) -> None:
+    pid = _answered(launcher, serving)
+    assert _answered(launcher, serving) == pid  # so it waited, and waits again once this has its answer
+    process = Path(f"/proc/{pid}")
+    held = {os.readlink(each) for each in (process / "fd").iterdir() if each.is_symlink()}
+    assert {place for place in held if not place.startswith(("socket:", "pipe:"))} == {os.devnull}
+    assert sum(place.startswith("pipe:") for place in held) == 1  # by which the server hears of programs
+    assert os.readlink(process / "cwd") == "/"
+    assert not [name for name in os.listdir(launcher.store / "leases") if name.startswith(f"{pid}-")]
+
+
+def test_each_request_has_its_own_folder_variables_and_streams(
+    launcher: Launcher, serving: Servers, tmp_path: Path
+) -> None:
+    pid = _answered(launcher, serving)
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "a.txt").write_text("x")
+    with (tmp_path / "told").open("wb") as told:
+        line = [serving.script, "exec", "--", "fakecc", "a.txt", "-o", "a.out"]
+        subprocess.run(line, cwd=other, stdout=told, stderr=told, check=True)
+    assert (launcher.last().pid, launcher.last().hit) == (pid, True)
+    assert (other / "a.out").read_text() == Path("a.out").read_text()
+    assert (tmp_path / "told").read_bytes() == b"compiled\nwarning: fake\n"
+    assert _answered(launcher, serving, env={**os.environ, "FAKE_OPT": "new"}) == pid
+    assert not launcher.last().hit
+    assert "opt:new" in Path("a.out").read_text()
+
+
+def test_one_is_left_where_a_module_was_imported(launcher: Launcher, servers: Servers) -> None:
+    (servers.script.parent / "something.py").write_text("")
+    servers.say(
+        f"{_OLD_ENOUGH}sys.path.append({os.fspath(servers.script.parent)!r})\n"
+        "from cachec.launcher import full\n"
+        "def conclude(*given, before=full.conclude, **more):\n"
+        "    if 'IMPORTS' in __import__('os').environ: import something\n"
+        "    return before(*given, **more)\n"
+        "full.conclude = conclude"
+    )
+    _ready(servers)
+    pid = _answered(launcher, servers)
+    assert _answered(launcher, servers, env={**os.environ, "IMPORTS": "1"}) == pid
+    _await_end(pid)
+    assert _answered(launcher, servers) != pid
+
+
+def test_one_whose_modules_changed_while_it_waited_answers_no_more(launcher: Launcher, servers: Servers) -> None:
+    servers.say(f"{_OLD_ENOUGH}sys.path.append({os.fspath(servers.script.parent)!r})")
+    _ready(servers)
+    pid = _answered(launcher, servers)
+    (servers.script.parent / "something.py").touch()
+    assert _answered(launcher, servers) != pid  # by itself, or another server's
+    _await_end(pid)
+
+
+def test_one_that_was_killed_while_it_waited_is_followed(launcher: Launcher, serving: Servers) -> None:
+    pid = _answered(launcher, serving)
+    server = serving.ready()
+    os.kill(pid, signal.SIGKILL)
+    _await_end(pid)
+    assert _answered(launcher, serving) != pid
+    assert serving.ready() == server
+
+
+def test_those_that_wait_end_with_the_server(launcher: Launcher, serving: Servers) -> None:
+    pid = _answered(launcher, serving)
+    subprocess.run([serving.script, "server", "stop"], capture_output=True, check=True)
+    _await_end(pid)
