@@ -5,16 +5,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from functools import cached_property
+from functools import cached_property, lru_cache, wraps
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cachec.errors import LinkError, PluginError, UsageError
 from cachec.programs.artifact import File
 from cachec.weights import WeightSet
-
-if TYPE_CHECKING:
-    from cachec_jax.forms import ProgramForm
 
 #: The kind of the files made here.
 KIND = "jax:xla"
@@ -40,30 +37,39 @@ def compile_xla(
     import jax
 
     from cachec_jax import executables, lowering
+    from cachec_jax.afresh import afresh
     from cachec_jax.targets import check_flags, record_target
     from cachec_mlir.compilers import file_in_new_folder
 
     check_flags()
     names = jax.tree.leaves(lowering.names(weights))
-    lowered = jax.jit(fn, **options).lower(lowering.abstract(weights), *inputs, **named_inputs)
+    lowered = jax.jit(_anew(fn), **options).lower(lowering.abstract(weights), *inputs, **named_inputs)
     if any(leaf.donated for leaf in jax.tree.leaves(lowered.args_info[0][0])):
         raise UsageError("the weights can't be donated: they are mapped from a file, and used again by the next call")
-    data = executables.dumped(lowered.compile(), names)
+    with afresh():
+        data = executables.dumped(lowered.compile(), names)
     record_target()
     output = file_in_new_folder("program.xla", kind=KIND, manifest=weights.manifest)
     output.path.write_bytes(data)
     return output
 
 
+def _anew(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """``fn`` as one that JAX has not met: what it has compiled of ``fn`` may come from its compilation cache."""
+    from jax._src.pjit import fun_name
+
+    @wraps(fn)
+    def called(*args: Any, **kwargs: Any) -> Any:
+        return fn(*args, **kwargs)
+
+    called.__name__ = fun_name(fn)
+    return called
+
+
 def linked(file: File, weights: WeightSet) -> XlaFunction:
     """See ``compile_xla``. Raises LinkError where the file is for another release of JAX or another kind of device."""
-    from cachec_jax.forms import described
-
     try:
-        form, data = described(file.read_bytes())
-        if form.kind != "compiled" or form.names is None:
-            raise PluginError("it takes no weights by name")
-        return XlaFunction(form, data, weights)
+        return XlaFunction(file.read_bytes(), weights)
     except PluginError as error:
         raise LinkError(f"{file!r} can't be loaded: {error}") from error
 
@@ -75,19 +81,22 @@ class XlaFunction:
     and results are arrays in dicts, lists and tuples.
     """
 
-    def __init__(self, form: ProgramForm, data: bytes, weights: WeightSet) -> None:
-        """Raises PluginError where the program can't be loaded here, LinkError where a weight has another type."""
+    def __init__(self, content: bytes, weights: WeightSet) -> None:
+        """content: of the file. Raises PluginError where it can't be loaded here, LinkError where a weight has another
+        type."""
         from cachec_jax import direct
-        from cachec_jax.forms import uses_lapack
+        from cachec_jax.forms import described, uses_lapack
 
-        self._form, self._data = form, data
-        names = form.names or ()
-        self._arrays = [weights[name].read() for name in names]
+        form, data = described(content)
+        if form.kind != "compiled" or form.names is None:
+            raise PluginError("it takes no weights by name")
+        self._content, self._names = content, form.names
+        self._arrays = [weights[name].read() for name in form.names]
         self._direct = None
         if "jax" not in sys.modules and direct.is_direct(form) and not uses_lapack(data):
-            for name, aval, array in zip(names, form.arguments, self._arrays, strict=False):
+            for name, aval, array in zip(form.names, form.arguments, self._arrays, strict=False):
                 _check(name, aval.dtype, aval.shape, array)
-            in_memory = [weights[name].extent() is None for name in names]  # may be written to; a file is not
+            in_memory = [weights[name].extent() is None for name in form.names]  # may be written to; a file is not
             with suppress(PluginError):  # where JAX has to register a function; JAX says what else is wrong
                 self._direct = direct.DirectProgram(form, data, list(zip(self._arrays, in_memory, strict=True)))
         if self._direct is None:
@@ -107,12 +116,10 @@ class XlaFunction:
     def _bound(self) -> tuple[Any, tuple[Any, ...]]:
         import jax
 
-        from cachec_jax import executables
-
-        compiled = executables.restored(self._form, self._data)
+        compiled = _compiled(self._content)
         shapes, places = compiled.in_avals[0][0], compiled.input_shardings[0][0]
         arrays = jax.device_put(self._arrays, list(places))  # together: half the time
-        for name, shape, array in zip(self._form.names or (), shapes, arrays, strict=True):
+        for name, shape, array in zip(self._names, shapes, arrays, strict=True):
             _check(name, shape.dtype, shape.shape, array)
         return compiled, tuple(arrays)
 
@@ -129,6 +136,14 @@ class XlaFunction:
         import numpy as np
 
         return jax.tree.map(np.asarray, self(*inputs, **named_inputs))
+
+
+@lru_cache(maxsize=8)
+def _compiled(content: bytes) -> Any:
+    """Once for a file: to load a program takes longer than to give it other weights."""
+    from cachec_jax import executables, forms
+
+    return executables.restored(*forms.described(content))
 
 
 def _check(name: str, dtype: Any, shape: Sequence[int], array: Any) -> None:

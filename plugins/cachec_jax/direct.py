@@ -93,8 +93,7 @@ class DirectProgram:
     def __init__(self, form: ProgramForm, data: bytes, weights: Sequence[tuple[np.ndarray[Any, Any], bool]]) -> None:
         self._form = form
         self._cpu = cpu = _cpu()
-        devices = {device.id: device for device in cpu.client.local_devices()}
-        device = devices.get(form.toolchain.devices[0])
+        device = cpu.devices().get(form.toolchain.devices[0])
         if device is None:
             raise PluginError(f"a stored program runs on device {form.toolchain.devices[0]}, of which there are none")
         client, kinds = cpu.client, (device.device_kind,)
@@ -103,10 +102,7 @@ class DirectProgram:
         )
         check_toolchain(form.toolchain, here)
         self._device, self._sharding = device, cpu.sharding(device, memory_kind="device")
-        try:
-            self._executable = cpu.client.deserialize_executable(data, executable_devices=cpu.devices((device,)))
-        except (RuntimeError, ValueError) as error:
-            raise PluginError(f"a stored program of JAX can't be loaded: {str(error)[:300]}") from error
+        self._executable = _loaded(data, device.id)
         self._weights = [
             self._placed(array, aval, copied) for (array, copied), aval in zip(weights, form.arguments, strict=False)
         ]
@@ -145,10 +141,13 @@ class _Cpu:
     """jaxlib's own, by what it is here for. client: one for the process, as JAX has one."""
 
     client: Any
-    devices: Any
+    device_list: Any
     sharding: Any
     handler: Any
     put: Any
+
+    def devices(self) -> dict[int, Any]:
+        return {device.id: device for device in self.client.local_devices()}
 
 
 @lru_cache(maxsize=1)
@@ -166,6 +165,16 @@ def _cpu() -> _Cpu:
 
     client = xla_client.make_cpu_client()
     return _Cpu(client, xla_client.DeviceList, Sharding, _jax.array_result_handler, _jax.batched_device_put)
+
+
+@lru_cache(maxsize=8)
+def _loaded(data: bytes, device: int) -> Any:
+    """Once for a program: that takes longer than to give it other weights."""
+    cpu = _cpu()
+    try:
+        return cpu.client.deserialize_executable(data, executable_devices=cpu.device_list((cpu.devices()[device],)))
+    except (RuntimeError, ValueError) as error:
+        raise PluginError(f"a stored program of JAX can't be loaded: {str(error)[:300]}") from error
 
 
 @dataclass(frozen=True)

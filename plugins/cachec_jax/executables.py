@@ -22,6 +22,7 @@ from jax._src.mesh import empty_concrete_mesh
 from jax._src.stages import ArgInfo
 
 from cachec.errors import PluginError
+from cachec_jax.afresh import may_lack_code
 from cachec_jax.forms import ProgramForm, Toolchain, TreeForm, check_toolchain, joined, uses_lapack
 from cachec_jax.placements import (
     aval_form,
@@ -70,7 +71,13 @@ def _compiled(program: Any, names: Sequence[str] | None) -> tuple[ProgramForm, b
         committed=known.committed,
         **_signature(program, names, known.all_args_info, known.kept_var_idx),
     )
-    return form, known.backend.serialize_executable(known.xla_executable)
+    data = known.backend.serialize_executable(known.xla_executable)
+    if may_lack_code(known.backend.platform, data):
+        raise PluginError(
+            "a Compiled that JAX took from its compilation cache can't be stored, as XLA leaves its code out; compile "
+            "it by cachec_jax.compile_xla, or return the Lowered"
+        )
+    return form, data
 
 
 def _lowered(program: Any, names: Sequence[str] | None) -> tuple[ProgramForm, bytes]:

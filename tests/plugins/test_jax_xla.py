@@ -18,14 +18,16 @@ import jax.monitoring
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax._src import compilation_cache
 
 import cachec
 from cachec import Reason
-from cachec.errors import LinkError, UsageError, WeightReadError
+from cachec.errors import LinkError, PluginError, UsageError, WeightReadError
 from cachec.weights import WeightSet, open_weights
 from cachec_jax import compile_xla, targets
-from cachec_jax.executables import dumped
+from cachec_jax.executables import dumped, restored
 from cachec_jax.forms import described
+from tests.plugins.jax_installed import kept_as_it_was
 
 X = np.linspace(-1, 1, 12, dtype="f4").reshape(3, 4)
 
@@ -185,6 +187,27 @@ def test_what_misses_and_what_hits(cache: cachec.Cache, monkeypatch: pytest.Monk
         assert build.check(Config(), weights, 3).reason is Reason.AMBIENT_CHANGED
     monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_enable_fast_math=true")
     assert build.check(Config(), weights, 3).reason is Reason.AMBIENT_CHANGED
+
+
+def test_what_jax_has_in_its_own_cache_is_compiled_again(tmp_path: Path) -> None:
+    """XLA leaves the code out of what it serialises of a program that was loaded."""
+    weights = WeightSet.from_tree(params(0))
+    function = functools.partial(forward, Config())
+    with kept_as_it_was():
+        jax.config.update("jax_compilation_cache_dir", str(tmp_path / "jax"))
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+        jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+        compilation_cache.reset_cache()
+        for known in (False, True):
+            jax.clear_caches()
+            compiled = jax.jit(function).lower(params(0), X).compile()
+            file = compile_xla(function, weights.placeholders(), X)
+            assert same(cachec.link(file, weights)(X), plain(Config(), 0, X))
+            if known:
+                with pytest.raises(PluginError, match="JAX took from its compilation cache"):
+                    dumped(compiled)
+            else:
+                assert same(restored(*described(dumped(compiled)))(params(0), X), plain(Config(), 0, X))
 
 
 def test_flags_that_xla_does_not_go_by_are_refused(cache: cachec.Cache, monkeypatch: pytest.MonkeyPatch) -> None:
