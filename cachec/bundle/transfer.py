@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 
 from blake3 import blake3
 
-from cachec.base import fsio
+from cachec.base import fsio, ranges
 from cachec.base.workers import in_threads
 from cachec.bundle.format import BundleMember
 from cachec.weights.moving.relaying import Relay
@@ -40,6 +40,15 @@ class Transfer(threading.local):
         if by_two:
             return Relay(source, begin, nbytes, target, offset).run(lambda _: None)
         return self._taken(source, begin, nbytes, lambda piece, done: write_at(target, piece, offset + done))
+
+    def plain(self, source: int, begin: int, nbytes: int, target: int, offset: int) -> None:
+        """Copy a range without its digest, by the kernel as far as that goes. Raises as ``copy``."""
+        done = sum(ranges.shared_or_mapped(source, begin, nbytes, target, offset, least=_BUFFER))
+        while done < nbytes:
+            piece = self._buffer[: nbytes - done]
+            fsio.pread_into(source, begin + done, piece)
+            write_at(target, piece, offset + done)
+            done += len(piece)
 
     def digest(self, source: int, begin: int, nbytes: int) -> str:
         """The digest of a range. Raises as ``copy``."""

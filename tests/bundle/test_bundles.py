@@ -20,8 +20,9 @@ import pytest
 
 import cachec
 from cachec import bundle
+from cachec.base import fsio
 from cachec.base.hashing import digest_bytes
-from cachec.bundle import BundleError
+from cachec.bundle import BundleError, creating
 from cachec.bundle.format import (
     BLOCK,
     END,
@@ -38,6 +39,7 @@ from cachec.maintain.maintainer import Maintainer
 from cachec.model import ArtifactRef, Leaf, Trace
 from cachec.remote import keys
 from cachec.remote.keys import Signer, from_file, keypair, public_key
+from cachec.store.objects import HASHED_BELOW
 from cachec.store.store import Store, references
 from cachec.weights.library.owned import WeightStore
 from cachec.weights.library.revisions import PlacedFile, PlacedTensor, RevisionRecord
@@ -142,23 +144,72 @@ def test_an_entry_with_a_damaged_artifact_is_left_out(made: Made, tmp_path: Path
     assert (done.entries, done.unusable) == (2, 1)
 
 
-@pytest.mark.parametrize("size", [100_000, 3 << 20])
-def test_an_object_that_changed_under_its_seal_makes_no_bundle(tmp_path: Path, size: int) -> None:
-    """A disk that forgets: nothing tells but the digest."""
+def stored(tmp_path: Path, size: int) -> tuple[Store, ArtifactRef, Path]:
+    """A store of one entry with an artifact of so many bytes, and where that is."""
     store = Store(tmp_path / "from")
     ref = store.objects.add_bytes(b"a" * size)
     parts = store.objects.add_bytes(b"[]")
     store.publish("ab" * 32, "s", (), parts, Trace(reads=(), value=Leaf("bytes", (ref,)), seconds=1.0, created=1.0))
-    path = store.objects.path(ref)
+    return store, ref, store.objects.path(ref)
+
+
+def spoil(path: Path) -> None:
+    """Change a byte as a disk that forgets does: nothing tells but the digest."""
     state = path.stat()
     path.chmod(0o600)
     with path.open("r+b") as file:
         file.write(b"b")
     os.utime(path, ns=(state.st_mtime_ns, state.st_mtime_ns))
+
+
+@pytest.mark.parametrize("size", [HASHED_BELOW, 3 << 20])
+def test_an_object_that_changed_under_its_seal_is_told_where_the_bundle_is_looked_at(
+    tmp_path: Path, into: Store, size: int
+) -> None:
+    """To make a bundle is a use of the store as a hit is, and believes seals as one does; no bundle is believed."""
+    store, ref, path = stored(tmp_path, size)
+    spoil(path)
+    before = kept(into)
+    assert bundle.create(store, ["ab" * 32], tmp_path / "a").entries == 1
+    with pytest.raises(BundleError, match=f"object {ref.digest[:12]} has other content"):
+        bundle.add(into, tmp_path / "a")
+    assert kept(into) == before
+
+
+@pytest.mark.parametrize("size", [HASHED_BELOW, 3 << 20])
+@pytest.mark.parametrize("how", ["written", "cut"])
+def test_an_object_that_changes_while_it_is_copied_makes_no_bundle(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, how: str
+) -> None:
+    store, ref, path = stored(tmp_path, size)
+    real = fsio.identity
+
+    def changed(file: int) -> fsio.Identity:
+        state = real(file)
+        if state.size == size:
+            monkeypatch.undo()
+            path.chmod(0o600)
+            with path.open("r+b") as writer:
+                writer.truncate(size - 9 if how == "cut" else size)
+                writer.write(b"b")
+        return state
+
+    monkeypatch.setattr(creating.fsio, "identity", changed)
     with pytest.raises(StoreFault, match=ref.digest):
         bundle.create(store, ["ab" * 32], tmp_path / "a")
     assert not (tmp_path / "a").exists()
     assert not [name for name in os.listdir(tmp_path) if name.startswith(".cachec")]
+
+
+def test_an_object_without_a_seal_is_hashed_on_its_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, ref, path = stored(tmp_path, HASHED_BELOW)
+    os.utime(path, ns=(1, 1))
+    monkeypatch.setattr(creating, "_usable", lambda store, key: store.lookup(key))  # which would give it one
+    with path.open("rb"):
+        path.chmod(0o600)
+        path.write_bytes(b"b" * ref.size)
+    with pytest.raises(StoreFault, match=ref.digest):
+        bundle.create(store, ["ab" * 32], tmp_path / "a")
 
 
 # --- weights

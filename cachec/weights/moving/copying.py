@@ -20,9 +20,7 @@ or by units whose end was noted (``staging``).
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
-import mmap
 import os
 import queue
 import threading
@@ -32,7 +30,7 @@ from typing import NamedTuple
 
 from blake3 import blake3
 
-from cachec.base import fsio
+from cachec.base import fsio, ranges
 from cachec.base.hashing import EMPTY
 from cachec.errors import WeightsChanged
 from cachec.weights.moving.relaying import Relay
@@ -42,14 +40,9 @@ from cachec.weights.weight import Weight
 #: Called with the bytes done and the bytes in all, by the thread that copies.
 Progress = Callable[[int, int], None]
 
-#: Bytes that the kernel is asked to copy at once, or to write from a map; the digest follows a queue of these behind.
-_CHUNK = 4 << 20
-#: The page cache takes folios as large as a write; finding them takes several times longer from 1 MiB on.
-_WRITE = 1 << 19
-_WINDOW = 16 << 20
+#: Bytes of a file that is cloned, as told at once; the digest follows a queue of these behind.
+_CHUNK = ranges.CHUNK
 _QUEUED = 32
-#: Pages are mapped before the kernel copies from them: a fault inside a write ends its fast path.
-_MAPPED = mmap.MAP_SHARED | mmap.MAP_POPULATE
 #: Larger ones leave the caches of a core, which costs more than it saves in calls.
 _BUFFER = 1 << 18
 #: Up to this size a digest is taken by the copying thread, as handing it over would take longer; and a source may be
@@ -57,11 +50,6 @@ _BUFFER = 1 << 18
 SMALL = 1 << 20
 #: ioctl_ficlone(2): _IOW(0x94, 9, int).
 _FICLONE = 0x40049409
-#: What the kernel says where it can't copy between these two files; they are then copied by hand.
-_NO_KERNEL_COPY = frozenset(
-    {errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM, errno.ENOTTY, errno.ETXTBSY}
-)
-
 
 #: The bytes of a weight in any form that can be copied.
 Copied = Extent | Ranges | memoryview
@@ -139,9 +127,10 @@ class Copier:
         Gives the digest of what was written, perhaps still being taken: ask it before ``fd`` is closed. Raises OSError
         (``ENOSPC`` and the like) and WeightsChanged; the digest thread is then done with ``fd``.
         """
-        if digest and source.nbytes > SMALL and isinstance(source, Extent) and not _on_pages(source, offset):
+        is_large = digest and source.nbytes > SMALL
+        if is_large and isinstance(source, Extent) and not ranges.on_pages(source.offset, offset):
             return self._relayed(source, fd, offset)
-        follow = self._following(fd, offset) if digest and source.nbytes > SMALL else None
+        follow = self._following(fd, offset) if is_large else None
         try:
             self._copy(source, fd, offset, follow)
             if isinstance(source, Extent):
@@ -182,14 +171,9 @@ class Copier:
     def _from_file(self, source: Extent, fd: int, offset: int) -> Iterator[int]:
         """Copy in steps, by the best way that these files allow; each yields its bytes."""
         done = 0
-        if _on_pages(source, offset):
-            for step in _by_kernel(source, fd, offset):
-                done += step
-                yield step
-        elif source.nbytes > _BUFFER:
-            for step in _by_map(source, fd, offset):
-                done += step
-                yield step
+        for step in ranges.shared_or_mapped(source.fd, source.offset, source.nbytes, fd, offset, least=_BUFFER):
+            done += step
+            yield step
         while done < source.nbytes:
             # Small ones, and what could not be copied better; the end of a file is believed only of a plain read.
             buffer = self._borrowed()
@@ -360,67 +344,12 @@ class _Follower(threading.Thread):
                 self._tasks.task_done()
 
 
-def _on_pages(source: Extent, offset: int) -> bool:
-    """Whether a range lies on its pages as its target at ``offset`` does, so that the kernel can share them."""
-    return (source.offset - offset) % mmap.PAGESIZE == 0
-
-
 def _from_memory(source: memoryview, fd: int, offset: int) -> Iterator[int]:
     done = 0
     while done < source.nbytes:
-        step = os.pwrite(fd, source[done : done + _WRITE], offset + done)
+        step = os.pwrite(fd, source[done : done + ranges.WRITE], offset + done)
         done += step
         yield step
-
-
-def _by_kernel(source: Extent, fd: int, offset: int) -> Iterator[int]:
-    """Copy by ``copy_file_range`` as far as that goes between these files."""
-    done = 0
-    while done < source.nbytes:
-        try:
-            step = os.copy_file_range(
-                source.fd,
-                fd,
-                min(_CHUNK - (offset + done) % _CHUNK, source.nbytes - done),
-                source.offset + done,
-                offset + done,
-            )
-        except OSError as error:
-            if error.errno not in _NO_KERNEL_COPY:
-                raise
-            return
-        if step == 0:
-            return
-        done += step
-        yield step
-
-
-def _by_map(source: Extent, fd: int, offset: int) -> Iterator[int]:
-    """Copy by writing from maps of the source, as far as it can be mapped.
-
-    Windows and writes end where the target is aligned, for a page that is written in two halves costs two writes.
-    """
-    done = 0
-    while done < source.nbytes:
-        skip = (source.offset + done) % mmap.ALLOCATIONGRANULARITY
-        length = skip + min(_WINDOW - (offset + done) % _WRITE, source.nbytes - done)
-        try:
-            window = mmap.mmap(source.fd, length, _MAPPED, mmap.PROT_READ, offset=source.offset + done - skip)
-        except (OSError, ValueError):  # no map of such a file, or the file ends before
-            return
-        with window, memoryview(window) as view:
-            while skip < length:
-                end = min(length, skip + _WRITE - (offset + done) % _WRITE)
-                try:
-                    with view[skip:end] as part:
-                        step = os.pwrite(fd, part, offset + done)
-                except OSError as error:
-                    if error.errno == errno.EFAULT:  # the file was cut
-                        return
-                    raise
-                skip += step
-                done += step
-                yield step
 
 
 def _update(hasher: blake3, fd: int, offset: int, nbytes: int, buffer: memoryview) -> None:
@@ -441,7 +370,7 @@ def _clone(source: Extent, fd: int) -> bool:
     try:
         fcntl.ioctl(fd, _FICLONE, source.fd)
     except OSError as error:
-        if error.errno in _NO_KERNEL_COPY:
+        if error.errno in ranges.NO_KERNEL_COPY:
             return False
         raise
     return True
