@@ -63,6 +63,7 @@ class Distribution:
         self.folder = os.path.join(root, folder)
         self.record_path = f"{self.folder}/RECORD"
         self._text: tuple[Identity, bytes] | None = None
+        self._outside: tuple[Identity, bytes] | None = None
         self._record: InstallRecord | None = None
         self._packages: tuple[Identity, tuple[str, ...]] | None = None
 
@@ -92,6 +93,10 @@ class Distribution:
         if text is None:
             return False
         row = _quoted(relative).encode("utf-8", "surrogateescape") + b","
+        if row.startswith(b"../"):  # of a program, say: kept, as a server is asked for one after another
+            if self._outside is None or self._outside[0] != text[0]:
+                self._outside = (text[0], _outside(text[1]))
+            return b"\n" + row in self._outside[1]
         return b"\n" + row in text[1] or text[1].startswith(row)
 
     def entry_points(self, group: str) -> dict[str, str]:
@@ -156,6 +161,18 @@ class Distribution:
         return self._text
 
 
+def _outside(text: bytes) -> bytes:
+    """The rows of a RECORD about files outside of the site folder, each behind a line feed."""
+    text = b"\n" + text
+    rows = []
+    at = text.find(b"\n../")
+    while at >= 0:
+        end = text.find(b"\n", at + 1)
+        rows.append(text[at : end if end >= 0 else len(text)])
+        at = text.find(b"\n../", at + 1)
+    return b"".join(rows)
+
+
 def _quoted(path: str) -> str:
     """A path as the csv writer of an installer would put it."""
     return '"' + path.replace('"', '""') + '"' if any(c in path for c in ',"\n\r') else path
@@ -216,19 +233,26 @@ class _Site:
                 return False
             # A change in the same tick as this listing would not show: such a listing is not kept.
             self._calm = time.time() - mtime_ns / 1e9 > fsio.SETTLE_SECONDS
-            names = sorted(name for name in os.listdir(self.path) if name.endswith(_SUFFIX))
+            listed = _listed if self._calm else _listed.__wrapped__
+            fresh = listed(self.path, mtime_ns)
         except (FileNotFoundError, NotADirectoryError, PermissionError):
             changed = bool(self.distributions)
             self.distributions, self._mtime_ns = {}, -1
             return changed
         was = self.distributions
-        changed = mtime_ns != self._mtime_ns and bool(names or was)
+        changed = mtime_ns != self._mtime_ns and bool(fresh or was)
         self._mtime_ns = mtime_ns
         self.roots = tuple(dict.fromkeys((self.path, os.path.realpath(self.path))))
-        kept = {d.folder: d for d in was.values()}
-        fresh = [kept.get(os.path.join(self.path, name)) or _distribution(self.path, name) for name in names]
-        self.distributions = {d.name: d for d in fresh}
+        self.distributions = {each.name: each for each in fresh}
         return changed or self.distributions != was
+
+
+@lru_cache(maxsize=256)
+def _listed(path: str, mtime_ns: int) -> tuple[Distribution, ...]:
+    """The distributions in a folder. mtime_ns: of the folder, long enough ago that a change since has another. Kept for
+    all who look, in the children of a server too."""
+    del mtime_ns
+    return tuple(_distribution(path, name) for name in sorted(os.listdir(path)) if name.endswith(_SUFFIX))
 
 
 @lru_cache(maxsize=4096)

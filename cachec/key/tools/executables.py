@@ -112,7 +112,7 @@ class Finder:
             lib_owner = self._owner(library.path) if owner is not None else None
             if lib_owner is not None and label.startswith("helper/") and lib_owner.name in collected.distributions:
                 continue  # its distribution is in the part already, so this need not be read
-            collected.files[f"{label}/{library.name}"] = os.path.realpath(library.path)
+            collected.files[f"{label}/{library.name}"] = collected.real(library.path)
         collected.notes += [f"{label} needs {name}, which was not found" for name in closure.missing]
 
     def _add_script(
@@ -138,12 +138,32 @@ class Finder:
         return None if owner is None or owner.editable else owner
 
 
+#: As many links one after another as the kernel follows.
+_MAX_LINKS = 40
+
+
 class _Collected:
     def __init__(self) -> None:
         self.files: dict[str, str] = {}
         self.distributions: dict[str, str] = {}
         self.notes: list[str] = []
         self.searched: set[str] = set()
+        self._folders: dict[str, str] = {}
+
+    def real(self, path: str) -> str:
+        """``os.path.realpath`` of a library: most lie in a few folders, behind links to other names there."""
+        folder, name = os.path.split(path)
+        if folder not in self._folders:
+            self._folders[folder] = os.path.realpath(folder)
+        for _ in range(_MAX_LINKS):
+            place = os.path.join(self._folders[folder], name)
+            try:
+                name = os.readlink(place)
+            except OSError:  # no link
+                return place
+            if "/" in name or name in {"", os.curdir, os.pardir}:
+                break
+        return os.path.realpath(path)
 
 
 def _same_named(owner: Distribution, name: str) -> list[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Callable, Iterator, Mapping
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import NamedTuple
 
 from cachec.base import fsio
@@ -129,7 +129,7 @@ class _Search:
         read: Callable[[str], Dynamic],
     ) -> None:
         real = os.path.realpath(path)
-        self._read = read
+        self._read = cache(read)  # a file is asked for by each that needs it, and is one and the same in one search
         self._main = _Loaded(read(real), os.path.dirname(real), None)
         self._environ = environ
         self._cached = cached

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import decimal
-import locale
 import os
 import socket
 import subprocess
@@ -13,6 +12,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from cachec.key.tools import process
 from cachec.key.tools.process import asked, state_digest
 
 NAMES = {
@@ -70,8 +70,8 @@ CHANGES: dict[str, tuple[str, Callable[[pytest.MonkeyPatch], object]]] = {
     "gid": ("user", lambda patch: patch.setattr(os, "getgid", lambda: 12345)),
     "processors": ("processors", lambda patch: patch.setattr(os, "cpu_count", lambda: 999)),
     "affinity": ("processors", lambda patch: patch.setattr(os, "sched_getaffinity", lambda _: {999})),
-    "locale": ("locale", lambda patch: patch.setattr(locale, "setlocale", lambda _: "other")),
-    "encoding": ("encoding of files", lambda patch: patch.setattr(locale, "getencoding", lambda: "latin-1")),
+    "locale": ("locale", lambda patch: patch.setattr(process, "setlocale", lambda _: "other")),
+    "encoding": ("encoding of files", lambda patch: patch.setattr(process, "getencoding", lambda: "latin-1")),
     "array errors": ("numpy's errors", lambda patch: patch.setattr(np, "geterr", lambda: {"divide": "raise"})),
     "decimal traps": (
         "decimal context",
