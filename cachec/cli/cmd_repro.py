@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -63,7 +64,8 @@ def make(session: Session, key: str, output: str, with_weights: Sequence[str], w
       cachec repro 3fa9c2 -o bug.zip --weights model.safetensors --with-weights 'embeddings.*' --json
 
     \b
-    JSON: {"path", "size", "key", "stage", "mode": "command" or "python", "weights": [names inside], "missing": []}
+    JSON: {"path", "size", "key", "stage", "mode": "command", "python" or "line", "weights": [names inside],
+           "missing": []}
     Exit code 1: no such entry.
     """
     from cachec.reproduce.archive import write
@@ -170,6 +172,11 @@ def run(
 
     tools, given = _pairs("--tool", tool), _pairs("--file", files)
     reproducer = load(file)
+    if reproducer.about.mode == "line":
+        raise UsageError(
+            f"{file}: a command of cachec exec, whose files are not in a reproducer; run it where they are: "
+            "cachec verify --recompute, or CACHEC_MODE=verify"
+        )
     if not run_code and not replay.is_own(session.store, reproducer):
         _ask(reproducer)
     with tempfile.TemporaryDirectory(prefix="cachec-repro-") as temporary:
@@ -258,6 +265,9 @@ def _print_plan(reproducer: Any, *, err: bool = False) -> None:
     if reproducer.about.mode == "command":
         for each in reproducer.recipe.commands:
             click.echo(f"runs    {clean(command_line(each))}", err=err)
+    elif reproducer.about.mode == "line":
+        line = reproducer.recipe.line
+        click.echo(f"runs    cachec exec {clean(shlex.join(line.args))} (in {clean(line.cwd)})", err=err)
     else:
         click.echo(f"calls   {clean(reproducer.recipe.entry)}", err=err)
 

@@ -110,6 +110,9 @@ def _through_engine(args: list[str], opened: Opened, command: Command, stdin: in
             recorder.keep_out(*unheld)
         line = stripped_command_line(command, stripped)
         source = f"/proc/self/fd/{stripped[0].fd}" if stripped else stdin
+        from cachec.launcher.recipe import called  # on a miss only
+
+        stage.called = called(opened, command, args)
         made.append(run_command(opened.environment, command, line, source))
         return made[-1]
 

@@ -250,6 +250,7 @@ def _import_all() -> None:
     import cachec.codecs.encoder
     import cachec.key.compare
     import cachec.launcher.memo
+    import cachec.launcher.recipe
     import cachec.launcher.running
     import cachec.reproduce.recipe
     import cachec.stage.run

@@ -27,6 +27,7 @@ from cachec.stage.engine import Engine
 
 if TYPE_CHECKING:
     from cachec.commands.process import Ended
+    from cachec.reproduce.recipe import LineCalled
 
 #: What one run of a command's stage takes; none of it is an argument in a key, which ``CommandRequests`` makes.
 _PARAMETERS = ("command", "stripped", "stdin")
@@ -65,7 +66,9 @@ class CommandStage:
     mode = None
     lock_timeout = None
 
-    def __init__(self, command: Command, body: Callable[..., Any]) -> None:
+    def __init__(self, command: Command, body: Callable[..., Any], called: LineCalled | None = None) -> None:
+        """called: how it is run again; None for one that is not to be stored."""
+        self.called = called
         self.options = StageOptions(name=command.stage, ignore=frozenset(_PARAMETERS))
         self.binding = _Binding()
         self.__wrapped__ = body

@@ -28,7 +28,8 @@ class Failure(msgspec.Struct, frozen=True):
 class About(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """``reproducer.json``: what the run was, for people, tools and the replay.
 
-    parts: of the key. mode: ``command``: the commands alone make the artifacts; ``python``: the stage has to be called.
+    parts: of the key. mode: ``command``: the commands alone make the artifacts; ``python``: the stage has to be called;
+    ``line``: a command of ``cachec exec``, which is run where its files are, and not from a reproducer.
     reads: weights that the run read, by digest. given: weights whose real bytes are in the zip; the others are made
     from the seed. missing: contents that could not be put in.
     """

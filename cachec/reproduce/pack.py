@@ -135,6 +135,8 @@ def manifests(recipe: Recipe) -> list[str]:
 
 
 def _mode(recipe: Recipe, expected: Sequence[Expected]) -> str:
+    if recipe.line is not None:
+        return "line"
     made = {each.digest for command in recipe.commands for each in command.outputs}
     return "command" if expected and all(each.digest in made for each in expected) else "python"
 

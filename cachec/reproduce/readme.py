@@ -9,7 +9,7 @@ from cachec.base import __version__
 from cachec.model import PartKind, WeightSpec
 from cachec.reproduce.about import About
 from cachec.reproduce.arguments import CodeOf, FileOf, Items, Long, Named, ProgramOf, Scalar, Value, WeightsOf
-from cachec.reproduce.recipe import Recipe, RecordedCommand, Text, folder_name
+from cachec.reproduce.recipe import Recipe, RecordedCommand, RecordedLine, Text, folder_name
 
 #: Parts of the key that are listed: what a person needs in order to have the same.
 _LISTED = (
@@ -33,7 +33,10 @@ def readme(about: About, recipe: Recipe, specs: Mapping[str, WeightSpec], usages
     lines[-2] += "."
     lines += ["## With cachec", "", "    cachec repro run THIS.zip", "", _CONSENT, ""]
     lines += ["## Without cachec", ""]
-    lines += _commands(recipe, usages) if about.mode == "command" else _call(recipe)
+    if recipe.line is not None:
+        lines += _line(recipe.line)
+    else:
+        lines += _commands(recipe, usages) if about.mode == "command" else _call(recipe)
     lines += ["", "## Arguments of the stage", "", f"`{recipe.entry}`", ""]
     lines += [f"- `{name}`: {_told(value)}" for name, value in recipe.arguments.items()]
     lines += ["", *_weights(about, specs)]
@@ -88,6 +91,12 @@ def _commands(recipe: Recipe, usages: Sequence[str]) -> Iterator[str]:
         for command in recipe.commands:
             for each in command.outputs:
                 yield f"    {each.digest}  {folder_name(each.folder)}/{each.path}"
+
+
+def _line(line: RecordedLine) -> Iterator[str]:
+    yield "It is a command of `cachec exec`, and its files are not in here. Where they are (`@`: the base folder):"
+    yield ""
+    yield f"    cd {shlex.quote(line.cwd)} && cachec exec {shlex.join(line.args)}".replace("\0", "@")
 
 
 def _call(recipe: Recipe) -> Iterator[str]:

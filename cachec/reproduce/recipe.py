@@ -77,8 +77,17 @@ class RecordedCommand(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     stderr: str = ""
 
 
+class RecordedLine(msgspec.Struct, frozen=True):
+    """A command line of ``cachec exec``: it is run again where its files are. args: what followed ``exec``; cwd: the
+    folder that it was in. A NUL stands for the base folder."""
+
+    args: tuple[str, ...]
+    cwd: str
+
+
 class Recipe(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How one run was called. entry: ``module:qualname`` of the stage's function. folders: how many are numbered."""
+    """How one run was called. entry: ``module:qualname`` of the stage's function. folders: how many are numbered. line:
+    of a command, whose ``environ`` is what its key names."""
 
     version: int
     stage: str
@@ -88,6 +97,14 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     hidden: tuple[str, ...] = ()
     folders: int = 0
     commands: tuple[RecordedCommand, ...] = ()
+    line: RecordedLine | None = None
+
+
+class LineCalled(NamedTuple):
+    """What the stage of a command says of its line. environ: the variables in its key, None for one that is not set."""
+
+    line: RecordedLine
+    environ: Mapping[str, str | None]
 
 
 class EncodedRecipe(NamedTuple):
@@ -110,7 +127,10 @@ def recipe_of(stage: StageLike, arguments: Mapping[str, Any], recorder: Recorder
     distributions = Distributions()
     identities = {read.where: read.digest for read in recorder.reads() if read.kind == "tool"}
     commands = tuple(_command(run, folders, distributions, identities, contents) for run in recorder.commands())
-    environ, hidden = _shown({name: os.environ.get(name) for name in options.env})
+    called: LineCalled | None = getattr(stage, "called", None)  # of a command alone
+    environ, hidden = _shown(
+        {name: os.environ.get(name) for name in options.env} if called is None else dict(called.environ)
+    )
     values = {name: described(value, contents, name) for name, value in arguments.items() if name not in options.ignore}
     recipe = Recipe(
         version=VERSION,
@@ -121,6 +141,7 @@ def recipe_of(stage: StageLike, arguments: Mapping[str, Any], recorder: Recorder
         hidden=hidden,
         folders=len(folders),
         commands=commands,
+        line=None if called is None else called.line,
     )
     return EncodedRecipe(_encoded(recipe), contents)
 

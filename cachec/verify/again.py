@@ -30,6 +30,10 @@ class Again(NamedTuple):
 
 def again(reproducer: LoadedReproducer, folder: Path) -> Again:
     """Run it, in ``folder``, which is empty."""
+    if reproducer.recipe.line is not None:
+        from cachec.verify.line import run_line  # the launcher, which others do without
+
+        return Again(*run_line(reproducer.recipe, reproducer.recipe.line, reproducer.about.key, folder))
     try:
         stage = stage_of(reproducer)
     except Exception as error:  # noqa: BLE001 - the project's code, whatever it raises when it is imported

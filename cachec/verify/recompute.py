@@ -76,7 +76,7 @@ class Recompute:
         """The reproducer of an entry that can be compiled again."""
         try:
             if self._store.recipe(entry) is None:
-                why = "no recipe: a command of cachec exec, or of an older cachec"
+                why = "no recipe: of an older cachec"
             elif any(read.kind == "weight" for read in entry.traces[0].reads):
                 why = "its run read bytes of weights"
             else:
@@ -113,8 +113,10 @@ class Recompute:
     def _told(self, entry: Entry, packed: Packed, ended: Again) -> Recomputed:
         if ended.result == "same":
             return Recomputed(entry.key, entry.stage, *ended)
-        path = self._reproducers / file_name(entry.stage, entry.key)
-        write(path, packed.data)
         if ended.result == "differs":
             self._store.quarantine(entry.key, ended.words)  # where the engine has not: of commands alone
+        if packed.about.mode == "line":
+            return Recomputed(entry.key, entry.stage, *ended)  # it is run where its files are, not from a reproducer
+        path = self._reproducers / file_name(entry.stage, entry.key)
+        write(path, packed.data)
         return Recomputed(entry.key, entry.stage, *ended, str(path))

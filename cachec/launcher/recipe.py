@@ -1,0 +1,20 @@
+"""What of a command line is kept to run it again: ``cachec verify --recompute`` does, where its files are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from cachec.key.tools.environment import LOCALE
+from cachec.launcher.command import Command
+from cachec.launcher.request import keyed_variables
+from cachec.launcher.stage import Opened
+from cachec.reproduce.recipe import LineCalled, RecordedLine
+
+
+def called(opened: Opened, command: Command, args: Sequence[str]) -> LineCalled:
+    """How it was called. args: what followed ``cachec exec``."""
+    keyed = opened.places.keyed
+    names = (*keyed_variables(command), *LOCALE)
+    return LineCalled(
+        RecordedLine(tuple(map(keyed, args)), keyed(command.cwd)), {name: opened.variables.get(name) for name in names}
+    )

@@ -1,0 +1,200 @@
+"""A command line of ``cachec exec`` run again: where its files are, but what it writes goes into a folder of its own.
+
+It is only run where the same line would now hit the very entry, so that its inputs, its tools and its environment are
+those of then. A result that could hold the name of its output, or that is not written where the line says, can't be
+compared so, and is told: ``CACHEC_MODE=verify`` compares it in place.
+"""
+
+from __future__ import annotations
+
+import filecmp
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from cachec.commands.process import Ended, run_process
+from cachec.errors import CachecError
+from cachec.launcher.command import Command, Output, PassThrough
+from cachec.launcher.describing import describe_here
+from cachec.launcher.explain import explain
+from cachec.launcher.places import Places, leaked
+from cachec.launcher.request import environment
+from cachec.launcher.stage import CommandStage, Opened, looked_at
+from cachec.launcher.stripping import wants_strip
+from cachec.reproduce.recipe import Recipe, RecordedLine
+
+#: What of a command line names an output.
+_OUTPUTS = frozenset({"output", "output-folder", "depfile"})
+
+#: Characters of what a command that failed wrote.
+_TAIL = 400
+
+
+class LineEnded(NamedTuple):
+    """How it ended: as of ``Again``."""
+
+    result: str
+    words: str = ""
+
+
+class _NotAgain(Exception):
+    """It can't be run again, or not be compared; the message says why."""
+
+
+def run_line(recipe: Recipe, line: RecordedLine, key: str, folder: Path) -> LineEnded:
+    """Run it, in this process's environment with the recorded variables; ``folder`` is empty, and takes what it writes.
+
+    Changes the current folder and the environment of this process, which is to be one of its own.
+    """
+    for name, value in recipe.environ.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+    try:
+        args = _entered(line)
+        would = explain(args).outcome
+        if would.key != key or not would.hit:
+            raise _NotAgain(f"a call would not hit now: {would.detail or would.reason.value}")
+        with looked_at(args, None) as (opened, given, argv, program):
+            return _run(opened, describe_here(opened, given, argv, program), folder)
+    except PassThrough as way:
+        return LineEnded("skipped", f"a call would not hit now: {way.detail or way.reason.value}")
+    except (_NotAgain, CachecError) as error:
+        return LineEnded("skipped", str(error))
+    except OSError as error:
+        return LineEnded("skipped", f"a file of it can't be read: {error}")
+
+
+def _entered(line: RecordedLine) -> list[str]:
+    """The arguments, from the folder that they are of, which is the current one then."""
+    base = ""
+    if any("\0" in text for text in (line.cwd, *line.args)):
+        from cachec import config
+
+        found = config.load().base_dir
+        if found is None:
+            raise _NotAgain("it was stored below a base_dir; set one here (CACHEC_BASE_DIR), the checkout to look at")
+        base = os.fspath(found).rstrip("/")
+    cwd = line.cwd.replace("\0", base)
+    try:
+        os.chdir(cwd)
+    except OSError as error:
+        raise _NotAgain(f"the folder that it ran in can't be entered: {cwd}: {error.strerror}") from error
+    os.environ["PWD"] = cwd
+    return [each.replace("\0", base) for each in line.args]
+
+
+def _run(opened: Opened, command: Command, folder: Path) -> LineEnded:
+    if wants_strip(command) or command.weights:
+        raise _NotAgain("a command with weights")
+    if command.sees_line:
+        raise _NotAgain("its command line comes into the result, so it can't write to other places")
+    written = {output.path: os.fspath(folder / str(number)) for number, output in enumerate(command.outputs)}
+    for place in written.values():
+        os.mkdir(place, 0o700)
+    written = {path: os.path.join(place, os.path.basename(path)) for path, place in written.items()}
+    line = _redirected(command, written)
+    stored = _stored(opened, command)
+    ended = run_process(
+        line, command.program, environ=environment(command, opened.variables), cwd=command.cwd, ends_with_us=True
+    )
+    if ended.returncode:
+        if command.adapter is None:  # of which nobody knows whether it takes another place for its output
+            raise _NotAgain(f"it ended with exit status {ended.returncode} where it was to write to another place")
+        tail = ended.stderr[-_TAIL:].decode(errors="replace").strip()
+        return LineEnded("failed", f"it ended with exit status {ended.returncode}: {tail}")
+    return _compared(opened.places, command, stored, written, ended, folder)
+
+
+def _stored(opened: Opened, command: Command) -> Mapping[str, Any]:
+    """What the store has of it."""
+    engine = opened.engine_for(command)
+    stage = CommandStage(command, lambda **_: {})
+    arguments = {"command": command, "stripped": (), "stdin": None}
+    look = engine.tools.looker.look(engine.tools.requests.request(stage, arguments))
+    if look.trace is None:
+        raise _NotAgain(f"a call would not hit now: {look.detail or look.reason.value}")
+    value: Mapping[str, Any] = look.value
+    return value
+
+
+def _redirected(command: Command, written: Mapping[str, str]) -> list[str]:
+    """The command line with each output in its other place."""
+    line = list(command.argv)
+    places = {os.path.normpath(path): place for path, place in written.items()}
+    named: dict[str, int] = {}
+    for number in _naming(command):
+        for before, text in _values(line[number]):
+            path = os.path.normpath(os.path.join(command.cwd, text))
+            if path in places:
+                line[number] = before + places[path]
+                named[path] = named.get(path, 0) + 1
+                break
+    for output in command.outputs:
+        # A depfile that is not named comes to lie beside the output; it is not compared.
+        if named.get(os.path.normpath(output.path), 0) != 1 and (output.kind != "depfile" or not named):
+            raise _NotAgain(f"its command line does not name {_name(output)} once, in an argument of its own")
+    return line
+
+
+def _naming(command: Command) -> Iterator[int]:
+    """The numbers of the arguments that may name an output."""
+    if command.adapter is None:
+        yield from range(1, len(command.argv))
+        return
+    for piece in command.pieces:
+        if piece.means in _OUTPUTS and piece.begin >= 0:
+            yield from range(piece.begin + 1, piece.end + 1)
+
+
+def _values(arg: str) -> Iterator[tuple[str, str]]:
+    """The ways to take an argument for the value of a flag: what stands before it, and it."""
+    yield "", arg
+    if arg.startswith("-"):
+        name, equals, value = arg.partition("=")
+        if equals and value:
+            yield name + equals, value
+        if arg[2:]:
+            yield arg[:2], arg[2:]
+
+
+def _compared(
+    places: Places, command: Command, stored: Mapping[str, Any], written: Mapping[str, str], ended: Ended, folder: Path
+) -> LineEnded:
+    fresh = [written[output.path] for output in command.outputs if output.kind != "depfile"]
+    files = [file for path in fresh for file in _files(path)]
+    where = leaked({"folder": os.fspath(folder)}, files, [ended.stdout, ended.stderr])
+    if where:
+        raise _NotAgain("its result holds the path that it is written to")
+    for name, stream in (("stdout", ended.stdout), ("stderr", ended.stderr)):
+        if places.template(stream) != stored[name]:
+            return LineEnded("differs", f"it says something else on {name}")
+    for output, kept in zip(command.outputs, stored["outputs"], strict=True):
+        if output.kind == "depfile":
+            continue  # which names the output
+        if not os.path.lexists(written[output.path]):
+            return LineEnded("failed", f"it does not write {_name(output)}")
+        if not _is_same(written[output.path], os.fspath(kept.path)):
+            return LineEnded("differs", f"{_name(output)} has other bytes than the stored one")
+    return LineEnded("same")
+
+
+def _name(output: Output) -> str:
+    return f"{os.path.basename(output.path)} ({output.where})"
+
+
+def _files(path: str) -> Sequence[str]:
+    """The files at, or below, a path."""
+    if not os.path.isdir(path):
+        return [path] if os.path.isfile(path) else []
+    return sorted(os.path.join(where, name) for where, _, names in os.walk(path) for name in names)
+
+
+def _is_same(one: str, other: str) -> bool:
+    """Whether two files, or folders, hold the same."""
+    mine, theirs = _files(one), _files(other)
+    if [os.path.relpath(each, one) for each in mine] != [os.path.relpath(each, other) for each in theirs]:
+        return False
+    return all(filecmp.cmp(*pair, shallow=False) for pair in zip(mine, theirs, strict=True))
