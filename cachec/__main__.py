@@ -61,12 +61,24 @@ def _execute(args: list[str]) -> int:
     import gc
 
     gc.disable()  # a short process: 300 imported modules are no garbage, and to look through them takes milliseconds
+    held = -1
+    if name:
+        from cachec.launcher.starting import hold
+
+        held, is_there = hold(folder, name)
+        if is_there:
+            ending, _, _ = ask(args)
+            if ending is not None:
+                return perform(ending)
     from cachec.launcher.full import main as execute
 
-    if name:
+    if held >= 0:
+        from os import close
+
         from cachec.launcher.server import start
 
-        start(folder, name)
+        start(held, name)
+        close(held)
     return execute(args)
 
 

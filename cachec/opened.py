@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from cachec.base.hashing import Known
 from cachec.config import Settings
 from cachec.events import EventLog
 from cachec.model import Digest, Fault, Outcome
@@ -23,11 +24,14 @@ if TYPE_CHECKING:  # of stages: slow to import, and what only keeps the bytes of
 class OpenedCache:
     """The store and the log of one cache. Nothing is read or made before something is asked of them."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, known: Known | None = None) -> None:
+        """known: digests of files that this process knows, of what it opened before."""
         self.settings = settings
         export = _exporter() if settings.telemetry == "otel" else None
         self.events = EventLog(settings.dir, log=settings.log, stats_file=settings.stats_file, export=export)
-        self.store = Store(settings.dir, settings.namespace, fsync=settings.fsync, on_fault=self.events.note_fault)
+        self.store = Store(
+            settings.dir, settings.namespace, fsync=settings.fsync, on_fault=self.events.note_fault, known=known
+        )
         self.store.refuse_foreign(shared=settings.shared == "trusted")
         self.store.keep_bound(_bound(settings.max_size, self.events.note_fault), settings.max_size)
         self.remotes = self._remotes() if settings.remote else None

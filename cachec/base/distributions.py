@@ -152,10 +152,11 @@ class Distribution:
     def record_text(self) -> tuple[Identity, bytes] | None:
         """RECORD as it is, with the identity that it was read with; None where the installer left none."""
         try:
-            identity = fsio.identity(self.record_path)
-            if self._text is None or self._text[0] != identity:
-                with open(self.record_path, "rb") as file:
-                    self._text = (identity, file.read())  # a line ends in "\n", pip's in "\r\n", which nobody minds
+            known, state = self._text, os.stat(self.record_path)
+            if known is not None and fsio.is_identity(known[0], state):
+                return known
+            with open(self.record_path, "rb") as file:  # a line ends in "\n", pip's in "\r\n", which nobody minds
+                self._text = (fsio.identity_of(state), file.read())
         except FileNotFoundError:
             return None
         return self._text

@@ -11,6 +11,7 @@ import re
 import struct
 import time
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from typing import Protocol
 
 import msgspec
@@ -100,6 +101,16 @@ def digest_extent(fd: int, offset: int, nbytes: int) -> str:
     return hasher.hexdigest()
 
 
+#: Bytes from which a file of a tool is hashed by one process at a time, of those that could take the first one's word.
+ALONE_BYTES = 1 << 24
+
+#: Given what a row is called: a context in which no other process computes it, and after which it is written.
+Alone = Callable[[str], AbstractContextManager[None]]
+
+#: Digests of ranges of files (offset, length) in a state that is remembered.
+Known = dict[tuple[tuple[int, ...], int, int], str]
+
+
 class Memory(Protocol):
     """Where digests are remembered between processes: a small byte-string table. Either call may forget."""
 
@@ -123,10 +134,19 @@ class FileDigests:
     write. Anywhere else it is computed again at each call.
     """
 
-    def __init__(self, memory: Memory | None = None, mounts: Mounts | None = None) -> None:
+    def __init__(
+        self,
+        memory: Memory | None = None,
+        mounts: Mounts | None = None,
+        known: Known | None = None,
+        alone: Alone | None = None,
+    ) -> None:
+        """known: what this process remembers, where that is shared with others that come after this one. alone: for
+        large files of tools."""
+        self._alone = alone
         self._memory = memory
         self._mounts = mounts or Mounts()
-        self._known: dict[tuple[tuple[int, ...], int, int], str] = {}
+        self._known: Known = {} if known is None else known
 
     def of_path(self, path: str | os.PathLike[str]) -> str:
         """The digest of a whole file. Raises OSError where it can't be read."""
@@ -141,7 +161,7 @@ class FileDigests:
 
     def of_installed(self, path: str | os.PathLike[str]) -> str:
         """The digest of a file of an installed tool: ``of_path``, also remembered where it is foreign."""
-        return self._of_path(path, lambda fd: fsio.no_writer(fd) or is_foreign(fd, path))
+        return self._of_path(path, lambda fd: fsio.no_writer(fd) or is_foreign(fd, path), self._alone)
 
     def of_all(self, states: Mapping[str, Identity], paths: Mapping[str, str]) -> str:
         """One digest of files of a tool, by name and content, remembered in one row where that of each may be.
@@ -163,11 +183,18 @@ class FileDigests:
             self._memory.remember(row, digest.encode())
         return digest
 
-    def _of_path(self, path: str | os.PathLike[str], is_calm: Callable[[int], bool]) -> str:
+    def _of_path(self, path: str | os.PathLike[str], is_calm: Callable[[int], bool], alone: Alone | None = None) -> str:
         identity = fsio.identity(path)
-        known = self._known.get((identity, 0, identity.size))
+        size = identity.size
+        known = self._known.get((identity, 0, size))
         if known is not None:
             return known
+        if alone is not None and size >= ALONE_BYTES and fsio.settled(identity):
+            known = self._recall(identity, 0, size)
+            if known is not None:
+                return known
+            with alone(row_name(identity, 0, size)):
+                return self._of_path(path, is_calm)
         fd = fsio.open_read(path)
         try:
             size = os.fstat(fd).st_size

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cachec import config, recording
+from cachec.base.hashing import Known
 from cachec.errors import CachecError, StoreFault, UnstorableResult
 from cachec.key.tools.executables import which
 from cachec.launcher import options
@@ -36,11 +37,13 @@ def main(args: Sequence[str], overrides: Mapping[str, object] | None = None) -> 
     return perform(ending)
 
 
-def conclude(args: Sequence[str], overrides: Mapping[str, object], *, is_served: bool = False) -> Ending | None:
-    """The same, but for what only the process that was called can do. is_served: this one is another's; None then where
-    that has to do all of it by itself."""
+def conclude(
+    args: Sequence[str], overrides: Mapping[str, object], *, served_with: Known | None = None
+) -> Ending | None:
+    """The same, but for what only the process that was called can do. served_with: where this one is another's, the
+    digests of files that it knows; None is returned then where that has to do all of it by itself."""
     try:
-        return _execute(args, overrides, is_served)
+        return _execute(args, overrides, served_with)
     except CommandFailed as failed:
         return Ending(failed.ended.returncode, failed.ended.stdout, failed.ended.stderr)
     except CachecError as error:
@@ -52,18 +55,18 @@ def conclude(args: Sequence[str], overrides: Mapping[str, object], *, is_served:
         return Ending(-signal.SIGPIPE)
 
 
-def _execute(args: Sequence[str], overrides: Mapping[str, object], is_served: bool) -> Ending | None:
+def _execute(args: Sequence[str], overrides: Mapping[str, object], served_with: Known | None) -> Ending | None:
     given, argv = options.parse(args)
     program = which(argv[0], os.environ)
     if program is None:
         say(f"error: {argv[0]!r} is not an executable in PATH; install it, or give its path")
         return Ending(_NOT_FOUND)
     try:
-        opened = Opened(overrides, dict(os.environ))
+        opened = Opened(overrides, dict(os.environ), served_with)
     except NoFolder as error:
         _count(OpenedCache(config.load(overrides)), PassThrough(Reason.KEY_UNREADABLE, str(error), told=True), argv)
         return Ending(None, become=(program, argv))
-    if is_served and opened.settings.server == "off":
+    if served_with is not None and opened.settings.server == "off":
         return None
     stdin: int | None = None
     command: Command | None = None
@@ -73,7 +76,7 @@ def _execute(args: Sequence[str], overrides: Mapping[str, object], is_served: bo
             raise PassThrough(Reason.MODE_OFF, "")
         command = describe_here(opened, given, argv, program)
         if command.stdin:
-            if is_served:
+            if served_with is not None:
                 return None  # what was read of it here would be gone for the other
             stdin = _spool()
         return _through_engine(list(args), opened, command, stdin)

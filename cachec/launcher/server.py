@@ -25,7 +25,7 @@ from cachec import config
 from cachec.base import fsio
 from cachec.base.distributions import Distributions
 from cachec.base.fsio import Identity
-from cachec.errors import CachecError, UsageError
+from cachec.errors import UsageError
 from cachec.key.tools.executables import Finder
 from cachec.key.tools.process import process_start
 from cachec.launcher import client
@@ -45,20 +45,17 @@ PRACTICE_SECONDS = 60.0
 _SPARE = 2
 
 
-def start(folder: str, name: str) -> None:
-    """Leave a server behind, where the settings have one and the process can be one."""
+def start(held: int, name: str) -> None:
+    """Leave a server behind, where this process can be one. held: as ``starting.hold`` gives it."""
     before = signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # children of a process that ignores it can't be waited for
     try:
-        if config.load().server == "off" or threading.active_count() > 1:
+        if threading.active_count() > 1:
             return
-        fsio.make_dir(os.path.dirname(folder))
-        if not os.path.lexists(folder):
-            os.mkdir(folder, 0o700)
         began = process_start()
         if child := os.fork():
             os.waitpid(child, 0)
             return
-    except (CachecError, OSError):  # whoever goes on tells what is wrong, where it matters
+    except OSError:  # whoever goes on tells what is wrong, where it matters
         return
     finally:
         signal.signal(signal.SIGCHLD, before)
@@ -66,19 +63,19 @@ def start(folder: str, name: str) -> None:
     try:
         os.setsid()
         if not os.fork():
-            _let_go_of_inherited()
-            _Server(folder, name).run(began)
+            _let_go_of_inherited(held)
+            _Server(held, name).run(began)
     finally:
         os._exit(0)
 
 
-def _let_go_of_inherited() -> None:
+def _let_go_of_inherited(but: int) -> None:
     """Pipes of a build are waited for until nobody has them any more."""
     null = os.open(os.devnull, os.O_RDWR)
     for fd in range(3):
         os.dup2(null, fd)
     for fd in [int(entry) for entry in os.listdir("/proc/self/fd")]:
-        if fd > 2:
+        if fd > 2 and fd != but:
             try:
                 os.close(fd)
             except OSError:
@@ -87,10 +84,11 @@ def _let_go_of_inherited() -> None:
 
 
 class _Server:
-    """The process. It ends without a word where there is one already, or its folder is not this user's alone."""
+    """The process. It ends without a word where there is one already."""
 
-    def __init__(self, folder: str, name: str) -> None:
-        self._folder = client.open_own(folder)
+    def __init__(self, folder: int, name: str) -> None:
+        """folder: that of the sockets, locked."""
+        self._folder = folder
         self._path = f"/proc/self/fd/{self._folder}/{name}"
         self._children = 0
         self._channels: dict[int, socket.socket] = {}  # by which each child that lives is given its next request
@@ -118,12 +116,9 @@ class _Server:
             fcntl.flock(self._folder, fcntl.LOCK_UN)  # children have the description too, and may go on for long
 
     def _bound(self) -> socket.socket | None:
-        """The socket, in the place of what a server has left that is gone; None where another is there, or comes."""
+        """The socket, in the place of what a server has left that is gone; None where another is there. The folder is
+        not locked any more then."""
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        try:
-            fcntl.flock(self._folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return None
         try:
             connection, _ = client.connect(self._folder, os.path.basename(self._path))
         except ConnectionRefusedError:

@@ -20,7 +20,8 @@ import time
 from collections.abc import Iterable
 from typing import NoReturn
 
-from cachec.base.fsio import Identity, identity_if_there
+from cachec.base.fsio import Identity, identity_if_there, is_identity
+from cachec.base.hashing import Known
 from cachec.key.tools.executables import which
 from cachec.key.tools.loader import read_settled
 from cachec.launcher import client, options
@@ -35,6 +36,9 @@ _PATIENCE = 10.0
 
 _DESCRIPTORS, _MAX_REQUEST = 4, 1 << 28
 
+#: Requests that a child answers at most: what a library keeps of each is bounded by that.
+_MOST = 500
+
 #: Bytes that a pipe takes as one.
 _MAX_TOLD = select.PIPE_BUF
 
@@ -42,6 +46,20 @@ _MAX_TOLD = select.PIPE_BUF
 def identities(paths: Iterable[str]) -> dict[str, Identity | None]:
     """What is at each path; None where nothing is."""
     return {path: identity_if_there(path) for path in paths}
+
+
+def are_as_they_were(sources: dict[str, Identity | None]) -> bool:
+    """Whether ``identities`` would say the same."""
+    for path, known in sources.items():
+        try:
+            state = os.stat(path)
+        except (OSError, ValueError):
+            if known is not None:
+                return False
+        else:
+            if known is None or not is_identity(known, state):
+                return False
+    return True
 
 
 def serve(
@@ -53,12 +71,15 @@ def serve(
     try:
         os.setsid()  # what the command leaves behind, if this is killed, is found by it
         modules = len(sys.modules)
+        known: Known = {}
+        left = _MOST
         while True:
-            if identities(sources) != sources:
+            left -= 1
+            if not are_as_they_were(sources):
                 os._exit(STALE)
             with connection:
-                is_as_before = _answered(connection, tells)
-            if not is_as_before or len(sys.modules) != modules or threading.active_count() > 1:
+                is_as_before = _answered(connection, tells, known)
+            if not (left and is_as_before) or len(sys.modules) != modules or threading.active_count() > 1:
                 os._exit(0)
             channel.sendall(b"\1")
             _, handed, _, _ = socket.recv_fds(channel, 1, 1)
@@ -69,8 +90,8 @@ def serve(
         os._exit(1)
 
 
-def _answered(connection: socket.socket, tells: int) -> bool:
-    """Answer one request; whether this process is as it was before."""
+def _answered(connection: socket.socket, tells: int, known: Known) -> bool:
+    """Answer one request; whether this process is as it was before. known: what it remembers of files."""
     from cachec.launcher.full import conclude
 
     connection.settimeout(_PATIENCE)
@@ -81,9 +102,9 @@ def _answered(connection: socket.socket, tells: int) -> bool:
     if connection.recv(1) != b"\1":
         return False
     _end_with(connection)
-    known = read_settled.cache_info().misses
-    ending = conclude(line, {}, is_served=True)
-    if ending is not None and not ending.status and read_settled.cache_info().misses > known:
+    before = read_settled.cache_info().misses
+    ending = conclude(line, {}, served_with=known)
+    if ending is not None and not ending.status and read_settled.cache_info().misses > before:
         _tell(line, tells)
     # What the other reads and writes from here on is no news, and with it all is done.
     fcntl.fcntl(connection, fcntl.F_SETFL, fcntl.fcntl(connection, fcntl.F_GETFL) & ~os.O_ASYNC)

@@ -11,7 +11,7 @@ import msgspec
 
 from cachec import config
 from cachec.base.distributions import Distributions
-from cachec.base.hashing import FileDigests
+from cachec.base.hashing import FileDigests, Known
 from cachec.errors import UsageError
 from cachec.key.dependencies import Dependencies
 from cachec.key.options import StageOptions
@@ -92,9 +92,10 @@ class PlacedDependencies(Dependencies):
 class Opened(OpenedCache):
     """The cache, opened for one command line in the current folder."""
 
-    def __init__(self, overrides: Mapping[str, object], environ: Mapping[str, str]) -> None:
-        """overrides: settings that win over the environment and the configuration file. Raises ConfigError."""
-        super().__init__(config.load(overrides, environ=environ))
+    def __init__(self, overrides: Mapping[str, object], environ: Mapping[str, str], known: Known | None = None) -> None:
+        """overrides: settings that win over the environment and the configuration file. known: digests of files that
+        this process knows. Raises ConfigError."""
+        super().__init__(config.load(overrides, environ=environ), known)
         self.overridden = bool(overrides)
         self.variables = dict(environ)
         cwd = current_folder(self.variables)

@@ -75,6 +75,11 @@ def only_looking() -> Iterator[None]:
         _only_looking.reset(token)
 
 
+def is_only_looking() -> bool:
+    """Whether this context may write nothing."""
+    return _only_looking.get()
+
+
 class Index(Protocol):
     """Byte strings by name. Every method raises StoreFault and nothing else where the index itself fails."""
 
@@ -310,8 +315,6 @@ class DiskcacheIndex:
             os.close(fsio.open_own(self._file, os.O_RDWR))  # SQLite gives its other files the mode of this one
             place = self._reader.place()
         self._tried = place
-        # The reading connection stays, and with it what was read: a process's first publication reads nothing twice.
-        self._patiently(self._inspect)
         # NORMAL keeps the database whole after a power cut, and may lose the last transactions; FULL loses none.
         synchronous = 2 if self._fsync else 1
         how = {
@@ -320,11 +323,26 @@ class DiskcacheIndex:
             "sqlite_synchronous": synchronous,
             **_SETTINGS,
         }
+        # The reading connection stays, and with it what was read: a process's first publication reads nothing twice.
         try:
-            table = self._patiently(lambda: Table(str(self.folder), **how))
+            table = self._patiently(lambda: self._ready(how))
+            if table is None:
+                self._patiently(self._inspect)
+                table = self._patiently(lambda: Table(str(self.folder), **how))
         except (ValueError, TypeError) as error:  # settings that diskcache can't take
             raise StoreFault(Fault.INDEX_CORRUPT, f"{self._file}: {error}") from error
         self._table, self._table_of = table, place
+
+    def _ready(self, how: dict[str, Any]) -> Any:
+        """The table of a database that is as we leave one; None for any other, such as a new one."""
+        from cachec.store.table import Table
+
+        try:
+            return Table.ready(str(self.folder), **how)
+        except sqlite3.Error as error:
+            if is_uninitialised(error):
+                return None
+            raise
 
     def _inspect(self) -> None:
         """Look at a database before diskcache does: it waits 60 s for a lock, and it makes attributes of settings."""

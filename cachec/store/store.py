@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 
 from cachec.base import foreign, fsio
-from cachec.base.hashing import FileDigests
+from cachec.base.hashing import FileDigests, Known
 from cachec.base.kept import Kept
 from cachec.base.mounts import Mounts
 from cachec.errors import ConfigError, StoreFault
@@ -56,6 +56,7 @@ from cachec.store.leases import Leases
 from cachec.store.locks import KeyLock, Locks
 from cachec.store.objects import Objects
 from cachec.store.packing import pack, unpack
+from cachec.store.turns import in_turn
 from cachec.store.usage import Usage
 
 if TYPE_CHECKING:
@@ -117,8 +118,9 @@ class Store:
         on_fault: Callable[[Fault, str], None] | None = None,
         index: Index | None = None,
         mounts: Mounts | None = None,
+        known: Known | None = None,
     ) -> None:
-        """on_fault: told of the faults that are got over here, such as a damaged row that a new one replaces."""
+        """on_fault: told of what is got over here, a damaged row, say. known: digests that this process knows."""
         self.folder = Path(folder)
         self.namespace = namespace
         self._on_fault = on_fault or (lambda _fault, _detail: None)
@@ -126,12 +128,12 @@ class Store:
         self.index: Index = index or DiskcacheIndex(
             self.folder / "index", fsync=fsync, mounts=mounts, on_fault=self._on_fault
         )
-        self.digests = FileDigests(self.index, mounts)
+        self.locks = Locks(self.folder / "locks")
+        self.digests = FileDigests(self.index, mounts, known, partial(in_turn, self.locks, self.index))
         self.leases = Leases(self.folder / "leases", self._on_fault)
         self.objects = Objects(
             self.folder / "objects", self.folder / "tmp", self.digests, fsync=fsync, leases=self.leases
         )
-        self.locks = Locks(self.folder / "locks")
         #: The namespace as it is written in the names of rows, with a colon.
         self.quoted = namespace.replace("%", "%25").replace(":", "%3A") + ":"
         self._entry = f"entry:{self.quoted}"

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import threading
 from collections.abc import Callable
 from typing import Any
 
-from diskcache import Cache, Disk
-from diskcache.core import DBNAME
+from diskcache import DEFAULT_SETTINGS, Cache, Disk
+from diskcache.core import DBNAME, METADATA
 
 from cachec.errors import StoreFault
 from cachec.model import Fault
@@ -29,6 +30,17 @@ _UNLESS_EQUAL = {
     ),
 }
 
+#: What diskcache makes in a database before it uses it, where there is nothing of that name yet.
+_SCHEMA = frozenset(
+    {
+        *("Settings", "Cache", "Cache_key_raw", "Cache_expire_time", "Settings_count_insert", "Settings_count_delete"),
+        *("Settings_size_insert", "Settings_size_update", "Settings_size_delete"),
+    }
+)
+
+#: What it drops, as no row is looked for by its tag.
+_DROPPED = "Cache_tag_rowid"
+
 
 class Table(Cache):  # type: ignore[misc]  # diskcache has no types
     """A diskcache.Cache that waits for a lock as long as SQLite does, and does not repeat that for 60 s."""
@@ -39,6 +51,43 @@ class Table(Cache):  # type: ignore[misc]  # diskcache has no types
         except BaseException:
             self.close()  # its connection would be there for as long as the traceback
             raise
+
+    @classmethod
+    def ready(cls, folder: str, *, timeout: float, disk: type[Disk], **settings: object) -> Table | None:
+        """The same for a database in which opening it so would change nothing; None for any other.
+
+        diskcache asks for each of its settings, tables and triggers in turn, some sixty statements by two connections,
+        before the first write. This asks for all of them at once, by the connection that writes. Raises what sqlite3
+        raises, and UnicodeDecodeError.
+        """
+        connection = sqlite3.connect(os.path.join(folder, DBNAME), timeout=timeout, isolation_level=None)
+        try:
+            found = dict(connection.execute("SELECT key, value FROM Settings"))
+            names = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
+            wanted = {**DEFAULT_SETTINGS, **settings}
+            is_ready = (
+                found.keys() == {*wanted, *METADATA}
+                and all(found[name] == value for name, value in wanted.items())
+                and names >= _SCHEMA
+                and _DROPPED not in names
+            )
+            if not is_ready:
+                connection.close()
+                return None
+            table = cls.__new__(cls)
+            table._directory, table._timeout, table._txn_id = folder, timeout, None
+            table._local = threading.local()
+            table._local.con, table._local.pid = connection, os.getpid()
+            table._disk = disk(folder, **{name[5:]: value for name, value in found.items() if name.startswith("disk_")})
+            for name, value in found.items():
+                if name.startswith("sqlite_"):
+                    table.reset(name, value, update=False)
+                else:
+                    setattr(table, name, value)
+        except BaseException:
+            connection.close()
+            raise
+        return table
 
     @property
     def _con(self) -> sqlite3.Connection:

@@ -66,6 +66,19 @@ def test_one_answers_hits_until_something_is_to_be_run(launcher: Launcher, servi
     assert launcher.compiled() == 2
 
 
+def test_those_that_come_before_there_is_a_server_wait_for_it(launcher: Launcher, servers: Servers) -> None:
+    """One of them starts it, and compiles by itself. None imports and opens all that beside it."""
+    started = []
+    for number in range(4):
+        write(f"{number}.txt", f"{number}")
+        line = [servers.script, "exec", "--", "fakecc", f"{number}.txt", "-o", f"{number}.out"]
+        started.append(subprocess.Popen(line, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
+    assert [process.wait(120) for process in started] == [0] * 4
+    own = {process.pid for process in started} & {outcome.pid for outcome in launcher.outcomes()}
+    assert len(own) == 1
+    assert launcher.compiled() == 4
+
+
 def test_one_that_waits_holds_nothing_of_a_request(launcher: Launcher, serving: Servers) -> None:
     pid = _answered(launcher, serving)
     assert _answered(launcher, serving) == pid  # so it waited, and waits again once this has its answer

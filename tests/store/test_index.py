@@ -17,10 +17,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from diskcache import DEFAULT_SETTINGS
+from diskcache.core import METADATA
 
 from cachec.base.mounts import Mounts
 from cachec.errors import StoreFault
 from cachec.model import Fault
+from cachec.store import table
 from cachec.store.index import DiskcacheIndex
 from cachec.store.locks import forking_to_exec
 from tests.effort import sample
@@ -631,6 +634,63 @@ def test_no_page_of_the_database_is_mapped_and_none_evicted(tmp_path: Path) -> N
     maps = Path("/proc/self/maps").read_text()
     assert str(tmp_path / "index" / "cache.db-shm") in maps
     assert not re.search(rf"{re.escape(str(tmp_path))}/index/cache\.db$", maps, re.MULTILINE)
+
+
+def _opened_as(table: Any) -> dict[str, object]:
+    """How a table of diskcache was opened: its settings, and those of its connection."""
+    names = [name for name in (*DEFAULT_SETTINGS, *METADATA) if name not in METADATA]
+    pragmas = ("cache_size", "journal_mode", "mmap_size", "synchronous", "auto_vacuum")
+    asked = {name: table._con.execute(f"PRAGMA {name}").fetchone() for name in pragmas}
+    return {**{name: getattr(table, name) for name in names}, **asked}
+
+
+def test_what_is_as_we_leave_it_is_opened_by_one_connection_and_as_diskcache_would(
+    index: DiskcacheIndex, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index.write("a", b"1", "s")
+    opened: list[Any] = []
+    connect = sqlite3.connect
+    monkeypatch.setattr(
+        table.sqlite3, "connect", lambda *given, **more: opened.append(given) or connect(*given, **more)
+    )
+    after = DiskcacheIndex(index.folder)
+    after.write("a", b"2", "s")
+    assert len(opened) == 1
+    assert _opened_as(after._table) == _opened_as(index._table)
+    assert (after.read("a"), len(after._table)) == (b"2", 1)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "DELETE FROM Settings WHERE key = 'cull_limit'",
+        "DELETE FROM Settings WHERE key = 'count'",
+        "UPDATE Settings SET value = 'least-recently-used' WHERE key = 'eviction_policy'",
+        "UPDATE Settings SET value = 1 WHERE key = 'sqlite_mmap_size'",
+        "DROP TRIGGER Settings_size_update",
+        "DROP INDEX Cache_key_raw",
+        "CREATE INDEX Cache_tag_rowid ON Cache(tag, rowid)",
+    ],
+)
+def test_what_is_not_as_we_leave_it_is_mended_by_the_next_write(index: DiskcacheIndex, change: str) -> None:
+    def rows(statement: str) -> list[Any]:
+        connection = sqlite3.connect(index.folder / "cache.db", isolation_level=None)
+        try:
+            return connection.execute(statement).fetchall()
+        finally:
+            connection.close()
+
+    def state() -> object:
+        settings = "SELECT key, value FROM Settings WHERE key != 'size' AND NOT (key = 'count' AND value = 0)"
+        return {*rows(settings)} - {("count", 1)}, {*rows("SELECT type, name FROM sqlite_master")}
+
+    index.write("a", b"1", "s")
+    before = state()
+    rows(change)
+    DiskcacheIndex(index.folder).write("a", b"2", "s")
+    assert state() == before
+    assert rows("SELECT COUNT(*) FROM Settings WHERE key = 'count'") == [(1,)]
+    assert index.read("a") == b"2"
 
 
 def rows_of(index: DiskcacheIndex) -> dict[str, bytes | None]:

@@ -1,0 +1,73 @@
+"""Who starts the server, where there is none: one launcher of those that a build begins with, and the others wait.
+
+The folder of the sockets is locked (``flock``) by the one that starts it, then by the server until its socket is there.
+Who waits for that asks the server, instead of importing, hashing and opening all that by itself.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+
+from cachec import config
+from cachec.base import fsio
+from cachec.errors import CachecError
+from cachec.launcher import client
+
+#: Seconds between two looks whether the lock is free.
+_PAUSE = 0.005
+
+
+def hold(folder: str, name: str) -> tuple[int, bool]:
+    """Wait until nobody else starts a server. folder, name: of its socket, as ``client.ask`` gives them.
+
+    Returns a descriptor of the folder, locked, where this process is to start it, else -1; and whether there may be one
+    to ask now. Neither, where the settings have none, or its folder can't be had.
+    """
+    try:
+        if config.load().server == "off":
+            return -1, False
+        fsio.make_dir(os.path.dirname(folder))
+        if not os.path.lexists(folder):
+            os.mkdir(folder, 0o700)
+        held = client.open_own(folder)
+    except FileExistsError:
+        return hold(folder, name)  # another has made it just now
+    except (CachecError, OSError):  # whoever goes on tells what is wrong, where it matters
+        return -1, False
+    try:
+        has_waited = _waited(held)
+        if has_waited is False and not _is_there(held, name):
+            held, locked = -1, held
+            return locked, False
+        return -1, has_waited is not None
+    finally:
+        if held >= 0:
+            os.close(held)
+
+
+def _waited(held: int) -> bool | None:
+    """Lock the folder: whether another had it before; None where another has it for too long."""
+    until = time.monotonic() + client.PATIENCE
+    has_waited = False
+    while True:
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= until:
+                return None
+            has_waited = True
+            time.sleep(_PAUSE)
+        else:
+            return has_waited
+
+
+def _is_there(held: int, name: str) -> bool:
+    """Whether a server has come between the question and the lock. What one that is gone has left counts for none."""
+    try:
+        connection, _ = client.connect(held, name)
+    except OSError:
+        return False
+    connection.close()
+    return True
