@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import shutil
@@ -200,7 +201,7 @@ class Servers:
     def stop(self) -> None:
         """End all of them."""
         for pid in self.found().values():
-            with fsio.closing(os.pidfd_open(pid)) as held:
+            with contextlib.suppress(ProcessLookupError), fsio.closing(os.pidfd_open(pid)) as held:
                 signal.pidfd_send_signal(held, signal.SIGKILL)
                 assert select.select([held], [], [], 60)[0]
 
