@@ -7,6 +7,9 @@ import errno
 import os
 import stat
 
+#: Bytes that are read in seconds, be they holes.
+_SMALL_HOLES = 1 << 34
+
 
 def open_read(path: str | bytes | os.PathLike[str], flags: int = 0) -> int:
     """A read-only descriptor of a regular file, which no child process inherits; ``flags`` are set beside.
@@ -48,6 +51,15 @@ def read_regular(path: str | bytes | os.PathLike[str], limit: int, *, own: bool 
         return b"".join(pieces)
     finally:
         os.close(fd)
+
+
+def is_hollow(path: str) -> bool:
+    """Whether a file says to have far more bytes than lie on the disk, and reading them takes hours: holes, kcore."""
+    try:
+        status = os.stat(path)
+    except (OSError, ValueError):
+        return False
+    return status.st_size > max(_SMALL_HOLES, status.st_blocks * 512 * 64)
 
 
 def why_foreign(status: os.stat_result) -> str:

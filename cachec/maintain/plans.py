@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -89,12 +89,16 @@ class InvalidationPlan:
             stays = [each for each in batch if kept.holds(each.name, each.tags)]
             pinned += [each.key for each in stays]
             rows = [(each.name, each.state) for each in batch if each not in stays]
-            gone = remove_rows(self._store, rows, partial(forget, self._store.index, self._store.folder))
+            created = {each.name: each.created or 0.0 for each in batch}
+            gone = remove_rows(self._store, rows, partial(self._forget, created))
             removed += [each.key for each in batch if each.name in gone]
             changed += [each.key for each in batch if each not in stays and each.name not in gone]
             if progress is not None:
                 progress(start + len(batch), len(self.chosen))
         return Applied(tuple(removed), tuple(changed), tuple(pinned))
+
+    def _forget(self, created: Mapping[str, float], gone: frozenset[str]) -> None:
+        forget(self._store.index, self._store.folder, {name: created[name] for name in gone})
 
 
 def remove_rows(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from cachec import recording
-from cachec.base import fsio
+from cachec.base import foreign, fsio
 from cachec.base.anchors import is_anchored
 from cachec.base.hashing import EMPTY, FileDigests, digest_bytes
 from cachec.base.texts import clean
@@ -153,9 +153,13 @@ class Looker:
         return self._digest_of(held, read.name) if held is not None and read.name in held else None
 
     def present_of_other(self, place: tuple[str, str, str], request: Request) -> Digest | None:
-        """The digest that a read of another machine has here; None where its place means nothing here."""
+        """The digest that a read of another machine has here; None where its place means nothing here, or where hours
+        would go by until that is known.
+        """
         read = self.resolved(Read(*place, EMPTY), request)
         if self._observing is not None and read.where == place[1] and is_anchored(read.where):
+            return None
+        if foreign.is_hollow(read.where):
             return None
         return self.present(read, request.inventory.weights)
 

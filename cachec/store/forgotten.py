@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Mapping
 
 import msgspec
 
 from cachec.errors import StoreFault
-from cachec.model import RECORD_VERSION, Fault
+from cachec.model import RECORD_VERSION, Entry, Fault
 from cachec.store.index import Index
 from cachec.store.packing import pack, unpack
 
@@ -35,12 +35,21 @@ class Forgotten(msgspec.Struct, frozen=True, kw_only=True):
     time: float
 
 
-def forget(index: Index, store: str | os.PathLike[str], names: Iterable[str]) -> None:
-    """To be called in the transaction that removes entries; names: namespace and key, as in the names of their rows."""
+def forget(index: Index, store: str | os.PathLike[str], names: Mapping[str, float]) -> None:
+    """To be called in the transaction that removes entries.
+
+    names: namespace and key, as in the names of their rows, and the Unix time of the latest run that is known, by the
+    clock of its machine, which may be far ahead.
+    """
     if os.path.isdir(os.path.join(store, "remote")):
-        row = pack(Forgotten(version=RECORD_VERSION, time=time.time() + _AHEAD))
-        for name in names:
-            index.write(PREFIX + name, row, TAG)
+        for name, created in names.items():
+            until = max(time.time() + _AHEAD, created)
+            index.write(PREFIX + name, pack(Forgotten(version=RECORD_VERSION, time=until)), TAG)
+
+
+def latest(entry: Entry | None) -> float:
+    """The Unix time of the latest run of an entry; 0 where none can be read."""
+    return max((trace.created for trace in entry.traces), default=0.0) if entry else 0.0
 
 
 def forgotten(index: Index, name: str) -> float:

@@ -50,7 +50,7 @@ from cachec.model import (
 )
 from cachec.store import usage
 from cachec.store.bound import BoundedSink
-from cachec.store.forgotten import forget, forgotten
+from cachec.store.forgotten import forget, forgotten, latest
 from cachec.store.index import DiskcacheIndex, Index
 from cachec.store.leases import Leases
 from cachec.store.locks import KeyLock, Locks
@@ -426,7 +426,7 @@ class Store:
         """Forget an entry; whether there was one. Its artifacts stay until ``gc``."""
 
         def change() -> bool:
-            forget(self.index, self.folder, (self.quoted + key,))
+            forget(self.index, self.folder, {self.quoted + key: latest(self._readable(lambda: self.lookup(key)))})
             self.index.delete(self._summary + key)
             return self.index.delete(self._entry + key)
 
@@ -445,14 +445,15 @@ class Store:
             if row is None:
                 return False
             try:
-                stage = self._decode(key, row).stage
+                entry = self._decode(key, row)
             except StoreFault:
-                stage = ""  # it is put away as it is, whatever it holds
+                entry = None  # it is put away as it is, whatever it holds
+            stage = entry.stage if entry else ""
             put_away = Quarantined(
                 version=RECORD_VERSION, key=key, stage=stage, reason=reason, time=time.time(), row=row
             )
             self.index.write(self._quarantine + key, pack(put_away), stage)
-            forget(self.index, self.folder, (self.quoted + key,))
+            forget(self.index, self.folder, {self.quoted + key: latest(entry)})
             self.index.delete(self._summary + key)
             return self.index.delete(self._entry + key)
 

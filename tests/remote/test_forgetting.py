@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 
 import pytest
 from click.testing import CliRunner, Result
@@ -80,3 +81,20 @@ def test_a_remote_that_can_not_be_asked_is_told(
     monkeypatch.delenv("CACHEC_REMOTE")
     done = invalidated(one, "--remote")
     assert (done.exit_code, "CACHEC_REMOTE" in done.stderr) == (2, True)
+
+
+@pytest.mark.parametrize("ahead", [0.0, 250.0, 7200.0, 1e5])
+def test_what_a_clock_that_is_ahead_dated_is_forgotten(
+    machine: Make, monkeypatch: pytest.MonkeyPatch, ahead: float
+) -> None:
+    one = machine()
+    now = time.time
+    with monkeypatch.context() as patched:
+        patched.setattr(time, "time", lambda: now() + ahead)
+        value, _ = one.call()
+        one.push()
+    two = machine()
+    assert two.call()[0] == value
+    assert invalidated(two).exit_code == 0
+    again, outcome = two.call()
+    assert (outcome.hit, again == value) == (False, False)

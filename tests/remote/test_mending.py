@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -116,3 +117,15 @@ def test_push_asks_a_remote_that_is_left_alone(machine: Make, site: Site, monkey
     site.answer = honest
     result = CliRunner().invoke(main, ["push"])
     assert (result.exit_code, result.stderr) == (0, "")
+
+
+def test_what_a_folder_could_not_take_waits(machine: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who cleans up there removes a folder that was just made."""
+    url = f"file://{tmp_path}/remote"
+    one = machine(url)
+    one.call(LARGE, "noise")
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "makedirs", lambda *_args, **_options: None)
+        assert [sent.fault.fault for sent in one.push() if sent.fault] == [Fault.REMOTE_UNREACHABLE]
+    assert [sent.put is not None and sent.put.is_new for sent in one.push()] == [True]
+    assert machine(url).call(LARGE, "noise")[1].hit

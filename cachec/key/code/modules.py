@@ -12,7 +12,7 @@ from importlib.machinery import BuiltinImporter, FrozenImporter, PathFinder
 from types import CodeType, FunctionType
 from typing import Any, NamedTuple
 
-from cachec.base import fsio
+from cachec.base import foreign, fsio
 from cachec.base.distributions import OWN_FOLDER
 from cachec.base.fsio import Identity
 from cachec.base.hashing import Memory
@@ -26,6 +26,9 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 _SOURCE_SUFFIX = ".py"
+
+#: Bytes of a source: more than any has.
+_MAX_SOURCE = 1 << 26
 
 
 #: A file, and its text at one time.
@@ -344,8 +347,7 @@ class Sources:
             return known[1]
         source: SourceText | None
         try:
-            with open(path, "rb") as file:
-                text = file.read()
+            text = foreign.read_regular(path, _MAX_SOURCE)  # a row of a remote may have named any file
             compiled = None if self._memory is None else Compiled(path, text, self._memory)
             source = SourceText(path, text, compiled)
         except (OSError, SyntaxError, ValueError):

@@ -47,7 +47,7 @@ class SharedFolder:
     def put_row(self, name: Digest, row: bytes, blobs: Sequence[Blob], until: float, *, replace: bool) -> bool:
         """See RemoteEngine."""
         del blobs
-        return self._bounded(lambda: self._write(self._place("r", name), iter((row,)), replace), until)
+        return self._written(self._place("r", name), iter((row,)), until, replace=replace)
 
     def delete_row(self, name: Digest, until: float) -> bool:
         """See RemoteEngine."""
@@ -79,14 +79,21 @@ class SharedFolder:
 
     def put_blob(self, blob: Blob, path: str, until: float) -> None:
         """See RemoteEngine."""
-        place = self._place("b", blob.digest)
-        self._bounded(lambda: self._write(place, _content(path), True), until)
+        with open(path, "rb") as file:
+            pieces = iter(lambda: file.read(CHUNK), b"")
+            self._written(self._place("b", blob.digest), pieces, until, replace=True)
 
     def close(self) -> None:
         """See RemoteEngine."""
 
     def _place(self, kind: str, name: str) -> str:
         return f"{self._root}/{kind}/{name[:2]}/{name}"
+
+    def _written(self, place: str, pieces: Iterator[bytes], until: float, *, replace: bool) -> bool:
+        try:
+            return self._bounded(lambda: self._write(place, pieces, replace), until)
+        except FileNotFoundError as error:  # somebody cleans up there, or it can have no folder
+            raise StoreFault(Fault.REMOTE_UNREACHABLE, f"{self._root}: {error.strerror}") from error
 
     def _write(self, place: str, pieces: Iterator[bytes], replace: bool) -> bool:
         staged = f"{self._root}/tmp/{os.urandom(16).hex()}"
@@ -115,9 +122,3 @@ class SharedFolder:
         except OSError as error:
             fault = _FAULTS.get(error.errno or 0, Fault.REMOTE_UNREACHABLE)
             raise StoreFault(fault, f"{self._root}: {error.strerror}") from error
-
-
-def _content(path: str) -> Iterator[bytes]:
-    with open(path, "rb") as file:
-        while chunk := file.read(CHUNK):
-            yield chunk

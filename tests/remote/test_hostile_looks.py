@@ -1,0 +1,49 @@
+"""A row that says to look at what never ends, or never answers: a miss, and nothing waits for it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from cachec import Reason
+from cachec.key.code.modules import Sources
+from cachec.model import READ_KINDS
+from cachec.remote.nodes import VERSION, TrieNode, root_name, sealed
+from cachec.remote.trust import Trust
+from tests.remote.test_sharing import Make
+
+#: A FIFO and a file of a tebibyte with holes are made; ``/proc/kmsg`` is a regular file that waits.
+PLACES = ["fifo", "holes", "/dev/zero", "/dev/tty", "/proc/kmsg", "/proc/self/mem", "/proc/kcore", "loop", ""]
+
+
+def place_of(folder: Path, name: str) -> str:
+    if name == "fifo":
+        os.mkfifo(folder / name)
+    elif name == "holes":
+        (folder / name).touch()
+        os.truncate(folder / name, 1 << 40)
+    elif name == "loop":
+        (folder / name).symlink_to(folder / name)
+    return str(folder / name) if name.isalpha() else name
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("kind", sorted(READ_KINDS))
+def test_a_look_at_a_trap_is_a_miss(machine: Make, tmp_path: Path, kind: str, place: str) -> None:
+    url = f"file://{tmp_path}/remote"
+    one = machine(url)
+    one.call()
+    (offer,) = one.remotes.spool.offers()
+    name = root_name("default", offer.key)
+    node = TrieNode(version=VERSION, name=name, look=((kind, place_of(tmp_path, place), "model:build"),))
+    row = tmp_path / "remote" / "r" / name[:2] / name
+    row.parent.mkdir(parents=True)
+    row.write_bytes(sealed(node, Trust(None, {}, is_written=True)))
+    assert machine(f"{url}?mode=read").call()[1].reason is Reason.FIRST_RUN
+
+
+@pytest.mark.parametrize("place", PLACES[:-1])
+def test_a_source_that_is_a_trap_is_none(tmp_path: Path, place: str) -> None:
+    assert Sources().load(place_of(tmp_path, place)) is None
