@@ -1,39 +1,60 @@
-"""``cachec push``: send what waits for the remotes."""
+"""``cachec push``: send what waits for the remotes, and what was compiled before there were any."""
 
 from __future__ import annotations
 
 from collections import Counter
+from typing import TYPE_CHECKING
 
 import click
 
 from cachec import report
-from cachec.cli.session import Session, json_option, pass_session, told_as_json
+from cachec.base.texts import SHOWN_KEY
+from cachec.cli.selecting import selector_options
+from cachec.cli.session import Session, clean, json_option, pass_session, told_as_json
 from cachec.errors import UsageError
+from cachec.maintain.selector import Selector
 from cachec.model import Fault
+
+if TYPE_CHECKING:  # the help does without
+    from cachec.remote.chain import Remotes
+    from cachec.remote.seeding import Seeded
 
 
 @click.command("push")
+@click.argument("keys", metavar="[KEY...]", nargs=-1)
+@selector_options
+@click.option("--all", "everything", is_flag=True, help="All entries of the store.")
+@click.option("--vouch", is_flag=True, help="Sign them too, whoever made them: the store does not know.")
 @json_option
 @pass_session
-def command(session: Session) -> None:
+def command(session: Session, selector: Selector, everything: bool, vouch: bool) -> None:
     """Send what was compiled here to the remotes that are written.
 
-    A result waits in the store until it is sent, so a remote that is down costs no build anything.
+    Without a KEY or an option this is what waits: results that were made while the remotes were set. A result waits in
+    the store until it is sent, so a remote that is down costs no build anything.
+
+    With --all, or with what chooses entries (as for `cachec ls`), those are sent as well, whenever they were made; what
+    a remote has is not sent again. An entry that looked at a path of this machine stays, and is counted as left.
 
     \b
     Examples:
       CACHEC_REMOTE=https://cache.example/team cachec push
+      CACHEC_REMOTE=https://cache.example/team cachec push --all
+      cachec push --stage lower --newer-than 7d
       cachec push --json
 
     \b
-    JSON: {"sent", "known", "gone", "bytes", "waiting", "faults": {fault: count}}
+    JSON: {"sent", "known", "gone", "bytes", "waiting", "faults": {fault: count}, "left": {why: count}}
     known ones were there already, gone ones are no longer in the store; waiting ones are tried again by the next push.
-    Exit code: 1 where something still waits.
+    left: entries that were chosen and are not sent: "local-path", "foreign" (of JAX or torch), "unvouched".
+    Exit code: 1 where something still waits, or nothing is meant.
     """
     from cachec.remote.chain import Remotes
 
     if not session.settings.remote:
         raise UsageError("no remote is configured; set CACHEC_REMOTE (see docs/remote.md)")
+    if everything and not selector.is_empty:
+        raise UsageError("--all means every entry; give it alone, or what chooses some")
     faults: Counter[str] = Counter()
     told: dict[str, str] = {}
 
@@ -43,6 +64,7 @@ def command(session: Session) -> None:
     remotes = Remotes(session.settings.remote, session.store, on_fault)
     counts = {"sent": 0, "known": 0, "gone": 0, "bytes": 0}
     try:
+        seeded = _seeded(session, remotes, selector, vouch) if everything or not selector.is_empty else None
         for sent in remotes.drain(insist=True):
             counts["gone"] += sent.gone
             if sent.put is not None:
@@ -53,12 +75,40 @@ def command(session: Session) -> None:
         waiting = remotes.pending()
     finally:
         remotes.close()
-    if not told_as_json({**counts, "waiting": sum(waiting.values()), "faults": dict(faults)}):
-        click.echo(
-            f"{counts['sent']} sent ({report.size(counts['bytes'])}), {counts['known']} were there, "
-            f"{counts['gone']} gone, {sum(waiting.values())} wait"
-        )
+    left = dict(seeded.left) if seeded else {}
+    if not told_as_json({**counts, "waiting": sum(waiting.values()), "faults": dict(faults), "left": left}):
+        if seeded is None and not (any(counts.values()) or faults or waiting):
+            click.echo("nothing waits; --all also sends what was compiled before the remote was set")
+        else:
+            click.echo(
+                f"{counts['sent']} sent ({report.size(counts['bytes'])}), {counts['known']} were there, "
+                f"{counts['gone']} gone, {sum(waiting.values())} wait"
+            )
+        if seeded is not None:
+            _tell_left(seeded)
         for fault, detail in told.items():
-            click.echo(f"cachec: {fault}: {detail}", err=True)
+            click.echo(f"cachec: {fault}: {clean(detail)}", err=True)
     if any(waiting.values()):
         click.get_current_context().exit(1)
+
+
+def _seeded(session: Session, remotes: Remotes, selector: Selector, vouch: bool) -> Seeded:
+    """Have the entries that a selector means wait; exits with 1 where it means none."""
+    from cachec.remote.seeding import seed
+
+    if not any(remote.address.is_written for remote in remotes.all):
+        raise UsageError("every remote is configured with mode=read, where nothing can be sent")
+    chosen = [item.entry for item in session.maintainer.find(selector)]
+    if not chosen and not selector.is_empty:
+        session.fail(f"no entry is meant in {session.settings.dir}{session.if_none}; `cachec ls` lists what there is")
+    return seed(remotes, chosen, vouch=vouch)
+
+
+def _tell_left(seeded: Seeded) -> None:
+    from cachec.remote.seeding import LEFT
+
+    for why, count in seeded.left.items():
+        first = seeded.first[why]
+        entry = f"{first.entry.key[:SHOWN_KEY]} {first.entry.stage}" + (f": {first.detail}" if first.detail else "")
+        are = "1 entry is not sent" if count == 1 else f"{count:,} entries are not sent"
+        click.echo(clean(f"{are}, {LEFT[why]} ({entry})"))

@@ -211,26 +211,43 @@ class Remotes:
         seen: Mapping[Name, Digest],
         damaged: Collection[str],
     ) -> None:
-        is_new = False
         try:
-            with fsio.faults("keeping what is to be sent to a remote"):
-                for remote in remotes:
-                    if remote.address.is_written:
-                        self.spool.add(
-                            Offer(
-                                remote=remote.address.name,
-                                namespace=self.store.namespace,
-                                key=key,
-                                created=trace.created,
-                                seen=tuple(seen.items()),
-                                anew=remote.address.name in damaged,
-                            )
-                        )
-                        is_new = True
+            is_new = self.queue(remotes, key, trace, seen, damaged) > 0
+            with fsio.faults("beginning to send to remotes"):
                 if is_new and self._on_offer is not None:
                     self._on_offer(self)
         except StoreFault as fault:
             self._on_fault(fault.fault, fault.detail)
+
+    def queue(
+        self,
+        remotes: Iterable[Remote],
+        key: Digest,
+        trace: Trace,
+        seen: Mapping[Name, Digest] | None = None,
+        damaged: Collection[str] = (),
+    ) -> int:
+        """Have a run wait for those of these remotes that are written; for how many. Raises StoreFault.
+
+        seen: what its lookup looked at; damaged: remotes, by name, where what is there can't be used.
+        """
+        count = 0
+        with fsio.faults("keeping what is to be sent to a remote"):
+            for remote in remotes:
+                if remote.address.is_written:
+                    self.spool.add(
+                        Offer(
+                            remote=remote.address.name,
+                            namespace=self.store.namespace,
+                            key=key,
+                            created=trace.created,
+                            seen=tuple((seen or {}).items()),
+                            anew=remote.address.name in damaged,
+                            shown=remote.address.shown,
+                        )
+                    )
+                    count += 1
+        return count
 
     def drain(self, *, insist: bool = False) -> Iterator[Sent]:
         """Send what waits for these remotes, one by one. Raises StoreFault where the spool can't be read.

@@ -28,7 +28,10 @@ _MAX_OFFER = 1 << 24
 
 
 class Offer(msgspec.Struct, frozen=True, kw_only=True):
-    """One run of an entry, for one remote (``Address.name``). created: of its trace. seen, anew: see ``Trie.put``."""
+    """One run of an entry, for one remote (``Address.name``). created: of its trace. seen, anew: see ``Trie.put``.
+
+    shown: what the remote's URL was, without secrets; for people.
+    """
 
     remote: str
     namespace: str
@@ -36,6 +39,7 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
     created: float
     seen: tuple[tuple[Name, Digest], ...] = ()
     anew: bool = False
+    shown: str = ""
 
     @property
     def name(self) -> Digest:

@@ -43,11 +43,16 @@ class Trust:
         """Whether only what somebody has signed is believed."""
         return bool(self._trusted or self._secret)
 
+    @property
+    def is_signing(self) -> bool:
+        """Whether somebody's word is given for what is written."""
+        return bool(self._secret or self._own is not None)
+
     def may_pass_on(self, source: Trust) -> bool:
         """Whether what counts by ``source`` may be written, and signed, here: everybody whose word it rests on is
         believed here too, or nobody's word is given for it.
         """
-        if not self._secret and self._own is None:
+        if not self.is_signing:
             return True
         own = set() if self._own is None else {(self._own.name, self._own.public)}
         return source.is_limited and source._words() <= self._words() | own

@@ -56,7 +56,7 @@ def test_the_commands(machine: Make, tmp_path: Path, monkeypatch: pytest.MonkeyP
     one.call()
     of_servers = [line for title in ("Redis", "Buckets", "Remote Execution API") for line in commands(section(title))]
     lines = [line for line in commands(TEXT) if line not in of_servers]
-    for line in lines[:5]:
+    for line in lines[:6]:
         words = shlex.split(line.removeprefix("$ ").replace("/mnt", str(tmp_path)), comments=True)
         if words[0] == "export":
             monkeypatch.setenv(*words[1].split("=", 1))
@@ -65,9 +65,9 @@ def test_the_commands(machine: Make, tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert result.exit_code == 0, (line, result.output, result.exception)
         shown = re.sub(" {2,}", "  ", result.output.replace(str(tmp_path), "/mnt"))
         assert all(len(each) <= 80 for each in shown.splitlines()), shown
-    assert len(lines) == 8
+    assert len(lines) == 9
     assert lines.pop().startswith("$ cachec remote keygen ")
-    for line in lines[5:]:
+    for line in lines[6:]:
         (_, assignment) = shlex.split(line.removeprefix("$ "), comments=True)
         url = assignment.partition("=")[2]
         assert [each.address.mode for each in machine(url).remotes.all] == ["read" if "mode" in url else "read-write"]
@@ -149,7 +149,7 @@ def test_push_says_what_came_of_it(machine: Make, site: Site) -> None:
     site.answer = lambda method, _path: (507, {}, b"") if method == "PUT" else None
     result = run(one, "push", "--json")
     assert result.exit_code == 1
-    expected = {"sent": 0, "known": 0, "gone": 0, "bytes": 0, "waiting": 1, "faults": {"remote-full": 1}}
+    expected = {"sent": 0, "known": 0, "gone": 0, "bytes": 0, "waiting": 1, "faults": {"remote-full": 1}, "left": {}}
     assert json.loads(result.stdout) == expected
     site.answer = lambda _method, _path: None
     result = run(one, "push")
