@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -16,7 +16,7 @@ from cachec.maintain.selector import Selector
 from cachec.model import Fault
 
 if TYPE_CHECKING:  # the help does without
-    from cachec.remote.chain import Remotes
+    from cachec.remote.chain import Pending, Remotes
     from cachec.remote.seeding import Seeded
 
 
@@ -24,10 +24,11 @@ if TYPE_CHECKING:  # the help does without
 @click.argument("keys", metavar="[KEY...]", nargs=-1)
 @selector_options
 @click.option("--all", "everything", is_flag=True, help="All entries of the store.")
+@click.option("--drop", metavar="URL", help="Send nothing; forget what waits for this remote.")
 @click.option("--vouch", is_flag=True, help="Sign them too, whoever made them: the store does not know.")
 @json_option
 @pass_session
-def command(session: Session, selector: Selector, everything: bool, vouch: bool) -> None:
+def command(session: Session, selector: Selector, everything: bool, drop: str | None, vouch: bool) -> None:
     """Send what was compiled here to the remotes that are written.
 
     Without a KEY or an option this is what waits: results that were made while the remotes were set. A result waits in
@@ -41,16 +42,22 @@ def command(session: Session, selector: Selector, everything: bool, vouch: bool)
       CACHEC_REMOTE=https://cache.example/team cachec push
       CACHEC_REMOTE=https://cache.example/team cachec push --all
       cachec push --stage lower --newer-than 7d
+      cachec push --drop https://cache.example/old
       cachec push --json
 
     \b
-    JSON: {"sent", "known", "gone", "bytes", "waiting", "faults": {fault: count}, "left": {why: count}}
+    JSON: {"sent", "known", "gone", "bytes", "waiting", "stranded": {URL: count}, "faults": {fault: count},
+           "left": {why: count}}, or {"dropped"} with --drop
     known ones were there already, gone ones are no longer in the store; waiting ones are tried again by the next push.
+    stranded ones wait for remotes that are not configured any more, or only read; they go after a week.
     left: entries that were chosen and are not sent: "local-path", "foreign" (of JAX or torch), "unvouched".
     Exit code: 1 where something still waits, or nothing is meant.
     """
     from cachec.remote.chain import Remotes
 
+    if drop is not None:
+        _drop(session, drop, alone=selector.is_empty and not (everything or vouch))
+        return
     if not session.settings.remote:
         raise UsageError("no remote is configured; set CACHEC_REMOTE (see docs/remote.md)")
     if everything and not selector.is_empty:
@@ -76,20 +83,40 @@ def command(session: Session, selector: Selector, everything: bool, vouch: bool)
     finally:
         remotes.close()
     left = dict(seeded.left) if seeded else {}
-    if not told_as_json({**counts, "waiting": sum(waiting.values()), "faults": dict(faults), "left": left}):
-        if seeded is None and not (any(counts.values()) or faults or waiting):
+    if not told_as_json({**counts, **_waiting(waiting), "faults": dict(faults), "left": left}):
+        if seeded is None and not (any(counts.values()) or faults or waiting.ours):
             click.echo("nothing waits; --all also sends what was compiled before the remote was set")
         else:
             click.echo(
                 f"{counts['sent']} sent ({report.size(counts['bytes'])}), {counts['known']} were there, "
-                f"{counts['gone']} gone, {sum(waiting.values())} wait"
+                f"{counts['gone']} gone, {waiting.ours.total()} wait"
             )
+        for words in waiting.stranded():
+            click.echo(clean(words))
         if seeded is not None:
             _tell_left(seeded)
         for fault, detail in told.items():
             click.echo(f"cachec: {fault}: {clean(detail)}", err=True)
-    if any(waiting.values()):
+    if waiting.ours:
         click.get_current_context().exit(1)
+
+
+def _drop(session: Session, url: str, *, alone: bool) -> None:
+    """Forget what waits for a remote, whether it is configured or not. Raises UsageError."""
+    from cachec.base import fsio
+    from cachec.config import without_secret
+    from cachec.remote.spool import Spool
+
+    if not alone:
+        raise UsageError("--drop sends nothing; give it alone")
+    with fsio.faults("forgetting what is to be sent"):
+        dropped = Spool(session.store.folder).drop(session.settings.namespace, without_secret(url).partition("?")[0])
+    if not told_as_json({"dropped": dropped}):
+        click.echo(f"forgot {dropped:,} that waited for {clean(without_secret(url).partition('?')[0])}")
+
+
+def _waiting(waiting: Pending) -> dict[str, Any]:
+    return {"waiting": waiting.ours.total(), "stranded": dict(waiting.read_only + waiting.unknown)}
 
 
 def _seeded(session: Session, remotes: Remotes, selector: Selector, vouch: bool) -> Seeded:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from cachec.cli.session import Session, json_option, pass_session, print_table, told_as_json
+from cachec.cli.session import Session, clean, json_option, pass_session, print_table, told_as_json
 from cachec.events import duration
+
+if TYPE_CHECKING:  # the help does without
+    from cachec.remote.chain import Pending
 
 
 @click.group("remote", invoke_without_command=True)
@@ -44,7 +47,7 @@ def command(session: Session) -> None:
                 "namespace": address.namespace,
                 "state": state,
                 "seconds": seconds,
-                "waiting": waiting[address.name],
+                "waiting": waiting.ours[address.name],
             }
         )
     remotes.close()
@@ -52,6 +55,7 @@ def command(session: Session) -> None:
         return
     if not rows:
         click.echo("no remote is configured (CACHEC_REMOTE)")
+        _tell_stranded(waiting)
         return
     columns = ("remote", "mode", "namespace", "state", "answers in", "waiting")
     shown = [("-" if row["seconds"] is None else duration(row["seconds"])) for row in rows]
@@ -60,6 +64,12 @@ def command(session: Session) -> None:
         for row, took in zip(rows, shown, strict=True)
     ]
     print_table(columns, cells, right=("answers in", "waiting"))
+    _tell_stranded(waiting)
+
+
+def _tell_stranded(waiting: Pending) -> None:
+    for words in waiting.stranded():
+        click.echo(clean(words))
 
 
 @command.command("keygen")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import os
+import shlex
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from time import monotonic
@@ -55,6 +56,28 @@ class Sent(NamedTuple):
     put: Put | None = None
     gone: bool = False
     fault: StoreFault | None = None
+
+
+class Pending(NamedTuple):
+    """How many offers wait. ours: for remotes that are written, by name. read_only: for those that are only read,
+    unknown: for those that are not configured, by URL (or by name, where no URL was kept).
+    """
+
+    ours: Counter[str]
+    read_only: Counter[str]
+    unknown: Counter[str]
+
+    def stranded(self) -> list[str]:
+        """What no push sends as things are, in words: a line for each remote."""
+        whys = (
+            (self.read_only, "which is only read (mode=read)"),
+            (self.unknown, "which is not configured (any more)"),
+        )
+        return [
+            f"{count:,} {'waits' if count == 1 else 'wait'} for {shown}, {why}; cachec push --drop {shlex.quote(shown)}"
+            for counts, why in whys
+            for shown, count in counts.items()
+        ]
 
 
 class Remote:
@@ -308,10 +331,21 @@ class Remotes:
                     left += 1
         return removed, left
 
-    def pending(self) -> Counter[str]:
-        """How many offers wait, by the name of the remote. Raises StoreFault where the spool can't be read."""
+    def pending(self) -> Pending:
+        """What waits to be sent. Raises StoreFault where the spool can't be read."""
         with fsio.faults("reading what is to be sent to remotes"):
-            return Counter(offer.remote for offer in self.spool.offers() if offer.namespace == self.store.namespace)
+            offers = [offer for offer in self.spool.offers() if offer.namespace == self.store.namespace]
+        known = {remote.address.name: remote.address for remote in self.all}
+        ours, read_only, unknown = Counter[str](), Counter[str](), Counter[str]()
+        for offer in offers:
+            address = known.get(offer.remote)
+            if address is None:
+                unknown[offer.shown or offer.remote] += 1
+            elif address.is_written:
+                ours[offer.remote] += 1
+            else:
+                read_only[address.shown] += 1
+        return Pending(ours, read_only, unknown)
 
     def close(self) -> None:
         """Let go of connections."""

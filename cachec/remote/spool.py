@@ -96,6 +96,15 @@ class Spool:
             elif re.fullmatch("[0-9a-f]{64}", name):
                 self._remove(path)
 
+    def drop(self, namespace: str, remote: str) -> int:
+        """Remove the offers of a namespace for the remote of that name, or shown URL; how many there were."""
+        dropped = 0
+        for offer in self.offers():
+            if offer.namespace == namespace and remote in (offer.remote, offer.shown):
+                self.remove(offer)
+                dropped += 1
+        return dropped
+
     def remove(self, offer: Offer) -> None:
         """An offer is no more; by now somebody else may have removed it."""
         self._remove(os.path.join(self.folder, offer.name))

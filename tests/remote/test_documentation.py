@@ -149,7 +149,16 @@ def test_push_says_what_came_of_it(machine: Make, site: Site) -> None:
     site.answer = lambda method, _path: (507, {}, b"") if method == "PUT" else None
     result = run(one, "push", "--json")
     assert result.exit_code == 1
-    expected = {"sent": 0, "known": 0, "gone": 0, "bytes": 0, "waiting": 1, "faults": {"remote-full": 1}, "left": {}}
+    expected = {
+        "sent": 0,
+        "known": 0,
+        "gone": 0,
+        "bytes": 0,
+        "waiting": 1,
+        "stranded": {},
+        "faults": {"remote-full": 1},
+        "left": {},
+    }
     assert json.loads(result.stdout) == expected
     site.answer = lambda _method, _path: None
     result = run(one, "push")

@@ -118,3 +118,25 @@ def test_what_did_not_come_off_waits(machine: Make, site: Site, monkeypatch: pyt
     site.answer = lambda _method, _path: None
     monkeypatch.setenv("CACHEC_REMOTE", site.url)
     assert told(one)["sent"] == 1
+
+
+def test_what_waits_for_nobody_is_told_and_fails_no_job(
+    machine: Make, site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = machine()
+    one.call()
+    with_password = site.url.replace("//", "//me:p4ss@")
+    monkeypatch.setenv("CACHEC_REMOTE", f"{with_password}?mode=read")
+    result = push(one)
+    assert (result.exit_code, f"1 waits for {site.url}, which is only read" in result.stdout) == (0, True)
+    monkeypatch.setenv("CACHEC_REMOTE", shared_folder(tmp_path, "other"))
+    result = push(one)
+    assert (result.exit_code, f"1 waits for {site.url}, which is not configured" in result.stdout) == (0, True)
+    listed = CliRunner().invoke(main, ["--dir", str(one.store), "remote"])
+    assert f"1 waits for {site.url}, which" in listed.stdout
+    found = told(one)
+    assert (found["waiting"], found["stranded"]) == (0, {site.url: 1})
+    assert push(one, "--drop", site.url, "--all").exit_code == 2
+    assert json.loads(push(one, "--drop", with_password, "--json").stdout) == {"dropped": 1}
+    assert told(one)["stranded"] == {}
+    assert "p4ss" not in push(one, "--drop", with_password).output
