@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 from cachec.config import KEY, SECRET
 from cachec.errors import ConfigError
-from cachec.remote.keys import HMAC, SIZE, Signer, from_file, has_signed, read, written
+from cachec.remote.keys import HMAC, SIZE, Signer, from_file, has_package, has_signed, read, written
 
 
 class Trust:
@@ -30,6 +30,8 @@ class Trust:
         for each in [] if trusted is None else trusted.split(","):
             name, key = read(each, SIZE, "trust")
             self._trusted[name] = key
+        if self._trusted and not has_package():  # or each row would seem to be damaged
+            raise ConfigError("signed rows can't be checked without a package: pip install 'cachec[sign]'")
         if is_written and (given := environ.get(KEY, "")):
             self._own = Signer(from_file(given, KEY) if given.startswith("/") else given, KEY)
             name = self._own.name

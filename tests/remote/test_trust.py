@@ -176,6 +176,18 @@ def test_what_can_not_be_trusted_is_told(trusted: str | None, environ: dict[str,
     assert "c2VjcmV0" not in str(raised.value)
 
 
+def test_a_reader_without_the_package_is_told_at_once(machine: Make, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cryptography", None)
+    with pytest.raises(ConfigError, match=r"pip install 'cachec\[sign\]'"):
+        parse(f"{url}&mode=read&trust={ONE.public}", "default", {})
+    one = machine(f"{url}&mode=read&trust={ONE.public}")
+    with pytest.raises(ConfigError, match="cachec.sign"):
+        one.call()
+    shown = CliRunner().invoke(main, ["--dir", str(one.store), "remote", "check", one.url])
+    assert (shown.exit_code, "cachec[sign]" in shown.output) == (2, True)
+    assert parse(f"{url}&mode=read&trust=hmac", "default", {"CACHEC_REMOTE_SECRET": SECRET}).trust.is_limited
+
+
 def test_keygen_prints_what_fits_together(machine: Make, url: str, key: Setting) -> None:
     result = CliRunner().invoke(main, ["remote", "keygen", "team.1", "--json"])
     pair = json.loads(result.stdout)
