@@ -72,6 +72,7 @@ def _environment(**variables: str) -> Iterator[None]:
 def _servers(folder: Path) -> Iterator[dict[str, str]]:
     """The URL of each engine's remote."""
     with contextlib.ExitStack() as stack:
+        (folder / "shared").mkdir(exist_ok=True)
         urls = {"folder": f"file://{folder}/shared"}
         if shutil.which("nginx"):
             urls["http"] = stack.enter_context(running_nginx(folder / "nginx"))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cachec.cli.session import Session, clean, json_option, pass_session, print_table, told_as_json
+from cachec.cli.session import Session, clean, json_option, pass_session, print_table, print_wrapped, told_as_json
 from cachec.events import duration
 
 if TYPE_CHECKING:  # the help does without
@@ -26,28 +26,31 @@ def command(session: Session) -> None:
       cachec remote check https://cache.example/team
 
     \b
-    JSON: {"remotes": [{"url", "mode", "namespace", "state", "seconds", "waiting"}]}
-    state is "ok", "off" (left alone for a minute after faults) or the fault of a question; seconds is how long that
-    took, or null. waiting: results that `cachec push` would send.
+    JSON: {"remotes": [{"url", "mode", "namespace", "state", "detail", "seconds", "waiting", "refused"}]}
+    state is "ok", "off" (left alone for a minute after faults) or the fault of a question, of which detail says more;
+    seconds is how long that took, or null. waiting: results that `cachec push` would send; refused: why the last that
+    was sent was not taken, or empty.
     """
     if click.get_current_context().invoked_subcommand is not None:
         return
-    from cachec.remote.chain import Remotes
+    from cachec.remote.chain import Answer, Remotes
 
     remotes = Remotes(session.settings.remote, session.store, lambda _fault, _detail: None)
     waiting = remotes.pending()
     rows: list[dict[str, Any]] = []
     for remote in remotes.all:
         address = remote.address
-        state, seconds = ("off", None) if remote.breaker.is_off() else remote.asked()
+        said = Answer("off", None, "it is left alone for a minute") if remote.breaker.is_off() else remote.asked()
         rows.append(
             {
                 "url": address.shown,
                 "mode": address.mode,
                 "namespace": address.namespace,
-                "state": state,
-                "seconds": seconds,
+                "state": said.state,
+                "detail": said.detail,
+                "seconds": said.seconds,
                 "waiting": waiting.ours[address.name],
+                "refused": remotes.spool.last_refusal(address.name) if waiting.ours[address.name] else "",
             }
         )
     remotes.close()
@@ -64,6 +67,11 @@ def command(session: Session) -> None:
         for row, took in zip(rows, shown, strict=True)
     ]
     print_table(columns, cells, right=("answers in", "waiting"))
+    for row in rows:
+        if row["detail"]:
+            print_wrapped(clean(f"{row['url']}: {row['detail']}"), indent=0)
+        if row["refused"]:
+            print_wrapped(clean(f"{row['url']}: {row['waiting']} wait, last refused: {row['refused']}"), indent=0)
     _tell_stranded(waiting)
 
 

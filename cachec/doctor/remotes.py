@@ -15,6 +15,7 @@ _WAITING = 86400.0
 
 def remotes(case: Case) -> Iterator[Finding]:
     """Each is asked once, for as long as a call would wait for it; and what still waits to be sent."""
+    refused = 0
     if case.settings.remote:
         from cachec.remote.chain import Remotes  # imported by nobody who has none
 
@@ -24,18 +25,20 @@ def remotes(case: Case) -> Iterator[Finding]:
             yield Finding("remote", str(error), "`cachec config` says where it is set")
             return
         for remote in shared.all:
-            said, _ = remote.asked()
-            if said != "ok":
-                words = f"{remote.address.shown} does not answer ({said}): nothing is fetched from it, or sent to it"
-                yield Finding(
-                    "remote", words, f"cachec remote check {remote.address.shown}, or take it out of `remote`"
-                )
+            said = remote.asked()
+            if said.state != "ok":
+                words = f"{remote.address.shown} can't be used ({said.state}: {said.detail})"
+                yield Finding("remote", words, "cachec remote check, or take it out of `remote`")
+        waiting = shared.pending().ours
+        for remote in shared.all:
+            name, shown = remote.address.name, remote.address.shown
+            if (count := waiting[name]) and (why := shared.spool.last_refusal(name)):
+                refused += count
+                words = f"{count} {'result waits' if count == 1 else 'results wait'} for {shown}; last refused: {why}"
+                yield Finding("remote-spool", words, "cachec remote check, then cachec push")
         shared.close()
-    waiting = _waiting(case)
-    if waiting:
-        yield Finding(
-            "remote-spool", f"{waiting} results wait for more than a day to be sent to a remote", "cachec push"
-        )
+    if (old := _waiting(case)) > refused:
+        yield Finding("remote-spool", f"{old} results wait for more than a day to be sent to a remote", "cachec push")
 
 
 def _waiting(case: Case) -> int:

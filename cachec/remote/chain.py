@@ -80,6 +80,14 @@ class Pending(NamedTuple):
         ]
 
 
+class Answer(NamedTuple):
+    """What a remote says to a question. state: ``ok`` or a fault. seconds: until then; None for a fault."""
+
+    state: str
+    seconds: float | None
+    detail: str = ""
+
+
 class Remote:
     """One remote."""
 
@@ -89,15 +97,21 @@ class Remote:
         self.trie = Trie(self.engine, store, address.namespace, address.timeout, address.trust)
         self.breaker = Breaker(store.folder / "remote", address.name, address.timeout)
 
-    def asked(self) -> tuple[str, float | None]:
-        """What it says to a question that has no answer: ``ok`` or a fault, and the seconds until then."""
+    def asked(self) -> Answer:
+        """What it says to a question that has no answer; and whether a folder that is written can be."""
         import_clients([self.address.scheme])
         started = monotonic()
+        until = started + self.address.timeout
         try:
-            self.engine.get_row(digest_bytes(os.urandom(32)), started + self.address.timeout)
+            self.engine.get_row(digest_bytes(os.urandom(32)), until)
+            if self.address.scheme == "file" and self.address.is_written:
+                from cachec.remote.engines.folder import SharedFolder
+
+                assert isinstance(self.engine, SharedFolder)
+                self.engine.expect_writable(until)
         except StoreFault as fault:
-            return fault.fault.value, None
-        return "ok", monotonic() - started
+            return Answer(fault.fault.value, None, fault.detail)
+        return Answer("ok", monotonic() - started)
 
 
 class Remotes:
@@ -309,7 +323,9 @@ class Remotes:
                 return Sent(offer, gone=True)
             if fault.fault.is_remote and fault.fault not in _HARMLESS:
                 self._failed(remote, monotonic() - started)
+                self.spool.refused(remote.address.name, f"{fault.fault.value}: {fault.detail}")
             return Sent(offer, fault=fault)
+        self.spool.taken(remote.address.name)
         if not remote.address.is_read:
             remote.breaker.answered(0.0)  # nobody waits for it, so that it answers is enough
         return Sent(offer, put=put)
@@ -334,7 +350,7 @@ class Remotes:
     def pending(self) -> Pending:
         """What waits to be sent. Raises StoreFault where the spool can't be read."""
         with fsio.faults("reading what is to be sent to remotes"):
-            offers = [offer for offer in self.spool.offers() if offer.namespace == self.store.namespace]
+            offers = [offer for offer in self.spool.offers(tidy=False) if offer.namespace == self.store.namespace]
         known = {remote.address.name: remote.address for remote in self.all}
         ours, read_only, unknown = Counter[str](), Counter[str](), Counter[str]()
         for offer in offers:

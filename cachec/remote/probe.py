@@ -31,6 +31,7 @@ class Step(NamedTuple):
 def probe(url: str, namespace: str) -> tuple[str, list[Step]]:
     """Write, read, and remove a row that nobody else has there; the URL as it is shown, and what came of it.
 
+    A folder that is to be written and is not there is made, in one that is: by nobody else, as a mount may be missing.
     A blob of a thousand bytes stays there: engines need not remove those.
     Raises ConfigError for a URL that is none.
     """
@@ -64,6 +65,13 @@ def probe(url: str, namespace: str) -> tuple[str, list[Step]]:
         return b"".join(engine.get_blob(blob, until) or ()) == content
 
     is_read, is_written = address.is_read, address.is_written
+    if address.scheme == "file":
+        from cachec.remote.engines.folder import SharedFolder
+
+        assert isinstance(engine, SharedFolder)
+        folder = engine
+        if is_written and not folder.is_there(monotonic() + 10.0):
+            step("make the folder, which is not there", folder.make)
     if is_read:
         step("a row that is not there", lambda until: engine.get_row(name, until) is None)
     if is_written:

@@ -1,6 +1,7 @@
 """What is to be sent to remotes, kept until it is there.
 
     $CACHEC_DIR/remote/spool/<64 hex>    an Offer as JSON; its name is the digest of what it names
+    $CACHEC_DIR/remote/<name>.refused    why a remote did not take the last that was sent, for people
 
 An offer names an entry, and holds none: what was evicted or invalidated before it was sent is not sent.
 """
@@ -25,6 +26,9 @@ KEPT_SECONDS = 7 * 86400.0
 
 #: Bytes of an offer: more than any has.
 _MAX_OFFER = 1 << 24
+
+#: Characters of why a remote took nothing.
+_MAX_WHY = 500
 
 
 class Offer(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,8 +80,8 @@ class Spool:
         except FileNotFoundError:
             return None
 
-    def offers(self) -> Iterator[Offer]:
-        """All that is kept, the oldest first. What is no offer, or too old, is removed."""
+    def offers(self, *, tidy: bool = True) -> Iterator[Offer]:
+        """All that is kept, the oldest first. tidy: remove what is no offer, or too old."""
         waiting = []
         for name in self.names() or ():
             with contextlib.suppress(FileNotFoundError):  # somebody else has sent it
@@ -93,7 +97,7 @@ class Spool:
                 is_kept = False
             if is_kept:
                 yield offer
-            elif re.fullmatch("[0-9a-f]{64}", name):
+            elif tidy and re.fullmatch("[0-9a-f]{64}", name):
                 self._remove(path)
 
     def drop(self, namespace: str, remote: str) -> int:
@@ -108,6 +112,30 @@ class Spool:
     def remove(self, offer: Offer) -> None:
         """An offer is no more; by now somebody else may have removed it."""
         self._remove(os.path.join(self.folder, offer.name))
+
+    def refused(self, remote: str, why: str) -> None:
+        """A remote, by name, took nothing; where that can't be written nobody hears of it here."""
+        with contextlib.suppress(OSError):
+            fd = fsio.open_own(self._refusal(remote), os.O_WRONLY | os.O_TRUNC)
+            try:
+                os.write(fd, why[:_MAX_WHY].encode(errors="replace"))
+            finally:
+                os.close(fd)
+
+    def taken(self, remote: str) -> None:
+        """It took what was sent last."""
+        with contextlib.suppress(OSError):
+            os.unlink(self._refusal(remote))
+
+    def last_refusal(self, remote: str) -> str:
+        """Why it did not take what was sent last; empty where it did, or nothing was sent."""
+        try:
+            return foreign.read_regular(self._refusal(remote), 4 * _MAX_WHY).decode(errors="replace")
+        except OSError:
+            return ""
+
+    def _refusal(self, remote: str) -> str:
+        return os.path.join(os.path.dirname(self.folder), f"{remote}.refused")
 
     def _remove(self, path: str) -> None:
         with contextlib.suppress(FileNotFoundError, IsADirectoryError):

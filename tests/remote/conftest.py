@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -109,6 +110,8 @@ def machine(tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch) -> Iterat
     made: list[Machine] = []
 
     def make(at: str = "") -> Machine:
+        for place in re.findall(r"file://([^ ?]+)", at):  # no build makes it
+            Path(place).mkdir(exist_ok=True)
         made.append(Machine(tmp_path / f"machine{len(made)}", at or url, monkeypatch))
         return made[-1]
 

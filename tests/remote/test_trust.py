@@ -181,7 +181,7 @@ def test_a_reader_without_the_package_is_told_at_once(machine: Make, url: str, m
     with pytest.raises(ConfigError, match=r"pip install 'cachec\[sign\]'"):
         parse(f"{url}&mode=read&trust={ONE.public}", "default", {})
     one = machine(f"{url}&mode=read&trust={ONE.public}")
-    with pytest.raises(ConfigError, match="cachec.sign"):
+    with pytest.raises(ConfigError, match=r"cachec\[sign\]"):
         one.call()
     shown = CliRunner().invoke(main, ["--dir", str(one.store), "remote", "check", one.url])
     assert (shown.exit_code, "cachec[sign]" in shown.output) == (2, True)

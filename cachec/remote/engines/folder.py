@@ -2,7 +2,8 @@
 
     r/ab/<64 hex>    rows, ``ab`` begins the name        b/ab/<64 hex>    blobs        tmp/<32 hex>    being written
 
-A file gets its name by ``link``, which two writers can't both do, or by ``rename`` where it replaces another; so a
+The folder itself is never made by a build: where a mount is missing that would be one of the disk below it. A file
+gets its name by ``link``, which two writers can't both do, or by ``rename`` where it replaces another; so a
 reader finds all of a file or none. Permissions are those of the umask.
 """
 
@@ -11,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import shlex
 from collections.abc import Callable, Iterator, Sequence
 from time import monotonic
 from typing import TypeVar
@@ -42,6 +44,7 @@ class SharedFolder:
         """See RemoteEngine."""
         with contextlib.suppress(FileNotFoundError):
             return self._bounded(lambda: foreign.read_regular(self._place("r", name), MAX_ROW), until)
+        self._expect_root(until)
         return None
 
     def put_row(self, name: Digest, row: bytes, blobs: Sequence[Blob], until: float, *, replace: bool) -> bool:
@@ -54,12 +57,14 @@ class SharedFolder:
         with contextlib.suppress(FileNotFoundError):
             self._bounded(lambda: os.unlink(self._place("r", name)), until)
             return True
+        self._expect_root(until)
         return False
 
     def has_blob(self, blob: Blob, until: float) -> bool:
         """See RemoteEngine."""
         with contextlib.suppress(FileNotFoundError):
             return self._bounded(lambda: os.stat(self._place("b", blob.digest)), until).st_size == blob.size
+        self._expect_root(until)
         return False
 
     def get_blob(self, blob: Blob, until: float) -> Iterator[bytes] | None:
@@ -67,6 +72,7 @@ class SharedFolder:
         try:
             fd = self._bounded(lambda: foreign.open_read(self._place("b", blob.digest)), until)
         except FileNotFoundError:
+            self._expect_root(until)
             return None
         return self._chunks(fd, until)
 
@@ -86,19 +92,48 @@ class SharedFolder:
     def close(self) -> None:
         """See RemoteEngine."""
 
+    def is_there(self, until: float) -> bool:
+        """Whether there is such a folder. Raises StoreFault."""
+        return self._bounded(lambda: os.path.isdir(self._root), until)
+
+    def make(self, until: float) -> bool:
+        """Make the folder, in one that is there; True. Raises StoreFault."""
+        try:
+            self._bounded(lambda: os.mkdir(self._root), until)
+        except FileNotFoundError as error:
+            words = f"{self._root}: neither it nor the folder above it is there: not mounted?"
+            raise StoreFault(Fault.REMOTE_UNREACHABLE, words) from error
+        return True
+
+    def expect_writable(self, until: float) -> None:
+        """Raise StoreFault where this user can't write."""
+        self._expect_root(until)
+        for place in (self._root, *(f"{self._root}/{kind}" for kind in ("r", "b", "tmp"))):
+            if not self._bounded(lambda place=place: _is_writable(place), until):  # type: ignore[misc]
+                raise StoreFault(Fault.REMOTE_REFUSED, f"{place}: this user can't write there")
+
     def _place(self, kind: str, name: str) -> str:
         return f"{self._root}/{kind}/{name[:2]}/{name}"
+
+    def _expect_root(self, until: float) -> None:
+        if not self.is_there(until):
+            check = f"cachec remote check {shlex.quote('file://' + self._root)}"
+            words = f"{self._root}: the folder is not there: moved, or not mounted? A new one is made by: {check}"
+            raise StoreFault(Fault.REMOTE_UNREACHABLE, words)
 
     def _written(self, place: str, pieces: Iterator[bytes], until: float, *, replace: bool) -> bool:
         try:
             return self._bounded(lambda: self._write(place, pieces, replace), until)
         except FileNotFoundError as error:  # somebody cleans up there, or it can have no folder
+            self._expect_root(until)
             raise StoreFault(Fault.REMOTE_UNREACHABLE, f"{self._root}: {error.strerror}") from error
 
     def _write(self, place: str, pieces: Iterator[bytes], replace: bool) -> bool:
         staged = f"{self._root}/tmp/{os.urandom(16).hex()}"
-        os.makedirs(os.path.dirname(place), exist_ok=True)
-        os.makedirs(os.path.dirname(staged), exist_ok=True)
+        folder = os.path.dirname(place)
+        for each in (os.path.dirname(folder), folder, os.path.dirname(staged)):  # and not the root
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(each)
         try:
             with open(staged, "xb") as file:
                 file.writelines(pieces)
@@ -122,3 +157,7 @@ class SharedFolder:
         except OSError as error:
             fault = _FAULTS.get(error.errno or 0, Fault.REMOTE_UNREACHABLE)
             raise StoreFault(fault, f"{self._root}: {error.strerror}") from error
+
+
+def _is_writable(place: str) -> bool:
+    return not os.path.exists(place) or os.access(place, os.W_OK | os.X_OK)
