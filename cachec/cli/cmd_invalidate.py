@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
+from collections import Counter
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 import msgspec
@@ -65,11 +66,13 @@ def command(session: Session, selector: Selector, pinned: bool, remotely: bool, 
     \b
     JSON: {"dry_run", "removed": [{"key", "stage"}], "not_found": [key as given], "pinned": [key], "changed": [key],
            "entries", "size", "seconds", "unmatched": [{"option", "given", "near": [text]}],
-           "remote": {"removed", "left", "faults": {fault: text}} with --remote}
+           "remote": {"removed", "left", "left_at": {URL: count}, "faults": {fault: text}} with --remote}
     stage is empty where the row was damaged. With --dry-run, removed says what would be. pinned and changed stay: the
     one are pinned, the other were made anew meanwhile. size is the bytes on disk that no other entry needs, seconds the
-    time that compiling it all again takes. unmatched: where nothing is meant, what no entry has at all, and what comes
-    near to it. Exit code 1: one of the keys was not found, something is unmatched, or a remote has left what it had.
+    time that compiling it all again takes. left: runs that may still be at a remote, as it is only read or did not
+    remove them; with --dry-run no remote is asked. unmatched: where nothing is meant, what no entry has at all, and
+    what comes near to it. Exit code 1: one of the keys was not found, something is unmatched, or a remote has left what
+    it had.
     """
     if selector.is_empty:
         raise UsageError(
@@ -96,17 +99,25 @@ def command(session: Session, selector: Selector, pinned: bool, remotely: bool, 
     gone = frozenset(done.removed)
     removed = [(each.key, each.stage) for each in plan.chosen if dry_run or each.key in gone]
     document = {**_document(plan, done, removed, missing, dry_run), "unmatched": [each.plain() for each in strange]}
+    there: _There | None = None
     if remotely:
-        document["remote"] = there = _forgotten_there(session, [entry for entry in chosen if entry.key in gone])
-    if not told_as_json(document) and not dry_run:
-        _tell(removed, plan, done, short=not only_keys)
-        if remotely:
-            click.echo(f"removed {there['removed']:,} from remotes, {there['left']:,} may still be there")
-    for fault, detail in there["faults"].items() if remotely else ():
+        there = _forgotten_there(session, [entry for entry in chosen if entry.key in gone])
+        document["remote"] = {
+            "removed": there.removed,
+            "left": there.left.total(),
+            "left_at": dict(there.left),
+            "faults": there.faults,
+        }
+    if not told_as_json(document):
+        if not dry_run:
+            _tell(removed, plan, done, short=not only_keys)
+        if there is not None:
+            _tell_there(there, dry_run)
+    for fault, detail in there.faults.items() if there is not None else ():
         click.echo(f"cachec: {fault}: {clean(detail)}", err=True)
     for each in strange:
         click.echo(f"cachec: {clean(each.words)}{session.if_none}", err=True)
-    if strange or (remotely and there["left"]):
+    if strange or (there is not None and there.left):
         click.get_current_context().exit(1)
     if missing:
         session.fail(f"no entry has a key that begins with {', '.join(missing)}")
@@ -129,7 +140,17 @@ def _entries_here(session: Session, plan: InvalidationPlan) -> list[Entry]:
     return [entry for entry in entries if entry is not None]
 
 
-def _forgotten_there(session: Session, entries: Sequence[Entry]) -> dict[str, Any]:
+class _There(NamedTuple):
+    """What came of having remotes forget. written, read_only: their URLs, as they are shown."""
+
+    removed: int
+    left: Counter[str]
+    faults: dict[str, str]
+    written: list[str]
+    read_only: list[str]
+
+
+def _forgotten_there(session: Session, entries: Sequence[Entry]) -> _There:
     """What came of having remotes forget these entries."""
     from cachec.remote.chain import Remotes
 
@@ -141,9 +162,26 @@ def _forgotten_there(session: Session, entries: Sequence[Entry]) -> dict[str, An
     remotes = Remotes(session.settings.remote, session.store, on_fault)
     try:
         counts = [remotes.forget(entry) for entry in entries]
+        written = [remote.address.shown for remote in remotes.all if remote.address.is_written]
+        read_only = remotes.read_only()
     finally:
         remotes.close()
-    return {"removed": sum(one for one, _ in counts), "left": sum(left for _, left in counts), "faults": told}
+    left = sum((left for _, left in counts), Counter[str]())
+    return _There(sum(one for one, _ in counts), left, told, written, read_only)
+
+
+def _tell_there(there: _There, dry_run: bool) -> None:
+    if dry_run:
+        if there.written:
+            print_wrapped(clean(f"would be removed from {', '.join(there.written)}, too"), indent=0)
+        for url in there.read_only:
+            print_wrapped(clean(f"what {url} has would stay there: it is only read"), indent=0)
+        return
+    if there.written:
+        click.echo(f"removed {there.removed:,} from remotes" + ("" if there.left else ", none is left there"))
+    for url, count in there.left.items():
+        why = ", which is only read" if url in there.read_only else ""
+        print_wrapped(clean(f"{count:,} may still be at {url}{why}"), indent=0)
 
 
 def _ask(count: int) -> None:

@@ -332,10 +332,10 @@ class Remotes:
 
     # --- forgetting
 
-    def forget(self, entry: Entry) -> tuple[int, int]:
+    def forget(self, entry: Entry) -> tuple[int, Counter[str]]:
         """Have the remotes that are written forget the runs of an entry: how many were removed, and how many may still
-        be there, for a fault that was told."""
-        removed = left = 0
+        be where, by the URL as it is shown: at remotes that are only read, and for a fault that was told."""
+        removed, left = 0, Counter[str]()
         for remote in self.all:
             if not remote.address.is_written:
                 continue
@@ -344,8 +344,14 @@ class Remotes:
                     removed += remote.trie.forget(entry.key, trace)
                 except StoreFault as fault:
                     self._on_fault(fault.fault, f"{remote.address.shown}: {fault.detail}")
-                    left += 1
+                    left[remote.address.shown] += 1
+        left.update(dict.fromkeys(self.read_only(), len(entry.traces)))
         return removed, left
+
+    def read_only(self) -> list[str]:
+        """The remotes that are read, and not written under another URL either, as they are shown."""
+        written = {remote.address.name for remote in self.all if remote.address.is_written}
+        return [remote.address.shown for remote in self.all if remote.address.name not in written]
 
     def pending(self) -> Pending:
         """What waits to be sent. Raises StoreFault where the spool can't be read."""

@@ -28,7 +28,7 @@ def test_a_machine_that_comes_later_runs(machine: Make, site: Site) -> None:
     assert (done.exit_code, len(site.files)) == (0, rows)
     done = invalidated(one, "--remote")
     assert done.exit_code == 0, done.output
-    assert json.loads(done.stdout)["remote"] == {"removed": 1, "left": 0, "faults": {}}
+    assert json.loads(done.stdout)["remote"] == {"removed": 1, "left": 0, "left_at": {}, "faults": {}}
     two = machine()
     other, outcome = two.call()
     assert (outcome.hit, other == value) == (False, False)
@@ -57,6 +57,26 @@ def test_a_fetched_entry_is_forgotten_where_it_came_from(machine: Make) -> None:
     assert two.call()[1].hit
     assert json.loads(invalidated(two, "--remote").stdout)["remote"]["removed"] == 1
     assert not machine().call()[1].hit
+
+
+def test_a_remote_that_is_only_read_is_named(machine: Make, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = machine()
+    one.call()
+    one.push()
+    shown = url.partition("?")[0]
+    said = CliRunner().invoke(
+        main, ["--dir", str(one.store), "invalidate", "--stage", "build", "--remote", "--dry-run"]
+    )
+    assert f"would be removed from {shown}, too" in " ".join(said.stdout.split())
+    monkeypatch.setenv("CACHEC_REMOTE", f"{url}&mode=read")
+    line = ["--dir", str(one.store), "invalidate", "--stage", "build", "--remote"]
+    said = CliRunner().invoke(main, [*line, "--dry-run"])
+    assert (said.exit_code, f"what {shown} has would stay there" in " ".join(said.stdout.split())) == (0, True)
+    said = CliRunner().invoke(main, [*line, "--yes"])
+    assert (said.exit_code, f"1 may still be at {shown}, which is only read" in said.stdout) == (1, True)
+    one.call()
+    there = json.loads(invalidated(one, "--remote").stdout)["remote"]
+    assert (there["removed"], there["left_at"]) == (0, {shown: 1})
 
 
 def test_without_the_option_a_remote_keeps_it(machine: Make) -> None:
