@@ -114,6 +114,8 @@ def parse(url: str, namespace: str, environ: Mapping[str, str]) -> Address:
     def refused(why: str) -> ConfigError:
         return ConfigError(f"remote = {shown!r} is not accepted: {why}")
 
+    if re.search(r"[,;]\s*[a-z][a-z0-9+]*://", url):
+        raise refused("several URLs have spaces between, no commas and semicolons")
     try:
         parts = urlsplit(url)
         port = parts.port

@@ -232,6 +232,16 @@ def test_a_url_that_is_none_is_refused(url: str) -> None:
     assert "p4ss" not in str(raised.value)
 
 
+@pytest.mark.parametrize(
+    "urls",
+    ["file:///a,file:///b", "http://a/x;https://me:p4ss@b/y", "file:///a?mode=read,redis+unix:///run/redis.sock?db=0"],
+)
+def test_urls_with_commas_between_are_told_of_the_space(urls: str) -> None:
+    with pytest.raises(ConfigError, match="spaces between") as raised:
+        parse(urls, "default", {})
+    assert "p4ss" not in str(raised.value)
+
+
 def test_a_folder_holds_no_traps(tmp_path: Path) -> None:
     served = engine(f"file://{tmp_path}")
     place = tmp_path / "r" / NAME[:2] / NAME
