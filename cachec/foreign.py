@@ -294,7 +294,7 @@ class Foreign:
         with self._locked(digest):
             look = self._look(digest)
             if look.reason is Reason.FIRST_RUN:
-                fetched = remotes.fetch(digest, lambda _place: None).fetched
+                fetched = remotes.fetch(digest, lambda _place: None, self.name).fetched
                 if fetched is not None and fetched.hit:
                     look = self._look(digest)
         return look, fetched

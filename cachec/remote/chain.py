@@ -142,8 +142,8 @@ class Remotes:
 
     # --- getting
 
-    def fetch(self, key: Digest, present: Present) -> Asked:
-        """Publish the entry of a key here whose run holds, from the first remote that has it.
+    def fetch(self, key: Digest, present: Present, stage: str) -> Asked:
+        """Publish the entry of a key here whose run holds, from the first remote that has it. stage: for messages.
 
         To be called under the lock of the key. An earlier remote that had none is offered it, if those are believed
         there who are believed here.
@@ -159,7 +159,7 @@ class Remotes:
             try:
                 entry = self._asked(remote, key, present, waited)
             except StoreFault as fault:
-                self._on_fault(fault.fault, fault.detail)
+                self._on_fault(fault.fault, _told(fault, remote, stage))
                 if fault.fault is Fault.REMOTE_CORRUPT:
                     without.append(remote)
                     damaged.add(remote.address.name)
@@ -189,7 +189,7 @@ class Remotes:
         except Exception as error:
             # A row may name anything to look at, and a dozen kinds of look were not made for what a stranger writes.
             self._failed(remote, waited.seconds - before)
-            detail = f"{remote.address.shown}: {type(error).__name__} at what it says to look at: {error}"
+            detail = f"{type(error).__name__} at what it says to look at: {error}"
             raise StoreFault(Fault.REMOTE_CORRUPT, detail) from error
         saved = 0.0 if entry is None else entry.traces[0].seconds
         self._told_off(remote, remote.breaker.answered(waited.seconds - before - saved))
@@ -310,6 +310,7 @@ class Remotes:
     def _sent(self, remote: Remote, offer: Offer) -> Sent:
         import_clients([remote.address.scheme])
         started = monotonic()
+        entry = None
         try:
             entry = self.store.lookup(offer.key)
             traces = [trace for trace in (entry.traces if entry else ()) if trace.created == offer.created]
@@ -318,7 +319,7 @@ class Remotes:
             with fsio.faults("reading what is to be sent"):
                 put = remote.trie.put(entry, traces[0], dict(offer.seen), anew=offer.anew)
         except StoreFault as fault:
-            self._on_fault(fault.fault, fault.detail)
+            self._on_fault(fault.fault, _told(fault, remote, "" if entry is None else entry.stage))
             if fault.fault.is_of_a_row or fault.fault in _GONE:
                 return Sent(offer, gone=True)
             if fault.fault.is_remote and fault.fault not in _HARMLESS:
@@ -343,7 +344,7 @@ class Remotes:
                 try:
                     removed += remote.trie.forget(entry.key, trace)
                 except StoreFault as fault:
-                    self._on_fault(fault.fault, f"{remote.address.shown}: {fault.detail}")
+                    self._on_fault(fault.fault, _told(fault, remote, entry.stage))
                     left[remote.address.shown] += 1
         left.update(dict.fromkeys(self.read_only(), len(entry.traces)))
         return removed, left
@@ -373,6 +374,13 @@ class Remotes:
         """Let go of connections."""
         for remote in self.all:
             remote.engine.close()
+
+
+def _told(fault: StoreFault, remote: Remote, stage: str) -> str:
+    """What a person is told of a fault: whose it is, where it is a remote's, and for which stage."""
+    if not fault.fault.is_remote:
+        return fault.detail
+    return f"{remote.address.shown}: {fault.detail}" + (f" (stage {stage})" if stage else "")
 
 
 def local_path(reads: Iterable[Read]) -> str:

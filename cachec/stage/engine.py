@@ -280,7 +280,9 @@ class Engine:
 
         def fetch() -> Asked:
             looker, keyed = self.tools.looker, call.keyed
-            return remotes.fetch(keyed.digest, lambda place: looker.present_of_other(place, keyed))
+            return remotes.fetch(
+                keyed.digest, lambda place: looker.present_of_other(place, keyed), call.stage.options.name
+            )
 
         if call.asynchronous:
             import asyncio  # whoever awaits this has it

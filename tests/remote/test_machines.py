@@ -233,6 +233,7 @@ print(*[sum(n for reason, n in counts.items() if reason.kind == kind) for kind i
 @pytest.mark.parametrize("kind", ["http", "folder"])
 def test_what_jax_compiles(kind: str, hosts: Callable[..., tuple[Host, Host, Host]], tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
+    (tmp_path / "remote").mkdir()
     at = f"file://{tmp_path}/remote?timeout=60" if kind == "folder" else ""
     told = [host.program(JAX).split() for host in hosts(tmp_path / "empty", "jax", "jaxlib", at=at)]
     assert [each[0] for each in told] == ["192.0"] * 3

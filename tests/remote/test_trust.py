@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from click.testing import CliRunner
 from cachec import Reason
 from cachec.cli import main
 from cachec.errors import ConfigError
+from cachec.events import day_files
 from cachec.model import Fault
 from cachec.remote.keys import keypair
 from cachec.remote.trust import Trust
@@ -174,6 +176,20 @@ def test_what_can_not_be_trusted_is_told(trusted: str | None, environ: dict[str,
     with pytest.raises(ConfigError, match=words) as raised:
         Trust(trusted, environ, is_written=True)
     assert "c2VjcmV0" not in str(raised.value)
+
+
+def test_a_fault_names_the_remote_and_the_stage(machine: Make, site: Site, key: Setting) -> None:
+    at = site.url.replace("//", "//me:p4ss@") + "?timeout=60"
+    sent(machine, at)
+    one = machine(f"{at}&mode=read&trust={ONE.public}")
+    assert one.call()[1].reason is Reason.FIRST_RUN
+    (path,) = day_files(one.store)
+    (detail,) = [
+        each["detail"]
+        for each in map(json.loads, Path(path).read_text().splitlines())
+        if each.get("fault") and "reason" not in each
+    ]
+    assert re.fullmatch(rf"{site.url}: row [0-9a-f]{{12}} is not signed \(stage model.build\)", detail)
 
 
 def test_a_reader_without_the_package_is_told_at_once(machine: Make, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
