@@ -16,6 +16,8 @@ from cachec.cli.session import Session, clean, pass_session, told_as_json
     options_metavar="[OPTIONS] --",
     help=f"""Say whether COMMAND would be a hit, without running it. Nothing is stored or counted.
 
+    The store is asked, and no remote: what one has is a hit for `cachec exec`, and said here to be a miss.
+
     {OPTIONS_HELP}
       --json           print one JSON document
 

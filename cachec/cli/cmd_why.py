@@ -49,7 +49,8 @@ def command(
     """Say what makes KEY another key than OTHER, or than the nearest entry of its stage.
 
     With -- COMMAND... (and the options of `cachec exec` before it): what `cachec exec` would do, without running it; if
-    it would miss, what differs from the nearest entry, and what to do about it where that is known.
+    it would miss, what differs from the nearest entry, and what to do about it where that is known. The store is asked,
+    and no remote.
 
     With --all: the reasons of the calls of the last build that were no hits, equal ones together, those that cost most
     first. A build is what had no minute without a call in it; --since and --stats-file say otherwise.

@@ -84,8 +84,10 @@ class Stage(Generic[P, R]):
         return self._engine.call(self, (*self._before, *args), kwargs)[:2]
 
     def check(self, /, *args: P.args, **kwargs: P.kwargs) -> Outcome:
-        """What a call would end with. Nothing is run, decoded, stored or counted; a call that can't be keyed ends with
-        ``error:usage``. Raises TypeError for arguments that the function does not take."""
+        """What a call would end with here, without asking the remotes: its detail says so where there are any.
+
+        Nothing is run, decoded, stored or counted; a call that can't be keyed ends with ``error:usage``. Raises
+        TypeError for arguments that the function does not take."""
         return self._engine.check(self, (*self._before, *args), kwargs)
 
     def why(self, /, *args: P.args, **kwargs: P.kwargs) -> str:

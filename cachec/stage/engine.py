@@ -100,7 +100,7 @@ class Call:
         return self.engine.tools.looker.look(self._request)
 
     def check(self) -> Outcome:
-        """What the call would end with. Nothing is run, decoded, counted, leased or written."""
+        """What the call would end with here: no remote is asked, and nothing run, decoded, counted, leased or written."""
         if self.mode is Mode.OFF:
             return self.described(Reason.MODE_OFF)
         with only_looking():
@@ -114,6 +114,8 @@ class Call:
             if look.trace is not None:
                 return self.described(Reason.HIT, saved=look.trace.seconds)
             reason, detail = self.explain(look)
+            if self.engine.asks_remotes(self.mode):
+                detail = f"{detail}; the remotes were not asked" if detail else "the remotes were not asked"
             return self.described(reason, detail=detail)
 
     def run(self, *, watched: bool = False) -> Run:
@@ -230,6 +232,11 @@ class Engine:
     def check(self, stage: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Outcome:
         """What a call would do, without running or counting anything."""
         return Call(self, stage, args, kwargs).check()
+
+    def asks_remotes(self, mode: Mode) -> bool:
+        """Whether a miss in this mode asks a remote before it runs."""
+        remotes = () if self.remotes is None else self.remotes.all
+        return mode not in {Mode.READ_ONLY, Mode.REFRESH} and any(remote.address.is_read for remote in remotes)
 
     # --- the decision
 

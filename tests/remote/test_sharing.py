@@ -15,9 +15,11 @@ from typing import Any
 
 import msgspec
 import pytest
+from click.testing import CliRunner
 
 import cachec
 from cachec import Reason
+from cachec.cli import main
 from cachec.errors import CacheMissError
 from cachec.events import read_log
 from cachec.maintain.maintainer import Maintainer
@@ -424,3 +426,22 @@ def _handed_out(tmp_path: Path, url: str) -> None:
     assert outcome["reason"].startswith("miss:")
     found, outcome = build("two", url)
     assert (found, outcome["reason"], outcome["remote"]["hit"]) == (value, "hit", True)
+
+
+def test_a_question_says_that_no_remote_was_asked(machine: Make, url: str, site: Site, tmp_path: Path) -> None:
+    shared(machine)
+    two = machine()
+    stage = two.stage()
+    site.requests.clear()
+    assert stage.why(3).startswith("miss:first-run: ")
+    assert stage.why(3).endswith("; the remotes were not asked")
+    (tmp_path / "in").write_text("x")
+    words = ["--input", "in", "--output", "out", "--", "cp", "in", "out"]
+    with contextlib.chdir(tmp_path):
+        for question in ("check", "why"):
+            said = CliRunner().invoke(main, ["--dir", str(two.store), question, *words])
+            assert (said.exit_code, "the remotes were not asked" in " ".join(said.stdout.split())) == (1, True)
+    assert site.requests == []
+    assert stage.call(3)[1].hit
+    assert stage.check(3).detail == ""
+    assert "remotes" not in machine(f"{url}&mode=write").stage().why(3)
