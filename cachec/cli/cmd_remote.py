@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cachec.cli.session import Session, clean, json_option, pass_session, print_table, print_wrapped, told_as_json
+from cachec.errors import UsageError
 from cachec.events import duration
 
 if TYPE_CHECKING:  # the help does without
@@ -121,29 +122,46 @@ def _write(path: str, key: str, mode: int) -> None:
 
 
 @command.command("check")
-@click.argument("url")
+@click.argument("urls", metavar="[URL...]", nargs=-1)
 @json_option
 @pass_session
-def check(session: Session, url: str) -> None:
-    """Write, read and remove a probe: what can be done with a remote, and what it can't do.
+def check(session: Session, urls: tuple[str, ...]) -> None:
+    """Write, read and remove a probe: what can be done with a remote, and what it can't do. Without URL: with
+    those that are configured.
+
+    A folder that is not there is made, in one that is.
 
     \b
     Examples:
+      cachec remote check
       cachec remote check file:///mnt/team-cache
       cachec remote check "http://cache.example:8080?layout=bazel"
 
     \b
-    JSON: {"url", "ok", "steps": [{"step", "result", "seconds"}]}
-    result is "ok", "no" for what is of use and not needed, or a fault. Exit code: 1 where it can't be used.
+    JSON: {"url", "ok", "steps": [{"step", "result", "seconds"}], "hint"}, or {"remotes": [of these]} unless one URL is
+    given. result is "ok", "no" for what is of use and not needed, or a fault. Exit code: 1 where one can't be used.
     """
     from cachec.remote.probe import probe
 
-    shown, steps = probe(url, session.settings.namespace)
-    is_usable = all(step.is_good for step in steps)
-    told = [{"step": step.what, "result": step.result, "seconds": step.seconds} for step in steps]
-    if not told_as_json({"url": shown, "ok": is_usable, "steps": told}):
-        rows = [(step.what, step.result, duration(step.seconds)) for step in steps]
-        print_table(("step", "result", "took"), rows, right=("took",))
-        click.echo(f"\n{shown} {'can be used' if is_usable else 'can not be used as it is'}")
-    if not is_usable:
+    if not (urls or session.settings.remote):
+        raise UsageError("no remote is configured; give a URL, or set CACHEC_REMOTE (see docs/remote.md)")
+    probed = [probe(url, session.settings.namespace) for url in urls or session.settings.remote]
+    documents = [
+        {
+            "url": each.url,
+            "ok": each.is_usable,
+            "steps": [{"step": step.what, "result": step.result, "seconds": step.seconds} for step in each.steps],
+            "hint": each.hint,
+        }
+        for each in probed
+    ]
+    if not told_as_json(documents[0] if len(urls) == 1 else {"remotes": documents}):
+        for number, each in enumerate(probed):
+            rows = [(step.what, step.result, duration(step.seconds)) for step in each.steps]
+            click.echo("\n" * bool(number), nl=False)
+            print_table(("step", "result", "took"), rows, right=("took",))
+            click.echo(f"\n{each.url} {'can be used' if each.is_usable else 'can not be used as it is'}")
+            if each.hint:
+                print_wrapped(each.hint, indent=0)
+    if not all(each.is_usable for each in probed):
         click.get_current_context().exit(1)

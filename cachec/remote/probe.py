@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import tempfile
 from collections.abc import Callable
 from hashlib import sha256
@@ -14,9 +15,21 @@ from cachec.errors import StoreFault
 from cachec.model import Fault
 from cachec.remote.chain import engine_of, import_clients
 from cachec.remote.engines.base import Blob
-from cachec.remote.urls import parse
+from cachec.remote.urls import Address, parse
 
+#: After one of these nothing else is tried: it would fail alike, and slowly.
 _OUT_OF_REACH = (Fault.REMOTE_UNREACHABLE.value, Fault.REMOTE_TIMEOUT.value)
+
+#: What the blob of every probe holds, as engines can't remove one.
+_CONTENT = b"".join(b"cachec probe %03d\n" % number for number in range(60))
+
+#: What the detail of a fault has in it, and what may be done about that.
+_HINTS = (
+    (r"\b401\b|NOAUTH|WRONGPASS|Unauthenticated", "it wants a password (in the URL) or a token (CACHEC_REMOTE_TOKEN)"),
+    (r"\b405\b", "this server takes no PUT at this path: its WebDAV, or another path"),
+    (r"\b413\b", "a server, or a proxy before it, bounds what is sent: nginx has client_max_body_size for that"),
+    ("WRONG_VERSION_NUMBER", "it speaks no TLS at this port: http, redis or reapi, or another port"),
+)
 
 
 class Step(NamedTuple):
@@ -28,24 +41,41 @@ class Step(NamedTuple):
     is_good: bool
 
 
-def probe(url: str, namespace: str) -> tuple[str, list[Step]]:
-    """Write, read, and remove a row that nobody else has there; the URL as it is shown, and what came of it.
+class Probed(NamedTuple):
+    """What came of a probe. url: as it is shown. hint: what may be done where it can't be used, or empty."""
+
+    url: str
+    steps: list[Step]
+    hint: str
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether builds can rest on it."""
+        return all(step.is_good for step in self.steps)
+
+
+def probe(url: str, namespace: str) -> Probed:
+    """Write, read, and remove a row that nobody else has there. One failure that says the same as the last ends it.
 
     A folder that is to be written and is not there is made, in one that is: by nobody else, as a mount may be missing.
-    A blob of a thousand bytes stays there: engines need not remove those.
+    A blob of a thousand bytes, the same each time, stays there: engines need not remove those.
     Raises ConfigError for a URL that is none.
     """
     address = parse(url, namespace, os.environ)
     engine = engine_of(address)
     import_clients([address.scheme])
-    content = os.urandom(1000)
+    content = _CONTENT
     blob = Blob(digest_bytes(content), len(content), sha256(content).hexdigest())
-    name, row = digest_bytes(blob.digest.encode()), b"cachec probe\n" + content[:100]
+    row = b"cachec probe\n" + os.urandom(100)
+    name = digest_bytes(row)
     steps: list[Step] = []
 
     def step(what: str, call: Callable[[float], bool], *, is_needed: bool = True) -> None:
         if steps and steps[-1].result.startswith(_OUT_OF_REACH):
             return
+        results = [re.sub("GET|HEAD|PUT", "", each.result) for each in steps if each.result not in ("ok", "no")]
+        if len(set(results)) < len(results):
+            return  # one cause for all
         started = monotonic()
         try:
             is_done = call(started + 10.0)
@@ -91,4 +121,19 @@ def probe(url: str, namespace: str) -> tuple[str, list[Step]]:
         step("replace it", lambda until: engine.put_row(name, other, (blob,), until, replace=True))
         step("remove it", lambda until: engine.delete_row(name, until), is_needed=False)
     engine.close()
-    return address.shown, steps
+    return Probed(address.shown, steps, _hint(address, steps))
+
+
+def _hint(address: Address, steps: list[Step]) -> str:
+    failed = [step for step in steps if not step.is_good]
+    if not failed:
+        return ""
+    for pattern, words in _HINTS:
+        if any(re.search(pattern, step.result) for step in failed):
+            return words
+    if address.scheme == "s3" and not any(name.startswith("AWS_") for name in os.environ):
+        return "no variable AWS_... is set, so who asks has to be the role of the machine"
+    refused = all(step.result.startswith((Fault.REMOTE_REFUSED.value, "no")) for step in failed)
+    if refused and steps[0].is_good and address.is_read and failed[0].what.startswith("write"):
+        return "it can be read; where it is not to be written, add mode=read to its URL"
+    return ""

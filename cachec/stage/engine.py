@@ -100,7 +100,7 @@ class Call:
         return self.engine.tools.looker.look(self._request)
 
     def check(self) -> Outcome:
-        """What the call would end with here: no remote is asked, and nothing run, decoded, counted, leased or written."""
+        """What the call would end with here: no remote is asked, and nothing run, decoded, counted or written."""
         if self.mode is Mode.OFF:
             return self.described(Reason.MODE_OFF)
         with only_looking():

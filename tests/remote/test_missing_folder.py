@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -98,3 +99,56 @@ def test_what_a_server_did_not_take_is_told_at_once(machine: Make, site: Site) -
     site.answer = lambda _method, _path: None
     one.push()
     assert found_by_doctor(one) == []
+
+
+def test_a_check_tries_what_is_configured(
+    machine: Make, site: Site, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = machine(f"file://{root}")
+    monkeypatch.setenv("CACHEC_REMOTE", f"{one.url} {site.url}")
+    found = json.loads(run(one, "remote", "check", "--json").stdout)["remotes"]
+    assert [(each["url"], each["ok"], each["hint"]) for each in found] == [(one.url, True, ""), (site.url, True, "")]
+    assert len(site.files) == 1, "a blob stays"
+    assert run(one, "remote", "check").stdout.count(" can be used") == 2
+    assert len(site.files) == 1, "and it is the same each time"
+    monkeypatch.setenv("CACHEC_REMOTE", "")
+    assert run(one, "remote", "check").exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("status", "method", "hint"),
+    [
+        (401, "", "CACHEC_REMOTE_TOKEN"),
+        (405, "PUT", "takes no PUT"),
+        (413, "PUT", "client_max_body_size"),
+        (403, "PUT", "mode=read"),
+        (500, "PUT", ""),
+    ],
+)
+def test_a_check_ends_where_a_cause_repeats_and_says_what_may_help(
+    machine: Make, site: Site, status: int, method: str, hint: str
+) -> None:
+    site.answer = lambda asked, _path: (status, {}, b"") if method in {"", asked} else None
+    checked = run(machine(), "remote", "check", site.url, "--json")
+    found = json.loads(checked.stdout)
+    assert checked.exit_code == 1
+    assert hint in found["hint"]
+    assert bool(hint) is bool(found["hint"])
+    failed = [each["result"] for each in found["steps"] if each["result"].startswith("remote-")]
+    assert len(failed) <= 2, failed
+
+
+def test_a_check_over_tls_of_what_speaks_none(machine: Make, site: Site) -> None:
+    checked = run(machine(), "remote", "check", site.url.replace("http:", "https:"))
+    assert (checked.exit_code, "speaks no TLS" in " ".join(checked.stdout.split())) == (1, True)
+
+
+def test_a_check_of_a_bucket_without_credentials(machine: Make, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [each for each in os.environ if each.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    site.answer = lambda _method, _path: (403, {}, b"")
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.delenv("AWS_EC2_METADATA_DISABLED")
+    endpoint = site.url.removesuffix("/team")
+    checked = run(machine(), "remote", "check", f"s3://team/x?region=us-east-1&endpoint={endpoint}", "--json")
+    assert "AWS_" in json.loads(checked.stdout)["hint"]
