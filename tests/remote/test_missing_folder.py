@@ -152,3 +152,19 @@ def test_a_check_of_a_bucket_without_credentials(machine: Make, site: Site, monk
     endpoint = site.url.removesuffix("/team")
     checked = run(machine(), "remote", "check", f"s3://team/x?region=us-east-1&endpoint={endpoint}", "--json")
     assert "AWS_" in json.loads(checked.stdout)["hint"]
+
+
+@pytest.mark.parametrize("mode", [0o2775, 0o700])
+def test_what_is_written_has_the_permissions_of_the_folder(machine: Make, root: Path, mode: int) -> None:
+    one = machine(f"file://{root}")
+    root.chmod(mode)
+    one.call(2_000_000, name="noise")  # a blob, too
+    before = os.umask(0o037)
+    try:
+        assert [each.put is not None for each in one.push()] == [True]
+    finally:
+        os.umask(before)
+    places = list(root.rglob("*"))
+    assert {each.stat().st_mode & 0o7777 for each in places if each.is_dir()} == {mode}
+    assert {each.stat().st_mode & 0o7777 for each in places if each.is_file()} == {mode & 0o666}
+    assert {each.name for each in root.iterdir()} == {"r", "b", "tmp"}

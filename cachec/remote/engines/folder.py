@@ -4,7 +4,8 @@
 
 The folder itself is never made by a build: where a mount is missing that would be one of the disk below it. A file
 gets its name by ``link``, which two writers can't both do, or by ``rename`` where it replaces another; so a
-reader finds all of a file or none. Permissions are those of the umask.
+reader finds all of a file or none. Permissions are those of the folder, whatever the umask: what sends was started by
+one process, and sends for others.
 """
 
 from __future__ import annotations
@@ -130,13 +131,18 @@ class SharedFolder:
 
     def _write(self, place: str, pieces: Iterator[bytes], replace: bool) -> bool:
         staged = f"{self._root}/tmp/{os.urandom(16).hex()}"
+        mode = os.stat(self._root).st_mode
         folder = os.path.dirname(place)
         for each in (os.path.dirname(folder), folder, os.path.dirname(staged)):  # and not the root
             with contextlib.suppress(FileExistsError):
                 os.mkdir(each)
+                with contextlib.suppress(OSError):  # a file system without such rights
+                    os.chmod(each, mode & 0o2777)
         try:
             with open(staged, "xb") as file:
                 file.writelines(pieces)
+                with contextlib.suppress(OSError):
+                    os.fchmod(file.fileno(), mode & 0o666)
             if replace:
                 os.rename(staged, place)
             else:
