@@ -35,6 +35,9 @@ _RANKS = {kind: rank for rank, kind in enumerate(_KINDS)}
 #: How many weights one difference of specs spells out.
 _SHOWN_SPECS = 6
 
+#: How many features of processors one difference names.
+_SHOWN_FEATURES = 24
+
 #: What an argument may hold, and be told of in its place.
 _CONTENT = frozenset({PartKind.PROGRAM, PartKind.WEIGHTS, PartKind.FILE})
 
@@ -172,6 +175,8 @@ def _difference(old: Part | None, new: Part | None, functions: frozenset[str], f
         words += " added" if is_code or not part.detail else f" added: {shown_pair('', part.detail)[1]}"
     elif new is None:
         words += " removed" if is_code or not part.detail else f" removed, was {shown_pair(part.detail, '')[0]}"
+    elif part.kind is PartKind.PLATFORM and (inside := _platform(old.detail, new.detail)):
+        words += f": {inside}"
     elif part.kind is PartKind.PROGRAM:
         words += f": {_program(old, new, fetch)}"
     elif part.kind is PartKind.WEIGHTS:
@@ -189,6 +194,20 @@ def _difference(old: Part | None, new: Part | None, functions: frozenset[str], f
         before, after = shown_pair(old.detail or "''", new.detail or "''")
         words += f": {before} -> {after}"
     return PartDifference(old, new, reason, words)
+
+
+def _platform(old: str, new: str) -> str:
+    """What differs between two machines, each as ``SYSTEM AND PYTHON; PROCESSOR: FEATURES``; empty for another form."""
+    sides = [text.partition("; ") for text in (old, new)]
+    if not all(": " in processor for _, _, processor in sides):
+        return ""
+    before, after = [set(processor.rpartition(": ")[2].split()) for _, _, processor in sides]
+    words = [] if sides[0][0] == sides[1][0] else [" -> ".join(shown_pair(sides[0][0], sides[1][0]))]
+    for features, what in ((before - after, "lacks"), (after - before, "has also")):
+        if features:
+            more = f" and {len(features) - _SHOWN_FEATURES} more" if len(features) > _SHOWN_FEATURES else ""
+            words.append(f"the processor {what} {' '.join(sorted(features)[:_SHOWN_FEATURES])}{more}")
+    return "; ".join(words)
 
 
 def _code_word(name: str, functions: frozenset[str]) -> str:

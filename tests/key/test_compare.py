@@ -54,6 +54,24 @@ def test_each_kind_of_part_has_its_reason_and_words(name: str, detail: str, reas
     assert [each.part.label for each in found.parts] == [name]
 
 
+def test_of_two_machines_only_what_differs_is_named() -> None:
+    common = " ".join(f"feature{number}" for number in range(80))
+
+    def words(new: str) -> str:
+        old = f"x86_64 Linux glibc2.36 cp312; Old: CPU 1: {common} avx512f avx512vl"
+        (found,) = differences((part("platform", old),), (part("platform", new),))
+        return found.words
+
+    there = "x86_64 Linux glibc2.36 cp312; New CPU"
+    assert words(f"{there}: {common}") == "platform: the processor lacks avx512f avx512vl"
+    assert words(f"{there}: {common} avx512f avx512vl sse9") == "platform: the processor has also sse9"
+    assert words(f"x86_64 Linux glibc2.39 cp312; New CPU: {common} avx512f") == (
+        "platform: x86_64 Linux glibc2.36 cp312 -> x86_64 Linux glibc2.39 cp312; the processor lacks avx512vl"
+    )
+    assert words(f"{there}: ").endswith("and 58 more")
+    assert words("portable; cp312").startswith("platform: x86_64 Linux")
+
+
 def test_equal_parts_have_no_difference() -> None:
     assert first_difference(BASE, BASE) == KeyDifference(Reason.ENTRY_GONE, "no part of the key differs", ())
     assert differences(BASE, BASE) == ()

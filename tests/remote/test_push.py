@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -140,3 +141,22 @@ def test_what_waits_for_nobody_is_told_and_fails_no_job(
     assert json.loads(push(one, "--drop", with_password, "--json").stdout) == {"dropped": 1}
     assert told(one)["stranded"] == {}
     assert "p4ss" not in push(one, "--drop", with_password).output
+
+
+def test_what_makes_two_machines_miss_can_be_seen(machine: Make, tmp_path: Path) -> None:
+    """The commands of docs/remote.md, "What is shared"."""
+    a, b = machine(), machine()
+    a.call(3)
+    b.call(4)
+    listed = CliRunner().invoke(main, ["--dir", str(a.store), "ls", "--json"])
+    (key,) = (each["key"] for each in json.loads(listed.stdout)["entries"])
+    at, copy = str(tmp_path / "a.cachec"), str(tmp_path / "copy")
+    shutil.copytree(b.store, copy)
+    for line in (
+        ["--dir", str(a.store), "bundle", "create", key, "-o", at],
+        ["--dir", copy, "bundle", "add", at],
+        ["--dir", copy, "why", key],
+    ):
+        said = CliRunner().invoke(main, line)
+        assert said.exit_code == 0, said.output
+    assert "size: 4 -> 3" in said.stdout
