@@ -108,7 +108,9 @@ def _remotes(session: Session, *, written: bool) -> Iterator[list[Remote]]:
         chosen = [each for each in chain.all if (each.address.is_written if written else each.address.is_read)]
         if not chosen:
             how = "written" if written else "read"
-            raise UsageError(f"no remote that is {how} is configured; set CACHEC_REMOTE (see docs/remote.md)")
+            others = ", ".join(f"{each.address.shown} (mode={each.address.mode})" for each in chain.all)
+            found = f"those that are configured are not: {others}" if others else "none is configured"
+            raise UsageError(f"no remote is {how}: {found}; set CACHEC_REMOTE (see docs/remote.md)")
         yield chosen
     finally:
         chain.close()

@@ -157,8 +157,10 @@ def parse(url: str, namespace: str, environ: Mapping[str, str]) -> Address:
         if not parts.hostname or port is not None or parts.username is not None:
             raise refused("a bucket is given as s3://bucket/prefix; the environment says who asks")
     else:
+        instead = "; grpc is reapi here, and grpcs reapis" if parts.scheme in {"grpc", "grpcs"} else ""
         raise refused(
             "it begins with file, http, https, redis, rediss, redis+unix, reapi, reapis, s3, gs or az, and ://"
+            + instead
         )
     user = "" if parts.username is None else f"{unquote(parts.username)}:{unquote(parts.password or '')}"
     mode = options.get("mode", "read-write")

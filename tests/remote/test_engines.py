@@ -242,6 +242,11 @@ def test_urls_with_commas_between_are_told_of_the_space(urls: str) -> None:
     assert "p4ss" not in str(raised.value)
 
 
+def test_a_url_of_grpc_is_told_of_reapi() -> None:
+    with pytest.raises(ConfigError, match="grpc is reapi here, and grpcs reapis"):
+        parse("grpcs://host:9092", "default", {})
+
+
 def test_a_folder_holds_no_traps(tmp_path: Path) -> None:
     served = engine(f"file://{tmp_path}")
     place = tmp_path / "r" / NAME[:2] / NAME

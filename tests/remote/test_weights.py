@@ -280,3 +280,10 @@ def test_the_commands(folder_url: str, tmp_path: Path, monkeypatch: pytest.Monke
     assert (code, told.split(";")[0]) == (0, f"pulled mine from {folder_url}: {COUNT} tensors, {64 * COUNT} B")
     assert run("verify", "mine", store="two")[0] == 0
     assert run("push", "nothing")[0] == 1
+    cachec.WeightSet.from_arrays(arrays(1)).save("other.safetensors")
+    assert run("add", "other.safetensors", "mine", store="three")[0] == 0
+    code, told = run("pull", "team/w", "--as", "mine", store="three")
+    assert (code, "or say --replace" in " ".join(told.split())) == (2, True)
+    monkeypatch.setenv("CACHEC_REMOTE", f"{folder_url}?mode=read")
+    code, told = run("push", "w")
+    assert (code, f"{folder_url} (mode=read)" in " ".join(told.split())) == (2, True)

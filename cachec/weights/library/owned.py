@@ -187,7 +187,8 @@ class WeightStore:
         for name in names:
             pointer = self._revisions.pointer(name)
             if pointer is not None and pointer.revision != revision:
-                raise UsageError(f"{name!r} is the name of other weights; remove it, or pass replace=True")
+                way = said("pass replace=True", "say --replace")
+                raise UsageError(f"{name!r} is the name of other weights; remove it, or {way}")
 
     def contents(self, revision: str) -> RevisionContents:
         """What a revision consists of. Raises WeightError."""
