@@ -41,6 +41,7 @@ class Scene:
 
     def __init__(self, folder: Path) -> None:
         self.remote = folder / "remote"
+        self.remote.mkdir()
         self.engine = SharedFolder(str(self.remote))
         writer = Store(folder / "writer")
         writer.prepare()

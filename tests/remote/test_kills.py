@@ -115,6 +115,7 @@ def _eight_writers(machine: Make, url: str) -> None:
 
 def test_a_blob_that_ends_early_is_not_kept(tmp_path: Path) -> None:
     """A writer that fails in the middle leaves no name."""
+    (tmp_path / "remote").mkdir()
     engine: RemoteEngine = SharedFolder(str(tmp_path / "remote"))
     with pytest.raises(FileNotFoundError):
         engine.put_blob(Blob("ab" * 32, 3, ""), str(tmp_path / "none.txt"), monotonic() + 60)

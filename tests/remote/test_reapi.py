@@ -409,7 +409,7 @@ def test_what_is_forgotten_stays_so(machine: Callable[..., Machine], site: Reapi
     value, _ = one.call()
     one.push()
     done = invalidated(one, "--remote")
-    assert json.loads(done.stdout)["remote"] == {"removed": 1, "left": 0, "faults": {}}
+    assert json.loads(done.stdout)["remote"] == {"removed": 1, "left": 0, "left_at": {}, "faults": {}}
     other, outcome = (two := machine(url)).call()
     assert (outcome.hit, other == value) == (False, False)
     two.push()

@@ -17,6 +17,7 @@ import shlex
 from collections.abc import Callable, Iterator, Sequence
 from time import monotonic
 from typing import TypeVar
+from urllib.parse import quote
 
 from cachec.base import foreign
 from cachec.errors import StoreFault
@@ -43,10 +44,7 @@ class SharedFolder:
 
     def get_row(self, name: Digest, until: float) -> bytes | None:
         """See RemoteEngine."""
-        with contextlib.suppress(FileNotFoundError):
-            return self._bounded(lambda: foreign.read_regular(self._place("r", name), MAX_ROW), until)
-        self._expect_root(until)
-        return None
+        return self._found(lambda: foreign.read_regular(self._place("r", name), MAX_ROW), until)
 
     def put_row(self, name: Digest, row: bytes, blobs: Sequence[Blob], until: float, *, replace: bool) -> bool:
         """See RemoteEngine."""
@@ -55,27 +53,17 @@ class SharedFolder:
 
     def delete_row(self, name: Digest, until: float) -> bool:
         """See RemoteEngine."""
-        with contextlib.suppress(FileNotFoundError):
-            self._bounded(lambda: os.unlink(self._place("r", name)), until)
-            return True
-        self._expect_root(until)
-        return False
+        return self._found(lambda: _removed(self._place("r", name)), until) is not None
 
     def has_blob(self, blob: Blob, until: float) -> bool:
         """See RemoteEngine."""
-        with contextlib.suppress(FileNotFoundError):
-            return self._bounded(lambda: os.stat(self._place("b", blob.digest)), until).st_size == blob.size
-        self._expect_root(until)
-        return False
+        status = self._found(lambda: os.stat(self._place("b", blob.digest)), until)
+        return status is not None and status.st_size == blob.size
 
     def get_blob(self, blob: Blob, until: float) -> Iterator[bytes] | None:
         """See RemoteEngine."""
-        try:
-            fd = self._bounded(lambda: foreign.open_read(self._place("b", blob.digest)), until)
-        except FileNotFoundError:
-            self._expect_root(until)
-            return None
-        return self._chunks(fd, until)
+        fd = self._found(lambda: foreign.open_read(self._place("b", blob.digest)), until)
+        return None if fd is None else self._chunks(fd, until)
 
     def _chunks(self, fd: int, until: float) -> Iterator[bytes]:
         try:
@@ -108,7 +96,8 @@ class SharedFolder:
 
     def expect_writable(self, until: float) -> None:
         """Raise StoreFault where this user can't write."""
-        self._expect_root(until)
+        if not self.is_there(until):
+            raise self._gone()
         for place in (self._root, *(f"{self._root}/{kind}" for kind in ("r", "b", "tmp"))):
             if not self._bounded(lambda place=place: _is_writable(place), until):  # type: ignore[misc]
                 raise StoreFault(Fault.REMOTE_REFUSED, f"{place}: this user can't write there")
@@ -116,17 +105,33 @@ class SharedFolder:
     def _place(self, kind: str, name: str) -> str:
         return f"{self._root}/{kind}/{name[:2]}/{name}"
 
-    def _expect_root(self, until: float) -> None:
-        if not self.is_there(until):
-            check = f"cachec remote check {shlex.quote('file://' + self._root)}"
-            words = f"{self._root}: the folder is not there: moved, or not mounted? A new one is made by: {check}"
-            raise StoreFault(Fault.REMOTE_UNREACHABLE, words)
+    def _found(self, look: Callable[[], T], until: float) -> T | None:
+        """What ``look`` gives; None where the file is not there. Raises StoreFault, also where the folder is not."""
+
+        def found() -> T | None:
+            try:
+                return look()
+            except FileNotFoundError:
+                if os.path.isdir(self._root):
+                    return None
+                raise
+
+        try:
+            return self._bounded(found, until)
+        except FileNotFoundError as error:
+            raise self._gone() from error
+
+    def _gone(self) -> StoreFault:
+        check = f"cachec remote check {shlex.quote('file://' + quote(self._root))}"
+        words = f"{self._root}: the folder is not there: moved, or not mounted? A new one is made by: {check}"
+        return StoreFault(Fault.REMOTE_UNREACHABLE, words)
 
     def _written(self, place: str, pieces: Iterator[bytes], until: float, *, replace: bool) -> bool:
         try:
             return self._bounded(lambda: self._write(place, pieces, replace), until)
         except FileNotFoundError as error:  # somebody cleans up there, or it can have no folder
-            self._expect_root(until)
+            if not self.is_there(until):
+                raise self._gone() from error
             raise StoreFault(Fault.REMOTE_UNREACHABLE, f"{self._root}: {error.strerror}") from error
 
     def _write(self, place: str, pieces: Iterator[bytes], replace: bool) -> bool:
@@ -163,6 +168,11 @@ class SharedFolder:
         except OSError as error:
             fault = _FAULTS.get(error.errno or 0, Fault.REMOTE_UNREACHABLE)
             raise StoreFault(fault, f"{self._root}: {error.strerror}") from error
+
+
+def _removed(place: str) -> bool:
+    os.unlink(place)
+    return True
 
 
 def _is_writable(place: str) -> bool:
