@@ -125,7 +125,7 @@ def test_what_a_folder_could_not_take_waits(machine: Make, tmp_path: Path, monke
     one = machine(url)
     one.call(LARGE, "noise")
     with monkeypatch.context() as patched:
-        patched.setattr(os, "makedirs", lambda *_args, **_options: None)
+        patched.setattr(os, "mkdir", lambda *_args, **_options: None)
         assert [sent.fault.fault for sent in one.push() if sent.fault] == [Fault.REMOTE_UNREACHABLE]
     assert [sent.put is not None and sent.put.is_new for sent in one.push()] == [True]
     assert machine(url).call(LARGE, "noise")[1].hit
