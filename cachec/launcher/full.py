@@ -6,7 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cachec import config, recording
 from cachec.base.hashing import Known
@@ -24,6 +24,9 @@ from cachec.launcher.stripping import StrippedInput, strip_inputs, stripped_comm
 from cachec.model import Fault, Mode, Outcome, Reason
 from cachec.opened import OpenedCache
 from cachec.stage.engine import Answer
+
+if TYPE_CHECKING:
+    from cachec.reproduce.recipe import LineCalled
 
 #: What a shell returns where a command is not there, or can't be started.
 _NOT_FOUND, _NOT_STARTED = 127, 126
@@ -113,15 +116,17 @@ def _through_engine(args: list[str], opened: Opened, command: Command, stdin: in
             recorder.keep_out(*unheld)
         line = stripped_command_line(command, stripped)
         source = f"/proc/self/fd/{stripped[0].fd}" if stripped else stdin
-        from cachec.launcher.recipe import called  # on a miss only
-
-        stage.called = called(opened, command, args)
         made.append(run_command(opened.environment, command, line, source))
         return made[-1]
 
+    def told() -> LineCalled:
+        from cachec.launcher.recipe import called  # on a miss only
+
+        return called(opened, command, args)
+
     from cachec.launcher.memo import begin  # not where the command is passed through
 
-    stage = CommandStage(command, body)
+    stage = CommandStage(command, body, told)
     engine = opened.engine_for(command)
     draft = begin(opened, command)
     answer: Answer | None = None

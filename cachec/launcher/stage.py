@@ -66,12 +66,19 @@ class CommandStage:
     mode = None
     lock_timeout = None
 
-    def __init__(self, command: Command, body: Callable[..., Any], called: LineCalled | None = None) -> None:
-        """called: how it is run again; None for one that is not to be stored."""
-        self.called = called
+    def __init__(
+        self, command: Command, body: Callable[..., Any], told: Callable[[], LineCalled] | None = None
+    ) -> None:
+        """told: says how it is run again; None for one that is not to be stored."""
+        self._told = told
         self.options = StageOptions(name=command.stage, ignore=frozenset(_PARAMETERS))
         self.binding = _Binding()
         self.__wrapped__ = body
+
+    @property
+    def called(self) -> LineCalled | None:
+        """How it was called, for its recipe."""
+        return None if self._told is None else self._told()
 
 
 class PlacedDependencies(Dependencies):
