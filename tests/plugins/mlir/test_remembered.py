@@ -35,7 +35,7 @@ class Counted:
 @pytest.fixture(autouse=True)
 def _package(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same wherever the files lie: two answers of one test may fall into one slot otherwise, where one is kept."""
-    for module in (programs, hashes):
+    for module in (programs, hashes, remembered):
         monkeypatch.setattr(module, "PACKAGE", "1" * 64)
 
 
