@@ -189,9 +189,9 @@ class Servers:
                 asking.close()
         return servers
 
-    def ready(self) -> int:
+    def ready(self, seconds: float = 120.0) -> int:
         """The process number of the one server, once it answers."""
-        end = time.monotonic() + 120
+        end = time.monotonic() + seconds
         while not (found := self.found()):
             assert time.monotonic() < end, "no server has come to be there"
             time.sleep(0.01)

@@ -58,10 +58,10 @@ def test_a_library_s_module_trained_and_used(tmp_path, library):
 
     first = run("--seed", "0")
     stored = entries()
-    assert stored == first["outcomes"].pop("hit") + 1 > 1
+    assert stored == first["outcomes"]["miss:first-run"] > 0
     tuned, plain = run("--seed", "1"), run("--seed", "1", "--plain")
     assert entries() == stored
-    assert tuned["outcomes"].pop("hit") > stored
+    assert tuned["outcomes"].pop("hit") == stored
     assert plain.pop("outcomes") == {}
     assert first["outcomes"].keys() == {"miss:first-run"}
     assert tuned.pop("outcomes") == {}, "what JAX does not store counts nowhere"
