@@ -12,6 +12,7 @@ from typing import Any
 from cachec.errors import LinkError, PluginError, UsageError
 from cachec.programs.artifact import File
 from cachec.weights import WeightSet
+from cachec_jax.copies import own_copy
 
 #: The kind of the files made here.
 KIND = "jax:xla"
@@ -85,20 +86,20 @@ class XlaFunction:
         """content: of the file. Raises PluginError where it can't be loaded here, LinkError where a weight has another
         type."""
         from cachec_jax import direct
-        from cachec_jax.forms import described, uses_lapack
+        from cachec_jax.forms import described
 
         form, data = described(content)
         if form.kind != "compiled" or form.names is None:
             raise PluginError("it takes no weights by name")
         self._content, self._names = content, form.names
-        self._arrays = [weights[name].read() for name in form.names]
+        given = [weights[name] for name in form.names]
+        self._arrays = [each.read() if each.extent() else own_copy(each.read()) for each in given]  # memory may change
         self._direct = None
-        if "jax" not in sys.modules and direct.is_direct(form) and not uses_lapack(data):
+        if "jax" not in sys.modules and direct.is_direct(form, data):
             for name, aval, array in zip(form.names, form.arguments, self._arrays, strict=False):
                 _check(name, aval.dtype, aval.shape, array)
-            in_memory = [weights[name].extent() is None for name in form.names]  # may be written to; a file is not
             with suppress(PluginError):  # where JAX has to register a function; JAX says what else is wrong
-                self._direct = direct.DirectProgram(form, data, list(zip(self._arrays, in_memory, strict=True)))
+                self._direct = direct.DirectProgram(form, data, self._arrays)
         if self._direct is None:
             _ = self._bound  # what fails is to fail here
 

@@ -17,7 +17,16 @@ import numpy as np
 
 from cachec.errors import PluginError
 from cachec.programs.supported import version_of
-from cachec_jax.forms import AvalForm, LayoutForm, ProgramForm, ShardingForm, Toolchain, TreeForm, check_toolchain
+from cachec_jax.forms import (
+    AvalForm,
+    LayoutForm,
+    ProgramForm,
+    ShardingForm,
+    Toolchain,
+    TreeForm,
+    check_toolchain,
+    uses_lapack,
+)
 
 #: NumPy and ml_dtypes have them in as many bytes as XLA.
 _DTYPES = frozenset(
@@ -39,8 +48,9 @@ _KINDS: Mapping[str, type] = {"none": type(None), "dict": dict, "list": list, "t
 _KEYS = frozenset({str, int, float, bool})
 
 
-def is_direct(form: ProgramForm) -> bool:
-    """Whether a compiled program needs nothing of JAX: one CPU, plain arrays in plain trees of dicts, lists, tuples."""
+def is_direct(form: ProgramForm, data: bytes) -> bool:
+    """Whether a compiled program needs nothing of JAX: one CPU, plain arrays in plain trees of dicts, lists, tuples, no
+    function of LAPACK. data: what XLA serialised of it."""
     places = (*form.in_shardings, *form.out_shardings)
     layouts = (*form.in_layouts, *form.out_layouts, *form.dispatch_layouts)
     return (
@@ -53,6 +63,7 @@ def is_direct(form: ProgramForm) -> bool:
         and _leaves(form.in_tree) == len(form.arguments)
         and _leaves(form.out_tree) == len(form.results)
         and [child.kind for child in form.in_tree.children] == ["tuple", "dict"]
+        and not uses_lapack(data)
     )
 
 
@@ -85,12 +96,11 @@ def _are_keys(tree: TreeForm) -> bool:
 class DirectProgram:
     """A program that is direct, bound to its weights.
 
-    weights: its first arguments, each of the type that the program has for it, and whether it is to be copied; others
-    are used where they are.
+    weights: its first arguments, each of the type that the program has for it; they are used where they are.
     Raises PluginError where another release of JAX, or one for another kind of device, made the program.
     """
 
-    def __init__(self, form: ProgramForm, data: bytes, weights: Sequence[tuple[np.ndarray[Any, Any], bool]]) -> None:
+    def __init__(self, form: ProgramForm, data: bytes, weights: Sequence[np.ndarray[Any, Any]]) -> None:
         self._form = form
         self._cpu = cpu = _cpu()
         device = cpu.devices().get(form.toolchain.devices[0])
@@ -103,9 +113,7 @@ class DirectProgram:
         check_toolchain(form.toolchain, here)
         self._device, self._sharding = device, cpu.sharding(device, memory_kind="device")
         self._executable = _loaded(data, device.id)
-        self._weights = [
-            self._placed(array, aval, copied) for (array, copied), aval in zip(weights, form.arguments, strict=False)
-        ]
+        self._weights = [self._placed(array, aval) for array, aval in zip(weights, form.arguments, strict=False)]
         self._handlers = [
             cpu.handler(_Aval.of(aval), self._sharding, committed=True, _skip_checks=True) for aval in form.results
         ]

@@ -1,9 +1,11 @@
-"""The stored form of a program of JAX's. Does not import JAX, as what only runs one need not.
+"""The stored form of a program of JAX's. Does not import JAX, as what only runs one need not. A file has
 
-13 bytes    cachec-jax-1\\n
-4 bytes     length of the JSON, little-endian
-JSON        a ProgramForm
-the rest    of a Compiled what XLA serialised; of a Lowered MLIR bytecode
+    13 bytes    cachec-jax-1\\n
+    4 bytes     length of the JSON, little-endian
+    JSON        a ProgramForm
+    the rest    of a Compiled what XLA serialised; of a Lowered MLIR bytecode
+
+in this order.
 """
 
 from __future__ import annotations

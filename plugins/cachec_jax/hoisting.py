@@ -26,6 +26,7 @@ from jax._src.lib import _jax
 from jax._src.sharding_impls import UNSPECIFIED
 
 from cachec_jax.canonical import programs
+from cachec_jax.copies import own_copy
 from cachec_jax.persistent import ensure_installed
 
 #: Programs of one function that are called without Python; as many as of all functions in JAX.
@@ -161,6 +162,6 @@ def _is_hoistable(array: Any, aval: Any) -> bool:
 
 def _own(arrays: list[Any], avals: list[Any]) -> list[Any]:
     """Copies that are at no device in particular: as in a program, whatever becomes of the arrays."""
-    here = [np.asarray(array, aval.dtype) for array, aval in zip(arrays, avals, strict=True)]
-    copies: list[Any] = jax.device_put(here, may_alias=False)
+    here = [own_copy(np.asarray(array, aval.dtype)) for array, aval in zip(arrays, avals, strict=True)]
+    copies: list[Any] = jax.device_put(here)
     return copies

@@ -12,10 +12,12 @@ import msgspec
 import numpy as np
 import pytest
 
+import cachec
 from cachec.errors import PluginError
 from cachec.weights import WeightSet
 from cachec_jax import compile_xla, direct
 from cachec_jax.forms import described
+from tests.plugins.placed import at
 
 #: Each is compiled and run by JAX in one process, and found and run without JAX in the next. Of each: the function,
 #: the weights, the inputs, and options of ``jax.jit``. The last part says how it ends.
@@ -197,7 +199,7 @@ def program() -> tuple[direct.DirectProgram, Any]:
     example = jax.ShapeDtypeStruct((2, 2), "float32")
     file = compile_xla(lambda p, x, more: x["a"] @ p["w"] + more[0], weights.placeholders(), {"a": example}, [example])
     form, data = described(file.read_bytes())
-    return direct.DirectProgram(form, data, [(weights["w"].read(), False)]), form
+    return direct.DirectProgram(form, data, [weights["w"].read()]), form
 
 
 X = np.ones((2, 2), "f4")
@@ -228,7 +230,8 @@ def test_other_inputs_are_refused(inputs: Any, named: Any, message: str) -> None
 def test_what_needs_jax() -> None:
     """Trees of other nodes, random keys, several devices, other memory, other layouts, malformed trees."""
     _, form = program()
-    assert direct.is_direct(form)
+    assert direct.is_direct(form, b"")
+    assert not direct.is_direct(form, b"lapack_spotrf_ffi")
     replace = msgspec.structs.replace
     aval, place, layout = form.arguments[0], form.in_shardings[0], form.in_layouts[0]
     node, leaf = form.in_tree, form.in_tree.children[0].children[0].children[0]
@@ -252,7 +255,20 @@ def test_what_needs_jax() -> None:
             form, out_tree=replace(leaf, kind="dict", data={"tuple": [{"name": "a:b"}]}, children=(leaf,))
         ),
     }
-    assert [name for name, other in others.items() if direct.is_direct(other)] == []
+    assert [name for name, other in others.items() if direct.is_direct(other, b"")] == []
+
+
+@pytest.mark.parametrize("offset", [0, 4, 16, 32])
+def test_weights_in_memory_are_those_of_the_link(offset: int) -> None:
+    """Also where XLA could use their memory (0)."""
+    weights = WeightSet.from_arrays({"w": np.eye(2, dtype="f4")})
+    example = jax.ShapeDtypeStruct((2, 2), "float32")
+    file = compile_xla(lambda p, x: x @ p["w"], weights.placeholders(), example)
+    mine = at(offset, np.eye(2, dtype="f4"))
+    run = cachec.link(file, WeightSet.from_arrays({"w": mine}))
+    mine[:] = 0
+    np.testing.assert_array_equal(run(X), X)
+    np.testing.assert_array_equal(run.weights[0], np.eye(2))
 
 
 def test_a_result_of_another_size_is_refused() -> None:
@@ -260,6 +276,6 @@ def test_a_result_of_another_size_is_refused() -> None:
     weights = WeightSet.from_arrays({"w": X})
     form, data = described(compile_xla(lambda p, x: x + p["w"], weights.placeholders(), X).read_bytes())
     larger = msgspec.structs.replace(form, results=(msgspec.structs.replace(form.results[0], shape=(64, 64)),))
-    run = direct.DirectProgram(larger, data, [(X, False)])
+    run = direct.DirectProgram(larger, data, [X])
     with pytest.raises(PluginError, match="a stored program gives 16 bytes for float32"):
         run((X,), {})

@@ -21,8 +21,10 @@ import cachec
 import cachec_jax
 from cachec.errors import UnsupportedVersion
 from cachec.model import Reason, artifacts
+from cachec_jax.canonical import Programs
 from tests.effort import WHOLE
 from tests.plugins.jax_installed import entries, kept_as_it_was, reasons
+from tests.plugins.placed import at
 
 N = 4
 X = np.linspace(-1, 1, 3 * N, dtype="f4").reshape(3, N)
@@ -239,6 +241,21 @@ def test_each_program_is_itself_again(cache):
             for n in numbers:
                 made = make(weight(seed), n)
                 same(cachec_jax.jit(made)(X), jax.jit(made)(X))
+
+
+def test_functions_that_call_one_another_twice_are_looked_at_once():
+    """Thirty of them would be called a thousand million times."""
+    function = lambda x: x + 1  # noqa: E731
+    for _ in range(30):
+        function = jax.jit(lambda x, f=function: f(x) - f(x * 2))
+    closed = jax.make_jaxpr(function)(1.0)
+    programs = Programs()
+    assert programs.one(closed) is closed
+    again = lambda x: x + 1  # noqa: E731
+    for _ in range(30):
+        again = jax.jit(lambda x, f=again: f(x) - f(x * 2))
+    assert programs.one(jax.make_jaxpr(again)(1.0)) is closed
+    assert programs.one(jax.make_jaxpr(again)(1)) is not closed
 
 
 @pytest.mark.sampled
@@ -513,9 +530,10 @@ def test_errors_are_jax_s_own(name):
 # --- arrays
 
 
-def test_the_arrays_are_those_of_the_trace(cache):
-    """As for jax.jit: whatever becomes of them afterwards."""
-    mine, numpy = jnp.asarray(weight(1)), weight(2)
+@pytest.mark.parametrize("offset", [0, 4, 16, 32])
+def test_the_arrays_are_those_of_the_trace(cache, offset):
+    """As for jax.jit: whatever becomes of them afterwards, also where XLA could use their memory (0)."""
+    mine, numpy = jnp.asarray(weight(1)), at(offset, weight(2))
     expected = np.asarray(jax.jit(lambda x: x @ mine + numpy[0])(X))
     hoisted = cachec_jax.jit(lambda x: (x @ mine + numpy[0], mine))
     for change in (lambda: None, mine.delete, lambda: numpy.fill(0), lambda: hoisted(X)[1].delete()):

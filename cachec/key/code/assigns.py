@@ -22,50 +22,15 @@ _WORDS = frozenset(
 #: Methods of containers, arrays and generators of numbers that change them.
 _CHANGING = frozenset(
     {
-        *(
-            "append",
-            "appendleft",
-            "extend",
-            "extendleft",
-            "insert",
-            "pop",
-            "popleft",
-            "popitem",
-            "clear",
-            "update",
-            "add",
-        ),
-        *("setdefault", "remove", "discard", "sort", "reverse", "rotate", "__setitem__", "__delitem__", "__iadd__"),
-        *("difference_update", "intersection_update", "symmetric_difference_update", "subtract", "move_to_end"),
-        *(
-            "fill",
-            "put",
-            "resize",
-            "itemset",
-            "setflags",
-            "seed",
-            "set",
-            "write",
-            "send",
-            "setattr",
-            "__setattr__",
-            "next",
-        ),
+        *("append", "appendleft", "extend", "extendleft", "insert", "pop", "popleft", "popitem", "clear", "update"),
+        *("add", "setdefault", "remove", "discard", "sort", "reverse", "rotate", "subtract", "move_to_end"),
+        *("difference_update", "intersection_update", "symmetric_difference_update"),
+        *("__setitem__", "__delitem__", "__iadd__", "__setattr__", "setattr", "next", "send", "set", "seed", "write"),
+        *("fill", "put", "resize", "itemset", "setflags"),
     }
 )
-_STORING = frozenset(
-    opcode.opmap[name]
-    for name in (
-        "STORE_SUBSCR",
-        "DELETE_SUBSCR",
-        "STORE_ATTR",
-        "DELETE_ATTR",
-        "STORE_GLOBAL",
-        "DELETE_GLOBAL",
-        "STORE_SLICE",
-    )
-    if name in opcode.opmap
-)
+_STORES = "STORE_SUBSCR DELETE_SUBSCR STORE_ATTR DELETE_ATTR STORE_GLOBAL DELETE_GLOBAL STORE_SLICE"
+_STORING = frozenset(opcode.opmap[name] for name in _STORES.split() if name in opcode.opmap)
 
 
 def may_change(codes: Iterable[CodeType]) -> set[str]:
