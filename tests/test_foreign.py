@@ -12,6 +12,7 @@ import cachec
 from cachec.base.oversight import Oversight, overseen
 from cachec.cli import main
 from cachec.events import read_log
+from cachec.foreign import Foreign
 from cachec.model import Fault, Mode, Reason, artifacts
 from cachec.report import statistics
 from cachec.testing.foreign import ForeignConformance
@@ -180,6 +181,24 @@ def test_what_the_keys_were_made_of_is_compared_and_searched(cache):
     seam = cache.foreign("toy")
     assert seam.get("f") is None
     assert [outcome.reason for outcome in read_log(cache.dir)] == [Reason.ENTRY_GONE]
+
+
+def test_what_another_process_stores_meanwhile_is_not_gone(cache, monkeypatch):
+    """Lookups hold no lock: it may be stored between the look and the question why it was not there."""
+    other = cachec.Cache(cache.dir, log="off").foreign("toy")
+    look = Foreign._look
+
+    def late(self, digest):
+        found = look(self, digest)
+        monkeypatch.setattr(Foreign, "_look", look)
+        other.put("f", b"data")
+        return found
+
+    monkeypatch.setattr(Foreign, "_look", late)
+    seam = cache.foreign("toy")
+    assert seam.get("f") is None
+    assert [outcome.reason for outcome in read_log(cache.dir)] == [Reason.FIRST_RUN]
+    assert seam.get("f") == b"data"
 
 
 def test_any_text_is_a_detail(cache):

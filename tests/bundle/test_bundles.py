@@ -25,13 +25,11 @@ from cachec.base.hashing import digest_bytes
 from cachec.bundle import BundleError, creating
 from cachec.bundle.format import (
     BLOCK,
-    END,
     TABLE,
     BundledWeights,
     BundleSignature,
     BundleTable,
     header,
-    padding,
     planned,
 )
 from cachec.errors import ConfigError, StoreFault, UsageError
@@ -43,6 +41,7 @@ from cachec.store.objects import HASHED_BELOW
 from cachec.store.store import Store, references
 from cachec.weights.library.owned import WeightStore
 from cachec.weights.library.revisions import PlacedFile, PlacedTensor, RevisionRecord
+from tests.bundle.packing import packed
 from tests.effort import sample
 
 
@@ -371,13 +370,6 @@ def test_gc_beside_it_takes_nothing_of_it(many: Path, into: Store, monkeypatch: 
     entry = into.lookup("ab" * 32)
     assert entry is not None
     assert [into.objects.verify(ref) for ref in references(entry)] == [""] * 82
-
-
-def packed(table: Any, contents: dict[str, bytes], signature: bytes = b"") -> bytes:
-    """A bundle with this table and these files, as one that lies would be written."""
-    data = table if isinstance(table, bytes) else msgspec.json.encode(table)
-    members = {TABLE: data, **({"signature.json": signature} if signature else {}), **contents}
-    return b"".join(header(name, len(each)) + each + bytes(padding(len(each))) for name, each in members.items()) + END
 
 
 def hostile(path: Path) -> Iterator[tuple[str, bytes]]:

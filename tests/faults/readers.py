@@ -9,10 +9,12 @@ import os
 import shutil
 import socket
 import sysconfig
+import tarfile
 import threading
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from types import CodeType
 from typing import Any, NamedTuple
@@ -26,6 +28,7 @@ from cachec import bundle, config, report, warm
 from cachec.audit.strace import Calls
 from cachec.base import distributions, elf
 from cachec.base.hashing import FileDigests, digest_bytes
+from cachec.bundle.format import TABLE, BundledRecord, BundleTable
 from cachec.cli.selecting import keys_from
 from cachec.codecs import decode
 from cachec.errors import CachecError
@@ -55,6 +58,7 @@ from cachec_mlir.linking.renames import Renames
 from cachec_native.elf import Library
 from cachec_native.globals import external_weights
 from cachec_native.linking import needs_of
+from tests.bundle.packing import packed
 from tests.faults import own
 from tests.faults.mutations import Seed, seed_of_json
 from tests.faults.scene import Scene
@@ -816,11 +820,28 @@ def _recipe(folder: Path) -> tuple[list[Seed], Read]:
 
 
 def _bundle(folder: Path) -> tuple[list[Seed], Read]:
+    """A bundle, and its entries inside: digests, lengths and the order of its bytes then fit what was changed."""
     _, store = _opened(folder)
     path = folder / "a.cachec"
     bundle.create(store, [entry.key for entry in store.entries()][:2], path)
+    with tarfile.open(path) as given:
+        members = {each.name: given.extractfile(each).read() for each in given}  # type: ignore[union-attr]
+    records = [name for name in members if name.startswith("entries/")]
+    seeds = [seed_of_json(members[name], partial(_bundled, members, name)) for name in records]
     into = Store(folder / "into")
-    return plain(path.read_bytes()), in_file(folder / "b.cachec", lambda path: bundle.add(into, path))
+    return [*plain(path.read_bytes()), *seeds], in_file(folder / "b.cachec", lambda path: bundle.add(into, path))
+
+
+def _bundled(members: dict[str, bytes], name: str, record: bytes) -> bytes:
+    with suppress(msgspec.DecodeError, UnicodeDecodeError):
+        record = msgspec.json.encode(msgspec.json.decode(record))  # nothing else is the JSON of a bundle
+    table = msgspec.json.decode(members[TABLE], type=BundleTable)
+    rows = [
+        BundledRecord(each.name, digest_bytes(record), len(record)) if each.name in name else each
+        for each in table.entries
+    ]
+    contents = {each: data for each, data in {**members, name: record}.items() if each != TABLE}
+    return packed(msgspec.structs.replace(table, entries=tuple(rows)), contents)
 
 
 # --- what a server answers
