@@ -16,7 +16,7 @@ from cachec.base.hashing import digest_bytes
 from cachec.errors import StoreFault
 from cachec.model import Digest, Entry, Fault, Fetched, Read, Trace
 from cachec.remote.breaker import Breaker
-from cachec.remote.engines.base import RemoteEngine
+from cachec.remote.engines.base import PlacedEngine, RemoteEngine
 from cachec.remote.nodes import Name
 from cachec.remote.spool import Offer, Spool
 from cachec.remote.trie import Present, Put, Trie, Waited
@@ -104,10 +104,7 @@ class Remote:
         until = started + self.address.timeout
         try:
             self.engine.get_row(digest_bytes(os.urandom(32)), until)
-            if self.address.scheme == "file" and self.address.is_written:
-                from cachec.remote.engines.folder import SharedFolder
-
-                assert isinstance(self.engine, SharedFolder)
+            if isinstance(self.engine, PlacedEngine) and self.address.is_written:
                 self.engine.expect_writable(until)
         except StoreFault as fault:
             return Answer(fault.fault.value, None, fault.detail)

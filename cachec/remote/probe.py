@@ -14,7 +14,7 @@ from cachec.base.hashing import digest_bytes
 from cachec.errors import StoreFault
 from cachec.model import Fault
 from cachec.remote.chain import engine_of, import_clients
-from cachec.remote.engines.base import Blob
+from cachec.remote.engines.base import Blob, PlacedEngine
 from cachec.remote.urls import Address, parse
 
 #: After one of these nothing else is tried: it would fail alike, and slowly.
@@ -95,13 +95,8 @@ def probe(url: str, namespace: str) -> Probed:
         return b"".join(engine.get_blob(blob, until) or ()) == content
 
     is_read, is_written = address.is_read, address.is_written
-    if address.scheme == "file":
-        from cachec.remote.engines.folder import SharedFolder
-
-        assert isinstance(engine, SharedFolder)
-        folder = engine
-        if is_written and not folder.is_there(monotonic() + 10.0):
-            step("make the folder, which is not there", folder.make)
+    if isinstance(engine, PlacedEngine) and is_written and not engine.is_there(monotonic() + 10.0):
+        step("make the folder, which is not there", engine.make)
     if is_read:
         step("a row that is not there", lambda until: engine.get_row(name, until) is None)
     if is_written:

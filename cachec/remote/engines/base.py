@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from time import monotonic
-from typing import NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from cachec.errors import StoreFault
 from cachec.model import Digest, Fault
@@ -64,6 +64,20 @@ class RemoteEngine(Protocol):
 
     def close(self) -> None:
         """Let go of connections. A later call makes new ones."""
+
+
+@runtime_checkable
+class PlacedEngine(Protocol):
+    """What an engine has beside, whose place may be missing while nothing refuses: a folder that is not mounted."""
+
+    def is_there(self, until: float) -> bool:
+        """Whether there is such a place. Raises StoreFault, as the others do."""
+
+    def make(self, until: float) -> bool:
+        """Make it; True."""
+
+    def expect_writable(self, until: float) -> None:
+        """Raise StoreFault where this user can't write."""
 
 
 def bounded(call: Callable[[], T], until: float, what: str) -> T:
