@@ -6,8 +6,9 @@ for plugins imports this package.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from cachec.base.lazy import lazily
 from cachec_jax.plugin import JaxPlugin
 
 if TYPE_CHECKING:
@@ -17,12 +18,10 @@ if TYPE_CHECKING:
     from cachec_jax.persistent import install, uninstall
 
 _HOMES = {
-    "compile_xla": "cachec_jax.compiling",
-    "fold": "cachec_jax.lowering",
-    "install": "cachec_jax.persistent",
-    "jit": "cachec_jax.jitting",
-    "to_stablehlo": "cachec_jax.lowering",
-    "uninstall": "cachec_jax.persistent",
+    "cachec_jax.compiling": ("compile_xla",),
+    "cachec_jax.jitting": ("jit",),
+    "cachec_jax.lowering": ("fold", "to_stablehlo"),
+    "cachec_jax.persistent": ("install", "uninstall"),
 }
 
 __all__ = ["JaxPlugin", "compile_xla", "fold", "install", "jit", "plugin", "to_stablehlo", "uninstall"]
@@ -30,17 +29,4 @@ __all__ = ["JaxPlugin", "compile_xla", "fold", "install", "jit", "plugin", "to_s
 #: The object behind the entry point ``jax`` of the group ``cachec.plugins``.
 plugin = JaxPlugin()
 
-
-def __getattr__(name: str) -> Any:
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module 'cachec_jax' has no attribute {name!r}")
-    from importlib import import_module
-
-    value = getattr(import_module(home), name)
-    globals()[name] = value  # the next look-up finds it without coming here
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazily(globals(), _HOMES)

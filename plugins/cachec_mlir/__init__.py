@@ -6,8 +6,9 @@ used: every process that looks for plugins imports this package.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from cachec.base.lazy import lazily
 from cachec_mlir.plugin import MlirPlugin
 
 if TYPE_CHECKING:
@@ -36,7 +37,6 @@ _HOMES = {
     "cachec_mlir.writing": ("Linked", "Stripped"),
     "cachec_mlir.text.stripping": ("MINIMUM",),
 }
-_HOME = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
     "ALIGNMENT",
@@ -72,17 +72,4 @@ __all__ = [
 #: The object behind the entry point ``mlir`` of the group ``cachec.plugins``.
 plugin = MlirPlugin()
 
-
-def __getattr__(name: str) -> Any:
-    home = _HOME.get(name)
-    if home is None:
-        raise AttributeError(f"module 'cachec_mlir' has no attribute {name!r}")
-    from importlib import import_module
-
-    value = getattr(import_module(home), name)
-    globals()[name] = value  # the next look-up finds it without coming here
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazily(globals(), _HOMES)

@@ -5,26 +5,19 @@ What is here is imported when it is first used: every process that looks for plu
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from cachec.base.lazy import lazily
 from cachec_native.plugin import KIND, NativePlugin
 
 if TYPE_CHECKING:
     from cachec_native.pipeline import LLVM_IR, PASSES, to_library, to_llvm_dialect, to_llvm_ir
+
+_HOMES = {"cachec_native.pipeline": ("LLVM_IR", "PASSES", "to_library", "to_llvm_dialect", "to_llvm_ir")}
 
 __all__ = ["KIND", "LLVM_IR", "PASSES", "NativePlugin", "plugin", "to_library", "to_llvm_dialect", "to_llvm_ir"]
 
 #: The object behind the entry point ``native`` of the group ``cachec.plugins``.
 plugin = NativePlugin()
 
-
-def __getattr__(name: str) -> Any:
-    if name not in __all__:
-        raise AttributeError(f"module 'cachec_native' has no attribute {name!r}")
-    from cachec_native import pipeline
-
-    return getattr(pipeline, name)
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__ = lazily(globals(), _HOMES)

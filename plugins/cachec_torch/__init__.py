@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from cachec.base.lazy import lazily
 from cachec.programs.artifact import File
 from cachec.programs.program import Program
 from cachec.weights import WeightSet
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     import torch
 
     from cachec_torch.persistent import install, uninstall
+
+_HOMES = {"cachec_torch.persistent": ("install", "uninstall")}
 
 __all__ = ["TorchPlugin", "compile_aoti", "install", "plugin", "to_exported", "uninstall"]
 
@@ -73,15 +76,4 @@ def compile_aoti(program: Program, *, options: Mapping[str, Any] = MappingProxyT
     return compiled(program, options)
 
 
-def __getattr__(name: str) -> Any:
-    if name not in {"install", "uninstall"}:
-        raise AttributeError(f"module 'cachec_torch' has no attribute {name!r}")
-    from cachec_torch import persistent
-
-    value = getattr(persistent, name)
-    globals()[name] = value  # the next look-up finds it without coming here
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazily(globals(), _HOMES)
