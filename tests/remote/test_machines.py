@@ -54,24 +54,26 @@ def installed(*names: str) -> list[importlib.metadata.Distribution]:
     return [*found.values()]
 
 
-def prefix(folder: Path, *names: str) -> None:
-    """An environment of Python with these distributions, as pip makes it; files are linked where that can be."""
+def prefix(folder: Path, copies: Path, *names: str) -> None:
+    """An environment of Python with these distributions, as pip makes it. Its files are links to those in ``copies``,
+    not to the installed ones: one more link changes a file's ctime, and whoever runs by it takes it for changed."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
     (site,) = folder.glob("lib/python3*/site-packages")
     for distribution in installed("cachec", *names):
         scripts = {}
         for file in distribution.files or ():
-            source, target = Path(str(distribution.locate_file(file))), Path(os.path.normpath(site / file))
+            source, target = (Path(os.path.normpath(each)) for each in (distribution.locate_file(file), site / file))
             if not source.exists() or not target.is_relative_to(folder):
                 continue
             target.parent.mkdir(parents=True, exist_ok=True)
             if target.parent == folder / "bin":
                 scripts[str(file)] = _script(source, target, folder / "bin" / "python")
                 continue
-            try:
-                os.link(source, target)
-            except OSError:  # another file system
-                shutil.copy2(source, target)
+            copy = copies / source.relative_to(source.anchor)
+            if not copy.exists():
+                copy.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(source, copy)
+            os.link(copy, target)
         if scripts:
             _record(site, distribution, scripts)
 
@@ -101,12 +103,12 @@ def _record(site: Path, distribution: importlib.metadata.Distribution, scripts: 
 class Host:
     """A machine. cpuinfo: the file that says which processor it has, where that is another one."""
 
-    def __init__(self, folder: Path, url: str, names: tuple[str, ...], cpuinfo: str) -> None:
+    def __init__(self, folder: Path, copies: Path, url: str, names: tuple[str, ...], cpuinfo: str) -> None:
         self.checkout = folder / "checkout"
         self.store = folder / "store"
         self.begin = BEGIN.format(cpuinfo=cpuinfo) if cpuinfo else ""
         self.python = folder / "python" / "bin" / "python"
-        prefix(folder / "python", *names)
+        prefix(folder / "python", copies, *names)
         (folder / "home").mkdir()
         script = self.python.with_name("cachec")
         script.unlink()
@@ -151,7 +153,7 @@ class Host:
 
 
 @pytest.fixture
-def hosts(tmp_path: Path, url: str) -> Callable[..., tuple[Host, Host, Host]]:
+def hosts(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, url: str) -> Callable[..., tuple[Host, Host, Host]]:
     """Two machines that are alike, and one whose processor lacks the newest instructions."""
     text = Path(CPUINFO).read_text()
     lesser = tmp_path / "cpuinfo"
@@ -163,7 +165,11 @@ def hosts(tmp_path: Path, url: str) -> Callable[..., tuple[Host, Host, Host]]:
         need_packages(*names)
         made = []
         for number, cpuinfo in enumerate(("", "", str(lesser))):
-            host = Host(tmp_path / f"machine{number}" / ("deeper" * number), at or url, names, cpuinfo)
+            place, copies = (
+                tmp_path / f"machine{number}" / ("deeper" * number),
+                tmp_path_factory.getbasetemp() / "copies",
+            )
+            host = Host(place, copies, at or url, names, cpuinfo)
             shutil.copytree(checkout, host.checkout)
             made.append(host)
         return made[0], made[1], made[2]

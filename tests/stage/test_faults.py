@@ -237,7 +237,7 @@ assert value == stage.uncached(1)
 @pytest.mark.fuzz
 def test_killed_at_every_step_of_publication_leaves_only_right_entries(tmp_path):
     survived = 0
-    for number, step in enumerate(sample(range(1, 1000, 4))):
+    for number, step in enumerate(sample(range(1, 1000, 7))):
         done = child(tmp_path, _KILLER, step)
         if done.returncode == 0:
             survived = step
