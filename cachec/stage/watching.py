@@ -9,14 +9,18 @@ from __future__ import annotations
 
 import os
 import stat
+import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
+from functools import lru_cache
 from pathlib import PurePath
 from types import CodeType, FunctionType
-from typing import Any
+from typing import Any, NamedTuple
 
 from cachec.base.anchors import PROJECT_MARKS
+from cachec.base.fsio import SETTLE_SECONDS
+from cachec.base.mounts import WATCHED_FILESYSTEMS, Mounts
 from cachec.base.paths import absolute
 from cachec.commands.opens import FolderWatch
 from cachec.weights.formats import CHECKPOINT_SUFFIXES
@@ -75,13 +79,13 @@ class Places:
                 place = (status.st_dev, status.st_ino)
                 if status.st_mode & stat.S_ISVTX and not level:
                     continue  # what everybody writes to (/tmp) is no project
-                entries = self._entries(folder)
-                if level and not _MARKERS.isdisjoint(entry.name for entry in entries):
+                listing = _listing(folder, status)
+                if level and listing.is_marked:
                     continue
-                self._add_data(folder, entries)  # also of one that was met under another name: each is a path
+                self._add_data(folder, listing)  # also of one that was met under another name: each is a path
                 if place not in seen and level < LEVELS:
                     seen.add(place)
-                    pending.extend((each, level + 1) for each in self._below(entries, status.st_dev))
+                    pending.extend((each, level + 1) for each in self._below(folder, listing, status.st_dev))
 
     def look_at(self, texts: Iterable[str]) -> None:
         """Add what these name: a file with the folder that it is in, a folder with the data in it."""
@@ -94,7 +98,7 @@ class Places:
                 if stat.S_ISREG(status.st_mode):
                     self._add_file(path)
                 elif stat.S_ISDIR(status.st_mode) and not status.st_mode & stat.S_ISVTX:
-                    self._add_data(path, self._entries(path))
+                    self._add_data(path, _listing(path, status))
 
     def counting(self, path: str) -> Iterator[str]:
         """The paths by which a file counts that was opened at ``path``, as the watch tells it."""
@@ -114,30 +118,73 @@ class Places:
         self._folders.setdefault(folder)
         self._named.setdefault(there, {}).setdefault(path)
 
-    def _add_data(self, folder: str, entries: Iterable[os.DirEntry[str]]) -> None:
-        data = [entry for entry in entries if _is_data(entry.name) and not entry.is_dir()]
-        if data:
+    def _add_data(self, folder: str, listing: _Listing) -> None:
+        links = [path for name in listing.linked_data if not os.path.isdir(path := os.path.join(folder, name))]
+        if listing.has_data or links:
             self._folders.setdefault(folder)
-        for entry in data:
-            if entry.is_symlink() and entry.is_file():  # opened where it leads to, under the name that it has there
-                self._add_file(entry.path)
+        for path in links:
+            if os.path.isfile(path):  # opened where it leads to, under the name that it has there
+                self._add_file(path)
 
-    @staticmethod
-    def _entries(folder: str) -> list[os.DirEntry[str]]:
-        with os.scandir(folder) as found:
-            return [entry for entry, _ in zip(found, range(NAMES), strict=False)]
-
-    def _below(self, entries: Iterable[os.DirEntry[str]], device: int) -> Iterator[str]:
-        for entry in sorted(entries, key=lambda each: each.name):
-            name = entry.name
-            if name.startswith((".", "bazel-")) or name in _PASSED or name.endswith(("-info", ".app", ".git")):
+    def _below(self, folder: str, listing: _Listing, device: int) -> Iterator[str]:
+        for name, is_link in listing.below:
+            path = os.path.join(folder, name)
+            if (is_link and not os.path.isdir(path)) or self._is_elsewhere(os.path.join(path, "")):
                 continue
-            if entry.is_dir() and not self._is_elsewhere(os.path.join(entry.path, "")):
-                with suppress(OSError):
-                    if os.stat(entry.path).st_dev == device:
-                        yield entry.path
-                    elif entry.is_symlink():
-                        self._add_data(entry.path, self._entries(entry.path))  # disks of checkpoints: no further
+            with suppress(OSError):
+                status = os.stat(path)
+                if status.st_dev == device:
+                    yield path
+                elif is_link:
+                    self._add_data(path, _listing(path, status))  # disks of checkpoints: no further
+
+
+class _Listing(NamedTuple):
+    """What of the names in a folder counts here.
+
+    is_marked: whether programs fill it. has_data: whether a file of data is there. linked_data: links with such names.
+    below: folders that may be looked through, and links, which may lead to such; whether each is one.
+    """
+
+    is_marked: bool
+    has_data: bool
+    linked_data: tuple[str, ...]
+    below: tuple[tuple[str, bool], ...]
+
+
+def _listing(folder: str, status: os.stat_result) -> _Listing:
+    """What is in a folder of this state; kept where a change since then would show in that. Raises OSError."""
+    is_settled = time.time() - max(status.st_mtime_ns, status.st_ctime_ns) / 1e9 > SETTLE_SECONDS
+    is_kept = is_settled and _mounts().kind_of_device(status.st_dev, folder) in WATCHED_FILESYSTEMS
+    listed = _listed if is_kept else _listed.__wrapped__
+    return listed(folder, (status.st_dev, status.st_ino, status.st_mtime_ns, status.st_ctime_ns))
+
+
+@lru_cache(maxsize=1)
+def _mounts() -> Mounts:
+    return Mounts()
+
+
+@lru_cache(maxsize=4 * FOLDERS)
+def _listed(folder: str, state: tuple[int, ...]) -> _Listing:
+    """state: of the folder; it has another one once a name comes or goes."""
+    del state
+    with os.scandir(folder) as found:
+        entries = [entry for entry, _ in zip(found, range(NAMES), strict=False)]
+    data = [entry for entry in entries if _is_data(entry.name)]
+    return _Listing(
+        not _MARKERS.isdisjoint(entry.name for entry in entries),
+        any(not (entry.is_symlink() or entry.is_dir()) for entry in data),
+        tuple(entry.name for entry in data if entry.is_symlink()),
+        tuple(sorted((entry.name, entry.is_symlink()) for entry in entries if _may_be_below(entry))),
+    )
+
+
+def _may_be_below(entry: os.DirEntry[str]) -> bool:
+    if not (entry.is_symlink() or entry.is_dir()):
+        return False
+    name = entry.name
+    return not (name.startswith((".", "bazel-")) or name in _PASSED or name.endswith(("-info", ".app", ".git")))
 
 
 class PlacesWatch(FolderWatch):

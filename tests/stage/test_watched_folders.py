@@ -14,6 +14,7 @@ import pytest
 from safetensors.numpy import save
 
 import cachec
+from cachec.base.mounts import Mounts
 from cachec.stage import watching
 from cachec.stage.watching import LEVELS, Places, texts_of
 
@@ -183,6 +184,39 @@ def test_what_programs_fill_is_passed_over(tmp_path: Path, name: str) -> None:
     else:
         _data(tmp_path / name)
     assert _watched(tmp_path) == {"."}
+
+
+def test_a_folder_is_listed_again_once_it_has_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds_later: Callable[[float], None]
+) -> None:
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "link").symlink_to("elsewhere")
+    seconds_later(10.0)
+    assert _watched(tmp_path) == {"."}
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "scandir", lambda _: pytest.fail("listed without a need"))
+        assert _watched(tmp_path) == {"."}
+    (tmp_path / "a" / "b" / "m.safetensors").touch()
+    assert _watched(tmp_path) == {".", "a/b"}
+    (tmp_path / "a" / "b" / "m.safetensors").rename(tmp_path / "elsewhere" / "m.onnx")
+    assert _watched(tmp_path) == {".", "elsewhere", "link"}
+    (tmp_path / "elsewhere" / "CMakeCache.txt").touch()
+    assert _watched(tmp_path) == {"."}
+
+
+def test_what_is_not_told_of_a_folder_is_looked_at_each_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds_later: Callable[[float], None]
+) -> None:
+    """On a file system whose folders may not have another time when a name comes."""
+    (tmp_path / "a").mkdir()
+    seconds_later(10.0)
+    monkeypatch.setattr(Mounts, "kind_of_device", lambda *_: "fuse.other")
+    assert _watched(tmp_path) == {"."}
+    state = (tmp_path / "a").stat()
+    (tmp_path / "a" / "m.safetensors").touch()
+    monkeypatch.setattr(os, "stat", lambda path, stat=os.stat: state if path == str(tmp_path / "a") else stat(path))
+    assert _watched(tmp_path) == {".", "a"}
 
 
 def test_links_in_circles_end(tmp_path: Path) -> None:
