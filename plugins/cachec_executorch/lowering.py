@@ -5,17 +5,19 @@ from __future__ import annotations
 import dataclasses
 import threading
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from contextlib import contextmanager
 from typing import Any
 
 import msgspec
 import torch
 from executorch.exir import ExecutorchBackendConfig, to_edge_transform_and_lower
+from executorch.exir.dialects._ops import ops
 from executorch.exir.emit import _emitter
 from executorch.exir.passes.init_mutable_pass import InitializedMutableBufferPass
 from executorch.exir.schema import EValue, TensorDataLocation
 from executorch.exir.tensor import make_tensor_value
+from torch.fx.node import Node, map_arg
 
 from cachec.errors import PluginError, UsageError
 from cachec.programs.artifact import File
@@ -23,9 +25,11 @@ from cachec.programs.program import Program
 from cachec.programs.supported import version_of
 from cachec_executorch.files import KIND, MethodForm, joined
 from cachec_mlir.compilers import file_in_new_folder
-from cachec_torch.calls import InputForm
+from cachec_torch.calls import InputForm, ValueForm
 from cachec_torch.describing import described_call, written_names
 from cachec_torch.programs import LoadedProgram
+
+_CLONE = ops.edge.dim_order_ops._clone_dim_order.default
 
 #: What ExecuTorch calls a file of weights; nothing shows of it in a ``.pte``.
 _TAG = "weights"
@@ -80,6 +84,8 @@ def _check_config(config: Mapping[str, Any]) -> None:
 
 def _check_inputs(inputs: tuple[Any, ...]) -> None:
     for number, each in enumerate(inputs):
+        if isinstance(each, ValueForm) and isinstance(each.value, str):
+            raise PluginError(f"input {number} is {each.value!r}; ExecuTorch's Python runtime takes no strings")
         order = each.order if isinstance(each, InputForm) else ()
         if order not in {tuple(range(len(order))), _CHANNELS_LAST.get(len(order))}:
             raise PluginError(f"input {number} has its axes in the order {list(order)}; give a contiguous example")
@@ -96,12 +102,38 @@ def _emitted(loaded: LoadedProgram, config: Mapping[str, Any], written: tuple[st
         external_constants=lambda node: _TAG if there.get(node.target) in loaded.names else None,
         **config,
     )
+    _copy_returned_weights(edge.exported_program(), {node for node, name in there.items() if name in loaded.names})
+    used = {there[node.target] for node in edge.exported_program().graph.nodes if node.target in there and node.users}
     with _LOWERING, _names_alone() as entries:
         lowered = edge.to_executorch(config=whole)
+    inside = sorted((used & loaded.names.keys()) - entries)
+    if inside:
+        raise PluginError(f"ExecuTorch does not take {inside[0]!r} ({len(inside)} such) from beside the program")
     strange = sorted(entries - loaded.names.keys())
     if strange or lowered._tensor_data:
         raise PluginError(f"ExecuTorch wants {strange or sorted(lowered._tensor_data)} from beside the program")
     return bytes(lowered.buffer), entries
+
+
+def _copy_returned_weights(program: Any, outside: Set[str]) -> None:
+    """What ``program`` returns of the placeholders ``outside`` becomes a copy, which is an operation of its own.
+
+    ExecuTorch plans memory for each output, and forgets of a weight that is one what is to be in there: all operations
+    of the program would see zeros for it.
+    """
+    output = program.graph.output_node()
+    copies: dict[Node, Node] = {}
+    with program.graph.inserting_before(output):
+        for node in output.all_input_nodes:
+            if node.name in outside:
+                order = list(node.meta["val"].dim_order())
+                copies[node] = program.graph.call_function(_CLONE, (node,), {"dim_order": order})
+                copies[node].meta = dict(node.meta)
+    for spec in program.graph_signature.output_specs:
+        for node, copy in copies.items():
+            if getattr(spec.arg, "name", None) == node.name:
+                spec.arg.name = copy.name
+    output.args = map_arg(output.args, lambda node: copies.get(node, node))
 
 
 @contextmanager

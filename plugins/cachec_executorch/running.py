@@ -47,7 +47,9 @@ class LinkedMethod:
         self._lock = threading.Lock()
         data = _in_memory(form, weights)
         try:
-            self._module = _C._load_for_executorch(str(file.path), f"/proc/self/fd/{data}")
+            # ExecuTorch takes no file of weights in which there is none.
+            beside = f"/proc/self/fd/{data}" if form.names else None
+            self._module = _C._load_for_executorch(str(file.path), beside)
             (self._name,) = self._module.method_names()
             meta = self._module.method_meta(self._name)
             taken, given = meta.num_inputs(), meta.num_outputs()

@@ -83,7 +83,9 @@ def close(ours: Any, theirs: Any) -> None:
         if isinstance(other, torch.Tensor):
             expected = other.detach().numpy()
             assert np.asarray(each).dtype == expected.dtype
-            np.testing.assert_allclose(np.asarray(each), expected, rtol=1e-5, atol=1e-5 * float(abs(expected).max()))
+            np.testing.assert_allclose(
+                np.asarray(each), expected, rtol=1e-5, atol=1e-5 * float(abs(expected).max(initial=0))
+            )
         else:
             assert (type(each), each) == (type(other), other)
 
@@ -217,6 +219,51 @@ def test_a_field_of_the_configuration_counts(tmp_path: Path) -> None:
             *others.as_tensors(modules.inputs()[0]), **others.as_tensors(modules.inputs()[1])
         )["y"],
     )
+
+
+def test_what_is_returned_of_a_weight_has_its_numbers() -> None:
+    """A weight that is an output, as it is or by operations that come to nothing; and what else is computed of it."""
+
+    class Returned(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.w, self.s = torch.nn.Parameter(torch.ones(4, 8)), torch.nn.Parameter(torch.ones(()))
+            self.tied, self.v = self.w, torch.nn.Parameter(torch.ones(1, 2, 3, 4))
+            self.mask = torch.nn.Buffer(torch.tensor([True, False, True]))
+            self.gone, self.b = torch.nn.Buffer(torch.ones(0, 3)), torch.nn.Buffer(torch.ones(3))
+            self.fixed = torch.nn.Buffer(torch.arange(3.0), persistent=False)
+
+        def forward(self, x):
+            same = (self.b.to(torch.float32), self.b.detach(), self.b.reshape(3), self.b.clone())
+            parts = {"w": self.w, "tied": self.tied, "row": self.w[0], "first": self.w[0, 0], "sum": x + self.w}
+            return parts, same, self.s, self.v.contiguous(), self.v.flatten(), self.mask, self.gone, self.fixed, x
+
+    x = torch.ones(4, 8)
+    ties = [("w", "tied")]
+    made = [others.seeded(Returned, seed) for seed in (0, 1)]
+    file = cachec_executorch.compile(cachec_torch_exported(Returned, others.weights_of(made[0], ties), (x,)))
+    for module in made:
+        with torch.no_grad():
+            close(cachec.link(file, others.weights_of(module, ties))(x.numpy()), module(x))
+
+
+def test_programs_without_weights_run() -> None:
+    class Cosine(torch.nn.Module):
+        def forward(self, x):
+            return torch.cos(x)
+
+    file = cachec_executorch.compile(cachec_torch_exported(Cosine, cachec.WeightSet.from_arrays({}), (torch.ones(3),)))
+    close(cachec.link(file, cachec.WeightSet.from_arrays({}))(np.ones(3, "f4")), torch.cos(torch.ones(3)))
+
+
+def test_strings_among_the_inputs_are_refused() -> None:
+    class Moded(torch.nn.Module):
+        def forward(self, x, mode):
+            return torch.cos(x) if mode == "cos" else x
+
+    program = cachec_torch_exported(Moded, cachec.WeightSet.from_arrays({}), (torch.ones(3), "cos"))
+    with pytest.raises(cachec.PluginError, match="input 1 is 'cos'; ExecuTorch's Python runtime takes no strings"):
+        cachec_executorch.compile(program)
 
 
 def test_convolutions_and_other_types(tmp_path: Path) -> None:
