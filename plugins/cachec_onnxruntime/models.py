@@ -163,6 +163,22 @@ def given_back(model: memoryview, names: frozenset[str], notes: Mapping[str, str
     return b"".join(parts)
 
 
+def filled(model: memoryview, values: Mapping[str, memoryview]) -> bytes:
+    """The model with the bytes of these initializers in it."""
+    parts: list[bytes | memoryview] = []
+    for field in fields(model):
+        if field.number != _GRAPH:
+            parts.append(field.whole)
+            continue
+        graph: list[bytes | memoryview] = []
+        for each in fields(field.data):
+            name = _first_text(each.data, _TENSOR_NAME) if each.number == _INITIALIZER else ""
+            there = _initializer(each.data) if name in values else None
+            graph.append(each.whole if there is None else bytes_field(_INITIALIZER, _valued(there, values[name])))
+        parts.append(bytes_field(_GRAPH, b"".join(graph)))
+    return b"".join(parts)
+
+
 def metadata(model: memoryview) -> dict[str, str]:
     """The entries of ``metadata_props``."""
     entries = [field.data for field in fields(model) if field.number == _METADATA]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import mmap
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
@@ -57,6 +57,18 @@ def stripped(
     return Program(ir, format=FORMAT, manifest=_manifest(specs, folded, weights))
 
 
+def looked_at(model: memoryview, there: Mapping[str, Initializer]) -> set[str]:
+    """The names of initialisers that optimisations and the inference of shapes look at, and no training changes, and
+    of those that no weight can hold.
+    """
+    return {name for name, each in there.items() if _is_constant(each)} | (shaping(model) & there.keys())
+
+
+def _is_constant(each: Initializer) -> bool:
+    dtype = DTYPES.get(each.data_type)
+    return dtype is None or not each.shape or (dtype in _INTEGERS and len(each.shape) < 2)
+
+
 def _manifest(specs: dict[str, WeightSpec], folded: Folded, weights: WeightSet | None) -> Manifest:
     manifest = Manifest.of(specs) if weights is None else weights.select(list(specs)).manifest
     return manifest.folding(folded)
@@ -87,8 +99,8 @@ def _constants(
 ) -> Callable[[Initializer], bool]:
     """Whether an initialiser stays by value."""
     if constants is None:
-        by_value = shaping(model)
-        return lambda each: each.name in by_value or _is_constant(each)
+        by_value = looked_at(model, there)
+        return lambda each: each.name in by_value
     patterns = (constants,) if isinstance(constants, str) else tuple(constants)
     for pattern in patterns:
         if not any(_matches(name, pattern) for name in there):
@@ -98,12 +110,6 @@ def _constants(
 
 def _matches(name: str, pattern: str) -> bool:
     return name == pattern or fnmatchcase(name, pattern)
-
-
-def _is_constant(each: Initializer) -> bool:
-    """What optimisations and the inference of shapes look at, and no training changes; and what no weight can hold."""
-    dtype = DTYPES.get(each.data_type)
-    return dtype is None or not each.shape or (dtype in _INTEGERS and len(each.shape) < 2)
 
 
 def _spec(each: Initializer) -> WeightSpec:

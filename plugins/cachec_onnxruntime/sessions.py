@@ -12,8 +12,9 @@ import onnxruntime as ort
 from cachec.errors import LinkError, PluginError
 from cachec.programs.artifact import File
 from cachec.weights import Weight, WeightSet
-from cachec_onnxruntime.models import initializers, metadata
+from cachec_onnxruntime.models import filled, initializers, metadata
 from cachec_onnxruntime.names import CONFIGURATION, PROVIDERS, VERSION
+from cachec_onnxruntime.programs import looked_at
 
 #: Types that only ml_dtypes has -> an unsigned type of that size.
 _BITS = {
@@ -52,7 +53,12 @@ def linked(artifact: File, weights: WeightSet) -> LinkedSession:
         raise LinkError(f"{artifact.path} is no model of cachec_onnxruntime.optimize: {error}") from error
     if version != ort.__version__:
         raise LinkError(f"{artifact.path} was made by onnxruntime {version}, this is {ort.__version__}; optimise again")
-    values = {name: _value(weights[name], each.data_type) for name, each in there.items() if name in weights}
+    linked = {name: each for name, each in there.items() if name in weights}
+    # Also to make a session shapes are inferred, by values that have to be in the model.
+    inside = looked_at(memoryview(data), linked)
+    if inside:
+        data = filled(memoryview(data), {name: weights[name].raw() for name in inside})
+    values = {name: _value(weights[name], each.data_type) for name, each in linked.items() if name not in inside}
     options = ort.SessionOptions()
     for key, value in configuration.items():
         options.add_session_config_entry(key, value)

@@ -212,6 +212,23 @@ def _shapes() -> dict[str, Any]:
     }  # fmt: skip
 
 
+def test_weights_that_shapes_are_inferred_by(tmp_path: Path) -> None:
+    """Where a caller keeps none in the program, a session is made with those that say how large things are."""
+    for made in (
+        model([node("Reshape", "x s", "y")], {"s": np.array([4, 4])}),
+        model([node("Slice", "x a b c", "y")], {"a": np.array([0]), "b": np.array([1]), "c": np.array([0])}),
+        model([node("Pad", "x p v", "y")], {"p": np.array([0, 0, 0, 1]), "v": np.float32(3)}),
+        model([node("ReduceSum", "x a", "s"), node("Expand", "s e", "y")], {"a": np.array([0]), "e": np.array([2, 8])}),
+        model(
+            [node("Reshape", "x s", "a"), node("Resize", "a - k", "y")],
+            {"s": np.array([1, 2, 2, 4]), "k": np.array([1, 1, 2, 2], "f4")},
+        ),
+        model([node("Tile", "x t", "y")], {"t": np.array([1, 2])}),
+    ):
+        program = agrees(saved(tmp_path / "m.onnx", made), {"x": X}, constants=())
+        assert list(program.manifest.weights) == sorted(each.name for each in made.graph.initializer)
+
+
 def test_models_of_every_shape(tmp_path: Path) -> None:
     for label, (made, x, outside) in _shapes().items():
         path = saved(tmp_path / "m.onnx", made)
