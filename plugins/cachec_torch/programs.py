@@ -137,6 +137,10 @@ class LoadedProgram:
         self._memory = _Untouched(program.manifest)
         serialized = _bytes_to_dataclass(schema.ExportedProgram, bytes(head.program))
         constants = {name: restored_tensor(form, self.blob) for name, form in self.forms.items()}
+        # A size that is computed of another (twice a dimension) has the range that follows. Given one of its own, torch
+        # takes it for a symbol, and fails when it looks for those.
+        ranges = serialized.range_constraints
+        serialized.range_constraints = {name: ranges[name] for name in ranges if name.isidentifier()}
         signature = serialized.graph_module.signature
         signature.input_specs = [_as_buffer(spec) for spec in signature.input_specs]
         state = {}

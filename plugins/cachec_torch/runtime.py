@@ -80,7 +80,8 @@ class LoadedLibrary:
         self._folder = tempfile.TemporaryDirectory(prefix="cachec-")
         library = Path(self._folder.name, "model.so")
         library.symlink_to(file.path)
-        library.with_suffix(".json").write_text(form.extern)
+        if form.extern:  # torch reads the file if there is one, and takes none that is empty
+            library.with_suffix(".json").write_text(form.extern)
         self._runner = torch._C._aoti.AOTIModelContainerRunnerCpu(str(library), 1)
         self._tensors = {}
         for constant in ModelContainer(file.path).constants():
@@ -99,7 +100,8 @@ class LoadedLibrary:
         """The same for tensors of torch on the CPU."""
         from cachec_torch.tensors import from_torch, tensor_at
 
-        return lambda *args, **kwargs: self._called(args, kwargs, from_torch, tensor_at, lambda tensor: tensor)
+        # A copy: torch gives the memory of weights and of inputs, and of one result twice, as they are.
+        return lambda *args, **kwargs: self._called(args, kwargs, from_torch, tensor_at, lambda tensor: tensor.clone())
 
     def _called(
         self,

@@ -206,9 +206,9 @@ class ModelContainer:
         try:
             return [None if not handle else take(_block(Handle(handle))) for handle in made]
         finally:
-            for handle in made:
-                if handle:
-                    _own(_torch().aoti_torch_delete_tensor_object, Handle(handle))
+            # What is returned twice has one handle.
+            for handle in {handle for handle in made if handle}:
+                _own(_torch().aoti_torch_delete_tensor_object, Handle(handle))
 
     def _number(self, name: str) -> int:
         answer = ctypes.c_size_t()

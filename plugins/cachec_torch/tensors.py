@@ -14,8 +14,8 @@ from cachec_torch.shim import Block
 
 def from_torch(value: Any, order: Sequence[int], number: int) -> Block:
     """A tensor on the CPU as it goes into a library: dense in the order of its axes. Raises UsageError for another."""
-    if not isinstance(value, torch.Tensor) or value.device.type != "cpu" or value.layout != torch.strided:
-        kind = f"{value.layout} on {value.device}" if isinstance(value, torch.Tensor) else type(value).__name__
+    kind = _oddity(value)
+    if kind:
         raise UsageError(f"input {number} expected a dense tensor on the CPU, found {kind}")
     tensor = value.detach().resolve_conj().resolve_neg()
     if len(order) == tensor.dim():
@@ -23,6 +23,17 @@ def from_torch(value: Any, order: Sequence[int], number: int) -> Block:
         tensor = tensor.permute(list(order)).contiguous().permute(back)
     dtype = str(tensor.dtype).removeprefix("torch.")
     return Block(tensor.data_ptr(), dtype, tuple(tensor.shape), tuple(tensor.stride()), tensor)
+
+
+def _oddity(value: Any) -> str:
+    """What a value is, where it is no tensor whose numbers lie at its address."""
+    if not isinstance(value, torch.Tensor):
+        return type(value).__name__
+    if value.device.type != "cpu" or value.layout != torch.strided:
+        return f"{value.layout} on {value.device}"
+    # Of what computes with other tensors in its place (fake, masked): it has no memory of its own.
+    is_plain = type(value).__torch_dispatch__ is torch._C._disabled_torch_dispatch_impl and not value.is_nested
+    return "" if is_plain else "a nested one" if value.is_nested else f"a {type(value).__name__}"
 
 
 def tensor_at(block: Block) -> torch.Tensor:

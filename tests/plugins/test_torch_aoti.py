@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -362,6 +363,43 @@ def test_operations_without_a_c_function_are_run_by_torchs_loader(small) -> None
             run(np.ones((3, 8), "f4"))
         with pytest.raises(UsageError, match="the tree"):
             run([x])
+
+
+class Boxed(nn.Module):
+    """A tree that only torch can build, and no operation that needs its loader."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = nn.Linear(8, 8)
+
+    def forward(self, box):
+        y = self.a(box.content)
+        return Box(y), box.content, self.a.weight, y, self.a.weight[0]
+
+
+@dataclass
+class Box:
+    content: torch.Tensor
+
+
+torch.export.register_dataclass(Box, serialized_type_name="cachec_tests.Box")
+
+
+def test_trees_of_ones_own_classes_are_built_by_torchs_loader(small) -> None:
+    """Results are copies there as well: of weights, of inputs, and of what comes out twice."""
+    x = torch.linspace(-1, 1, 16).reshape(2, 8)
+    artifact = compiled_once(small, cachec_torch.to_exported(Boxed, weights_of(Boxed()), (Box(x),)))
+    module = seeded(Boxed, 0)
+    with pytest.warns(UserWarning, match="its inputs or outputs have"):
+        run = cachec.link(artifact, weights_of(module)).torch()
+    for _ in range(2):
+        given = x.clone()
+        found = run(Box(given))
+        close(found, module(Box(x)))
+        for each in (found[1], found[2], found[3]):
+            each.zero_()
+        assert torch.equal(given, x)
+        assert found[0].content.any()
 
 
 # --- the files

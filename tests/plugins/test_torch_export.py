@@ -17,6 +17,8 @@ from torch.export import Dim
 import cachec
 import cachec_torch
 from cachec.errors import PluginError, UsageError
+from cachec_torch.calls import SizeForm
+from cachec_torch.describing import described_call
 from cachec_torch.programs import FORMAT, LoadedProgram, _bytes_of
 from tests.plugins import torch_modules as modules
 from tests.plugins.torch_modules import seeded, weights_of
@@ -321,6 +323,29 @@ def test_a_program_comes_back(how) -> None:
     assert set(again["constants"]) == set(loaded.exported.constants)
     assert next(iter(loaded.exported.state_dict.values())).sum() == 0
     assert loaded.touched() != []
+
+
+@pytest.mark.parametrize("derived", ["2*n", "2*n + 1", "n + 1"])
+def test_sizes_that_follow_from_others(derived) -> None:
+    """torch.export.load gives a program with such a size that no compiler of torch's takes."""
+
+    class Sized(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a = nn.Linear(8, 8)
+
+        def forward(self, x, y):
+            return self.a(x).sum(0) + y.sum()
+
+    n = Dim("n", min=2, max=50)
+    size, length = {"2*n": (2 * n, 6), "2*n + 1": (2 * n + 1, 7), "n + 1": (n + 1, 4)}[derived]
+    made = program_of(Sized, (torch.ones(3, 8), torch.ones(length)), dynamic_shapes=({0: n}, {0: size}))
+    exported = LoadedProgram(made).exported
+    assert len(exported.run_decompositions({}).graph_signature.user_inputs) == 2
+    _, form = described_call(exported)[0].inputs
+    (symbol,) = {str(name) for name in exported.range_constraints}
+    assert isinstance(form.sizes[0], SizeForm)
+    assert form.sizes[0].symbol == symbol
 
 
 @pytest.mark.parametrize(

@@ -140,7 +140,7 @@ def seeded(make: Callable[[], nn.Module], seed: int) -> nn.Module:
 
 class Small(nn.Module):
     """Weights of every size that AOTInductor treats differently, ties, buffers of each kind that the program writes to,
-    constants, trees in and out, a dynamic size."""
+    constants, trees in and out, a dynamic size; what comes out twice, and what goes in and comes out."""
 
     def __init__(self, scale: float = 1.0) -> None:
         super().__init__()
@@ -165,7 +165,8 @@ class Small(nn.Module):
         self.seen.add_(y.sum(0))
         self.calls.add_(1)
         counted = (self.seen + 0, self.calls * 2)
-        return {"y": y, "parts": (y.sum(0), None, 3), "rows": [more["rows"] + flag], "counted": counted}
+        same = (y, self.w, self.w, x, self.fixed)
+        return {"y": y, "parts": (y.sum(0), None, 3), "rows": [more["rows"] + flag], "counted": counted, "same": same}
 
 
 SMALL_TIES = [("l.weight", "tied.weight")]
