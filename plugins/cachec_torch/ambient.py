@@ -168,6 +168,18 @@ IRRELEVANT_OPTIONS = (
     "compiler/log_",
 )
 
+#: Where torch keeps what runs with every module (``torch.nn.modules.module``), and the tables there.
+_MODULES = "torch.nn.modules.module"
+HOOKS = (
+    "_global_backward_hooks",
+    "_global_backward_pre_hooks",
+    "_global_buffer_registration_hooks",
+    "_global_forward_hooks",
+    "_global_forward_pre_hooks",
+    "_global_module_registration_hooks",
+    "_global_parameter_registration_hooks",
+)
+
 #: A name of torch's that is there once all of it is imported.
 _LAST = "compiler"
 
@@ -204,7 +216,26 @@ def _switched(torch: Any) -> dict[str, str]:
     threads = torch.get_num_threads()
     if threads != threads_at_import():
         found["threads"] = str(threads)
+    return found | _hooked()
+
+
+def _hooked() -> dict[str, str]:
+    """The hooks of all modules. What one does is not told by its name: each counts for itself, in this process."""
+    modules = sys.modules.get(_MODULES)
+    found = {}
+    for table in HOOKS:
+        hooks = list(getattr(modules, table, {}).values())
+        # Those of this package are there while a module is made for an export, and for the thread that makes it.
+        others = [hook for hook in hooks if not str(getattr(hook, "__module__", "")).startswith("cachec_torch.")]
+        if others:
+            process = Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19]  # when it began
+            each = ", ".join(f"{_name(hook)} ({id(hook):x})" for hook in others)
+            found[table.removeprefix("_")] = f"{each} of process {os.getpid()}, {process}"
     return found
+
+
+def _name(hook: Any) -> str:
+    return str(getattr(hook, "__qualname__", type(hook).__qualname__))
 
 
 def _set(options: Mapping[str, Any], prefix: str) -> dict[str, str]:

@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from cachec_torch import plugin
-from cachec_torch.ambient import IRRELEVANT, LIVE, OPTIONS, PREFIXES, VARIABLES, threads_at_import
+from cachec_torch.ambient import HOOKS, IRRELEVANT, LIVE, OPTIONS, PREFIXES, VARIABLES, threads_at_import
 
 ROOT = Path(__file__).parents[2]
 TORCH = Path(torch.__file__).parent
@@ -128,6 +128,26 @@ def test_a_change_is_reported_and_gone_afterwards(how) -> None:
     with change():
         assert dict(plugin.ambient().items() - before.items()) == reported
     assert plugin.ambient() == before
+
+
+@pytest.mark.parametrize("table", HOOKS)
+def test_hooks_of_all_modules_count_each_for_itself(table) -> None:
+    before, values = plugin.ambient(), []
+    for hook in (lambda *_: None, lambda *_: 1):
+        getattr(torch.nn.modules.module, table)[hook] = hook
+        ((name, value),) = plugin.ambient().items() - before.items()
+        assert name == table.removeprefix("_")
+        values.append(value)
+        del getattr(torch.nn.modules.module, table)[hook]
+    assert values[0] != values[1]
+    assert plugin.ambient() == before
+
+
+def test_no_table_of_hooks_is_missing() -> None:
+    """Of those of torch that have hooks of all modules; the others say how they are called."""
+    there = {name for name, value in vars(torch.nn.modules.module).items() if isinstance(value, dict)}
+    tables = {name for name in there if name.startswith("_global_") and name.endswith("hooks")}
+    assert tables == set(HOOKS)
 
 
 def test_no_variable_that_torch_reads_is_missing() -> None:
