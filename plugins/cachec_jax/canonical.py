@@ -3,11 +3,15 @@
 JAX keeps that by the identity of what was traced, so a function that is made again for other weights is lowered, looked
 up and loaded again, though only its constants differ. What is the same here is decided part by part: values of types
 that are known by what they are, all else by identity. Where lines of the source differ, those of the first are told.
+
+What JAX makes of a program depends on more: on its settings, also those that it does not trace by; and on the rules of
+the primitives, which for one that is not JAX's are code of anybody's. A program with such a one is like no other.
 """
 
 from __future__ import annotations
 
 import struct
+import sys
 import threading
 import weakref
 from collections import OrderedDict
@@ -17,6 +21,7 @@ from enum import Enum
 from functools import lru_cache, partial
 from typing import Any
 
+import jax
 import numpy as np
 from jax._src import core
 from jax._src.literals import TypedComplex, TypedFloat, TypedInt
@@ -58,7 +63,9 @@ class Programs:
     def one(self, closed: Any) -> Any:
         """``closed``, or what says the same and was asked for before."""
         words = _Words()
-        key = words.closed(closed)
+        key = words.closed(closed), tuple(jax.config.values.items())
+        if not words.is_jax_s:
+            return closed
         with self._lock:
             met = [self._was_met(each) for each in words.themselves]
             if not all(met):
@@ -88,6 +95,20 @@ def programs() -> Programs:
     return Programs()
 
 
+@lru_cache(maxsize=1024)
+def _is_jax_s(primitive: Any) -> bool:
+    """Whether a module of JAX has it: its rules are then what they are in this release."""
+    return primitive in _jax_s(sum(name.startswith("jax.") for name in list(sys.modules)))
+
+
+@lru_cache(maxsize=1)
+def _jax_s(count: int) -> frozenset[Any]:
+    """The primitives in the modules of JAX, of which there are ``count``."""
+    modules = [module for name, module in list(sys.modules.items()) if name.startswith("jax.")]
+    held = (value for module in modules for value in list(vars(module).values()))
+    return frozenset(value for value in held if isinstance(value, core.Primitive))
+
+
 class _Itself:
     """Equal to nothing but the same object, which lives as long."""
 
@@ -110,6 +131,7 @@ class _Words:
     def __init__(self) -> None:
         self._numbers: dict[int, int] = {}
         self.themselves: list[object] = []
+        self.is_jax_s = True
 
     def closed(self, closed: Any) -> Hashable:
         if id(closed) in self._numbers:
@@ -140,6 +162,7 @@ class _Words:
             )
             for equation in jaxpr.eqns
         ]
+        self.is_jax_s = self.is_jax_s and all(_is_jax_s(equation.primitive) for equation in jaxpr.eqns)
         results = tuple(map(variable, jaxpr.outvars))
         return *bound, tuple(equations), results, frozenset(jaxpr.effects), jaxpr.is_high
 
@@ -161,7 +184,7 @@ class _Words:
         if isinstance(value, TypedInt | TypedFloat | TypedComplex):
             value = np.asarray(value, value.dtype)
         if isinstance(value, np.ndarray | np.generic) and value.size <= _SMALL and not value.dtype.hasobject:
-            return kind, value.dtype.name, value.shape, value.tobytes()
+            return kind, value.dtype, value.shape, value.tobytes()
         if isinstance(value, _EQUAL):
             return kind, value
         return self._itself(value)

@@ -163,5 +163,6 @@ def _is_hoistable(array: Any, aval: Any) -> bool:
 def _own(arrays: list[Any], avals: list[Any]) -> list[Any]:
     """Copies that are at no device in particular: as in a program, whatever becomes of the arrays."""
     here = [own_copy(np.asarray(array, aval.dtype)) for array, aval in zip(arrays, avals, strict=True)]
-    copies: list[Any] = jax.device_put(here)
+    with jax.enable_x64(True):  # an array of 64 bits is one in the program whatever is set now
+        copies: list[Any] = jax.device_put(here)
     return copies

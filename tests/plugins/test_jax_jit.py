@@ -8,6 +8,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+import warnings
 import weakref
 from collections import OrderedDict
 from typing import Any, NamedTuple
@@ -16,6 +17,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.extend.core import Primitive
+from jax.interpreters import mlir
 
 import cachec
 import cachec_jax
@@ -258,6 +261,19 @@ def test_functions_that_call_one_another_twice_are_looked_at_once():
     assert programs.one(jax.make_jaxpr(again)(1)) is not closed
 
 
+def test_under_other_settings_it_is_another_program():
+    """Under those too that are in no key of a trace: what was compiled for others is not used."""
+    programs, make = Programs(), lambda: jax.make_jaxpr(lambda x: x + 1)(1.0)
+    before = programs.one(make())
+    jax.config.update("jax_disable_most_optimizations", True)
+    try:
+        other = programs.one(make())
+    finally:
+        jax.config.update("jax_disable_most_optimizations", False)
+    assert other is not before
+    assert programs.one(make()) is before
+
+
 @pytest.mark.sampled
 @pytest.mark.parametrize("kind", sorted(KINDS))
 def test_other_arrays_in_one_process_are_not_lowered_again(kind):
@@ -401,6 +417,30 @@ def with_64_bits(jit):
         return narrow, f(X), f(X.astype("f8"))
 
 
+def of_64_bits_afterwards(jit):
+    """An array that was made under another setting than the call's."""
+    with jax.enable_x64(True):
+        w = jnp.arange(N) / 3
+    f, results = jit(lambda x: (x * w, w)), []
+    for wide in (False, True, False):
+        with jax.enable_x64(wide), warnings.catch_warnings(action="ignore"):  # JAX narrows it
+            results.append(jax.tree.map(np.asarray, f(X)))
+    return results
+
+
+def of_a_primitive_that_is_not_jax_s(jit):
+    """Whose rule goes by what has changed when the function is made again."""
+    scaled, by = Primitive("scaled"), 1
+    scaled.def_abstract_eval(lambda x: x)
+    mlir.register_lowering(scaled, mlir.lower_fun(lambda x: x * by, multiple_results=False))
+    results = []
+    for each in range(1, 5):
+        by = each
+        w = weight(each)
+        results += [jit(lambda x: scaled.bind(x @ w))(X), jit(lambda x: jax.jit(scaled.bind)(x @ w))(X)]
+    return results
+
+
 def of_a_reference(jit):
     w, total = weight(1), jax.new_ref(jnp.zeros(X.shape))
 
@@ -490,8 +530,8 @@ def cleared(jit):
 
 
 CASES = [in_sharding, in_a_mesh, of_a_mesh, differentiated, batched, inside_others, of_a_tracer, with_64_bits,
-         of_a_reference, with_effects, of_keys, weakly_typed, ahead_of_time, on_another_device, large_and_small,
-         nothing, disabled, of_a_class, cleared]  # fmt: skip
+         of_64_bits_afterwards, of_a_primitive_that_is_not_jax_s, of_a_reference, with_effects, of_keys, weakly_typed,
+         ahead_of_time, on_another_device, large_and_small, nothing, disabled, of_a_class, cleared]  # fmt: skip
 
 
 @pytest.mark.sampled
