@@ -12,6 +12,7 @@ last bits); random keys; arrays on several devices; and what a ``jax.jit`` close
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import fields
 from functools import wraps
 from typing import Any, NamedTuple
@@ -59,14 +60,16 @@ def hoisting(function: Callable[..., Any], options: Mapping[str, Any]) -> Any:
         names = None if traced.arg_names is None else ("",) * count + tuple(traced.arg_names)
         changed = traced._replace(params=program.params, in_avals=program.avals + traced.in_avals, arg_names=names)
         ensure_installed()
-        with config.persistent_cache_min_compile_time_secs(0.0):  # who names a function finds it worth storing
+        # The arrays may have to go to other devices: no transfer that the caller's guard is for, as JAX has none there.
+        moved = jax.transfer_guard_device_to_device("allow") if count else nullcontext()
+        with config.persistent_cache_min_compile_time_secs(0.0), moved:  # who names a function finds it worth storing
             outs, flat, out_tree, given, jaxpr, executable, profiler, _ = pjit._run_python_pjit(
                 changed, [*program.arrays, *given], function, args, kwargs
             )
-        rebuilt = pjit._need_to_rebuild_with_fdo(profiler)
-        if executable is None or not executable._kept_var_idx.issuperset(range(count)):
-            return outs, None, rebuilt
-        placed = executable.shard_const_args(program.arrays)  # where this call needs them, once
+            rebuilt = pjit._need_to_rebuild_with_fdo(profiler)
+            if executable is None or not executable._kept_var_idx.issuperset(range(count)):
+                return outs, None, rebuilt
+            placed = executable.shard_const_args(program.arrays)  # where this call needs them, once
         fast = pjit._get_fastpath_data(
             executable, out_tree, given[count:], flat, jaxpr.effects, jaxpr.consts, profiler, placed
         )
@@ -88,7 +91,8 @@ def _separated(params: Mapping[str, Any]) -> _Program:
     lifting = _Lifting({}, {})
     closed, names = lifting.lifted(params["jaxpr"])
     held = [lifting.arrays[name] for name in names]
-    with jax.ensure_compile_time_eval():  # also while something else is traced
+    # Also while something else is traced, and where the caller's own transfers are guarded.
+    with jax.ensure_compile_time_eval(), jax.transfer_guard("allow"):
         arrays = _own([array for array, _ in held], [aval for _, aval in held])
     return _Program(arrays, tuple(aval for _, aval in held), _taking(params, programs().one(closed), len(arrays)))
 

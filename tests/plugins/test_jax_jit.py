@@ -441,6 +441,12 @@ def of_a_primitive_that_is_not_jax_s(jit):
     return results
 
 
+def under_a_guard(jit):
+    w, x = weight(1), jnp.asarray(X)
+    with jax.transfer_guard("disallow_explicit"):
+        return jit(lambda x: x @ w)(x)
+
+
 def of_a_reference(jit):
     w, total = weight(1), jax.new_ref(jnp.zeros(X.shape))
 
@@ -531,7 +537,8 @@ def cleared(jit):
 
 CASES = [in_sharding, in_a_mesh, of_a_mesh, differentiated, batched, inside_others, of_a_tracer, with_64_bits,
          of_64_bits_afterwards, of_a_primitive_that_is_not_jax_s, of_a_reference, with_effects, of_keys, weakly_typed,
-         ahead_of_time, on_another_device, large_and_small, nothing, disabled, of_a_class, cleared]  # fmt: skip
+         ahead_of_time, on_another_device, large_and_small, under_a_guard, nothing, disabled, of_a_class, cleared,
+]  # fmt: skip
 
 
 @pytest.mark.sampled
@@ -805,6 +812,11 @@ _DEVICES = """
             plain, hoisted = jax.jit(lambda x: jnp.tanh(x @ w["numpy"]))(given), made(given)
             assert np.array_equal(plain, hoisted)
             assert (plain.sharding, plain.committed) == (hoisted.sharding, hoisted.committed)
+        with jax.transfer_guard("disallow"):  # of what is no argument nothing is transferred
+            for given in inputs[1:]:
+                for jit in (jax.jit, cachec_jax.jit):
+                    made = jit(lambda x: jnp.tanh(x @ w["numpy"]))
+                    made(given), made(given)
     print("done")
 """
 
