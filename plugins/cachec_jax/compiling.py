@@ -136,6 +136,10 @@ class XlaFunction:
         import jax
         import numpy as np
 
+        for each in jax.tree.leaves((inputs, named_inputs)):  # after a first call JAX takes them as they are
+            if isinstance(each, np.ndarray) and (isinstance(each, np.ma.MaskedArray) or not each.dtype.isnative):
+                found = f"a {type(each).__name__} of {each.dtype}"
+                raise TypeError(f"expected an array of the program's dtype, found {found}")
         return jax.tree.map(np.asarray, self(*inputs, **named_inputs))
 
 

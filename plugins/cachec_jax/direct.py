@@ -232,9 +232,10 @@ def _array(value: Any, aval: AvalForm, name: str) -> np.ndarray[Any, Any]:
     dtype = _dtype(aval.dtype)
     number = aval.dtype in _NUMBERS.get(type(value), ())
     array = np.asarray(value, dtype if number else None, order="C")
-    if (array.shape, array.dtype) != (aval.shape, dtype):
+    if (array.shape, array.dtype) != (aval.shape, dtype) or isinstance(value, np.ma.MaskedArray):
+        kind = "a masked " if isinstance(value, np.ma.MaskedArray) else ""
         raise TypeError(
-            f"{name or 'an argument'}: expected {dtype}{list(aval.shape)}, found {array.dtype}{list(array.shape)}"
+            f"{name or 'an argument'}: expected {dtype}{list(aval.shape)}, found {kind}{array.dtype}{list(array.shape)}"
         )
     return array
 

@@ -216,6 +216,7 @@ X = np.ones((2, 2), "f4")
         (({"a": X}, [None]), {}, r"more\[0\]: expected float32\[2, 2\], found object"),
         (({"a": X.astype("f8")}, [X]), {}, r"x\['a'\]: expected float32\[2, 2\], found float64\[2, 2\]"),
         (({"a": X.astype(">f4")}, [X]), {}, r"x\['a'\]: expected float32\[2, 2\], found >f4\[2, 2\]"),
+        (({"a": np.ma.masked_array(X, X > 0)}, [X]), {}, r"x\['a'\]: expected .*, found a masked float32\[2, 2\]"),
         (({"a": X[0]}, [X]), {}, r"x\['a'\]: expected float32\[2, 2\], found float32\[2\]"),
         (({"a": X}, [1.0]), {}, r"more\[0\]: expected float32\[2, 2\], found float32\[\]"),
     ],
@@ -256,6 +257,16 @@ def test_what_needs_jax() -> None:
         ),
     }
     assert [name for name, other in others.items() if direct.is_direct(other, b"")] == []
+
+
+@pytest.mark.parametrize("given", [X.astype(">f4"), np.ma.masked_array(X, X > 0)], ids=["big-endian", "masked"])
+def test_where_jax_runs_it_arrays_are_what_they_are(given: Any) -> None:
+    """JAX refuses these, until it has been called with others: then it takes their bytes."""
+    weights = cachec.WeightSet.from_tree({"w": X})
+    run = cachec.link(compile_xla(lambda p, x: x + p["w"], weights.placeholders(), X), weights)
+    assert np.array_equal(run.numpy(X), X + X)
+    with pytest.raises(TypeError, match="expected an array of the program's dtype, found"):
+        run.numpy(given)
 
 
 @pytest.mark.parametrize("offset", [0, 4, 16, 32])
