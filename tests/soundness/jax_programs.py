@@ -73,6 +73,20 @@ _PIECES = [
     Piece("composed", "# = functools.reduce(lambda f, g: lambda v: g(f(v)), [jnp.sin, functools.partial(jnp.add, $S.), jnp.cos])\n", "#(x)"),
     Piece("which weight", "NAME_# = 'ab'[$S % 2]\ndef #(w, x): return x @ w[NAME_#]\n", "#(w, x)"),
     Piece("method of a jitted class", "class M#:\n    @functools.partial(jax.jit, static_argnums=0)\n    def __call__(self, x): return x + self.k\n    k = $S.\nM#_ = M#()\ndef #(x): return M#_(x)\n", "#(x)"),
+    Piece("pallas", "from jax.experimental import pallas as pl\ndef #_(i, o): o[...] = i[...] * $S.\ndef #(x): return pl.pallas_call(#_, out_shape=jax.ShapeDtypeStruct(x.shape, x.dtype), interpret=True)(x)\n", "#(x)"),
+    Piece("custom_vmap", "@jax.custom_batching.custom_vmap\ndef #_(x): return x\n#_.def_vmap(lambda n, b, v: (v * $S., True))\ndef #(x): return jax.vmap(#_)(x)\n", "#(x)"),
+    Piece("linear solve", "def #(x): return jax.lax.custom_linear_solve(lambda v: v * 2, x, lambda mv, b: b * $S., symmetric=True)\n", "#(x)"),
+    Piece("singledispatch", "@functools.singledispatch\ndef #_(k, x): return x\n@#_.register\ndef _(k: float, x): return x * $S.\ndef #(x): return #_(1.0, x)\n", "#(x)"),
+    Piece("key in a global", "C_# = jax.random.key($S)\ndef #(x): return x * jax.random.normal(C_#, (4,))\n", "#(x)"),
+    Piece("equal configs", "class C#:\n    def __init__(s, k): s.k = k\n    def __eq__(s, o): return True\n    def __hash__(s): return 1\n@functools.partial(jax.jit, static_argnums=0)\ndef #_(c, x): return x * c.k\nCFG_# = C#($S.)\ndef #(x): return #_(C#(1.), x) + #_(CFG_#, x) * 0 + x * CFG_#.k\n", "#(x)"),
+    Piece("node with static data", "class N#:\n    def __init__(s, a): s.a = a\njax.tree_util.register_pytree_node(N#, lambda n: ((n.a,), $S), lambda aux, ch: N#(ch[0] * aux))\ndef #(x): return jax.tree.map(lambda v: v, N#(x)).a\n", "#(x)"),
+    Piece("registry by subclass", "class B#:\n    R = []\n    def __init_subclass__(c, **k): B#.R.append(c)\nclass D#(B#):\n    def f(s, x): return x * $S.\ndef #(x): return B#.R[0]().f(x)\n", "#(x)"),
+    Piece("super and mixin", "class A#:\n    k = $S.\n    def f(s, x): return x * s.k\nclass M#:\n    def f(s, x): return super().f(x) + 1\nclass C#(M#, A#): pass\ndef #(x): return C#().f(x)\n", "#(x)"),
+    Piece("descriptor", "class De#:\n    def __set_name__(s, o, n): s.n = n\n    def __get__(s, o, t=None): return $S.\nclass C#:\n    k = De#()\ndef #(x): return x * C#.k\n", "#(x)"),
+    Piece("metaclass", "class M#(type):\n    @property\n    def k(c): return $S.\nclass C#(metaclass=M#): pass\ndef #(x): return x * C#.k\n", "#(x)"),
+    Piece("remat policy", "def #(x): return jax.grad(lambda v: jax.checkpoint(lambda q: jnp.sin(jnp.sin(q)), policy=[jax.checkpoint_policies.everything_saveable, jax.checkpoint_policies.nothing_saveable][$S % 2])(v).sum())(x)\n", "#(x)"),
+    Piece("shard_map", "def #(x): return jax.shard_map(lambda v: v * $S., mesh=jax.make_mesh((1,), ('a',), axis_types=(jax.sharding.AxisType.Auto,)), in_specs=jax.sharding.PartitionSpec('a'), out_specs=jax.sharding.PartitionSpec('a'))(x)\n", "#(x)"),
+    Piece("jnp in a class body", "class C#:\n    T = jnp.arange(4.) * $S.\ndef #(x): return x * C#.T\n", "#(x)"),
 ]  # fmt: skip
 
 _TOP = "import dataclasses, functools, types, typing\nimport jax, jax.numpy as jnp, numpy as np\n"
