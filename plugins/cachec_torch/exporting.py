@@ -52,9 +52,17 @@ def exported(
         except FakeTensorDeviceMismatchError as error:
             error.add_note("cachec: what is on meta is a plain tensor of the module, or made of a weight; " + _MAKE)
             raise
+    _check_returned(program)
     if isinstance(module, torch.nn.Module):
         _check_unshared(program, module)
     return stored_program(program, state.names, weights.manifest)
+
+
+def _check_returned(program: torch.export.ExportedProgram) -> None:
+    for number, spec in enumerate(program.graph_signature.output_specs):
+        value = getattr(spec.arg, "value", None)
+        if isinstance(value, str):  # torch writes it and does not read it again (SerializeError)
+            raise PluginError(f"output {number} of the module is the text {value!r}; return tensors and numbers")
 
 
 def _each_its_own(inputs: Any) -> Any:

@@ -218,6 +218,16 @@ def test_what_has_no_value_is_refused(what) -> None:
     assert "make it on the CPU" in told
 
 
+class Named(torch.nn.Module):
+    def forward(self, x):
+        return x * 2, "name"
+
+
+def test_a_text_that_comes_out_is_refused() -> None:
+    with pytest.raises(PluginError, match="output 1 of the module is the text 'name'"):
+        cachec_torch.to_exported(Named, cachec.WeightSet.from_arrays({}), X)
+
+
 def test_a_constant_without_plain_bytes_is_refused() -> None:
     with pytest.raises(PluginError, match="'kept' of the module is a torch"):
         _bytes_of("kept", torch.eye(3).to_sparse())
