@@ -135,8 +135,8 @@ def test_one_whose_modules_changed_while_it_waited_answers_no_more(launcher: Lau
 
 
 def test_one_that_was_killed_while_it_waited_is_followed(launcher: Launcher, serving: Servers) -> None:
+    server = serving.ready()  # asked before: one that waits answers that, too, and ends with it
     pid = _answered(launcher, serving)
-    server = serving.ready()
     os.kill(pid, signal.SIGKILL)
     _await_end(pid)
     assert _answered(launcher, serving) != pid
