@@ -243,12 +243,13 @@ class Foreign:
         """Why there is no entry, as far as a key tells that was made elsewhere."""
         try:
             recent = self._opened.store.recent(self.name)
-            is_there = self._opened.store.lookup(digest) is not None  # no lock was held: another may have stored it
+            is_known = digest in recent.keys
+            is_there = is_known and self._opened.store.lookup(digest) is not None  # stored since, as no lock was held
         except StoreFault as fault:
             return Reason.FIRST_RUN, f"no earlier entry can be read ({fault.detail})"
         if is_there:
             return Reason.FIRST_RUN, "another process has stored it meanwhile"
-        if digest in recent.keys:
+        if is_known:
             return Reason.ENTRY_GONE, "the entry was invalidated or evicted"
         return Reason.FIRST_RUN, "no entry of this key yet" if recent.keys else "no entry of this name yet"
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import stat
-import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
@@ -18,8 +17,8 @@ from pathlib import PurePath
 from types import CodeType, FunctionType
 from typing import Any, NamedTuple
 
+from cachec.base import fsio
 from cachec.base.anchors import PROJECT_MARKS
-from cachec.base.fsio import SETTLE_SECONDS
 from cachec.base.mounts import WATCHED_FILESYSTEMS, Mounts
 from cachec.base.paths import absolute
 from cachec.commands.opens import FolderWatch
@@ -154,10 +153,9 @@ class _Listing(NamedTuple):
 
 def _listing(folder: str, status: os.stat_result) -> _Listing:
     """What is in a folder of this state; kept where a change since then would show in that. Raises OSError."""
-    is_settled = time.time() - max(status.st_mtime_ns, status.st_ctime_ns) / 1e9 > SETTLE_SECONDS
-    is_kept = is_settled and _mounts().kind_of_device(status.st_dev, folder) in WATCHED_FILESYSTEMS
-    listed = _listed if is_kept else _listed.__wrapped__
-    return listed(folder, (status.st_dev, status.st_ino, status.st_mtime_ns, status.st_ctime_ns))
+    state = fsio.identity_of(status)
+    is_kept = fsio.settled(state) and _mounts().kind_of_device(status.st_dev, folder) in WATCHED_FILESYSTEMS
+    return (_listed if is_kept else _listed.__wrapped__)(folder, state)
 
 
 @lru_cache(maxsize=1)
@@ -166,7 +164,7 @@ def _mounts() -> Mounts:
 
 
 @lru_cache(maxsize=4 * FOLDERS)
-def _listed(folder: str, state: tuple[int, ...]) -> _Listing:
+def _listed(folder: str, state: fsio.Identity) -> _Listing:
     """state: of the folder; it has another one once a name comes or goes."""
     del state
     with os.scandir(folder) as found:

@@ -141,22 +141,16 @@ def given_back(model: memoryview, names: frozenset[str], notes: Mapping[str, str
     """
     used = {text(each) for node in _nodes(_graph(model), "graph") for each in _inputs(fields(node))}
     used |= {_first_text(each.data, 1) for each in fields(_graph(model)) if each.number == _OUTPUT}
-    parts: list[bytes | memoryview] = []
     left = set(names)
-    for field in fields(model):
-        if field.number != _GRAPH:
-            parts.append(field.whole)
-            continue
-        graph: list[bytes | memoryview] = []
-        for each in fields(field.data):
-            name = _first_text(each.data, 1) if each.number == _INPUT else ""
-            if name in left:
-                left.remove(name)
-                if name in used:
-                    graph.append(bytes_field(_INITIALIZER, _absent(name, each.data)))
-            else:
-                graph.append(each.whole)
-        parts.append(bytes_field(_GRAPH, b"".join(graph)))
+
+    def changed(field: WireField) -> bytes | memoryview:
+        name = _first_text(field.data, 1) if field.number == _INPUT else ""
+        if name not in left:
+            return field.whole
+        left.remove(name)
+        return bytes_field(_INITIALIZER, _absent(name, field.data)) if name in used else b""
+
+    parts = _with_graph(model, changed)
     if left:
         raise PluginError(f"the optimised model has no input {min(left)!r} for a weight ({len(left)} are missing)")
     parts += [bytes_field(_METADATA, bytes_field(1, key) + bytes_field(2, value)) for key, value in notes.items()]
@@ -165,18 +159,21 @@ def given_back(model: memoryview, names: frozenset[str], notes: Mapping[str, str
 
 def filled(model: memoryview, values: Mapping[str, memoryview]) -> bytes:
     """The model with the bytes of these initializers in it."""
-    parts: list[bytes | memoryview] = []
-    for field in fields(model):
-        if field.number != _GRAPH:
-            parts.append(field.whole)
-            continue
-        graph: list[bytes | memoryview] = []
-        for each in fields(field.data):
-            name = _first_text(each.data, _TENSOR_NAME) if each.number == _INITIALIZER else ""
-            there = _initializer(each.data) if name in values else None
-            graph.append(each.whole if there is None else bytes_field(_INITIALIZER, _valued(there, values[name])))
-        parts.append(bytes_field(_GRAPH, b"".join(graph)))
-    return b"".join(parts)
+
+    def changed(field: WireField) -> bytes | memoryview:
+        name = _first_text(field.data, _TENSOR_NAME) if field.number == _INITIALIZER else ""
+        there = _initializer(field.data) if name in values else None
+        return field.whole if there is None else bytes_field(_INITIALIZER, _valued(there, values[name]))
+
+    return b"".join(_with_graph(model, changed))
+
+
+def _with_graph(model: memoryview, changed: Callable[[WireField], bytes | memoryview]) -> list[bytes | memoryview]:
+    """The fields of a model, and of its graph what ``changed`` makes of each."""
+    return [
+        bytes_field(_GRAPH, b"".join(map(changed, fields(field.data)))) if field.number == _GRAPH else field.whole
+        for field in fields(model)
+    ]
 
 
 def metadata(model: memoryview) -> dict[str, str]:

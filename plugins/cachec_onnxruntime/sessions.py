@@ -53,12 +53,12 @@ def linked(artifact: File, weights: WeightSet) -> LinkedSession:
         raise LinkError(f"{artifact.path} is no model of cachec_onnxruntime.optimize: {error}") from error
     if version != ort.__version__:
         raise LinkError(f"{artifact.path} was made by onnxruntime {version}, this is {ort.__version__}; optimise again")
-    linked = {name: each for name, each in there.items() if name in weights}
+    given = {name: each for name, each in there.items() if name in weights}
     # Also to make a session shapes are inferred, by values that have to be in the model.
-    inside = looked_at(memoryview(data), linked)
+    inside = looked_at(memoryview(data), given)
     if inside:
         data = filled(memoryview(data), {name: weights[name].raw() for name in inside})
-    values = {name: _value(weights[name], each.data_type) for name, each in linked.items() if name not in inside}
+    values = {name: _value(weights[name], each.data_type) for name, each in given.items() if name not in inside}
     options = ort.SessionOptions()
     for key, value in configuration.items():
         options.add_session_config_entry(key, value)

@@ -220,17 +220,18 @@ def _switched(torch: Any) -> dict[str, str]:
 
 
 def _hooked() -> dict[str, str]:
-    """The hooks of all modules. What one does is not told by its name: each counts for itself, in this process."""
+    """The hooks of all modules. What one does is not told by its name: each counts for itself, in this process, by the
+    number that torch registered it under, which none gets again."""
     modules = sys.modules.get(_MODULES)
     found = {}
     for table in HOOKS:
-        hooks = list(getattr(modules, table, {}).values())
+        hooks = list(getattr(modules, table, {}).items())
         # Those of this package are there while a module is made for an export, and for the thread that makes it.
-        others = [hook for hook in hooks if not str(getattr(hook, "__module__", "")).startswith("cachec_torch.")]
+        others = [each for each in hooks if not str(getattr(each[1], "__module__", "")).startswith("cachec_torch.")]
         if others:
             process = Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19]  # when it began
-            each = ", ".join(f"{_name(hook)} ({id(hook):x})" for hook in others)
-            found[table.removeprefix("_")] = f"{each} of process {os.getpid()}, {process}"
+            told = ", ".join(f"{_name(hook)} ({number})" for number, hook in others)
+            found[table.removeprefix("_")] = f"{told} of process {os.getpid()}, {process}"
     return found
 
 

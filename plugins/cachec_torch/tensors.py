@@ -31,9 +31,11 @@ def _oddity(value: Any) -> str:
         return type(value).__name__
     if value.device.type != "cpu" or value.layout != torch.strided:
         return f"{value.layout} on {value.device}"
-    # Of what computes with other tensors in its place (fake, masked): it has no memory of its own.
-    is_plain = type(value).__torch_dispatch__ is torch._C._disabled_torch_dispatch_impl and not value.is_nested
-    return "" if is_plain else "a nested one" if value.is_nested else f"a {type(value).__name__}"
+    if value.is_nested:
+        return "a nested one"
+    # What computes with other tensors in its place (fake, masked) has no memory of its own.
+    is_plain = type(value).__torch_dispatch__ is torch._C._disabled_torch_dispatch_impl
+    return "" if is_plain else f"a {type(value).__name__}"
 
 
 def tensor_at(block: Block) -> torch.Tensor:

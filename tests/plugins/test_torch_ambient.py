@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils.hooks import RemovableHandle
 
 from cachec_torch import plugin
 from cachec_torch.ambient import HOOKS, IRRELEVANT, LIVE, OPTIONS, PREFIXES, VARIABLES, threads_at_import
@@ -132,13 +133,15 @@ def test_a_change_is_reported_and_gone_afterwards(how) -> None:
 
 @pytest.mark.parametrize("table", HOOKS)
 def test_hooks_of_all_modules_count_each_for_itself(table) -> None:
-    before, values = plugin.ambient(), []
-    for hook in (lambda *_: None, lambda *_: 1):
-        getattr(torch.nn.modules.module, table)[hook] = hook
+    """Also one at the address of another that is gone."""
+    hooks, before, values = getattr(torch.nn.modules.module, table), plugin.ambient(), []
+    for hook in [lambda *_: None] * 2:
+        handle = RemovableHandle(hooks)
+        hooks[handle.id] = hook
         ((name, value),) = plugin.ambient().items() - before.items()
         assert name == table.removeprefix("_")
         values.append(value)
-        del getattr(torch.nn.modules.module, table)[hook]
+        handle.remove()
     assert values[0] != values[1]
     assert plugin.ambient() == before
 
