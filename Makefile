@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 
-# On all processors; `make test ARGS='tests/store -n 0 -x'` runs some tests in one process.
+# On all processors (tests/conftest.py); `make test ARGS='tests/store -n 0 -x'` runs some tests in one process.
 PYTEST := $(BIN)/python -m pytest -n auto --maxprocesses 8 --dist worksteal
 
 # Tests, the demo and the benches start hundreds of processes, each of which would compile cachec's sources again.

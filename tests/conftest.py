@@ -44,6 +44,12 @@ def pytest_configure(config: pytest.Config) -> None:
             compileall.compile_dir(ROOT / folder, quiet=2)
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """Half as many again as there are processors: a third of the time a test waits, for a disk or for a process."""
+    return len(os.sched_getaffinity(0)) * 3 // 2
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--write-screens", action="store_true", help="write tests/cli/screens anew")
 

@@ -121,6 +121,8 @@ class Runner:
                     result = run_command(self._opened.environment, self._command, self._argv, self._stdin)
                 except CommandFailed as failed:
                     raise CommandEnded(failed.ended, "the second time") from None
+                finally:
+                    recorder.drop_scratch()
             places = self._opened.places
             streams = places.filled(result["stdout"]), places.filled(result["stderr"])
             reads, kept_out = recorder.reads(), recorder.kept_out()

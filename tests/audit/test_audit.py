@@ -8,6 +8,7 @@ import os
 import shutil
 import socket
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -42,8 +43,12 @@ def test_a_command_that_is_covered(auditor: Auditor) -> None:
     assert Path("out.txt").read_text() == "model\n"
 
 
-def test_nothing_is_stored_or_counted(auditor: Auditor) -> None:
+def test_nothing_is_stored_or_counted(auditor: Auditor, monkeypatch: pytest.MonkeyPatch) -> None:
+    temporary = auditor.folder / "temporary"
+    temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
     auditor.run(auditor.tool("copy", COPY), "in.txt", "out.txt", options=DESCRIBED)
+    assert not list(temporary.iterdir())
     assert not list(read_log(os.environ["CACHEC_DIR"]))
     assert not (Path(os.environ["CACHEC_DIR"]) / "objects").exists()
 

@@ -34,6 +34,7 @@ from cachec.recording import Recorder
 def recorder() -> Iterator[Recorder]:
     with recording.recording(Recorder("stage")) as found:
         yield found
+        found.drop_scratch()
 
 
 @pytest.fixture

@@ -39,8 +39,9 @@ TESTS = """
 def run(folder: Path, text: str, *words: str, code: int = 0) -> str:
     (folder / "test_it.py").write_text(textwrap.dedent(text))
     environ = {**os.environ, "CACHEC_DIR": str(folder / "store"), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    own = ("--basetemp", str(folder / "base"))  # else each removes what earlier runs of these tests left
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "cachec.pytest_plugin", "-p", "no:cacheprovider", *words],
+        [sys.executable, "-m", "pytest", "-p", "cachec.pytest_plugin", "-p", "no:cacheprovider", *own, *words],
         cwd=folder, env=environ, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == code, done.stdout + done.stderr

@@ -3,13 +3,12 @@ files. Each process of a case is a new one, and what the last one gives must be 
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+
+from .conftest import Program
 
 _HEAD = "import cachec\ncache = cachec.Cache()\n@cache.stage\ndef stage(x):\n"
 _CALL = "import proj\nprint(proj.stage(1))\n"
@@ -131,31 +130,23 @@ def _write(folder: Path, files: dict[str, str]) -> None:
         (folder / path).write_text(text)
 
 
-def _run(folder: Path, text: str, mode: str = "on", **env: str) -> str:
+def _run(program: Program, folder: Path, text: str, mode: str = "on", **env: str) -> str:
     """What the last line of a new process says."""
     _write(folder, {"main.py": text})
-    settings = {"CACHEC_DIR": str(folder / "store"), "CACHEC_LOG": "off", "CACHEC_MODE": mode}
-    done = subprocess.run(
-        [sys.executable, "-B", "main.py"],
-        cwd=folder,
-        env={**os.environ, **settings, **env},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return (done.stdout.splitlines() or [""])[-1]
+    said = program(folder / "main.py", CACHEC_DIR=str(folder / "store"), CACHEC_MODE=mode, **env)
+    return said.rpartition("\n")[2]
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_the_answer_is_the_stages_own(name: str, tmp_path: Path) -> None:
+def test_the_answer_is_the_stages_own(name: str, tmp_path: Path, program: Program) -> None:
     case = CASES[name]
     _write(tmp_path, {"pyproject.toml": "", "proj.py": _HEAD + case.body, **case.files})
     if case.first:
-        _run(tmp_path, case.first)
+        _run(program, tmp_path, case.first)
     _write(tmp_path, case.edit)
-    got = _run(tmp_path, case.last, **case.env)
+    got = _run(program, tmp_path, case.last, **case.env)
     # Programs write to files themselves: the stage's own answer is what they come to now.
-    assert got == _run(tmp_path, case.last, "off", **case.env)
+    assert got == _run(program, tmp_path, case.last, "off", **case.env)
 
 
 @pytest.mark.parametrize(
@@ -173,12 +164,12 @@ def test_the_answer_is_the_stages_own(name: str, tmp_path: Path) -> None:
         "import logging, re\nl = logging.getLogger(__name__)\nR = re.compile('x')\ndef c(): return R\nV = c().flags\n",
     ],
 )
-def test_later_calls_hit_in_a_process_that_has_not_imported_it(text: str, tmp_path: Path) -> None:
+def test_later_calls_hit_in_a_process_that_has_not_imported_it(text: str, tmp_path: Path, program: Program) -> None:
     body = "    import lz\n    return lz.V, x\n"
     _write(tmp_path, {"pyproject.toml": "", "proj.py": _HEAD + body, "lz.py": text, "d.txt": "1"})
-    _run(tmp_path, "import proj\nfor n in range(3): proj.stage(n)\n")
+    _run(program, tmp_path, "import proj\nfor n in range(3): proj.stage(n)\n")
     asks = "import proj\nprint([proj.stage.call(n)[1].reason.value for n in (2, 0, 1, 2)])\n"
-    assert _run(tmp_path, asks) == "['hit', 'hit', 'hit', 'hit']"
+    assert _run(program, tmp_path, asks) == "['hit', 'hit', 'hit', 'hit']"
 
 
 @pytest.mark.parametrize(
@@ -190,11 +181,15 @@ def test_later_calls_hit_in_a_process_that_has_not_imported_it(text: str, tmp_pa
         "def f(): pass\nT = dict(a=1)\nT.update(b=2)\nV = len(T)\n",
     ],
 )
-def test_a_table_that_its_module_fills_hits_in_another_process(text: str, tmp_path: Path) -> None:
+def test_a_table_that_its_module_fills_hits_in_another_process(text: str, tmp_path: Path, program: Program) -> None:
     body = "    import lz\n    return lz.V, x\n"
     _write(tmp_path, {"pyproject.toml": "", "proj.py": _HEAD + body, "lz.py": text})
     asks = "import proj\nprint(proj.stage.call(1)[1].reason.value)\n"
-    assert [_run(tmp_path, each) for each in (asks, asks, "import lz\n" + asks)] == ["miss:first-run", "hit", "hit"]
+    assert [_run(program, tmp_path, each) for each in (asks, asks, "import lz\n" + asks)] == [
+        "miss:first-run",
+        "hit",
+        "hit",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -207,7 +202,7 @@ def test_a_table_that_its_module_fills_hits_in_another_process(text: str, tmp_pa
         "import numpy as np\nM = np.zeros(1, int)\n",
     ],
 )
-def test_what_a_run_put_into_a_table_is_no_imports(text: str, tmp_path: Path) -> None:
+def test_what_a_run_put_into_a_table_is_no_imports(text: str, tmp_path: Path, program: Program) -> None:
     body = "    import lz\n    return lz.f(x)\n"
     fill = "M.setdefault(0, x)" if "{}" in text else "M.append(x)"
     lazy = f"{text}def f(x):\n    if not M: {fill}\n    return M[0]\n"
@@ -216,5 +211,5 @@ def test_what_a_run_put_into_a_table_is_no_imports(text: str, tmp_path: Path) ->
     if "numpy" in text:
         lazy = f"{text}def f(x):\n    if not M[0]: M[0] = x\n    return int(M[0])\n"
     _write(tmp_path, {"pyproject.toml": "", "proj.py": _HEAD + body, "lz.py": lazy})
-    assert _run(tmp_path, "import proj\nprint(proj.stage(1), proj.stage(5))\n") == "1 1"
-    assert _run(tmp_path, "import proj\nprint(proj.stage(5))\n") == "5"
+    assert _run(program, tmp_path, "import proj\nprint(proj.stage(1), proj.stage(5))\n") == "1 1"
+    assert _run(program, tmp_path, "import proj\nprint(proj.stage(5))\n") == "5"

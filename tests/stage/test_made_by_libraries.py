@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from .conftest import Program
 
 _MAIN = """import cachec
 {top}
@@ -47,37 +46,33 @@ def _write(folder: Path, files: dict[str, str]) -> None:
         (folder / path).write_text(text)
 
 
-def _project(folder: Path, text: str, names: str, value: str, *, inside: bool) -> None:
+def _project(program: Program, folder: Path, text: str, names: str, value: str, *, inside: bool) -> None:
     line = f"from conf import {names}"
     main = _MAIN.format(top="" if inside else line, inside=f"    {line}" if inside else "", value=value)
     _write(folder, {"pyproject.toml": "", "proj.py": main, "conf.py": text})
-    _run(folder, "print()")  # the files are older than the processes that count
+    _run(program, folder, "print()")  # the files are older than the processes that count
 
 
-def _run(folder: Path, text: str, mode: str = "on") -> str:
+def _run(program: Program, folder: Path, text: str) -> str:
     """What the last line of a new process says."""
-    settings = {"CACHEC_DIR": str(folder / "store"), "CACHEC_LOG": "off", "CACHEC_MODE": mode}
-    command = [sys.executable, "-B", "-c", text]
-    environ = {**os.environ, **settings, "PYTHONPATH": str(folder)}
-    done = subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout.splitlines()[-1]
+    _write(folder, {"main.py": text})
+    return program(folder / "main.py", CACHEC_DIR=str(folder / "store")).rpartition("\n")[2]
 
 
 @pytest.mark.parametrize("inside", [False, True])
-def test_classes_of_attrs_hit_and_are_told_apart(inside: bool, tmp_path: Path) -> None:
+def test_classes_of_attrs_hit_and_are_told_apart(inside: bool, tmp_path: Path, program: Program) -> None:
     pytest.importorskip("attrs")
-    _project(tmp_path, _ATTRS, "Hashed, M, Plain", _ATTRS_VALUE, inside=inside)
+    _project(program, tmp_path, _ATTRS, "Hashed, M, Plain", _ATTRS_VALUE, inside=inside)
     told = "(1, [], 3, True, 1, 'Plain(level=1)')"
-    assert _run(tmp_path, _ASK) == f"{told} miss:first-run"
-    assert _run(tmp_path, _ASK) == f"{told} hit"
+    assert _run(program, tmp_path, _ASK) == f"{told} miss:first-run"
+    assert _run(program, tmp_path, _ASK) == f"{told} hit"
     # What its methods hold is of the time when they were made: no key of this process is one of the text of later.
     for change in ("conf.LEVEL = 2\n", "conf.conv = conf.other\n"):
-        assert _run(tmp_path, f"import conf\n{change}{_ASK}") == f"{told} miss:code-changed"
+        assert _run(program, tmp_path, f"import conf\n{change}{_ASK}") == f"{told} miss:code-changed"
     _write(tmp_path, {"conf.py": _ATTRS.replace("LEVEL = 1\n", "LEVEL = 2\n")})
-    assert _run(tmp_path, _ASK) == f"{told.replace('1', '2', 1)} miss:code-changed"
+    assert _run(program, tmp_path, _ASK) == f"{told.replace('1', '2', 1)} miss:code-changed"
     _write(tmp_path, {"conf.py": _ATTRS.replace("def conv(x): return x\n", "def conv(x): return x * 10\n")})
-    assert _run(tmp_path, _ASK) == f"{told.replace('1', '10', 1)} miss:code-changed"
+    assert _run(program, tmp_path, _ASK) == f"{told.replace('1', '10', 1)} miss:code-changed"
 
 
 _MODELS = """from pydantic import BaseModel, Field, field_validator
@@ -96,18 +91,25 @@ class M(BaseModel):
 
 
 @pytest.mark.parametrize("inside", [False, True])
-def test_models_of_pydantic_hit_and_are_told_apart(inside: bool, tmp_path: Path) -> None:
+def test_models_of_pydantic_hit_and_are_told_apart(inside: bool, tmp_path: Path, program: Program) -> None:
     pytest.importorskip("pydantic")
-    _project(tmp_path, _MODELS, "M", "(M().level, M().other, M(other=x).other, M().inner.n, M().made)", inside=inside)
+    _project(
+        program,
+        tmp_path,
+        _MODELS,
+        "M",
+        "(M().level, M().other, M(other=x).other, M().inner.n, M().made)",
+        inside=inside,
+    )
     told = "(1, 5, 1, 4, [])"
-    assert _run(tmp_path, _ASK) == f"{told} miss:first-run"
-    assert _run(tmp_path, _ASK) == f"{told} hit"
+    assert _run(program, tmp_path, _ASK) == f"{told} miss:first-run"
+    assert _run(program, tmp_path, _ASK) == f"{told} hit"
     changed = "conf.M.model_fields['other'].default = 7\nconf.M.model_rebuild(force=True)\n"
-    assert _run(tmp_path, f"import conf\n{changed}{_ASK}").startswith("(1, 7, 1, 4, []) miss:")
-    assert _run(tmp_path, f"import conf\nconf.LEVEL = 2\n{_ASK}").startswith(f"{told} miss:")
-    assert _run(tmp_path, f"import conf\n{_ASK}").startswith(told)
+    assert _run(program, tmp_path, f"import conf\n{changed}{_ASK}").startswith("(1, 7, 1, 4, []) miss:")
+    assert _run(program, tmp_path, f"import conf\nconf.LEVEL = 2\n{_ASK}").startswith(f"{told} miss:")
+    assert _run(program, tmp_path, f"import conf\n{_ASK}").startswith(told)
     _write(tmp_path, {"conf.py": _MODELS.replace("LEVEL = 1\n", "LEVEL = 2\n")})
-    assert _run(tmp_path, _ASK) == "(2, 5, 1, 4, []) miss:code-changed"
-    assert _run(tmp_path, _ASK) == "(2, 5, 1, 4, []) hit"
+    assert _run(program, tmp_path, _ASK) == "(2, 5, 1, 4, []) miss:code-changed"
+    assert _run(program, tmp_path, _ASK) == "(2, 5, 1, 4, []) hit"
     _write(tmp_path, {"conf.py": _MODELS.replace("return value", "return value + 1")})
-    assert _run(tmp_path, _ASK) == "(1, 5, 2, 4, []) miss:code-changed"
+    assert _run(program, tmp_path, _ASK) == "(1, 5, 2, 4, []) miss:code-changed"

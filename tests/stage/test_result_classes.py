@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from .conftest import Program
 
 _CONFIG = """import dataclasses, enum, typing
 @dataclasses.dataclass(frozen=True)
@@ -37,13 +36,8 @@ print(outcome.reason.value, again, value == expected, type(value) is type(expect
 """
 
 
-def _process(folder: Path, script: str = "main.py") -> str:
-    environ = {**os.environ, "CACHEC_DIR": str(folder / "store"), "CACHEC_LOG": "off"}
-    done = subprocess.run(
-        [sys.executable, script], cwd=folder / "p", env=environ, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
+def _process(program: Program, folder: Path, script: str = "main.py") -> str:
+    return program(folder / "p" / script, CACHEC_DIR=str(folder / "store"))
 
 
 def _project(folder: Path, files: dict[str, str]) -> None:
@@ -56,10 +50,10 @@ def _project(folder: Path, files: dict[str, str]) -> None:
     "value",
     ["Data(2)", "Member.one", "Tuple(2)", "[Data(2), Member.one]", "{'k': [Tuple(2, Data(3))]}", "config.make()"],
 )
-def test_a_new_process_hits(tmp_path: Path, value: str) -> None:
+def test_a_new_process_hits(tmp_path: Path, program: Program, value: str) -> None:
     _project(tmp_path, {"config.py": _CONFIG, "main.py": _MAIN.format(value)})
-    assert _process(tmp_path) == "miss:first-run hit True True None"
-    assert _process(tmp_path) == "hit hit True True None"
+    assert _process(program, tmp_path) == "miss:first-run hit True True None"
+    assert _process(program, tmp_path) == "hit hit True True None"
 
 
 _ASK = """import sys, main
@@ -75,21 +69,21 @@ def stage(x):
 """
 
 
-def test_a_module_that_only_a_run_leads_to(tmp_path: Path) -> None:
+def test_a_module_that_only_a_run_leads_to(tmp_path: Path, program: Program) -> None:
     main = (
         _STAGE[: _STAGE.index("    from")]
         + "    import importlib\n    return importlib.import_module('con' + x).make()\n"
     )
     _project(tmp_path, {"config.py": _CONFIG, "main.py": main, "ask.py": _ASK.replace("stage, 1", "stage, 'fig'")})
-    assert _process(tmp_path, "ask.py").startswith("miss:first-run None []")
-    assert _process(tmp_path, "ask.py").startswith("hit None []")
+    assert _process(program, tmp_path, "ask.py").startswith("miss:first-run None []")
+    assert _process(program, tmp_path, "ask.py").startswith("hit None []")
 
 
 @pytest.mark.parametrize("error", ["LookupError('no luck')", "SystemExit('no luck')"])
-def test_an_import_that_raises_is_a_miss_with_its_reason(tmp_path: Path, error: str) -> None:
+def test_an_import_that_raises_is_a_miss_with_its_reason(tmp_path: Path, program: Program, error: str) -> None:
     def process(head: str) -> str:
         (tmp_path / "p" / "ask.py").write_text(head + _ASK)
-        return _process(tmp_path, "ask.py")
+        return _process(program, tmp_path, "ask.py")
 
     _project(tmp_path, {"config.py": _CONFIG, "main.py": _STAGE})
     assert process("").startswith("miss:first-run None []")
@@ -107,7 +101,7 @@ importlib.import_module = refuse
 
 
 @pytest.mark.parametrize("name", ["evil", "this", "../evil", ".evil", "evil.more", "", "no\0thing", "xml.dom.minidom"])
-def test_a_row_that_names_another_module_imports_nothing(tmp_path: Path, name: str) -> None:
+def test_a_row_that_names_another_module_imports_nothing(tmp_path: Path, program: Program, name: str) -> None:
     """evil: of the project, and nothing that the stage reaches; this: Python's own."""
     forged = f"""import msgspec, sys
 from cachec.store.store import Store
@@ -122,9 +116,9 @@ sys.modules.pop("this", None)
 """
     evil = "import dataclasses\nopen('ran', 'w').close()\n@dataclasses.dataclass\nclass Data:\n    a: int = 1\n"
     _project(tmp_path, {"config.py": _CONFIG, "main.py": _STAGE, "evil.py": evil, "ask.py": _ASK})
-    assert _process(tmp_path, "ask.py").startswith("miss:first-run None []")
+    assert _process(program, tmp_path, "ask.py").startswith("miss:first-run None []")
     (tmp_path / "p" / "ask.py").write_text(forged + _ASK)
-    told = _process(tmp_path, "ask.py")
+    told = _process(program, tmp_path, "ask.py")
     assert told.startswith("miss:class-not-loaded None []")
     assert "no module of the project that the stage is known to reach" in told
     assert not (tmp_path / "p" / "ran").exists()

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -17,6 +15,8 @@ import cachec
 from cachec.base.mounts import Mounts
 from cachec.stage import watching
 from cachec.stage.watching import LEVELS, Places, texts_of
+
+from .conftest import Program
 
 _MAIN = """import os, pathlib, cachec
 cache = cachec.Cache()
@@ -43,8 +43,17 @@ class Project:
     """A project with a checkpoint in a folder of it, called in new processes."""
 
     def __init__(
-        self, folder: Path, place: str, path: str, *, named: str = "", before: str = "", after: str = ""
+        self,
+        program: Program,
+        folder: Path,
+        place: str,
+        path: str,
+        *,
+        named: str = "",
+        before: str = "",
+        after: str = "",
     ) -> None:
+        self.program = program
         self.folder, self.place = folder / "p", folder / "p" / place
         self.place.parent.mkdir(parents=True, exist_ok=True)
         (self.folder / "pyproject.toml").touch()
@@ -52,13 +61,7 @@ class Project:
         self.place.write_bytes(_weights(1))
 
     def __call__(self, cwd: Path | None = None) -> str:
-        environ = {**os.environ, "CACHEC_DIR": str(self.folder.parent / "store"), "CACHEC_LOG": "off"}
-        done = subprocess.run(
-            [sys.executable, str(self.folder / "main.py")],
-            cwd=cwd or self.folder, env=environ, capture_output=True, text=True, check=False,
-        )  # fmt: skip
-        assert done.returncode == 0, done.stderr
-        return done.stdout.strip()
+        return self.program(self.folder / "main.py", cwd, CACHEC_DIR=str(self.folder.parent / "store"))
 
 
 CASES = {
@@ -70,9 +73,9 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_an_edit_of_a_checkpoint_in_a_folder_below_is_a_miss(tmp_path: Path, name: str) -> None:
+def test_an_edit_of_a_checkpoint_in_a_folder_below_is_a_miss(tmp_path: Path, program: Program, name: str) -> None:
     place, path, before = CASES[name]
-    project = Project(tmp_path, place, path, before=before)
+    project = Project(program, tmp_path, place, path, before=before)
     assert project() == "[1.0] miss:first-run"
     project.place.with_name("other.safetensors").write_bytes(_weights(3))
     assert project() == "[1.0] hit"
@@ -80,9 +83,9 @@ def test_an_edit_of_a_checkpoint_in_a_folder_below_is_a_miss(tmp_path: Path, nam
     assert project() == "[2.0] miss:dependency-changed"
 
 
-def test_what_another_process_opens_there_counts_if_it_is_data(tmp_path: Path) -> None:
+def test_what_another_process_opens_there_counts_if_it_is_data(tmp_path: Path, program: Program) -> None:
     after = "import subprocess; subprocess.run(['sh', '-c', 'cat c*/s* c*/M* > /dev/null'])"  # names none
-    project = Project(tmp_path, "ckpt/m.safetensors", "'ckpt/m.safetensors'", after=after)
+    project = Project(program, tmp_path, "ckpt/m.safetensors", "'ckpt/m.safetensors'", after=after)
     for name in ("s.py", "s.o", "Makefile"):
         (project.place.parent / name).write_text("1")
     assert project() == "[1.0] miss:first-run"
@@ -91,15 +94,15 @@ def test_what_another_process_opens_there_counts_if_it_is_data(tmp_path: Path) -
     assert project() == "[1.0] hit"
 
 
-def test_from_another_current_folder(tmp_path: Path) -> None:
-    project = Project(tmp_path, "ckpt/m.safetensors", "HERE / 'ckpt' / 'm.safetensors'")
+def test_from_another_current_folder(tmp_path: Path, program: Program) -> None:
+    project = Project(program, tmp_path, "ckpt/m.safetensors", "HERE / 'ckpt' / 'm.safetensors'")
     assert project(cwd=tmp_path) == "[1.0] miss:first-run"
     project.place.write_bytes(_weights(2))
     assert project(cwd=tmp_path) == "[2.0] miss:dependency-changed"
 
 
-def test_a_link_to_a_checkpoint_elsewhere(tmp_path: Path) -> None:
-    project = Project(tmp_path, "ckpt/m.safetensors", "'ckpt/m.safetensors'")
+def test_a_link_to_a_checkpoint_elsewhere(tmp_path: Path, program: Program) -> None:
+    project = Project(program, tmp_path, "ckpt/m.safetensors", "'ckpt/m.safetensors'")
     for n in (1, 2):
         (tmp_path / "blobs").mkdir(exist_ok=True)
         (tmp_path / "blobs" / f"abc{n}").write_bytes(_weights(n))
@@ -112,12 +115,12 @@ def test_a_link_to_a_checkpoint_elsewhere(tmp_path: Path) -> None:
     assert project() == "[2.0] miss:dependency-changed"
 
 
-def test_beyond_the_bounds_what_the_code_names_is_seen(tmp_path: Path) -> None:
+def test_beyond_the_bounds_what_the_code_names_is_seen(tmp_path: Path, program: Program) -> None:
     deep = "/".join("abcdef") + "/m.weights-1"
     for named, then in ((deep, "[2.0] miss:dependency-changed"), ("", "[1.0] hit")):  # the latter as docs/keys.md says
         folder = tmp_path / ("named" if named else "built")
         path = "NAMED" if named else "os.path.join(*'abcdef', 'm.weights' + '-1')"
-        project = Project(folder, deep, path, named=named)
+        project = Project(program, folder, deep, path, named=named)
         assert project() == "[1.0] miss:first-run"
         project.place.write_bytes(_weights(2))
         assert project() == then
