@@ -190,15 +190,16 @@ def _result(places: Places, command: Command, ended: Ended, recorder: Recorder) 
             continue  # that was told
         status = os.stat(output.path)
         modes.append(_mode(status.st_mode))
+        name = f"output-{len(outputs)}"  # a command that is asked for it elsewhere, under another name, gives the same
         if os.path.isdir(output.path):
-            outputs.append(Dir(output.path))
+            outputs.append(Dir(output.path, name=name))
             files += _files_below(output.path)
         elif output.kind == "depfile":
             with open(output.path, "rb") as file:
                 templates.append(places.template(file.read()))
             outputs.append(templates[-1])
         else:
-            outputs.append(File(output.path))
+            outputs.append(File(output.path, name=name))
             files.append(output.path)
     folders = places.folders()
     if command.sees_cwd:

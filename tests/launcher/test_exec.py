@@ -237,6 +237,13 @@ def test_verify_finds_a_compiler_that_makes_something_else(launcher: Launcher, m
     assert not launcher.last().hit
 
 
+def test_verify_under_another_name_of_the_output(launcher: Launcher, monkeypatch: pytest.MonkeyPatch) -> None:
+    _twice(launcher)
+    monkeypatch.setenv("CACHEC_MODE", "verify")
+    launcher.run("fakecc", "a.txt", "-o", "b.out")
+    assert launcher.last().reason.value == "miss:verified"
+
+
 def test_an_input_that_changes_during_the_compile_keeps_the_result_out(launcher: Launcher) -> None:
     write("in", "x")
     line = ["sh", "-c", "cp in out; echo more >> in"]
