@@ -25,6 +25,11 @@ def link(artifact: File | Program, weights: WeightSet) -> Any:
     """
     if not isinstance(artifact, File | Program):
         raise LinkError(f"link takes a cachec.File or cachec.Program, not a {type(artifact).__qualname__}")
+    if not isinstance(weights, WeightSet):
+        raise LinkError(
+            f"link takes a cachec.WeightSet, not a {type(weights).__qualname__}; cachec.open_weights(path) gives one, "
+            "and cachec.WeightSet.from_arrays(dict)"
+        )
     kind = artifact.kind if isinstance(artifact, File) else artifact.format
     plugin, separator, _ = kind.partition(":")
     if not separator:

@@ -170,9 +170,12 @@ class PluginConformance:
         for name, array in arrays.items():
             refused(name, array[..., np.newaxis])
             refused(name, array.astype("f8" if array.dtype != np.dtype("f8") else "f4"))
-            if array.ndim > 1:
-                refused(name, array.T)
-                refused(name, np.asfortranarray(array))
+            turned = array.T
+            if turned.shape != array.shape or not turned.flags.c_contiguous:
+                refused(name, turned)
+            by_column = np.asfortranarray(array)
+            if not by_column.flags.c_contiguous:  # with a dimension of 1 the two orders are one
+                refused(name, by_column)
         tied = {name for group in weights.layout.ties for name in group}
         like: dict[Any, list[str]] = {}
         for name in sorted(arrays.keys() - tied):

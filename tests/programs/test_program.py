@@ -87,6 +87,8 @@ def test_link_refuses_what_no_plugin_made(tmp_path, weights_file):
         link(cachec.File(tmp_path / "x"), weights)
     with pytest.raises(LinkError, match="int"):
         link(3, weights)  # type: ignore[arg-type]
+    with pytest.raises(LinkError, match="not a str; cachec"):
+        link(cachec.File(tmp_path / "x", kind="iree:vmfb"), "w.safetensors")  # type: ignore[arg-type]
     # an artifact without a manifest fits no weights at all
     with pytest.raises(LinkError, match="extra"):
         link(cachec.File(tmp_path / "x", kind="iree:vmfb"), weights)

@@ -121,6 +121,31 @@ CASES: dict[str, tuple[str, str, str]] = {
         "from conf import cfg\nreturn cfg.m()",
         "conf.C.m=lambda self: 7",
     ),
+    "library_method": (
+        "import string\ndef f(): return string.Template('$a').safe_substitute(a=3)",
+        "from conf import f\nreturn f()",
+        "import string\nstring.Template.safe_substitute=lambda self, a: 7",
+    ),
+    "library_method_inside": (
+        "",
+        "import fractions\nreturn fractions.Fraction(3).limit_denominator()",
+        "import fractions\nfractions.Fraction.limit_denominator=lambda self: 7",
+    ),
+    "library_base": (
+        "import configparser\ndef f(): return configparser.ConfigParser().sections()",
+        "from conf import f\nreturn f()",
+        "import configparser\nconfigparser.RawConfigParser.sections=lambda self: 7",
+    ),
+    "library_subclass": (
+        "from string import Formatter\nclass E(Formatter): pass\ndef f(): return E().format('{}', 3)",
+        "from conf import f\nreturn f()",
+        "import string\nstring.Formatter.format=lambda self, *given: 7",
+    ),
+    "library_instance": (
+        "import ipaddress\nT=ipaddress.ip_network('10.0.0.0/8')\ndef f(): return T.hosts is None or T.subnet_of(T)",
+        "from conf import f\nreturn f()",
+        "import ipaddress\nipaddress.IPv4Network.subnet_of=lambda self, other: 7",
+    ),
     "inst_method": (
         "class C:\n    def m(self): return 3\ncfg=C()",
         "from conf import cfg\nreturn cfg.m()",

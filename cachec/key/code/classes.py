@@ -23,6 +23,8 @@ from cachec.key.code.watch import Watch
 _MAKERS = frozenset({"dataclasses", "enum", "typing", "collections", "reprlib"})
 #: Py_TPFLAGSHEAPTYPE (Include/object.h): a class that was not compiled in.
 HEAPTYPE = 1 << 9
+#: Py_TPFLAGS_IMMUTABLETYPE: one whose attributes nobody may set.
+_IMMUTABLETYPE = 1 << 8
 #: What ``dataclasses.dataclass`` writes as text and compiles.
 _OF_DATACLASSES = frozenset(
     f"__{name}__" for name in ("init", "repr", "eq", "lt", "le", "gt", "ge", "hash", "setattr", "delattr")
@@ -39,6 +41,11 @@ _MEMBER = frozenset({"_value_", "_name_", "__objclass__", "_sort_order_"})
 _OF_OBJECTS = frozenset({"__dict__", "__weakref__"})
 #: What the interpreter and the standard library put on classes that they were not told.
 _INTERPRETERS = frozenset({"__slotnames__", "__classcell__", "__static_attributes__", "__replace__", "__new__"})
+
+
+def is_open(cls: type) -> bool:
+    """Whether anybody may set attributes of a class."""
+    return bool(cls.__flags__ & HEAPTYPE) and not cls.__flags__ & _IMMUTABLETYPE
 
 
 def tells(cls: type) -> bool:

@@ -45,10 +45,6 @@ _MADE_OF_ANNOTATIONS = frozenset({"__annotate__", "__annotate_func__"})
 #: Where an instance holds a field: the class says which there are.
 _SLOTS = (types.MemberDescriptorType, types.GetSetDescriptorType, type(collections.namedtuple("_", "x").x))  # type: ignore[attr-defined]
 _DYNAMIC = frozenset({"globals", "eval", "exec"})
-#: Py_TPFLAGS_HEAPTYPE: a class that was made by a statement, or may be changed as one.
-_HEAP_TYPE = 1 << 9
-#: Py_TPFLAGS_IMMUTABLETYPE: one whose attributes nobody may set.
-_IMMUTABLE_TYPE = 1 << 8
 
 
 class Walk:
@@ -280,7 +276,7 @@ class Walk:
     def _replaced(self, cls: type) -> str:
         """What the project put in the place of methods of a library's class, and its public attributes that are classes
         or plain values, which anybody may set; empty where there is none of that."""
-        if not cls.__flags__ & _HEAP_TYPE or cls.__flags__ & _IMMUTABLE_TYPE:
+        if not classes.is_open(cls):
             return ""
         said = []
         for name, value in sorted(self._graph.watch.attributes(cls).items()):

@@ -12,11 +12,13 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import cached_property, partial
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, NamedTuple
 
 from cachec.base.hashing import Hasher
+from cachec.base.texts import module_of
 from cachec.key.code import scopes
+from cachec.key.code.classes import is_open, made
 from cachec.key.code.executed import executed
 from cachec.key.code.graph import Graph, file_part
 from cachec.key.code.modules import CELLS, Locator, Origin, Sources, absolute
@@ -212,13 +214,32 @@ class Static:
                 self.asides(unit)
 
     def _replaced(self, name: str, chain: Chain) -> None:
-        """Follow what the project put in the place of a library's function."""
-        watch = self._graph.watch
-        value = watch.name(sys.modules, name) if self._live is not None else MISSING
+        """Follow what the project put in the place of a library's function, or of methods of its class."""
+        if self._live is None:
+            return
+        watch, said = self._graph.watch, ".".join((name, *chain))
+        value = watch.name(sys.modules, name)
         for attribute in chain:
             value = watch.name(vars(value), attribute) if isinstance(value, ModuleType) else value
-        if self._live is not None and self._locator.is_own(value):
-            self._live.as_imported(value, ".".join((name, *chain)))
+        if self._locator.is_own(value):
+            self._live.as_imported(value, said)
+        elif isinstance(value, type):
+            for cls in filter(is_open, value.__mro__):
+                for attribute, held in sorted(watch.attributes(cls).items()):
+                    if self._is_put(held, cls):
+                        self._live.as_imported(held, f"{said}.{attribute}")
+
+    def _is_put(self, held: object, cls: type) -> bool:
+        """Whether the project put a function into a class of a library: not what libraries compile of text, as
+        ``dataclasses`` does."""
+        if not isinstance(held, FunctionType) or not self._locator.is_own(held):
+            return False
+        if not held.__code__.co_filename.startswith("<"):
+            return True
+        return not made(held, cls, lambda file: False) and self._locator.find(module_of(held)).kind not in {
+            "library",
+            "distribution",
+        }
 
     def _defines(self, unit: Unit, name: str) -> bool:
         return name in unit.source.bindings or name in unit.source.imports
