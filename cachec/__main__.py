@@ -70,6 +70,9 @@ def _execute(args: list[str]) -> int:
             ending, _, _ = ask(args)
             if ending is not None:
                 return perform(ending)
+    from cachec.base.records import import_msgspec
+
+    import_msgspec()
     from cachec.launcher.full import main as execute
 
     if held >= 0:

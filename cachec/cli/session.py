@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from cachec.base import texts
+from cachec.base.records import import_msgspec
 from cachec.cli import screen
 from cachec.cli.helping import HelpContext, with_help
 from cachec.errors import CachecError, ConfigError, StoreFault
@@ -161,6 +162,7 @@ class LazyGroup(click.Group):
         if not home:
             return super().get_command(ctx, cmd_name)
         module, _, attribute = home.partition(":")
+        import_msgspec()
         return with_help(getattr(import_module(module), attribute))
 
 

@@ -1,0 +1,45 @@
+"""Imports msgspec at two thirds of its cost, ahead of the modules that use it.
+
+``msgspec._utils`` asks ``typing_extensions`` for three names, which on the Pythons that cachec runs on are those of
+``typing`` (typing_extensions' own source: ``Required`` and ``NotRequired`` are passed on, and ``get_type_hints`` with
+``include_extras`` ends in the same call). To import it takes as long as to start Python, since it brings ``inspect``.
+So that one module of msgspec is told that there is none, unless the process has it already; nobody else notices.
+"""
+
+import builtins
+import sys
+from types import ModuleType
+from typing import Any
+
+_LEFT_OUT, _ASKS = "typing_extensions", "msgspec._utils"
+
+
+def import_msgspec() -> None:
+    """Have msgspec imported. Where it is missing, the ImportError comes from who uses it, by its own line."""
+    if "msgspec" in sys.modules or _LEFT_OUT in sys.modules:
+        return
+    from importlib.machinery import PathFinder
+    from importlib.util import module_from_spec
+
+    package = PathFinder.find_spec("msgspec")
+    spec = package and PathFinder.find_spec(_ASKS, package.submodule_search_locations)
+    if spec is None or spec.loader is None:
+        return
+    module = module_from_spec(spec)
+    # Its own builtins, not an entry of ``sys.modules``: another thread may import typing_extensions at this moment.
+    vars(module)["__builtins__"] = {**vars(builtins), "__import__": _without}
+    sys.modules[_ASKS] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[_ASKS]
+        raise
+    import msgspec
+
+    vars(msgspec)["_utils"] = module  # as an import of it would have left it
+
+
+def _without(name: str, *rest: Any) -> ModuleType:
+    if name == _LEFT_OUT:
+        raise ImportError(f"{name} is left out", name=name)
+    return builtins.__import__(name, *rest)
