@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
+
+import msgspec
 
 from cachec.base import fsio
 from cachec.base.fsio import Identity
@@ -23,7 +24,6 @@ from cachec.base.fsio import Identity
 OWN_FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
 _SUFFIX = ".dist-info"
-_SEPARATORS = re.compile(r"[-_.]+")
 
 #: Packages that are not named like their distribution and are in many environments: what owns them is looked at first.
 _LIKELY = {"_distutils_hack": "setuptools", "pkg_resources": "setuptools"}
@@ -34,10 +34,13 @@ _SCRIPT_FOLDERS = frozenset({"bin", "Scripts"})
 
 def normalise(name: str) -> str:
     """The normal form of a distribution's name (PEP 503): ``iree_base.Compiler`` is ``iree-base-compiler``."""
-    return _SEPARATORS.sub("-", name).lower()
+    name = name.lower().replace("_", "-").replace(".", "-")
+    while "--" in name:
+        name = name.replace("--", "-")
+    return name
 
 
-class RecordedFile(NamedTuple):
+class RecordedFile(msgspec.Struct, frozen=True):
     """One file of a RECORD: path relative to the site folder, ``algorithm=base64`` or empty, bytes or -1."""
 
     path: str
@@ -45,7 +48,7 @@ class RecordedFile(NamedTuple):
     size: int
 
 
-class InstallRecord(NamedTuple):
+class InstallRecord(msgspec.Struct, frozen=True):
     """A RECORD as it was read: the file's identity then, and its rows."""
 
     identity: Identity

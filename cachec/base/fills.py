@@ -7,7 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
+
+import msgspec
 
 #: The names of attributes that do not count, by the ``id`` of their instance.
 Without = Mapping[int, frozenset[str]]
@@ -15,7 +17,7 @@ Without = Mapping[int, frozenset[str]]
 NOTHING: Without = MappingProxyType({})
 
 
-class Unfilled(NamedTuple):
+class Unfilled(msgspec.Struct, frozen=True):
     """An instance, and its cached properties that held nothing when it was looked at."""
 
     value: object

@@ -22,7 +22,7 @@ MAX_SHOWN = 160
 _CONTEXT = 40
 
 #: What goes by a name with one of these in it is never shown; a tokenizer is no secret.
-_SECRET_WORDS = re.compile("TOKEN(?!I[ZS])|SECRET|PASSW|CREDENTIAL|KEY")
+_SECRET_WORDS = "TOKEN(?!I[ZS])|SECRET|PASSW|CREDENTIAL|KEY"
 
 #: Text without control characters, which a terminal might obey.
 clean = printable
@@ -58,12 +58,12 @@ def is_text(text: str) -> bool:
 
 def is_secret(name: str) -> bool:
     """Whether the value of a variable, argument or field is not to be shown, going by its name."""
-    return _SECRET_WORDS.search(name.upper()) is not None
+    return re.search(_SECRET_WORDS, name.upper()) is not None
 
 
 def is_url(text: str) -> bool:
     """Whether a text names something that is fetched; a path makes one slash of two."""
-    return re.match(r"[a-z][a-z0-9+.-]*://|(?:https?|ftp|file|s3|gs|hf):/", text) is not None
+    return ":" in text and re.match(r"[a-z][a-z0-9+.-]*://|(?:https?|ftp|file|s3|gs|hf):/", text) is not None
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+
+import msgspec
 
 from cachec.errors import StoreFault
 from cachec.model import Digest, Entry, Fault
@@ -12,7 +13,7 @@ from cachec.store.store import Store, references
 from cachec.store.summaries import CallSummary, Facts, SearchTerms, search_terms
 
 
-class Item(NamedTuple):
+class Item(msgspec.Struct, frozen=True):
     """An entry as it was read.
 
     name: namespace (as in the names of rows) and key, joined by a colon. terms: what its key says; None where its parts
@@ -41,7 +42,7 @@ class Item(NamedTuple):
         return {ref.digest: ref.size for ref in references(self.entry)}
 
 
-class Damaged(NamedTuple):
+class Damaged(msgspec.Struct, frozen=True):
     """A row that is no entry of this version."""
 
     name: str

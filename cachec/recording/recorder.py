@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _current: ContextVar[Recorder | None] = ContextVar("cachec_recorder", default=None)
 
 
-class FileSeen(NamedTuple):
+class FileSeen(msgspec.Struct, frozen=True):
     """A file as a command found or left it. path: absolute, empty for bytes on stdin. data: where they were kept."""
 
     path: str

@@ -75,13 +75,15 @@ class Stage(Generic[P, R]):
         return (await self._engine.call_async(self, (*self._before, *args), kwargs)).value
 
     async def _both_async(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Outcome]:
-        return (await self._engine.call_async(self, (*self._before, *args), kwargs))[:2]
+        answer = await self._engine.call_async(self, (*self._before, *args), kwargs)
+        return answer.value, answer.outcome
 
     def call(self, /, *args: P.args, **kwargs: P.kwargs) -> tuple[R, Outcome]:
         """The result and how the call ended; for an ``async def`` stage an awaitable of both."""
         if self._asynchronous:
             return cast("tuple[R, Outcome]", self._both_async(args, kwargs))
-        return self._engine.call(self, (*self._before, *args), kwargs)[:2]
+        answer = self._engine.call(self, (*self._before, *args), kwargs)
+        return answer.value, answer.outcome
 
     def check(self, /, *args: P.args, **kwargs: P.kwargs) -> Outcome:
         """What a call would end with here, without asking the remotes: its detail says so where there are any.

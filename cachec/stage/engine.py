@@ -7,7 +7,9 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
 
 from cachec.base import fsio, oversight
 from cachec.config import Settings
@@ -38,7 +40,7 @@ _POLL_SECONDS = (0.005, 0.2)
 _TELL_SECONDS = 1.0
 
 
-class Answer(NamedTuple):
+class Answer(msgspec.Struct, frozen=True):
     """How a call was answered. trace: of the run that the value is of, where it is in the store."""
 
     value: Any

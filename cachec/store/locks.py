@@ -27,7 +27,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Protocol
+
+import msgspec
 
 from cachec.base import foreign, fsio
 from cachec.base.texts import clean
@@ -44,7 +46,7 @@ _MOST = 1 << 16
 _MAX_STAGE = 300
 
 
-class Running(NamedTuple):
+class Running(msgspec.Struct, frozen=True):
     """A stage that runs under the lock of a key. pid, since, near: as in the file. waiting: since when, by process."""
 
     key: str

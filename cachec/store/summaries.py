@@ -13,7 +13,6 @@ is the BLAKE3 of its record, so it is shared. Where either is gone or damaged, t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import msgspec
 
@@ -70,7 +69,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return digest_bytes(msgspec.json.encode(self))
 
 
-class SearchTerms(NamedTuple):
+class SearchTerms(msgspec.Struct, frozen=True):
     """All that an entry is searched by: its summary with the facts."""
 
     summary: CallSummary

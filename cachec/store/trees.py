@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import re
 import stat
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
@@ -27,7 +26,7 @@ from cachec.model import ArtifactRef, Fault
 from cachec.store.leases import Held, Leases
 from cachec.store.usage import occupied
 
-_NAME = re.compile(r"[0-9a-f]{64}")
+_NAME = "[0-9a-f]{64}"
 
 _FOLDER_MODE = 0o555
 _FILE_MODE = 0o444

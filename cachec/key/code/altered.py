@@ -11,7 +11,9 @@ import re
 import sys
 from collections.abc import Iterator, Mapping
 from types import FunctionType, MemberDescriptorType, ModuleType
-from typing import Any, NamedTuple
+from typing import Any
+
+import msgspec
 
 from cachec.base.texts import module_of
 from cachec.key.code import classes
@@ -22,14 +24,14 @@ from cachec.key.code.units import Unit
 from cachec.key.code.watch import MISSING, Watch
 
 #: Words of a text that may bind names which it does not show.
-_BINDING = re.compile(rb"\b(globals|locals|vars|setattr|exec|eval|__dict__|modules|__getattr__)\b")
+_BINDING = rb"\b(globals|locals|vars|setattr|exec|eval|__dict__|modules|__getattr__)\b"
 #: Of modules whose metaclasses put nothing but bookkeeping on a class.
 _METACLASSES = frozenset({"builtins", "enum"})
 #: What frameworks note on functions that they have met.
 _NOTES = ("_torchdynamo", "__wrapped__")
 
 
-class Altered(NamedTuple):
+class Altered(msgspec.Struct, frozen=True):
     """Something that the text of a module does not say. name: below the module, for messages. value: ``MISSING`` where
     it is gone. is_open: the text stores something there, so what importing makes of it is not known."""
 
@@ -53,7 +55,7 @@ def of_name(unit: Unit, name: str, namespace: Mapping[str, Any], watch: Watch) -
         yield Altered(name, value)
     if isinstance(value, ModuleType) or (name.startswith("__") and name.endswith("__")):
         return
-    if _BINDING.search(unit.source.text):
+    if re.search(_BINDING, unit.source.text):
         yield Altered(name, value, is_open=True)
         return
     for use in unit.source.imports.get("*", ()):

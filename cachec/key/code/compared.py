@@ -86,8 +86,9 @@ class TextComparison:
         return module if is_this else None
 
     def _take(self, unit: Unit, altered: Iterable[Altered]) -> None:
-        for name, value, is_open in altered:
-            if is_open:
+        for each in altered:
+            name, value = each.name, each.value
+            if each.is_open:
                 self._graph.derived.add((unit.name, name.partition(".")[0]))
             elif value is MISSING:
                 self._live.as_imported(None, f"{unit.name}.{name} (gone)")

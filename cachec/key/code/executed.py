@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 from functools import cache
 from types import ModuleType
-from typing import NamedTuple
+
+import msgspec
 
 from cachec.base.fsio import Identity, identity_if_there
 from cachec.key.code.modules import SourceText
 from cachec.key.tools.process import process_start
 
 
-class _Run(NamedTuple):
+class _Run(msgspec.Struct, frozen=True):
     """One execution of a module: the spec that it ran with (a reload makes another), and its source; None where that
     can't be told. token: text that no other execution has."""
 
@@ -46,7 +47,7 @@ class Executed:
             self._runs[name] = run
         if run.source is not present:
             if run.source is not None and run.source.text == present.text:
-                run = self._runs[name] = run._replace(source=present)
+                run = self._runs[name] = _Run(run.spec, present, run.token)
             else:
                 self.awaited(name, present.path)
         return run.source

@@ -13,7 +13,9 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from types import CodeType, FunctionType, MappingProxyType, MethodType
-from typing import Any, NamedTuple
+from typing import Any
+
+import msgspec
 
 from cachec.base.fills import Unfilled, left_out, meeting
 from cachec.base.hashing import Hasher, Memory
@@ -109,7 +111,7 @@ class CodeKey:
         return f"CodeKey({self.digest[:12]}, {len(self.parts)} parts, distributions={sorted(self.distributions)})"
 
 
-class _KnownCode(NamedTuple):
+class _KnownCode(msgspec.Struct, frozen=True):
     key: CodeKey
     watch: Watch
     held: tuple[object, ...]

@@ -9,7 +9,9 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterable, Iterator
 from types import FunctionType, ModuleType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from cachec.base.fills import left_out, note
 from cachec.base.kept import Kept
@@ -27,7 +29,7 @@ _MOST = 10_000
 _KEPT = 1024
 
 
-class Entry(NamedTuple):
+class Entry(msgspec.Struct, frozen=True):
     """What a memo was called with, and what it keeps of that; ``digest`` of both."""
 
     given: object

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import Any
+
+import msgspec
 
 from cachec.base.texts import module_of
 from cachec.key.code.library import attribute
 
 
-class Memo(NamedTuple):
+class Memo(msgspec.Struct, frozen=True):
     """A function with a memo that a stage reaches, the digest of the code key of what it wraps, and whether that looks
     at files, variables and the like."""
 

@@ -10,7 +10,9 @@ from collections.abc import Callable, Container, Iterator
 from functools import cached_property
 from importlib.machinery import BuiltinImporter, FrozenImporter, PathFinder
 from types import CodeType, FunctionType
-from typing import Any, NamedTuple
+from typing import Any
+
+import msgspec
 
 from cachec.base import foreign, fsio
 from cachec.base.distributions import OWN_FOLDER
@@ -40,7 +42,7 @@ Span = tuple[Place, Place]
 WHOLE: Span = ((0, 0), (sys.maxsize, 0))
 
 
-class Origin(NamedTuple):
+class Origin(msgspec.Struct, frozen=True):
     """Where a module comes from. kind: ``library`` (Python's own, and cachec), ``distribution``, ``project`` or
     ``absent``. path: its file, empty for a namespace package. folders: where its submodules lie, for a package."""
 

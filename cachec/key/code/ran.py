@@ -15,7 +15,9 @@ import sysconfig
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import lru_cache
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any
+
+import msgspec
 
 from cachec.base.anchors import Anchors
 from cachec.base.fsio import identity_if_there
@@ -46,14 +48,14 @@ class Lost(Exception):
         self.reason = reason
 
 
-class Seen(NamedTuple):
+class Seen(msgspec.Struct, frozen=True):
     """What was made of the observations of a run: reads, or why its result can't be stored."""
 
     reads: tuple[Read, ...] = ()
     kept_out: tuple[Reason, str] | None = None
 
 
-class _Brought(NamedTuple):
+class _Brought(msgspec.Struct, frozen=True):
     """A module that a run imported: the spec that it ran with, the digests of its derived names when the run ended, and
     what the run read."""
 

@@ -13,7 +13,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import cached_property, partial
 from types import FunctionType, ModuleType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
+
+import msgspec
 
 from cachec.base.hashing import Hasher
 from cachec.base.texts import module_of
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
     from cachec.key.code.compared import LiveWalk, TextComparison
 
 
-class _By(NamedTuple):
+class _By(msgspec.Struct, frozen=True):
     """Who imports: a name for messages, whether a missing module is provided for, and whether it must be reported."""
 
     who: str
