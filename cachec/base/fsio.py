@@ -188,11 +188,12 @@ def settled(state: Identity, now: float | None = None) -> bool:
     return now - state.ctime_ns / 1e9 > SETTLE_SECONDS
 
 
-def no_writer(fd: int) -> bool:
-    """Whether nobody has the file open for writing or mapped writable, as a read lease tells (``F_SETLEASE``).
+def keep_writers_out(fd: int) -> bool:
+    """Have nobody open the file for writing until ``let_writers_in``, or until it is closed: who tries waits.
 
-    A store through a shared writable map changes neither mtime nor ctime once its page is dirty; the kernel refuses
-    the lease while such a map exists. False too where leases can't be had (another owner's file, a foreign system).
+    False where somebody has it open for writing or mapped writable already, as a read lease tells (``F_SETLEASE``). A
+    store through a shared writable map changes neither mtime nor ctime once its page is dirty; the kernel refuses the
+    lease while such a map exists. False too where leases can't be had (another owner's file, a foreign system).
     """
     # The C module below ``signal``, which takes half a millisecond to make enumerations of its numbers.
     import _signal  # type: ignore[import-not-found]  # typeshed leaves it out
@@ -204,8 +205,20 @@ def no_writer(fd: int) -> bool:
         fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_RDLCK)
     except OSError:
         return False
-    fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_UNLCK)
     return True
+
+
+def let_writers_in(fd: int) -> None:
+    """Give back what ``keep_writers_out`` took."""
+    fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+
+
+def no_writer(fd: int) -> bool:
+    """Whether nobody has the file open for writing or mapped writable now, as ``keep_writers_out`` tells."""
+    is_calm = keep_writers_out(fd)
+    if is_calm:
+        let_writers_in(fd)
+    return is_calm
 
 
 def open_folder(path: str | os.PathLike[str]) -> int:

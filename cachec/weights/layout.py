@@ -33,12 +33,26 @@ class Layout:
     computed from a layout is kept on it, so opening the same files again computes nothing.
     """
 
-    def __init__(self, tensors: Mapping[str, Tensor], ties: Ties = (), nesting: Nesting | None = None) -> None:
-        self.tensors: dict[str, Tensor] = {name: tensors[name] for name in sorted(tensors)}
+    def __init__(
+        self,
+        tensors: Mapping[str, Tensor] | Callable[[], Mapping[str, Tensor]],
+        ties: Ties = (),
+        nesting: Nesting | None = None,
+    ) -> None:
+        """tensors: a function of them is called when they are first asked for."""
+        self._make = tensors if callable(tensors) else None
+        if not callable(tensors):
+            self.tensors = _in_order(tensors)
         self.ties = tuple(sorted(tuple(sorted(group)) for group in ties))
         self.nesting = nesting
         self._alias = {name: group[0] for group in self.ties for name in group}
         self._derived: Kept[tuple[Layout, Mapping[str, str] | None]] = Kept(_REMEMBERED)
+
+    @cached_property
+    def tensors(self) -> dict[str, Tensor]:
+        """The tensors by name, sorted."""
+        assert self._make is not None
+        return _in_order(self._make())
 
     def spec(self, name: str) -> WeightSpec:
         """The description of one weight, which must be here."""
@@ -255,6 +269,11 @@ class Layout:
         ties = tuple(tuple(names[name] for name in group) for group in self.ties)
         nesting = None if self.nesting is None else self.nesting.renamed(names)
         return Layout({new: self.tensors[old] for new, old in back.items()}, ties, nesting), back
+
+
+def _in_order(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    names = sorted(tensors)
+    return dict(zip(names, map(tensors.__getitem__, names), strict=True))
 
 
 def stated_ties(specs: Iterable[WeightSpec]) -> Ties:

@@ -159,7 +159,7 @@ class Source:
         """Give back what is held; later exposures raise HandleClosed. Views that were handed out stay valid."""
 
 
-class OpenedFile(msgspec.Struct, frozen=True):
+class OpenedFile(msgspec.Struct, frozen=True, gc=False):
     """A file as it was when its header was read.
 
     header_nbytes, header_digest: of its first bytes (both empty for a file without a header); checked again when bound.

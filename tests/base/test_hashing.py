@@ -168,6 +168,21 @@ def test_ranges_and_the_empty_file(file, tmp_path):
         os.close(fd)
 
 
+def test_nobody_opens_for_writing_what_writers_are_kept_out_of(tmp_path):
+    path = tmp_path / "file"
+    path.write_bytes(b"1234")
+    with fsio.closing(fsio.open_read(path)) as fd:
+        if not fsio.keep_writers_out(fd):
+            pytest.skip("no read lease can be had here")
+        with pytest.raises(BlockingIOError):
+            os.open(path, os.O_WRONLY | os.O_NONBLOCK)
+        with fsio.closing(fsio.open_read(path)):  # readers go on
+            pass
+        fsio.let_writers_in(fd)
+        with fsio.closing(os.open(path, os.O_WRONLY | os.O_NONBLOCK)):
+            assert not fsio.keep_writers_out(fd)
+
+
 _CHECKING = """
 import os, signal, sys
 from cachec.base import fsio

@@ -6,6 +6,7 @@ import math
 import os
 import stat
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Protocol, runtime_checkable
 
 import msgspec
@@ -27,6 +28,9 @@ MAX_STRUCTURE = 1 << 30
 #: Bytes before a file's first tensor that are compared again when the file is bound.
 _MAX_CHECKED = 1 << 24
 _BLOCK = 1 << 13
+#: What a file says beside its tensors, where that is nothing.
+NO_TEXTS: Mapping[str, str] = MappingProxyType({})
+_NO_CHECKSUMS: Mapping[int, str] = MappingProxyType({})
 
 
 class Value(msgspec.Struct, frozen=True):
@@ -37,7 +41,7 @@ class Value(msgspec.Struct, frozen=True):
     file: int = 0
 
 
-class Contents(msgspec.Struct, frozen=True, eq=False):
+class Contents(msgspec.Struct, frozen=True, eq=False, gc=False):
     """What a reader found.
 
     tensors: by name; ``Tensor.file`` from 0 is a number among the opened files, below 0 it is ``-1 - number`` of a
@@ -47,10 +51,10 @@ class Contents(msgspec.Struct, frozen=True, eq=False):
     """
 
     tensors: Mapping[str, Tensor]
-    metadata: Mapping[str, str] = {}
+    metadata: Mapping[str, str] = NO_TEXTS
     values: tuple[Value, ...] = ()
     typed: bool = True
-    checksums: Mapping[int, str] = {}
+    checksums: Mapping[int, str] = _NO_CHECKSUMS
 
 
 class Plan(msgspec.Struct, frozen=True):

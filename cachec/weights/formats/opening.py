@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from operator import attrgetter
 
@@ -202,27 +202,31 @@ class Checkpoints:
             for value in held.values
         )
         opened = tuple(file.path for file in files) + ((index.path,) if index else ())
-        states = tuple(tuple(file.identity) for file in files) + ((tuple(index.identity),) if index else ())
+        states = tuple(file.identity for file in files) + ((index.identity,) if index else ())
         return Checkpoint(layout, tuple(files), opened, states, absent, values), trusted
 
     def _read_file(self, path: str, look: _Look) -> tuple[tuple[OpenedFile, ...], Contents, bool]:
-        with fsio.closing(fsio.open_read(path)) as fd:
+        fd = fsio.open_read(path)
+        try:
             identity = fsio.identity(fd)
-            may_trust = self._may_trust(path, identity)
-            calm = may_trust and fsio.no_writer(fd)
+            trusted = self._may_trust(path, identity) and fsio.keep_writers_out(fd)
             start = os.pread(fd, safetensors.START, 0)
             known = format_of(path, start[:MAGIC])
-            if known is not SAFETENSORS:
-                return self._read_format(path, known, look)
-            data = safetensors.header_bytes(path, fd, identity, start)
-            trusted = calm and fsio.no_writer(fd)
-        key = (digest_bytes(data), identity.size)
+            data = safetensors.header_bytes(path, fd, identity, start) if known is SAFETENSORS else b""
+            if trusted:
+                fsio.let_writers_in(fd)
+        finally:
+            os.close(fd)
+        if known is not SAFETENSORS:
+            return self._read_format(path, known, look)
+        digest = digest_bytes(data)
+        key = f"{digest}:{identity.size}"
         contents = self._headers.get(key)
         if contents is None:
             header = safetensors.parse_header(path, data, identity.size)
             contents = Contents(header.tensors, header.metadata)
             self._headers.put(key, contents)
-        return (OpenedFile(path, identity, len(data), key[0]),), contents, trusted
+        return (OpenedFile(path, identity, len(data), digest),), contents, trusted
 
     def _read_format(self, path: str, format: Known, look: _Look) -> tuple[tuple[OpenedFile, ...], Contents, bool]:
         with Opener(path, self._trusts, look) as opener:
@@ -306,28 +310,29 @@ def _merge(
 ) -> Layout:
     """starts: for each path the number of its first file among all."""
     world, specs = wanted.world, wanted.specs
-    merged: dict[str, Tensor] = {}
+    is_as_indexed = index is not None and _is_as_indexed(index, contents)
+    if not is_as_indexed:
+        _refuse_twice(label, paths, contents)
     axes: dict[str, int] = {}
-    untyped: set[int] = set()
-    values = 0
-    for path, header, start in zip(paths, contents, starts, strict=True):
-        tensors = _moved(header.tensors, start, values)
-        known = len(merged)
-        merged |= tensors
-        if len(merged) < known + len(tensors):
-            raise _twice(label, paths, contents)
-        if not header.typed:
-            untyped.update(tensor.file for tensor in tensors.values())
-        values += len(header.values)
-        if world is not None:
+    if world is not None:
+        for path, header in zip(paths, contents, strict=True):
             for name, axis in shard_axes(path, header.metadata).items():
                 if axes.setdefault(name, axis) != axis:
                     raise CheckpointError(f"{path}: shard axis of {name!r} expected {axes[name]}, found {axis}")
             stated = whole_names(path, header.metadata)
             if stated is not None:
                 check_whole(path, header.tensors, stated)
-    if index is not None:
-        _check_index(index, paths, contents)
+    if index is not None and not is_as_indexed:
+        raise _not_as_indexed(index, paths, contents)
+    if world is None and specs is None:
+        return Layout(lambda: _together(contents, starts))
+    merged = _together(contents, starts)
+    untyped = {
+        tensor.file
+        for header, tensors in _each_moved(contents, starts)
+        if not header.typed
+        for tensor in tensors.values()
+    }
 
     def is_untyped(tensor: Tensor) -> bool:
         return tensor.file in untyped
@@ -340,6 +345,22 @@ def _merge(
             axes = given_axes(specs, merged, is_untyped, world) | axes
         merged = own_tensors(label, merged, axes, world, file_of)
     return Layout(merged if specs is None else with_specs(label, merged, is_untyped, specs))
+
+
+def _together(contents: Sequence[Contents], starts: Sequence[int]) -> dict[str, Tensor]:
+    """The tensors of all, of which no two have one name."""
+    merged: dict[str, Tensor] = {}
+    for _, tensors in _each_moved(contents, starts):
+        merged |= tensors
+    return merged
+
+
+def _each_moved(contents: Sequence[Contents], starts: Sequence[int]) -> Iterator[tuple[Contents, dict[str, Tensor]]]:
+    """What each reader found, with its tensors as they count among those of all."""
+    values = 0
+    for header, start in zip(contents, starts, strict=True):
+        yield header, _moved(header.tensors, start, values)
+        values += len(header.values)
 
 
 def _moved(tensors: Mapping[str, Tensor], files: int, values: int) -> dict[str, Tensor]:
@@ -360,40 +381,47 @@ def _moved(tensors: Mapping[str, Tensor], files: int, values: int) -> dict[str, 
     }
 
 
-def _twice(label: str, paths: Sequence[str], contents: Sequence[Contents]) -> CheckpointError:
-    """The error for a name that is in two files."""
+def _refuse_twice(label: str, paths: Sequence[str], contents: Sequence[Contents]) -> None:
+    """Raise CheckpointError for a name that is in two files."""
+    names: set[str] = set()
+    for header in contents:
+        names.update(header.tensors)
+    if len(names) == sum(len(header.tensors) for header in contents):
+        return
     owners: dict[str, str] = {}
     for path, header in zip(paths, contents, strict=True):
         for name in header.tensors:
             if name in owners:
-                return CheckpointError(f"{label}: tensor {name!r} is both in {owners[name]} and in {path}")
+                raise CheckpointError(f"{label}: tensor {name!r} is both in {owners[name]} and in {path}")
         owners.update(dict.fromkeys(header.tensors, path))
-    raise AssertionError(f"{label}: no tensor is in two files")
 
 
-def _check_index(index: _IndexFile, paths: Sequence[str], contents: Sequence[Contents]) -> None:
-    """Every tensor is in the shard that the index says, and in the index. paths: those of ``index.shards()``."""
+def _is_as_indexed(index: _IndexFile, contents: Sequence[Contents]) -> bool:
+    """Whether each tensor is in the shard that the index says, and so in no other, and in the index."""
+    place_of = index.weight_map.get
+    return len(index.weight_map) == sum(len(header.tensors) for header in contents) and all(
+        list(map(place_of, header.tensors)).count(shard) == len(header.tensors)
+        for shard, header in zip(index.shards(), contents, strict=True)
+    )
+
+
+def _not_as_indexed(index: _IndexFile, paths: Sequence[str], contents: Sequence[Contents]) -> CheckpointError:
+    """paths: those of ``index.shards()``."""
     weight_map = index.weight_map
-    shards = index.shards()
-    count = 0
-    for shard, header in zip(shards, contents, strict=True):
-        if set(map(weight_map.get, header.tensors)) != {shard}:
-            break
-        count += len(header.tensors)
-    else:
-        if count == len(weight_map):
-            return
-    owners = {name: shard for shard, header in zip(shards, contents, strict=True) for name in header.tensors}
+    owners = {name: shard for shard, header in zip(index.shards(), contents, strict=True) for name in header.tensors}
     for name, shard in weight_map.items():
         owner = owners.get(name)
         if owner is None:
-            raise CheckpointError(f"{index.path}: tensor {name!r} expected in {shard!r}, found in no shard")
+            return CheckpointError(f"{index.path}: tensor {name!r} expected in {shard!r}, found in no shard")
         if owner != shard:
-            raise CheckpointError(f"{index.path}: tensor {name!r} expected in {shard!r}, found in {owner!r}")
-    for path, header in zip(paths, contents, strict=True):
-        for name in header.tensors:
-            if name not in weight_map:
-                raise CheckpointError(f"{index.path}: extra tensor {name!r} in {path}, not in the index")
+            return CheckpointError(f"{index.path}: tensor {name!r} expected in {shard!r}, found in {owner!r}")
+    extra = next(
+        (name, path)
+        for path, header in zip(paths, contents, strict=True)
+        for name in header.tensors
+        if name not in weight_map
+    )
+    return CheckpointError(f"{index.path}: extra tensor {extra[0]!r} in {extra[1]}, not in the index")
 
 
 def _refuse_what_is_no_file(paths: Iterable[str], index: _IndexFile | None) -> None:

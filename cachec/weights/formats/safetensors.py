@@ -17,12 +17,13 @@ from __future__ import annotations
 
 import math
 import operator
+import os
 import re
 import struct
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property
-from itertools import repeat
-from typing import Annotated, Any
+from functools import cached_property, lru_cache
+from itertools import accumulate, repeat
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 
@@ -31,7 +32,7 @@ from cachec.base.texts import said
 from cachec.errors import CheckpointError, UsageError, WeightsChanged
 from cachec.model import MALFORMED_JSON, from_json
 from cachec.weights.dtypes import PACKED, SAFETENSORS, SIZES
-from cachec.weights.formats.base import MAX_BYTES, MAX_DIMENSIONS, Plan
+from cachec.weights.formats.base import MAX_BYTES, MAX_DIMENSIONS, NO_TEXTS, Plan
 from cachec.weights.tensor import Tensor
 from cachec.weights.weight import Weight
 
@@ -44,30 +45,45 @@ _FIELDS = ("dtype", "shape", "data_offsets")
 START = 1 << 14
 #: The number -0. In JSON a number follows one of these characters, so the -0 of a name is none of them.
 _MINUS_ZERO = re.compile(rb"-0(?<=[\[:,\s]-0)")
-_KIND = operator.attrgetter("dtype", "shape")
+#: Kinds of tensors that a process remembers.
+_KINDS = 4096
+_CODE = operator.attrgetter("dtype")
+_SHAPE = operator.attrgetter("shape")
 _OFFSETS = operator.attrgetter("data_offsets")
+_NBYTES = operator.attrgetter("nbytes")
+_ITEM = operator.attrgetter("item")
+
+
+class _Kind(NamedTuple):
+    """What tensors of one dtype and shape have in common. nbytes: of each; item: of an element."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    nbytes: int
+    item: int
 
 
 class HeaderTensors(Mapping[str, Tensor]):
-    """The tensors of a header by name, in its order; kept as a sequence a field until they are asked for.
+    """The tensors of a header by name, in its order; kept as few sequences until they are asked for.
 
-    sizes, offsets: in bytes; offsets from the start of the file.
+    offsets: from the start of the file, in bytes; where they are left out, each begins where the one before ends, the
+    first at ``start``.
     """
 
     def __init__(
-        self,
-        names: Sequence[str],
-        dtypes: Sequence[str],
-        shapes: Sequence[tuple[int, ...]],
-        sizes: Sequence[int],
-        offsets: Sequence[int],
+        self, names: Sequence[str], kinds: Sequence[_Kind], start: int, offsets: Sequence[int] | None = None
     ) -> None:
         self._names = names
-        self._fields = (dtypes, shapes, sizes, offsets)
+        self._kinds = kinds
+        self._start = start
+        self._offsets = offsets
 
     def in_file(self, number: int) -> dict[str, Tensor]:
         """The tensors as those of the file of this number within a source."""
-        return dict(zip(self._names, map(Tensor, *self._fields, repeat(number)), strict=True))
+        dtypes, shapes, sizes, _ = zip(*self._kinds, strict=True) if self._kinds else ((),) * 4
+        offsets = accumulate(sizes, initial=self._start) if self._offsets is None else self._offsets
+        tensors = map(Tensor, dtypes, shapes, sizes, offsets, repeat(number))
+        return dict(zip(self._names, tensors, strict=True))
 
     @cached_property
     def _tensors(self) -> dict[str, Tensor]:
@@ -117,7 +133,7 @@ def header_bytes(path: str, fd: int, identity: fsio.Identity, start: bytes) -> b
         data = start[:end] if end <= len(start) else start + fsio.pread_exact(fd, len(start), end - len(start))
     except EOFError as error:
         raise WeightsChanged(f"{path}: became shorter while it was opened") from error
-    if fsio.identity(fd) != identity:
+    if not fsio.is_identity(identity, os.fstat(fd)):
         raise WeightsChanged(f"{path}: changed while it was opened")
     return data
 
@@ -127,9 +143,8 @@ def parse_header(path: str, data: bytes, file_size: int) -> Header:
 
     Raises CheckpointError naming file, tensor, what was expected and what was found.
     """
-    text = data[_LENGTH.size :]
-    start = len(data)
-    return _parse_at_once(text, start, file_size - start) or _parse(path, text, start, file_size - start)
+    available = file_size - len(data)
+    return _parse_at_once(data, available) or _parse(path, data, available)
 
 
 _Natural = Annotated[int, msgspec.Meta(ge=0)]
@@ -152,50 +167,68 @@ class _Metadata(msgspec.Struct):
 _ENTRIES = msgspec.json.Decoder(dict[str, _Entry])
 
 
-def _parse_at_once(text: bytes, start: int, available: int) -> Header | None:
+def _parse_at_once(data: bytes, available: int) -> Header | None:
     """The header by checks of all tensors together, which are those of ``_parse``; a fifth of its time.
 
     None for what does not pass them, and for what is rare (escapes, empty tensors): ``_parse`` decides on those.
     """
-    if b"\\" in text or _MINUS_ZERO.search(text) or not text.startswith(b"{"):
+    at = _LENGTH.size
+    if not data.startswith(b"{", at) or data.find(b"\\", at) >= 0:
         return None
+    if data.find(b"-", at) >= 0 and _MINUS_ZERO.search(data, at):
+        return None
+    text = memoryview(data)[at:]
     try:
         entries = _ENTRIES.decode(text)
         has_metadata = entries.pop(_METADATA, None) is not None
-        metadata = msgspec.json.decode(text, type=_Metadata).values if has_metadata else {}
+        metadata = msgspec.json.decode(text, type=_Metadata).values if has_metadata else NO_TEXTS
     except MALFORMED_JSON:
         return None
     # With this many strings there is no key twice, none that is not known, and none that is missing.
-    if not entries or text.count(b'"') != 2 * (5 * len(entries) + has_metadata + 2 * len(metadata)):
+    if not entries or data.count(b'"', at) != 2 * (5 * len(entries) + has_metadata + 2 * len(metadata)):
         return None
-    # A model has few kinds of tensors: each is looked at once, and all tensors of it share its numbers.
-    kinds: list[tuple[str, tuple[int, ...]]] = list(map(_KIND, entries.values()))
-    described: dict[tuple[str, tuple[int, ...]], tuple[str, tuple[int, ...], int, int]] = {}
-    for code, shape in set(kinds):
-        dtype, item = SAFETENSORS.get(code, ("", 0))
-        nbytes = math.prod(shape) * item
-        # An empty tensor may hide a shape that no array can have.
-        if nbytes == 0 or len(shape) > MAX_DIMENSIONS:
+    values = entries.values()
+    codes = list(map(_CODE, values))
+    try:
+        kinds = list(map(_kind, codes, map(_SHAPE, values)))
+    except LookupError:
+        return None
+    begins, ends = zip(*map(_OFFSETS, values), strict=True)
+    # Each begins where the one before ends, and has the bytes of its kind; the last ends where the file does.
+    follow = tuple(accumulate(map(_NBYTES, kinds), initial=0))
+    is_in_order = begins == follow[:-1] and ends == follow[1:]
+    if not is_in_order:  # then so it has to be where they are taken by offset
+        first, last = sorted(begins), sorted(ends)
+        sizes = map(operator.sub, ends, begins)
+        if any(map(operator.ne, sizes, map(_NBYTES, kinds))) or first != [0, *last[:-1]]:
             return None
-        described[code, shape] = dtype, shape, nbytes, item
-    dtypes, shapes, sizes, items = zip(*map(described.__getitem__, kinds), strict=True)
-    begins, ends = zip(*map(_OFFSETS, entries.values()), strict=True)
-    if tuple(map(operator.sub, ends, begins)) != sizes:
+    if max(ends) != available:
         return None
-    # Where all items are of one size, what begins where another ends is a multiple of it.
-    if len({item for _, _, _, item in described.values()}) > 1 and any(map(operator.mod, begins, items)):
+    # Where all are of one dtype, what begins where another ends is a multiple of it.
+    if len(set(codes)) > 1 and any(map(operator.mod, begins, map(_ITEM, kinds))):
         return None
-    # Taken by offset, each begins where the one before ends, and the last ends where the file does.
-    first = begins if begins == (0, *ends[:-1]) else tuple(sorted(begins))
-    last = ends if first is begins else tuple(sorted(ends))
-    if first != (0, *last[:-1]) or last[-1] != available:
-        return None
-    offsets = list(map(start.__add__, begins))
-    return Header(HeaderTensors(list(entries), dtypes, shapes, sizes, offsets), metadata, start)
+    offsets = None if is_in_order else list(map(len(data).__add__, begins))
+    return Header(HeaderTensors(list(entries), kinds, len(data), offsets), metadata, len(data))
 
 
-def _parse(path: str, text: bytes, start: int, available: int) -> Header:
+@lru_cache(_KINDS)
+def _kind(code: str, shape: tuple[int, ...]) -> _Kind:
+    """The kind of a tensor that a header has. A model has few, and all tensors of it share its numbers.
+
+    Raises LookupError for what no array can be, and for an empty tensor, which may hide such a shape.
+    """
+    if len(shape) > MAX_DIMENSIONS:
+        raise LookupError(shape)
+    dtype, item = SAFETENSORS[code]
+    nbytes = math.prod(shape) * item
+    if nbytes == 0:
+        raise LookupError(shape)
+    return _Kind(dtype, shape, nbytes, item)
+
+
+def _parse(path: str, data: bytes, available: int) -> Header:
     """The header, one tensor after the other, so that an error can say what is wrong."""
+    text, start = data[_LENGTH.size :], len(data)
     if not text.startswith(b"{"):
         raise CheckpointError(f"{path}: the header expected to begin with '{{', found {text[:1]!r}")
     header = decode_object(path, "header", text)
@@ -206,14 +239,9 @@ def _parse(path: str, text: bytes, start: int, available: int) -> Header:
     # Five strings a tensor: its name, three fields, the dtype.
     refuse_duplicates(path, "header", text, strings + 5 * len(entries) + 2 * len(metadata))
     _check_cover(path, spans, available)
-    tensors = HeaderTensors(
-        list(header),
-        [dtype for dtype, _, _, _ in entries],
-        [shape for _, shape, _, _ in entries],
-        [end - begin for _, _, begin, end in entries],
-        [start + begin for _, _, begin, _ in entries],
-    )
-    return Header(tensors, metadata, start)
+    kinds = [_Kind(dtype, shape, end - begin, SIZES[dtype]) for dtype, shape, begin, end in entries]
+    offsets = [start + begin for _, _, begin, _ in entries]
+    return Header(HeaderTensors(list(header), kinds, start, offsets), metadata, start)
 
 
 def decode_object(path: str, what: str, text: bytes) -> dict[str, Any]:
