@@ -48,6 +48,7 @@ def run_process(
     timeout: float | None = None,
     supervised: bool = False,
     ends_with_us: bool = False,
+    in_session: bool = False,
 ) -> Ended:
     """Run ``program`` with ``args`` and exactly ``environ``. stdin: the bytes to feed, or a file to read; None: empty.
 
@@ -55,10 +56,12 @@ def run_process(
     where the program can't be started, or SIGCHLD is ignored, so that no status is told: a caller in the main thread
     has that ended instead. Raises subprocess.TimeoutExpired after its group was killed. SIGTERM and SIGHUP that would
     end this process go to the group first (only the main thread can see to that). ends_with_us: the kernel sends it
-    SIGTERM where this process, whose main thread has to be the caller, is killed.
+    SIGTERM where this process, whose main thread has to be the caller, is killed. in_session: it stays in the session
+    of this process, and somebody else sees to its end then (``ask_session_to_end``). That is quicker: Python has to be
+    copied to call for a signal of the kernel's, and each of its pages that is written to from then on.
     """
     _have_statuses()
-    is_leader = ends_with_us and _leads_alone()
+    in_session = in_session or (ends_with_us and _leads_alone())
     supervised = supervised and bool(sys.executable)
     data = stdin if isinstance(stdin, bytes) else None
     source = -1
@@ -84,8 +87,8 @@ def run_process(
                     stdout=subprocess.PIPE,
                     stderr=subprocess.PIPE,
                     pass_fds=handed,
-                    start_new_session=not is_leader,
-                    process_group=0 if is_leader else None,
+                    start_new_session=not in_session,
+                    process_group=0 if in_session else None,
                     preexec_fn=_ending_with(os.getpid()) if ends_with_us else None,  # noqa: PLW1509 - one thread
                 )
             if supervised:
@@ -127,11 +130,22 @@ def _place_of(pid: int | str) -> tuple[str, int, int]:
 
 def end_session(leader: int) -> None:
     """Kill what is left of the session of a process that has ended; returns once nothing of it runs."""
-    while left := [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if _runs_in(pid, leader)]:
-        for pid in left:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+    while _signal_session(leader, signal.SIGKILL):
         time.sleep(0.002)
+
+
+def ask_session_to_end(leader: int) -> None:
+    """Send SIGTERM to what is left of the session of a process that has ended, and is not reaped yet."""
+    _signal_session(leader, signal.SIGTERM)
+
+
+def _signal_session(leader: int, number: int) -> bool:
+    """Send a signal to all that runs in a session; whether anything does."""
+    left = [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if _runs_in(pid, leader)]
+    for pid in left:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+    return bool(left)
 
 
 def _runs_in(pid: int, session: int) -> bool:

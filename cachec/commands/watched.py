@@ -119,6 +119,7 @@ class Watched:
         pass_fds: Sequence[int] = (),
         timeout: float | None = None,
         ends_with_us: bool = False,
+        in_session: bool = False,
     ) -> Ended:
         """See ``run_process``. Where that raises, weights that were read count all the same: a stage may go on."""
         with ExitStack() as stack:
@@ -135,6 +136,7 @@ class Watched:
                     timeout=timeout,
                     supervised=touched is not None,
                     ends_with_us=ends_with_us,
+                    in_session=in_session,
                 )
                 is_certain = ended.survivors is False and stdin is None and not pass_fds
             finally:

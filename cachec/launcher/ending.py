@@ -18,7 +18,8 @@ class Ending:
     """status: as ``subprocess`` has it, negative for a signal; None where the process is to become the command. stdout,
     stderr: to be written before. become: the executable and the command line for that; with a status, for where these
     can't be written: the command says it as it always does. stdin: a descriptor with what was read of standard input
-    already. hit: whether this was in the cache, so that nothing was run; not packed."""
+    already. stored: whether the result is in the cache, be it since this run, to which nothing was to be said; not
+    packed."""
 
     def __init__(
         self,
@@ -28,14 +29,14 @@ class Ending:
         become: "tuple[str, list[str]] | None" = None,
         stdin: int | None = None,
         *,
-        hit: bool = False,
+        stored: bool = False,
     ) -> None:
         self.status = status
         self.stdout = stdout
         self.stderr = stderr
         self.become = become
         self.stdin = stdin
-        self.hit = hit
+        self.stored = stored
 
     def packed(self) -> bytes:
         """As bytes, for another process, which has no such descriptor."""

@@ -168,7 +168,8 @@ def _through_engine(args: list[str], opened: Opened, command: Command, stdin: in
         return Ending(_NOT_STARTED)
     finally:
         opened.close()
-    return Ending(0, stdout, stderr, itself, stdin, hit=not made)
+    is_stored = not made or (answer is not None and answer.outcome.stored)
+    return Ending(0, stdout, stderr, itself, stdin, stored=is_stored)
 
 
 def _hand_out(opened: Opened, command: Command, value: Any) -> None:

@@ -62,7 +62,8 @@ def run_command(where: RunEnvironment, command: Command, argv: Sequence[str], st
             environ=environment(command, where.variables),
             cwd=command.cwd,
             stdin=stdin,
-            ends_with_us=True,
+            ends_with_us=not where.is_served,
+            in_session=where.is_served,
         )
         if ended.returncode:
             raise CommandFailed(ended)
@@ -93,7 +94,14 @@ def _name_dependencies(where: RunEnvironment, command: Command, argv: Sequence[s
     kept = [arg for number, arg in enumerate(argv[1:]) if number not in dropped and arg not in {"-c", "-S", "-MP"}]
     line = [argv[0], *kept, "-M", "-MF", depfile]  # what fails here fails again, and is told
     environ = environment(command, where.variables)
-    run_process(line, command.program, environ=environ, cwd=command.cwd, ends_with_us=True)
+    run_process(
+        line,
+        command.program,
+        environ=environ,
+        cwd=command.cwd,
+        ends_with_us=not where.is_served,
+        in_session=where.is_served,
+    )
 
 
 class _CommandReads(Reads):

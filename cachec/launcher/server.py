@@ -25,6 +25,7 @@ from cachec import config
 from cachec.base import fsio
 from cachec.base.distributions import Distributions
 from cachec.base.fsio import Identity
+from cachec.commands.process import ask_session_to_end
 from cachec.errors import UsageError
 from cachec.key.tools.executables import Finder
 from cachec.key.tools.process import process_start
@@ -40,6 +41,9 @@ SETTLE_SECONDS = fsio.SETTLE_SECONDS
 
 #: Seconds between two looks at what a program loads, where children had to look each by itself.
 PRACTICE_SECONDS = 60.0
+
+#: Signals that a child hands to the command before it ends by them.
+_FORWARDED = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 
 #: Children that wait for another request, beside one for each processor: Ninja runs two commands more than these.
 _SPARE = 2
@@ -218,12 +222,12 @@ class _Server:
                 _practise(os.fsdecode(program))
 
     def _reap(self) -> None:
-        while self._children:
-            pid, status = os.waitpid(-1, os.WNOHANG)
-            if not pid:
-                return
+        while self._children and (ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)):
+            if ended.si_code != os.CLD_EXITED and ended.si_status not in _FORWARDED:
+                ask_session_to_end(ended.si_pid)  # who asked ends it, if that is there still
+            os.waitpid(ended.si_pid, 0)
             self._children -= 1
-            self._is_stale |= os.waitstatus_to_exitcode(status) == STALE
+            self._is_stale |= ended.si_code == os.CLD_EXITED and ended.si_status == STALE
 
 
 def identity_of(path: str) -> tuple[int, int]:
@@ -236,6 +240,7 @@ def _import_all() -> None:
     """Import what a miss needs, and read, and have ``re`` and msgspec make, what each would."""
     import atexit  # noqa: F401 - all that is imported here is for the children
     import ctypes  # noqa: F401
+    import difflib  # noqa: F401
     import fnmatch
     import tempfile  # noqa: F401
 

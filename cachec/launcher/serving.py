@@ -1,10 +1,11 @@
 """A child of the server (``server``): it answers a request as a process of its own, and the next ones if it can.
 
-It can where nothing was run for the last, which was a hit: then all that this one had of the request is given back
-before it is answered (its descriptors, folder, variables, leases and connections), and the process is what it was, but
-for what is kept of files with their identity, as in any process that goes on. A child that ran a compiler, met an
-error, got a signal, was left with a thread or imported a module ends with its request; so no run sees what another
-left, and no child works with a module whose file it does not watch.
+It can where the last was a hit, or a run whose result was stored, so that nothing was to be said against it: then all
+that this one had of the request is given back before it is answered (its descriptors, folder, variables, leases and
+connections), and the process is what it was, but for what is kept of files with their identity, as in any process that
+goes on. A child that met an error, got a signal, was left with a process, a descriptor or a thread, imported a module,
+or ran what was not stored ends with its request; so no run sees what another left, and no child works with a module
+whose file it does not watch.
 """
 
 from __future__ import annotations
@@ -95,6 +96,7 @@ def _answered(connection: socket.socket, tells: int, known: Known) -> bool:
     from cachec.launcher.full import conclude
 
     connection.settimeout(_PATIENCE)
+    held = _descriptors()
     with open("/proc/self/comm", "wb", 0) as name:
         name.write(b"%b%d" % (SERVES.encode(), client.peer(connection)))
     line = _taken(connection)
@@ -108,12 +110,13 @@ def _answered(connection: socket.socket, tells: int, known: Known) -> bool:
         _tell(line, tells)
     # What the other reads and writes from here on is no news, and with it all is done.
     fcntl.fcntl(connection, fcntl.F_SETFL, fcntl.fcntl(connection, fcntl.F_GETFL) & ~os.O_ASYNC)
-    is_hit = ending is not None and ending.hit
-    if is_hit:
+    is_as_before = ending is not None and ending.stored
+    if is_as_before:
         _give_back()
+        is_as_before = _descriptors() == held and not _has_children()
     connection.settimeout(None)
     connection.sendall(pack([]) if ending is None else ending.packed())
-    if not is_hit:
+    if not is_as_before:
         return False
     # A signal that the other sends on comes before this, and ends us: none is left for the next request.
     connection.settimeout(_PATIENCE)
@@ -161,6 +164,20 @@ def _give_back() -> None:
     os.close(null)
     os.chdir("/")
     os.environb.clear()
+
+
+def _descriptors() -> set[str]:
+    """The numbers of all that is open."""
+    return {*os.listdir("/proc/self/fd")}
+
+
+def _has_children() -> bool:
+    """Whether a process that this one has started is there, be it to be waited for."""
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return False
+    return True
 
 
 def _end_with(connection: socket.socket) -> None:

@@ -43,11 +43,13 @@ class CommandFailed(Exception):
 
 
 class RunEnvironment(msgspec.Struct, frozen=True):
-    """Where a command runs. places: folders that leave the key. variables: what the launcher itself was given."""
+    """Where a command runs. places: folders that leave the key. variables: what the launcher itself was given.
+    is_served: in a child of a server, which ends what is left of the command where the child is killed."""
 
     places: Places
     variables: Mapping[str, str]
     digests: FileDigests
+    is_served: bool = False
 
 
 class _Binding:
@@ -101,7 +103,7 @@ class Opened(OpenedCache):
 
     def __init__(self, overrides: Mapping[str, object], environ: Mapping[str, str], known: Known | None = None) -> None:
         """overrides: settings that win over the environment and the configuration file. known: digests of files that
-        this process knows. Raises ConfigError."""
+        this process, a child of a server then, knows. Raises ConfigError."""
         super().__init__(config.load(overrides, environ=environ), known)
         self.overridden = bool(overrides)
         self.variables = dict(environ)
@@ -109,7 +111,7 @@ class Opened(OpenedCache):
         base = self.settings.base_dir
         self.places = Places(None if base is None else os.fspath(base).rstrip("/") or None, cwd)
         self.requests = CommandRequests(self.store.digests, self.places, self.variables)
-        self.environment = RunEnvironment(self.places, self.variables, self.store.digests)
+        self.environment = RunEnvironment(self.places, self.variables, self.store.digests, known is not None)
 
     def engine_for(self, command: Command) -> Engine:
         plugins = Plugins(Distributions())  # those of this Python, wherever the compiler is from

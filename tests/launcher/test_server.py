@@ -565,6 +565,23 @@ def test_a_child_that_is_killed_is_done_without(launcher: Launcher, served: Serv
         os.open("go", os.O_WRONLY | os.O_NONBLOCK)
 
 
+def test_the_compiler_is_asked_to_end_where_all_that_wait_for_it_are_killed(
+    launcher: Launcher, served: Servers
+) -> None:
+    os.mkfifo("begun")
+    os.mkfifo("alive")
+    script = "trap 'echo cleaned > clean; exit 9' TERM; echo $PPID > begun; while :; do sleep 0.05; done"
+    process = _start(served, "--output=out", "--", "sh", "-c", f"exec 9> alive 2> /dev/null; {script}", "sh")
+    with open("alive", "rb") as alive:
+        child = int(Path("begun").read_text())
+        process.send_signal(signal.SIGSTOP)  # so that it ends nothing before it is killed, too
+        os.kill(child, signal.SIGKILL)
+        assert alive.read() == b""  # until the last that can write to it has ended
+        process.kill()
+        process.communicate(timeout=120)
+    assert Path("clean").read_text() == "cleaned\n"
+
+
 def _name_of_server(*before: str, **how: Any) -> str:
     line = [*before, sys.executable, "-c", "from cachec.launcher import client; print(client.surroundings())"]
     told: str = subprocess.run(line, stdout=subprocess.PIPE, check=True, text=True, **how).stdout

@@ -1,4 +1,4 @@
-"""Children of the server that answer one request after another: as long as nothing was run, and with nothing kept."""
+"""Children of the server that answer one request after another: hits, and runs without a fault, with nothing kept."""
 
 from __future__ import annotations
 
@@ -53,17 +53,35 @@ def _await_end(pid: int) -> None:
         assert select.select([held], [], [], 120)[0]
 
 
-def test_one_answers_hits_until_something_is_to_be_run(launcher: Launcher, serving: Servers) -> None:
+def test_one_answers_hits_and_misses(launcher: Launcher, serving: Servers) -> None:
     first = _answered(launcher, serving)
     assert [_answered(launcher, serving) for _ in range(3)] == [first] * 3
     assert first != serving.ready()
     assert launcher.last().hit
     there = _answered(launcher, serving)  # who asks whether the server is there gets an answer of one, too
-    assert _answered(launcher, serving, "y") == there
-    assert not launcher.last().hit
-    _await_end(there)  # nobody sees what a run left
-    assert _answered(launcher, serving, "y") != there
-    assert launcher.compiled() == 2
+    for number in range(3):
+        assert _answered(launcher, serving, f"y{number}") == there
+        assert not launcher.last().hit
+        assert launcher.last().stored
+    assert _answered(launcher, serving) == there
+    assert launcher.last().hit
+    assert launcher.compiled() == 4
+
+
+@pytest.mark.parametrize(
+    ("script", "status"),
+    [("exit 3", 3), ("echo > more; echo > out.txt; touch in.txt", 0), ("sleep 100 >&- 2>&- & echo > out.txt", 0)],
+    ids=["fails", "changes its input", "leaves a process"],
+)
+def test_one_ends_whose_run_had_a_fault(launcher: Launcher, serving: Servers, script: str, status: int) -> None:
+    pid = _answered(launcher, serving)
+    write("in.txt", "x")
+    line = ("--input=in.txt", "--output=out.txt", "--", "sh", "-c", script)
+    done = subprocess.run([serving.script, "exec", *line], capture_output=True, check=False)
+    assert done.returncode == status
+    _await_end(pid)  # nobody sees what such a run left
+    assert not launcher.last().stored
+    assert _answered(launcher, serving) != pid
 
 
 def test_those_that_come_before_there_is_a_server_wait_for_it(launcher: Launcher, servers: Servers) -> None:
