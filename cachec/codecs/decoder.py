@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from cachec.codecs import arrays, data, files, records, weightsets
+from cachec.base.lazy import later
+from cachec.codecs import files
 from cachec.codecs.base import corrupt
-from cachec.codecs.weightsets import Caller
 from cachec.errors import ClassNotLoaded, PluginError
 from cachec.model import MALFORMED_JSON, ArtifactRef, CallerSet, Fault, Inline, Leaf, Node, Record, Sequence, Weights
 from cachec.programs.plugin import Plugin
 from cachec.programs.supported import Asking
 from cachec.store.artifacts import ArtifactSource
 from cachec.weights.manifest import Folded
+
+if TYPE_CHECKING:  # a result is of one kind, or of two
+    from cachec.codecs import arrays, data, records, weightsets
+    from cachec.codecs.weightsets import Caller
+else:
+    arrays, data = later("cachec.codecs.arrays"), later("cachec.codecs.data")
+    records, weightsets = later("cachec.codecs.records"), later("cachec.codecs.weightsets")
 
 #: The plugin of a name. Raises PluginError where there is none.
 PluginNamed = Callable[[str], Plugin]

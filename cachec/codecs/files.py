@@ -21,7 +21,6 @@ from cachec.model import ArtifactRef, Leaf
 from cachec.programs.artifact import Dir, File
 from cachec.programs.program import Program
 from cachec.store.artifacts import ArtifactSink, ArtifactSource
-from cachec.store.trees import tree_name
 from cachec.weights.manifest import Folded, Manifest
 
 
@@ -240,6 +239,8 @@ def _contents(leaf: Leaf) -> tuple[_DirMeta, dict[str, tuple[ArtifactRef, bool]]
 def tree_of(leaf: Leaf) -> str:
     """The name of the tree that a stored folder is handed out as. Raises StoreFault where the leaf is malformed."""
     meta, files = _contents(leaf)
+    from cachec.store.trees import tree_name  # of folders alone
+
     return tree_name(files, meta.links, meta.folders)
 
 

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from cachec.model import Node, OwnedWeight, Read, Record, Sequence, Weights
-from cachec.stage.guard import replace_weights
 from cachec.weights import WeightSet
 from cachec.weights.manifest import Folded, agreed, content_of
 
@@ -59,6 +58,8 @@ def made_in_value(value: Any) -> Made:
             own = (name for name in names if name in weights and weights.origin(name) is None)
             contents.extend((name, weights[name].content()) for name in own)
             return weights
+
+        from cachec.stage.guard import replace_weights  # a hit folds nothing
 
         replace_weights(value, "result", look)
         return contents

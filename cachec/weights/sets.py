@@ -8,10 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from cachec.base.hashing import FileDigests
 from cachec.errors import UsageError
 from cachec.model import WeightSpec
-from cachec.weights.formats.expected import manifest_of
 from cachec.weights.formats.opening import AnyPath, label_of, opened_artifact, process_checkpoints
 from cachec.weights.formats.opening import Source as Checkpoint
-from cachec.weights.formats.presharded import world
 from cachec.weights.handles import Handles, WorkerRank
 from cachec.weights.layout import Layout, Patterns, Ties, checked_name, stated_ties
 from cachec.weights.manifest import Manifest
@@ -355,8 +353,15 @@ def open_weights(
     if access not in {"mmap", "read"}:
         raise UsageError(f"open_weights: access expected 'mmap' or 'read', found {access!r}")
     ties: Ties = tuple(tuple(group) for group in tied) if tied else ()
-    place = world(rank, world_size, label_of(source))
-    expected = None if specs is None else manifest_of(specs)
+    place = expected = None
+    if rank is not None or world_size is not None:
+        from cachec.weights.formats.presharded import world
+
+        place = world(rank, world_size, label_of(source))
+    if specs is not None:
+        from cachec.weights.formats.expected import manifest_of
+
+        expected = manifest_of(specs)
     checkpoint = process_checkpoints().open(source, ties=ties, world=place, specs=expected)
     weights = WeightSet(checkpoint.layout, checkpoint.source(read_access=access == "read"), rank=rank)
     return weights if rename is None else weights.rename(rename)

@@ -19,14 +19,17 @@ from cachec.base import fsio
 from cachec.base.distributions import Distribution, Distributions, normalise
 from cachec.base.fsio import Identity
 from cachec.base.hashing import FileDigests, Hasher
+from cachec.base.lazy import later
 from cachec.errors import UsageError
-from cachec.key.tools.checkout import Checkout
-from cachec.key.tools.listing import Listed, Listing, listing_of
 from cachec.model import Part, PartKind
 
 if TYPE_CHECKING:  # for executables alone, and for who looks again
+    from cachec.key.tools import listing as listings
+    from cachec.key.tools.checkout import Checkout
     from cachec.key.tools.executables import Executable, Finder
     from cachec.key.tools.followed import Followed
+else:
+    listings = later("cachec.key.tools.listing")
 
 #: In one process the files of a distribution are looked at again at most this often (1,246 ``stat`` calls for jax).
 RECHECK_SECONDS = 1.0
@@ -41,7 +44,7 @@ class _KnownDistribution(msgspec.Struct, frozen=True):
 
     distribution: Distribution
     identity: Identity
-    listing: Listing
+    listing: listings.Listing
     checked: float
     token: object | None
     part: Part
@@ -84,8 +87,13 @@ class ToolKeys:
         self._known: dict[str, _KnownDistribution] = {}
         self._seen: dict[tuple[str, ...], _KnownExecutable] = {}
         self._looked_up: dict[tuple[str, ...], Executable] = {}
-        self._checkout = Checkout(digests, clock, RECHECK_SECONDS)
         self._sha256: dict[str, str] = {}
+
+    @cached_property
+    def _checkout(self) -> Checkout:
+        from cachec.key.tools.checkout import Checkout
+
+        return Checkout(self._digests, self._clock, RECHECK_SECONDS)
 
     @cached_property
     def _finder(self) -> Finder:
@@ -178,7 +186,7 @@ class ToolKeys:
             )
         record, text = told
         if known is None or known.distribution is not distribution or known.identity != record:
-            listing = listing_of(distribution, text, self._digests.memory)
+            listing = listings.listing_of(distribution, text, self._digests.memory)
         else:
             listing = known.listing
         token: object | None = None
@@ -241,7 +249,7 @@ class ToolKeys:
 
     # --- distributions
 
-    def _distribution_part(self, distribution: Distribution, record: Identity, listing: Listing) -> Part:
+    def _distribution_part(self, distribution: Distribution, record: Identity, listing: listings.Listing) -> Part:
         hasher = Hasher("tool-distribution")
         hasher.part("name", distribution.name.encode())
         hasher.part("version", distribution.version.encode())
@@ -259,7 +267,7 @@ class ToolKeys:
             if state.st_size != size or state.st_mtime_ns > latest_mtime or state.st_ctime_ns > latest_ctime:
                 doubtful.append(number)
         hashes = listing.hashes.split("\n") if doubtful else []
-        others = [Listed(paths[number], paths[number], hashes[number]) for number in doubtful]
+        others = [listings.Listed(paths[number], paths[number], hashes[number]) for number in doubtful]
         notes = []
         for one in sorted((*others, *listing.others), key=_by_name):
             path = os.path.normpath(os.path.join(distribution.root, one.path))
@@ -408,7 +416,7 @@ def _place(command: str, environ: Mapping[str, str]) -> tuple[str, ...]:
     return place if os.path.isabs(command) else (*place, os.getcwd())
 
 
-def _by_name(one: Listed) -> str:
+def _by_name(one: listings.Listed) -> str:
     return one.name
 
 

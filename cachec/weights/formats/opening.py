@@ -8,6 +8,7 @@ import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from operator import attrgetter
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -15,19 +16,24 @@ from cachec.base import fsio
 from cachec.base.audited import tell_read
 from cachec.base.hashing import digest_bytes
 from cachec.base.kept import Kept
+from cachec.base.lazy import later
 from cachec.base.mounts import TRACKED_FILESYSTEMS, Mounts
 from cachec.base.texts import is_url, said
 from cachec.errors import CheckpointError, UsageError, WeightsChanged
 from cachec.model import MALFORMED_JSON
 from cachec.weights.formats import MAGIC, SAFETENSORS, Known, format_of, loaded, safetensors
 from cachec.weights.formats.base import Contents, Opener, Value
-from cachec.weights.formats.expected import given_axes, with_specs
-from cachec.weights.formats.presharded import World, check_whole, own_file, own_tensors, shard_axes, whole_names
-from cachec.weights.formats.values import ValueSource
 from cachec.weights.layout import Layout, Ties, stated_ties
 from cachec.weights.manifest import Manifest
 from cachec.weights.sources import FileSource, OpenedFile
 from cachec.weights.tensor import Tensor
+
+if TYPE_CHECKING:
+    from cachec.weights.formats import expected, presharded, values
+    from cachec.weights.formats.presharded import World
+else:  # for weights that are cut up, those that are expected to be some, and those of a file that says them itself
+    expected, presharded = later("cachec.weights.formats.expected"), later("cachec.weights.formats.presharded")
+    values = later("cachec.weights.formats.values")
 
 AnyPath = str | os.PathLike[str]
 Source = AnyPath | Sequence[AnyPath]
@@ -66,7 +72,7 @@ class Checkpoint(msgspec.Struct, frozen=True):
     def source(self, *, read_access: bool) -> FileSource:
         """Where the bytes come from. read_access: copy them into memory instead of mapping the files."""
         if self.values:
-            return ValueSource(self.files, self.values, read_access=read_access)
+            return values.ValueSource(self.files, self.values, read_access=read_access)
         return FileSource(self.files, read_access=read_access)
 
     def current(self) -> bool:
@@ -128,7 +134,7 @@ class Checkpoints:
             look(index)
             if os.path.lexists(index):
                 source, absent = index, (single,)
-            elif (own := own_file(source, wanted.world, look)) is not None:
+            elif (own := presharded.own_file(source, wanted.world, look)) is not None:
                 source, absent = own, (single, index)
             else:
                 earlier = [single, index]
@@ -316,12 +322,12 @@ def _merge(
     axes: dict[str, int] = {}
     if world is not None:
         for path, header in zip(paths, contents, strict=True):
-            for name, axis in shard_axes(path, header.metadata).items():
+            for name, axis in presharded.shard_axes(path, header.metadata).items():
                 if axes.setdefault(name, axis) != axis:
                     raise CheckpointError(f"{path}: shard axis of {name!r} expected {axes[name]}, found {axis}")
-            stated = whole_names(path, header.metadata)
+            stated = presharded.whole_names(path, header.metadata)
             if stated is not None:
-                check_whole(path, header.tensors, stated)
+                presharded.check_whole(path, header.tensors, stated)
     if index is not None and not is_as_indexed:
         raise _not_as_indexed(index, paths, contents)
     if world is None and specs is None:
@@ -342,9 +348,9 @@ def _merge(
 
     if world is not None:
         if specs is not None:
-            axes = given_axes(specs, merged, is_untyped, world) | axes
-        merged = own_tensors(label, merged, axes, world, file_of)
-    return Layout(merged if specs is None else with_specs(label, merged, is_untyped, specs))
+            axes = expected.given_axes(specs, merged, is_untyped, world) | axes
+        merged = presharded.own_tensors(label, merged, axes, world, file_of)
+    return Layout(merged if specs is None else expected.with_specs(label, merged, is_untyped, specs))
 
 
 def _together(contents: Sequence[Contents], starts: Sequence[int]) -> dict[str, Tensor]:
