@@ -6,16 +6,21 @@ Exit codes: 0 done, 1 not found, 2 wrong use or an error. With ``--json`` a comm
 from __future__ import annotations
 
 import errno
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from cachec.base import __version__
+from cachec.base.lazy import later
 from cachec.base.texts import nearest, typed
 from cachec.cli.helping import with_help
-from cachec.cli.plugin_commands import plugin_commands
 from cachec.cli.session import LazyGroup, Session
 from cachec.errors import CachecError
+
+if TYPE_CHECKING:  # for the help, and for what is no command of ours
+    from cachec.cli import plugin_commands as plugins
+else:
+    plugins = later("cachec.cli.plugin_commands")
 
 #: Command -> what it does, in the order of the help, which imports none of them.
 _COMMANDS = {
@@ -57,13 +62,13 @@ class _Main(LazyGroup):
     """
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        offered = None if cmd_name in _COMMANDS else plugin_commands(_COMMANDS).get(cmd_name)
+        offered = None if cmd_name in _COMMANDS else plugins.plugin_commands(_COMMANDS).get(cmd_name)
         return super().get_command(ctx, cmd_name) if offered is None else with_help(offered.load())
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([*_COMMANDS.items()])
-        offered = plugin_commands(_COMMANDS)
+        offered = plugins.plugin_commands(_COMMANDS)
         if offered:
             with formatter.section("Commands of plugins"):
                 formatter.write_dl([(each.name, f"From the package {each.package}.") for each in offered.values()])
@@ -72,7 +77,7 @@ class _Main(LazyGroup):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and args[0] not in _COMMANDS and not args[0].startswith("-") and not ctx.resilient_parsing:
-            known = [*_COMMANDS, *plugin_commands(_COMMANDS)]
+            known = [*_COMMANDS, *plugins.plugin_commands(_COMMANDS)]
             if args[0] not in known:
                 close = nearest(args[0], known)
                 hint = f" Did you mean {close}?" if close else ""

@@ -13,14 +13,15 @@ from cachec.codecs.base import corrupt
 from cachec.errors import ClassNotLoaded, PluginError
 from cachec.model import MALFORMED_JSON, ArtifactRef, CallerSet, Fault, Inline, Leaf, Node, Record, Sequence, Weights
 from cachec.programs.plugin import Plugin
-from cachec.programs.supported import Asking
 from cachec.store.artifacts import ArtifactSource
 from cachec.weights.manifest import Folded
 
 if TYPE_CHECKING:  # a result is of one kind, or of two
     from cachec.codecs import arrays, data, records, weightsets
     from cachec.codecs.weightsets import Caller
+    from cachec.programs import supported
 else:
+    supported = later("cachec.programs.supported")
     arrays, data = later("cachec.codecs.arrays"), later("cachec.codecs.data")
     records, weightsets = later("cachec.codecs.records"), later("cachec.codecs.weightsets")
 
@@ -96,7 +97,7 @@ class _Decoder(msgspec.Struct, frozen=True, eq=False):
             # A copy: what the plugin makes of the meta must not be shared with the next hit.
             meta = msgspec.json.decode(msgspec.json.encode(leaf.meta))
             plugin = self.plugins(name)
-            with Asking(plugin):
+            with supported.Asking(plugin):
                 return plugin.decode(meta, paths)
         except (PluginError, *MALFORMED_JSON, ValueError, LookupError) as error:
             raise corrupt(f"codec {leaf.codec!r}: {error}") from error

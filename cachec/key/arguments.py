@@ -9,37 +9,41 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import PurePath
 from types import WrapperDescriptorType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from cachec.base import fsio
 from cachec.base.hashing import FileDigests, Hasher, digest_bytes, frame
 from cachec.base.instances import class_attribute
+from cachec.base.lazy import later
 from cachec.base.texts import module_of
 from cachec.errors import PluginError, StoreFault, UnkeyableArgument
 from cachec.key import canonical
 from cachec.key.code.fingerprint import CodeKeys
 from cachec.key.companions import Companions
-from cachec.key.folders import path_digest
 from cachec.key.inventory import Inventory
-from cachec.key.leaves import Leaves, leaves
 from cachec.key.tools.process import PACKAGES
 from cachec.key.words import describe, spelled
 from cachec.model import Part, PartKind
-from cachec.programs import ir
 from cachec.programs.artifact import Dir, File
 from cachec.programs.program import Program
 from cachec.programs.registry import Plugins
-from cachec.programs.supported import Asking
 from cachec.weights import Weight, WeightSet
 from cachec.weights.manifest import Manifest
+
+if TYPE_CHECKING:  # not of most hits
+    from cachec.key import folders
+    from cachec.key.leaves import Leaves
+    from cachec.programs import supported
+else:
+    folders, supported = later("cachec.key.folders"), later("cachec.programs.supported")
 
 #: From this size the plain arrays of an argument get a warning: they are hashed at every call.
 LARGE_ARRAYS = 1 << 20
 
 
-class Annotation(NamedTuple):
+class Annotation(msgspec.Struct, frozen=True):
     """What a part says beside its digest; see ``Part``."""
 
     detail: str
@@ -60,7 +64,7 @@ class Payload(msgspec.Struct, frozen=True, eq=False):
 
     def part(self) -> Part:
         """The part as it is kept."""
-        return Part(self.kind, self.name, digest_bytes(self.data), *self.annotate())
+        return Part(self.kind, self.name, digest_bytes(self.data), *msgspec.structs.astuple(self.annotate()))
 
 
 class ArgumentKeys:
@@ -99,7 +103,12 @@ class ArgumentKeys:
 
 
 def _annotator(value: object, name: str) -> Callable[[], Annotation]:
-    return lambda: Annotation(describe(value, name=name), value=spelled(value, name), leaves=leaves(value, name))
+    def annotate() -> Annotation:
+        from cachec.key.leaves import leaves  # where a part is kept
+
+        return Annotation(describe(value, name=name), value=spelled(value, name), leaves=leaves(value, name))
+
+    return annotate
 
 
 class _Collector:
@@ -178,7 +187,7 @@ class _Collector:
         if plugin is None:
             return None
         self._inventory.plugins.add(plugin.name)
-        with Asking(plugin):
+        with supported.Asking(plugin):
             found = plugin.fingerprint(value)
         if found.nbytes:
             self.arrays.append(found.nbytes)
@@ -205,7 +214,7 @@ class _Collector:
         place = os.fspath(value)
         self._inventory.paths.append(place)
         try:
-            digest = path_digest(place, self._digests)
+            digest = folders.path_digest(place, self._digests)
             beside = self._companions.of(place, digest)
         except OSError as error:
             if fsio.is_exhausted(error):
@@ -261,6 +270,8 @@ def _array_leaves(path: str, dtype: str, shape: Sequence[int], digest: str) -> L
 
 
 def _of_program(program: Program) -> Annotation:
+    from cachec.programs import ir  # where a part is kept
+
     refs = (program.ir_digest, program.manifest.digest)
     try:
         name = ir.title(program.format, program.ir)
@@ -360,7 +371,7 @@ class GlobalKeys:
     def _special(self, value: object, path: str) -> bytes | None:
         if isinstance(value, File | Dir):
             place = os.fspath(value)
-            digest = self._companions.whole(place, path_digest(place, self._digests))
+            digest = self._companions.whole(place, folders.path_digest(place, self._digests))
             return digest.encode() + _beside_content(value, place)[0]
         if isinstance(value, PurePath):
             return b"path " + os.fsencode(value)
@@ -376,7 +387,7 @@ class GlobalKeys:
         plugin = self._plugins.for_type(type(value))
         if plugin is None:
             return None
-        with Asking(plugin):
+        with supported.Asking(plugin):
             return plugin.fingerprint(value).digest.encode()
 
 

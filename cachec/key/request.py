@@ -15,13 +15,12 @@ from cachec.base import fills, fsio
 from cachec.base.distributions import Distributions
 from cachec.base.hashing import FileDigests, digest_bytes, frame
 from cachec.base.kept import Kept
+from cachec.base.lazy import later
 from cachec.errors import UsageError
 from cachec.key.arguments import Annotation, ArgumentKeys, Payload
-from cachec.key.code.coverage import Coverage
 from cachec.key.code.fingerprint import CodeKey, CodeKeys
 from cachec.key.code.kept import KeptResults
 from cachec.key.companions import Companions
-from cachec.key.folders import path_digest
 from cachec.key.inventory import Inventory
 from cachec.key.options import StageLike, StageOptions, text_part
 from cachec.key.tools.environment import environment_parts, variable_digest
@@ -30,10 +29,14 @@ from cachec.key.tools.tools import ToolKeys
 from cachec.model import Digest, Part, PartKind, Read, part_label
 from cachec.programs.plugin import Plugin
 from cachec.programs.registry import Plugins
-from cachec.programs.supported import Asking
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # not of most hits
+    from cachec.key import folders
+    from cachec.key.code.coverage import Coverage
     from cachec.key.compare import PartDifference
+    from cachec.programs import supported
+else:
+    folders, supported = later("cachec.key.folders"), later("cachec.programs.supported")
 
 _DOMAIN = frame("domain", b"key")
 
@@ -206,6 +209,8 @@ class Requests:
 
     def coverage(self, request: Request) -> Coverage:
         """What the key of a request holds of code."""
+        from cachec.key.code.coverage import Coverage  # for a run
+
         coverage = Coverage()
         coverage.distributions |= request.inventory.distributions
         coverage.is_charged = bool(request.stage.options.version or request.stage.options.depends)
@@ -361,7 +366,7 @@ class Requests:
     def _depends(self, path: str | os.PathLike[str]) -> Part:
         place = os.fspath(path)
         try:
-            digest = Companions(self._digests).whole(place, path_digest(place, self._digests))
+            digest = Companions(self._digests).whole(place, folders.path_digest(place, self._digests))
         except OSError as error:
             if fsio.is_exhausted(error):
                 raise
@@ -371,7 +376,7 @@ class Requests:
 
     def _ambient(self, inventory: Inventory) -> Iterable[Part]:
         for plugin in self._speaking(inventory):
-            with Asking(plugin):
+            with supported.Asking(plugin):
                 settings = plugin.ambient()
             for setting, value in sorted(settings.items()):
                 yield text_part(PartKind.AMBIENT, f"{plugin.name}/{setting}", value, value)

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from cachec.base.anchors import is_anchored
 from cachec.errors import StoreFault, UsageError
 from cachec.maintain.catalogue import Item
 from cachec.model import BELOW_BASE, MALFORMED_JSON, Digest, Fault
@@ -37,6 +36,8 @@ class Surroundings:
         """The path of what a read names; empty where it counts from a folder that only the stage's process knows, or
         from a base folder, and none is set."""
         if not where.startswith(BELOW_BASE):
+            from cachec.base.anchors import is_anchored  # few selectors ask for it
+
             return "" if is_anchored(where) else where
         return "" if self._base_dir is None else os.path.join(self._base_dir, where.removeprefix(BELOW_BASE))
 

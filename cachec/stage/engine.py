@@ -18,13 +18,13 @@ from cachec.events import EventLog
 from cachec.model import Fault, Fetched, Mode, Outcome, Reason, Trace
 from cachec.recording import recording
 from cachec.stage.binding import Binding
-from cachec.stage.bracket import Bracket
 from cachec.stage.look import Look, Tools
 from cachec.store.index import only_looking
 
 if TYPE_CHECKING:  # on a miss only, or of stages
     from cachec.key.request import Request
     from cachec.remote.chain import Asked, Remotes
+    from cachec.stage.bracket import Bracket
     from cachec.stage.run import Finished, Run
     from cachec.store.locks import KeyLock
 
@@ -244,7 +244,7 @@ class Engine:
 
     async def _answer(self, call: Call) -> Answer:
         if call.mode is Mode.OFF:
-            return Answer(await _result(call, call.arguments, Bracket(())), call.outcome(Reason.MODE_OFF))
+            return Answer(await _plain_result(call), call.outcome(Reason.MODE_OFF))
         look = call.look()
         if look is None:
             if call.mode is Mode.REQUIRE:
@@ -384,10 +384,17 @@ async def _result(call: Call, arguments: Mapping[str, Any], bracket: Bracket) ->
     return await bracket.steps(result) if call.asynchronous else result
 
 
+async def _plain_result(call: Call) -> Any:
+    """The same, where nothing is looked at beside it."""
+    from cachec.stage.bracket import Bracket
+
+    return await _result(call, call.arguments, Bracket(()))
+
+
 async def _unkeyed(call: Call) -> Answer:
     """The call runs without the cache."""
     reason, detail = call.without
-    return Answer(await _result(call, call.arguments, Bracket(())), call.outcome(reason, detail=detail))
+    return Answer(await _plain_result(call), call.outcome(reason, detail=detail))
 
 
 async def _executed(call: Call, run: Run, look: Look, then: Callable[[Any], T]) -> T:

@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Callable, Mapping
 from mmap import mmap
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import msgspec
 from blake3 import blake3
@@ -43,7 +43,7 @@ class Place(msgspec.Struct, frozen=True):
     nbytes: int
 
 
-class Extent(NamedTuple):
+class Extent(msgspec.Struct, frozen=True):
     """The bytes of a weight as a range of an open file, for what copies them by descriptor.
 
     fd: open as long as the extent is kept. check: raises WeightsChanged unless the file is still what was opened; to be

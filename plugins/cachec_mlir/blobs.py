@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import NamedTuple
 
+import msgspec
 from blake3 import blake3
 
 from cachec.base.hashing import FileDigests
@@ -99,8 +100,8 @@ class Blob:
             if isinstance(place, Extent) and place.nbytes > _ALIGNED:
                 # Writes that begin at a multiple of a large page are up to 1.4 times as fast (ext4, Linux 6.18).
                 head = -offset % _ALIGNED
-                copier.copy(place._replace(nbytes=head), fd, offset, digest=False)
-                place = place._replace(offset=place.offset + head, nbytes=place.nbytes - head)
+                copier.copy(msgspec.structs.replace(place, nbytes=head), fd, offset, digest=False)
+                place = msgspec.structs.replace(place, offset=place.offset + head, nbytes=place.nbytes - head)
                 offset += head
             copier.copy(place, fd, offset, digest=False)
             return

@@ -7,6 +7,8 @@ import stat
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+import msgspec
+
 from cachec.errors import UsageError
 from cachec.programs.sources import Copier, Extent, Staging, pread_exact
 from cachec_mlir.blobs import Blob, Resources, write_at
@@ -62,7 +64,7 @@ def _merged(pieces: Iterable[Piece]) -> Iterator[Piece]:
             continue
         place = None if piece.hexadecimal else piece.place
         if isinstance(place, Extent) and run is not None and _follows(run, gap, place):
-            run = run._replace(nbytes=place.offset + place.nbytes - run.offset)
+            run = msgspec.structs.replace(run, nbytes=place.offset + place.nbytes - run.offset)
         else:
             if run is not None:
                 yield Blob(run)

@@ -10,20 +10,25 @@ import sys
 from collections.abc import Iterable, Sequence
 from functools import partial
 from types import CodeType, FunctionType, ModuleType
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from cachec.base.hashing import Hasher
+from cachec.base.lazy import later
 from cachec.base.texts import module_of
 from cachec.key.code import classes
-from cachec.key.code.altered import Altered, of_class, of_function, of_import, of_module, of_name, of_try, stores
 from cachec.key.code.executed import executed
-from cachec.key.code.folded import MAKERS, UNTOLD, Untold, folded, is_told, literal, same
 from cachec.key.code.graph import Graph
 from cachec.key.code.memos import is_memo
 from cachec.key.code.modules import Locator, Sources, absolute
 from cachec.key.code.scopes import Chain, dotted
 from cachec.key.code.units import Unit
 from cachec.key.code.watch import MISSING
+
+if TYPE_CHECKING:
+    from cachec.key.code import altered as altering
+    from cachec.key.code import folded as folding
+else:  # for what the process has changed in its modules
+    altering, folding = later("cachec.key.code.altered"), later("cachec.key.code.folded")
 
 _LITERALS = frozenset({bool, int, float, complex, str, bytes, list, tuple, dict, set, type(None)})
 
@@ -85,7 +90,7 @@ class TextComparison:
         is_this = isinstance(module, ModuleType) and getattr(module, "__file__", None) == unit.source.path
         return module if is_this else None
 
-    def _take(self, unit: Unit, altered: Iterable[Altered]) -> None:
+    def _take(self, unit: Unit, altered: Iterable[altering.Altered]) -> None:
         for each in altered:
             name, value = each.name, each.value
             if each.is_open:
@@ -99,19 +104,19 @@ class TextComparison:
         """All names of a module, any of which may be looked up: those that its text does not bind."""
         module = self._module(unit)
         if module is not None and not _is_importing(module):
-            self._take(unit, of_module(unit, vars(module), self._graph.watch))
+            self._take(unit, altering.of_module(unit, vars(module), self._graph.watch))
 
     def unbound(self, unit: Unit, name: str) -> None:
         """A name that is looked up in a module whose text does not bind it."""
         module = self._module(unit)
         if module is not None and not _is_importing(module):
-            self._take(unit, of_name(unit, name, vars(module), self._graph.watch))
+            self._take(unit, altering.of_name(unit, name, vars(module), self._graph.watch))
 
     def imports(self, unit: Unit, name: str) -> None:
         """A name that a module imports, as what that is."""
         module = self._module(unit)
         if module is not None and not _is_importing(module) and name not in unit.source.bindings:
-            self._take(unit, of_import(unit, name, vars(module), self._graph.watch))
+            self._take(unit, altering.of_import(unit, name, vars(module), self._graph.watch))
 
     def run(self, unit: Unit, *, exact: bool = False) -> None:
         """A part for what a module did when it was imported, where its file has other statements by now; ``exact``:
@@ -138,7 +143,7 @@ class TextComparison:
         value = self._graph.watch.name(vars(module), name)
         if value is MISSING:
             if len(statements) == 1 and _surely_binds(statements[0]) and not _is_importing(module):
-                self._take(unit, [Altered(name, MISSING)])
+                self._take(unit, [altering.Altered(name, MISSING)])
             return
         where = f"{unit.name}.{name}"
         self._live.refuse_weights(value, where)
@@ -178,12 +183,13 @@ class TextComparison:
         plain = isinstance(only, _FUNCTIONS) and not only.decorator_list
         may_grow = bool(unit.whole) and type(value) in {dict, list, set}  # what registers things put more there
         if may_grow and isinstance(only, ast.Assign | ast.AnnAssign) and only.value is not None:
-            may_grow = literal(only.value) in (UNTOLD, [], {}, set()) or name in unit.source.filled
+            may_grow = folding.literal(only.value) in (folding.UNTOLD, [], {}, set()) or name in unit.source.filled
         if is_memo(value):
             self._graph.memos[id(value)] = value
         folded_to = self._folded(unit, only, name) if isinstance(only, ast.Assign | ast.AnnAssign) else None
         is_derived = may_grow or (
-            folded_to is None and not is_told(statements, self._makers(unit), value, vars(sys.modules[unit.name]))
+            folded_to is None
+            and not folding.is_told(statements, self._makers(unit), value, vars(sys.modules[unit.name]))
         )
         if isinstance(only, ast.ClassDef):
             if isinstance(value, type) and not only.decorator_list:
@@ -195,10 +201,10 @@ class TextComparison:
                 self._compare_function(unit, only, value, (name,))
             # What wraps it has attributes and cells; what libraries make of it is asked for what it wraps.
             is_derived = is_derived or (isinstance(value, FunctionType) and not plain)
-        elif isinstance(only, ast.Try) and of_try(only, name, value, is_absent=self._lacks(unit, only)):
+        elif isinstance(only, ast.Try) and altering.of_try(only, name, value, is_absent=self._lacks(unit, only)):
             self._live.as_imported(value, where)
         elif isinstance(only, ast.Assign | ast.AnnAssign) and not is_derived and folded_to is None:
-            if only.value is None or literal(only.value) is not UNTOLD:
+            if only.value is None or folding.literal(only.value) is not folding.UNTOLD:
                 is_derived = True  # which part of a literal it is can't be told
             elif self._is_ours(value):
                 self._live.as_imported(value, where)  # no library makes it
@@ -218,7 +224,7 @@ class TextComparison:
         if isinstance(only, ast.Assign | ast.AnnAssign):
             written = _written(only, name)
             is_literal = not may_grow and written is not None and self._compare_literal(written, value, where)
-            if not is_literal and not may_grow and folded_to is not None and not same(folded_to[0], value):
+            if not is_literal and not may_grow and folded_to is not None and not folding.same(folded_to[0], value):
                 self._live.as_imported(value, where)
             if is_literal or folded_to is not None:
                 self._watch_items(value)
@@ -241,7 +247,7 @@ class TextComparison:
                     self._compare_class(unit, each, inner, (*chain, each.name))
                 else:
                     self._live.as_imported(inner, f"{where}.{each.name}")
-        altered = list(of_class(unit, node, cls, attributes, chain, vars(sys.modules[unit.name])))
+        altered = list(altering.of_class(unit, node, cls, attributes, chain, vars(sys.modules[unit.name])))
         self._take(unit, altered)
         is_open = any(each.is_open and each.value is cls for each in altered)
         for name, written in _class_values(node).items():
@@ -266,7 +272,7 @@ class TextComparison:
             return  # Python makes such of `__new__` and others
         is_function = isinstance(function, FunctionType)
         if not is_function or function.__code__.co_qualname != f"{cls.__qualname__}.{node.name}":
-            if not (is_function and stores(unit, chain) and self._accounted(function)):
+            if not (is_function and altering.stores(unit, chain) and self._accounted(function)):
                 self._live.as_imported(held, f"{unit.name}.{'.'.join(chain)}")
         else:
             self._compare_function(unit, node, function, chain)
@@ -279,7 +285,7 @@ class TextComparison:
             self._graph.watch.function(held)
             self._watch_items(held.__defaults__)
             self._watch_items(held.__kwdefaults__)
-            self._take(unit, of_function(unit, node, chain, held))
+            self._take(unit, altering.of_function(unit, node, chain, held))
 
     def _is_ours(self, value: object) -> bool:
         """Whether a value is the project's, or a plain one."""
@@ -311,7 +317,7 @@ class TextComparison:
         return {
             name
             for name, uses in unit.source.imports.items()
-            if {(absolute(use, unit.package) or "").partition(".")[0] for use in uses} <= MAKERS
+            if {(absolute(use, unit.package) or "").partition(".")[0] for use in uses} <= folding.MAKERS
         }
 
     def _folded(self, unit: Unit, only: ast.Assign | ast.AnnAssign, name: str) -> tuple[Any] | None:
@@ -322,8 +328,8 @@ class TextComparison:
         if any(len(bindings.get(each, ())) > 1 for each in used):
             return None  # which of them was meant can't be told
         try:
-            return None if written is None else (folded(written, vars(sys.modules[unit.name])),)
-        except (Untold, RecursionError, KeyError):
+            return None if written is None else (folding.folded(written, vars(sys.modules[unit.name])),)
+        except (folding.Untold, RecursionError, KeyError):
             return None
 
     def _watch_items(self, value: Any) -> None:
@@ -348,8 +354,8 @@ class TextComparison:
 
     def _compare_literal(self, written: ast.expr, value: object, where: str) -> bool:
         """Whether it is a literal, which was compared."""
-        said = literal(written)
-        if said is UNTOLD:
+        said = folding.literal(written)
+        if said is folding.UNTOLD:
             return False
         if type(value) is dict:
             value = {key: each for key, each in value.items() if not self._registered(each)}
@@ -368,7 +374,7 @@ class TextComparison:
                     continue
                 *holder, attribute = dotted(statement.targets[0]) or ("",)
                 if attribute == name and holder and module in self._meant(unit, tuple(holder)):
-                    said = literal(statement.value)
+                    said = folding.literal(statement.value)
                     if type(said) is type(value) and repr(said) == repr(value):
                         return True
         return False

@@ -7,7 +7,7 @@ import os
 from collections import deque
 from collections.abc import Callable
 from types import CodeType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cachec.base.hashing import Hasher, digest_bytes
 from cachec.base.outside import OUTSIDE
@@ -15,8 +15,10 @@ from cachec.errors import CachecError, UnresolvedCode
 from cachec.key.code.modules import WHOLE, SourceText, Span, TextVersion
 from cachec.key.code.scopes import Uses
 from cachec.key.code.watch import Watch
-from cachec.key.leaves import Leaves
 from cachec.model import Part, PartKind
+
+if TYPE_CHECKING:
+    from cachec.key.leaves import Leaves
 
 #: What code may ask of other code, and the words, in normalised syntax, by which it does so under whatever object.
 _ASKED = {

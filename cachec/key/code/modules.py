@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import linecache
 import os
 import sys
 from collections.abc import Callable, Container, Iterator
@@ -104,7 +103,9 @@ class SourceText:
         while stack:
             node, guarded = stack.pop()
             if isinstance(node, ast.Import | ast.ImportFrom):
-                imports += [use._replace(chain=None) for _, use in scopes.import_bindings(node, guarded)]
+                imports += [
+                    msgspec.structs.replace(use, chain=None) for _, use in scopes.import_bindings(node, guarded)
+                ]
             inside = guarded or (isinstance(node, ast.Try) and scopes.catches_import_error(node))
             stack.extend((child, inside) for child in _statements(node) if not isinstance(node, _DEFINITIONS))
         return imports
@@ -325,9 +326,14 @@ def is_cell(name: str) -> bool:
     return name.startswith(("<ipython-input-", "<python-input-")) or f"{os.sep}ipykernel_" in name
 
 
+def _cells() -> list[str]:
+    linecache = sys.modules.get("linecache")  # where they are left; who imports it where there are none waits for that
+    return [] if linecache is None else list(filter(is_cell, list(linecache.cache)))
+
+
 def cell_names() -> bytes:
     """Which cells were run so far: a text that changes with each new one."""
-    return repr(list(filter(is_cell, list(linecache.cache)))).encode()
+    return repr(_cells()).encode()
 
 
 class Sources:
@@ -360,11 +366,13 @@ class Sources:
     def cells(self) -> SourceText | None:
         """All that was typed into this process, as one text: each cell of a notebook, in the order in which it was run
         first. None where there is nothing, or it is no text together."""
-        texts = [self._typed(name) for name in list(linecache.cache) if is_cell(name)]
+        texts = [self._typed(name) for name in _cells()]
         return self._text_of(CELLS, "\n".join(each._text for each in texts if each is not None))  # type: ignore[misc]
 
     def _typed(self, name: str) -> SourceText | None:
         """Source that was typed in: notebooks and interactive sessions leave it with ``linecache``."""
+        import linecache
+
         return self._text_of(name, "".join(linecache.getlines(name)))
 
     def _text_of(self, name: str, text: str) -> SourceText | None:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Container, Iterable, Iterator, Sequence
-from typing import NamedTuple
+
+import msgspec
 
 Chain = tuple[str, ...]
 
@@ -23,7 +24,7 @@ _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 
-class ImportUse(NamedTuple):
+class ImportUse(msgspec.Struct, frozen=True):
     """A use of something imported: ``chain`` are the attributes taken from it, None where it is never used.
 
     name: what ``from module import name`` takes (``*`` too), empty for the module itself. level: leading dots.
@@ -37,7 +38,7 @@ class ImportUse(NamedTuple):
     guarded: bool
 
 
-class Uses(NamedTuple):
+class Uses(msgspec.Struct, frozen=True):
     """refs: free names with the attributes taken from them, in order of appearance. computed: imports of computed
     names, in words."""
 
@@ -281,11 +282,13 @@ class _Scan:
                 refs[chain] = None
             elif chain[0] in holder.imports:
                 used.add((id(holder), chain[0]))
-                imports.update((use._replace(chain=chain[1:]), None) for use in holder.imports[chain[0]])
+                imports.update(
+                    (msgspec.structs.replace(use, chain=chain[1:]), None) for use in holder.imports[chain[0]]
+                )
         for scope in self.importing:
             for name, found in scope.imports.items():
                 if (id(scope), name) not in used:
-                    imports.update((use._replace(chain=None), None) for use in found)
+                    imports.update((msgspec.structs.replace(use, chain=None), None) for use in found)
         return Uses(tuple(refs), tuple(imports), tuple(self.computed))
 
     def holder(self, name: str, scope: _Scope) -> _Scope | None:

@@ -23,7 +23,6 @@ from cachec.key.code.graph import Graph
 from cachec.key.code.library import attribute, name_in_library, told
 from cachec.key.code.memos import is_memo
 from cachec.key.code.origins import Origins
-from cachec.key.leaves import leaves
 from cachec.key.words import describe
 
 _PLAIN = frozenset({type(None), bool, int, float, complex, str, bytes, type(Ellipsis)})
@@ -139,6 +138,8 @@ class Values:
         hasher = Hasher("value")
         hasher.part("value", data)
         shown = describe(value, name=name.rpartition(".")[2])
+        from cachec.key.leaves import leaves  # of values; most code reads none
+
         graph.part(label, hasher, shown, shown, leaves(value, label, _MAX_LEAVES))
         if not self._by_identity(value):
             graph.watch.value(functools.partial(self._again, value, name, lenient), digest_bytes(data).encode())

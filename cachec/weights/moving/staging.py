@@ -27,6 +27,8 @@ import stat
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+import msgspec
+
 from cachec.base import fsio
 from cachec.base.hashing import FileDigests, Hasher
 from cachec.base.mounts import TRACKED_FILESYSTEMS, Mounts
@@ -104,7 +106,7 @@ class Staged:
             return end
         for begin in range(0, weight.nbytes, _UNIT):
             nbytes = min(_UNIT, weight.nbytes - begin)
-            piece = extent._replace(offset=extent.offset + begin, nbytes=nbytes)
+            piece = msgspec.structs.replace(extent, offset=extent.offset + begin, nbytes=nbytes)
             self._write_unit(number, [_Part(weight, offset + begin, piece)], copier)
             number += 1
         return end
