@@ -103,9 +103,7 @@ class SourceText:
         while stack:
             node, guarded = stack.pop()
             if isinstance(node, ast.Import | ast.ImportFrom):
-                imports += [
-                    msgspec.structs.replace(use, chain=None) for _, use in scopes.import_bindings(node, guarded)
-                ]
+                imports += [use.of(None) for _, use in scopes.import_bindings(node, guarded)]
             inside = guarded or (isinstance(node, ast.Try) and scopes.catches_import_error(node))
             stack.extend((child, inside) for child in _statements(node) if not isinstance(node, _DEFINITIONS))
         return imports

@@ -37,6 +37,10 @@ class ImportUse(msgspec.Struct, frozen=True):
     chain: Chain | None
     guarded: bool
 
+    def of(self, chain: Chain | None) -> ImportUse:
+        """The same import with other attributes taken."""
+        return ImportUse(self.module, self.level, self.name, chain, self.guarded)
+
 
 class Uses(msgspec.Struct, frozen=True):
     """refs: free names with the attributes taken from them, in order of appearance. computed: imports of computed
@@ -282,13 +286,11 @@ class _Scan:
                 refs[chain] = None
             elif chain[0] in holder.imports:
                 used.add((id(holder), chain[0]))
-                imports.update(
-                    (msgspec.structs.replace(use, chain=chain[1:]), None) for use in holder.imports[chain[0]]
-                )
+                imports.update((use.of(chain[1:]), None) for use in holder.imports[chain[0]])
         for scope in self.importing:
             for name, found in scope.imports.items():
                 if (id(scope), name) not in used:
-                    imports.update((msgspec.structs.replace(use, chain=None), None) for use in found)
+                    imports.update((use.of(None), None) for use in found)
         return Uses(tuple(refs), tuple(imports), tuple(self.computed))
 
     def holder(self, name: str, scope: _Scope) -> _Scope | None:
