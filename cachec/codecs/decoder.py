@@ -12,7 +12,6 @@ from cachec.codecs import files
 from cachec.codecs.base import corrupt
 from cachec.errors import ClassNotLoaded, PluginError
 from cachec.model import MALFORMED_JSON, ArtifactRef, CallerSet, Fault, Inline, Leaf, Node, Record, Sequence, Weights
-from cachec.programs.plugin import Plugin
 from cachec.store.artifacts import ArtifactSource
 from cachec.weights.manifest import Folded
 
@@ -20,13 +19,14 @@ if TYPE_CHECKING:  # a result is of one kind, or of two
     from cachec.codecs import arrays, data, records, weightsets
     from cachec.codecs.weightsets import Caller
     from cachec.programs import supported
+    from cachec.programs.plugin import Plugin
 else:
     supported = later("cachec.programs.supported")
     arrays, data = later("cachec.codecs.arrays"), later("cachec.codecs.data")
     records, weightsets = later("cachec.codecs.records"), later("cachec.codecs.weightsets")
 
 #: The plugin of a name. Raises PluginError where there is none.
-PluginNamed = Callable[[str], Plugin]
+PluginNamed = Callable[[str], "Plugin"]
 
 
 def decode(

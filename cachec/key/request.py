@@ -27,7 +27,6 @@ from cachec.key.tools.environment import environment_parts, variable_digest
 from cachec.key.tools.platform import platform_part
 from cachec.key.tools.tools import ToolKeys
 from cachec.model import Digest, Part, PartKind, Read, part_label
-from cachec.programs.plugin import Plugin
 from cachec.programs.registry import Plugins
 
 if TYPE_CHECKING:  # not of most hits
@@ -35,6 +34,7 @@ if TYPE_CHECKING:  # not of most hits
     from cachec.key.code.coverage import Coverage
     from cachec.key.compare import PartDifference
     from cachec.programs import supported
+    from cachec.programs.plugin import Plugin
 else:
     folders, supported = later("cachec.key.folders"), later("cachec.programs.supported")
 
