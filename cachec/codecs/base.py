@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import msgspec
 
@@ -14,7 +14,9 @@ from cachec.base.hashing import digest_bytes
 from cachec.base.texts import module_of
 from cachec.errors import StoreFault, UnstorableResult
 from cachec.model import ArtifactRef, Fault, Leaf
-from cachec.store.artifacts import ArtifactSource
+
+if TYPE_CHECKING:
+    from cachec.store.artifacts import ArtifactSource
 
 #: Nesting of a result beyond this is refused: it is a cycle, or would exhaust Python's own stack.
 MAX_DEPTH: Final = 100

@@ -12,14 +12,14 @@ from cachec.codecs import files
 from cachec.codecs.base import corrupt
 from cachec.errors import ClassNotLoaded, PluginError
 from cachec.model import MALFORMED_JSON, ArtifactRef, CallerSet, Fault, Inline, Leaf, Node, Record, Sequence, Weights
-from cachec.store.artifacts import ArtifactSource
-from cachec.weights.manifest import Folded
 
 if TYPE_CHECKING:  # a result is of one kind, or of two
     from cachec.codecs import arrays, data, records, weightsets
     from cachec.codecs.weightsets import Caller
     from cachec.programs import supported
     from cachec.programs.plugin import Plugin
+    from cachec.store.artifacts import ArtifactSource
+    from cachec.weights.manifest import Folded
 else:
     supported = later("cachec.programs.supported")
     arrays, data = later("cachec.codecs.arrays"), later("cachec.codecs.data")

@@ -10,7 +10,7 @@ import os
 import stat
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
 
@@ -20,8 +20,10 @@ from cachec.codecs.base import corrupt, meta_of, reader, unstorable
 from cachec.model import ArtifactRef, Leaf
 from cachec.programs.artifact import Dir, File
 from cachec.programs.program import Program
-from cachec.store.artifacts import ArtifactSink, ArtifactSource
 from cachec.weights.manifest import Folded, Manifest
+
+if TYPE_CHECKING:
+    from cachec.store.artifacts import ArtifactSink, ArtifactSource
 
 
 class _OwnMeta(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

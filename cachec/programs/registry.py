@@ -8,7 +8,6 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from cachec.base.distributions import Distributions
-from cachec.base.extensions import imported
 from cachec.base.texts import module_of
 from cachec.errors import PluginError, UnsupportedVersion
 
@@ -97,6 +96,7 @@ def installed() -> Plugins:
 
 
 def _load(name: str, target: str) -> Plugin:
+    from cachec.base.extensions import imported
     from cachec.programs.plugin import Plugin  # with all that one is given; most commands ask for no plugin
 
     plugin: Plugin = imported(f"plugin {name!r}", target, "plugin", Plugin)

@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from cachec.base import fsio
 from cachec.errors import StoreFault
 from cachec.model import ArtifactRef, Fault
-from cachec.store.artifacts import ArtifactSink
-from cachec.store.usage import Usage
+
+if TYPE_CHECKING:
+    from cachec.store.artifacts import ArtifactSink
+    from cachec.store.usage import Usage
 
 #: Of what the disk has free, and what the store has already: a cache must not be what fills it.
 DISK_SHARE = 0.5
