@@ -9,8 +9,8 @@ from pathlib import Path
 
 from blake3 import blake3
 
+from bench.filled import fill
 from bench.harness import Row, against, interleaved
-from bench.maintain import fill
 from bench.processes import cpu_of_children
 from cachec.store.store import Store
 from cachec.verify.artifacts import finish, hash_artifacts

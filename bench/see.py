@@ -12,8 +12,8 @@ from pathlib import Path
 
 import msgspec
 
+from bench.filled import NOW, fill, key_and_stage
 from bench.harness import Row, against, interleaved
-from bench.maintain import NOW, fill, key_and_stage
 from cachec.base.fsio import make_dir
 from cachec.maintain.maintainer import Maintainer
 from cachec.model import Outcome, Reason

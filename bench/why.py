@@ -13,8 +13,8 @@ from pathlib import Path
 
 import msgspec
 
+from bench.filled import INSERT, NOW
 from bench.harness import Row, against, interleaved
-from bench.maintain import INSERT, NOW
 from cachec.base.hashing import digest_bytes
 from cachec.key.compare import differences
 from cachec.model import RECORD_VERSION, ArtifactRef, Digest, Entry, Inline, Part, PartKind, Trace

@@ -51,7 +51,7 @@ def ranking(
         if isinstance(item, Damaged):
             on_fault(item.fault.fault, item.fault.detail)
             continue
-        entry = candidate(item, used, levels, now, names, on_fault)
+        entry = candidate(item, item.sizes(), used, levels, now, names, on_fault)
         kept = "pinned" if pinned.holds(item.name, entry.tags) else "in use" if entry.in_use(held) else ""
         times = used.get(item.entry.key, UseCount(1, 0.0)).times
         standings.append(Standing(item.entry.stage, entry, times, kept))

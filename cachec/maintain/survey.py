@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
+from itertools import chain
 
 import msgspec
 
@@ -103,17 +104,19 @@ def survey(
         if isinstance(item, Damaged):
             _damaged(snapshot, item, used)
             continue
-        kept = candidate(item, used, snapshot.levels, now, names, on_fault)
-        for digest, size in item.sizes().items():  # a damaged file may be of any: nothing is evicted for that
-            if digest in objects:
-                objects[digest] = (min(objects[digest][0], occupied(size)), objects[digest][1])
+        sizes = item.sizes()
+        kept = candidate(item, sizes, used, snapshot.levels, now, names, on_fault)
+        for digest, size in sizes.items():  # a damaged file may be of any: nothing is evicted for that
+            found = objects.get(digest)
+            if found is not None and occupied(size) < found[0]:
+                objects[digest] = (occupied(size), found[1])
         snapshot.entries.append(kept)
-        snapshot.counts.update(kept.needs)
-        snapshot.trees.update(kept.trees)
         if item.terms is not None:
             snapshot.facts.add(item.terms.summary.facts)
             if not item.is_summarised:
                 snapshot.unsummarised.append(item)
+    snapshot.counts.update(chain.from_iterable(each.needs for each in snapshot.entries))
+    snapshot.trees.update(chain.from_iterable(each.trees for each in snapshot.entries))
     for name, row in store.index.rows("quarantine:"):
         if _is_old(name, row, now):
             snapshot.put_away.append(name)
@@ -137,20 +140,20 @@ def levels_of(store: Store) -> Levels:
 
 def candidate(
     item: Item,
+    sizes: dict[Digest, int],
     used: dict[Digest, UseCount],
     levels: Levels,
     now: float,
     names: dict[Digest, Digest],
     on_fault: Callable[[Fault, str], None],
 ) -> Candidate:
-    """An entry as eviction sees it. names: one str a digest, which grows."""
-    entry = item.entry
-    sizes = item.sizes()
-    use = used.get(entry.key, UseCount(1, item.created))
-    last = min(max(use.last, item.created), now)
+    """An entry as eviction sees it. sizes: ``item.sizes()``. names: one str a digest, which grows."""
+    entry, created = item.entry, item.created
+    use = used.get(entry.key) or UseCount(1, created)
+    last = min(max(use.last, created), now)
     groups = tuple(group for trace in entry.traces if (group := tuple(_interned(names, artifacts_of(trace.value)))))
     # The size is that of its own results, not of what it shares: it must not depend on which entries are still there.
-    size = sum(occupied(sizes[digest]) for digest in {digest for group in groups for digest in group})
+    size = sum(occupied(sizes[digest]) for digest in frozenset[Digest]().union(*groups))
     seconds = max((trace.seconds for trace in entry.traces), default=0.0)
     needs = {*sizes, *(() if item.terms is None else item.terms.summary.kept)}
     try:
@@ -188,7 +191,6 @@ def _damaged(snapshot: Survey, item: Damaged, used: dict[Digest, UseCount]) -> N
     size = sum(snapshot.objects[digest][0] for digest in needs)
     level = snapshot.levels.at(use.last)
     snapshot.entries.append(Candidate(item.name, row_state, (), needs, (), (), size, 0.0, use.last, level))
-    snapshot.counts.update(needs)
 
 
 def _is_old(name: str, row: bytes | None, now: float) -> bool:

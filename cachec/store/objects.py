@@ -379,7 +379,7 @@ class Objects:
                     if not name.startswith(shard):
                         continue
                     with contextlib.suppress(FileNotFoundError):
-                        status = os.lstat(os.path.join(folder, name))
+                        status = os.lstat(f"{folder}/{name}")
                         yield ArtifactRef(name, status.st_size), status.st_mtime
 
     def remove_unheld(self, digests: Collection[str], held: Held) -> list[tuple[str, os.stat_result]]:
