@@ -213,8 +213,7 @@ class Checkpoints:
             start = os.pread(fd, safetensors.START, 0)
             known = format_of(path, start[:MAGIC])
             data = safetensors.header_bytes(path, fd, identity, start) if known is SAFETENSORS else b""
-            if trusted:
-                fsio.let_writers_in(fd)
+            trusted = trusted and fsio.let_writers_in(fd)
         finally:
             os.close(fd)
         if known is not SAFETENSORS:
