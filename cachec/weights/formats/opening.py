@@ -473,6 +473,8 @@ def _absolute_path(path: AnyPath) -> str:
     text = os.fspath(path)
     if not isinstance(text, str):
         raise UsageError(f"open_weights: expected a path as text, found {text!r}")
+    if not text or "\0" in text:  # an empty one would be the current folder
+        raise UsageError(f"open_weights: expected a path, found {text!r}")
     if is_url(text):
         import shlex  # for the message alone
 
