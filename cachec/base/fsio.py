@@ -208,17 +208,22 @@ def keep_writers_out(fd: int) -> bool:
     return True
 
 
-def let_writers_in(fd: int) -> None:
-    """Give back what ``keep_writers_out`` took."""
-    fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+def let_writers_in(fd: int) -> bool:
+    """Give back what ``keep_writers_out`` took; whether nobody was let in before.
+
+    The kernel makes nobody wait for longer than ``/proc/sys/fs/lease-break-time`` (45 seconds), be it that this process
+    was stopped meanwhile: then it takes the lease away.
+    """
+    try:
+        fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def no_writer(fd: int) -> bool:
     """Whether nobody has the file open for writing or mapped writable now, as ``keep_writers_out`` tells."""
-    is_calm = keep_writers_out(fd)
-    if is_calm:
-        let_writers_in(fd)
-    return is_calm
+    return keep_writers_out(fd) and let_writers_in(fd)
 
 
 def open_folder(path: str | os.PathLike[str]) -> int:

@@ -28,15 +28,12 @@ def import_msgspec() -> None:
     module = module_from_spec(spec)
     # Its own builtins, not an entry of ``sys.modules``: another thread may import typing_extensions at this moment.
     vars(module)["__builtins__"] = {**vars(builtins), "__import__": _without}
-    sys.modules[_ASKS] = module
-    try:
-        spec.loader.exec_module(module)
-    except BaseException:
-        del sys.modules[_ASKS]
-        raise
+    spec.loader.exec_module(module)
+    # Only now, when it is whole: another thread may import msgspec at this moment, and nothing would have it wait.
+    sys.modules.setdefault(_ASKS, module)
     import msgspec
 
-    vars(msgspec)["_utils"] = module  # as an import of it would have left it
+    vars(msgspec).setdefault("_utils", sys.modules[_ASKS])  # as an import of it would have left it
 
 
 def _without(name: str, *rest: Any) -> ModuleType:

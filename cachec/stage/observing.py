@@ -149,20 +149,20 @@ class Observing:
             observed.absent.setdefault(path)
             observed.links.setdefault(path, links_on(path))
         for path in list(observed.absent):
-            if path not in known and not self._ran.is_elsewhere(path):
+            if path not in known and not self._ran.is_held(path):
                 yield from _as_given(observed, Read("absent", path, "", EMPTY))
         for path, names in list(observed.listed.items()):
-            if path not in known and not self._ran.is_elsewhere(os.path.join(path, "")):
+            if path not in known and not self._ran.is_held(os.path.join(path, "")):
                 yield from _as_given(observed, Read("listing", path, "", listing_digest(list(names))))
         for path, is_folder in list(observed.there.items()):
             more = path in known or path in observed.opened or path in observed.listed
-            if not more and not self._ran.is_elsewhere(os.path.join(path, "")):
+            if not more and not self._ran.is_held(os.path.join(path, "")):
                 yield from _as_given(observed, Read("there", path, "", FOLDER if is_folder else PRESENT))
         for path, met in list(observed.links.items()):
-            if not self._ran.is_elsewhere(path):
+            if not self._ran.is_held(path):
                 yield from _as_given(observed, Read("links", path, "", links_digest(met)))
         for path, letters in list(observed.allowed.items()):
-            if not self._ran.is_elsewhere(path):
+            if not self._ran.is_held(path):
                 yield from _as_given(observed, Read("access", path, "", allowed_digest(letters)))
         if observed.copied is not None and not observed.started and not recorder.commands():
             yield Read("env", EVERY_NAME, "", variable_digest(EVERY_NAME, observed.copied))
@@ -175,7 +175,7 @@ class Observing:
                 observed.opened.setdefault(path, opened)
                 observed.stated.setdefault(path, status)
         for path, status in list(observed.stated.items()) if fields else ():
-            if not self._ran.is_elsewhere(path):
+            if not self._ran.is_held(path):
                 yield from _as_given(observed, Read("status", path, fields, status_digest(status, fields)))
         named = not called.isdisjoint(_GETCWD)
         if observed.cwd and (observed.asked_cwd or named):
@@ -193,7 +193,7 @@ class Observing:
         if net.beside is not None and net.beside.overflowed:
             recorder.keep_out(Reason.UNNAMED_CODE, "more files were opened at once than the kernel tells of (inotify)")
         for path, before in opened.items():
-            if path in known or path.startswith(folders) or self._ran.is_elsewhere(path) or os.path.isdir(path):
+            if path in known or path.startswith(folders) or self._ran.is_held(path) or os.path.isdir(path):
                 continue
             now = identity_if_there(path)
             if before is not None and before != now:

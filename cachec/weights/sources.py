@@ -6,11 +6,12 @@ its weights by the names that it was opened with; sets renamed later translate.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import threading
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from mmap import mmap
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
@@ -197,7 +198,8 @@ class _Bound:
             raise WeightsChanged(f"{file.path}: can't be opened any more: {error.strerror}") from error
         self.check()
         if file.header_nbytes:
-            header = fsio.pread_exact(self.fd, 0, file.header_nbytes)
+            with self.whole():
+                header = fsio.pread_exact(self.fd, 0, file.header_nbytes)
             if digest_bytes(header) != file.header_digest:
                 raise self._changed("its header is another one")
 
@@ -220,10 +222,19 @@ class _Bound:
             return memoryview(kept)
         if self._among_many:
             return fsio.map_untracked(self.fd, 0, self.file.identity.size)
-        view = fsio.map_read(self.fd, 0, self.file.identity.size)
+        with self.whole():
+            view = fsio.map_read(self.fd, 0, self.file.identity.size)
         if isinstance(view.obj, mmap):
             self._map = weakref.ref(view.obj)
         return view
+
+    @contextlib.contextmanager
+    def whole(self) -> Iterator[None]:
+        """Let what the body raises where the file became shorter after ``check`` be WeightsChanged."""
+        try:
+            yield
+        except (EOFError, ValueError) as error:  # ValueError: of a map, which begins with a look at the size
+            raise self._changed(str(error)) from error
 
     def _changed(self, detail: str) -> WeightsChanged:
         return WeightsChanged(f"{self.file.path}: changed after it was opened ({detail}); open the weights again")
@@ -260,7 +271,10 @@ class FileSource(Source):
 
     def digest(self, name: str, tensor: Tensor, digests: FileDigests | None) -> str:
         bound = self._bind(name, tensor)
-        digest = self._stated(tensor) or (digests or FileDigests()).of_extent(bound.fd, tensor.offset, tensor.nbytes)
+        with bound.whole():
+            digest = self._stated(tensor) or (digests or FileDigests()).of_extent(
+                bound.fd, tensor.offset, tensor.nbytes
+            )
         bound.check()  # bytes that changed while they were hashed are not the weight that was opened
         return digest
 
@@ -276,7 +290,8 @@ class FileSource(Source):
     def _view(self, name: str, tensor: Tensor) -> memoryview:
         bound = self._bind(name, tensor)
         if self._read_access:
-            data = fsio.pread_exact(bound.fd, tensor.offset, tensor.nbytes)
+            with bound.whole():
+                data = fsio.pread_exact(bound.fd, tensor.offset, tensor.nbytes)
             bound.check()
             return memoryview(data)
         if tensor.nbytes == 0:
@@ -286,8 +301,10 @@ class FileSource(Source):
         return view if _aligned(tensor) else memoryview(bytes(view))
 
     def _private(self, name: str, tensor: Tensor) -> memoryview:
+        bound = self._bind(name, tensor)
         try:
-            return fsio.map_private(self._bind(name, tensor).fd, tensor.offset, tensor.nbytes)
+            with bound.whole():
+                return fsio.map_private(bound.fd, tensor.offset, tensor.nbytes)
         except OSError as error:
             if error.errno not in {errno.EMFILE, errno.ENFILE}:
                 raise

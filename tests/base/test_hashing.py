@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import mmap
 import os
 import subprocess
@@ -178,9 +179,20 @@ def test_nobody_opens_for_writing_what_writers_are_kept_out_of(tmp_path):
             os.open(path, os.O_WRONLY | os.O_NONBLOCK)
         with fsio.closing(fsio.open_read(path)):  # readers go on
             pass
-        fsio.let_writers_in(fd)
+        assert fsio.let_writers_in(fd)
         with fsio.closing(os.open(path, os.O_WRONLY | os.O_NONBLOCK)):
             assert not fsio.keep_writers_out(fd)
+
+
+def test_a_lease_that_was_taken_away_is_no_error(tmp_path):
+    """As the kernel does after 45 seconds, where the process was stopped and somebody wants to write."""
+    path = tmp_path / "file"
+    path.write_bytes(b"1234")
+    with fsio.closing(fsio.open_read(path)) as fd:
+        if not fsio.keep_writers_out(fd):
+            pytest.skip("no read lease can be had here")
+        fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+        assert not fsio.let_writers_in(fd)
 
 
 _CHECKING = """

@@ -76,3 +76,24 @@ builtins.__import__ = slowly
 def test_nor_by_the_names_of_the_package(name: str) -> None:
     code = f"import sys, cachec; cachec.{name}; print(sorted({{'typing_extensions', 'inspect'}} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+def test_another_thread_may_import_msgspec_at_that_moment() -> None:
+    before = """
+from importlib.machinery import SourceFileLoader
+real = SourceFileLoader.exec_module
+def use():
+    import msgspec
+    class Two(msgspec.Struct):
+        a: int
+    found.append(msgspec.json.decode(b'{"a": 2}', type=Two).a)
+def execute(loader, module):
+    if module.__name__ == "msgspec._utils" and not started.is_set():
+        started.set()
+        other.start()
+        other.join()
+    real(loader, module)
+found, started, other = [], threading.Event(), threading.Thread(target=use)
+SourceFileLoader.exec_module = execute
+"""
+    assert _printed(before, "found").endswith("true, [2]]\n")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import fcntl
+import os
 import pickle
 import subprocess
 import sys
@@ -232,6 +234,25 @@ def test_a_file_with_a_writer_is_not_trusted(model: Path, monkeypatch: pytest.Mo
     open_weights(model)
     open_weights(model)
     assert len(opened) == 3
+
+
+@pytest.mark.usefixtures("settled")
+def test_nor_is_one_that_a_writer_was_let_into_meanwhile(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the kernel does after 45 seconds, where this process was stopped in the midst of the header."""
+    opened: list[str] = []
+    pread, real = os.pread, fsio.open_read
+    monkeypatch.setattr(fsio, "open_read", lambda path: opened.append(str(path)) or real(path))
+
+    def stopped(fd: int, nbytes: int, offset: int) -> bytes:
+        fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+        return pread(fd, nbytes, offset)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "pread", stopped)
+        open_weights(model)
+    open_weights(model)
+    open_weights(model)
+    assert len(opened) == 2
 
 
 def test_a_relative_path_follows_the_working_folder(tmp_path: Path, make: Any, monkeypatch: pytest.MonkeyPatch) -> None:

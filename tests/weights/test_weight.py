@@ -253,6 +253,36 @@ def test_a_change_after_the_first_read(model: Path, make: Any, access: Any, chan
             use()
 
 
+@pytest.mark.parametrize("use", ["read", "digest", "private", "extent"])
+@ACCESS
+def test_a_file_that_is_cut_after_a_look_at_it(
+    model: Path, monkeypatch: pytest.MonkeyPatch, access: Any, use: str
+) -> None:
+    """Whatever look it is after: a file that ends early is one that changed."""
+    data, identity = model.read_bytes(), fsio.identity
+    seen: list[bool] = []
+    for last in range(1, 8):
+        model.write_bytes(data)
+        weights, looks = open_weights(model, access=access), 0
+
+        def look(file: Any, last: int = last) -> fsio.Identity:
+            nonlocal looks
+            told, looks = identity(file), looks + 1
+            if looks == last:
+                os.truncate(model, 8)
+            return told
+
+        with monkeypatch.context() as patched:
+            patched.setattr(fsio, "identity", look)
+            try:
+                getattr(weights["w"], use)()
+                seen.append(False)
+            except WeightsChanged:
+                seen.append(True)
+    assert seen[0]
+    assert not seen[-1]  # all looks were over
+
+
 def test_a_header_that_changes_unseen_by_stat(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # As a store through a map whose page was dirty already would: same identity, other bytes.
     weights = open_weights(model)

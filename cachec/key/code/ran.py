@@ -39,6 +39,8 @@ from cachec.recording.observed import Observed, Ran, is_unrepeatable
 EVERY_MODULE = "*"
 _UNSEEN = "a later change would go unseen"
 
+_PYCACHE = f"{os.sep}__pycache__{os.sep}"
+
 
 class Lost(Exception):
     """What ran can't be found again, so no later look could tell whether it is the same."""
@@ -188,6 +190,14 @@ class RanKeys:
     def is_elsewhere(self, path: str) -> bool:
         """Whether a path is a tool's or the cache's own, which other parts of a key stand for, or no file's."""
         return path.startswith(_library_folders()) or path.startswith(self._own) or is_unrepeatable(path)
+
+    def is_held(self, path: str) -> bool:
+        """Whether what is at a path, a folder's with a slash at its end, counts otherwise or never. Among the installed
+        packages that are the files of distributions; one that none of them lists is anybody's, and so is a folder, in
+        which there may be such files."""
+        if not path.startswith(_site_folders()) or path.startswith(self._own) or _PYCACHE in path:
+            return self.is_elsewhere(path)
+        return os.path.isfile(path) and not self._code.is_project(path)
 
     def _ran(self, ran: Ran, coverage: Coverage, anchors: Anchors, loaded: set[str]) -> Iterator[Read]:
         code, path = ran.code, ran.code.co_filename
@@ -373,6 +383,16 @@ def _formless() -> str:
 def _library_folders() -> tuple[str, ...]:
     """Places whose content a key holds otherwise: Python and its packages, as tools. The rest of ``sys.prefix`` is not
     among them: that may be ``/usr``, or a project's own folder."""
-    roots = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+    return _installed("stdlib", "platstdlib", "purelib", "platlib")
+
+
+@lru_cache(maxsize=1)
+def _site_folders() -> tuple[str, ...]:
+    """Those of them that packages are installed to."""
+    return _installed("purelib", "platlib")
+
+
+def _installed(*names: str) -> tuple[str, ...]:
+    roots = map(sysconfig.get_path, names)
     both = {each for root in roots for each in (os.path.abspath(root), os.path.realpath(root))}
     return tuple(os.path.join(root, "") for root in sorted(both))

@@ -219,8 +219,7 @@ class Checkpoints:
             start = os.pread(fd, safetensors.START, 0)
             known = format_of(path, start[:MAGIC])
             data = safetensors.header_bytes(path, fd, identity, start) if known is SAFETENSORS else b""
-            if trusted:
-                fsio.let_writers_in(fd)
+            trusted = trusted and fsio.let_writers_in(fd)
         finally:
             os.close(fd)
         if known is not SAFETENSORS:
@@ -480,6 +479,8 @@ def _absolute_path(path: AnyPath) -> str:
     text = os.fspath(path)
     if not isinstance(text, str):
         raise UsageError(f"open_weights: expected a path as text, found {text!r}")
+    if not text or "\0" in text:  # an empty one would be the current folder
+        raise UsageError(f"open_weights: expected a path, found {text!r}")
     if is_url(text):
         import shlex  # for the message alone
 

@@ -8,9 +8,11 @@ The format (README of huggingface/safetensors), all integers little-endian:
             the key ``__metadata__`` is reserved for an object of string -> string
     data    the tensors, row-major, without holes or overlaps, up to the end of the file
 
-The official reader (0.8) lets pass two things that are refused here: a key that occurs twice (it takes the last), and
-a tensor whose offset is no multiple of its item size. Files of its writers before 0.3 did not pad the header, so their
-data section starts anywhere; those are accepted, and what lands misaligned in the file is read through a copy.
+The official reader (0.8) lets pass some things that are refused here: a key that occurs twice (it takes the last), a
+tensor whose offset is no multiple of its item size, white space before the ``{``, and what no array of numpy can be:
+over 64 dimensions, elements below one byte, an empty shape whose other dimensions make 2**63 bytes. Files of its
+writers before 0.3 did not pad the header, so their data section starts anywhere; those are accepted, and what lands
+misaligned in the file is read through a copy.
 """
 
 from __future__ import annotations

@@ -144,7 +144,7 @@ def test_a_name_in_two_files(tmp_path: Path, make: Any) -> None:
 def test_sources_that_are_none(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         open_weights(tmp_path / "none.safetensors")
-    for source in ([], 3, b"x", [b"x"]):
+    for source in ([], 3, b"x", [b"x"], "", [""], "a\0b"):
         with pytest.raises(UsageError):
             open_weights(source)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="access"):
