@@ -140,7 +140,11 @@ def ask_session_to_end(leader: int) -> None:
 
 
 def _signal_session(leader: int, number: int) -> bool:
-    """Send a signal to all that runs in a session; whether anything does."""
+    """Send a signal to all that runs in a session; whether anything does. Nothing where its leader runs: that is
+    another's session then, which has come to have the number."""
+    with contextlib.suppress(OSError):
+        if _place_of(leader)[0] not in "ZX":
+            return False
     left = [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if _runs_in(pid, leader)]
     for pid in left:
         with contextlib.suppress(ProcessLookupError):

@@ -37,6 +37,7 @@ from cachec.base import __version__
 from cachec.base.appending import Appender
 from cachec.base.foreign import read_regular
 from cachec.base.xdg import cache_folder
+from cachec.launcher.ending import write_streams
 from cachec.launcher.restore import mode_of, restore_bytes, restore_file
 
 MAGIC = b"cachec direct 5\n"
@@ -286,9 +287,7 @@ class _Memo:
     def replay(self) -> None:
         """Write what the command wrote to stdout and stderr. Where nobody reads, end as the command would have."""
         try:
-            for fd, view in enumerate(self._streams[:2], 1):
-                while view:
-                    view = view[os.write(fd, view) :]
+            write_streams(*self._streams[:2])
         except BrokenPipeError:
             import signal
 

@@ -58,10 +58,7 @@ def perform(ending: Ending) -> int:
     try:
         if sys.stdout is not None:
             sys.stdout.flush()
-        for fd, data in ((1, ending.stdout), (2, ending.stderr)):
-            view = memoryview(data)
-            while view:
-                view = view[os.write(fd, view) :]
+        write_streams(ending.stdout, ending.stderr)
     except KeyboardInterrupt:
         return die_by(_signal.SIGINT)
     except BrokenPipeError:
@@ -75,12 +72,44 @@ def perform(ending: Ending) -> int:
     return status
 
 
+def write_streams(stdout: "bytes | memoryview", stderr: "bytes | memoryview") -> None:
+    """Write what the command wrote. Raises OSError where it can't be written. Where that is stderr alone, what is
+    written to stdout from then on goes nowhere: who runs the command next, for it to say so, has written that already.
+    """
+    _write(1, stdout)
+    try:
+        _write(2, stderr)
+    except BrokenPipeError:
+        raise
+    except OSError:
+        null = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+        os.dup2(null, 1)
+        raise
+
+
+def _write(fd: int, data: "bytes | memoryview") -> None:
+    view = memoryview(data)
+    while view:
+        try:
+            view = view[os.write(fd, view) :]
+        except BlockingIOError:  # somebody who shares the stream has set O_NONBLOCK
+            import select
+
+            select.select([], [fd], [])
+
+
 def pass_through(program: str, argv: "list[str]", stdin: int | None) -> int:
     """Become the command, as if cachec were not there; returns where it can't be started. stdin: what was read of it
     already."""
     if stdin is not None:
         os.lseek(stdin, 0, os.SEEK_SET)
         os.dup2(stdin, 0)
+    for fd, stream in enumerate((sys.stdin, sys.stdout, sys.stderr)):
+        if stream is None:  # closed from the start; SQLite has put /dev/null there
+            try:
+                os.close(fd)
+            except OSError:
+                continue
     for number in (_signal.SIGPIPE, _signal.SIGXFSZ):  # Python ignores them, and that would be inherited
         _signal.signal(number, _signal.SIG_DFL)
     try:
@@ -99,9 +128,12 @@ def die_by(number: int) -> int:
 
 
 def say(words: str) -> None:
-    """Tell the user."""
-    sys.stderr.write(f"cachec: {words}\n")
-    sys.stderr.flush()
+    """Tell the user, where there is anybody to be told."""
+    try:
+        sys.stderr.write(f"cachec: {words}\n")
+        sys.stderr.flush()
+    except (OSError, ValueError, AttributeError):
+        return  # it is closed, or full; the status tells
 
 
 def pack(fields: "list[bytes]") -> bytes:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -76,15 +77,15 @@ class Included(NamedTuple):
     search: Sequence[str]
     system: Sequence[str]
 
-    def candidates(self, builtin: Sequence[str] = ()) -> Iterator[str]:
+    def candidates(self, builtin: Sequence[str] = (), rivals: list[str] | None = None) -> Iterator[str]:
         """The places, none of which is a file, where one of the files might have been found first.
 
         builtin: folders of the system that are searched too. A file in one of the search could be found in each other
         one by the same name, or beside a file that includes it; one in a folder of the compiler's own, in all of them,
-        by any end of its path.
+        by any end of its path. rivals: gets the places that are files.
         """
         places = dict.fromkeys([*self.beside(), *self.search])
-        missing = _Missing()
+        missing = _Missing([] if rivals is None else rivals)
         seen: set[str] = set()
         for file in self.files[1:]:
             names: dict[str, Sequence[str]] = {
@@ -187,7 +188,9 @@ def _below(file: str, folder: str) -> str:
 class _Missing:
     """What is not there, as it is met: most places lie in a few folders."""
 
-    def __init__(self) -> None:
+    def __init__(self, files: list[str]) -> None:
+        """files: gets the places that are files."""
+        self._files = files
         self._folders: dict[str, str] = {"": ""}
 
     def candidate(self, place: str) -> str | None:
@@ -196,8 +199,9 @@ class _Missing:
         folder = self._topmost(os.path.dirname(place))
         if folder:
             return folder
-        if os.path.exists(place):
-            return place if os.path.isdir(place) else None
+        if os.path.exists(place) and not os.path.isdir(place):
+            self._files.append(place)
+            return None
         return place
 
     def _topmost(self, folder: str) -> str:
@@ -207,3 +211,35 @@ class _Missing:
             above = self._topmost(parent) if parent != folder else ""
             known = self._folders[folder] = above or ("" if os.path.exists(folder) else folder)
         return known
+
+
+class Ways:
+    """Whether files are what they were at a time, and were found on the way that leads to them now.
+
+    What is moved to another name gets a new ctime. A folder gets one with each entry that comes or goes, too, with the
+    same mtime then.
+    """
+
+    def __init__(self, since: float) -> None:
+        """since: Unix time."""
+        self._since = since
+        self._known: dict[str, bool] = {"": False, "/": False}
+
+    def changed(self, path: str) -> bool:
+        """Whether the file, or a link or a folder on the way to it, was written to, made or moved since. Raises OSError
+        where it is not there."""
+        known = self._known.get(path)
+        if known is None:
+            self._known[path] = False  # a link that leads back to itself
+            known = self._known[path] = self._has_changed(path)
+        return known
+
+    def _has_changed(self, path: str) -> bool:
+        status = os.lstat(path)
+        folder = os.path.dirname(path)
+        is_new = status.st_ctime > self._since
+        if stat.S_ISDIR(status.st_mode):
+            is_new = is_new and status.st_mtime_ns < status.st_ctime_ns
+        elif stat.S_ISLNK(status.st_mode):
+            is_new = is_new or self.changed(os.path.join(folder, os.readlink(path)).rstrip("/") or "/")
+        return is_new or self.changed(folder)

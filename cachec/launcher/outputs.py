@@ -86,6 +86,8 @@ class _Before(NamedTuple):
     size: int
     mtime_ns: int
     digest: str
+    place: tuple[int, int]
+    mode: int
 
 
 class Untouched:
@@ -100,7 +102,10 @@ class Untouched:
                 status = os.stat(output.path)
                 if stat.S_ISREG(status.st_mode):
                     digest = digests.of_path(output.path)
-                    self._before[output.path] = _Before(status.st_size, status.st_mtime_ns, digest)
+                    place = status.st_dev, status.st_ino
+                    self._before[output.path] = _Before(
+                        status.st_size, status.st_mtime_ns, digest, place, status.st_mode
+                    )
             except OSError:
                 continue  # it is not there, or not to be read: then there is nothing to keep
 
@@ -114,3 +119,9 @@ class Untouched:
             is_new = stat.S_ISREG(status.st_mode) and status.st_mtime_ns != before.mtime_ns
             if is_new and status.st_size == before.size and self._digests.of_path(path) == before.digest:
                 os.utime(path, ns=(status.st_atime_ns, before.mtime_ns))
+
+    def has_old_mode(self, path: str, status: os.stat_result) -> bool:
+        """Whether an output is the file that was there before, written again, with the mode that this had: one that
+        somebody else may have chosen."""
+        before = self._before.get(path)
+        return before is not None and (before.place, before.mode) == ((status.st_dev, status.st_ino), status.st_mode)

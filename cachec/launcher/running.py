@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import shutil
+import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -10,10 +13,10 @@ from typing import Any
 from cachec import recording
 from cachec.base.texts import is_text
 from cachec.commands.process import Ended, run_process
-from cachec.commands.run import scratch
 from cachec.commands.watched import Reads, Watched
 from cachec.launcher import headers
 from cachec.launcher.command import Command
+from cachec.launcher.direct import file_number
 from cachec.launcher.outputs import Untouched, check_stored
 from cachec.launcher.places import Places, leaked
 from cachec.launcher.request import environment
@@ -40,9 +43,10 @@ def run_command(where: RunEnvironment, command: Command, argv: Sequence[str], st
     """
     recorder = recording.current()
     assert recorder is not None
-    with scratch() as folder:
+    with _scratch(needed=command.includes) as folder:
         depfile = os.path.join(folder, "depfile")
         apart = command.depfile == "short" or (command.sees_line and not command.depfile)
+        started = time.time()  # what changes between the two runs counts as changed
         if command.includes and apart:
             _name_dependencies(where, command, argv, depfile)
         own = ["-MD", "-MF", depfile] if command.includes and not command.depfile and not apart else []
@@ -55,7 +59,6 @@ def run_command(where: RunEnvironment, command: Command, argv: Sequence[str], st
             undescribed=command.undescribed,
         )
         untouched = Untouched(command.outputs, where.digests)
-        started = time.time()
         ended = watched.run(
             [*argv, *own],
             command.program,
@@ -76,14 +79,26 @@ def run_command(where: RunEnvironment, command: Command, argv: Sequence[str], st
             named = next((each.path for each in command.outputs if each.kind == "depfile"), depfile)
             seen.headers(named if command.depfile == "full" else depfile, started)
         check_stored(recorder, command.outputs)
-        return _result(where.places, command, ended, recorder)
+        return _result(where.places, command, ended, recorder, untouched)
+
+
+@contextlib.contextmanager
+def _scratch(*, needed: bool) -> Iterator[str]:
+    """A folder for what only the run itself reads: a child of the server ends without running what was left for the
+    end of a process, so it goes with the run. Its path where it is needed, else empty."""
+    folder = os.path.realpath(tempfile.mkdtemp(prefix="cachec-")) if needed else ""
+    try:
+        yield folder
+    finally:
+        if folder:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _name_dependencies(where: RunEnvironment, command: Command, argv: Sequence[str], depfile: str) -> None:
     """Have the compiler name all that it includes, where the depfile that was asked for leaves system headers out, or
     asking for one would come into the result.
 
-    A run of its own, before the compiler's: what changes between the two has a newer ctime than the second.
+    A run of its own, before the compiler's.
     """
     dropped = {
         number
@@ -112,6 +127,7 @@ class _CommandReads(Reads):
         self._where = where
         self._command = command
         self._outputs = {output.path: output.where for output in command.outputs}
+        self._folders = {folder: file_number(folder) for folder in command.search}
 
     def output(self, path: str) -> str:
         return f"{path}, its output by {self._outputs[path]}"
@@ -142,9 +158,10 @@ class _CommandReads(Reads):
         words = VolatileWords(command, environment(command, self._where.variables))
         folders = [headers.plain(folder) for folder in command.search]
         found = headers.Included(included, folders, headers.system_folders(command.program))
+        ways = headers.Ways(started - _CLOCK_SECONDS)
         for path in included:
-            if os.stat(path).st_ctime > started - _CLOCK_SECONDS:
-                recorder.keep_out(Reason.INPUT_CHANGED, f"{path} was changed while it was compiled")
+            if ways.changed(path):
+                recorder.keep_out(Reason.INPUT_CHANGED, f"{path} was changed, or came to be, while it was compiled")
             if os.path.join(command.cwd, path) not in given:
                 why = words.in_file(path, is_system=found.is_systems(path))
                 if why:
@@ -161,8 +178,18 @@ class _CommandReads(Reads):
         looked_for, untold = found.looked_for(texts)
         if untold:
             recorder.keep_out(Reason.VOLATILE_INPUT, f"{untold} has __has_include of what can't be told")
-        for path in (*found.candidates(adapter.builtin_search), *looked_for):
+        rivals: list[str] = []
+        for path in (*found.candidates(adapter.builtin_search, rivals), *looked_for):
             self.candidate(path)  # a folder counts as what is no file: one may come to be there
+        rivals += filter(os.path.isfile, looked_for)
+        new = next((path for path in rivals if ways.changed(path)), None)
+        if new is not None:
+            recorder.keep_out(
+                Reason.INPUT_CHANGED, f"{new} came to be, or was changed, while the compiler looked there"
+            )
+        for folder, number in self._folders.items():
+            if number not in {b"-", file_number(folder)}:
+                recorder.keep_out(Reason.INPUT_CHANGED, f"{folder} was another folder when the compiler began")
         for paths in found.of_which_some_may_be_one(texts):
             kept = "\0".join(map(self._where.places.kept, paths))
             recorder.seen(Read("same", f"{len(paths)} paths", kept, self._where.places.sameness(kept)))
@@ -187,7 +214,7 @@ class _CommandReads(Reads):
         return is_named and any(word in text for word in _FILE_WORDS for text in own)
 
 
-def _result(places: Places, command: Command, ended: Ended, recorder: Recorder) -> dict[str, Any]:
+def _result(places: Places, command: Command, ended: Ended, recorder: Recorder, untouched: Untouched) -> dict[str, Any]:
     """What the stage returns: streams and depfiles as templates, the other outputs as files and folders."""
     outputs: list[Any] = []
     modes: list[str] = []
@@ -198,6 +225,9 @@ def _result(places: Places, command: Command, ended: Ended, recorder: Recorder) 
             continue  # that was told
         status = os.stat(output.path)
         modes.append(_mode(status.st_mode))
+        if modes[-1] not in {PLAIN, EXECUTABLE} and untouched.has_old_mode(output.path, status):
+            why = f"output {output.path} had the mode {modes[-1]} before, which the command may not have chosen"
+            recorder.keep_out(Reason.UNDESCRIBED, why)
         name = f"output-{len(outputs)}"  # a command that is asked for it elsewhere, under another name, gives the same
         if os.path.isdir(output.path):
             outputs.append(Dir(output.path, name=name))

@@ -16,6 +16,7 @@ import select
 import signal
 import socket
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterable
@@ -164,6 +165,7 @@ def _give_back() -> None:
     os.close(null)
     os.chdir("/")
     os.environb.clear()
+    tempfile.tempdir = None  # which it keeps from the first request that made one, and TMPDIR may be another's
 
 
 def _descriptors() -> set[str]:

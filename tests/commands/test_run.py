@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import shutil
 import signal
 import subprocess
@@ -16,11 +17,13 @@ from typing import Any
 import pytest
 
 from cachec import recording
+from cachec.base import fsio
 from cachec.base.distributions import Distributions
 from cachec.base.hashing import EMPTY, FileDigests, digest_bytes
 from cachec.base.mounts import Mounts
 from cachec.commands import run as command
 from cachec.commands.environment import command_environment
+from cachec.commands.process import end_session
 from cachec.commands.run import run, scratch
 from cachec.errors import CachecWarning, UsageError
 from cachec.key.dependencies import ABSENT, PRESENT, Dependencies
@@ -845,3 +848,19 @@ def test_importing_run_starts_nothing_heavy() -> None:
     code = f"import sys, cachec.commands.run; print([m for m in {heavy} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_what_is_left_of_a_session_is_ended_and_no_other_of_its_number() -> None:
+    with subprocess.Popen(["sleep", "100"], start_new_session=True) as another:
+        end_session(another.pid)
+        assert another.poll() is None
+        another.kill()
+    with subprocess.Popen(
+        ["sh", "-c", "sleep 100 & echo $!"], start_new_session=True, stdout=subprocess.PIPE
+    ) as leader:
+        assert leader.stdout is not None
+        left = int(leader.stdout.readline())
+        os.waitid(os.P_PID, leader.pid, os.WEXITED | os.WNOWAIT)
+        with fsio.closing(os.pidfd_open(left)) as held:
+            end_session(leader.pid)
+            assert select.select([held], [], [], 60)[0]

@@ -80,6 +80,8 @@ def _command(folder: Path, number: int, seconds: str, server: str, verdicts: Ver
             verdict = "right" if found == (0, b"said\n", b"told\n", True) else "wrong"
             verdicts.add(f"command, server {server}", "", verdict, f"{folder} {number}: {found}")
         except subprocess.TimeoutExpired:
+            process.kill()
+            os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
             end_session(process.pid)
             verdicts.add(f"command, server {server}", "", "stuck", f"{folder} {number}")
 

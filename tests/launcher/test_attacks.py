@@ -231,6 +231,29 @@ def test_a_file_that_was_there_before_and_is_not_written(launcher: Launcher) -> 
         assert not launcher.last().stored
 
 
+def _umask() -> int:
+    umask = os.umask(0o077)
+    os.umask(umask)
+    return umask
+
+
+@pytest.mark.parametrize(("mode", "is_stored"), [(0o604, False), (0o641, False), (0o644, True)])
+def test_an_output_that_keeps_the_mode_that_it_had(launcher: Launcher, mode: int, is_stored: bool) -> None:
+    """Somebody else may have chosen it."""
+    plain = 0o666 & ~_umask()
+    mode = mode if mode != 0o644 else plain
+    line = ("sh", "-c", "cat in.txt > out.txt")
+    options = ["--input=in.txt", "--output=out.txt"]
+    write("in.txt", "x")
+    write("out.txt", "old").chmod(mode)
+    assert launcher.run(*line, options=options).code == 0
+    assert launcher.last().stored == is_stored
+    Path("out.txt").unlink()
+    for _ in range(2):
+        assert launcher.run(*line, options=options).code == 0
+        assert Path("out.txt").stat().st_mode & 0o777 == plain
+
+
 def test_what_was_in_an_output_folder_before_is_no_result(launcher: Launcher) -> None:
     line = ["sh", "-c", "mkdir -p d; cp in d/made"]
     options = ["--input=in", "--output=d"]

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.launcher.conftest import Launcher, write
+from tests.launcher.conftest import Launcher, Servers, write
 
 _Start = Callable[..., "subprocess.Popen[str]"]
 
@@ -166,6 +166,52 @@ def test_a_reader_that_goes_away(launcher: Launcher) -> None:
             assert process.stderr is not None
             assert process.stderr.read() == b""
         assert process.returncode == -signal.SIGPIPE
+
+
+@pytest.mark.parametrize("to", ["2>&-", "2>/dev/full"])
+@pytest.mark.parametrize("server", ["auto", "off"])
+def test_messages_that_can_not_be_written_do_not_double_the_result(servers: Servers, server: str, to: str) -> None:
+    """Where standard error is closed or full the command runs once more, to say so as it does."""
+    line = ["fakecc", "a.txt", "-o", "a.out"]
+    write("a.txt", "x")
+    environ = {**os.environ, "CACHEC_SERVER": server}
+    in_shell = ["sh", "-c", f'exec "$@" {to}', "sh"]
+    bare = subprocess.run([*in_shell, *line], capture_output=True, check=False)
+    for _ in range(3):  # a miss, a hit, and one of a memo
+        done = subprocess.run(
+            [*in_shell, servers.script, "exec", "--", *line], capture_output=True, check=False, env=environ
+        )
+        assert (done.returncode, done.stdout) == (bare.returncode, b"compiled\n")
+        if server == "auto" and to != "2>&-":  # where it is closed none is asked
+            servers.ready()
+
+
+def test_what_is_closed_stays_closed_for_the_command(launcher: Launcher) -> None:
+    """SQLite puts /dev/null in the place of the first three descriptors, where nothing can be written to it."""
+    tell = ": > out; echo said >&2; test -e /proc/$$/fd/2 && echo there >> seen; :"
+    line = [sys.executable, "-m", "cachec", "exec", "--output=out", "--", "sh", "-c", tell]
+    assert subprocess.run(["sh", "-c", 'exec "$@" 2>&-', "sh", *line], check=False).returncode == 0
+    assert Path("seen").read_text() == "there\n"  # as it ran for its result, and not when it said so
+
+
+def test_a_missing_tool_where_nobody_can_be_told(launcher: Launcher) -> None:
+    for to in ("2>&-", "2>/dev/full"):
+        line = [sys.executable, "-m", "cachec", "exec", "--", "nonesuch"]
+        assert subprocess.run(["sh", "-c", f'exec "$@" {to}', "sh", *line], check=False).returncode == 127
+
+
+@pytest.mark.parametrize("stored", [False, True])
+def test_a_reader_that_does_not_wait(launcher: Launcher, stored: bool) -> None:
+    """Who shares the stream may have set O_NONBLOCK: nothing is lost, and nothing is said twice."""
+    line = [sys.executable, "-m", "cachec", "exec", "--output=out", "--", "sh", "-c", ": > out; seq 100000"]
+    if stored:
+        subprocess.run(line, stdout=subprocess.DEVNULL, check=True)
+    read, write_end = os.pipe2(os.O_CLOEXEC)
+    os.set_blocking(write_end, False)
+    with subprocess.Popen(line, stdout=write_end) as process, os.fdopen(read, "rb") as stream:
+        os.close(write_end)
+        assert stream.read() == b"".join(b"%d\n" % number for number in range(1, 100001))
+        assert process.wait() == 0
 
 
 @pytest.mark.long

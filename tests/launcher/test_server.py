@@ -613,6 +613,8 @@ def test_what_a_process_has_from_its_parent_chooses_the_server(monkeypatch: pyte
     assert name(env={**os.environ, "ANYTHING": "else"}) == names[0]
     if len(os.sched_getaffinity(0)) == 1:
         names.pop(8)
+    if os.getpriority(os.PRIO_PROCESS, 0) == 19:  # the last there is
+        names.pop(7)
     assert len({*names}) == len(names)
 
 

@@ -126,6 +126,26 @@ def test_each_request_has_its_own_folder_variables_and_streams(
     assert "opt:new" in Path("a.out").read_text()
 
 
+def test_each_request_has_its_own_folder_for_scratch_files(
+    launcher: Launcher, servers: Servers, tmp_path: Path
+) -> None:
+    servers.say(
+        "import os, tempfile\n"
+        "from cachec.launcher import full\n"
+        "def conclude(*given, before=full.conclude, **more):\n"
+        "    print(tempfile.gettempdir(), file=open(os.environ['TOLD'], 'w')) if 'TOLD' in os.environ else None\n"
+        "    return before(*given, **more)\n"
+        "full.conclude = conclude"
+    )
+    _ready(servers)
+    pid = _answered(launcher, servers)
+    for name in ("one", "other"):
+        (tmp_path / name).mkdir()
+        told = {"TMPDIR": os.fspath(tmp_path / name), "TOLD": os.fspath(tmp_path / "told")}
+        assert _answered(launcher, servers, env={**os.environ, **told}) == pid
+        assert (tmp_path / "told").read_text() == f"{tmp_path / name}\n"
+
+
 def test_one_is_left_where_a_module_was_imported(launcher: Launcher, servers: Servers) -> None:
     (servers.script.parent / "something.py").write_text("")
     servers.say(

@@ -161,8 +161,9 @@ def run_commands(seed: int, folder: Path) -> Iterator[Report]:
         for command in rng.sample(there, len(there)):
             number += 1
             own = folder / f"command-{number}"
-            yield _Session(command, own).run(*rng.sample(range(1, 4), 3))
-            shutil.rmtree(own)
+            session = _Session(command, own, rng.choice(_SERVERS))
+            yield session.run(*rng.sample(range(1, 4), 3))
+            session.close()
             yield from run_folders(rng, own, 1)
 
 
@@ -171,17 +172,33 @@ def run_folders(rng: random.Random, folder: Path, count: int) -> Iterator[Report
     compilers = [each for each in ("clang-19", "gcc") if shutil.which(each, path=_path())]
     for _ in range(count):
         for compiler in compilers:
-            yield _Folders(folder, rng, compiler).run()
-            shutil.rmtree(folder)
+            project = _Folders(folder, rng, compiler)
+            yield project.run()
+            project.close()
+
+
+#: All that asks for one store may go by children of a server, that answer one request after another.
+_SERVERS = ("auto", "off")
+
+
+def _cachec(*args: str) -> list[str]:
+    """A command line of cachec: where the current folder is in the search for modules no server is asked."""
+    return [sys.executable, "-P", "-m", "cachec", *args]
 
 
 class _Looks:
     """Runs command lines with a store of their own, and bare."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, server: str) -> None:
         self._folder = folder
+        self._server = server
         self._store = folder / "store"
         self._report = Report(projects=1)
+
+    def close(self) -> None:
+        """Remove all of it; no server is left behind."""
+        self._shown(_cachec("server", "stop"), self._folder, {})
+        shutil.rmtree(self._folder)
 
     def _judge(self, what: str, shown: Shown, truth: Shown, before: int) -> tuple[str, str]:
         """The reason of the outcome that was told behind so many, and its detail."""
@@ -198,7 +215,7 @@ class _Looks:
     def _shown(self, line: list[str], folder: Path, env: dict[str, str], cwd: str = ".") -> Shown:
         kept = {path: path.read_bytes() for path in _files(folder)}
         own = {"PATH": _path(), "HOME": str(self._folder), "CACHEC_DIR": str(self._store), "CACHEC_LOG": "off"}
-        own["CACHEC_SERVER"] = "off"
+        own["CACHEC_SERVER"] = self._server
         done = subprocess.run(line, cwd=folder / cwd, env=own | env, capture_output=True, stdin=subprocess.DEVNULL)
         made = {str(path.relative_to(folder)): path.read_bytes() for path in _files(folder) if path not in kept}
         for name in made:
@@ -212,7 +229,7 @@ class _Folders(_Looks):
     """One generated project, in folders with equal and with other files."""
 
     def __init__(self, folder: Path, rng: random.Random, compiler: str) -> None:
-        super().__init__(folder)
+        super().__init__(folder, rng.choice(_SERVERS))
         self._rng = rng
         folder.mkdir(parents=True)
         if compiler == "gcc":
@@ -242,7 +259,7 @@ class _Folders(_Looks):
         self._put(folder, files)
         before = len(self._outcomes())
         line, place, env = self._line(folder), self._place(folder), self._env(folder)
-        shown = self._shown([sys.executable, "-m", "cachec", "exec", "--", *line], place, env)
+        shown = self._shown(_cachec("exec", "--", *line), place, env)
         truth = self._shown(line, place, env)
         name = f"{self._layout.name} (base {self._layout.base!r}) in {folder}: {what}"
         reason, detail = self._judge(f"{name}\n{files}" if _differing(shown, truth) else name, shown, truth, before)
@@ -290,8 +307,8 @@ def _gcc_adapter() -> str:
 class _Session(_Looks):
     """One command in a store of its own."""
 
-    def __init__(self, command: Command, folder: Path) -> None:
-        super().__init__(folder)
+    def __init__(self, command: Command, folder: Path, server: str) -> None:
+        super().__init__(folder, server)
         self._command = command
 
     def run(self, first: int, second: int, third: int) -> Report:
@@ -320,7 +337,7 @@ class _Session(_Looks):
         line = [word.replace("$S", str(number)) for word in command.line.split()]
         options = [word.replace("$S", str(number)) for word in command.options.split()]
         before = len(self._outcomes())
-        shown = self._shown([sys.executable, "-m", "cachec", "exec", *options, "--", *line], folder, env, command.cwd)
+        shown = self._shown(_cachec("exec", *options, "--", *line), folder, env, command.cwd)
         truth = self._shown(line, folder, env, command.cwd)
         reason, detail = self._judge(f"{command.name} / {what}", shown, truth, before)
         self._report.cases += kind != ""
