@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 from cachec.base import fsio
 from cachec.base.anchors import PROJECT_MARKS
+from cachec.base.kept import Kept
 from cachec.base.mounts import WATCHED_FILESYSTEMS, Mounts
 from cachec.base.paths import absolute
 from cachec.commands.opens import FolderWatch
@@ -68,23 +69,29 @@ class Places:
     def look_below(self, roots: Iterable[str]) -> None:
         """Add the folders below these that hold data, the upper ones first."""
         seen: set[tuple[int, int]] = set()
-        pending = deque((root, 0) for root in dict.fromkeys(roots) if root.strip("/"))
-        for _ in range(FOLDERS):
-            if not pending:
-                return
-            folder, level = pending.popleft()
-            with suppress(OSError):
+        # Each with its level, and the device that it has to be on.
+        pending: deque[tuple[str, int, int]] = deque((root, 0, 0) for root in dict.fromkeys(roots) if root.strip("/"))
+        left = FOLDERS
+        while pending and left:
+            folder, level, device = pending.popleft()
+            try:
                 status = os.stat(folder)
-                place = (status.st_dev, status.st_ino)
+                if level and status.st_dev != device:
+                    continue
+                left -= 1
                 if status.st_mode & stat.S_ISVTX and not level:
                     continue  # what everybody writes to (/tmp) is no project
                 listing = _listing(folder, status)
                 if level and listing.is_marked:
                     continue
-                self._add_data(folder, listing)  # also of one that was met under another name: each is a path
+                if listing.has_data or listing.linked_data:
+                    self._add_data(folder, listing)  # also of one that was met under another name: each is a path
+                place = (status.st_dev, status.st_ino)
                 if place not in seen and level < LEVELS:
                     seen.add(place)
-                    pending.extend((each, level + 1) for each in self._below(folder, listing, status.st_dev))
+                    pending.extend([(each, level + 1, status.st_dev) for each in self._below(listing, status.st_dev)])
+            except OSError:
+                continue
 
     def look_at(self, texts: Iterable[str]) -> None:
         """Add what these name: a file with the folder that it is in, a folder with the data in it."""
@@ -118,24 +125,29 @@ class Places:
         self._named.setdefault(there, {}).setdefault(path)
 
     def _add_data(self, folder: str, listing: _Listing) -> None:
-        links = [path for name in listing.linked_data if not os.path.isdir(path := os.path.join(folder, name))]
+        links = [path for path in listing.linked_data if not os.path.isdir(path)]
         if listing.has_data or links:
             self._folders.setdefault(folder)
         for path in links:
             if os.path.isfile(path):  # opened where it leads to, under the name that it has there
                 self._add_file(path)
 
-    def _below(self, folder: str, listing: _Listing, device: int) -> Iterator[str]:
-        for name, is_link in listing.below:
-            path = os.path.join(folder, name)
-            if (is_link and not os.path.isdir(path)) or self._is_elsewhere(os.path.join(path, "")):
+    def _below(self, listing: _Listing, device: int) -> Iterator[str]:
+        """What may be looked through next. device: of the folder; one that a disk is mounted on is met later."""
+        for path, is_link in listing.below:
+            if self._is_elsewhere(path + "/"):
                 continue
-            with suppress(OSError):
-                status = os.stat(path)
-                if status.st_dev == device:
-                    yield path
-                elif is_link:
-                    self._add_data(path, _listing(path, status))  # disks of checkpoints: no further
+            if is_link:
+                try:
+                    status = os.stat(path)
+                    if not stat.S_ISDIR(status.st_mode):
+                        continue
+                    if status.st_dev != device:
+                        self._add_data(path, _listing(path, status))  # disks of checkpoints: no further
+                        continue
+                except OSError:
+                    continue
+            yield path
 
 
 class _Listing(NamedTuple):
@@ -153,9 +165,15 @@ class _Listing(NamedTuple):
 
 def _listing(folder: str, status: os.stat_result) -> _Listing:
     """What is in a folder of this state; kept where a change since then would show in that. Raises OSError."""
+    known = _known().get(folder)
+    if known is not None and fsio.is_identity(known[0], status):
+        return known[1]
     state = fsio.identity_of(status)
     is_kept = fsio.settled(state) and _mounts().kind_of_device(status.st_dev, folder) in WATCHED_FILESYSTEMS
-    return (_listed if is_kept else _listed.__wrapped__)(folder, state)
+    listing = _listed(folder)
+    if is_kept:
+        _known().put(folder, (state, listing))
+    return listing
 
 
 @lru_cache(maxsize=1)
@@ -163,18 +181,21 @@ def _mounts() -> Mounts:
     return Mounts()
 
 
-@lru_cache(maxsize=4 * FOLDERS)
-def _listed(folder: str, state: fsio.Identity) -> _Listing:
-    """state: of the folder; it has another one once a name comes or goes."""
-    del state
+@lru_cache(maxsize=1)
+def _known() -> Kept[tuple[fsio.Identity, _Listing]]:
+    """What was in folders, each with its state of then: it has another one once a name comes or goes."""
+    return Kept(4 * FOLDERS)
+
+
+def _listed(folder: str) -> _Listing:
     with os.scandir(folder) as found:
         entries = [entry for entry, _ in zip(found, range(NAMES), strict=False)]
     data = [entry for entry in entries if _is_data(entry.name)]
     return _Listing(
         not _MARKERS.isdisjoint(entry.name for entry in entries),
         any(not (entry.is_symlink() or entry.is_dir()) for entry in data),
-        tuple(entry.name for entry in data if entry.is_symlink()),
-        tuple(sorted((entry.name, entry.is_symlink()) for entry in entries if _may_be_below(entry))),
+        tuple(entry.path for entry in data if entry.is_symlink()),
+        tuple(sorted((entry.path, entry.is_symlink()) for entry in entries if _may_be_below(entry))),
     )
 
 
