@@ -1,5 +1,5 @@
-"""The audit hook of this process (PEP 578). A hook can't be removed, so there is one for all who listen, and what
-nobody listens to costs a look-up.
+"""The audit hook of this process (PEP 578). A hook can't be removed, so there is one for all who listen, and an event
+costs a look-up for each of them.
 """
 
 from __future__ import annotations
@@ -20,36 +20,29 @@ class AuditHook:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._handlers: dict[str, tuple[Handler, ...]] = {}
-        sys.addaudithook(_hook(self._handlers))
+        #: One item: those that listen now.
+        self._listening: list[tuple[Mapping[str, Handler], ...]] = [()]
+        sys.addaudithook(_hook(self._listening))
 
     def listen(self, handlers: Mapping[str, Handler]) -> None:
-        """Have handlers told of their events from here on, each once."""
+        """Have handlers told of their events from here on; the same ones are told once, however often they listen."""
         with self._lock:
-            for event, handler in handlers.items():
-                told = self._handlers.get(event, ())
-                if handler not in told:
-                    self._handlers[event] = (*told, handler)
+            if not any(each is handlers for each in self._listening[0]):
+                self._listening[0] = (*self._listening[0], handlers)
 
     def leave(self, handlers: Mapping[str, Handler]) -> None:
-        """No more of that; those that were told of nothing are passed over."""
+        """No more of that; those that do not listen are passed over."""
         with self._lock:
-            for event, handler in handlers.items():
-                others = tuple([each for each in self._handlers.get(event, ()) if each != handler])
-                if others:
-                    self._handlers[event] = others
-                else:
-                    self._handlers.pop(event, None)
+            self._listening[0] = tuple([each for each in self._listening[0] if each is not handlers])
 
 
-def _hook(handlers: Mapping[str, tuple[Handler, ...]]) -> Callable[[str, tuple[Any, ...]], None]:
+def _hook(listening: list[tuple[Mapping[str, Handler], ...]]) -> Callable[[str, tuple[Any, ...]], None]:
     # A plain function: Python looks for an attribute of the hook with each event, which a method has not at once.
     def hook(event: str, args: tuple[Any, ...]) -> None:
-        told = handlers.get(event)
-        if told is not None:
-            frame = sys._getframe(1)
-            for handler in told:
-                handler(event, args, frame)
+        for handlers in listening[0]:
+            handler = handlers.get(event)
+            if handler is not None:
+                handler(event, args, sys._getframe(1))
 
     return hook
 

@@ -21,6 +21,7 @@ from cachec.base.anchors import (
 )
 from cachec.base.fsio import Identity, identity_if_there
 from cachec.base.hashing import EMPTY
+from cachec.base.kept import Kept
 from cachec.base.paths import absolute, current_folder, links_on, relative_to
 from cachec.key.code.modules import is_cell
 from cachec.key.dependencies import (
@@ -45,6 +46,7 @@ if TYPE_CHECKING:  # on a miss only, or for a read that few traces have
     from cachec.recording import Recorder
     from cachec.recording.net import Net
     from cachec.recording.observed import Observed
+    from cachec.stage.watching import Listings
 
 #: Reads whose ``where`` is a path.
 _PATHS = frozenset({"file", "absent", "there", "listing", "links", "access", "status", "tool", "code", "cwd"})
@@ -72,6 +74,12 @@ class Observing:
     def _ran(self) -> RanKeys:
         return self._make_ran()
 
+    @cached_property
+    def _listings(self) -> Listings:
+        from cachec.stage.watching import FOLDERS
+
+        return Kept(4 * FOLDERS)
+
     # --- a run
 
     def net(self, request: Request, *, always: bool = False) -> Net | None:
@@ -83,7 +91,7 @@ class Observing:
 
         current = current_folder()  # where that is gone, nothing can be opened in it
         beside = {os.path.dirname(absolute(path)) for path in request.inventory.paths if os.path.isfile(path)}
-        places = Places(beside, current, self._ran.is_elsewhere)
+        places = Places(beside, current, self._ran.is_elsewhere, self._listings)
         places.look_at(texts_of(request.stage.__wrapped__, self._requests.is_project))
         places.look_below([current, project_of(_source(request))])
         return Net(self._requests.is_project, PlacesWatch(places))

@@ -50,10 +50,14 @@ class Places:
     """What is watched for one run.
 
     arguments: folders that path arguments lie in, where every name counts. current: where those count that no tool is
-    known by; empty where that folder is gone. is_elsewhere: whether a folder is a tool's, or the cache's own.
+    known by; empty where that folder is gone. is_elsewhere: whether a folder is a tool's, or the cache's own. listings:
+    what was in folders, each with its state of then: it has another one once a name comes or goes.
     """
 
-    def __init__(self, arguments: Collection[str], current: str, is_elsewhere: Callable[[str], bool]) -> None:
+    def __init__(
+        self, arguments: Collection[str], current: str, is_elsewhere: Callable[[str], bool], listings: Listings
+    ) -> None:
+        self._listings = listings
         self._arguments = frozenset(arguments)
         self._current = current
         self._is_elsewhere = is_elsewhere
@@ -81,7 +85,7 @@ class Places:
                 left -= 1
                 if status.st_mode & stat.S_ISVTX and not level:
                     continue  # what everybody writes to (/tmp) is no project
-                listing = _listing(folder, status)
+                listing = self._listing(folder, status)
                 if level and listing.is_marked:
                     continue
                 if listing.has_data or listing.linked_data:
@@ -89,7 +93,9 @@ class Places:
                 place = (status.st_dev, status.st_ino)
                 if place not in seen and level < LEVELS:
                     seen.add(place)
-                    pending.extend([(each, level + 1, status.st_dev) for each in self._below(listing, status.st_dev)])
+                    for path, is_link in listing.below:
+                        if not is_link or self._leads_below(path, status.st_dev):
+                            pending.append((path, level + 1, status.st_dev))
             except OSError:
                 continue
 
@@ -104,7 +110,7 @@ class Places:
                 if stat.S_ISREG(status.st_mode):
                     self._add_file(path)
                 elif stat.S_ISDIR(status.st_mode) and not status.st_mode & stat.S_ISVTX:
-                    self._add_data(path, _listing(path, status))
+                    self._add_data(path, self._listing(path, status))
 
     def counting(self, path: str) -> Iterator[str]:
         """The paths by which a file counts that was opened at ``path``, as the watch tells it."""
@@ -132,22 +138,27 @@ class Places:
             if os.path.isfile(path):  # opened where it leads to, under the name that it has there
                 self._add_file(path)
 
-    def _below(self, listing: _Listing, device: int) -> Iterator[str]:
-        """What may be looked through next. device: of the folder; one that a disk is mounted on is met later."""
-        for path, is_link in listing.below:
-            if self._is_elsewhere(path + "/"):
-                continue
-            if is_link:
-                try:
-                    status = os.stat(path)
-                    if not stat.S_ISDIR(status.st_mode):
-                        continue
-                    if status.st_dev != device:
-                        self._add_data(path, _listing(path, status))  # disks of checkpoints: no further
-                        continue
-                except OSError:
-                    continue
-            yield path
+    def _leads_below(self, link: str, device: int) -> bool:
+        """Whether a link leads to a folder that may be looked through next. device: of the folder that it is in."""
+        try:
+            status = os.stat(link)
+            if stat.S_ISDIR(status.st_mode) and status.st_dev != device:
+                self._add_data(link, self._listing(link, status))  # disks of checkpoints: no further
+        except OSError:
+            return False
+        return stat.S_ISDIR(status.st_mode) and status.st_dev == device
+
+    def _listing(self, folder: str, status: os.stat_result) -> _Listing:
+        """What is in a folder of this state; kept where a change since then would show in that. Raises OSError."""
+        known = self._listings.get(folder)
+        if known is not None and fsio.is_identity(known[0], status):
+            return known[1]
+        state = fsio.identity_of(status)
+        is_kept = fsio.settled(state) and _mounts().kind_of_device(status.st_dev, folder) in WATCHED_FILESYSTEMS
+        listing = _listed(folder, self._is_elsewhere)
+        if is_kept:
+            self._listings.put(folder, (state, listing))
+        return listing
 
 
 class _Listing(NamedTuple):
@@ -163,17 +174,8 @@ class _Listing(NamedTuple):
     below: tuple[tuple[str, bool], ...]
 
 
-def _listing(folder: str, status: os.stat_result) -> _Listing:
-    """What is in a folder of this state; kept where a change since then would show in that. Raises OSError."""
-    known = _known().get(folder)
-    if known is not None and fsio.is_identity(known[0], status):
-        return known[1]
-    state = fsio.identity_of(status)
-    is_kept = fsio.settled(state) and _mounts().kind_of_device(status.st_dev, folder) in WATCHED_FILESYSTEMS
-    listing = _listed(folder)
-    if is_kept:
-        _known().put(folder, (state, listing))
-    return listing
+#: Of the folders below a project, for one opened cache.
+Listings = Kept[tuple[fsio.Identity, _Listing]]
 
 
 @lru_cache(maxsize=1)
@@ -181,21 +183,16 @@ def _mounts() -> Mounts:
     return Mounts()
 
 
-@lru_cache(maxsize=1)
-def _known() -> Kept[tuple[fsio.Identity, _Listing]]:
-    """What was in folders, each with its state of then: it has another one once a name comes or goes."""
-    return Kept(4 * FOLDERS)
-
-
-def _listed(folder: str) -> _Listing:
+def _listed(folder: str, is_elsewhere: Callable[[str], bool]) -> _Listing:
     with os.scandir(folder) as found:
         entries = [entry for entry, _ in zip(found, range(NAMES), strict=False)]
     data = [entry for entry in entries if _is_data(entry.name)]
+    below = [entry for entry in entries if _may_be_below(entry) and not is_elsewhere(entry.path + "/")]
     return _Listing(
         not _MARKERS.isdisjoint(entry.name for entry in entries),
         any(not (entry.is_symlink() or entry.is_dir()) for entry in data),
         tuple(entry.path for entry in data if entry.is_symlink()),
-        tuple(sorted((entry.path, entry.is_symlink()) for entry in entries if _may_be_below(entry))),
+        tuple(sorted((entry.path, entry.is_symlink()) for entry in below)),
     )
 
 

@@ -12,9 +12,10 @@ import pytest
 from safetensors.numpy import save
 
 import cachec
+from cachec.base.kept import Kept
 from cachec.base.mounts import Mounts
 from cachec.stage import watching
-from cachec.stage.watching import LEVELS, Places, texts_of
+from cachec.stage.watching import LEVELS, Listings, Places, texts_of
 
 from .conftest import Program
 
@@ -150,8 +151,8 @@ def test_a_nested_stage_makes_no_read_of_what_was_looked_through(
 # --- what is watched
 
 
-def _watched(root: Path) -> set[str]:
-    places = Places((), str(root), lambda path: False)
+def _watched(root: Path, listings: Listings | None = None) -> set[str]:
+    places = Places((), str(root), lambda path: False, listings or Kept(64))
     places.look_below([str(root)])
     return {os.path.relpath(each, root) for each in places.folders}
 
@@ -192,34 +193,36 @@ def test_what_programs_fill_is_passed_over(tmp_path: Path, name: str) -> None:
 def test_a_folder_is_listed_again_once_it_has_changed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds_later: Callable[[float], None]
 ) -> None:
+    listings: Listings = Kept(64)
     (tmp_path / "a" / "b").mkdir(parents=True)
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "link").symlink_to("elsewhere")
     seconds_later(10.0)
-    assert _watched(tmp_path) == {"."}
+    assert _watched(tmp_path, listings) == {"."}
     with monkeypatch.context() as patch:
         patch.setattr(os, "scandir", lambda _: pytest.fail("listed without a need"))
-        assert _watched(tmp_path) == {"."}
+        assert _watched(tmp_path, listings) == {"."}
     (tmp_path / "a" / "b" / "m.safetensors").touch()
-    assert _watched(tmp_path) == {".", "a/b"}
+    assert _watched(tmp_path, listings) == {".", "a/b"}
     (tmp_path / "a" / "b" / "m.safetensors").rename(tmp_path / "elsewhere" / "m.onnx")
-    assert _watched(tmp_path) == {".", "elsewhere", "link"}
+    assert _watched(tmp_path, listings) == {".", "elsewhere", "link"}
     (tmp_path / "elsewhere" / "CMakeCache.txt").touch()
-    assert _watched(tmp_path) == {"."}
+    assert _watched(tmp_path, listings) == {"."}
 
 
 def test_what_is_not_told_of_a_folder_is_looked_at_each_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds_later: Callable[[float], None]
 ) -> None:
     """On a file system whose folders may not have another time when a name comes."""
+    listings: Listings = Kept(64)
     (tmp_path / "a").mkdir()
     seconds_later(10.0)
     monkeypatch.setattr(Mounts, "kind_of_device", lambda *_: "fuse.other")
-    assert _watched(tmp_path) == {"."}
+    assert _watched(tmp_path, listings) == {"."}
     state = (tmp_path / "a").stat()
     (tmp_path / "a" / "m.safetensors").touch()
     monkeypatch.setattr(os, "stat", lambda path, stat=os.stat: state if path == str(tmp_path / "a") else stat(path))
-    assert _watched(tmp_path) == {".", "a"}
+    assert _watched(tmp_path, listings) == {".", "a"}
 
 
 def test_links_in_circles_end(tmp_path: Path) -> None:
