@@ -154,7 +154,7 @@ class Run:
     def encode(self, result: Any, sink: ArtifactSink | None = None) -> Node:
         """The result as stored nodes; its artifacts are in the store, no row points at them yet."""
         sink = sink or self._tools.store.objects
-        if type(result) in SCALARS:  # by code of cachec's alone: there is nothing to record
+        if type(result) in SCALARS and self.bracket.is_empty:  # by cachec's own code: there is nothing to record
             return encode(result, sink, self._plugin_for)
         with recording.recording(self.recorder), self.bracket:
             return encode(result, sink, self._plugin_for)
