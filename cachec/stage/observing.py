@@ -21,7 +21,6 @@ from cachec.base.anchors import (
 )
 from cachec.base.fsio import Identity, identity_if_there
 from cachec.base.hashing import EMPTY
-from cachec.base.kept import Kept
 from cachec.base.paths import absolute, current_folder, links_on, relative_to
 from cachec.key.code.modules import is_cell
 from cachec.key.dependencies import (
@@ -46,7 +45,7 @@ if TYPE_CHECKING:  # on a miss only, or for a read that few traces have
     from cachec.recording import Recorder
     from cachec.recording.net import Net
     from cachec.recording.observed import Observed
-    from cachec.stage.watching import Listings
+    from cachec.stage.watching import Below
 
 #: Reads whose ``where`` is a path.
 _PATHS = frozenset({"file", "absent", "there", "listing", "links", "access", "status", "tool", "code", "cwd"})
@@ -75,10 +74,10 @@ class Observing:
         return self._make_ran()
 
     @cached_property
-    def _listings(self) -> Listings:
-        from cachec.stage.watching import FOLDERS
+    def _below(self) -> Below:
+        from cachec.stage.watching import Below
 
-        return Kept(4 * FOLDERS)
+        return Below()
 
     # --- a run
 
@@ -91,7 +90,7 @@ class Observing:
 
         current = current_folder()  # where that is gone, nothing can be opened in it
         beside = {os.path.dirname(absolute(path)) for path in request.inventory.paths if os.path.isfile(path)}
-        places = Places(beside, current, self._ran.is_elsewhere, self._listings)
+        places = Places(beside, current, self._ran.is_elsewhere, self._below)
         places.look_at(texts_of(request.stage.__wrapped__, self._requests.is_project))
         places.look_below([current, project_of(_source(request))])
         return Net(self._requests.is_project, PlacesWatch(places))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import stat
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import PurePath
@@ -22,11 +22,14 @@ from cachec.base.anchors import PROJECT_MARKS
 from cachec.base.kept import Kept
 from cachec.base.mounts import WATCHED_FILESYSTEMS, Mounts
 from cachec.base.paths import absolute
+from cachec.base.standing import standing
 from cachec.commands.opens import FolderWatch
 from cachec.weights.formats import CHECKPOINT_SUFFIXES
 
 #: What is looked through below a folder: levels, folders in all, names in each.
 LEVELS, FOLDERS, NAMES = 4, 256, 4096
+#: Looks through all of them before they are followed (inotify), which costs as much as another one.
+LOOKS = 3
 #: Codes that are looked through for names of files, and names that are looked for.
 CODES, TEXTS = 256, 256
 
@@ -50,14 +53,14 @@ class Places:
     """What is watched for one run.
 
     arguments: folders that path arguments lie in, where every name counts. current: where those count that no tool is
-    known by; empty where that folder is gone. is_elsewhere: whether a folder is a tool's, or the cache's own. listings:
-    what was in folders, each with its state of then: it has another one once a name comes or goes.
+    known by; empty where that folder is gone. is_elsewhere: whether a folder is a tool's, or the cache's own. below:
+    what earlier runs found, by the same ``is_elsewhere``.
     """
 
     def __init__(
-        self, arguments: Collection[str], current: str, is_elsewhere: Callable[[str], bool], listings: Listings
+        self, arguments: Collection[str], current: str, is_elsewhere: Callable[[str], bool], below: Below
     ) -> None:
-        self._listings = listings
+        self._below = below
         self._arguments = frozenset(arguments)
         self._current = current
         self._is_elsewhere = is_elsewhere
@@ -72,32 +75,61 @@ class Places:
 
     def look_below(self, roots: Iterable[str]) -> None:
         """Add the folders below these that hold data, the upper ones first."""
+        tops = tuple(root for root in dict.fromkeys(roots) if root.strip("/"))
+        places = tuple(_place(root) for root in tops)
+        known = self._below.walks.get(tops)
+        if known is not None and known.token is not None and known.places == places:
+            if standing().token() is known.token:
+                self._folders.update(dict.fromkeys(known.found))
+                return
+            known = None
+        token = standing().begin() if known is not None and known.looks >= LOOKS else None
+        found = self._walk(tops, is_followed=token is not None)
+        if found is None or places != tuple(_place(root) for root in tops):
+            self._below.walks.put(tops, _Walk(0))
+        else:
+            self._below.walks.put(tops, _Walk(known.looks + 1 if known is not None else 1, token, places, found))
+
+    def _walk(self, roots: Sequence[str], *, is_followed: bool) -> tuple[str, ...] | None:
+        """The folders with data, which are added; None where links, or what can't be looked at, take part in that.
+
+        is_followed: have it told what happens in the folders, each from before it is looked at.
+        """
+        found: list[str] = []
+        is_plain = True
         seen: set[tuple[int, int]] = set()
         # Each with its level, and the device that it has to be on.
-        pending: deque[tuple[str, int, int]] = deque((root, 0, 0) for root in dict.fromkeys(roots) if root.strip("/"))
+        pending: deque[tuple[str, int, int]] = deque((root, 0, 0) for root in roots)
         left = FOLDERS
         while pending and left:
             folder, level, device = pending.popleft()
             try:
+                is_plain &= not is_followed or standing().follow(folder)
                 status = os.stat(folder)
                 if level and status.st_dev != device:
                     continue
                 left -= 1
-                if status.st_mode & stat.S_ISVTX and not level:
-                    continue  # what everybody writes to (/tmp) is no project
+                if not level:
+                    is_plain &= _mounts().kind_of_device(status.st_dev, folder) in WATCHED_FILESYSTEMS
+                    if status.st_mode & stat.S_ISVTX:
+                        continue  # what everybody writes to (/tmp) is no project
                 listing = self._listing(folder, status)
                 if level and listing.is_marked:
                     continue
                 if listing.has_data or listing.linked_data:
+                    found.append(folder)
+                    is_plain &= not listing.linked_data
                     self._add_data(folder, listing)  # also of one that was met under another name: each is a path
                 place = (status.st_dev, status.st_ino)
                 if place not in seen and level < LEVELS:
                     seen.add(place)
                     for path, is_link in listing.below:
+                        is_plain &= not is_link
                         if not is_link or self._leads_below(path, status.st_dev):
                             pending.append((path, level + 1, status.st_dev))
             except OSError:
-                continue
+                is_plain = False
+        return tuple(found) if is_plain else None
 
     def look_at(self, texts: Iterable[str]) -> None:
         """Add what these name: a file with the folder that it is in, a folder with the data in it."""
@@ -150,14 +182,14 @@ class Places:
 
     def _listing(self, folder: str, status: os.stat_result) -> _Listing:
         """What is in a folder of this state; kept where a change since then would show in that. Raises OSError."""
-        known = self._listings.get(folder)
+        known = self._below.listings.get(folder)
         if known is not None and fsio.is_identity(known[0], status):
             return known[1]
         state = fsio.identity_of(status)
         is_kept = fsio.settled(state) and _mounts().kind_of_device(status.st_dev, folder) in WATCHED_FILESYSTEMS
         listing = _listed(folder, self._is_elsewhere)
         if is_kept:
-            self._listings.put(folder, (state, listing))
+            self._below.listings.put(folder, (state, listing))
         return listing
 
 
@@ -174,8 +206,33 @@ class _Listing(NamedTuple):
     below: tuple[tuple[str, bool], ...]
 
 
-#: Of the folders below a project, for one opened cache.
-Listings = Kept[tuple[fsio.Identity, _Listing]]
+class _Walk(NamedTuple):
+    """What was found below some roots, so often in a row. token: it holds as long as this is that of ``standing``, and
+    the roots are at their places (device and inode)."""
+
+    looks: int
+    token: object | None = None
+    places: tuple[tuple[int, int] | None, ...] = ()
+    found: tuple[str, ...] = ()
+
+
+class Below:
+    """What is below projects, as far as one opened cache has seen it.
+
+    listings: of folders, each with its state of then: it has another one once a name comes or goes.
+    """
+
+    def __init__(self) -> None:
+        self.listings: Kept[tuple[fsio.Identity, _Listing]] = Kept(4 * FOLDERS)
+        self.walks: Kept[_Walk] = Kept(16)
+
+
+def _place(folder: str) -> tuple[int, int] | None:
+    try:
+        status = os.stat(folder)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
 
 
 @lru_cache(maxsize=1)
