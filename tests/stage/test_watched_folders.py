@@ -253,14 +253,15 @@ class Followed:
         return _watched(self.root, self.below)
 
 
-def _replace(root: Path) -> None:
-    root.rename(root.with_name("before"))
+def _replace(folder: Path, root: Path) -> None:
+    folder.rename(folder.with_name("before"))
     _data(root / "other")
 
 
 CHANGES: dict[str, tuple[Callable[[Path], object], set[str]]] = {
     "data in a folder that had none": (lambda root: (root / "d" / "e" / "m.gguf").touch(), {".", "a/b", "c", "d/e"}),
     "data that is renamed": (lambda root: (root / "c" / "m.gguf").rename(root / "c" / "m"), {".", "a/b"}),
+    "data that is moved away": (lambda root: (root / "c" / "m.gguf").rename(root.with_name("m")), {".", "a/b"}),
     "data that goes": (lambda root: (root / "c" / "m.gguf").unlink(), {".", "a/b"}),
     "data that is linked": (lambda root: os.link(root / "c/m.gguf", root / "d/m.gguf"), {".", "a/b", "c", "d"}),
     "a folder that comes": (lambda root: _data(root / "d" / "f"), {".", "a/b", "c", "d/f"}),
@@ -268,7 +269,8 @@ CHANGES: dict[str, tuple[Callable[[Path], object], set[str]]] = {
     "a folder that is renamed": (lambda root: (root / "a").rename(root / "f"), {".", "f/b", "c"}),
     "a folder that is moved away": (lambda root: (root / "a").rename(root.with_name("f")), {".", "c"}),
     "a mark of what programs fill": (lambda root: (root / "a" / "b" / "pyvenv.cfg").touch(), {".", "c"}),
-    "another project at its place": (_replace, {".", "other"}),
+    "another project at its place": (lambda root: _replace(root, root), {".", "other"}),
+    "another folder above it": (lambda root: _replace(root.parent, root), {".", "other"}),
 }
 
 
@@ -277,12 +279,13 @@ def test_what_happens_in_folders_that_are_followed_is_seen_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     change, expected = CHANGES[name]
-    project = Followed(tmp_path / "p", monkeypatch)
-    change(tmp_path / "p")
+    root = tmp_path / "up" / "p"
+    project = Followed(root, monkeypatch)
+    change(root)
     for _ in range(LOOKS + 2):
         assert project.look() == expected
-    (tmp_path / "p" / "late").mkdir()
-    (tmp_path / "p" / "late" / "m.gguf").touch()
+    (root / "late").mkdir()
+    (root / "late" / "m.gguf").touch()
     assert project.look() == {*expected, "late"}
 
 
