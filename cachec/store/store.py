@@ -332,7 +332,6 @@ class Store:
         All artifacts must be in ``objects`` already. said: the parts in the artifact ``parts``, read where not given.
         A present row that can't be used is counted and replaced.
         """
-
         from cachec.store.summaries import search_terms
 
         def change() -> Usage | None:
