@@ -19,7 +19,7 @@ from cachec.base.hashing import digest_bytes
 from cachec.key.compare import differences
 from cachec.model import RECORD_VERSION, ArtifactRef, Digest, Entry, Inline, Part, PartKind, Trace
 from cachec.store.packing import pack
-from cachec.store.recent import Recent, neighbourhood
+from cachec.store.recent import Recent, neighbourhood, prints_of
 from cachec.store.store import Store
 
 _STAGE = "exec:cc"
@@ -112,9 +112,9 @@ def _rows(number: int) -> Iterator[tuple[str, float, float, str, bytes]]:
     """The rows of an entry like the others, written straight into the table."""
     parts, key, evicted = _parts(number), _key(number), ArtifactRef(digest_bytes(b"evicted"), 1)
     entry = Entry(version=RECORD_VERSION, key=key, stage=_STAGE, tags=(), parts=evicted, traces=(_TRACE,))
-    rows = {f"entry:default:{key}": pack(entry)}
+    rows, mine = {f"entry:default:{key}": pack(entry)}, prints_of(parts)
     for alike in neighbourhood(_STAGE, parts).rows():
-        rows[f"near:default:{alike}"] = pack(Recent(stage=_STAGE, alike=alike).with_newest(key, evicted, parts))
+        rows[f"near:default:{alike}"] = pack(Recent(stage=_STAGE, alike=alike).with_newest(key, evicted, mine))
     return ((name, NOW, NOW, _STAGE, row) for name, row in rows.items())
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import stat
 from itertools import takewhile
@@ -68,7 +69,15 @@ def descriptors() -> frozenset[int]:
         listed = os.listdir("/proc/self/fd")
     except OSError:
         return frozenset()
-    return frozenset(int(each) for each in listed if os.path.lexists(f"/proc/self/fd/{each}"))  # not this look's own
+    return frozenset([each for each in map(int, listed) if _is_open(each)])  # not this look's own
+
+
+def _is_open(fd: int) -> bool:
+    try:
+        fcntl.fcntl(fd, fcntl.F_GETFD)
+    except OSError:
+        return False
+    return True
 
 
 def in_folder(path: Any, dir_fd: object) -> Any:

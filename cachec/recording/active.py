@@ -36,8 +36,10 @@ class Active:
     def here(self) -> tuple[Observed, ...]:
         """Who observes what happens in this thread now. A task may outlive the run that made its context: what it does
         later could be anybody's."""
-        every = self._all
-        return tuple(each for each in _here.get() if any(each is one for one in every)) or every
+        every, here = self._all, _here.get()
+        if len(every) == len(here) == 1 and every[0] is here[0]:
+            return here
+        return tuple(each for each in here if any(each is one for one in every)) or every
 
     def asked_by(self, frame: FrameType | None) -> tuple[Observed, ...]:
         """Those who observe what ``frame`` asks for; nobody where no project code asks. What a library looks at for its

@@ -15,37 +15,54 @@ from typing import Any
 Handler = Callable[[str, tuple[Any, ...], FrameType], None]
 
 
+#: By event, who is told.
+_Told = dict[str, tuple[Handler, ...]]
+
+#: Groups of listeners whose events are kept as one table.
+_GROUPS = 16
+
+
 class AuditHook:
     """Tells those who listen of events."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._handlers: dict[str, tuple[Handler, ...]] = {}
-        sys.addaudithook(_hook(self._handlers))
+        self._listening: tuple[Mapping[str, Handler], ...] = ()
+        #: Of those who listened together before, by their ids: to begin and to end is all that most runs do here.
+        self._known: dict[tuple[int, ...], tuple[tuple[Mapping[str, Handler], ...], _Told]] = {}
+        #: One item: those who are told now.
+        self._told: list[_Told] = [{}]
+        sys.addaudithook(_hook(self._told))
 
     def listen(self, handlers: Mapping[str, Handler]) -> None:
-        """Have handlers told of their events from here on, each once."""
+        """Have handlers told of their events from here on; the same ones are told once, however often they listen."""
         with self._lock:
-            for event, handler in handlers.items():
-                told = self._handlers.get(event, ())
-                if handler not in told:
-                    self._handlers[event] = (*told, handler)
+            if not any(each is handlers for each in self._listening):
+                self._tell((*self._listening, handlers))
 
     def leave(self, handlers: Mapping[str, Handler]) -> None:
-        """No more of that; those that were told of nothing are passed over."""
+        """No more of that; those that do not listen are passed over."""
         with self._lock:
-            for event, handler in handlers.items():
-                others = tuple([each for each in self._handlers.get(event, ()) if each != handler])
-                if others:
-                    self._handlers[event] = others
-                else:
-                    self._handlers.pop(event, None)
+            self._tell(tuple([each for each in self._listening if each is not handlers]))
+
+    def _tell(self, listening: tuple[Mapping[str, Handler], ...]) -> None:
+        group = tuple(map(id, listening))
+        known = self._known.get(group)
+        if known is None:
+            told: _Told = {}
+            for each in listening:
+                for event, handler in each.items():
+                    told[event] = (*told.get(event, ()), handler)
+            if len(self._known) >= _GROUPS:
+                self._known.clear()
+            known = self._known[group] = (listening, told)  # holds them, so that no other gets their ids
+        self._listening, self._told[0] = known
 
 
-def _hook(handlers: Mapping[str, tuple[Handler, ...]]) -> Callable[[str, tuple[Any, ...]], None]:
+def _hook(now: list[_Told]) -> Callable[[str, tuple[Any, ...]], None]:
     # A plain function: Python looks for an attribute of the hook with each event, which a method has not at once.
     def hook(event: str, args: tuple[Any, ...]) -> None:
-        told = handlers.get(event)
+        told = now[0].get(event)
         if told is not None:
             frame = sys._getframe(1)
             for handler in told:

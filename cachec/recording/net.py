@@ -61,15 +61,15 @@ class _Observers(NamedTuple):
 
     audit: AuditObserver
     variables: Variables
-    code: CodeObserver
     calls: Calls
+    code: CodeObserver
 
     def arm(self, on: bool) -> None:
-        """A run begins (``on``), or the last one has ended."""
-        for each in self:
+        """A run begins (``on``), or the last one has ended. Code is told of last and first, as it is told of ours."""
+        for each in self if on else reversed(self):
             each.arm(on)
 
 
 @lru_cache(maxsize=1)
 def _observers() -> _Observers:
-    return _Observers(AuditObserver(active()), variables(), CodeObserver(active()), Calls(active()))
+    return _Observers(AuditObserver(active()), variables(), Calls(active()), CodeObserver(active()))

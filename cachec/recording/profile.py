@@ -15,7 +15,7 @@ from typing import Any
 from weakref import WeakSet
 
 from cachec.recording.active import Active
-from cachec.recording.hook import audit_hook
+from cachec.recording.hook import Handler, audit_hook
 from cachec.recording.looks import MODULES
 
 #: What hands work to threads of a pool or a loop, by module and qualified name, with where these threads are told.
@@ -23,6 +23,8 @@ _HANDS: dict[tuple[str, str], Callable[[Any], Any]] = {
     ("concurrent.futures.thread", "ThreadPoolExecutor.submit"): lambda pool: pool._threads,
     ("multiprocessing.pool", "Pool._check_running"): lambda pool: pool._pool,
 }
+#: Modules in which a call may matter although they are installed.
+_TOLD_APART = MODULES.union(module for module, _ in _HANDS)
 
 
 class Profile:
@@ -47,6 +49,7 @@ class Profile:
         self._told: dict[int, CodeType] = {}
         #: Threads in which nothing is seen: they were there before.
         self._unseen: WeakSet[threading.Thread] = WeakSet()
+        self._handlers: dict[str, Handler] = {"sys.setprofile": self._replaced}
 
     def start(self) -> None:
         """A run begins in this thread."""
@@ -55,7 +58,7 @@ class Profile:
             self.on = True
             self._unseen = WeakSet(threading.enumerate())
             threading.setprofile(self._in_place_of(threading.getprofile()))
-            audit_hook().listen({"sys.setprofile": self._replaced})
+            audit_hook().listen(self._handlers)
         self._unseen.discard(threading.current_thread())
         earlier = sys.getprofile()
         # cProfile's can't be called, and this run is not to be left out of its figures.
@@ -65,7 +68,7 @@ class Profile:
     def stop(self) -> None:
         """No run is left: this thread and new ones get their own profile functions back; others as they go on."""
         self.on = False
-        audit_hook().leave({"sys.setprofile": self._replaced})
+        audit_hook().leave(self._handlers)
         self._passed.clear()
         self._told = {}
         self._give_back(threading.getprofile(), threading.setprofile)
@@ -121,14 +124,14 @@ class Profile:
         name = namespace.get("__name__")
         if isinstance(name, str) and self._is_passed(name, namespace, code):
             self._passed[name] = namespace
-        if isinstance(name, str) and (name, code.co_qualname) in _HANDS:
+        elif isinstance(name, str) and (name, code.co_qualname) in _HANDS:
             self._handed(_HANDS[name, code.co_qualname](frame.f_locals["self"]))
         elif self._first(code, frame):
             told[identity] = code
 
     def _is_passed(self, name: str, namespace: dict[str, Any], code: CodeType) -> bool:
         """Whether all that runs in a namespace is an installed module's own."""
-        if name in MODULES or any(name == module for module, _ in _HANDS):
+        if name in _TOLD_APART:
             return False
         module, file = sys.modules.get(name), namespace.get("__file__")
         own = module is not None and getattr(module, "__dict__", None) is namespace

@@ -17,6 +17,11 @@ class Bracket:
         self._around = around
         self._entered = ExitStack()
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether no plugin puts anything around the run."""
+        return not self._around
+
     def __enter__(self) -> None:
         with ExitStack() as entered:
             for each in self._around:

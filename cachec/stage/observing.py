@@ -45,6 +45,7 @@ if TYPE_CHECKING:  # on a miss only, or for a read that few traces have
     from cachec.recording import Recorder
     from cachec.recording.net import Net
     from cachec.recording.observed import Observed
+    from cachec.stage.watching import Below
 
 #: Reads whose ``where`` is a path.
 _PATHS = frozenset({"file", "absent", "there", "listing", "links", "access", "status", "tool", "code", "cwd"})
@@ -72,6 +73,12 @@ class Observing:
     def _ran(self) -> RanKeys:
         return self._make_ran()
 
+    @cached_property
+    def _below(self) -> Below:
+        from cachec.stage.watching import Below
+
+        return Below()
+
     # --- a run
 
     def net(self, request: Request, *, always: bool = False) -> Net | None:
@@ -83,7 +90,7 @@ class Observing:
 
         current = current_folder()  # where that is gone, nothing can be opened in it
         beside = {os.path.dirname(absolute(path)) for path in request.inventory.paths if os.path.isfile(path)}
-        places = Places(beside, current, self._ran.is_elsewhere)
+        places = Places(beside, current, self._ran.is_elsewhere, self._below)
         places.look_at(texts_of(request.stage.__wrapped__, self._requests.is_project))
         places.look_below([current, project_of(_source(request))])
         return Net(self._requests.is_project, PlacesWatch(places))

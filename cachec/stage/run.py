@@ -13,6 +13,7 @@ from cachec import recording
 from cachec.base import fsio
 from cachec.base.fills import filled
 from cachec.base.hashing import digest_bytes
+from cachec.codecs.data import SCALARS
 from cachec.codecs.encoder import encode
 from cachec.codecs.files import files_size
 from cachec.errors import LinkError, StoreFault, UnkeyableArgument, UnsupportedVersion, UsageError
@@ -152,8 +153,11 @@ class Run:
 
     def encode(self, result: Any, sink: ArtifactSink | None = None) -> Node:
         """The result as stored nodes; its artifacts are in the store, no row points at them yet."""
+        sink = sink or self._tools.store.objects
+        if type(result) in SCALARS and self.bracket.is_empty:  # by cachec's own code: there is nothing to record
+            return encode(result, sink, self._plugin_for)
         with recording.recording(self.recorder), self.bracket:
-            return encode(result, sink or self._tools.store.objects, self._plugin_for)
+            return encode(result, sink, self._plugin_for)
 
     def _plugin_for(self, cls: type) -> Plugin | None:
         """The plugin that stores objects of a class. Raises StoreFault where the system refuses to say."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import stat
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import PurePath
@@ -19,13 +19,17 @@ from typing import Any, NamedTuple
 
 from cachec.base import fsio
 from cachec.base.anchors import PROJECT_MARKS
+from cachec.base.kept import Kept
 from cachec.base.mounts import WATCHED_FILESYSTEMS, Mounts
 from cachec.base.paths import absolute
+from cachec.base.standing import standing
 from cachec.commands.opens import FolderWatch
 from cachec.weights.formats import CHECKPOINT_SUFFIXES
 
 #: What is looked through below a folder: levels, folders in all, names in each.
 LEVELS, FOLDERS, NAMES = 4, 256, 4096
+#: Looks through all of them before they are followed (inotify), which costs as much as another one.
+LOOKS = 3
 #: Codes that are looked through for names of files, and names that are looked for.
 CODES, TEXTS = 256, 256
 
@@ -49,10 +53,14 @@ class Places:
     """What is watched for one run.
 
     arguments: folders that path arguments lie in, where every name counts. current: where those count that no tool is
-    known by; empty where that folder is gone. is_elsewhere: whether a folder is a tool's, or the cache's own.
+    known by; empty where that folder is gone. is_elsewhere: whether a folder is a tool's, or the cache's own. below:
+    what earlier runs found, by the same ``is_elsewhere``.
     """
 
-    def __init__(self, arguments: Collection[str], current: str, is_elsewhere: Callable[[str], bool]) -> None:
+    def __init__(
+        self, arguments: Collection[str], current: str, is_elsewhere: Callable[[str], bool], below: Below
+    ) -> None:
+        self._below = below
         self._arguments = frozenset(arguments)
         self._current = current
         self._is_elsewhere = is_elsewhere
@@ -67,24 +75,61 @@ class Places:
 
     def look_below(self, roots: Iterable[str]) -> None:
         """Add the folders below these that hold data, the upper ones first."""
-        seen: set[tuple[int, int]] = set()
-        pending = deque((root, 0) for root in dict.fromkeys(roots) if root.strip("/"))
-        for _ in range(FOLDERS):
-            if not pending:
+        tops = tuple(root for root in dict.fromkeys(roots) if root.strip("/"))
+        places = tuple(_place(root) for root in tops)
+        known = self._below.walks.get(tops)
+        if known is not None and known.token is not None and known.places == places:
+            if standing().token() is known.token:
+                self._folders.update(dict.fromkeys(known.found))
                 return
-            folder, level = pending.popleft()
-            with suppress(OSError):
+            known = None
+        token = standing().begin() if known is not None and known.looks >= LOOKS else None
+        found = self._walk(tops, is_followed=token is not None)
+        if found is None or places != tuple(_place(root) for root in tops):
+            self._below.walks.put(tops, _Walk(0))
+        else:
+            self._below.walks.put(tops, _Walk(known.looks + 1 if known is not None else 1, token, places, found))
+
+    def _walk(self, roots: Sequence[str], *, is_followed: bool) -> tuple[str, ...] | None:
+        """The folders with data, which are added; None where links, or what can't be looked at, take part in that.
+
+        is_followed: have it told what happens in the folders, each from before it is looked at.
+        """
+        found: list[str] = []
+        is_plain = True
+        seen: set[tuple[int, int]] = set()
+        # Each with its level, and the device that it has to be on.
+        pending: deque[tuple[str, int, int]] = deque((root, 0, 0) for root in roots)
+        left = FOLDERS
+        while pending and left:
+            folder, level, device = pending.popleft()
+            try:
+                is_plain &= not is_followed or standing().follow(folder)
                 status = os.stat(folder)
-                place = (status.st_dev, status.st_ino)
-                if status.st_mode & stat.S_ISVTX and not level:
-                    continue  # what everybody writes to (/tmp) is no project
-                listing = _listing(folder, status)
+                if level and status.st_dev != device:
+                    continue
+                left -= 1
+                if not level:
+                    is_plain &= _mounts().kind_of_device(status.st_dev, folder) in WATCHED_FILESYSTEMS
+                    if status.st_mode & stat.S_ISVTX:
+                        continue  # what everybody writes to (/tmp) is no project
+                listing = self._listing(folder, status)
                 if level and listing.is_marked:
                     continue
-                self._add_data(folder, listing)  # also of one that was met under another name: each is a path
+                if listing.has_data or listing.linked_data:
+                    found.append(folder)
+                    is_plain &= not listing.linked_data
+                    self._add_data(folder, listing)  # also of one that was met under another name: each is a path
+                place = (status.st_dev, status.st_ino)
                 if place not in seen and level < LEVELS:
                     seen.add(place)
-                    pending.extend((each, level + 1) for each in self._below(folder, listing, status.st_dev))
+                    for path, is_link in listing.below:
+                        is_plain &= not is_link
+                        if not is_link or self._leads_below(path, status.st_dev):
+                            pending.append((path, level + 1, status.st_dev))
+            except OSError:
+                is_plain = False
+        return tuple(found) if is_plain else None
 
     def look_at(self, texts: Iterable[str]) -> None:
         """Add what these name: a file with the folder that it is in, a folder with the data in it."""
@@ -97,7 +142,7 @@ class Places:
                 if stat.S_ISREG(status.st_mode):
                     self._add_file(path)
                 elif stat.S_ISDIR(status.st_mode) and not status.st_mode & stat.S_ISVTX:
-                    self._add_data(path, _listing(path, status))
+                    self._add_data(path, self._listing(path, status))
 
     def counting(self, path: str) -> Iterator[str]:
         """The paths by which a file counts that was opened at ``path``, as the watch tells it."""
@@ -118,24 +163,34 @@ class Places:
         self._named.setdefault(there, {}).setdefault(path)
 
     def _add_data(self, folder: str, listing: _Listing) -> None:
-        links = [path for name in listing.linked_data if not os.path.isdir(path := os.path.join(folder, name))]
+        links = [path for path in listing.linked_data if not os.path.isdir(path)]
         if listing.has_data or links:
             self._folders.setdefault(folder)
         for path in links:
             if os.path.isfile(path):  # opened where it leads to, under the name that it has there
                 self._add_file(path)
 
-    def _below(self, folder: str, listing: _Listing, device: int) -> Iterator[str]:
-        for name, is_link in listing.below:
-            path = os.path.join(folder, name)
-            if (is_link and not os.path.isdir(path)) or self._is_elsewhere(os.path.join(path, "")):
-                continue
-            with suppress(OSError):
-                status = os.stat(path)
-                if status.st_dev == device:
-                    yield path
-                elif is_link:
-                    self._add_data(path, _listing(path, status))  # disks of checkpoints: no further
+    def _leads_below(self, link: str, device: int) -> bool:
+        """Whether a link leads to a folder that may be looked through next. device: of the folder that it is in."""
+        try:
+            status = os.stat(link)
+            if stat.S_ISDIR(status.st_mode) and status.st_dev != device:
+                self._add_data(link, self._listing(link, status))  # disks of checkpoints: no further
+        except OSError:
+            return False
+        return stat.S_ISDIR(status.st_mode) and status.st_dev == device
+
+    def _listing(self, folder: str, status: os.stat_result) -> _Listing:
+        """What is in a folder of this state; kept where a change since then would show in that. Raises OSError."""
+        known = self._below.listings.get(folder)
+        if known is not None and fsio.is_identity(known[0], status):
+            return known[1]
+        state = fsio.identity_of(status)
+        is_kept = fsio.settled(state) and _mounts().kind_of_device(status.st_dev, folder) in WATCHED_FILESYSTEMS
+        listing = _listed(folder, self._is_elsewhere)
+        if is_kept:
+            self._below.listings.put(folder, (state, listing))
+        return listing
 
 
 class _Listing(NamedTuple):
@@ -151,11 +206,33 @@ class _Listing(NamedTuple):
     below: tuple[tuple[str, bool], ...]
 
 
-def _listing(folder: str, status: os.stat_result) -> _Listing:
-    """What is in a folder of this state; kept where a change since then would show in that. Raises OSError."""
-    state = fsio.identity_of(status)
-    is_kept = fsio.settled(state) and _mounts().kind_of_device(status.st_dev, folder) in WATCHED_FILESYSTEMS
-    return (_listed if is_kept else _listed.__wrapped__)(folder, state)
+class _Walk(NamedTuple):
+    """What was found below some roots, so often in a row. token: it holds as long as this is that of ``standing``, and
+    the roots are at their places (device and inode)."""
+
+    looks: int
+    token: object | None = None
+    places: tuple[tuple[int, int] | None, ...] = ()
+    found: tuple[str, ...] = ()
+
+
+class Below:
+    """What is below projects, as far as one opened cache has seen it.
+
+    listings: of folders, each with its state of then: it has another one once a name comes or goes.
+    """
+
+    def __init__(self) -> None:
+        self.listings: Kept[tuple[fsio.Identity, _Listing]] = Kept(4 * FOLDERS)
+        self.walks: Kept[_Walk] = Kept(16)
+
+
+def _place(folder: str) -> tuple[int, int] | None:
+    try:
+        status = os.stat(folder)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
 
 
 @lru_cache(maxsize=1)
@@ -163,18 +240,16 @@ def _mounts() -> Mounts:
     return Mounts()
 
 
-@lru_cache(maxsize=4 * FOLDERS)
-def _listed(folder: str, state: fsio.Identity) -> _Listing:
-    """state: of the folder; it has another one once a name comes or goes."""
-    del state
+def _listed(folder: str, is_elsewhere: Callable[[str], bool]) -> _Listing:
     with os.scandir(folder) as found:
         entries = [entry for entry, _ in zip(found, range(NAMES), strict=False)]
     data = [entry for entry in entries if _is_data(entry.name)]
+    below = [entry for entry in entries if _may_be_below(entry) and not is_elsewhere(entry.path + "/")]
     return _Listing(
         not _MARKERS.isdisjoint(entry.name for entry in entries),
         any(not (entry.is_symlink() or entry.is_dir()) for entry in data),
-        tuple(entry.name for entry in data if entry.is_symlink()),
-        tuple(sorted((entry.name, entry.is_symlink()) for entry in entries if _may_be_below(entry))),
+        tuple(entry.path for entry in data if entry.is_symlink()),
+        tuple(sorted((entry.path, entry.is_symlink()) for entry in below)),
     )
 
 

@@ -4,10 +4,10 @@ On disk (``index/cache.db``, diskcache 5.6 table ``Cache``): a row of ours has a
 = 1 (raw), no ``filename``, and a BLOB ``value``. Every other row is refused, both ways: diskcache itself would unpickle
 a row of mode 4 and open any file that a row names (CVE-2025-69872).
 
-diskcache is imported by the first write. Reads use one connection of ``sqlite3`` that stays open; a writing connection
-lives for one transaction only. So no connection is ever carried across a fork, which SQLite forbids ("How to corrupt",
-section 2.6): the reading one is closed before a fork and opened again where it is needed. A child of a C library that
-forks without running Python's hooks opens its own and never closes the inherited one.
+diskcache is imported by the first write. Reads use one connection of ``sqlite3``, writes another; both stay open, as to
+open one for writing takes eight times as long as a publication's rows. No connection may be carried across a fork ("How
+to corrupt", section 2.6): they are closed before one, and opened again where they are needed. A child of a C library
+that forks without running Python's hooks opens its own and never closes the inherited ones.
 """
 
 from __future__ import annotations
@@ -144,6 +144,7 @@ class DiskcacheIndex:
         self._forking = False
         self._table: Any = None  # diskcache.Cache
         self._table_of: tuple[int, int] | None = None
+        self._inherited: list[Any] = []
         self._tried: tuple[int, int] | None = None  # the file that the last transaction was about
         self._damaged: tuple[int, int] | None = None  # the file that a read found to be corrupt
         self._writing = False
@@ -247,14 +248,13 @@ class DiskcacheIndex:
                     # SQLite says damage where the system refuses one read (EIO): only what it says twice is believed.
                     if error.fault is Fault.INDEX_CORRUPT and not is_doubted:
                         self.repair(self._tried)
-                self._table = None
-                self._reader.disconnect()
+                self._disconnect()
             return self._transaction(change)
 
     def _transaction(self, change: Callable[[], T]) -> T:
         from diskcache import Timeout
 
-        what = "writing the index"
+        what, is_done = "writing the index", False
         pending = dict(self._pending)
         try:
             self._open_table()
@@ -267,14 +267,15 @@ class DiskcacheIndex:
                 result = change()
                 for name, value in pending.items():
                     self._set(name, value, _DIGEST_TAG)
+            is_done = True
         except (sqlite3.Error, UnicodeDecodeError, Timeout) as error:
             raise self._reader.fault(error, what) from error
         except OSError as error:
             raise fsio.fault(error, what) from error
         finally:
             self._writing = False
-            if self._table is not None:
-                self._table.close()  # only its connection
+            if self._table is not None and not is_done:
+                self._table.close()  # only its connection: one that failed once is not used again
         for name, value in pending.items():
             if self._pending.get(name) == value:
                 del self._pending[name]
@@ -305,11 +306,11 @@ class DiskcacheIndex:
         place = self._tried = self._reader.place()
         if place is not None:
             self._reader.check_journal()
-        if self._table is not None and place is not None and place == self._table_of:
+        if self._table is not None and place is not None and place == self._table_of and not self._table.is_inherited:
             if self._fsync:
                 self._table.reset("sqlite_synchronous", 2, update=False)
             return
-        self._table = None
+        self._drop_table()
         fsio.make_dir(self.folder)
         if place is None:
             os.close(fsio.open_own(self._file, os.O_RDWR))  # SQLite gives its other files the mode of this one
@@ -372,8 +373,7 @@ class DiskcacheIndex:
         its log and its shared memory move together with their folder: a new database must never meet an old log.
         """
         with self._write_lock, self._reader.lock:
-            self._reader.disconnect()
-            self._table = None
+            self._disconnect()
             name = f"corrupt-{time.time_ns()}"
             fresh = self.folder.with_name(f"{self.folder.name}.new-{name}")
             with (
@@ -469,14 +469,24 @@ class DiskcacheIndex:
         """Write what is still to be remembered, and let go of the files. A later call opens them again."""
         with self._write_lock, self._reader.lock:
             self._flush()
-            self._reader.disconnect()
-            self._table = None
+            self._disconnect()
+
+    def _disconnect(self) -> None:
+        self._reader.disconnect()
+        self._drop_table()
+
+    def _drop_table(self) -> None:
+        table, self._table = self._table, None
+        if table is not None and table.is_inherited:
+            self._inherited.append(table)
+        elif table is not None:
+            table.close()
 
     def before_fork(self) -> None:
-        """Let the writer finish and close the reading connection, so that the child inherits none."""
+        """Let the writer finish and close the connections, so that the child inherits none."""
         self._write_lock.acquire()
         self._reader.lock.acquire()
-        self._reader.disconnect()
+        self._disconnect()
         self._forking = True
 
     def after_fork(self, *, child: bool) -> None:

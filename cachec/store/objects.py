@@ -109,7 +109,7 @@ class Objects:
     def add_bytes(self, data: bytes | bytearray | memoryview) -> ArtifactRef:
         """Store these bytes."""
         ref = ArtifactRef(digest_bytes(data), memoryview(data).nbytes)
-        if not self.has(ref):
+        if not (os.path.lexists(self.place(ref.digest)) and self.has(ref)):
             with fsio.faults(f"storing object {ref.digest}"), self.staged() as staged:
                 staged.write(memoryview(data))
                 if not isinstance(data, bytes):  # whose memory it is may have changed it: what was stored counts

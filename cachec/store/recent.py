@@ -77,30 +77,22 @@ class Recent(msgspec.Struct, frozen=True, kw_only=True):
 
     def nearest(self, parts: Sequence[Part]) -> list[Near]:
         """The keys, that with the fewest parts that differ from ``parts`` first; of equals, the newest."""
-        distances = self.distances(parts)
-        return sorted(self.near, key=lambda each: distances[each.key])
+        return sorted(self.near, key=self._distance({*prints_of(parts)}))
 
-    def distances(self, parts: Sequence[Part]) -> dict[Digest, int]:
-        """How many parts of each key differ from ``parts``."""
-        return self._distances(set(_prints(parts)))
-
-    def _distances(self, mine: Set[bytes]) -> dict[Digest, int]:
-        shared = 0
-        for bit, each in enumerate(self._table()):
-            shared |= (each in mine) << bit
+    def _distance(self, mine: Set[bytes]) -> Callable[[Near], int]:
+        """How many parts of a key of this row differ from those of these prints."""
+        place = dict(zip(self._table(), count(), strict=False))
+        shared = sum(1 << place[each] for each in mine if each in place)
 
         def distance(near: Near) -> int:
             theirs = int.from_bytes(near.members, "little")
             # A part that changed is one on either side, and one difference.
             return max(theirs.bit_count(), len(mine)) - (theirs & shared).bit_count()
 
-        return {near.key: distance(near) for near in self.near}
+        return distance
 
-    def with_newest(self, key: Digest, described: ArtifactRef, parts: Sequence[Part]) -> Recent:
-        """This row with ``key`` in front. described: the artifact that holds ``parts``."""
-        return self._with_newest(key, described, _prints(parts))
-
-    def _with_newest(self, key: Digest, described: ArtifactRef, mine: Sequence[bytes]) -> Recent:
+    def with_newest(self, key: Digest, described: ArtifactRef, mine: Sequence[bytes]) -> Recent:
+        """This row with ``key`` in front. described: the artifact that holds its parts. mine: the prints of these."""
         table = self._table()
         most, nbytes = (_MAX_ALIKE, _MAX_BYTES_ALIKE) if self.alike else (MAX_KEYS, _MAX_BYTES)
         kept = [each for each in self.near if each.key != key][: most - 1]
@@ -227,14 +219,14 @@ def neighbours(place: Neighbourhood, rows: Mapping[str, Recent], parts: Sequence
     by_name = [set(rows[row].keys) for row in (*(each.name for each in place.inputs), *place.outputs, *place.beside)]
     by_content = [set(rows[row].keys) for row in (*contents, *place.contents)]
     found: dict[Digest, tuple[tuple[int, int, int], Near]] = {}
-    mine = set(_prints(parts))
+    mine = {*prints_of(parts)}
     for name in place.rows():
-        distances = rows[name]._distances(mine)
+        distance = rows[name]._distance(mine)
         for near in rows[name].near:
             if near.key not in found:
                 named = sum(near.key in keys for keys in by_name) if by_name else 0
                 alike = sum(near.key in keys for keys in by_content) if by_content else 0
-                found[near.key] = (-named, -alike, distances[near.key]), near
+                found[near.key] = (-named, -alike, distance(near)), near
     ranked = sorted(found.values(), key=lambda each: each[0])
     return Neighbours(tuple(near for _, near in ranked), unknown)
 
@@ -263,7 +255,8 @@ def _base(path: str) -> str:
     return path.rpartition("/")[2]
 
 
-def _prints(parts: Sequence[Part]) -> list[bytes]:
+def prints_of(parts: Sequence[Part]) -> list[bytes]:
+    """The prints of parts, as rows hold them."""
     return sorted({_print(part) for part in parts})[:_MAX_PRINTS]
 
 

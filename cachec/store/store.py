@@ -332,7 +332,6 @@ class Store:
         All artifacts must be in ``objects`` already. said: the parts in the artifact ``parts``, read where not given.
         A present row that can't be used is counted and replaced.
         """
-
         from cachec.store.summaries import search_terms
 
         def change() -> Usage | None:
@@ -367,11 +366,12 @@ class Store:
 
     def _make_neighbour(self, key: Digest, stage: str, described: ArtifactRef, parts: Sequence[Part]) -> None:
         """Put a key in front of the rows in which calls like it find it."""
-        from cachec.store.recent import Recent, neighbourhood
+        from cachec.store.recent import Recent, neighbourhood, prints_of
 
+        mine = prints_of(parts)
         for alike in neighbourhood(stage, parts).rows():
             held = self._readable(partial(self.recent, stage, alike)) or Recent(stage=stage, alike=alike)
-            newest = held.with_newest(key, described, parts)
+            newest = held.with_newest(key, described, mine)
             name, row = self._near + alike if alike else self._recent + stage, pack(newest)
             self.index.write(name, row, stage)
             self._recents.put(name, _KnownRecent(None, row, newest))

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import os
 import sqlite3
-import threading
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 from diskcache import DEFAULT_SETTINGS, Cache, Disk
@@ -43,14 +43,19 @@ _DROPPED = "Cache_tag_rowid"
 
 
 class Table(Cache):  # type: ignore[misc]  # diskcache has no types
-    """A diskcache.Cache that waits for a lock as long as SQLite does, and does not repeat that for 60 s."""
+    """A diskcache.Cache that waits for a lock as long as SQLite does, and does not repeat that for 60 s.
+
+    It has one connection, where diskcache's has one a thread: who uses it lets in one thread at a time.
+    """
 
     def __init__(self, folder: str, **how: object) -> None:
+        self._local = SimpleNamespace()
         try:
             super().__init__(folder, **how)
         except BaseException:
             self.close()  # its connection would be there for as long as the traceback
             raise
+        self._local = SimpleNamespace(con=self._con, pid=os.getpid())
 
     @classmethod
     def ready(cls, folder: str, *, timeout: float, disk: type[Disk], **settings: object) -> Table | None:
@@ -60,7 +65,7 @@ class Table(Cache):  # type: ignore[misc]  # diskcache has no types
         before the first write. This asks for all of them at once, by the connection that writes. Raises what sqlite3
         raises, and UnicodeDecodeError.
         """
-        connection = sqlite3.connect(os.path.join(folder, DBNAME), timeout=timeout, isolation_level=None)
+        connection = _connect(folder, timeout)
         try:
             found = dict(connection.execute("SELECT key, value FROM Settings"))
             names = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
@@ -76,8 +81,7 @@ class Table(Cache):  # type: ignore[misc]  # diskcache has no types
                 return None
             table = cls.__new__(cls)
             table._directory, table._timeout, table._txn_id = folder, timeout, None
-            table._local = threading.local()
-            table._local.con, table._local.pid = connection, os.getpid()
+            table._local = SimpleNamespace(con=connection, pid=os.getpid())
             table._disk = disk(folder, **{name[5:]: value for name, value in found.items() if name.startswith("disk_")})
             for name, value in found.items():
                 if name.startswith("sqlite_"):
@@ -90,14 +94,17 @@ class Table(Cache):  # type: ignore[misc]  # diskcache has no types
         return table
 
     @property
+    def is_inherited(self) -> bool:
+        """Whether its connection was opened by the process that this one was forked from, and is not to be used."""
+        return getattr(self._local, "con", None) is not None and bool(self._local.pid != os.getpid())
+
+    @property
     def _con(self) -> sqlite3.Connection:
         """As diskcache's, but for one that fails at once: it is not used, as SQLite may take 10 s to say so."""
         connection: sqlite3.Connection | None = getattr(self._local, "con", None)
-        if connection is not None and self._local.pid == os.getpid():
+        if connection is not None:
             return connection
-        self.close()
-        file = os.path.join(self.directory, DBNAME)
-        connection = sqlite3.connect(file, timeout=self.timeout, isolation_level=None)
+        connection = _connect(self.directory, self.timeout)
         self._local.con, self._local.pid = connection, os.getpid()
         try:
             settings = connection.execute("SELECT key, value FROM Settings").fetchall()
@@ -110,6 +117,11 @@ class Table(Cache):  # type: ignore[misc]  # diskcache has no types
                 if name.startswith("sqlite_"):
                     self.reset(name, value, update=False)
         return connection
+
+    def __del__(self) -> None:
+        """Close the connection now: sqlite3 leaves it to the garbage collector, and a fork may come first."""
+        if not self.is_inherited:
+            self.close()
 
     @property
     def _sql(self) -> Callable[..., Any]:
@@ -124,6 +136,11 @@ class Table(Cache):  # type: ignore[misc]  # diskcache has no types
                 raise
 
         return once
+
+
+def _connect(folder: str, timeout: float) -> sqlite3.Connection:
+    file = os.path.join(folder, DBNAME)
+    return sqlite3.connect(file, timeout=timeout, isolation_level=None, check_same_thread=False)
 
 
 class RowDisk(Disk):  # type: ignore[misc]  # diskcache has no types

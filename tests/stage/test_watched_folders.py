@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from safetensors.numpy import save
 
 import cachec
+from cachec.base import standing
+from cachec.base.inotify import Inotify
 from cachec.base.mounts import Mounts
 from cachec.stage import watching
-from cachec.stage.watching import LEVELS, Places, texts_of
+from cachec.stage.watching import LEVELS, LOOKS, Below, Places, texts_of
 
 from .conftest import Program
 
@@ -150,8 +155,8 @@ def test_a_nested_stage_makes_no_read_of_what_was_looked_through(
 # --- what is watched
 
 
-def _watched(root: Path) -> set[str]:
-    places = Places((), str(root), lambda path: False)
+def _watched(root: Path, below: Below | None = None) -> set[str]:
+    places = Places((), str(root), lambda path: False, below or Below())
     places.look_below([str(root)])
     return {os.path.relpath(each, root) for each in places.folders}
 
@@ -192,34 +197,146 @@ def test_what_programs_fill_is_passed_over(tmp_path: Path, name: str) -> None:
 def test_a_folder_is_listed_again_once_it_has_changed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds_later: Callable[[float], None]
 ) -> None:
+    below = Below()
     (tmp_path / "a" / "b").mkdir(parents=True)
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "link").symlink_to("elsewhere")
     seconds_later(10.0)
-    assert _watched(tmp_path) == {"."}
+    assert _watched(tmp_path, below) == {"."}
     with monkeypatch.context() as patch:
         patch.setattr(os, "scandir", lambda _: pytest.fail("listed without a need"))
-        assert _watched(tmp_path) == {"."}
+        assert _watched(tmp_path, below) == {"."}
     (tmp_path / "a" / "b" / "m.safetensors").touch()
-    assert _watched(tmp_path) == {".", "a/b"}
+    assert _watched(tmp_path, below) == {".", "a/b"}
     (tmp_path / "a" / "b" / "m.safetensors").rename(tmp_path / "elsewhere" / "m.onnx")
-    assert _watched(tmp_path) == {".", "elsewhere", "link"}
+    assert _watched(tmp_path, below) == {".", "elsewhere", "link"}
     (tmp_path / "elsewhere" / "CMakeCache.txt").touch()
-    assert _watched(tmp_path) == {"."}
+    assert _watched(tmp_path, below) == {"."}
 
 
 def test_what_is_not_told_of_a_folder_is_looked_at_each_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds_later: Callable[[float], None]
 ) -> None:
     """On a file system whose folders may not have another time when a name comes."""
+    below = Below()
     (tmp_path / "a").mkdir()
     seconds_later(10.0)
     monkeypatch.setattr(Mounts, "kind_of_device", lambda *_: "fuse.other")
-    assert _watched(tmp_path) == {"."}
+    assert _watched(tmp_path, below) == {"."}
     state = (tmp_path / "a").stat()
     (tmp_path / "a" / "m.safetensors").touch()
     monkeypatch.setattr(os, "stat", lambda path, stat=os.stat: state if path == str(tmp_path / "a") else stat(path))
-    assert _watched(tmp_path) == {".", "a"}
+    assert _watched(tmp_path, below) == {".", "a"}
+
+
+class Followed:
+    """A project whose folders are followed: the next look is one only where something happened."""
+
+    def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.root, self.below, self.walks = root, Below(), 0
+        _data(root / "a" / "b", root / "c")
+        (root / "d" / "e").mkdir(parents=True)
+        walk = Places._walk
+
+        def counted(*given: Any, **more: Any) -> Any:
+            self.walks += 1
+            return walk(*given, **more)
+
+        monkeypatch.setattr(Places, "_walk", counted)
+        for _ in range(LOOKS + 1):
+            assert self.look() == {".", "a/b", "c"}
+        assert self.walks == LOOKS + 1
+        assert self.look() == {".", "a/b", "c"}
+        assert self.walks == LOOKS + 1
+
+    def look(self) -> set[str]:
+        return _watched(self.root, self.below)
+
+
+def _replace(folder: Path, root: Path) -> None:
+    folder.rename(folder.with_name("before"))
+    _data(root / "other")
+
+
+CHANGES: dict[str, tuple[Callable[[Path], object], set[str]]] = {
+    "data in a folder that had none": (lambda root: (root / "d" / "e" / "m.gguf").touch(), {".", "a/b", "c", "d/e"}),
+    "data that is renamed": (lambda root: (root / "c" / "m.gguf").rename(root / "c" / "m"), {".", "a/b"}),
+    "data that is moved away": (lambda root: (root / "c" / "m.gguf").rename(root.with_name("m")), {".", "a/b"}),
+    "data that goes": (lambda root: (root / "c" / "m.gguf").unlink(), {".", "a/b"}),
+    "data that is linked": (lambda root: os.link(root / "c/m.gguf", root / "d/m.gguf"), {".", "a/b", "c", "d"}),
+    "a folder that comes": (lambda root: _data(root / "d" / "f"), {".", "a/b", "c", "d/f"}),
+    "a folder that goes": (lambda root: shutil.rmtree(root / "a"), {".", "c"}),
+    "a folder that is renamed": (lambda root: (root / "a").rename(root / "f"), {".", "f/b", "c"}),
+    "a folder that is moved away": (lambda root: (root / "a").rename(root.with_name("f")), {".", "c"}),
+    "a mark of what programs fill": (lambda root: (root / "a" / "b" / "pyvenv.cfg").touch(), {".", "c"}),
+    "another project at its place": (lambda root: _replace(root, root), {".", "other"}),
+    "another folder above it": (lambda root: _replace(root.parent, root), {".", "other"}),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_what_happens_in_folders_that_are_followed_is_seen_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    change, expected = CHANGES[name]
+    root = tmp_path / "up" / "p"
+    project = Followed(root, monkeypatch)
+    change(root)
+    for _ in range(LOOKS + 2):
+        assert project.look() == expected
+    (root / "late").mkdir()
+    (root / "late" / "m.gguf").touch()
+    assert project.look() == {*expected, "late"}
+
+
+def test_folders_are_looked_at_again_where_something_is_mounted_or_in_a_child(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project = Followed(tmp_path / "p", monkeypatch)
+    with monkeypatch.context() as patch:
+        patch.setattr(Inotify, "poll", lambda self: (False, True))
+        project.look()
+    assert project.walks == LOOKS + 2
+
+    pid = os.fork()
+    if pid == 0:
+        for number in range(2 * LOOKS):
+            _data(tmp_path / "p" / "d" / f"f{number}")
+            if f"d/f{number}" not in project.look():
+                os._exit(1)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert len(project.look()) == 3 + 2 * LOOKS
+
+
+@pytest.mark.parametrize("refused", ["queue", "watch"])
+def test_without_a_watch_folders_are_looked_at_each_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: str
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "no more")
+
+    monkeypatch.setattr(standing, "standing", lambda own=standing.Standing(): own)
+    monkeypatch.setattr(watching, "standing", standing.standing)
+    monkeypatch.setattr(Inotify, "__init__" if refused == "queue" else "watch", refuse)
+    _data(tmp_path / "a")
+    below = Below()
+    for number in range(3 * LOOKS):
+        (tmp_path / f"b{number}").mkdir()
+        assert len(_watched(tmp_path, below)) == 2 + number
+        (tmp_path / f"b{number}" / "m.gguf").touch()
+    assert len(_watched(tmp_path, below)) == 2 + 3 * LOOKS
+
+
+def test_folders_below_a_link_are_looked_at_each_time(tmp_path: Path) -> None:
+    (tmp_path / "p").mkdir()
+    _data(tmp_path / "elsewhere")
+    (tmp_path / "p" / "link").symlink_to(tmp_path / "elsewhere")
+    below = Below()
+    for _ in range(2 * LOOKS):
+        assert _watched(tmp_path / "p", below) == {".", "link"}
+    (tmp_path / "elsewhere" / "m.gguf").unlink()
+    assert _watched(tmp_path / "p", below) == {"."}
 
 
 def test_links_in_circles_end(tmp_path: Path) -> None:

@@ -660,6 +660,60 @@ def test_what_is_as_we_leave_it_is_opened_by_one_connection_and_as_diskcache_wou
     assert (after.read("a"), len(after._table)) == (b"2", 1)
 
 
+def test_the_connection_that_writes_stays_until_it_fails_or_the_file_is_another(
+    index: DiskcacheIndex, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[Any] = []
+    connect = sqlite3.connect
+    monkeypatch.setattr(
+        table.sqlite3, "connect", lambda *given, **more: opened.append(given) or connect(*given, **more)
+    )
+
+    def count() -> int:
+        index.write("a", b"1", "s")
+        found = len([place for (place,) in opened if not place.startswith("file:")])
+        opened.clear()
+        return found
+
+    def fails() -> None:
+        index.write("b", b"2", "s")
+        raise LookupError("of the change")
+
+    index.write("a", b"0", "s")
+    opened.clear()
+    assert [count(), count()] == [0, 0]
+    thread = threading.Thread(target=index.write, args=("a", b"2", "s"))
+    thread.start()
+    thread.join()
+    assert count() == 0
+    with pytest.raises(LookupError, match="of the change"):
+        index.atomically(fails)
+    assert [count(), count()] == [1, 0]
+    shutil.rmtree(index.folder)
+    assert count() > 0
+    assert (count(), rows_of(index)) == (0, {"a": b"1"})
+    index.close()
+    assert not [path for path in open_files() if str(index.folder) in path]
+    assert count() == 1
+
+
+@pytest.mark.parametrize("closes", [True, False])
+def test_a_child_of_a_fork_that_is_told_to_nobody_opens_its_own(
+    index: DiskcacheIndex, monkeypatch: pytest.MonkeyPatch, closes: bool
+) -> None:
+    index.write("a", b"1", "s")
+    assert index.read("a") == b"1"
+    inherited, pid = index._table._con, os.getpid()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "getpid", lambda: pid + 1)
+        if closes:
+            index.close()
+        index.write("a", b"2", "s")
+        assert index._table._con is not inherited
+        assert index.read("a") == b"2"
+    assert inherited.execute("SELECT COUNT(*) FROM Cache").fetchone() == (1,)  # never closed
+
+
 @pytest.mark.parametrize(
     "change",
     [

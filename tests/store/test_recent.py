@@ -9,7 +9,7 @@ import pytest
 
 from cachec.model import ArtifactRef, Part
 from cachec.store.packing import pack, unpack
-from cachec.store.recent import MAX_KEYS, Neighbours, Recent, neighbourhood, neighbours
+from cachec.store.recent import MAX_KEYS, Neighbours, Recent, neighbourhood, neighbours, prints_of
 from tests.parts import part
 
 EMPTY = Recent(stage="s")
@@ -31,7 +31,7 @@ def ref(number: int) -> ArtifactRef:
 def of(*calls: tuple[Part, ...]) -> Recent:
     row = EMPTY
     for number, call in enumerate(calls):
-        row = row.with_newest(key(number), ref(number), call)
+        row = row.with_newest(key(number), ref(number), prints_of(call))
     return row
 
 
@@ -44,7 +44,7 @@ class Rows(dict[str, Recent]):
     def add(self, number: int, call: tuple[Part, ...]) -> None:
         for name in neighbourhood("s", call).rows():
             row = self.get(name, Recent(stage="s", alike=name))
-            self[name] = row.with_newest(key(number), ref(number), call)
+            self[name] = row.with_newest(key(number), ref(number), prints_of(call))
 
     def neighbours(self, call: tuple[Part, ...]) -> Neighbours:
         place = neighbourhood("s", call)
@@ -214,8 +214,8 @@ def test_it_counts_as_the_parts_themselves_do() -> None:
 def test_a_key_that_comes_again_is_there_once_and_what_nobody_has_is_forgotten() -> None:
     row = EMPTY
     for number in range(3 * MAX_KEYS):
-        row = row.with_newest(key(number), ref(number), parts(**BASE, file__f=number))
-    row = row.with_newest(key(3 * MAX_KEYS - 2), ref(0), parts(**BASE, file__f=-1))
+        row = row.with_newest(key(number), ref(number), prints_of(parts(**BASE, file__f=number)))
+    row = row.with_newest(key(3 * MAX_KEYS - 2), ref(0), prints_of(parts(**BASE, file__f=-1)))
     assert len(row.keys) == len(set(row.keys)) == MAX_KEYS
     assert row.keys[:2] == (key(3 * MAX_KEYS - 2), key(3 * MAX_KEYS - 1))
     assert len(row.prints) <= 8 * (len(BASE) + MAX_KEYS + 1)
@@ -227,7 +227,7 @@ def test_the_row_is_bounded(count: int) -> None:
     row = EMPTY
     for number in range(MAX_KEYS if count < 1000 else 12):
         code = tuple(part(f"code/{at}", str(at if at % 9 else at + number)) for at in range(count))
-        row = row.with_newest(key(number), ref(number), code)
+        row = row.with_newest(key(number), ref(number), prints_of(code))
     assert len(msgspec.json.encode(row)) < 150_000
     assert row.keys[0] == key(number)
     if count:

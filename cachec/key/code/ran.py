@@ -288,13 +288,11 @@ class RanKeys:
 
     def _reached(self, observed: Observed, coverage: Coverage, anchors: Anchors, loaded: set[str]) -> Iterator[Read]:
         """What code took that gets at modules in ways that do not show."""
+        ran = [(each, found) for each in list(observed.ran.values()) if (found := reach(*each)) is not Reach.NAMED]
         # In a checkout of its own a plugin is code of the project; what it looks up is what it speaks for.
-        plugins = self._plugins()
-        ran = [
-            each for each in list(observed.ran.values()) if module_name(each.namespace).partition(".")[0] not in plugins
-        ]
-        reaches = {reach(*each) for each in ran}
-        if reaches <= {Reach.NAMED} and not coverage.has_importer:
+        plugins = self._plugins() if ran else ()
+        reaches = {found for each, found in ran if module_name(each.namespace).partition(".")[0] not in plugins}
+        if not reaches and not coverage.has_importer:
             return
         if Reach.PRESENT in reaches:
             yield Read("module", EVERY_MODULE, "", _names(self._imported_project(observed.modules)))
