@@ -220,6 +220,8 @@ class PartKind(enum.StrEnum):
     #: A function, class, module or value that the stage reaches.
     CODE = "code"
     DISTRIBUTION = "distribution"
+    #: What a distribution requires in its turn, by its version.
+    REQUIREMENT = "requirement"
     EXECUTABLE = "executable"
     #: A setting of a library.
     AMBIENT = "ambient"

@@ -20,6 +20,7 @@ _KINDS: Mapping[PartKind, tuple[Reason, str]] = {
     PartKind.STAGE: (Reason.STAGE_CHANGED, "stage "),
     PartKind.CODE: (Reason.CODE_CHANGED, "helper "),
     PartKind.DISTRIBUTION: (Reason.TOOL_CHANGED, "tool "),
+    PartKind.REQUIREMENT: (Reason.TOOL_CHANGED, "required "),
     PartKind.EXECUTABLE: (Reason.TOOL_CHANGED, "tool "),
     PartKind.AMBIENT: (Reason.AMBIENT_CHANGED, "ambient "),
     PartKind.ENVIRONMENT: (Reason.ENVIRONMENT_CHANGED, "environment "),

@@ -340,6 +340,8 @@ class Requests:
             parts += self._own_parts(each.options, code, distributions, fresh=fresh)
             platform = platform or not each.options.portable
         parts += [self._tools.distribution(name, fresh=fresh) for name in sorted(distributions)]
+        if distributions:
+            parts += self._tools.required(distributions, fresh=fresh)
         parts += self._ambient(inventory)
         parts.append(platform_part(portable=not platform))
         if not self._code.recorded:  # such a run depends on more than its trace says

@@ -51,8 +51,12 @@ class Staleness:
 
     def _changed_tool(self, facts: Facts) -> str:
         for tool in facts.tools:
-            look = self._distribution if tool.kind is PartKind.DISTRIBUTION else self._executable
-            changed = look(tool)
+            if tool.kind is PartKind.DISTRIBUTION:
+                changed = self._distribution(tool)
+            elif tool.kind is PartKind.REQUIREMENT:
+                changed = self._requirement(tool)
+            else:
+                changed = self._executable(tool)
             if changed:
                 return f"tool {tool.name} {tool.version}: {changed}"
         return ""
@@ -63,6 +67,13 @@ class Staleness:
             return _change(tool, self._tools.distribution(tool.name))
         except UsageError:
             return "not installed"
+
+    def _requirement(self, tool: KeyedTool) -> str:
+        """What has become of what a distribution requires; empty where it is as recorded."""
+        found = self._distributions.find(tool.name)
+        if found is None:
+            return "not installed"
+        return "" if found.version == tool.version else f"now {found.version}"
 
     def _executable(self, tool: KeyedTool) -> str:
         """What has become of an executable; empty where it is as recorded, or that can't be told."""

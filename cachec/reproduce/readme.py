@@ -13,7 +13,7 @@ from cachec.reproduce.recipe import Recipe, RecordedCommand, RecordedLine, Text,
 
 #: Parts of the key that are listed: what a person needs in order to have the same.
 _LISTED = (
-    ("Tools", {PartKind.DISTRIBUTION, PartKind.EXECUTABLE}),
+    ("Tools", {PartKind.DISTRIBUTION, PartKind.REQUIREMENT, PartKind.EXECUTABLE}),
     ("Library settings", {PartKind.AMBIENT}),
     ("Environment", {PartKind.ENVIRONMENT}),
     ("Platform", {PartKind.PLATFORM}),

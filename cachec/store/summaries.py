@@ -22,7 +22,7 @@ from cachec.model import RECORD_VERSION, Digest, Part, PartKind
 #: Parts that differ from call to call.
 _OF_CALL = frozenset({PartKind.ARGUMENT, PartKind.FILE, PartKind.PROGRAM, PartKind.WEIGHTS})
 
-_TOOLS = frozenset({PartKind.DISTRIBUTION, PartKind.EXECUTABLE})
+_TOOLS = frozenset({PartKind.DISTRIBUTION, PartKind.REQUIREMENT, PartKind.EXECUTABLE})
 
 
 class Given(msgspec.Struct, frozen=True, array_like=True, gc=False):

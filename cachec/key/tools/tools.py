@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from cachec.base import fsio
 from cachec.base.distributions import Distribution, Distributions, normalise
 from cachec.base.fsio import Identity
-from cachec.base.hashing import FileDigests, Hasher
+from cachec.base.hashing import FileDigests, Hasher, digest_bytes
 from cachec.base.lazy import later
 from cachec.errors import UsageError
 from cachec.model import Part, PartKind
@@ -28,6 +28,7 @@ if TYPE_CHECKING:  # for executables alone, and for who looks again
     from cachec.key.tools.checkout import Checkout
     from cachec.key.tools.executables import Executable, Finder
     from cachec.key.tools.followed import Followed
+    from cachec.key.tools.requirements import Requirements
 else:
     listings = later("cachec.key.tools.listing")
 
@@ -111,16 +112,29 @@ class ToolKeys:
 
         return Followed()
 
+    @cached_property
+    def _requirements(self) -> Requirements:
+        from cachec.key.tools.requirements import Requirements
+
+        return Requirements(self._distributions, self._clock, RECHECK_SECONDS)
+
+    def required(self, names: Collection[str], *, fresh: bool = False) -> tuple[Part, ...]:
+        """The parts of what these distributions require in their turn; see ``Requirements``."""
+        return self._requirements.parts(names, fresh=fresh)
+
     def metadata(self, name: str) -> str:
-        """The digest of a distribution as ``distribution`` tells it; of its version alone where its files are not
-        listed, of nothing where there is none, and of the versions of all that are installed for ``*``."""
+        """The digest of a distribution as ``distribution`` tells it, with what it requires; of its version alone where
+        its files are not listed, of nothing where there is none, and of the versions of all that are installed for
+        ``*``."""
         if name == "*":
             owners = list(self._distributions)
         else:
             try:
-                return self.distribution(name).digest
+                parts = [self.distribution(name), *self.required((name,))]
             except UsageError:
                 owners = [each for each in self._distributions if each.name == normalise(name)]
+            else:
+                return digest_bytes("".join(each.digest for each in parts).encode())
         hasher = Hasher("installed")
         for said in sorted(f"{each.name} {each.version}" for each in owners):
             hasher.part("distribution", said.encode())

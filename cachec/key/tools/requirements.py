@@ -1,0 +1,108 @@
+"""What distributions require in their turn, as their METADATA says: a compiler's library may be another distribution.
+
+Requirements are those of the core metadata specification (``Requires-Dist``, dependency specifiers of PEP 508), each as
+it is installed, with what that requires. One for an extra counts where the extra is asked for; other markers are not
+evaluated: what is required elsewhere, and is installed here, counts too. Of these the version counts, not each file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+
+import msgspec
+
+from cachec.base.distributions import Distribution, Distributions, normalise
+from cachec.base.hashing import Hasher
+from cachec.model import Part, PartKind
+
+#: What a dependency specifier may have behind the name.
+_ENDS = " \t[(<>=!~;@"
+
+
+class Requirement(msgspec.Struct, frozen=True):
+    """A distribution that another one requires. name: in its normal form. of: the extra by which, empty for none."""
+
+    name: str
+    extras: tuple[str, ...]
+    of: str
+
+
+class _Required(msgspec.Struct, frozen=True):
+    """The requirements of some distributions. asked, found: every name that was looked up, and what there was."""
+
+    asked: tuple[str, ...]
+    found: list[Distribution | None]
+    parts: tuple[Part, ...]
+    checked: float
+
+
+class Requirements:
+    """Parts for what distributions require, looked up again at most once in so many seconds, by a clock."""
+
+    def __init__(self, distributions: Distributions, clock: Callable[[], float], seconds: float) -> None:
+        self._distributions = distributions
+        self._clock = clock
+        self._seconds = seconds
+        self._known: dict[frozenset[str], _Required] = {}
+
+    def parts(self, names: Collection[str], *, fresh: bool = False) -> tuple[Part, ...]:
+        """The parts ``requirement/<name>`` of all that these require and that is none of them, by name."""
+        key = frozenset(names)
+        known, now = self._known.get(key), self._clock()
+        if known is not None and not fresh and now - known.checked < self._seconds:
+            return known.parts
+        if known is None or self._distributions.find_each(known.asked) != known.found:
+            known = self._look(key, now)
+        self._known[key] = msgspec.structs.replace(known, checked=now)
+        return known.parts
+
+    def _look(self, names: frozenset[str], now: float) -> _Required:
+        asked: dict[str, Distribution | None] = {}
+        seen: dict[str, set[str]] = {}
+        pending: list[tuple[str, tuple[str, ...]]] = [(normalise(name), ()) for name in sorted(names)]
+        while pending:
+            name, extras = pending.pop()
+            new = {"", *extras} - seen.setdefault(name, set())
+            seen[name] |= new
+            if name not in asked:
+                asked[name] = self._distributions.find(name)
+            distribution = asked[name]
+            if distribution is not None and new:
+                pending += [
+                    (each.name, each.extras) for each in required(distribution.read("METADATA")) if each.of in new
+                ]
+        given = set(map(normalise, names))
+        found = sorted((name, each.version) for name, each in asked.items() if each is not None and name not in given)
+        return _Required(tuple(asked), list(asked.values()), tuple(_part(*each) for each in found), now)
+
+
+def _part(name: str, version: str) -> Part:
+    hasher = Hasher("requirement")
+    hasher.part("version", version.encode())
+    return Part(PartKind.REQUIREMENT, name, hasher.digest(), f"{name} {version}", version=version)
+
+
+def required(metadata: str) -> Iterator[Requirement]:
+    """The requirements in the head of a METADATA file. What is malformed there is passed over, as installers do."""
+    head = metadata.replace("\r\n", "\n").partition("\n\n")[0]
+    for line in head.splitlines():
+        field, colon, specifier = line.partition(":")
+        if not colon or field.lower() != "requires-dist":
+            continue
+        wanted, _, marker = specifier.strip().partition(";")
+        name = wanted[: next((at for at, letter in enumerate(wanted) if letter in _ENDS), len(wanted))]
+        if name:
+            extras = wanted.partition("[")[2].partition("]")[0] if "[" in wanted else ""
+            listed = tuple(normalise(each.strip()) for each in extras.split(",") if each.strip())
+            for of in _extras(marker) or ("",):
+                yield Requirement(normalise(name), listed, of)
+
+
+def _extras(marker: str) -> tuple[str, ...]:
+    """The extras that a marker names: ``extra == "test"``."""
+    pieces = marker.replace("'", '"').split('"')
+    return tuple(
+        normalise(value)
+        for before, value in zip(pieces[::2], pieces[1::2], strict=False)
+        if before.replace("(", " ").replace("==", " == ").split()[-2:] == ["extra", "=="]
+    )

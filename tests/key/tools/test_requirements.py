@@ -1,0 +1,147 @@
+"""What a distribution requires in its turn is in the key of a stage, by version."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import cachec
+from cachec import Reason
+from cachec.base.distributions import Distributions
+from cachec.key.tools.requirements import Requirement, Requirements, required
+from cachec.maintain.maintainer import Maintainer
+from cachec.maintain.selector import Selector
+from cachec.model import PartKind
+
+
+def _wheel(site: Path, name: str, version: str, *requires: str, text: str = "") -> None:
+    for earlier in site.glob(f"{name}-*.dist-info"):
+        shutil.rmtree(earlier)
+    info = site / f"{name}-{version}.dist-info"
+    info.mkdir(parents=True)
+    (site / f"{name}.py").write_text(text or f"VERSION = {version!r}\n")
+    lines = [f"Requires-Dist: {each}\n" for each in requires]
+    (info / "METADATA").write_text(f"Name: {name}\nVersion: {version}\n{''.join(lines)}\nRequires-Dist: body\n")
+    (info / "RECORD").write_text(f"{name}.py,,\n{info.name}/METADATA,,\n{info.name}/RECORD,,\n")
+
+
+def _names(site: Path, *names: str) -> list[str]:
+    return [part.detail for part in Requirements(Distributions([os.fspath(site)]), lambda: 0.0, 1.0).parts(names)]
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("Q_2.x", [Requirement("q-2-x", (), "")]),
+        ("q2 (>=1.0,<3) ", [Requirement("q2", (), "")]),
+        ("q2>=1; python_version < '3.99'", [Requirement("q2", (), "")]),
+        ("q2[Fast, big] >= 1", [Requirement("q2", ("fast", "big"), "")]),
+        ("q2 @ https://example.org/q2.whl", [Requirement("q2", (), "")]),
+        ('q2>=1; extra == "test"', [Requirement("q2", (), "test")]),
+        ("q2; (extra=='A_b') and python_version < '3.99'", [Requirement("q2", (), "a-b")]),
+        ('q2; extra == "a" or extra == "b"', [Requirement("q2", (), "a"), Requirement("q2", (), "b")]),
+        (">=1", []),
+        ("", []),
+    ],
+)
+def test_a_requirement_is_read(line: str, expected: list[Requirement]) -> None:
+    assert list(required(f"Metadata-Version: 2.1\r\nrequires-dist: {line}\r\n\r\nRequires-Dist: body\r\n")) == expected
+
+
+def test_all_that_is_required_counts_as_it_is_installed(tmp_path: Path) -> None:
+    _wheel(tmp_path, "lib", "1.0", "mid[fast]", "gone", "Lib", "test; extra == 'test'")
+    _wheel(tmp_path, "mid", "2.0", "leaf", "extra; extra == 'fast'", "other; extra == 'slow'", "lib")
+    for name in ("leaf", "extra", "other", "test", "body"):
+        _wheel(tmp_path, name, "3.0")
+    assert _names(tmp_path, "lib") == ["extra 3.0", "leaf 3.0", "mid 2.0"]
+    assert _names(tmp_path, "lib", "mid") == ["extra 3.0", "leaf 3.0"]
+    assert _names(tmp_path, "leaf") == []
+    assert _names(tmp_path, "nowhere") == []
+
+
+def test_it_is_looked_up_again_after_a_second(tmp_path: Path) -> None:
+    _wheel(tmp_path, "lib", "1.0", "leaf", "later")
+    _wheel(tmp_path, "leaf", "1.0")
+    now = [0.0]
+    requirements = Requirements(Distributions([os.fspath(tmp_path)]), lambda: now[0], 1.0)
+    (before,) = requirements.parts(["lib"])
+    _wheel(tmp_path, "leaf", "2.0")
+    assert requirements.parts(["lib"]) == (before,)
+    now[0] = 1.0
+    (after,) = requirements.parts(["lib"])
+    assert (after.kind, after.name, after.version) == (PartKind.REQUIREMENT, "leaf", "2.0")
+    assert after.digest != before.digest
+    _wheel(tmp_path, "later", "1.0")
+    assert len(requirements.parts(["lib"])) == 1
+    assert len(requirements.parts(["lib"], fresh=True)) == 2
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    site = tmp_path / "site"
+    _wheel(
+        site,
+        "cachec_t_lib",
+        "1.0",
+        "cachec_t_leaf",
+        text="import cachec_t_leaf\ndef f(): return cachec_t_leaf.VERSION\n",
+    )
+    _wheel(site, "cachec_t_leaf", "1.0")
+    monkeypatch.syspath_prepend(os.fspath(site))
+    yield site
+    for name in ("cachec_t_lib", "cachec_t_leaf"):
+        sys.modules.pop(name, None)
+
+
+@pytest.mark.parametrize("tools", [(), ("cachec_t_lib",)])
+def test_another_version_of_what_a_library_requires_is_a_miss(
+    tmp_path: Path, site: Path, tools: tuple[str, ...]
+) -> None:
+    lib = importlib.import_module("cachec_t_lib")
+
+    def again() -> tuple[str, cachec.Outcome]:
+        cache = cachec.Cache(tmp_path / "store", log="off", mode="on")
+
+        @cache.stage(tools=tools, name="stage")
+        def stage() -> str:
+            return lib.f()
+
+        return cache.call(stage)
+
+    assert again()[0] == "1.0"
+    assert again()[1].reason is Reason.HIT
+    _wheel(site, "cachec_t_leaf", "2.0")
+    del sys.modules["cachec_t_leaf"], lib.cachec_t_leaf
+    lib.cachec_t_leaf = importlib.import_module("cachec_t_leaf")
+    found = Maintainer(cachec.Cache(tmp_path / "store", log="off").store).find(Selector(stale=True))
+    assert len(list(found)) == 1
+    value, outcome = again()
+    assert (value, outcome.reason) == ("2.0", Reason.TOOL_CHANGED)
+    assert "cachec-t-leaf" in (outcome.detail or "")
+    assert again()[1].reason is Reason.HIT
+
+
+def test_reached_in_a_run_it_is_a_read(tmp_path: Path, site: Path) -> None:
+    def again() -> tuple[str, cachec.Outcome]:
+        cache = cachec.Cache(tmp_path / "store", log="off", mode="on")
+
+        @cache.stage(name="stage")
+        def stage(name: str) -> str:
+            return importlib.import_module(name).f()
+
+        return cache.call(stage, "cachec_t_lib")
+
+    assert again()[0] == "1.0"
+    assert again()[1].reason is Reason.HIT
+    _wheel(site, "cachec_t_leaf", "2.0")
+    for name in ("cachec_t_lib", "cachec_t_leaf"):
+        sys.modules.pop(name, None)
+    importlib.invalidate_caches()
+    value, outcome = again()
+    assert (value, outcome.reason) == ("2.0", Reason.TOOL_CHANGED)
