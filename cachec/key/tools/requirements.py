@@ -59,7 +59,8 @@ class Requirements:
     def _look(self, names: frozenset[str], now: float) -> _Required:
         asked: dict[str, Distribution | None] = {}
         seen: dict[str, set[str]] = {}
-        pending: list[tuple[str, tuple[str, ...]]] = [(normalise(name), ()) for name in sorted(names)]
+        # What cachec itself requires makes no result: compilers and libraries that it calls are tools of their own.
+        pending: list[tuple[str, tuple[str, ...]]] = [(normalise(name), ()) for name in sorted(names - {"cachec"})]
         while pending:
             name, extras = pending.pop()
             new = {"", *extras} - seen.setdefault(name, set())

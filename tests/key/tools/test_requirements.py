@@ -63,6 +63,8 @@ def test_all_that_is_required_counts_as_it_is_installed(tmp_path: Path) -> None:
     assert _names(tmp_path, "lib", "mid") == ["extra 3.0", "leaf 3.0"]
     assert _names(tmp_path, "leaf") == []
     assert _names(tmp_path, "nowhere") == []
+    _wheel(tmp_path, "cachec", "1.0", "leaf")
+    assert _names(tmp_path, "cachec") == []
 
 
 def test_it_is_looked_up_again_after_a_second(tmp_path: Path) -> None:
@@ -94,6 +96,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     )
     _wheel(site, "cachec_t_leaf", "1.0")
     monkeypatch.syspath_prepend(os.fspath(site))
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # what is compiled is told apart by whole seconds
     yield site
     for name in ("cachec_t_lib", "cachec_t_leaf"):
         sys.modules.pop(name, None)
