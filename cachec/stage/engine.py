@@ -18,13 +18,13 @@ from cachec.events import EventLog
 from cachec.model import Fault, Fetched, Mode, Outcome, Reason, Trace
 from cachec.recording import recording
 from cachec.stage.binding import Binding
+from cachec.stage.bracket import Bracket  # at once: where no descriptor is left, the stage runs all the same
 from cachec.stage.look import Look, Tools
 from cachec.store.index import only_looking
 
 if TYPE_CHECKING:  # on a miss only, or of stages
     from cachec.key.request import Request
     from cachec.remote.chain import Asked, Remotes
-    from cachec.stage.bracket import Bracket
     from cachec.stage.run import Finished, Run
     from cachec.store.locks import KeyLock
 
@@ -386,8 +386,6 @@ async def _result(call: Call, arguments: Mapping[str, Any], bracket: Bracket) ->
 
 async def _plain_result(call: Call) -> Any:
     """The same, where nothing is looked at beside it."""
-    from cachec.stage.bracket import Bracket
-
     return await _result(call, call.arguments, Bracket(()))
 
 
