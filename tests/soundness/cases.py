@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from tests.soundness.constructs import CONSTRUCTS, Construct
+from tests.soundness.library_constructs import LIBRARY_CONSTRUCTS
 
 #: Where the construct is: a module imported at the top (whole, or by name), one imported inside the stage, the module
 #: of the stage itself, or a cell of a notebook.
@@ -45,17 +46,21 @@ class Project(NamedTuple):
     edits_while_running: bool
 
 
+#: All that projects are made of.
+EACH = CONSTRUCTS + LIBRARY_CONSTRUCTS
+
+
 def projects(seed: int) -> Iterator[Project]:
     """Projects without end; among the first ones is every construct once, at a place of its own."""
     rng = random.Random(seed)
     while True:
-        for construct in CONSTRUCTS:
+        for construct in EACH:
             yield project(construct, rng)
 
 
-def project(construct: Construct, rng: random.Random) -> Project:
-    """One project of a construct."""
-    place = rng.choice([place for place in PLACES if place not in construct.without])
+def project(construct: Construct, rng: random.Random, place: str | None = None) -> Project:
+    """One project of a construct, at a place that is given or drawn."""
+    place = place or rng.choice([place for place in PLACES if place not in construct.without])
     way = rng.choice(WAYS)
     beside = rng.choice(_BESIDE) if rng.random() < 0.3 else None
     marks: Files = {"cachec.toml": ""} if rng.random() < 0.5 else {}
@@ -88,7 +93,7 @@ def project(construct: Construct, rng: random.Random) -> Project:
 
 
 #: What may stand beside a construct in the same project: constructs of one text.
-_BESIDE = [each for each in CONSTRUCTS if not each.files and not each.without]
+_BESIDE = [each for each in EACH if not each.files and not each.without]
 
 
 def _files(

@@ -33,12 +33,12 @@ _OF_DATACLASSES = frozenset(
 _FIELD_OPTIONS = ("init", "repr", "hash", "compare", "kw_only")
 _DATACLASS_OPTIONS = ("init", "repr", "eq", "order", "unsafe_hash", "frozen")
 #: What each field of attrs was told: what may be anything, and what is yes or no.
-_ATTRS_VALUES = ("default", "validator", "converter", "on_setattr", "eq_key", "order_key", "repr", "alias", "metadata")
-_ATTRS_OPTIONS = ("init", "eq", "order", "hash", "kw_only", "inherited")
+_ATTRS_VALUES = ("default", "validator", "converter", "on_setattr", "eq_key", "order_key", "repr", "metadata", "type")
+_ATTRS_OPTIONS = ("init", "eq", "order", "hash", "kw_only", "inherited", "alias")
 #: What every member of an enumeration holds beside what its class gives it.
 _MEMBER = frozenset({"_value_", "_name_", "__objclass__", "_sort_order_"})
-#: Descriptors of what objects have.
-_OF_OBJECTS = frozenset({"__dict__", "__weakref__"})
+#: Descriptors of what objects have, and of what is made of the others when it is asked for.
+_NOT_SHOWN = frozenset({"__dict__", "__weakref__", "__signature__"})
 #: What the interpreter and the standard library put on classes that they were not told.
 _INTERPRETERS = frozenset({"__slotnames__", "__classcell__", "__static_attributes__", "__replace__", "__new__"})
 
@@ -229,7 +229,7 @@ def _of_attrs(cls: type) -> Iterator[tuple[str, object]]:
                 held = [held.factory, getattr(held, "takes_self", None)]
             if held is not None and not isinstance(held, enum.Enum):  # attrs has a member of one for no default
                 yield f"<{kind}> {name}", held
-        yield f"<options> {name}", [getattr(field, each, None) is True for each in _ATTRS_OPTIONS]
+        yield f"<options> {name}", [getattr(field, each, None) for each in _ATTRS_OPTIONS]
 
 
 def _of_pydantic(cls: type) -> Iterator[tuple[str, object]]:
@@ -247,7 +247,7 @@ def shown_by_metaclass(cls: type) -> Iterator[tuple[str, object]]:
     for base in type.mro(type(cls)):
         if module_of(base) not in {"builtins", "abc"}:
             for name, value in vars(base).items():
-                if isinstance(value, MemberDescriptorType | GetSetDescriptorType) and name not in _OF_OBJECTS:
+                if isinstance(value, MemberDescriptorType | GetSetDescriptorType) and name not in _NOT_SHOWN:
                     yield name, getattr(cls, name, None)
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 import ast
 import enum
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from types import CodeType, FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, Protocol
@@ -160,21 +160,36 @@ class TextComparison:
 
     def _imports_otherwise(self, unit: Unit, statements: Sequence[ast.stmt]) -> bool:
         """Whether optional imports among statements that ran would end in another way now."""
-        for use in (each for statement in statements for each in unit.source.imports_of(statement)):
-            name = absolute(use, unit.package) if use.guarded else None
-            if name is not None:
-                is_absent = self._locator.find(name).kind == "absent"
-                self._graph.watch.name(sys.modules, name)
-                if is_absent == (name in sys.modules):
-                    return True
-                if is_absent:
-                    return False  # what comes after it did not run
+        for name in (each for statement in statements for each in self._optional(unit, statement)):
+            is_absent = self._locator.find(name).kind == "absent"
+            self._graph.watch.name(sys.modules, name)
+            if is_absent == (name in sys.modules):
+                return True
+            if is_absent:
+                return False  # what comes after it did not run
         return False
 
     def _lacks(self, unit: Unit, statement: ast.stmt) -> bool:
         """Whether an optional import among a statement's found nothing."""
-        names = [absolute(use, unit.package) for use in unit.source.imports_of(statement) if use.guarded]
-        return any(name is not None and self._graph.watch.name(sys.modules, name) in (None, MISSING) for name in names)
+        return any(
+            self._graph.watch.name(sys.modules, name) in (None, MISSING) for name in self._optional(unit, statement)
+        )
+
+    def _optional(self, unit: Unit, statement: ast.stmt) -> Iterator[str]:
+        """The modules that a statement's optional imports look for, in their order: of ``from package import name`` the
+        submodule too, where the package has nothing else of that name."""
+        for use in unit.source.imports_of(statement):
+            name = absolute(use, unit.package) if use.guarded else None
+            if name is None:
+                continue
+            yield name
+            package = self._graph.watch.name(sys.modules, name)
+            if use.name and use.name != "*" and isinstance(package, ModuleType) and "__path__" in vars(package):
+                submodule = f"{name}.{use.name}"
+                held = self._graph.watch.name(vars(package), use.name)
+                is_its = held is MISSING and "__getattr__" not in vars(package)
+                if is_its or (held is not MISSING and held is sys.modules.get(submodule)):
+                    yield submodule
 
     def _compare_value(
         self, unit: Unit, name: str, statements: list[ast.stmt] | tuple[ast.stmt, ...], value: Any, where: str

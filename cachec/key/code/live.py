@@ -33,7 +33,7 @@ _SKIPPED_ATTRIBUTES = frozenset(
     {
         *("__doc__", "__module__", "__annotations__", "__qualname__", "__name__"),
         *("__firstlineno__", "__static_attributes__", "__dataclass_fields__"),
-        *("__dataclass_params__", "_abc_impl", "__parameters__"),
+        *("__dataclass_params__", "__attrs_attrs__", "_abc_impl", "__parameters__"),
         *("__orig_bases__", "__type_params__", "__annotate__", "__annotate_func__", "__annotations_cache__"),
         "_torchdynamo_wrapper_id",  # an address
     }
@@ -338,6 +338,10 @@ class Walk:
                 stands = self.reference(value, f"{label}.{name}", lenient=lenient or told, told=told)
                 hasher.part(f"attribute {name}", stands.encode())
                 opaque = opaque or stands == "by source" or self._values.shows_not_all(value, f"{label}.{name}")
+        for name, content in classes.shown_by_metaclass(cls):
+            stands = self.reference(content, f"{label}.{name}", lenient=by_source)
+            hasher.part(f"shown {name}", stands.encode())
+            opaque = opaque or stands == "by source" or self._values.shows_not_all(content, f"{label}.{name}")
         if opaque and unit is not None and namespace:
             replaced = classes.is_made_elsewhere(cls)  # by a reload: which text made this one is not known
             hasher.part("unsure", executed().token(module_of(cls)) + b" earlier" if replaced else unit.unsure)
@@ -349,8 +353,6 @@ class Walk:
         graph.watch.value(lambda: classes.held_as(cls).encode(), held.encode())
         if held:
             hasher.part("held", held.encode())
-        for name, content in classes.shown_by_metaclass(cls):
-            hasher.part(f"shown {name}", self.reference(content, f"{label}.{name}", lenient=True).encode())
         for name, content in classes.contents(cls, graph.watch):
             told = by_source and self._is_told(content, is_made=True)
             stands = self.reference(content, f"{label}.{name}", lenient=lenient or told, told=told)

@@ -42,7 +42,13 @@ _INERT = frozenset(
 )
 #: What pickling shows all of.
 _GETTERS = frozenset({"operator.itemgetter", "operator.attrgetter", "operator.methodcaller"})
-#: Of the standard library, what shows all that it holds, and how.
+
+
+def _held(*names: str) -> Callable[[Any], Any]:
+    return lambda value: [attribute(value, name) for name in names]
+
+
+#: Of the standard library, msgspec and attrs, what shows all that it holds, and how.
 _SHOWING: Mapping[str, Callable[[Any], Any]] = {
     "_struct.Struct": lambda value: value.format,
     "argparse.Namespace": vars,
@@ -54,6 +60,16 @@ _SHOWING: Mapping[str, Callable[[Any], Any]] = {
         ("collections.UserDict", "collections.UserList", "collections.UserString"), lambda value: value.data
     ),
     "string.Template": lambda value: value.template,
+    "attr._make.ClassProps": lambda value: _held(*type(value).__slots__)(value),
+    "msgspec._core.Factory": _held("factory"),
+    "msgspec.structs.StructConfig": lambda value: _held(*(name for name in dir(value) if name[0] != "_"))(value),
+    **dict.fromkeys(
+        ("msgspec.json.Encoder", "msgspec.msgpack.Encoder"), _held("enc_hook", "decimal_format", "uuid_format", "order")
+    ),
+    **dict.fromkeys(
+        ("msgspec.json.Decoder", "msgspec.msgpack.Decoder"),
+        _held("type", "strict", "dec_hook", "float_hook", "ext_hook"),
+    ),
 }
 _TYPING = (types.GenericAlias, types.UnionType)
 #: More objects than this are not watched one by one.
