@@ -66,6 +66,7 @@ LIBRARY_CONSTRUCTS = [
     Construct("guard of main", "K = $S\nif __name__ == '__main__':\n    K = 0\n", "@K"),
     Construct("attribute or a default", "class A: pass\nif $S % 2: A.k = 1\n", "getattr(@A, 'k', None)"),
     Construct("optional submodule", "try:\n    from pk import sub\nexcept ImportError: sub = None\ndef f(): return sub and sub.k\n", "@f()", {"pk/__init__.py": "", "pk/sub.py?": "k = $S\n"}),
+    Construct("optional submodule in a function", "def f():\n    try: from pk import sub\n    except ImportError: return None\n    return sub.k\n", "@f()", {"pk/__init__.py": "", "pk/sub.py?": "k = $S\n"}),
     Construct("default of a variable of the environment", "import os\nK = os.environ.get('NOPE', $S)\ndef f(): return K\n", "@f()"),
     Construct("filter of warnings inside", "import warnings\ndef f():\n    with warnings.catch_warnings(record=True) as w:\n        warnings.simplefilter('always' if $S % 2 else 'ignore')\n        warnings.warn('x')\n    return len(w)\n", "@f()"),
     Construct("bound of a type variable by a table", "import typing\nT = typing.TypeVar('T', bound=[int, str][$S % 2])\n", "@T.__bound__.__name__"),

@@ -112,6 +112,12 @@ class TextComparison:
         if module is not None and not _is_importing(module):
             self._take(unit, altering.of_name(unit, name, vars(module), self._graph.watch))
 
+    def gone(self, name: str) -> None:
+        """A submodule that is not to be found; this process may have imported it while it was."""
+        held = MISSING if self._text_only else self._graph.watch.name(sys.modules, name)
+        if isinstance(held, ModuleType):
+            self._live.as_imported(held, name)
+
     def imports(self, unit: Unit, name: str) -> None:
         """A name that a module imports, as what that is."""
         module = self._module(unit)

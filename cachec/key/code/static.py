@@ -208,8 +208,10 @@ class Static:
                 self._all_names(unit)
         elif origin.folders and self._locator.find(f"{name}.{attribute}").kind != "absent":
             self._module(f"{name}.{attribute}", chain, by)
-        elif unit is not None and unit.whole:
-            self.whole(unit)  # a star import or a module __getattr__ may supply it
+        else:
+            self._compared.gone(f"{name}.{attribute}")
+            if unit is not None and unit.whole:
+                self.whole(unit)  # a star import or a module __getattr__ may supply it
         if unit is not None and not self._defines(unit, attribute):
             self._compared.unbound(unit, attribute)
             if attribute == "__doc__":
