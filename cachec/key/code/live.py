@@ -33,7 +33,7 @@ _SKIPPED_ATTRIBUTES = frozenset(
     {
         *("__doc__", "__module__", "__annotations__", "__qualname__", "__name__"),
         *("__firstlineno__", "__static_attributes__", "__dataclass_fields__"),
-        *("__dataclass_params__", "__attrs_attrs__", "_abc_impl", "__parameters__"),
+        *("__dataclass_params__", "_abc_impl", "__parameters__"),
         *("__orig_bases__", "__type_params__", "__annotate__", "__annotate_func__", "__annotations_cache__"),
         "_torchdynamo_wrapper_id",  # an address
     }

@@ -48,7 +48,7 @@ def _held(*names: str) -> Callable[[Any], Any]:
     return lambda value: [attribute(value, name) for name in names]
 
 
-#: Of the standard library, msgspec and attrs, what shows all that it holds, and how.
+#: Of the standard library and msgspec, what shows all that it holds, and how.
 _SHOWING: Mapping[str, Callable[[Any], Any]] = {
     "_struct.Struct": lambda value: value.format,
     "argparse.Namespace": vars,
@@ -60,7 +60,6 @@ _SHOWING: Mapping[str, Callable[[Any], Any]] = {
         ("collections.UserDict", "collections.UserList", "collections.UserString"), lambda value: value.data
     ),
     "string.Template": lambda value: value.template,
-    "attr._make.ClassProps": lambda value: _held(*type(value).__slots__)(value),
     "msgspec._core.Factory": _held("factory"),
     "msgspec.structs.StructConfig": lambda value: _held(*(name for name in dir(value) if name[0] != "_"))(value),
     **dict.fromkeys(
