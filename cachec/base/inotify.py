@@ -19,9 +19,11 @@ from contextlib import suppress
 from functools import lru_cache
 from typing import NamedTuple
 
-IN_ACCESS, IN_MODIFY, IN_ATTRIB, IN_CLOSE_WRITE, IN_OPEN = 0x1, 0x2, 0x4, 0x8, 0x20
+IN_ACCESS, IN_MODIFY, IN_ATTRIB, IN_CLOSE_WRITE, IN_CLOSE_NOWRITE, IN_OPEN = 0x1, 0x2, 0x4, 0x8, 0x10, 0x20
 IN_MOVED_FROM, IN_MOVED_TO, IN_CREATE, IN_DELETE = 0x40, 0x80, 0x100, 0x200
 IN_DELETE_SELF, IN_MOVE_SELF, IN_Q_OVERFLOW, IN_IGNORED = 0x400, 0x800, 0x4000, 0x8000
+#: Of an event: it is about a folder.
+IN_ISDIR = 0x40000000
 #: Flags of a watch: only of a folder, and of no link.
 IN_ONLYDIR, IN_DONT_FOLLOW = 0x1000000, 0x2000000
 

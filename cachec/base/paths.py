@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import stat
+from collections.abc import Callable
 from itertools import takewhile
 from posix import access, lstat, readlink  # those of ``os`` may be others while a run is observed
 from typing import Any
@@ -94,12 +95,12 @@ def links_on(path: str) -> tuple[tuple[str, str], ...]:
     return _followed(path)[0]
 
 
-def resolved(path: str) -> str:
-    """As ``os.path.realpath``, without a look that others are told of."""
-    return _followed(path)[1]
+def resolved(path: str, follow: Callable[[str], bool] | None = None) -> str:
+    """As ``os.path.realpath``, without a look that others are told of. follow: of which links; of all without it."""
+    return _followed(path, follow)[1]
 
 
-def _followed(path: str) -> tuple[tuple[tuple[str, str], ...], str]:
+def _followed(path: str, follow: Callable[[str], bool] | None = None) -> tuple[tuple[tuple[str, str], ...], str]:
     met: list[tuple[str, str]] = []
     here, ahead = "/", absolute(path).split("/")[::-1]
     while ahead and len(met) < _MOST_LINKS:
@@ -107,7 +108,10 @@ def _followed(path: str) -> tuple[tuple[tuple[str, str], ...], str]:
         if name in {"", "."}:
             continue
         if name == "..":
-            here = os.path.dirname(here)
+            here = os.path.dirname(here if follow is None else _followed(here)[1])
+            continue
+        if follow is not None and not follow(os.path.join(here, name)):
+            here = os.path.join(here, name)
             continue
         try:
             target = readlink(os.path.join(here, name))

@@ -11,15 +11,21 @@ import os
 from collections.abc import Iterable
 from contextlib import suppress
 from functools import lru_cache
+from typing import NamedTuple
 
 from cachec.base.inotify import (
     IN_ACCESS,
     IN_ATTRIB,
+    IN_CLOSE_NOWRITE,
+    IN_CLOSE_WRITE,
     IN_CREATE,
+    IN_DELETE,
     IN_DELETE_SELF,
     IN_IGNORED,
+    IN_ISDIR,
     IN_MODIFY,
     IN_MOVE_SELF,
+    IN_MOVED_FROM,
     IN_MOVED_TO,
     IN_OPEN,
     IN_Q_OVERFLOW,
@@ -30,8 +36,9 @@ from cachec.base.inotify import (
 #: Opened, read or written; or replaced by a rename (which ends or unlinks the inode), so that the path means another.
 TOUCHED = IN_OPEN | IN_ACCESS | IN_MODIFY | IN_ATTRIB | IN_DELETE_SELF | IN_MOVE_SELF
 
-#: In a folder: written, or come to be.
-WRITTEN = IN_MODIFY | IN_MOVED_TO | IN_CREATE
+#: Of a name in a folder: it has another content from then on, or none.
+_CHANGED = IN_MODIFY | IN_MOVED_TO | IN_MOVED_FROM | IN_CREATE | IN_DELETE
+_NAMES = IN_OPEN | IN_CLOSE_WRITE | IN_CLOSE_NOWRITE | _CHANGED
 
 
 class OpenWatch:
@@ -75,6 +82,52 @@ class OpenWatch:
         self.close()
 
 
+class Opens(NamedTuple):
+    """Files in watched folders, as absolute paths, that were there before the watch began.
+
+    read: those that somebody may have opened to read, and nobody has written to since. torn: those that were written
+    to, replaced or removed after that, so that what was read is not what is there. What came to be during the watch
+    counts as neither: nobody tells whose it is, and who reads what was not there when he began mostly made it.
+    """
+
+    read: frozenset[str]
+    torn: frozenset[str]
+
+
+class _Name:
+    """What happened to one name in a folder, event by event."""
+
+    __slots__ = ("_closed", "_is_changed", "_is_new", "_is_read", "_is_reopened", "_opens", "is_torn")
+
+    def __init__(self, first: int) -> None:
+        self._is_new = bool(first & IN_CREATE)
+        self._opens = self._closed = 0
+        self._is_read = self._is_changed = self._is_reopened = self.is_torn = False
+
+    def add(self, mask: int) -> None:
+        if mask & _CHANGED:
+            writers = 1 if mask & IN_MODIFY else 0
+            self._tear(self._is_read or self._opens - self._closed > writers)
+            self._is_changed, self._is_reopened = True, False
+        if mask & IN_CLOSE_NOWRITE:
+            # Two openings in a row are told as one: whoever closes it now had it open before it changed.
+            self._tear(self._is_changed and not self._is_reopened)
+            self._is_read = True
+        if mask & IN_OPEN:
+            self._opens += 1
+            self._is_reopened = True
+        self._closed += bool(mask & IN_CLOSE_WRITE)
+
+    def _tear(self, is_other: bool) -> None:
+        self.is_torn = self.is_torn or (is_other and not self._is_new)
+
+    @property
+    def is_read(self) -> bool:
+        if self._is_new or not self._opens:
+            return False
+        return self._is_read or not self._is_changed or self._opens > self._closed
+
+
 class FolderWatch:
     """Watches what is opened and written directly in folders, from construction on, by whomever.
 
@@ -85,28 +138,32 @@ class FolderWatch:
     def __init__(self, folders: Iterable[str]) -> None:
         self._folders: dict[int, list[str]] = {}  # names of one folder share a watch
         self._queue, before = _idle_or_new()
-        self._opened: set[str] = set()
-        self._written: set[str] = set()
+        self._names: dict[str, _Name] = {}
         self.overflowed = False
         if self._queue is None:
             return
         for folder in folders:
             with suppress(OSError):
-                self._folders.setdefault(self._queue.watch(folder, IN_OPEN | WRITTEN), []).append(folder)
+                self._folders.setdefault(self._queue.watch(folder, _NAMES), []).append(folder)
         for watch in before - self._folders.keys():
             self._queue.unwatch(watch)
         with suppress(OSError):
             for _ in self._queue.events():  # of before
                 pass
 
-    def drained(self) -> tuple[frozenset[str], frozenset[str]]:
-        """The files that were opened, and those that were written or made, so far; absolute paths."""
+    def drained(self) -> Opens:
+        """What was opened so far."""
         for event in self._queue.events() if self._queue is not None else ():
             self.overflowed = self.overflowed or bool(event.mask & IN_Q_OVERFLOW)
-            for folder in self._folders.get(event.watch, ()) if event.name else ():
+            if not event.name or event.mask & IN_ISDIR:
+                continue
+            for folder in self._folders.get(event.watch, ()):
                 path = os.path.join(folder, os.fsdecode(event.name))
-                (self._written if event.mask & WRITTEN else self._opened).add(path)
-        return frozenset(self._opened), frozenset(self._written)
+                self._names.setdefault(path, _Name(event.mask)).add(event.mask)
+        return Opens(
+            frozenset(path for path, name in self._names.items() if name.is_read and not name.is_torn),
+            frozenset(path for path, name in self._names.items() if name.is_torn),
+        )
 
     def close(self) -> None:
         """Give the watches back. May be called twice."""

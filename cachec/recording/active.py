@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable
 from contextvars import ContextVar
 from functools import lru_cache
@@ -20,12 +21,15 @@ class Active:
     it: between runs nothing of a cache that may have been closed is held.
 
     What happens in the context of a run is observed by it and by the runs around it. A thread that a stage started
-    has no context of its own (Python's rule), and could be anybody's: what happens there is observed by all.
+    has no context of its own (Python's rule), and could be anybody's: what it looks at is observed by all. What it
+    *makes* is no input of a run's, so that is told only to those which it is known to act for.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._all: tuple[Observed, ...] = ()
+        #: Threads that were started while there were runs, each with those that it acts for.
+        self._started: list[tuple[weakref.ref[threading.Thread], tuple[Observed, ...]]] = []
         self.is_project: Callable[[str], bool] = _anything
 
     @property
@@ -39,7 +43,28 @@ class Active:
         every, here = self._all, _here.get()
         if len(every) == len(here) == 1 and every[0] is here[0]:
             return here
-        return tuple(each for each in here if any(each is one for one in every)) or every
+        return self._going_on(here) or every
+
+    def acting(self) -> tuple[Observed, ...]:
+        """Those on whose behalf this thread does something now: as ``here``, but nobody where that is not known, as in
+        a thread that was there before. What it makes counts as an input then, as what another process makes does."""
+        here = self._going_on(_here.get())
+        if here:
+            return here
+        ident = threading.get_ident()
+        for started, runs in self._started:
+            thread = started()
+            if thread is not None and thread.ident == ident and thread.is_alive():
+                return self._going_on(runs)
+        return ()
+
+    def starts(self, thread: threading.Thread) -> None:
+        """This thread starts another one, which acts for whom this one does."""
+        self._started.append((weakref.ref(thread), self.acting()))
+
+    def _going_on(self, runs: tuple[Observed, ...]) -> tuple[Observed, ...]:
+        every = self._all
+        return tuple(each for each in runs if any(each is one for one in every))
 
     def asked_by(self, frame: FrameType | None) -> tuple[Observed, ...]:
         """Those who observe what ``frame`` asks for; nobody where no project code asks. What a library looks at for its
@@ -62,6 +87,7 @@ class Active:
             with self._lock:
                 self._all = tuple(each for each in self._all if each is not observed)
                 if not self._all:
+                    self._started = []
                     self.is_project = _anything
                     arm(False)
 

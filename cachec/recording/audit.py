@@ -16,7 +16,7 @@ from cachec.recording.active import Active
 from cachec.recording.calls import called
 from cachec.recording.frames import removes, takes_either
 from cachec.recording.hook import Handler, audit_hook
-from cachec.recording.looks import content_asked, content_at, kept_at, listed_at, modules_sought, place_asked, told_at
+from cachec.recording.looks import content_asked, content_at, entry_asked, kept_at, listed_at, modules_sought, told_at
 from cachec.recording.observed import STANDARD_INPUT, Observed, is_unrepeatable, place_of
 
 #: Modules that import others in Python's place, and keep what they compiled of a source beside it.
@@ -34,6 +34,8 @@ _MADE = {
 #: Those of them in which there must be nothing before; those of what was somewhere else, with its folder's descriptor.
 _MADE_NEW = frozenset({"os.mkdir", "os.link", "os.symlink"})
 _TAKEN = {"os.rename": 2, "os.link": 2}
+#: Events of a path that goes, with the place of the descriptor of its folder.
+_REMOVED = {"os.remove": 1, "os.rmdir": 1, "os.rename": 2}
 _LISTED = frozenset({"os.listdir", "os.scandir"})
 #: What these read and run is not observed.
 _PROGRAMS = frozenset({"subprocess.Popen", "os.posix_spawn", "os.exec", "os.system"})
@@ -49,6 +51,7 @@ class AuditObserver:
             "open": self._opened,
             "import": self._imported,
             **dict.fromkeys(_LISTED, self._listed),
+            **dict.fromkeys(_REMOVED, self._removed),
             **dict.fromkeys(_MADE, self._made),
             "os.chdir": self._moved,
             "builtins.input": self._input,
@@ -78,22 +81,31 @@ class AuditObserver:
         path = in_folder(args[at], args[dir_fd])
         if event in _TAKEN:
             self._each(_taken, in_folder(args[0], args[_TAKEN[event]]))
+        if event in _REMOVED:
+            self._removed(event, args, frame)
         if event in _MADE_NEW:
             self._new(path, frame)
         else:
-            self._each(Observed.make, path)
+            self._makes(path)
 
     def _new(self, path: Any, frame: FrameType) -> None:
         """Where something is already, none is made: whether it is, is seen, but where the caller takes either."""
-        note = place_asked if os.path.lexists(path) else Observed.make_new
+        note = entry_asked if os.path.lexists(path) else Observed.make_new
         if not takes_either(frame):
             for observed in self._runs.asked_by(frame):
                 note(observed, path)
-        if note is not place_asked:
-            self._each(Observed.make, path)
+        if note is Observed.make_new:
+            self._makes(path)
+
+    def _removed(self, event: str, args: tuple[Any, ...], _frame: FrameType) -> None:
+        self._each(Observed.remove, in_folder(args[0], args[_REMOVED[event]]), self._runs.acting())
 
     def _moved(self, _event: str, args: tuple[Any, ...], _frame: FrameType) -> None:
         self._each(_went, args[0])
+        acting = self._runs.acting()
+        for observed in self._runs.every:
+            if not any(each is observed for each in acting):
+                observed.torn = observed.torn or "another thread went to another current folder meanwhile"
 
     def _told(self, event: str, args: tuple[Any, ...], _frame: FrameType) -> None:
         """cachec itself, whose own looks are passed over, opens what a stage names to it."""
@@ -114,7 +126,7 @@ class AuditObserver:
         if flags & os.O_CREAT and (flags & os.O_EXCL or (flags & os.O_RDWR and not os.path.lexists(path))):
             self._new(path, frame)
         elif flags & os.O_TRUNC or (flags & os.O_CREAT and not os.path.lexists(path)):
-            self._each(Observed.make, path)
+            self._makes(path)
         elif flags & os.O_WRONLY or removes(frame):
             self._pass(path)  # what is there is not looked at
         elif _by_importer(frame):
@@ -132,16 +144,22 @@ class AuditObserver:
         """Note a file that Python opens, and that is no read."""
         place = place_of(path)
         if place is not None:
-            for observed in self._runs.here():
+            for observed in self._runs.acting():
                 observed.passed.setdefault(place)
 
     def _input(self, _event: str, _args: tuple[Any, ...], frame: FrameType) -> None:
         for observed in self._runs.asked_by(frame):
             observed.volatile = observed.volatile or STANDARD_INPUT
 
-    def _each(self, note: Callable[[Observed, str], object], path: object) -> None:
-        """``note`` the place that a path means with every run that is active here."""
-        for observed in self._runs.here():
+    def _makes(self, path: object) -> None:
+        """What is at a path from here on is made by those for whom this thread acts."""
+        self._each(Observed.make, path, self._runs.acting())
+
+    def _each(
+        self, note: Callable[[Observed, str], object], path: object, whose: tuple[Observed, ...] | None = None
+    ) -> None:
+        """``note`` the place that a path means with these runs; with every one that is active here."""
+        for observed in self._runs.here() if whose is None else whose:
             place = observed.given(path)
             if place is not None:
                 note(observed, place)
@@ -154,7 +172,10 @@ class AuditObserver:
             place, _, options = place.removeprefix("file:").partition("?")
         if place and place != ":memory:" and "mode=memory" not in options:
             is_there = os.path.exists(place) or "mode=r" in options
-            self._each(content_at if is_there else Observed.make, place)
+            if is_there:
+                self._each(content_at, place)
+            else:
+                self._makes(place)
             for beside in ("-wal", "-journal") if is_there else ():  # of which a reader takes what is newer
                 self._each(content_at, place + beside)
 
@@ -174,6 +195,8 @@ class AuditObserver:
             observed.unrepeatable.setdefault(what)
 
     def _started(self, event: str, args: tuple[Any, ...], frame: FrameType) -> None:
+        for observed in self._runs.acting():
+            observed.children = True
         if not _by_cachec(frame):
             program = args[0] if args and event in _PROGRAMS else None
             told = os.fsdecode(program) if isinstance(program, str | bytes | os.PathLike) else f"a process ({event})"

@@ -12,7 +12,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 from cachec.recording.active import Active
-from cachec.recording.looks import look_of
+from cachec.recording.looks import look_of, starts_thread
 from cachec.recording.observed import Ran
 from cachec.recording.profile import Profile
 
@@ -95,6 +95,9 @@ class CodeObserver:
         """Tell of code that starts; whether that is done with for the runs of now."""
         if self._project(code.co_filename):
             return self._note(code, frame)
+        if starts_thread(code, frame):
+            self._runs.starts(frame.f_locals["self"])
+            return False
         look = look_of(code, frame)
         if look is None:
             return True

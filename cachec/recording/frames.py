@@ -8,13 +8,12 @@ from functools import lru_cache
 from types import FrameType
 
 #: Modules of the standard library that look around for their own ends: to show source beside a message, to start a
-#: program with this environment, to choose a folder for scratch files.
+#: program with this environment, to choose a folder for scratch files. (Source is shown by way of ``linecache``, which
+#: shows it to whoever asks.)
 _OWN_ENDS = frozenset(
     {
         "warnings",
         "traceback",
-        "linecache",
-        "tokenize",
         "logging",
         "subprocess",
         "tempfile",

@@ -28,6 +28,11 @@ def look_of(code: CodeType, frame: FrameType) -> Look | None:
     return look[1] if look is not None and frame.f_globals.get("__name__") in look[0] else None
 
 
+def starts_thread(code: CodeType, frame: FrameType) -> bool:
+    """Whether it is ``Thread.start``, which on Python 3.11 raises no event."""
+    return code.co_qualname == "Thread.start" and frame.f_globals.get("__name__") == "threading"
+
+
 def _first(frame: FrameType) -> object:
     return frame.f_locals[frame.f_code.co_varnames[0]]
 
@@ -49,7 +54,9 @@ def place_at(observed: Observed, place: str) -> None:
     except (OSError, ValueError):
         _absent(observed, counted)
     else:
-        observed.there.setdefault(counted, stat.S_ISDIR(status.st_mode))
+        is_folder = stat.S_ISDIR(status.st_mode)
+        if observed.there.setdefault(counted, is_folder) is not is_folder:
+            observed.differs(counted, True)
 
 
 def _absent(observed: Observed, path: str) -> None:
@@ -83,9 +90,10 @@ def content_at(observed: Observed, place: str) -> None:
 def kept_at(observed: Observed, place: str) -> None:
     """What goes into a result. What changed since the run began the run has made, also where no event tells of it."""
     state = identity_if_there(place)
-    if state is None or state.changed > observed.began + _TICK:
-        return
-    told_at(observed, place)
+    if state is not None and state.changed > observed.began + _TICK:
+        observed.make(place)
+    elif state is not None:
+        told_at(observed, place)
 
 
 def told_at(observed: Observed, place: str) -> None:
@@ -96,11 +104,19 @@ def told_at(observed: Observed, place: str) -> None:
 def listed_at(observed: Observed, place: str) -> None:
     """What is in a folder."""
     counted = observed.counted(place)
-    if counted is not None and counted not in observed.listed:
-        try:
-            observed.listed[counted] = tuple(entries(counted))
-        except OSError:
-            place_at(observed, counted)  # whoever asks may go on without
+    if counted is None:
+        return
+    try:
+        found = tuple(entries(counted))
+    except OSError:
+        if counted in observed.listed:
+            observed.differs(counted, False)
+        place_at(observed, counted)  # whoever asks may go on without
+        return
+    first = observed.listed.setdefault(counted, found)
+    if first is not found:
+        for each in sorted(set(first) ^ set(found)):
+            observed.differs(os.path.join(counted, each.partition("/")[0]), each in found)
 
 
 def modules_sought(observed: Observed) -> None:
@@ -150,8 +166,16 @@ def status_asked(observed: Observed, path: object) -> None:
 def links_asked(observed: Observed, path: object) -> None:
     """Where a path leads."""
     place = observed.given(path)
-    if place is not None and place not in observed.links and not observed.own(place):
-        observed.links[place] = links_on(place)
+    if place is not None and not observed.own(place):
+        found = links_on(place)
+        if observed.links.setdefault(place, found) != found:
+            observed.differs(place, os.path.lexists(place))
+
+
+def entry_asked(observed: Observed, path: object) -> None:
+    """Whether anything is at a path, be it a link to nowhere."""
+    links_asked(observed, path)
+    place_asked(observed, path)
 
 
 def own_status_asked(observed: Observed, path: object) -> None:
@@ -164,8 +188,25 @@ def allowed_asked(observed: Observed, path: object) -> None:
     """What may be done with what is at a path."""
     place_asked(observed, path)
     place = observed.given(path)
-    if place is not None and place not in observed.allowed and not observed.own(place):
-        observed.allowed[place] = allowed(place)
+    if place is not None and not observed.own(place):
+        found = allowed(place)
+        if observed.allowed.setdefault(place, found) != found:
+            observed.differs(place, os.path.lexists(place))
+
+
+def look_again(observed: Observed) -> None:
+    """At what was there when the run looked: each look was told of before it was done. What it looked for in vain, and
+    is there now, may have been made by its own native code, and is passed over."""
+    for place, is_folder in list(observed.there.items()):
+        is_as_before = os.path.isdir(place) if is_folder else os.path.exists(place) and not os.path.isdir(place)
+        if observed.counted(place) is not None and not is_as_before:
+            observed.differs(place, os.path.lexists(place))
+    for place in list(observed.links):
+        links_asked(observed, place)
+    for place in list(observed.allowed):
+        allowed_asked(observed, place)
+    for folder in list(observed.listed):
+        listed_at(observed, folder)
 
 
 def current_folder_asked(observed: Observed, _asked: object) -> None:
@@ -179,8 +220,7 @@ def _is_there(observed: Observed, frame: FrameType) -> None:
 
 
 def _is_link(observed: Observed, frame: FrameType) -> None:
-    links_asked(observed, _first(frame))
-    place_asked(observed, _first(frame))
+    entry_asked(observed, _first(frame))
 
 
 def _is_such(observed: Observed, frame: FrameType) -> None:
@@ -272,5 +312,5 @@ _LOOKS: dict[str, tuple[tuple[str, ...], Look]] = {
     "Distribution.from_name": (_METADATA, _distribution),
     "MetadataPathFinder.find_distributions": (_METADATA, _distributions),
 }
-#: The modules that have one.
-MODULES = frozenset(module for modules, _ in _LOOKS.values() for module in modules)
+#: The modules that have one, and that of ``Thread.start``.
+MODULES = frozenset({"threading", *(module for modules, _ in _LOOKS.values() for module in modules)})

@@ -20,12 +20,17 @@ from cachec.recording.variables import Variables, variables
 
 
 class Beside(Protocol):
-    """Watches folders for what native code opens, from its construction on; ``overflowed``: not all is known."""
+    """Watches folders for what native code opens, from its construction on.
+
+    overflowed: not all is known. missing: paths, as the stage's code names them, at which nothing was then, and
+    where it may look.
+    """
 
     overflowed: bool
+    missing: list[str]
 
     def drained(self) -> tuple[frozenset[str], frozenset[str]]:
-        """The files that were opened, and those that were written or made, so far."""
+        """The files that were there before and may have been read so far; those that were read and are others now."""
 
     def counting(self, path: str) -> Iterable[str]:
         """The paths by which a file counts that was opened at ``path``; none for one that does not."""

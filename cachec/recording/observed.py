@@ -66,15 +66,18 @@ class Observed(msgspec.Struct):
     for, with it; scanned: the same of what was found in a folder by ``os.scandir``, which tells of no later question;
     sources: files that the import system read; passed: those that Python opened for its own ends, or cachec's;
     listed: folders with what is in them. made: paths that the run itself wrote or made, files and folders; new: those
-    that could be made only because nothing was there. variables: names that project code looked up in the
-    environment, with the values that it found; fixed: those that the run had set before; copied: all that there were
-    when it first went through them. started: programs and processes. unrepeatable: what project code looked at that
-    can't be read again alike. stages: nested ones. cwd: the current folder when the run began, empty where it was
+    that could be made only because nothing was there; removed: what the run removed or moved away, and has not made
+    since. variables: names that project code looked up in the environment, with the values that it found; fixed: those
+    that the run had set before; copied: all that there were when it first went through them. started: programs and
+    processes. unrepeatable: what project code looked at that can't be read again alike. stages: nested ones. cwd: the
+    current folder when the run began, empty where it was
     gone; asked_cwd: whether the run took it for a value or for a part of one; moved: whether it went to a folder by an
     absolute path; descriptors: those that were open when it began. relative: paths that were given relative to ``cwd``,
     by the absolute ones; absolute: those that were given as they are. path: where modules were looked for when the run
     began; modules: those that were imported then. blind: why something that ran may not have been seen, empty where
-    everything was. volatile: what was looked at that no read can tell of, empty for nothing.
+    everything was. torn: what was another thing when the run looked again, though not by its own doing; empty for
+    nothing. children: whether it started a program or a process, which may do what the run is not seen to do. volatile:
+    what was looked at that no read can tell of, empty for nothing.
     """
 
     began: int = field(default_factory=lambda: time.clock_gettime_ns(_CLOCK_REALTIME_COARSE))
@@ -94,6 +97,7 @@ class Observed(msgspec.Struct):
     passed: dict[str, None] = {}
     made: dict[str, None] = {}
     new: dict[str, None] = {}
+    removed: dict[str, None] = {}
     listed: dict[str, tuple[str, ...]] = {}
     variables: dict[str, str | None] = {}
     fixed: dict[str, None] = {}
@@ -111,6 +115,8 @@ class Observed(msgspec.Struct):
     absolute: dict[str, None] = {}
     modules: frozenset[str] = field(default_factory=lambda: frozenset(sys.modules))
     blind: str = ""
+    torn: str = ""
+    children: bool = False
 
     def given(self, path: object) -> str | None:
         """The place that a path means, as ``place_of``, and note in which form it was given: what is relative means
@@ -132,24 +138,54 @@ class Observed(msgspec.Struct):
 
     def make(self, place: str) -> None:
         """The run makes this, or writes it anew."""
-        self.made.setdefault(place)
+        for each in self._names(place):
+            self.made.setdefault(each)
+            self.removed.pop(each, None)
+
+    def remove(self, place: str) -> None:
+        """The run removes this, or moves it away: what is there next is not its own any more."""
+        for each in self._names(place):
+            self.removed.setdefault(each)
+            self.made.pop(each, None)
+
+    @staticmethod
+    def _names(place: str) -> set[str]:
         folder, _, name = place.rpartition("/")
-        self.made.setdefault(os.path.join(resolved(folder), name))
+        return {place, os.path.join(resolved(folder), name)}
+
+    def differs(self, place: str, is_there: bool) -> None:
+        """The run looks at what it has looked at before, and it is another by now: nobody could look at both again. But
+        where the run itself did that, or may have (a program that it started), it is as it has to be."""
+        if not self.children and not (self.own(place) if is_there else self.gone(place)):
+            self.torn = self.torn or f"{place} was looked at twice, and had changed in between"
 
     def counted(self, place: str) -> str | None:
-        """Where a look at ``place`` goes that counts: None where the run made what is there itself. A link that it made
-        leads to what it did not make."""
+        """Where a look at ``place`` goes that counts: None where the run itself made what is there, or removed what
+        was. A link that it made leads to what it did not make."""
+        if self.gone(place):
+            if os.path.lexists(place):
+                self.differs(place, True)
+            return None
         if not self.own(place):
             return place
-        there = resolved(place)
+        there = resolved(place, self.own)
         return None if there == place or self.own(there) else there
 
     def own(self, path: str) -> bool:
         """Whether the run itself made ``path``, or a folder above it."""
-        made = self.made
-        while path not in made:
+        return self._done(path) is self.made
+
+    def gone(self, path: str) -> bool:
+        """Whether the run itself removed ``path``, or a folder above it."""
+        return self._done(path) is self.removed
+
+    def _done(self, path: str) -> dict[str, None] | None:
+        """Among which things that the run did the last one is that decides of a path."""
+        while path not in self.made:
+            if path in self.removed:
+                return self.removed
             above = path.rpartition("/")[0]
             if not above or above == path:
-                return False
+                return None
             path = above
-        return True
+        return self.made

@@ -75,12 +75,12 @@ class Variables:
             return
         name, value = os.fsdecode(name), None if value is None else os.fsdecode(value)
         for observed in self._runs.here():
-            if name not in observed.fixed:
-                observed.variables.setdefault(name, value)
+            if name not in observed.fixed and observed.variables.setdefault(name, value) != value:
+                observed.torn = observed.torn or f"variable {name} was looked up twice, and had changed in between"
 
     def set(self, name: str | bytes) -> None:
         """The run itself says what a variable is from here on."""
-        for observed in self._runs.here():
+        for observed in self._runs.acting():
             observed.fixed.setdefault(os.fsdecode(name))
 
     def taken_whole(self, frame: FrameType) -> None:
@@ -88,10 +88,15 @@ class Variables:
         asking = asker(frame, self._runs.is_project)
         self._whole = None if asking is None else (id(asking), asking.f_lasti)
         if asking is not None:
+            names = os.environ._data  # type: ignore[attr-defined]
+            found = {os.fsdecode(each): os.fsdecode(value) for each, value in names.items()}
             for observed in self._runs.here():
                 if observed.copied is None:
-                    names = os.environ._data  # type: ignore[attr-defined]
-                    observed.copied = {os.fsdecode(each): os.fsdecode(value) for each, value in names.items()}
+                    observed.copied = found
+                elif not observed.fixed and observed.copied != found:
+                    observed.torn = (
+                        observed.torn or "the environment was looked through twice, and had changed in between"
+                    )
 
 
 @lru_cache(maxsize=1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from types import FunctionType
@@ -51,6 +52,8 @@ if TYPE_CHECKING:  # on a miss only, or for a read that few traces have
 _PATHS = frozenset({"file", "absent", "there", "listing", "links", "access", "status", "tool", "code", "cwd"})
 #: Those of them that tell what is there whole.
 _WHOLE = frozenset({"file", "absent", "listing", "tool", "code"})
+
+_WRITTEN = "was written to meanwhile"
 
 #: Names by which code asks for the current folder: functions of C, which no event tells of.
 _GETCWD = frozenset({"getcwd", "getcwdb"})
@@ -105,6 +108,7 @@ class Observing:
             return frozenset()
         observed = net.observed
         from cachec.recording.calls import reads_standard_input, untold
+        from cachec.recording.looks import look_again
         from cachec.recording.observed import STANDARD_INPUT, Ran
 
         for ran in list(observed.ran.values()):
@@ -119,6 +123,10 @@ class Observing:
                 observed.asked_cwd = observed.asked_cwd or taken in _GETCWD
         if observed.blind:
             recorder.keep_out(Reason.UNNAMED_CODE, observed.blind)
+        self._missed(observed, net)
+        look_again(observed)
+        if observed.torn:
+            recorder.keep_out(Reason.INPUT_CHANGED, observed.torn)
         if observed.volatile:
             recorder.keep_out(Reason.VOLATILE_INPUT, observed.volatile)
         name = request.stage.options.name
@@ -150,9 +158,19 @@ class Observing:
             self._ran.brought(observed, coverage.derived, recorder.reads())
         return looked
 
+    def _missed(self, observed: Observed, net: Net) -> None:
+        """Data that the stage's code names, and that was not there: native code may have looked for it in vain."""
+        for named in net.beside.missing if net.beside is not None else ():
+            path = observed.given(named)
+            if path is not None and not os.path.lexists(path):
+                observed.absent.setdefault(path)
+            elif path is not None and not observed.own(path):
+                observed.differs(path, True)
+
     def _looked(self, request: Request, recorder: Recorder, observed: Observed) -> Iterator[Read]:
         known = _known(request, recorder)
-        for path in [each for each in observed.new if not os.path.lexists(each)]:  # what stays is the run's own result
+        # What stays is the run's own result.
+        for path in [each for each in observed.new if each in observed.removed or not os.path.lexists(each)]:
             observed.absent.setdefault(path)
             observed.links.setdefault(path, links_on(path))
         for path in list(observed.absent):
@@ -179,7 +197,8 @@ class Observing:
         fields = ",".join(sorted({STATUS_NAMES[name] for name in called & STATUS_NAMES.keys()}))
         if not called.isdisjoint({"stat", "inode"}):
             for path, (opened, status) in list(observed.scanned.items()):
-                observed.opened.setdefault(path, opened)
+                if not stat.S_ISDIR(status.st_mode):
+                    observed.opened.setdefault(path, opened)
                 observed.stated.setdefault(path, status)
         for path, status in list(observed.stated.items()) if fields else ():
             if not self._ran.is_held(path):
@@ -193,27 +212,36 @@ class Observing:
     def _files(self, request: Request, recorder: Recorder, net: Net) -> None:
         observed = net.observed
         # Code by its syntax says less than the file that it is in: what Python opens to import a module is told apart.
-        known = _known(request, recorder, _WHOLE - {"code"})
+        # What is gone by the next look was there all the same when it was opened.
+        known = _known(request, recorder, _WHOLE - {"code", "absent"})
         paths = [absolute(path) for path in request.inventory.paths]
         folders = tuple(os.path.join(path, "") for path in paths if os.path.isdir(path))
-        opened: dict[str, Identity | None] = {**dict.fromkeys(_beside(net)), **observed.opened}
-        if net.beside is not None and net.beside.overflowed:
-            recorder.keep_out(Reason.UNNAMED_CODE, "more files were opened at once than the kernel tells of (inotify)")
+        opened: dict[str, Identity | None] = {**dict.fromkeys(_beside(net)[0]), **observed.opened}
         for path, before in opened.items():
-            if path in known or path.startswith(folders) or self._ran.is_held(path) or os.path.isdir(path):
+            if path in known or path.startswith(folders) or self._ran.is_held(path):
                 continue
             now = identity_if_there(path)
             if before is not None and before != now:
                 # What came to be meanwhile may go again: scratch of the run's, made by native code or a program.
                 if now is not None or before.changed < observed.began:
-                    what = "is gone by now" if now is None else "was written to meanwhile"
+                    what = "is gone by now" if now is None else _WRITTEN
                     recorder.keep_out(Reason.INPUT_CHANGED, f"file {path} was opened, and {what}")
             elif now is not None:
                 try:
-                    for read in _as_given(observed, Read("file", path, "", recorder.digests.of_path(path))):
-                        recorder.seen(read)
+                    digest = recorder.digests.of_path(path)
                 except OSError as error:
                     recorder.keep_out(Reason.INPUT_CHANGED, f"file {path} was opened: {error.strerror}")
+                    continue
+                if identity_if_there(path) != now:
+                    recorder.keep_out(Reason.INPUT_CHANGED, f"file {path} was opened, and {_WRITTEN}")
+                for read in _as_given(observed, Read("file", path, "", digest)):
+                    recorder.seen(read)
+        # Asked once more now that the digests are taken.
+        for path in _beside(net)[1]:
+            if not (path in known or path.startswith(folders) or self._ran.is_held(path)):
+                recorder.keep_out(Reason.INPUT_CHANGED, f"file {path} was opened, and {_WRITTEN}")
+        if net.beside is not None and net.beside.overflowed:
+            recorder.keep_out(Reason.UNNAMED_CODE, "more files were opened at once than the kernel tells of (inotify)")
 
     # --- paths of reads
 
@@ -329,14 +357,15 @@ def _known(request: Request, recorder: Recorder, kinds: frozenset[str] = _WHOLE)
     return known | {absolute(path) for path in request.inventory.paths}
 
 
-def _beside(net: Net) -> Iterator[str]:
-    """What native code opened in the watched folders: what counts there, less what Python did and what the run made."""
+def _beside(net: Net) -> tuple[list[str], list[str]]:
+    """What native code read in the watched folders: what counts there, less what Python did and what the run made; and
+    what of it was written to, replaced or removed after that."""
     observed = net.observed
     if net.beside is None:
-        return
-    opened, written = net.beside.drained()
-    told = written | observed.sources.keys() | observed.opened.keys() | observed.made.keys() | observed.passed.keys()
-    for seen in sorted(opened - told):
-        for path in net.beside.counting(seen):
-            if path not in told and os.path.isfile(path) and not path.endswith(".pyc"):
-                yield path
+        return [], []
+    told = observed.sources.keys() | observed.opened.keys() | observed.made.keys() | observed.passed.keys()
+    read, torn = [
+        [path for each in sorted(seen - told) for path in net.beside.counting(each) if path not in told]
+        for seen in net.beside.drained()
+    ]
+    return [path for path in read if os.path.isfile(path) and not path.endswith(".pyc")], torn

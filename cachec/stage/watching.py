@@ -67,6 +67,8 @@ class Places:
         self._folders = dict.fromkeys([*self._arguments, *([current] if current else [])])
         #: Where the kernel sees a file opened that is named by these paths.
         self._named: dict[str, dict[str, None]] = {}
+        #: Data that the stage's code names, as it does, and that is not there: native code may look for it in vain.
+        self.missing: list[str] = []
 
     @property
     def folders(self) -> Collection[str]:
@@ -137,6 +139,10 @@ class Places:
             with suppress(OSError, ValueError):
                 path = absolute(text)
                 if self._is_elsewhere(os.path.join(path, "")):
+                    continue
+                if not os.path.lexists(path):
+                    if _is_data(os.path.basename(path)):
+                        self.missing.append(text)
                     continue
                 status = os.stat(path)
                 if stat.S_ISREG(status.st_mode):
@@ -266,6 +272,7 @@ class PlacesWatch(FolderWatch):
     def __init__(self, places: Places) -> None:
         super().__init__(places.folders)
         self.counting = places.counting
+        self.missing = places.missing
 
 
 def texts_of(function: object, is_project: Callable[[str], bool]) -> list[str]:

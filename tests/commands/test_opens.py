@@ -124,29 +124,90 @@ def test_a_missing_file_is_named_and_leaves_no_descriptor(file: Path, tmp_path: 
     assert len(os.listdir("/proc/self/fd")) == before
 
 
+def _written(path: Path) -> None:
+    with path.open("r+") as file:
+        file.write("y")
+
+
+def _replaced(path: Path) -> None:
+    beside = path.parent.parent / "outside"
+    beside.rename(path)
+
+
+#: What is done to a folder with a file "t", which of its files count as read then, and which as torn.
 DONE: dict[str, tuple[Callable[[Path], object], set[str], set[str]]] = {
     "read": (lambda folder: (folder / "t").read_text(), {"t"}, set()),
-    "appended to": (lambda folder: (folder / "t").open("a").write("x"), {"t"}, {"t"}),
-    "made": (lambda folder: (folder / "new").touch(), {"new"}, {"new"}),
-    "linked": (lambda folder: os.link(folder / "t", folder / "new"), set(), {"new"}),
-    "moved there": (lambda folder: os.rename(folder.parent / "outside", folder / "new"), set(), {"new"}),
+    "read twice": (lambda folder: [(folder / "t").read_text() for _ in range(2)], {"t"}, set()),
+    "held open": (lambda folder: _held.append(os.open(folder / "t", os.O_RDONLY)), {"t"}, set()),
+    "written": (lambda folder: _written(folder / "t"), set(), set()),
+    "appended to": (lambda folder: (folder / "t").open("a").write("x"), set(), set()),
+    "written anew": (lambda folder: (folder / "t").write_text("y"), set(), set()),
+    "opened to write, and not written": (lambda folder: (folder / "t").open("r+").close(), {"t"}, set()),
+    "written, then read": (lambda folder: (_written(folder / "t"), (folder / "t").read_text()), {"t"}, set()),
+    "read, then written": (lambda folder: ((folder / "t").read_text(), _written(folder / "t")), set(), {"t"}),
+    "read, then written anew": (
+        lambda folder: ((folder / "t").read_text(), (folder / "t").write_text("")),
+        set(),
+        {"t"},
+    ),
+    "held open, then written": (
+        lambda folder: (_held.append(os.open(folder / "t", os.O_RDONLY)), _written(folder / "t")),
+        set(),
+        {"t"},
+    ),
+    "replaced, then read": (lambda folder: (_replaced(folder / "t"), (folder / "t").read_text()), {"t"}, set()),
+    "read, then replaced": (lambda folder: ((folder / "t").read_text(), _replaced(folder / "t")), set(), {"t"}),
+    "read, then removed": (lambda folder: ((folder / "t").read_text(), (folder / "t").unlink()), set(), {"t"}),
+    "read, then moved away": (
+        lambda folder: ((folder / "t").read_text(), (folder / "t").rename(folder.parent / "new")),
+        set(),
+        {"t"},
+    ),
+    "removed, made again and read": (
+        lambda folder: ((folder / "t").unlink(), (folder / "t").write_text("y"), (folder / "t").read_text()),
+        {"t"},
+        set(),
+    ),
+    "made": (lambda folder: (folder / "new").touch(), set(), set()),
+    "made, read, written and removed": (
+        lambda folder: (
+            (folder / "new").write_text("x"),
+            (folder / "new").read_text(),
+            _written(folder / "new"),
+            (folder / "new").unlink(),
+        ),
+        set(),
+        set(),
+    ),
+    "linked": (lambda folder: os.link(folder / "t", folder / "new"), set(), set()),
+    "moved there": (lambda folder: os.rename(folder.parent / "outside", folder / "new"), set(), set()),
     "moved away": (lambda folder: os.rename(folder / "t", folder.parent / "new"), set(), set()),
     "below": (lambda folder: (folder / "d" / "x").read_text(), set(), set()),
+    "a folder listed and removed": (
+        lambda folder: (os.listdir(folder / "e"), (folder / "e").rmdir()),
+        set(),
+        set(),
+    ),
 }
+_held: list[int] = []
 
 
 @pytest.mark.parametrize("name", DONE)
 def test_what_is_done_in_a_folder(tmp_path: Path, name: str) -> None:
-    do, opened, written = DONE[name]
+    do, read, torn = DONE[name]
     folder = tmp_path / "watched"
     (folder / "d").mkdir(parents=True)
+    (folder / "e").mkdir()
     for place in (folder / "t", folder / "d" / "x", tmp_path / "outside"):
         place.write_text("x")
     watch = FolderWatch([str(tmp_path / "gone"), str(folder)])
     do(folder)
+    while _held:
+        if watch.drained():
+            os.close(_held.pop())
     for _ in range(2):  # what was told is kept
         found = watch.drained()
-        assert found == tuple({str(folder / each) for each in names} for names in (opened, written))
+        assert found == tuple({str(folder / each) for each in names} for names in (read, torn))
     watch.close()
     watch.close()
     assert watch.drained() == found
@@ -195,9 +256,11 @@ def test_what_happens_between_two_watches_of_a_folder_is_told_to_neither(tmp_pat
     (tmp_path / "a").mkdir()
     third = FolderWatch([str(tmp_path / "a")])
     (tmp_path / "gone" / "file").read_text()
-    (tmp_path / "a" / "new").touch()
-    assert third.drained()[1] == {str(tmp_path / "a" / "new")}
-    assert third.drained()[0] == {str(tmp_path / "a" / "new")}
+    assert third.drained() == (frozenset(), frozenset())
+    (tmp_path / "outside").write_text("x")
+    (tmp_path / "outside").rename(tmp_path / "a" / "file")
+    (tmp_path / "a" / "file").read_text()
+    assert third.drained() == ({str(tmp_path / "a" / "file")}, frozenset())
     third.close()
 
 

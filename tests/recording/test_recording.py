@@ -311,6 +311,107 @@ def test_what_the_run_puts_somewhere_is_its_own(tmp_path: Path, make: Callable[[
     assert {*observed.made} == {str(each) for each in tmp_path.iterdir() if each.name != "there"}
 
 
+def _in_turn(*steps: Callable[[], object]) -> Callable[[], None]:
+    """Does every other step in a thread of its own that is begun here, the rest where it is called."""
+    turns = [threading.Event() for _ in range(len(steps) + 1)]
+
+    def take(first: int) -> None:
+        for number in range(first, len(steps), 2):
+            turns[number].wait()
+            steps[number]()
+            turns[number + 1].set()
+
+    other = threading.Thread(target=take, args=(1,), daemon=True)
+    other.start()
+
+    def body() -> None:
+        turns[0].set()
+        take(0)
+        turns[-1].wait()
+        other.join()
+
+    return body
+
+
+@pytest.mark.parametrize("make", [*MAKING, lambda folder: (folder / "made").write_text("x")])
+def test_what_threads_make_that_were_there_before_is_not_the_runs_own(
+    tmp_path: Path, make: Callable[[Path], object]
+) -> None:
+    (tmp_path / "there").write_text("x")
+    body = _in_turn(lambda: os.path.exists(tmp_path / "made"), lambda: make(tmp_path))
+    observed = observe(body)
+    assert not observed.made
+    assert not observed.removed
+    assert str(tmp_path / "made") in observed.absent
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_what_threads_make_that_the_run_starts_is_its_own(tmp_path: Path, depth: int) -> None:
+    def make(left: int) -> None:
+        if left:
+            thread = threading.Thread(target=make, args=(left - 1,))
+            thread.start()
+            thread.join()
+        else:
+            (tmp_path / "made").write_text("x")
+
+    before = threading.Event()
+    thread = threading.Thread(target=lambda: (before.wait(), make(1)), daemon=True)
+    thread.start()
+    assert set(observe(lambda: make(depth)).made) == {str(tmp_path / "made")}
+    (tmp_path / "made").unlink()
+    assert not observe(lambda: (before.set(), thread.join())).made  # a thread of one that was there before
+
+
+def test_a_variable_that_another_thread_sets_is_not_fixed_by_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RECORDED", raising=False)
+
+    def look() -> object:
+        return os.environ.get("RECORDED")
+
+    def put() -> None:
+        os.environ["RECORDED"] = "x"
+
+    observed = observe(_in_turn(lambda: None, put, look))
+    assert observed.variables["RECORDED"] == "x"
+    assert not observed.torn
+    monkeypatch.delenv("RECORDED")
+    observed = observe(_in_turn(look, put, look))
+    assert observed.torn == "variable RECORDED was looked up twice, and had changed in between"
+
+
+LOOKS_AND_CHANGES: dict[str, tuple[Callable[[Path], object], Callable[[Path], object]]] = {
+    "a folder listed": (os.listdir, lambda p: (p / "new").touch()),
+    "less of one": (os.listdir, lambda p: (p / "t").unlink()),
+    "a file, then a folder": (lambda p: os.path.isfile(p / "t"), lambda p: ((p / "t").unlink(), (p / "t").mkdir())),
+    "links": (lambda p: os.path.realpath(p / "l"), lambda p: ((p / "l").unlink(), (p / "l").symlink_to("x"))),
+    "rights": (lambda p: os.access(p / "t", os.X_OK), lambda p: (p / "t").chmod(0o755)),
+}
+
+
+@pytest.mark.parametrize("name", LOOKS_AND_CHANGES)
+def test_what_has_changed_when_the_run_looks_again_is_told(tmp_path: Path, name: str) -> None:
+    look, change = LOOKS_AND_CHANGES[name]
+    folders = [tmp_path / each for each in "abc"]
+    for folder in folders:
+        folder.mkdir()
+        (folder / "t").write_text("x")
+        (folder / "l").symlink_to("t")
+    assert not observe(lambda: [look(folders[0]) for _ in range(3)]).torn
+    others = observe(_in_turn(lambda: look(folders[1]), lambda: change(folders[1]), lambda: look(folders[1])))
+    assert others.torn.endswith("was looked at twice, and had changed in between")
+    own = observe(lambda: (look(folders[2]), change(folders[2]), look(folders[2])))
+    assert not own.torn or name == "rights"  # no event tells who changes these
+
+
+def test_what_the_run_removed_and_somebody_made_again_is_told(tmp_path: Path) -> None:
+    made = tmp_path / "made"
+    own = observe(lambda: (made.touch(), made.unlink(), made.exists(), made.touch(), made.unlink()))
+    assert (own.torn, own.absent) == ("", {})
+    others = observe(_in_turn(lambda: (made.touch(), made.unlink()), made.touch, made.exists))
+    assert others.torn == f"{made} was looked at twice, and had changed in between"
+
+
 @pytest.mark.parametrize("ask", [os.listdir, os.scandir])
 def test_a_folder_that_is_listed(tmp_path: Path, ask: Callable[[Path], object]) -> None:
     (tmp_path / "t").write_text("x")
@@ -546,9 +647,9 @@ def test_a_run_that_fails_ends_all_that_observes() -> None:
 @pytest.mark.parametrize(
     ("module", "is_own"),
     [
-        *((name, True) for name in ("warnings", "traceback", "linecache", "tokenize", "logging.handlers")),
+        *((name, True) for name in ("warnings", "traceback", "logging.handlers")),
         *((name, True) for name in ("subprocess", "tempfile", "multiprocessing.pool", "asyncio.events")),
-        *((name, False) for name in ("pathlib", "os", "genericpath", "json.decoder")),
+        *((name, False) for name in ("pathlib", "os", "genericpath", "json.decoder", "linecache", "tokenize")),
     ],
 )
 def test_who_asks_through_the_standard_library(module: str, is_own: bool) -> None:

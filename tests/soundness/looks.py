@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import sys
 import tempfile
 import time
@@ -79,31 +80,31 @@ EDITS: dict[str, Edit] = {
 }
 
 
-def _fill(folder: Path) -> None:
+def fill(folder: Path) -> None:
     (folder / "s/more").mkdir(parents=True)
     (folder / "s/more/b").write_text("of another")
     (folder / "s/a").write_text("beside another")
     for name, text in _FILES.items():
         (folder / name).write_text(text)
     (folder / "link").symlink_to("s")
-    _wait()
+    wait()
 
 
-def _wait() -> None:
+def wait() -> None:
     """Until the next tick: a file of the tick in which a run begins may have been written after that."""
     now = time.clock_gettime_ns(_COARSE)
     while time.clock_gettime_ns(_COARSE) == now:
         pass
 
 
-def _forget() -> None:
+def forget() -> None:
     """What lookers import is imported anew by each call."""
     for name in ("looked_for", "m"):
         sys.modules.pop(name, None)
 
 
 def _told(function: Callable[[str], Any], p: str) -> str:
-    _forget()
+    forget()
     try:
         return json.dumps(function(p))
     except Exception as error:
@@ -118,28 +119,36 @@ def run_looks(seed: int, folder: Path) -> Iterator[Report]:
         with closing(cachec.Cache(folder / "looks", log="off", mode="on")) as cache, warnings.catch_warnings():
             warnings.simplefilter("ignore")
             for turn in range(sys.maxsize):
-                pairs = [(looker, name) for looker in LOOKERS for name in EDITS]
-                for looker, name in rng.sample(pairs, len(pairs)):
-                    stage = cache.stage(looker, name=f"{looker.__name__} {name} {turn}")
+                pairs = [(looker, name, back) for looker in LOOKERS for name in EDITS for back in (False, True)]
+                for looker, name, back in rng.sample(pairs, len(pairs)):
+                    said = f"{looker.__name__} / {name}{' / back' if back else ''}"
+                    stage = cache.stage(looker, name=f"{said} {turn}")
                     with tempfile.TemporaryDirectory(dir=folder) as made:
-                        yield _one(stage, looker, name, Path(made, "p"))
+                        yield _one(said, stage, looker, name, Path(made, "p"), is_back=back)
     finally:
         sys.dont_write_bytecode = before
 
 
-def _one(stage: Any, looker: Callable[[str], Any], name: str, folder: Path) -> Report:
-    """The stage before and after an edit."""
+def _one(said: str, stage: Any, looker: Callable[[str], Any], name: str, folder: Path, *, is_back: bool) -> Report:
+    """The stage before and after an edit; is_back: after and before."""
     report = Report(projects=1, cases=1)
-    _fill(folder)
+
+    def anew(folder: Path) -> None:
+        shutil.rmtree(folder)
+        fill(folder)
+
+    fill(folder)
+    if is_back:
+        EDITS[name](folder)
+        wait()
     p = str(folder)
     first = _told(looker, p)
-    said = f"{looker.__name__} / {name}"
-    for edit in (None, EDITS["nothing"], EDITS[name]):
+    for edit in (None, EDITS["nothing"], anew if is_back else EDITS[name]):
         if edit is not None:
             edit(folder)
-            _wait()
+            wait()
         truth = _told(looker, p)
-        _forget()
+        forget()
         try:
             value, outcome = stage.call(p)
         except UnresolvedCode as error:

@@ -39,8 +39,8 @@ def test_no_generated_edit_gives_a_wrong_hit(tmp_path: Path) -> None:
 
 
 #: Kinds beside projects, with cases of the short run and of the long one; ``make soundness`` takes any number.
-SHORT = {"looks": 50, "weights": 20, "modules": 8, "commands": 8}
-LONG = {"looks": 200, "jax": 12, "weights": 100, "modules": 40, "commands": 32}
+SHORT = {"looks": 50, "races": 100, "weights": 20, "modules": 8, "commands": 8}
+LONG = {"looks": 200, "races": 2000, "jax": 12, "weights": 100, "modules": 40, "commands": 32}
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,8 @@ def test_no_swap_of_another_kind_gives_a_wrong_hit(tmp_path: Path, kind: str, co
     assert report.cases >= count
     assert not report.wrong, report.text()
     assert not report.failed, report.text()
-    assert not report.refused, report.text()
+    # Of races those that go on while the stage is called again, which are few.
+    assert len(report.refused) <= (0.01 * report.looks if kind == "races" else 0), report.text()
     # The hash of a text takes an alias within a dialect's attribute for what it stands for, which MLIR does not.
     assert len(report.needless) <= (0.1 * report.neutral if kind == "modules" else 0), report.text()
 

@@ -109,8 +109,7 @@ class RanKeys:
         loaded = {ran.code.co_filename for ran in list(observed.ran.values()) if ran.code.co_name == "<module>"}
         reads: dict[Read, None] = {}
         try:
-            for path in loaded:
-                _check_unedited(path, observed)
+            _check_unedited(loaded, observed)
             for ran in list(observed.ran.values()):
                 reads.update(dict.fromkeys(self._ran(ran, coverage, anchors, loaded)))
             for name in list(observed.imported):
@@ -123,6 +122,7 @@ class RanKeys:
                     reads.update(dict.fromkeys(self._made(module, name, coverage)))
                 elif module in observed.modules:
                     reads.update(dict.fromkeys(self._derived(module, name, coverage)))
+            _check_unedited(loaded, observed)  # nor while its text was read for that
         except Lost as lost:
             return Seen((), (lost.reason, str(lost)))
         for name in list(observed.sought):
@@ -271,7 +271,8 @@ class RanKeys:
         if origin.kind == "distribution" and origin.distribution not in coverage.distributions:
             yield Read("distribution", origin.distribution, "", self._tool(origin.distribution))
         elif origin.kind == "absent" and module is not None:
-            yield self._live(name, "", "<module>")  # its file went since
+            if _file(module) not in loaded:  # by a way that the run took back; its text counts as code that ran
+                yield self._live(name, "", "<module>")  # its file went since
         elif origin.kind == "absent" or (origin.kind == "project" and module is None and origin.path not in loaded):
             yield Read("module", name, "", _found(False))
 
@@ -349,12 +350,13 @@ def _is_copy(namespace: dict[str, Any]) -> bool:
     return module is not None and attribute(module, "__dict__") is not namespace
 
 
-def _check_unedited(path: str, observed: Observed) -> None:
+def _check_unedited(paths: Iterable[str], observed: Observed) -> None:
     """Raise Lost where a module that was imported by the run is not what its file says by now."""
-    now = identity_if_there(path)
-    seen = (observed.sources.get(path), observed.opened.get(path))  # who executes the text of a file opens it
-    if now is not None and now.changed >= observed.began and now not in seen:
-        raise Lost(Reason.INPUT_CHANGED, f"file {path} was written to while the stage ran, which imported it")
+    for path in paths:
+        now = identity_if_there(path)
+        seen = (observed.sources.get(path), observed.opened.get(path))  # who executes the text of a file opens it
+        if now is not None and now.changed >= observed.began and now not in seen:
+            raise Lost(Reason.INPUT_CHANGED, f"file {path} was written to while the stage ran, which imported it")
 
 
 def _names(modules: Iterable[str]) -> str:
