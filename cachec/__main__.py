@@ -29,6 +29,7 @@ def main() -> int:
     import gc
 
     gc.set_threshold(100_000)  # modules are no garbage, and to look through them takes milliseconds, again at the end
+    _import_click()
     from cachec.cli import main as command_line
 
     try:
@@ -43,6 +44,33 @@ def main() -> int:
     finally:
         gc.freeze()
     return 0
+
+
+def _import_click() -> None:
+    """Have click imported without ``inspect``, of which it asks no more than ``cleandoc`` of options, and pathlib's
+    ``urllib.parse`` without ``ipaddress``: to import both takes half as long as to start Python. Whoever asks for more
+    of them has them imported then. For a process of our own alone."""
+    from importlib import import_module
+
+    from cachec.base.lazy import later
+
+    def cleandoc(text: str) -> str:
+        if "\n" not in text:
+            return text.expandtabs().lstrip()
+        from inspect import cleandoc as of_lines
+
+        return of_lines(text)
+
+    left_out = {name: later(name) for name in ("inspect", "ipaddress") if name not in sys.modules}
+    if "inspect" in left_out:
+        vars(left_out["inspect"])["cleandoc"] = cleandoc
+    modules: dict[str, object] = sys.modules  # type: ignore[assignment]
+    modules.update(left_out)
+    for package in ("urllib.parse", "click"):
+        import_module(package)
+    for name, each in left_out.items():  # nobody else is to have them
+        if modules.get(name) is each:
+            del modules[name]
 
 
 def _execute(args: list[str]) -> int:

@@ -6,6 +6,7 @@ rare results, need.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
 from typing import Any
@@ -34,13 +35,18 @@ class later:  # noqa: N801 - it stands where the module's name would
     """A module that is imported when one of its names is first asked for; each name is kept from then on.
 
     Type checkers see the import beside it: ``if TYPE_CHECKING: from package import module``, ``else: module =
-    later("package.module")``.
+    later("package.module")``. Or it stands in ``sys.modules`` while another package is imported that needs it seldom.
     """
+
+    __spec__ = None  # the import system asks what stands in ``sys.modules`` for it, which is no use
 
     def __init__(self, name: str) -> None:
         self.__name__ = name
 
     def __getattr__(self, name: str) -> Any:
+        modules: dict[str, object] = sys.modules  # type: ignore[assignment]
+        if modules.get(self.__name__) is self:
+            del modules[self.__name__]
         value = getattr(import_module(self.__name__), name)
         setattr(self, name, value)
         return value

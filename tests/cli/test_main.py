@@ -179,6 +179,35 @@ def test_a_question_imports_what_it_needs_and_no_more(tmp_path: Path) -> None:
     assert not [name for name in imported if name.startswith(rooms) or name in others]
 
 
+@pytest.mark.parametrize("command", ["ls", "stats"])
+def test_what_click_seldom_needs_is_left_out(tmp_path: Path, command: str) -> None:
+    environ = os.environ | {"CACHEC_DIR": str(tmp_path)}
+    line = [sys.executable, "-X", "importtime", "-m", "cachec", command]
+    done = subprocess.run(line, env=environ, capture_output=True, text=True, check=True)
+    imported = {each.rpartition("|")[2].strip() for each in done.stderr.splitlines() if each.startswith("import time:")}
+    assert "click.core" in imported
+    assert imported.isdisjoint({"inspect", "ast", "tokenize", "ipaddress"})
+
+
+_LEFT_OUT = """
+import sys, cachec.__main__
+cachec.__main__._import_click()
+import click.core
+stand_in = click.core.inspect
+texts = [" a\\tb ", "", "a\\n\\n   b\\n     c\\n "]
+print("inspect" in sys.modules, stand_in.cleandoc("a"), "inspect" in sys.modules)
+cleaned = [stand_in.cleandoc(text) for text in texts]
+import inspect, ipaddress, urllib.parse
+print(type(inspect).__name__, cleaned == [inspect.cleandoc(text) for text in texts])
+print(stand_in.signature is inspect.signature, type(ipaddress).__name__, urllib.parse.urlsplit("http://[::1]/x").hostname)
+"""
+
+
+def test_what_is_left_out_is_there_for_whoever_asks() -> None:
+    done = subprocess.run([sys.executable, "-c", _LEFT_OUT], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["False a False", "module True", "True module ::1"]
+
+
 def test_a_thread_that_a_command_leaves_behind_is_waited_for() -> None:
     """Where none is left, the process ends without taking the interpreter apart."""
     code = (

@@ -211,7 +211,10 @@ class RanKeys:
         # a copy of a module's (attrs), to which no name leads.
         is_nameless = "__name__" not in ran.namespace
         is_typed = path.startswith("<ipython") or is_cell(path)
-        is_made = source is None or is_nameless or _is_copy(ran.namespace)
+        place = source.place_of(code) if source is not None else None
+        # Beside what is typed in after ``python -c``, which is ``<string>`` too, nobody's text holds it (namedtuple).
+        is_nobodys = place is None and module not in sys.modules
+        is_made = source is None or is_nameless or is_nobodys or _is_copy(ran.namespace)
         is_made = is_made and path.startswith("<") and not is_typed
         # Frames that stand for those of C++ in a traceback (tvm_ffi) name its sources, which are in no wheel.
         if is_made or (is_nameless and source is None and not os.path.exists(path)):
@@ -222,7 +225,6 @@ class RanKeys:
             if source is not None and not is_nameless:
                 yield from self._imported(module, coverage, loaded)
             return
-        place = source.place_of(code) if source is not None else None
         is_body = code.co_name == "<module>"
         if is_body and source is not None:
             if not coverage.holds_some(source):
