@@ -30,7 +30,8 @@ def run(folder: Path, *, scale: float = 1.0) -> list[Row]:
     subprocess.run(_command(script, store, checkpoint, folder / "ran"), check=True, capture_output=True, env=environ)
     entry = os.path.join(os.path.dirname(sys.executable), "cachec")
     tasks = {name: [sys.executable, entry, *args] for name, args in _COMMANDS.items()}
-    subprocess.run([sys.executable, entry, "exec", *_COMMANDS["check"][1:]], cwd=folder, env=environ, check=True)
+    executed = [sys.executable, entry, "exec", *_COMMANDS["check"][1:]]
+    subprocess.run(executed, cwd=folder, env=environ, check=True, capture_output=True)
     tasks["bare"] = [sys.executable, "-c", "pass"]
     times = interleaved(
         {

@@ -74,10 +74,14 @@ def selector_options(function: F) -> F:
         fields = {name: given.pop(name) for name in _FIELDS}
         keys = tuple(given.pop("keys", ()))
         if given.pop("from_stdin"):
-            read = keys_from(sys.stdin.read())
+            text = sys.stdin.read()
+            read = keys_from(text)
             keys += read
-            if not read:
-                raise UsageError("--stdin: expected keys, found none")
+            if not text.strip():
+                raise UsageError("--stdin: expected keys, found nothing")
+            if not read:  # an `ls --json` that found none
+                click.echo("cachec: --stdin: there are no keys, so no entry is meant", err=True)
+                click.get_current_context().exit(1)
         return function(*args, selector=Selector(keys=keys, **fields), **given)
 
     for option in reversed(_OPTIONS):

@@ -23,6 +23,9 @@ from cachec.store.usage import Usage
 
 #: What a disk needs for the next few results, and for SQLite.
 _ROOM = 64 << 20
+#: With less a gc can't write what it needs to: its lock, and rows.
+_LEAST = 1 << 20
+_FULL = "remove something else first, or folders of its objects/ (that costs results, nothing else); then cachec gc"
 _FILES = 1000
 
 #: ioctl of linux/fs.h: share the blocks of another file.
@@ -119,7 +122,7 @@ def room(case: Case) -> Iterator[Finding]:
         yield Finding(
             "space",
             f"{report.size(free)} are free on the disk of {case.place}",
-            "make room: cachec gc --max-size SIZE",
+            "make room: cachec gc --max-size SIZE" if free > _LEAST else _FULL,
         )
     if space.f_files > 0 and space.f_favail < _FILES:
         yield Finding(

@@ -29,6 +29,7 @@ from cachec.stage.bracket import Bracket
 from cachec.stage.guard import bare, callers_weights, replace_weights, returned
 from cachec.stage.look import Tools
 from cachec.store.artifacts import ArtifactSink
+from cachec.store.bound import BoundedSink
 from cachec.weights import WeightSet
 
 
@@ -83,6 +84,7 @@ class Run:
         if unguarded:
             raise _unguardable(min(unguarded))
         self._seen: frozenset[Read] = frozenset()
+        self._sink: BoundedSink | None = None
         self._stale = tools.requests.stale_memos(request)
         self._filled = FilledBefore(request.inventory.memos)
         #: What the next call will ask for, where this run filled cached properties.
@@ -139,6 +141,8 @@ class Run:
                 finished.value = self._returned(result, node)
                 self.recorder.keep_scratch()  # the result may be a file in there
         finally:
+            if not finished.stored:
+                self._discard(finished)
             self.abandon()
         return finished
 
@@ -166,7 +170,7 @@ class Run:
 
     def _encoded(self, finished: Finished) -> Node | None:
         try:
-            sink = self._tools.store.sink()
+            sink = self._sink = self._tools.store.sink()
             sink.expect(files_size(finished.value))
             return self.encode(finished.value, sink)
         except StoreFault as fault:
@@ -174,6 +178,14 @@ class Run:
         except UnsupportedVersion as error:
             finished.kept_out, finished.changed = Reason.UNSUPPORTED_VERSION, str(error)
         return None
+
+    def _discard(self, finished: Finished) -> None:
+        """The artifacts of a result that is not stored go again; where they can't, they wait for a ``gc``."""
+        try:
+            if self._sink is not None:
+                self._tools.store.objects.discard(self._sink.refs)
+        except StoreFault as fault:
+            finished.fault, finished.detail = finished.fault or fault.fault, finished.detail or fault.detail
 
     def _collected(self, finished: Finished) -> bool:
         """Collect what the run was seen to use; whether that could be told."""

@@ -57,6 +57,8 @@ class BoundedSink:
         self._sink = sink
         self._largest = largest
         self._taken = 0
+        #: What was taken.
+        self.refs: list[ArtifactRef] = []
 
     def expect(self, size: int) -> None:
         """See whether so many bytes more would be taken."""
@@ -72,7 +74,7 @@ class BoundedSink:
     def add_bytes(self, data: bytes | bytearray | memoryview) -> ArtifactRef:
         """See ArtifactSink."""
         self._take(memoryview(data).nbytes)
-        return self._sink.add_bytes(data)
+        return self._taken_as(self._sink.add_bytes(data))
 
     def add_pieces(self, pieces: Iterable[memoryview]) -> ArtifactRef:
         """See ArtifactSink."""
@@ -82,9 +84,13 @@ class BoundedSink:
                 self._take(piece.nbytes)
                 yield piece
 
-        return self._sink.add_pieces(taken())
+        return self._taken_as(self._sink.add_pieces(taken()))
 
     def add_file(self, path: str | os.PathLike[str]) -> ArtifactRef:
         """See ArtifactSink."""
         self._take(os.stat(path).st_size)
-        return self._sink.add_file(path)
+        return self._taken_as(self._sink.add_file(path))
+
+    def _taken_as(self, ref: ArtifactRef) -> ArtifactRef:
+        self.refs.append(ref)
+        return ref

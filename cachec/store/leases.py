@@ -87,6 +87,15 @@ class Leases:
                 return
             self._taken |= wanted
 
+    def is_held_by_others(self, digest: str) -> bool:
+        """Whether another opened cache, of any process, has leased it, with its folder locked. Raises OSError."""
+        own, wanted = os.path.basename(self._open.path), bytes.fromhex(digest)
+        for name in fsio.names_in(self.folder, _NAME, is_kept=True):
+            with contextlib.suppress(FileNotFoundError):
+                if name != own and wanted in _digests(_read_from(os.path.join(self.folder, name), 0)):
+                    return True
+        return False
+
     def forget(self, digest: str) -> None:
         """The artifact was found to be gone: the store may have been cleared, and the lease with it."""
         self._taken.discard(bytes.fromhex(digest))
@@ -158,6 +167,11 @@ def _read_from(path: str, start: int) -> bytes:
         return os.pread(fd, max(0, os.fstat(fd).st_size - start), start)
 
 
+def _digests(data: bytes) -> list[bytes]:
+    """The whole digests of what a lease says; the last one may be on its way."""
+    return [data[at : at + WIDTH] for at in range(0, len(data) - WIDTH + 1, WIDTH)]
+
+
 def _close(held: _Open) -> None:
     """Close a lease, and remove its file unless a forked child still holds it, or ``gc`` is at work."""
     fd, held.fd = held.fd, -1
@@ -199,12 +213,11 @@ class Held:
             path = os.path.join(self.folder, name)
             start = self._read.get(name, 0)
             try:
-                data = _read_from(path, start)
+                found = _digests(_read_from(path, start))
             except FileNotFoundError:
                 continue  # given up just now, before this gc began or by its own process's will
-            whole = len(data) - len(data) % WIDTH
-            self.digests.update(data[at : at + WIDTH] for at in range(0, whole, WIDTH))
-            self._read[name] = start + whole
+            self.digests.update(found)
+            self._read[name] = start + len(found) * WIDTH
 
     def _names(self) -> list[str]:
         return [name for name in fsio.names_in(self.folder, _NAME, is_kept=True) if name not in self._dead]

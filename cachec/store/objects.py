@@ -99,6 +99,8 @@ class Objects:
         self.leases = leases or Leases(self.root.with_name("leases"))
         self._written = 0
         self._written_lock = threading.Lock()
+        #: Objects that this process made and nobody in it has asked for since.
+        self._fresh: set[str] = set()
 
     def leasing(self) -> Objects:
         """The same objects for one user, whose leases are its own: they end with ``release``, or with the user."""
@@ -181,7 +183,26 @@ class Objects:
                 self.leases.take((ref.digest,), strict=True)
                 seal(staged.fd, time.time_ns())
                 staged.commit(self.place(ref.digest), mode=MODE, fsync=self.fsync)
+                self._fresh.add(ref.digest)
         self.count(ref.size)
+
+    def discard(self, refs: Iterable[ArtifactRef]) -> None:
+        """Remove objects that were added for a result which is not stored after all: those that were not there before,
+        and that nobody has had since. Raises StoreFault.
+
+        What another process was handed, published and gave up again in between is removed with them: its entry is a
+        miss then, and heals.
+        """
+        for ref in refs:
+            with fsio.faults(f"removing object {ref.digest}"), contextlib.suppress(FileNotFoundError):
+                with self._locked(ref.digest, exclusive=True):
+                    if ref.digest not in self._fresh or self.leases.is_held_by_others(ref.digest):
+                        continue
+                    self._fresh.discard(ref.digest)
+                    os.unlink(self.place(ref.digest))
+                self.leases.forget(ref.digest)
+                with self._written_lock:
+                    self._written -= occupied(ref.size)
 
     def has(self, ref: ArtifactRef) -> bool:
         """Whether the object is there, whole. It is leased then, and recent enough for ``gc`` to leave it alone."""
@@ -203,6 +224,7 @@ class Objects:
     def release(self) -> None:
         """Give up all leases: paths that were handed out may vanish from now on, and are leased anew when asked for."""
         self._paths.clear()
+        self._fresh.clear()
         self.leases.release()
 
     def written(self) -> int:
@@ -218,6 +240,7 @@ class Objects:
 
     def _reuse(self, ref: ArtifactRef) -> bool:
         """``has``, with the folder locked."""
+        self._fresh.discard(ref.digest)
         text = self.place(ref.digest)
         try:
             if not self.is_whole(text, ref):
@@ -343,6 +366,7 @@ class Objects:
         return self.trees.tree(files, links, folders)
 
     def _first_use(self, digest: str, lease: bool) -> tuple[str, Path]:
+        self._fresh.discard(digest)
         if lease and not self.leases.holds(digest):
             with self._locked(digest, exclusive=False):
                 self.leases.take((digest,))

@@ -110,6 +110,10 @@ def test_invalidate_reads_keys_from_ls(shell: Shell) -> None:
         result = shell.run("invalidate", "--stdin", "--yes", stdin=text)
         assert result.exit_code == 2, text
         assert "--stdin" in result.stderr
+    none = shell.run("ls", "--tag", "nothing", "--json").stdout
+    for text in (none, "[]"):
+        result = shell.run("invalidate", "--stdin", "--yes", stdin=text)
+        assert (result.exit_code, result.stderr) == (1, "cachec: --stdin: there are no keys, so no entry is meant\n")
 
 
 def test_invalidate_combines_keys_with_selectors(shell: Shell) -> None:
