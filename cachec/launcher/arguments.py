@@ -5,7 +5,6 @@ from __future__ import annotations
 import glob
 import os
 import re
-import stat
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal, get_args
 
@@ -15,6 +14,7 @@ from cachec.launcher.adapters import Adapter, Flag, WeightKey
 from cachec.launcher.command import Command, Input, Options, Output, PassThrough, Piece
 from cachec.launcher.direct import file_number
 from cachec.launcher.helpers import DETAIL, is_helper
+from cachec.launcher.restore import check_place
 from cachec.launcher.wrappers import NotSeen, followed
 from cachec.model import Reason
 
@@ -191,12 +191,13 @@ def _check_outputs(command: Command) -> None:
         other = seen.setdefault(real, output)
         if other is not output:
             raise UsageError(f"{output.where} and {other.where} are one output, {real!r}; two outputs need two names")
-        try:
-            mode = os.stat(output.path).st_mode
-        except OSError:
+        if output.kind in {"folder", "any"} and os.path.isdir(output.path):
             continue
-        if not stat.S_ISREG(mode) and not (stat.S_ISDIR(mode) and output.kind in {"folder", "any"}):
-            raise PassThrough(Reason.NOT_UNDERSTOOD, f"{output.where} leads to {output.path!r}, which is no file")
+        try:
+            check_place(output.path, replaces=command.options.hardlink)
+        except OSError as error:
+            words = f"{output.where} leads to {output.path!r}: {error.strerror}"
+            raise PassThrough(Reason.NOT_UNDERSTOOD, words) from error
     for each in command.inputs:
         written = seen.get(os.path.realpath(each.path))
         if written is not None:

@@ -38,7 +38,7 @@ from cachec.base.appending import Appender
 from cachec.base.foreign import read_regular
 from cachec.base.xdg import cache_folder
 from cachec.launcher.ending import write_streams
-from cachec.launcher.restore import mode_of, restore_bytes, restore_file
+from cachec.launcher.restore import check_place, mode_of, restore_bytes, restore_file
 
 MAGIC = b"cachec direct 5\n"
 _HEADER = len(MAGIC) + 32 + 8
@@ -264,6 +264,8 @@ class _Memo:
     def hand_out(self) -> None:
         """Put the outputs in their places. Raises OSError; the other road then does it again, and tells."""
         self.check_locks()
+        for path, _, _ in self._outputs:
+            check_place(path)
         blobs = iter(self._streams[2:])
         for path, mode, number in self._outputs:
             if number < 0:

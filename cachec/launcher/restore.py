@@ -3,6 +3,7 @@
 Imports nothing but the small C modules that the direct road has anyway.
 """
 
+import errno
 import fcntl
 import os
 import stat
@@ -48,6 +49,22 @@ def same_content(target: str, source: str, size: int) -> bool:
                 length = _CHUNK
     except (FileNotFoundError, PermissionError):
         return False
+
+
+def check_place(target: str | bytes, *, replaces: bool = False) -> None:
+    """Raise OSError where a command would not simply make a file, or write to one that is there: some of them write
+    through a link, others replace it; a device or a pipe is no place for a file; what may not be written is refused.
+
+    replaces: it was linked to the store, where nothing may be written.
+    """
+    try:
+        status = os.lstat(target)
+    except FileNotFoundError:
+        return
+    if not stat.S_ISREG(status.st_mode):
+        raise OSError(errno.EEXIST, "it is no regular file", target)
+    if not replaces and not os.access(target, os.W_OK, effective_ids=True):
+        raise PermissionError(errno.EACCES, "it may not be written", target)
 
 
 def restore_file(source: str, target: str, mode: int, *, hardlink: bool = False) -> bool:

@@ -346,13 +346,31 @@ def test_an_output_with_a_second_name_keeps_its_content_there(known: Launcher) -
     assert Path("kept").read_text().splitlines()[0] == "two"
 
 
-def test_an_output_behind_a_link(known: Launcher) -> None:
-    made = Path("a.out").read_bytes()
+@pytest.mark.parametrize("kind", ["link", "link to nowhere", "pipe", "folder"])
+def test_what_is_no_file_in_the_place_of_an_output_is_left_to_the_command(known: Launcher, kind: str) -> None:
     os.unlink("a.out")
-    os.symlink("real", "a.out")
-    assert known.direct(*_LINE) is not None
-    assert os.readlink("a.out") == "real"
-    assert Path("real").read_bytes() == made
+    write("real", "precious")
+    {
+        "link": lambda: os.symlink("real", "a.out"),
+        "link to nowhere": lambda: os.symlink("nowhere", "a.out"),
+        "pipe": lambda: os.mkfifo("a.out"),
+        "folder": lambda: os.mkdir("a.out"),
+    }[kind]()
+    before = os.lstat("a.out")
+    assert known.direct(*_LINE) is None
+    assert (os.lstat("a.out").st_ino, Path("real").read_text()) == (before.st_ino, "precious")
+    assert not os.path.exists("nowhere")
+
+
+def test_what_may_not_be_written_is_left_to_the_command(known: Launcher, monkeypatch: pytest.MonkeyPatch) -> None:
+    os.chmod("a.out", 0o444)
+    write("b.out", "x")
+    monkeypatch.setattr(os, "access", lambda path, mode, **_: mode != os.W_OK or os.stat(path).st_mode & 0o200)
+    assert known.direct(*_LINE) is None
+    assert os.stat("a.out").st_mode & 0o777 == 0o444
+    known.run(*_LINE)
+    assert known.last().reason.value == "bypass:not-understood"
+    assert "it may not be written" in known.last().detail
 
 
 @pytest.mark.parametrize("direct", [False, True])
