@@ -8,7 +8,7 @@ network file system.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import lru_cache
 from typing import NamedTuple
@@ -92,15 +92,18 @@ class Opens(NamedTuple):
 
     read: frozenset[str]
     torn: frozenset[str]
+    #: Those to which something was done before anybody opened them.
+    begun: frozenset[str]
 
 
 class _Name:
-    """What happened to one name in a folder, event by event."""
+    """What happened to one name in a folder, event by event. is_begun: it was changed first."""
 
-    __slots__ = ("_closed", "_is_changed", "_is_new", "_is_read", "_is_reopened", "_opens", "is_torn")
+    __slots__ = ("_closed", "_is_changed", "_is_new", "_is_read", "_is_reopened", "_opens", "is_begun", "is_torn")
 
-    def __init__(self, first: int) -> None:
-        self._is_new = bool(first & IN_CREATE)
+    def __init__(self, first: int, is_new: bool) -> None:
+        self._is_new = is_new
+        self.is_begun = bool(first & _CHANGED)
         self._opens = self._closed = 0
         self._is_read = self._is_changed = self._is_reopened = self.is_torn = False
 
@@ -135,7 +138,9 @@ class FolderWatch:
     ``overflowed``: the kernel had more to tell than its queue holds (``fs.inotify.max_queued_events``).
     """
 
-    def __init__(self, folders: Iterable[str]) -> None:
+    def __init__(self, folders: Iterable[str], was_there: Callable[[str], bool | None] = lambda _: None) -> None:
+        """was_there: whether a file was there when the watch began, None where that is not known."""
+        self._was_there = was_there
         self._folders: dict[int, list[str]] = {}  # names of one folder share a watch
         self._queue, before = _idle_or_new()
         self._names: dict[str, _Name] = {}
@@ -159,10 +164,15 @@ class FolderWatch:
                 continue
             for folder in self._folders.get(event.watch, ()):
                 path = os.path.join(folder, os.fsdecode(event.name))
-                self._names.setdefault(path, _Name(event.mask)).add(event.mask)
+                if path not in self._names:
+                    is_new = event.mask & IN_CREATE or (event.mask & IN_MOVED_TO and self._was_there(path) is False)
+                    self._names[path] = _Name(event.mask, bool(is_new))
+                self._names[path].add(event.mask)
+        names = self._names.items()
         return Opens(
-            frozenset(path for path, name in self._names.items() if name.is_read and not name.is_torn),
-            frozenset(path for path, name in self._names.items() if name.is_torn),
+            frozenset(path for path, name in names if name.is_read and not name.is_torn),
+            frozenset(path for path, name in names if name.is_torn),
+            frozenset(path for path, name in names if name.is_begun),
         )
 
     def close(self) -> None:

@@ -20,9 +20,9 @@ class Active:
     """The observed runs of this process. is_project: whether a file name is a project's, as the run that began last has
     it: between runs nothing of a cache that may have been closed is held.
 
-    What happens in the context of a run is observed by it and by the runs around it. A thread that a stage started
-    has no context of its own (Python's rule), and could be anybody's: what it looks at is observed by all. What it
-    *makes* is no input of a run's, so that is told only to those which it is known to act for.
+    What happens in the context of a run, and in threads that it starts (which have no context of their own), is
+    observed by it and by the runs around it. Another thread could be anybody's: what it looks at is observed by all.
+    What it *makes* is an input of a run's, which is told only to those that it is known to act for.
     """
 
     def __init__(self) -> None:
@@ -43,14 +43,17 @@ class Active:
         every, here = self._all, _here.get()
         if len(every) == len(here) == 1 and every[0] is here[0]:
             return here
-        return self._going_on(here) or every
+        return self._going_on(here) or self._of_thread() or every
 
     def acting(self) -> tuple[Observed, ...]:
         """Those on whose behalf this thread does something now: as ``here``, but nobody where that is not known, as in
         a thread that was there before. What it makes counts as an input then, as what another process makes does."""
-        here = self._going_on(_here.get())
-        if here:
-            return here
+        return self._going_on(_here.get()) or self._of_thread()
+
+    def _of_thread(self) -> tuple[Observed, ...]:
+        """Those for whom this thread was started."""
+        if not self._started:
+            return ()
         ident = threading.get_ident()
         for started, runs in self._started:
             thread = started()
@@ -75,7 +78,7 @@ class Active:
         self, observed: Observed, is_project: Callable[[str], bool], arm: Callable[[bool], None]
     ) -> Callable[[], None]:
         """Begin to observe; returns what ends it. ``arm`` is told whether there is anything to be observed by then."""
-        around = _here.get()
+        around = _here.get() or self._of_thread()
         with self._lock:
             self._all = (*self._all, observed)
             self.is_project = is_project

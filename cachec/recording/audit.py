@@ -16,7 +16,18 @@ from cachec.recording.active import Active
 from cachec.recording.calls import called
 from cachec.recording.frames import removes, takes_either
 from cachec.recording.hook import Handler, audit_hook
-from cachec.recording.looks import content_asked, content_at, entry_asked, kept_at, listed_at, modules_sought, told_at
+from cachec.recording.looks import (
+    content_asked,
+    content_at,
+    entry_asked,
+    kept_at,
+    listed_at,
+    modules_sought,
+    place_asked,
+    place_at,
+    removal_asked,
+    told_at,
+)
 from cachec.recording.observed import STANDARD_INPUT, Observed, is_unrepeatable, place_of
 
 #: Modules that import others in Python's place, and keep what they compiled of a source beside it.
@@ -53,6 +64,7 @@ class AuditObserver:
             **dict.fromkeys(_LISTED, self._listed),
             **dict.fromkeys(_REMOVED, self._removed),
             **dict.fromkeys(_MADE, self._made),
+            "shutil.rmtree": self._tree_removed,
             "os.chdir": self._moved,
             "builtins.input": self._input,
             "sqlite3.connect": self._database,
@@ -97,15 +109,25 @@ class AuditObserver:
         if note is Observed.make_new:
             self._makes(path)
 
-    def _removed(self, event: str, args: tuple[Any, ...], _frame: FrameType) -> None:
-        self._each(Observed.remove, in_folder(args[0], args[_REMOVED[event]]), self._runs.acting())
+    def _removed(self, event: str, args: tuple[Any, ...], frame: FrameType) -> None:
+        path, acting = in_folder(args[0], args[_REMOVED[event]]), self._runs.acting()
+        if event != "os.rename" and frame.f_locals.get("missing_ok") is not True:
+            for observed in self._runs.asked_by(frame):
+                removal_asked(observed, path)
+        self._each(Observed.remove, path, acting)
+        self._each(Observed.touched, path, self._others(acting))
 
-    def _moved(self, _event: str, args: tuple[Any, ...], _frame: FrameType) -> None:
+    def _tree_removed(self, _event: str, args: tuple[Any, ...], frame: FrameType) -> None:
+        if frame.f_locals.get("ignore_errors") is not True:
+            for observed in self._runs.asked_by(frame.f_back):
+                place_asked(observed, in_folder(args[0], args[1]))
+
+    def _moved(self, _event: str, args: tuple[Any, ...], frame: FrameType) -> None:
+        for observed in self._runs.asked_by(frame):
+            place_asked(observed, args[0])
         self._each(_went, args[0])
-        acting = self._runs.acting()
-        for observed in self._runs.every:
-            if not any(each is observed for each in acting):
-                observed.torn = observed.torn or "another thread went to another current folder meanwhile"
+        for observed in self._others(self._runs.acting()):
+            observed.torn = observed.torn or "another thread went to another current folder meanwhile"
 
     def _told(self, event: str, args: tuple[Any, ...], _frame: FrameType) -> None:
         """cachec itself, whose own looks are passed over, opens what a stage names to it."""
@@ -126,9 +148,13 @@ class AuditObserver:
         if flags & os.O_CREAT and (flags & os.O_EXCL or (flags & os.O_RDWR and not os.path.lexists(path))):
             self._new(path, frame)
         elif flags & os.O_TRUNC or (flags & os.O_CREAT and not os.path.lexists(path)):
-            self._makes(path)
-        elif flags & os.O_WRONLY or removes(frame):
-            self._pass(path)  # what is there is not looked at
+            if not os.path.isdir(path):  # which fails; or tempfile names its folder, and opens a file itself
+                self._each(_folder_missed, path)
+                self._makes(path)
+        elif flags & os.O_WRONLY:
+            return  # what is there is not looked at
+        elif removes(frame):
+            self._pass(path)
         elif _by_importer(frame):
             self._each(_source, path)
         elif not _for_messages(frame) and not _by_cachec(frame) and not _for_metadata(frame):
@@ -153,7 +179,12 @@ class AuditObserver:
 
     def _makes(self, path: object) -> None:
         """What is at a path from here on is made by those for whom this thread acts."""
-        self._each(Observed.make, path, self._runs.acting())
+        acting = self._runs.acting()
+        self._each(Observed.make, path, acting)
+        self._each(Observed.touched, path, self._others(acting))
+
+    def _others(self, acting: tuple[Observed, ...]) -> tuple[Observed, ...]:
+        return tuple(each for each in self._runs.every if not any(each is one for one in acting))
 
     def _each(
         self, note: Callable[[Observed, str], object], path: object, whose: tuple[Observed, ...] | None = None
@@ -172,9 +203,8 @@ class AuditObserver:
             place, _, options = place.removeprefix("file:").partition("?")
         if place and place != ":memory:" and "mode=memory" not in options:
             is_there = os.path.exists(place) or "mode=r" in options
-            if is_there:
-                self._each(content_at, place)
-            else:
+            self._each(content_at, place)
+            if not is_there:
                 self._makes(place)
             for beside in ("-wal", "-journal") if is_there else ():  # of which a reader takes what is newer
                 self._each(content_at, place + beside)
@@ -221,6 +251,13 @@ def _taken(observed: Observed, path: str) -> None:
     if observed.counted(path) is not None and os.path.isdir(path) and not os.path.islink(path):
         observed.blind = observed.blind or f"the folder {path} was moved, with all that is in it"
     content_at(observed, path)
+
+
+def _folder_missed(observed: Observed, path: str) -> None:
+    """Where its folder is missing, no file is made."""
+    folder = os.path.dirname(path)
+    if not os.path.isdir(folder):
+        place_at(observed, folder)
 
 
 def _went(observed: Observed, path: str) -> None:

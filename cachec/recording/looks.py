@@ -114,7 +114,10 @@ def listed_at(observed: Observed, place: str) -> None:
         place_at(observed, counted)  # whoever asks may go on without
         return
     first = observed.listed.setdefault(counted, found)
-    if first is not found:
+    if first is found:
+        places = (os.path.join(counted, each.partition("/")[0]) for each in found)
+        observed.scratch.update(dict.fromkeys(filter(observed.own, places)))
+    else:
         for each in sorted(set(first) ^ set(found)):
             observed.differs(os.path.join(counted, each.partition("/")[0]), each in found)
 
@@ -176,6 +179,15 @@ def entry_asked(observed: Observed, path: object) -> None:
     """Whether anything is at a path, be it a link to nowhere."""
     links_asked(observed, path)
     place_asked(observed, path)
+
+
+def removal_asked(observed: Observed, path: object) -> None:
+    """Something is removed, which fails where nothing is. What came to be since the run began the run has made, also
+    where no event tells of it."""
+    place = observed.given(path)
+    state = None if place is None else identity_if_there(place)
+    if place is not None and (state is None or state.changed < observed.began):
+        place_at(observed, place)
 
 
 def own_status_asked(observed: Observed, path: object) -> None:

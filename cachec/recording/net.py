@@ -29,8 +29,9 @@ class Beside(Protocol):
     overflowed: bool
     missing: list[str]
 
-    def drained(self) -> tuple[frozenset[str], frozenset[str]]:
-        """The files that were there before and may have been read so far; those that were read and are others now."""
+    def drained(self) -> tuple[frozenset[str], frozenset[str], frozenset[str]]:
+        """The files that were there before and may have been read so far; those that were read and are others now;
+        those that were changed before they were opened."""
 
     def counting(self, path: str) -> Iterable[str]:
         """The paths by which a file counts that was opened at ``path``; none for one that does not."""

@@ -65,13 +65,14 @@ class Observed(msgspec.Struct):
     allowed: those of which it was asked what may be done with them, with that; stated: those whose status was asked
     for, with it; scanned: the same of what was found in a folder by ``os.scandir``, which tells of no later question;
     sources: files that the import system read; passed: those that Python opened for its own ends, or cachec's;
-    listed: folders with what is in them. made: paths that the run itself wrote or made, files and folders; new: those
-    that could be made only because nothing was there; removed: what the run removed or moved away, and has not made
-    since. variables: names that project code looked up in the environment, with the values that it found; fixed: those
-    that the run had set before; copied: all that there were when it first went through them. started: programs and
-    processes. unrepeatable: what project code looked at that can't be read again alike. stages: nested ones. cwd: the
-    current folder when the run began, empty where it was
-    gone; asked_cwd: whether the run took it for a value or for a part of one; moved: whether it went to a folder by an
+    listed: folders with what is in them; scratch: what of that the run had made. made: paths that the run itself wrote
+    or made, files and folders, each with what was there before; new: those that could be made only because nothing was
+    there; removed: what the run removed or moved away, and has not made since; others: what of both somebody else has
+    made or removed since. variables: names that project code looked up in the environment, with the values that it
+    found; fixed: those that the run had set before, and whether nobody else has since; copied: all that there were when
+    it first went through them. started: programs and processes. unrepeatable: what project code looked at that can't be
+    read again alike. stages: nested ones. cwd: the current folder when the run began, empty where it was gone;
+    asked_cwd: whether the run took it for a value or for a part of one; moved: whether it went to a folder by an
     absolute path; descriptors: those that were open when it began. relative: paths that were given relative to ``cwd``,
     by the absolute ones; absolute: those that were given as they are. path: where modules were looked for when the run
     began; modules: those that were imported then. blind: why something that ran may not have been seen, empty where
@@ -95,12 +96,14 @@ class Observed(msgspec.Struct):
     scanned: dict[str, tuple[Identity, os.stat_result]] = {}
     sources: dict[str, Identity] = {}
     passed: dict[str, None] = {}
-    made: dict[str, None] = {}
+    made: dict[str, _State | None] = {}
     new: dict[str, None] = {}
     removed: dict[str, None] = {}
     listed: dict[str, tuple[str, ...]] = {}
+    scratch: dict[str, None] = {}
     variables: dict[str, str | None] = {}
-    fixed: dict[str, None] = {}
+    fixed: dict[str, bool] = {}
+    others: dict[str, None] = {}
     copied: dict[str, str] | None = None
     started: dict[str, None] = {}
     unrepeatable: dict[str, None] = {}
@@ -124,6 +127,11 @@ class Observed(msgspec.Struct):
         place = place_of(path)
         if place is None:
             return None
+        try:
+            place.encode()
+        except UnicodeEncodeError:
+            self.volatile = self.volatile or f"{place!r}, which is no UTF-8, was looked at: no read can hold its name"
+            return None
         if is_absolute(path) or self.moved or not self.cwd:
             self.absolute.setdefault(place)
         else:
@@ -139,14 +147,22 @@ class Observed(msgspec.Struct):
     def make(self, place: str) -> None:
         """The run makes this, or writes it anew."""
         for each in self._names(place):
-            self.made.setdefault(each)
+            self.made.setdefault(each, _state(each))
             self.removed.pop(each, None)
+            self.others.pop(each, None)
 
     def remove(self, place: str) -> None:
         """The run removes this, or moves it away: what is there next is not its own any more."""
         for each in self._names(place):
             self.removed.setdefault(each)
             self.made.pop(each, None)
+            self.others.pop(each, None)
+
+    def touched(self, place: str) -> None:
+        """Somebody else makes or removes this: what the run itself did with it is no more what is there."""
+        for each in self._names(place):
+            if each in self.made or each in self.removed:
+                self.others.setdefault(each)
 
     @staticmethod
     def _names(place: str) -> set[str]:
@@ -161,11 +177,12 @@ class Observed(msgspec.Struct):
 
     def counted(self, place: str) -> str | None:
         """Where a look at ``place`` goes that counts: None where the run itself made what is there, or removed what
-        was. A link that it made leads to what it did not make."""
+        was. A link that it made leads to what it did not make. What is there again may be of its own native code, and
+        counts as what is found there by whoever looks next."""
+        if place in self.others:
+            self.torn = self.torn or f"{place}, which the run made, was changed by another thread meanwhile"
         if self.gone(place):
-            if os.path.lexists(place):
-                self.differs(place, True)
-            return None
+            return place if os.path.lexists(place) else None
         if not self.own(place):
             return place
         there = resolved(place, self.own)
@@ -179,9 +196,9 @@ class Observed(msgspec.Struct):
         """Whether the run itself removed ``path``, or a folder above it."""
         return self._done(path) is self.removed
 
-    def _done(self, path: str) -> dict[str, None] | None:
+    def _done(self, path: str) -> dict[str, Any] | None:
         """Among which things that the run did the last one is that decides of a path."""
-        while path not in self.made:
+        while not (path in self.made and self._is_made(path)):
             if path in self.removed:
                 return self.removed
             above = path.rpartition("/")[0]
@@ -189,3 +206,26 @@ class Observed(msgspec.Struct):
                 return None
             path = above
         return self.made
+
+    def _is_made(self, path: str) -> bool:
+        """Whether something came of it: the run is told of what it does before it is done, and may fail."""
+        before = self.made[path]
+        if before != _MADE:
+            if _state(path) == before:
+                return False
+            self.made[path] = _MADE
+        return True
+
+
+#: What tells whether something is done with a path: device, inode, size, and times of change.
+_State = tuple[int, ...]
+#: In place of the state before, where something was.
+_MADE: _State = ()
+
+
+def _state(path: str) -> _State | None:
+    try:
+        found = os.lstat(path)
+    except (OSError, ValueError):
+        return None
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns

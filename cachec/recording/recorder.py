@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -198,8 +200,28 @@ class Recorder:
 
 
 def current() -> Recorder | None:
-    """The recorder of the stage that this context runs in, or None outside every stage."""
-    return _current.get()
+    """The recorder of the stage that this context runs in, or that has started this thread; None outside of both."""
+    found, started = _current.get(), _of_threads()
+    if found is None and started:
+        ident = threading.get_ident()
+        for each, recorder in started:
+            thread = each()
+            if thread is not None and thread.ident == ident and thread.is_alive():
+                return recorder
+    return found
+
+
+def starts(thread: threading.Thread) -> None:
+    """A thread is started here: it has no context of its own (Python's rule), and runs for the same stage."""
+    recorder = current()
+    if recorder is not None:
+        _of_threads().append((weakref.ref(thread), recorder))
+
+
+@lru_cache(maxsize=1)
+def _of_threads() -> list[tuple[weakref.ref[threading.Thread], Recorder]]:
+    """Threads that stages have started which run now."""
+    return []
 
 
 @contextmanager
@@ -211,3 +233,6 @@ def recording(recorder: Recorder) -> Iterator[Recorder]:
             yield recorder
     finally:
         _current.reset(token)
+        started = _of_threads()
+        if started:
+            started[:] = [each for each in started if each[1] is not recorder]

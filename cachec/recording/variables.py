@@ -41,6 +41,8 @@ class _Telling(_Environ):
         super().__setitem__(key, value)
 
     def __delitem__(self, key: Any) -> None:
+        if self.encodekey(key) not in self._data:  # type: ignore[attr-defined]
+            variables().looked_up(key, None, sys._getframe(1))
         variables().set(key)
         super().__delitem__(key)
 
@@ -75,13 +77,22 @@ class Variables:
             return
         name, value = os.fsdecode(name), None if value is None else os.fsdecode(value)
         for observed in self._runs.here():
-            if name not in observed.fixed and observed.variables.setdefault(name, value) != value:
+            if name in observed.fixed:
+                if not observed.fixed[name]:
+                    observed.torn = (
+                        observed.torn or f"variable {name}, which the run had set, was set by another thread"
+                    )
+            elif observed.variables.setdefault(name, value) != value:
                 observed.torn = observed.torn or f"variable {name} was looked up twice, and had changed in between"
 
     def set(self, name: str | bytes) -> None:
         """The run itself says what a variable is from here on."""
-        for observed in self._runs.acting():
-            observed.fixed.setdefault(os.fsdecode(name))
+        name, acting = os.fsdecode(name), self._runs.acting()
+        for observed in acting:
+            observed.fixed[name] = True
+        for observed in self._runs.every:
+            if name in observed.fixed and not any(each is observed for each in acting):
+                observed.fixed[name] = False
 
     def taken_whole(self, frame: FrameType) -> None:
         """``frame`` goes through all names."""

@@ -178,6 +178,7 @@ class Observing:
                 yield from _as_given(observed, Read("absent", path, "", EMPTY))
         for path, names in list(observed.listed.items()):
             if path not in known and not self._ran.is_held(os.path.join(path, "")):
+                names = tuple(each for each in names if not _is_scratch(observed, path, each))
                 yield from _as_given(observed, Read("listing", path, "", listing_digest(list(names))))
         for path, is_folder in list(observed.there.items()):
             more = path in known or path in observed.opened or path in observed.listed
@@ -330,6 +331,12 @@ def _under_other_names(observed: Observed) -> Iterator[str]:
                 yield value.__name__
 
 
+def _is_scratch(observed: Observed, folder: str, entry: str) -> bool:
+    """Whether what was listed was made by the run itself, and is gone."""
+    path = os.path.join(folder, entry.partition("/")[0])
+    return path in observed.scratch and not os.path.lexists(path)
+
+
 def _as_given(observed: Observed, read: Read) -> Iterator[Read]:
     """A read of an absolute path, in the forms in which the run gave it. Native code may have used either."""
     relative = observed.relative.get(read.where)
@@ -363,9 +370,12 @@ def _beside(net: Net) -> tuple[list[str], list[str]]:
     observed = net.observed
     if net.beside is None:
         return [], []
-    told = observed.sources.keys() | observed.opened.keys() | observed.made.keys() | observed.passed.keys()
-    read, torn = [
-        [path for each in sorted(seen - told) for path in net.beside.counting(each) if path not in told]
-        for seen in net.beside.drained()
-    ]
-    return [path for path in read if os.path.isfile(path) and not path.endswith(".pyc")], torn
+    read, torn, begun = net.beside.drained()
+    own = {path for path in begun if observed.own(path)}
+    told = observed.passed.keys() | own
+    known = observed.sources.keys() | observed.opened.keys()  # how these were, Python's events told
+    counting = net.beside.counting
+    opened = [path for each in sorted(read - told - known) for path in counting(each) if path not in known]
+    others = [path for each in sorted(torn - told) for path in counting(each)]
+    others += [path for path in opened if not os.path.lexists(path)]
+    return [path for path in opened if os.path.isfile(path) and not path.endswith(".pyc")], others

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import os
 import stat
+import sys
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import PurePath
-from types import CodeType, FunctionType
+from types import CodeType, FunctionType, ModuleType
 from typing import Any, NamedTuple
 
 from cachec.base import fsio
@@ -69,6 +70,7 @@ class Places:
         self._named: dict[str, dict[str, None]] = {}
         #: Data that the stage's code names, as it does, and that is not there: native code may look for it in vain.
         self.missing: list[str] = []
+        self._listings: dict[str, _Listing] = {}
 
     @property
     def folders(self) -> Collection[str]:
@@ -83,6 +85,9 @@ class Places:
         if known is not None and known.token is not None and known.places == places:
             if standing().token() is known.token:
                 self._folders.update(dict.fromkeys(known.found))
+                for folder in (*tops, *known.found):
+                    if (listed := self._below.listings.get(folder)) is not None:
+                        self._listings[folder] = listed[1]
                 return
             known = None
         token = standing().begin() if known is not None and known.looks >= LOOKS else None
@@ -150,6 +155,12 @@ class Places:
                 elif stat.S_ISDIR(status.st_mode) and not status.st_mode & stat.S_ISVTX:
                     self._add_data(path, self._listing(path, status))
 
+    def was_there(self, path: str) -> bool | None:
+        """Whether data was there when the folders were looked through; None where that is not known."""
+        folder, name = os.path.split(path)
+        listing = self._listings.get(folder)
+        return name in listing.data if listing is not None and _is_data(name) else None
+
     def counting(self, path: str) -> Iterator[str]:
         """The paths by which a file counts that was opened at ``path``, as the watch tells it."""
         yield from self._named.get(path, ())
@@ -190,10 +201,11 @@ class Places:
         """What is in a folder of this state; kept where a change since then would show in that. Raises OSError."""
         known = self._below.listings.get(folder)
         if known is not None and fsio.is_identity(known[0], status):
+            self._listings[folder] = known[1]
             return known[1]
         state = fsio.identity_of(status)
         is_kept = fsio.settled(state) and _mounts().kind_of_device(status.st_dev, folder) in WATCHED_FILESYSTEMS
-        listing = _listed(folder, self._is_elsewhere)
+        listing = self._listings[folder] = _listed(folder, self._is_elsewhere)
         if is_kept:
             self._below.listings.put(folder, (state, listing))
         return listing
@@ -202,11 +214,13 @@ class Places:
 class _Listing(NamedTuple):
     """What of the names in a folder counts here.
 
-    is_marked: whether programs fill it. has_data: whether a file of data is there. linked_data: links with such names.
-    below: folders that may be looked through, and links, which may lead to such; whether each is one.
+    is_marked: whether programs fill it. data: the names of data. has_data: whether a file of data is there.
+    linked_data: links with such names. below: folders that may be looked through, and links, which may lead to such;
+    whether each is one.
     """
 
     is_marked: bool
+    data: frozenset[str]
     has_data: bool
     linked_data: tuple[str, ...]
     below: tuple[tuple[str, bool], ...]
@@ -253,6 +267,7 @@ def _listed(folder: str, is_elsewhere: Callable[[str], bool]) -> _Listing:
     below = [entry for entry in entries if _may_be_below(entry) and not is_elsewhere(entry.path + "/")]
     return _Listing(
         not _MARKERS.isdisjoint(entry.name for entry in entries),
+        frozenset(entry.name for entry in data),
         any(not (entry.is_symlink() or entry.is_dir()) for entry in data),
         tuple(entry.path for entry in data if entry.is_symlink()),
         tuple(sorted((entry.path, entry.is_symlink()) for entry in below)),
@@ -270,7 +285,7 @@ class PlacesWatch(FolderWatch):
     """Watches places, and knows what counts there."""
 
     def __init__(self, places: Places) -> None:
-        super().__init__(places.folders)
+        super().__init__(places.folders, places.was_there)
         self.counting = places.counting
         self.missing = places.missing
 
@@ -291,14 +306,24 @@ def texts_of(function: object, is_project: Callable[[str], bool]) -> list[str]:
             pending.extend(cell.cell_contents for cell in value.__closure__ or () if _is_filled(cell))
             for code in _nested(value.__code__):
                 pending.extend(code.co_consts)
-                pending.extend(value.__globals__[name] for name in code.co_names if name in value.__globals__)
-        elif isinstance(value, tuple) and type(value) is tuple:
-            pending.extend(value)
+                for name in code.co_names:
+                    found = value.__globals__.get(name)
+                    pending.append(found)
+                    if isinstance(found, ModuleType) and is_project(getattr(found, "__file__", None) or ""):
+                        pending.extend(vars(found)[each] for each in code.co_names if each in vars(found))
+        elif type(value) in _CONTAINERS:
+            pending.extend(value.values() if isinstance(value, dict) else value)  # type: ignore[arg-type]
+        elif isinstance(value, type) and is_project(getattr(sys.modules.get(value.__module__), "__file__", None) or ""):
+            pending.extend(vars(value).values())
         elif isinstance(value, PurePath) or type(value) is str:
             text = os.fspath(value)
             if _may_name_a_file(text):
                 texts.setdefault(text)
     return list(texts)
+
+
+#: What is looked through for texts; of a dict, its values.
+_CONTAINERS = (tuple, list, set, frozenset, dict)
 
 
 def _may_name_a_file(text: str) -> bool:
