@@ -24,6 +24,8 @@ from cachec.base.fsio import Identity
 OWN_FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
 _SUFFIX = ".dist-info"
+#: What setuptools and Debian's packages leave in place of it: without a RECORD, so nothing is known of its files.
+_EGG = ".egg-info"
 
 #: Packages that are not named like their distribution and are in many environments: what owns them is looked at first.
 _LIKELY = {"_distutils_hack": "setuptools", "pkg_resources": "setuptools"}
@@ -61,6 +63,8 @@ class Distribution:
     def __init__(self, root: str, folder: str) -> None:
         stem = folder.removesuffix(_SUFFIX)
         name, _, self.version = stem.rpartition("-")
+        if folder.endswith(_EGG):  # NAME-VERSION-py3.11, or NAME alone
+            name, self.version = (*folder.removesuffix(_EGG).split("-"), "")[:2]
         self.name = normalise(name or stem)
         self.root = root
         self.folder = os.path.join(root, folder)
@@ -78,7 +82,7 @@ class Distribution:
         try:
             with open(os.path.join(self.folder, name), encoding="utf-8", errors="replace") as file:
                 return file.read()
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):  # some are one file
             return ""
 
     def record(self) -> InstallRecord | None:
@@ -226,37 +230,54 @@ class _Site:
         self.path = path
         self.roots: tuple[str, ...] = (path,)
         self.distributions: dict[str, Distribution] = {}
-        self._mtime_ns = -1
+        self._state: _FolderState = ()
         self._calm = False
 
     def refresh(self) -> bool:
-        """List the folder if its modification time says so; whether a distribution may have come, gone or changed."""
+        """List the folder if its state says so; whether a distribution may have come, gone or changed."""
         try:
-            mtime_ns = os.stat(self.path).st_mtime_ns
-            if mtime_ns == self._mtime_ns and self._calm:
+            found = os.stat(self.path)
+            # Its time alone is not enough: installers of images and copies set it back.
+            state = found.st_dev, found.st_ino, found.st_mtime_ns, found.st_ctime_ns
+            if state == self._state and self._calm:
                 return False
             # A change in the same tick as this listing would not show: such a listing is not kept.
-            self._calm = time.time() - mtime_ns / 1e9 > fsio.SETTLE_SECONDS
+            self._calm = time.time() - max(state[2:]) / 1e9 > fsio.SETTLE_SECONDS
             listed = _listed if self._calm else _listed.__wrapped__
-            fresh = listed(self.path, mtime_ns)
+            fresh = listed(self.path, state)
         except (FileNotFoundError, NotADirectoryError, PermissionError):
             changed = bool(self.distributions)
-            self.distributions, self._mtime_ns = {}, -1
+            self.distributions, self._state = {}, ()
             return changed
         was = self.distributions
-        changed = mtime_ns != self._mtime_ns and bool(fresh or was)
-        self._mtime_ns = mtime_ns
+        changed = state != self._state and bool(fresh or was)
+        self._state = state
         self.roots = tuple(dict.fromkeys((self.path, os.path.realpath(self.path))))
         self.distributions = {each.name: each for each in fresh}
         return changed or self.distributions != was
 
+    def eggs(self) -> tuple[Distribution, ...]:
+        """Those of the folder, as it was listed last, that have no dist-info."""
+        return _eggs(self.path, self._state) if self._calm else _eggs.__wrapped__(self.path, self._state)
+
+
+#: Device, inode and times of a folder; empty where it is not known.
+_FolderState = tuple[int, ...]
+
 
 @lru_cache(maxsize=256)
-def _listed(path: str, mtime_ns: int) -> tuple[Distribution, ...]:
-    """The distributions in a folder. mtime_ns: of the folder, long enough ago that a change since has another. Kept for
+def _listed(path: str, state: _FolderState) -> tuple[Distribution, ...]:
+    """The distributions in a folder. state: of the folder, long enough ago that a change since shows in it. Kept for
     all who look, in the children of a server too."""
-    del mtime_ns
+    del state
     return tuple(_distribution(path, name) for name in sorted(os.listdir(path)) if name.endswith(_SUFFIX))
+
+
+@lru_cache(maxsize=256)
+def _eggs(path: str, state: _FolderState) -> tuple[Distribution, ...]:
+    """The same of those without dist-info."""
+    names = sorted(os.listdir(path)) if state else ()
+    return tuple(_distribution(path, name) for name in names if name.endswith(_EGG))
 
 
 @lru_cache(maxsize=4096)
@@ -295,6 +316,18 @@ class Distributions:
         for wanted in map(normalise, names):
             each = (site.distributions[wanted] for site in sites if wanted in site.distributions)
             found.append(next(each, None))
+        return found
+
+    def find_required(self, names: Iterable[str]) -> list[Distribution | None]:
+        """The same; also those of which no more is known than name and version (``.egg-info``)."""
+        wanted = list(names)
+        found = self.find_each(wanted)
+        if None in found:
+            eggs: dict[str, Distribution] = {}
+            for site in self._sites.values():
+                for each in site.eggs():
+                    eggs.setdefault(each.name, each)
+            found = [one or eggs.get(normalise(name)) for one, name in zip(found, wanted, strict=True)]
         return found
 
     def owner(self, file: str | os.PathLike[str]) -> Distribution | None:

@@ -8,6 +8,7 @@ network file system.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import lru_cache
@@ -38,6 +39,8 @@ TOUCHED = IN_OPEN | IN_ACCESS | IN_MODIFY | IN_ATTRIB | IN_DELETE_SELF | IN_MOVE
 
 #: Of a name in a folder: it has another content from then on, or none.
 _CHANGED = IN_MODIFY | IN_MOVED_TO | IN_MOVED_FROM | IN_CREATE | IN_DELETE
+#: What the kernel calls a file that has no name (O_TMPFILE; d_tmpfile in fs/dcache.c).
+_NAMELESS = re.compile(rb"#\d+")
 _NAMES = IN_OPEN | IN_CLOSE_WRITE | IN_CLOSE_NOWRITE | _CHANGED
 
 
@@ -160,7 +163,7 @@ class FolderWatch:
         """What was opened so far."""
         for event in self._queue.events() if self._queue is not None else ():
             self.overflowed = self.overflowed or bool(event.mask & IN_Q_OVERFLOW)
-            if not event.name or event.mask & IN_ISDIR:
+            if not event.name or event.mask & IN_ISDIR or _NAMELESS.fullmatch(event.name):
                 continue
             for folder in self._folders.get(event.watch, ()):
                 path = os.path.join(folder, os.fsdecode(event.name))

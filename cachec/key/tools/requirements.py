@@ -2,21 +2,26 @@
 
 Requirements are those of the core metadata specification (``Requires-Dist``, dependency specifiers of PEP 508), each as
 it is installed, with what that requires. One for an extra counts where the extra is asked for; other markers are not
-evaluated: what is required elsewhere, and is installed here, counts too. Of these the version counts, not each file.
+evaluated: what is required elsewhere, or where one of several markers holds, and is installed here, counts too. Of
+these the version counts, not each file.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterator
 
 import msgspec
 
 from cachec.base.distributions import Distribution, Distributions, normalise
+from cachec.base.fsio import Identity, identity_if_there
 from cachec.base.hashing import Hasher
 from cachec.model import Part, PartKind
 
 #: What a dependency specifier may have behind the name.
 _ENDS = " \t[(<>=!~;@"
+#: Between clauses of a marker of which one has to hold.
+_OR = re.compile(r"\bor\b")
 
 
 class Requirement(msgspec.Struct, frozen=True):
@@ -28,10 +33,12 @@ class Requirement(msgspec.Struct, frozen=True):
 
 
 class _Required(msgspec.Struct, frozen=True):
-    """The requirements of some distributions. asked, found: every name that was looked up, and what there was."""
+    """The requirements of some distributions. asked, found: every name that was looked up, and what there was. told:
+    the state of the files that say what these require, before they were read."""
 
     asked: tuple[str, ...]
     found: list[Distribution | None]
+    told: list[Identity | None]
     parts: tuple[Part, ...]
     checked: float
 
@@ -51,14 +58,19 @@ class Requirements:
         known, now = self._known.get(key), self._clock()
         if known is not None and not fresh and now - known.checked < self._seconds:
             return known.parts
-        if known is None or self._distributions.find_each(known.asked) != known.found:
+        if known is None or not self._is_as_it_was(known):
             known = self._look(key, now)
         self._known[key] = msgspec.structs.replace(known, checked=now)
         return known.parts
 
+    def _is_as_it_was(self, known: _Required) -> bool:
+        found = self._distributions.find_required(known.asked)
+        return found == known.found and _told(found) == known.told
+
     def _look(self, names: frozenset[str], now: float) -> _Required:
         asked: dict[str, Distribution | None] = {}
         seen: dict[str, set[str]] = {}
+        told: list[Identity | None] = []
         # What cachec itself requires makes no result: compilers and libraries that it calls are tools of their own.
         pending: list[tuple[str, tuple[str, ...]]] = [(normalise(name), ()) for name in sorted(names - {"cachec"})]
         while pending:
@@ -66,7 +78,8 @@ class Requirements:
             new = {"", *extras} - seen.setdefault(name, set())
             seen[name] |= new
             if name not in asked:
-                asked[name] = self._distributions.find(name)
+                found_one = self._distributions.find_required((name,))
+                asked[name], told = found_one[0], [*told, *_told(found_one)]
             distribution = asked[name]
             if distribution is not None and new:
                 pending += [
@@ -74,7 +87,11 @@ class Requirements:
                 ]
         given = set(map(normalise, names))
         found = sorted((name, each.version) for name, each in asked.items() if each is not None and name not in given)
-        return _Required(tuple(asked), list(asked.values()), tuple(_part(*each) for each in found), now)
+        return _Required(tuple(asked), list(asked.values()), told, tuple(_part(*each) for each in found), now)
+
+
+def _told(found: list[Distribution | None]) -> list[Identity | None]:
+    return [None if each is None else identity_if_there(f"{each.folder}/METADATA") for each in found]
 
 
 def _part(name: str, version: str) -> Part:
@@ -95,15 +112,19 @@ def required(metadata: str) -> Iterator[Requirement]:
         if name:
             extras = wanted.partition("[")[2].partition("]")[0] if "[" in wanted else ""
             listed = tuple(normalise(each.strip()) for each in extras.split(",") if each.strip())
-            for of in _extras(marker) or ("",):
+            for of in _extras(marker):
                 yield Requirement(normalise(name), listed, of)
 
 
 def _extras(marker: str) -> tuple[str, ...]:
-    """The extras that a marker names: ``extra == "test"``."""
-    pieces = marker.replace("'", '"').split('"')
-    return tuple(
+    """The extras that a marker asks for (``extra == "test"``), an empty one where it may hold without any."""
+    return tuple(dict.fromkeys(each for clause in _OR.split(marker) for each in _named(clause) or ("",)))
+
+
+def _named(clause: str) -> list[str]:
+    pieces = clause.replace("'", '"').split('"')
+    return [
         normalise(value)
         for before, value in zip(pieces[::2], pieces[1::2], strict=False)
         if before.replace("(", " ").replace("==", " == ").split()[-2:] == ["extra", "=="]
-    )
+    ]

@@ -6,6 +6,7 @@ import importlib
 import os
 import shutil
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import pytest
 
 import cachec
 from cachec import Reason
+from cachec.base import fsio
 from cachec.base.distributions import Distributions
 from cachec.key.tools.requirements import Requirement, Requirements, required
 from cachec.maintain.maintainer import Maintainer
@@ -46,6 +48,8 @@ def _names(site: Path, *names: str) -> list[str]:
         ('q2>=1; extra == "test"', [Requirement("q2", (), "test")]),
         ("q2; (extra=='A_b') and python_version < '3.99'", [Requirement("q2", (), "a-b")]),
         ('q2; extra == "a" or extra == "b"', [Requirement("q2", (), "a"), Requirement("q2", (), "b")]),
+        ('q2; python_version >= "3.8" or extra == "x"', [Requirement("q2", (), ""), Requirement("q2", (), "x")]),
+        ('q2; extra == "tensor" and sys_platform == "linux"', [Requirement("q2", (), "tensor")]),
         (">=1", []),
         ("", []),
     ],
@@ -65,6 +69,42 @@ def test_all_that_is_required_counts_as_it_is_installed(tmp_path: Path) -> None:
     assert _names(tmp_path, "nowhere") == []
     _wheel(tmp_path, "cachec", "1.0", "leaf")
     assert _names(tmp_path, "cachec") == []
+
+
+@pytest.mark.parametrize("name", ["old-3.0.egg-info", "old-3.0-py3.11.egg-info"])
+def test_what_has_no_dist_info_counts_by_its_version(tmp_path: Path, name: str) -> None:
+    _wheel(tmp_path, "lib", "1.0", "old", "file")
+    (tmp_path / name).mkdir()
+    (tmp_path / "file-2.0.egg-info").write_text("Metadata-Version: 1.0")
+    assert _names(tmp_path, "lib") == ["file 2.0", "old 3.0"]
+    _wheel(tmp_path, "old", "4.0")
+    assert _names(tmp_path, "lib") == ["file 2.0", "old 4.0"]
+
+
+@pytest.mark.parametrize("settled", [True, False])
+def test_what_a_process_has_looked_at_is_looked_at_again(tmp_path: Path, settled: bool) -> None:
+    """An installer may set the folder's time back, and the METADATA of an equal version may say something else."""
+    times = (10**18, 10**18)
+    _wheel(tmp_path, "lib", "1.0", "mid")
+    _wheel(tmp_path, "mid", "1.0")
+    _wheel(tmp_path, "leaf", "1.0")
+    os.utime(tmp_path, ns=times)
+    if settled:
+        time.sleep(fsio.SETTLE_SECONDS + 0.1)
+    requirements = Requirements(Distributions([os.fspath(tmp_path)]), lambda: 0.0, 0.0)
+
+    def found() -> list[str]:
+        return [part.detail for part in requirements.parts(["lib"], fresh=True)]
+
+    assert found() == ["mid 1.0"]
+    shutil.rmtree(tmp_path / "mid-1.0.dist-info")
+    _wheel(tmp_path, "mid", "1.0", "leaf")
+    os.utime(tmp_path, ns=times)
+    assert found() == ["leaf 1.0", "mid 1.0"]
+    shutil.rmtree(tmp_path / "leaf-1.0.dist-info")
+    _wheel(tmp_path, "leaf", "2.0")
+    os.utime(tmp_path, ns=times)
+    assert found() == ["leaf 2.0", "mid 1.0"]
 
 
 def test_it_is_looked_up_again_after_a_second(tmp_path: Path) -> None:
