@@ -12,7 +12,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 from cachec.recording.active import Active
-from cachec.recording.looks import look_of, starts_thread
+from cachec.recording.looks import gives_work, look_of, starts_thread
 from cachec.recording.observed import Ran
 from cachec.recording.profile import Profile
 from cachec.recording.recorder import starts
@@ -99,6 +99,9 @@ class CodeObserver:
         if starts_thread(code, frame):
             self._runs.starts(frame.f_locals["self"])
             starts(frame.f_locals["self"])
+            return False
+        if gives_work(code, frame):
+            self._runs.gives(frame.f_locals["self"])
             return False
         look = look_of(code, frame)
         if look is None:

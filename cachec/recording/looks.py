@@ -33,6 +33,12 @@ def starts_thread(code: CodeType, frame: FrameType) -> bool:
     return code.co_qualname == "Thread.start" and frame.f_globals.get("__name__") == "threading"
 
 
+def gives_work(code: CodeType, frame: FrameType) -> bool:
+    """Whether it is ``ThreadPoolExecutor.submit``, by which all of a pool's work comes to it."""
+    is_submit = code.co_qualname == "ThreadPoolExecutor.submit"
+    return is_submit and frame.f_globals.get("__name__") == "concurrent.futures.thread"
+
+
 def _first(frame: FrameType) -> object:
     return frame.f_locals[frame.f_code.co_varnames[0]]
 

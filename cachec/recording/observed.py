@@ -67,9 +67,9 @@ class Observed(msgspec.Struct):
     sources: files that the import system read; passed: those that Python opened for its own ends, or cachec's;
     listed: folders with what is in them; scratch: what of that the run had made. made: paths that the run itself wrote
     or made, files and folders, each with what was there before; new: those that could be made only because nothing was
-    there; removed: what the run removed or moved away, and has not made since; others: what of both somebody else has
-    made or removed since. variables: names that project code looked up in the environment, with the values that it
-    found; fixed: those that the run had set before, and whether nobody else has since; copied: all that there were when
+    there; removed: what the run removed or moved away, and has not made since; others: what somebody else made or
+    removed meanwhile, and ``$NAME`` for variables. variables: names that project code looked up in the environment,
+    with the values that it found; fixed: those that the run had set before; copied: all that there were when
     it first went through them. started: programs and processes. unrepeatable: what project code looked at that can't be
     read again alike. stages: nested ones. cwd: the current folder when the run began, empty where it was gone;
     asked_cwd: whether the run took it for a value or for a part of one; moved: whether it went to a folder by an
@@ -102,7 +102,7 @@ class Observed(msgspec.Struct):
     listed: dict[str, tuple[str, ...]] = {}
     scratch: dict[str, None] = {}
     variables: dict[str, str | None] = {}
-    fixed: dict[str, bool] = {}
+    fixed: dict[str, None] = {}
     others: dict[str, None] = {}
     copied: dict[str, str] | None = None
     started: dict[str, None] = {}
@@ -149,20 +149,18 @@ class Observed(msgspec.Struct):
         for each in self._names(place):
             self.made.setdefault(each, _state(each))
             self.removed.pop(each, None)
-            self.others.pop(each, None)
 
     def remove(self, place: str) -> None:
         """The run removes this, or moves it away: what is there next is not its own any more."""
         for each in self._names(place):
             self.removed.setdefault(each)
             self.made.pop(each, None)
-            self.others.pop(each, None)
 
     def touched(self, place: str) -> None:
-        """Somebody else makes or removes this: what the run itself did with it is no more what is there."""
+        """Somebody else makes or removes this. Where the run itself does, too, nobody knows who came last: both are
+        told before it is done."""
         for each in self._names(place):
-            if each in self.made or each in self.removed:
-                self.others.setdefault(each)
+            self.others.setdefault(each)
 
     @staticmethod
     def _names(place: str) -> set[str]:
@@ -179,7 +177,7 @@ class Observed(msgspec.Struct):
         """Where a look at ``place`` goes that counts: None where the run itself made what is there, or removed what
         was. A link that it made leads to what it did not make. What is there again may be of its own native code, and
         counts as what is found there by whoever looks next."""
-        if place in self.others:
+        if place in self.others and self._done(place) is not None:
             self.torn = self.torn or f"{place}, which the run made, was changed by another thread meanwhile"
         if self.gone(place):
             return place if os.path.lexists(place) else None

@@ -125,6 +125,7 @@ class Profile:
         if isinstance(name, str) and self._is_passed(name, namespace, code):
             self._passed[name] = namespace
         elif isinstance(name, str) and (name, code.co_qualname) in _HANDS:
+            self._first(code, frame)
             self._handed(_HANDS[name, code.co_qualname](frame.f_locals["self"]))
         elif self._first(code, frame):
             told[identity] = code

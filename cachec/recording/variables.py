@@ -78,7 +78,7 @@ class Variables:
         name, value = os.fsdecode(name), None if value is None else os.fsdecode(value)
         for observed in self._runs.here():
             if name in observed.fixed:
-                if not observed.fixed[name]:
+                if f"${name}" in observed.others:
                     observed.torn = (
                         observed.torn or f"variable {name}, which the run had set, was set by another thread"
                     )
@@ -88,11 +88,11 @@ class Variables:
     def set(self, name: str | bytes) -> None:
         """The run itself says what a variable is from here on."""
         name, acting = os.fsdecode(name), self._runs.acting()
-        for observed in acting:
-            observed.fixed[name] = True
         for observed in self._runs.every:
-            if name in observed.fixed and not any(each is observed for each in acting):
-                observed.fixed[name] = False
+            if any(each is observed for each in acting):
+                observed.fixed.setdefault(name)
+            else:
+                observed.others.setdefault(f"${name}")
 
     def taken_whole(self, frame: FrameType) -> None:
         """``frame`` goes through all names."""

@@ -238,6 +238,8 @@ def test_a_file_that_native_code_reads_and_the_run_writes_anew_is_no_input_to_be
 
 # --- threads
 
+_POOLS: dict[str, ThreadPoolExecutor] = {}
+
 
 def test_a_stage_in_a_thread_of_another_one_hands_on_what_it_read(tmp_path: Path) -> None:
     place = tmp_path / "in"
@@ -277,6 +279,34 @@ def test_stages_at_once_each_with_its_threads_keep_none_out(tmp_path: Path) -> N
             with ThreadPoolExecutor(3) as pool:
                 outcomes = list(pool.map(lambda n: cache.call(stage, n)[1], range(3)))
             assert [outcome.hit for outcome in outcomes] == [is_hit] * 3, outcomes
+
+
+def test_a_pool_that_one_run_makes_and_another_uses_meanwhile_looks_for_both(tmp_path: Path) -> None:
+    (tmp_path / "in").write_text("one")
+    with closing(cachec.Cache(tmp_path / "store", log="off")) as cache:
+
+        @cache.stage(version="1")
+        def maker(p: str) -> str:
+            with ThreadPoolExecutor(1) as pool:
+                _POOLS["shared"] = pool
+                found = pool.submit(Path(p).read_text).result()
+                time.sleep(0.4)
+            return found
+
+        @cache.stage(version="1")
+        def user(p: str) -> str:
+            time.sleep(0.1)
+            return _POOLS["shared"].submit(lambda: Path(p, "in").read_text()).result()
+
+        with ThreadPoolExecutor(2) as both:
+            first = both.submit(maker, str(tmp_path / "in"))
+            time.sleep(0.05)
+            assert both.submit(user, str(tmp_path)).result() == "one"
+            assert first.result() == "one"
+        (tmp_path / "in").write_text("two")
+        with ThreadPoolExecutor(1) as pool:
+            _POOLS["shared"] = pool
+            assert user(str(tmp_path)) == "two"
 
 
 @pytest.mark.parametrize("what", ["file", "variable"])
