@@ -15,7 +15,7 @@ from cachec.recording.active import Active
 from cachec.recording.looks import gives_work, look_of, starts_thread
 from cachec.recording.observed import Ran
 from cachec.recording.profile import Profile
-from cachec.recording.recorder import starts
+from cachec.recording.whose import starts
 
 #: Tool ids of PEP 669 that no kind of tool has by convention (0 debugger, 1 coverage, 2 profiler, 5 optimiser).
 _TOOL_IDS = (4, 3)

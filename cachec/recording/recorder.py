@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import threading
-import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from contextvars import ContextVar
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from cachec.base.hashing import EMPTY, FileDigests
 from cachec.model import Read, Reason
+from cachec.recording import whose
 
 if TYPE_CHECKING:
     from cachec.recording.net import Net  # on a miss only
-
-_current: ContextVar[Recorder | None] = ContextVar("cachec_recorder", default=None)
 
 
 class FileSeen(msgspec.Struct, frozen=True):
@@ -201,38 +197,17 @@ class Recorder:
 
 def current() -> Recorder | None:
     """The recorder of the stage that this context runs in, or that has started this thread; None outside of both."""
-    found, started = _current.get(), _of_threads()
-    if found is None and started:
-        ident = threading.get_ident()
-        for each, recorder in started:
-            thread = each()
-            if thread is not None and thread.ident == ident and thread.is_alive():
-                return recorder
-    return found
-
-
-def starts(thread: threading.Thread) -> None:
-    """A thread is started here: it has no context of its own (Python's rule), and runs for the same stage."""
-    recorder = current()
-    if recorder is not None:
-        _of_threads().append((weakref.ref(thread), recorder))
-
-
-@lru_cache(maxsize=1)
-def _of_threads() -> list[tuple[weakref.ref[threading.Thread], Recorder]]:
-    """Threads that stages have started which run now."""
-    return []
+    recorder: Recorder | None = whose.whose()
+    return recorder
 
 
 @contextmanager
 def recording(recorder: Recorder) -> Iterator[Recorder]:
     """Make ``recorder`` the current one while the body runs."""
-    token = _current.set(recorder)
+    token = whose.here.set(recorder)
     try:
         with nullcontext() if recorder.net is None else recorder.net.spread():
             yield recorder
     finally:
-        _current.reset(token)
-        started = _of_threads()
-        if started:
-            started[:] = [each for each in started if each[1] is not recorder]
+        whose.here.reset(token)
+        whose.ends(recorder)
