@@ -28,9 +28,9 @@ class Active:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._all: tuple[Observed, ...] = ()
-        #: Threads that were started while there were runs, with those that each acts for, and the pool that it is of.
-        self._started: list[tuple[weakref.ref[threading.Thread], tuple[Observed, ...], object]] = []
-        #: Pools that were given work meanwhile, each with those for whom.
+        #: Threads that were started while there were runs, each with those that it acts for.
+        self._started: list[tuple[weakref.ref[threading.Thread], tuple[Observed, ...]]] = []
+        #: Pools that were given work meanwhile, each with those for whom that may have been.
         self._given: list[tuple[object, tuple[Observed, ...]]] = []
         self.is_project: Callable[[str], bool] = _anything
 
@@ -45,7 +45,11 @@ class Active:
         every, here = self._all, _here.get()
         if len(every) == len(here) == 1 and every[0] is here[0]:
             return here
-        return self._going_on(here) or self._of_pool() or every
+        going_on = self._going_on(here)
+        if going_on:
+            return going_on
+        of_pool = self._of_pool()
+        return every if of_pool is None else of_pool
 
     def acting(self) -> tuple[Observed, ...]:
         """Those on whose behalf this thread does something now: as ``here``, but nobody where that is not known, as in
@@ -54,40 +58,36 @@ class Active:
 
     def _of_thread(self) -> tuple[Observed, ...]:
         """Those for whom this thread was started."""
-        return self._going_on(self._this_thread()[0])
-
-    def _of_pool(self) -> tuple[Observed, ...]:
-        """Those whose work this thread of a pool may do: for whom any was given to it since a run began. Nobody where
-        some is for nobody, or this is no thread of a pool, which may have its work from anywhere."""
-        runs, pool = self._this_thread()
-        if pool is None:
-            return ()
-        given = [each for one, each in self._given if one is pool]
-        if not given or () in given:
-            return ()
-        return self._going_on(tuple({id(each): each for some in (runs, *given) for each in some}.values()))
-
-    def _this_thread(self) -> tuple[tuple[Observed, ...], object]:
         if self._started:
             ident = threading.get_ident()
-            for started, runs, pool in self._started:
+            for started, runs in self._started:
                 thread = started()
                 if thread is not None and thread.ident == ident and thread.is_alive():
-                    return runs, pool
-        return (), None
+                    return self._going_on(runs)
+        return ()
 
-    def starts(self, thread: threading.Thread) -> None:
-        """This thread starts another one, which acts for whom this one does."""
+    def _of_pool(self) -> tuple[Observed, ...] | None:
+        """Those who gave work to the pool that this thread is of: all that it does is somebody's who did, and nobody's
+        where none of these runs did. None for another thread, which may have its work from anywhere."""
+        thread = getattr(threading, "_active", {}).get(threading.get_ident())
         told: tuple[object, ...] = getattr(thread, "_args", ())
         is_worker = getattr(getattr(thread, "_target", None), "__module__", "") == "concurrent.futures.thread"
         pool = told[0]() if is_worker and told and isinstance(told[0], weakref.ref) else None
-        self._started.append((weakref.ref(thread), self.acting(), pool))
+        if pool is None:
+            return None
+        given = {id(each): each for one, runs in self._given if one is pool for each in runs}
+        return self._going_on(tuple(given.values()))
+
+    def starts(self, thread: threading.Thread) -> None:
+        """This thread starts another one, which acts for whom this one does."""
+        self._started.append((weakref.ref(thread), self.acting()))
 
     def gives(self, pool: object) -> None:
         """A ``ThreadPoolExecutor`` is given work here."""
-        acting = self.acting()
-        if not any(one is pool and each == acting for one, each in self._given):
-            self._given.append((pool, acting))
+        runs = self._going_on(_here.get()) or self._of_pool()
+        runs = self._all if runs is None else runs
+        if runs and not any(one is pool and each == runs for one, each in self._given):
+            self._given.append((pool, runs))
 
     def _going_on(self, runs: tuple[Observed, ...]) -> tuple[Observed, ...]:
         every = self._all
@@ -103,6 +103,7 @@ class Active:
     ) -> Callable[[], None]:
         """Begin to observe; returns what ends it. ``arm`` is told whether there is anything to be observed by then."""
         around = _here.get() or self._of_thread()
+        observed.acts = lambda: any(each is observed for each in self.acting())
         with self._lock:
             self._all = (*self._all, observed)
             self.is_project = is_project

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Callable
+from threading import get_ident
 from types import CodeType
 from typing import Any, NamedTuple
 
@@ -68,9 +70,10 @@ class Observed(msgspec.Struct):
     listed: folders with what is in them; scratch: what of that the run had made. made: paths that the run itself wrote
     or made, files and folders, each with what was there before; new: those that could be made only because nothing was
     there; removed: what the run removed or moved away, and has not made since; others: what somebody else made or
-    removed meanwhile, and ``$NAME`` for variables. variables: names that project code looked up in the environment,
-    with the values that it found; fixed: those that the run had set before; copied: all that there were when
-    it first went through them. started: programs and processes. unrepeatable: what project code looked at that can't be
+    removed meanwhile, and ``$NAME`` for variables, by what thread; acts: whether this thread acts for the run.
+    variables: names that project code looked up in the environment, with the values that it found; fixed: those that
+    the run had set before; copied: all that there were when it first went through them. started: programs and
+    processes. unrepeatable: what project code looked at that can't be
     read again alike. stages: nested ones. cwd: the current folder when the run began, empty where it was gone;
     asked_cwd: whether the run took it for a value or for a part of one; moved: whether it went to a folder by an
     absolute path; descriptors: those that were open when it began. relative: paths that were given relative to ``cwd``,
@@ -103,7 +106,8 @@ class Observed(msgspec.Struct):
     scratch: dict[str, None] = {}
     variables: dict[str, str | None] = {}
     fixed: dict[str, None] = {}
-    others: dict[str, None] = {}
+    others: dict[str, int] = {}
+    acts: Callable[[], bool] = lambda: True
     copied: dict[str, str] | None = None
     started: dict[str, None] = {}
     unrepeatable: dict[str, None] = {}
@@ -160,7 +164,7 @@ class Observed(msgspec.Struct):
         """Somebody else makes or removes this. Where the run itself does, too, nobody knows who came last: both are
         told before it is done."""
         for each in self._names(place):
-            self.others.setdefault(each)
+            self.others[each] = get_ident()
 
     @staticmethod
     def _names(place: str) -> set[str]:
@@ -179,12 +183,23 @@ class Observed(msgspec.Struct):
         counts as what is found there by whoever looks next."""
         if place in self.others and self._done(place) is not None:
             self.torn = self.torn or f"{place}, which the run made, was changed by another thread meanwhile"
+        if self.others and self._is_anothers(place) and not self.acts():
+            return None  # another thread looks at what it has made itself meanwhile
         if self.gone(place):
             return place if os.path.lexists(place) else None
         if not self.own(place):
             return place
         there = resolved(place, self.own)
         return None if there == place or self.own(there) else there
+
+    def _is_anothers(self, path: str) -> bool:
+        """Whether this thread made it, or a folder above it, and not for this run."""
+        while path not in self.others:
+            above = path.rpartition("/")[0]
+            if not above or above == path:
+                return False
+            path = above
+        return self.others[path] == get_ident()
 
     def own(self, path: str) -> bool:
         """Whether the run itself made ``path``, or a folder above it."""

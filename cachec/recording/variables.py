@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from collections.abc import Iterator
 from functools import lru_cache
 from types import FrameType
@@ -92,7 +93,7 @@ class Variables:
             if any(each is observed for each in acting):
                 observed.fixed.setdefault(name)
             else:
-                observed.others.setdefault(f"${name}")
+                observed.others[f"${name}"] = threading.get_ident()
 
     def taken_whole(self, frame: FrameType) -> None:
         """``frame`` goes through all names."""

@@ -62,8 +62,19 @@ def _replaced(path: Path, data: bytes) -> None:
     beside.rename(path)
 
 
+def _link_replaced(path: Path, target: str) -> None:
+    beside = path.parent.with_name(f"{path.name}.link")
+    beside.symlink_to(target)
+    beside.rename(path)
+
+
+#: In two steps, between which there is nothing: what is there again in the end is not seen.
+_IN_STEPS = frozenset({"a folder in its place", "a folder in a link's place", "content of the same times"})
+
 EDITS: dict[str, looks.Edit] = {
-    **looks.EDITS,
+    **{name: edit for name, edit in looks.EDITS.items() if name not in _IN_STEPS},
+    "a link in its place": lambda p: _link_replaced(p / "a", "s/b"),
+    "a link leads elsewhere": lambda p: _link_replaced(p / "link", "s/more"),
     "weights": lambda p: (p / "w.safetensors").write_bytes(_weights(2)),
     "weights replaced": lambda p: _replaced(p / "w.safetensors", _weights(3)),
     "weights gone": lambda p: (p / "w.safetensors").unlink(),

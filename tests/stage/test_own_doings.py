@@ -338,6 +338,32 @@ def test_what_two_runs_make_under_one_name_is_neithers_own(
             assert stage(n) == str(n)
 
 
+def test_what_a_thread_of_the_program_makes_and_reads_itself_is_no_input(tmp_path: Path) -> None:
+    over = threading.Event()
+    (tmp_path / "beats").mkdir()
+
+    def beat() -> None:
+        while not over.is_set():
+            Path(tmp_path, "beats", "one").write_text(str(time.time()))
+            Path(tmp_path, "beats", "one").read_text()
+            time.sleep(0.005)
+
+    thread = threading.Thread(target=beat)
+    with closing(cachec.Cache(tmp_path / "store", log="off")) as cache:
+
+        @cache.stage
+        def stage(n: int) -> int:
+            time.sleep(0.05)
+            return n
+
+        thread.start()
+        try:
+            assert [cache.call(stage, 1)[1].hit for _ in range(2)] == [False, True]
+        finally:
+            over.set()
+            thread.join()
+
+
 def test_a_name_that_is_no_text_is_no_error(tmp_path: Path) -> None:
     with closing(cachec.Cache(tmp_path / "store", log="off")) as cache:
 
