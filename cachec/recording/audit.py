@@ -150,7 +150,7 @@ class AuditObserver:
         elif flags & os.O_TRUNC or (flags & os.O_CREAT and not os.path.lexists(path)):
             if not os.path.isdir(path):  # which fails; or tempfile names its folder, and opens a file itself
                 self._each(_folder_missed, path)
-                self._makes(path)
+                self._makes(path, is_shared=bool(flags & os.O_APPEND))
         elif flags & os.O_WRONLY:
             return  # what is there is not looked at
         elif removes(frame):
@@ -177,11 +177,13 @@ class AuditObserver:
         for observed in self._runs.asked_by(frame):
             observed.volatile = observed.volatile or STANDARD_INPUT
 
-    def _makes(self, path: object) -> None:
-        """What is at a path from here on is made by those for whom this thread acts."""
+    def _makes(self, path: object, *, is_shared: bool = False) -> None:
+        """What is at a path from here on is made by those for whom this thread acts. is_shared: what others add to it
+        takes nothing from anybody (a log)."""
         acting = self._runs.acting()
         self._each(Observed.make, path, acting)
-        self._each(Observed.touched, path, self._others(acting))
+        if not is_shared:
+            self._each(Observed.touched, path, self._others(acting))
 
     def _others(self, acting: tuple[Observed, ...]) -> tuple[Observed, ...]:
         return tuple(each for each in self._runs.every if not any(each is one for one in acting))

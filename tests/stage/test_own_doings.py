@@ -319,6 +319,7 @@ def test_what_two_runs_make_under_one_name_is_neithers_own(
         place = str(tmp_path / "fixed")
 
         def body(n: int) -> str:
+            time.sleep(0.2)  # until both run
             if what == "file":
                 Path(place).write_text(str(n))
             else:

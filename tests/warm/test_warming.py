@@ -314,7 +314,8 @@ def test_any_executor_will_do(project: Project, monkeypatch: pytest.MonkeyPatch,
         ThreadPoolExecutor if kind == "threads" else lambda n: ProcessPoolExecutor(n, mp_context=get_context("spawn"))
     )
     with make(2) as executor:
-        assert set(statuses(warm.warm(targets, executor=executor, jobs=2)).values()) == {"compiled"}
+        first = warm.warm(targets, executor=executor, jobs=2)
+        assert set(statuses(first).values()) == {"compiled"}, first.results
         assert warm.warm(targets, executor=executor, check=True).exit_code == 0
         with pytest.raises(UsageError, match="`isolated`, which needs cachec's own workers"):
             warm.warm([warm.Target(name="t", call="m:f", isolated=True)], executor=executor)
