@@ -151,8 +151,10 @@ class AuditObserver:
             if not os.path.isdir(path):  # which fails; or tempfile names its folder, and opens a file itself
                 self._each(_folder_missed, path)
                 self._makes(path, is_shared=bool(flags & os.O_APPEND))
-        elif flags & os.O_WRONLY:
-            return  # what is there is not looked at
+        elif flags & os.O_WRONLY:  # what is there is not looked at
+            place = place_of(path)
+            for observed in self._runs.acting() if place is not None else ():
+                observed.written.setdefault(place)
         elif removes(frame):
             self._pass(path)
         elif _by_importer(frame):

@@ -71,6 +71,7 @@ class Observed(msgspec.Struct):
     or made, files and folders, each with what was there before; new: those that could be made only because nothing was
     there; removed: what the run removed or moved away, and has not made since; others: what somebody else made or
     removed meanwhile, and ``$NAME`` for variables, by what thread; acts: whether this thread acts for the run.
+    written: files that the run opened to write to alone.
     variables: names that project code looked up in the environment, with the values that it found; fixed: those that
     the run had set before; copied: all that there were when it first went through them. started: programs and
     processes. unrepeatable: what project code looked at that can't be
@@ -107,6 +108,7 @@ class Observed(msgspec.Struct):
     variables: dict[str, str | None] = {}
     fixed: dict[str, None] = {}
     others: dict[str, int] = {}
+    written: dict[str, None] = {}
     acts: Callable[[], bool] = lambda: True
     copied: dict[str, str] | None = None
     started: dict[str, None] = {}

@@ -164,7 +164,7 @@ class Observing:
             path = observed.given(named)
             if path is not None and not os.path.lexists(path):
                 observed.absent.setdefault(path)
-            elif path is not None and not observed.own(path):
+            elif path is not None and not observed.own(path) and path not in observed.written:
                 observed.differs(path, True)
 
     def _looked(self, request: Request, recorder: Recorder, observed: Observed) -> Iterator[Read]:
