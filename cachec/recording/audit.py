@@ -153,8 +153,9 @@ class AuditObserver:
                 self._makes(path, is_shared=bool(flags & os.O_APPEND))
         elif flags & os.O_WRONLY:  # what is there is not looked at
             place = place_of(path)
-            for observed in self._runs.acting() if place is not None else ():
-                observed.written.setdefault(place)
+            if place is not None:
+                for observed in self._runs.acting():
+                    observed.written.setdefault(place)
         elif removes(frame):
             self._pass(path)
         elif _by_importer(frame):
