@@ -15,6 +15,8 @@ from collections.abc import Iterable
 READS = "cachec.reads"
 #: The same of a file, and of a folder the names in it, that goes into a result and was there before the run.
 KEEPS = "cachec.keeps"
+#: What this machine has, or a command makes, is asked for in a thread of which nobody knows for which run.
+ASKS = "cachec.asks"
 
 
 def tell_read(paths: Iterable[str | os.PathLike[str]], *, like: object = None) -> None:

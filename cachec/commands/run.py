@@ -14,13 +14,15 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from contextvars import ContextVar
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from cachec import recording
+from cachec.base import audited
 from cachec.base.distributions import Distributions
 from cachec.base.paths import absolute
 from cachec.commands.environment import command_environment
@@ -36,8 +38,6 @@ if TYPE_CHECKING:
     from cachec.commands.watched import Reads, WeightRule
 
 AnyPath = str | os.PathLike[str]
-
-_scratch: ContextVar[tuple[str, ...]] = ContextVar("cachec_scratch", default=())
 
 #: Bytes of a failing command's standard error that its exception shows.
 _TOLD = 4000
@@ -66,12 +66,9 @@ def scratch() -> Iterator[Path]:
     folder = os.path.realpath(tempfile.mkdtemp(prefix="cachec-"))
     if recorder is not None:
         recorder.add_scratch(folder)
-    before = _scratch.get()
-    _scratch.set((*before, folder))
     try:
         yield Path(folder)
     finally:
-        _scratch.set(before)
         if recorder is None:
             shutil.rmtree(folder)
 
@@ -79,16 +76,20 @@ def scratch() -> Iterator[Path]:
 def host_processor() -> None:
     """Record in the running stage that its result depends on this machine's processor: what ``native`` and ``host``
     mean to a compiler. For stages with ``portable=True``, whose key leaves the processor out."""
-    recorder = recording.current()
-    if recorder is not None:
-        recorder.processor("host", processor_digest())
+    _asked("host", processor_digest)
 
 
 def host_accelerators() -> None:
     """Record in the running stage that its result depends on this machine's accelerators and their drivers."""
+    _asked("accelerators", accelerators_digest)
+
+
+def _asked(which: str, digest: Callable[[], str]) -> None:
     recorder = recording.current()
-    if recorder is not None:
-        recorder.processor("accelerators", accelerators_digest())
+    if recorder is None:
+        sys.audit(audited.ASKS, f"what this machine has ({which})")
+    else:
+        recorder.processor(which, digest())
 
 
 def run(
@@ -160,6 +161,7 @@ def run(
     if recorder is None:
         for path in (*declared.inputs, *declared.weights):
             os.stat(path)  # what is not there is the same error in a stage and outside
+        sys.audit(audited.ASKS, f"the command {args[0]}")
         ended = command_run.plainly()
     else:
         ended = command_run.recorded(recorder, declared, keyed, fixed)
@@ -211,14 +213,15 @@ class _CommandRun(NamedTuple):
         from cachec.commands.watched import Reads, Watched
         from cachec.commands.witness import Witness
 
-        reads = Reads(recorder, _recorded_as)
+        recorded_as = partial(_recorded_as, recorder.scratch())
+        reads = Reads(recorder, recorded_as)
         for name in keyed:
             recorder.environment(name, variable_digest(name, os.environ))
         tools = ToolKeys(recorder.digests, Distributions())
         search = search_text(fixed)
         values = search_environ(search, self.environ)
         for tool in declared.tools:
-            place = tool if "/" not in tool else _recorded_as(tool)
+            place = tool if "/" not in tool else recorded_as(tool)
             if place is not None:
                 try:
                     recorder.tool(place, tools.executable(place, values).digest, search)
@@ -278,12 +281,11 @@ def _tree(reads: Reads, path: str, above: set[tuple[int, int]]) -> Iterator[str]
                 yield from _tree(reads, inner, above | {(status.st_dev, status.st_ino)})
 
 
-def _recorded_as(path: str) -> str | None:
-    """The path that a read is recorded under; None for a product of the stage.
+def _recorded_as(folders: Sequence[str], path: str) -> str | None:
+    """The path that a read is recorded under; None for a product of the stage. folders: its scratch folders.
 
     A link in a scratch folder that leads out of it is recorded under what it leads to.
     """
-    folders = _scratch.get()
     if not folders:
         return absolute(path)
     real = os.path.realpath(path)

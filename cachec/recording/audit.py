@@ -72,6 +72,7 @@ class AuditObserver:
             "pickle.find_class": self._unpickled,
             audited.READS: self._told,
             audited.KEEPS: self._told,
+            audited.ASKS: self._asked,
             **dict.fromkeys(_SOCKETS, self._connected),
             **dict.fromkeys(_PROGRAMS | _PROCESSES, self._started),
         }
@@ -133,6 +134,12 @@ class AuditObserver:
         """cachec itself, whose own looks are passed over, opens what a stage names to it."""
         path, is_relative = args
         self._each(told_at if event == audited.READS else kept_at, os.path.relpath(path) if is_relative else path)
+
+    def _asked(self, _event: str, args: tuple[Any, ...], _frame: FrameType) -> None:
+        for observed in self._runs.here():
+            observed.volatile = (
+                observed.volatile or f"{args[0]}: in a thread of which nobody knows for which stage it works"
+            )
 
     def _connected(self, event: str, _args: tuple[Any, ...], frame: FrameType) -> None:
         self._unrepeatable(f"a connection ({event})", frame)

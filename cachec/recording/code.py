@@ -15,7 +15,7 @@ from cachec.recording.active import Active
 from cachec.recording.looks import gives_work, look_of, starts_thread
 from cachec.recording.observed import Ran
 from cachec.recording.profile import Profile
-from cachec.recording.whose import starts
+from cachec.recording.whose import gives, starts
 
 #: Tool ids of PEP 669 that no kind of tool has by convention (0 debugger, 1 coverage, 2 profiler, 5 optimiser).
 _TOOL_IDS = (4, 3)
@@ -97,11 +97,10 @@ class CodeObserver:
         if self._project(code.co_filename):
             return self._note(code, frame)
         if starts_thread(code, frame):
-            self._runs.starts(frame.f_locals["self"])
             starts(frame.f_locals["self"])
             return False
         if gives_work(code, frame):
-            self._runs.gives(frame.f_locals["self"])
+            gives(frame.f_locals["kwargs"])
             return False
         look = look_of(code, frame)
         if look is None:

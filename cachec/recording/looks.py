@@ -75,10 +75,6 @@ def _absent(observed: Observed, path: str) -> None:
         observed.there.setdefault(above, False)
 
 
-#: By how much, in ns, the clock of file systems may be behind where it is not asked often (CONFIG_HZ=100).
-_TICK = 10_000_000
-
-
 def content_at(observed: Observed, place: str) -> None:
     """More than whether something is there: its content counts."""
     counted = observed.counted(place)
@@ -94,9 +90,9 @@ def content_at(observed: Observed, place: str) -> None:
 
 
 def kept_at(observed: Observed, place: str) -> None:
-    """What goes into a result. What changed since the run began the run has made, also where no event tells of it."""
+    """What goes into a result."""
     state = identity_if_there(place)
-    if state is not None and state.changed > observed.began + _TICK:
+    if state is not None and observed.is_since(state):
         observed.make(place)
     elif state is not None:
         told_at(observed, place)
@@ -188,11 +184,10 @@ def entry_asked(observed: Observed, path: object) -> None:
 
 
 def removal_asked(observed: Observed, path: object) -> None:
-    """Something is removed, which fails where nothing is. What came to be since the run began the run has made, also
-    where no event tells of it."""
+    """Something is removed, which fails where nothing is."""
     place = observed.given(path)
     state = None if place is None else identity_if_there(place)
-    if place is not None and (state is None or state.changed < observed.began):
+    if place is not None and (state is None or not observed.is_since(state)):
         place_at(observed, place)
 
 

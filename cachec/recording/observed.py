@@ -58,7 +58,8 @@ class Observed(msgspec.Struct):
     """What one run was observed to do. Filled from several threads; every step is one atomic dict operation, and the
     first observation of a thing counts: what a run sees later may be its own doing.
 
-    began: when, in ns of Unix time as file systems tell it. ran: by ``id`` of the code, which is held (equal code of
+    began: when, in ns of Unix time, as file systems tell it, which go by ticks; after: as other clocks do, a part of a
+    tick later. ran: by ``id`` of the code, which is held (equal code of
     two files is two things). imported: names of modules that project code imported, or looked for in vain. named:
     modules that it asked for by a computed name, imported or not; sought: those of which it asked whether they are
     there. installed: distributions whose metadata it asked for, ``*`` for all. opened: absolute paths that were
@@ -70,8 +71,9 @@ class Observed(msgspec.Struct):
     listed: folders with what is in them; scratch: what of that the run had made. made: paths that the run itself wrote
     or made, files and folders, each with what was there before; new: those that could be made only because nothing was
     there; removed: what the run removed or moved away, and has not made since; others: what somebody else made or
-    removed meanwhile, and ``$NAME`` for variables, by what thread; acts: whether this thread acts for the run.
-    written: files that the run opened to write to alone.
+    removed meanwhile, each with the thread and with what was there before, and ``$NAME`` for variables; acts: whether
+    this thread acts for the run; job: the function of a pool's job that the run was begun in, if it was. written: files
+    that the run opened to write to alone.
     variables: names that project code looked up in the environment, with the values that it found; fixed: those that
     the run had set before; copied: all that there were when it first went through them. started: programs and
     processes. unrepeatable: what project code looked at that can't be
@@ -86,6 +88,7 @@ class Observed(msgspec.Struct):
     """
 
     began: int = field(default_factory=lambda: time.clock_gettime_ns(_CLOCK_REALTIME_COARSE))
+    after: int = field(default_factory=time.time_ns)
     ran: dict[int, Ran] = {}
     imported: dict[str, None] = {}
     named: dict[str, None] = {}
@@ -107,9 +110,10 @@ class Observed(msgspec.Struct):
     scratch: dict[str, None] = {}
     variables: dict[str, str | None] = {}
     fixed: dict[str, None] = {}
-    others: dict[str, int] = {}
+    others: dict[str, tuple[int, _State | None]] = {}
     written: dict[str, None] = {}
     acts: Callable[[], bool] = lambda: True
+    job: CodeType | None = None
     copied: dict[str, str] | None = None
     started: dict[str, None] = {}
     unrepeatable: dict[str, None] = {}
@@ -144,6 +148,11 @@ class Observed(msgspec.Struct):
             self.relative.setdefault(place, relative_to(place, self.cwd))
         return place
 
+    def is_since(self, state: Identity) -> bool:
+        """Whether what is in this state came to be since the run began: it has made it, also where no event tells of
+        that. Of what came to be in the tick in which it began nobody knows."""
+        return state.changed > self.after
+
     def make_new(self, path: object) -> None:
         """The run makes something where it sees that nothing is."""
         place = self.given(path)
@@ -166,7 +175,8 @@ class Observed(msgspec.Struct):
         """Somebody else makes or removes this. Where the run itself does, too, nobody knows who came last: both are
         told before it is done."""
         for each in self._names(place):
-            self.others[each] = get_ident()
+            thread, before = self.others.get(each, (0, None))
+            self.others[each] = get_ident(), before if thread == get_ident() else _state(each)
 
     @staticmethod
     def _names(place: str) -> set[str]:
@@ -181,18 +191,23 @@ class Observed(msgspec.Struct):
 
     def counted(self, place: str) -> str | None:
         """Where a look at ``place`` goes that counts: None where the run itself made what is there, or removed what
-        was. A link that it made leads to what it did not make. What is there again may be of its own native code, and
+        was, and where another thread looks at what it has made itself. A link leads to what was not made with it. What
+        is there again may be of its own native code, and
         counts as what is found there by whoever looks next."""
         if place in self.others and self._done(place) is not None:
             self.torn = self.torn or f"{place}, which the run made, was changed by another thread meanwhile"
         if self.others and self._is_anothers(place) and not self.acts():
-            return None  # another thread looks at what it has made itself meanwhile
+            return self._beyond(place, self._is_anothers)
         if self.gone(place):
             return place if os.path.lexists(place) else None
         if not self.own(place):
             return place
-        there = resolved(place, self.own)
-        return None if there == place or self.own(there) else there
+        return self._beyond(place, self.own)
+
+    @staticmethod
+    def _beyond(place: str, is_own: Callable[[str], bool]) -> str | None:
+        there = resolved(place, is_own)
+        return None if there == place or is_own(there) else there
 
     def _is_anothers(self, path: str) -> bool:
         """Whether this thread made it, or a folder above it, and not for this run."""
@@ -201,7 +216,8 @@ class Observed(msgspec.Struct):
             if not above or above == path:
                 return False
             path = above
-        return self.others[path] == get_ident()
+        thread, before = self.others[path]
+        return thread == get_ident() and _state(path) != before
 
     def own(self, path: str) -> bool:
         """Whether the run itself made ``path``, or a folder above it."""

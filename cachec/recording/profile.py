@@ -118,7 +118,8 @@ class Profile:
         if identity in told:
             return
         if not self._runs.here():
-            self._give_back(sys.getprofile(), sys.setprofile)  # a thread that a run started, and that goes on
+            self._unseen.add(threading.current_thread())  # what a run started goes on; its pool may be given more
+            self._give_back(sys.getprofile(), sys.setprofile)
             return
         namespace = frame.f_globals
         name = namespace.get("__name__")

@@ -15,6 +15,7 @@ from cachec.recording import whose
 
 if TYPE_CHECKING:
     from cachec.recording.net import Net  # on a miss only
+    from cachec.recording.observed import Observed
 
 
 class FileSeen(msgspec.Struct, frozen=True):
@@ -64,7 +65,14 @@ class Recorder:
         self.stage = stage
         self.digests = digests if digests is not None else FileDigests()
         self.net = net
-        self._parent = parent
+        self.parent = parent
+        #: Whether the run goes on.
+        self.is_on = False
+        #: Who observes the run: its own net, and those of the runs around it.
+        self.observers: tuple[Observed, ...] = (
+            *(() if net is None else (net.observed,)),
+            *(() if parent is None else parent.observers),
+        )
         self._lock = threading.Lock()
         self._reads: dict[tuple[str, str, str], Read] = {}
         self._contradictions: list[Read] = []
@@ -122,15 +130,15 @@ class Recorder:
         """The run called another stage: whatever is in the key of that counts, whether it ran or not."""
         if self.net is not None:
             self.net.observed.stages.setdefault(id(stage), stage)
-        if self._parent is not None:
-            self._parent.nested(stage)
+        if self.parent is not None:
+            self.parent.nested(stage)
 
     def keep_out(self, reason: Reason, detail: str) -> None:
         """What this run made must not be stored, nor what a stage around it makes of that; the first reason counts."""
         with self._lock:
             self._kept_out = self._kept_out or (reason, detail)
-        if self._parent is not None:
-            self._parent.keep_out(reason, detail)
+        if self.parent is not None:
+            self.parent.keep_out(reason, detail)
 
     def check_before_storing(self, check: Callable[[], None]) -> None:
         """Have ``check`` called once all files of the result are in the store; it may still keep the result out."""
@@ -150,6 +158,11 @@ class Recorder:
         """``folder`` was made for this run; its files may be results, so it lives until they are stored."""
         with self._lock:
             self._scratch.append(folder)
+
+    def scratch(self) -> tuple[str, ...]:
+        """These folders, and those of the runs around this one."""
+        with self._lock:
+            return (*self._scratch, *(() if self.parent is None else self.parent.scratch()))
 
     def drop_scratch(self) -> None:
         """The results are stored, or there are none: remove the scratch folders."""
@@ -184,8 +197,8 @@ class Recorder:
 
     def _pass_on(self, read: Read) -> None:
         self._add(read)
-        if self._parent is not None:
-            self._parent._pass_on(read)
+        if self.parent is not None:
+            self.parent._pass_on(read)
 
     def _add(self, read: Read) -> None:
         place = (read.kind, read.where, read.name)
@@ -196,7 +209,8 @@ class Recorder:
 
 
 def current() -> Recorder | None:
-    """The recorder of the stage that this context runs in, or that has started this thread; None outside of both."""
+    """The recorder of the stage that this context runs in, or that this thread was started by, or given a job by; None
+    outside of all."""
     recorder: Recorder | None = whose.whose()
     return recorder
 
@@ -205,9 +219,11 @@ def current() -> Recorder | None:
 def recording(recorder: Recorder) -> Iterator[Recorder]:
     """Make ``recorder`` the current one while the body runs."""
     token = whose.here.set(recorder)
+    recorder.is_on = True
     try:
         with nullcontext() if recorder.net is None else recorder.net.spread():
             yield recorder
     finally:
+        recorder.is_on = False
         whose.here.reset(token)
         whose.ends(recorder)

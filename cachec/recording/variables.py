@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import sys
-import threading
 from collections.abc import Iterator
 from functools import lru_cache
 from types import FrameType
@@ -93,7 +92,7 @@ class Variables:
             if any(each is observed for each in acting):
                 observed.fixed.setdefault(name)
             else:
-                observed.others[f"${name}"] = threading.get_ident()
+                observed.others.setdefault(f"${name}", (0, None))
 
     def taken_whole(self, frame: FrameType) -> None:
         """``frame`` goes through all names."""

@@ -224,7 +224,7 @@ class Observing:
             now = identity_if_there(path)
             if before is not None and before != now:
                 # What came to be meanwhile may go again: scratch of the run's, made by native code or a program.
-                if now is not None or before.changed < observed.began:
+                if now is not None or not observed.is_since(before):
                     what = "is gone by now" if now is None else _WRITTEN
                     recorder.keep_out(Reason.INPUT_CHANGED, f"file {path} was opened, and {what}")
             elif now is not None:

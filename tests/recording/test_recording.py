@@ -11,7 +11,7 @@ import tempfile
 import threading
 import urllib.request
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from types import FunctionType
 from typing import Any
@@ -20,18 +20,19 @@ import pytest
 
 from cachec.recording.frames import asker
 from cachec.recording.hook import audit_hook
-from cachec.recording.net import Net
 from cachec.recording.observed import Observed
+from tests.recording.runs import observed_run
 
 HERE = __file__
 
 
-def net() -> Net:
-    return Net(lambda name: name == HERE or name.startswith("<string"))
+def spread() -> AbstractContextManager[Observed]:
+    """Observe the body as a stage's run is."""
+    return observed_run(lambda name: name == HERE or name.startswith("<string"))
 
 
 def observe(body: Callable[[], Any]) -> Observed:
-    with net().spread() as observed:
+    with spread() as observed:
         body()
     return observed
 
@@ -68,8 +69,8 @@ def test_threads_of_a_run_are_its_own() -> None:
 
 
 def test_an_inner_run_is_told_to_the_outer_one_too_and_not_the_other_way_round() -> None:
-    with net().spread() as outer:
-        with net().spread() as within:
+    with spread() as outer:
+        with spread() as within:
             inner()
         helper()
     assert {"inner", "helper"} <= names(outer)
@@ -78,7 +79,7 @@ def test_an_inner_run_is_told_to_the_outer_one_too_and_not_the_other_way_round()
 
 def test_runs_at_once_are_told_apart_by_their_contexts() -> None:
     async def run(body: Callable[[], int]) -> Observed:
-        with net().spread() as observed:
+        with spread() as observed:
             await asyncio.sleep(0)
             body()
             await asyncio.sleep(0)
@@ -102,10 +103,10 @@ def test_a_task_that_outlives_its_run_is_anybodys() -> None:
             await go.wait()
             inner()
 
-        with net().spread():
+        with spread():
             task = asyncio.create_task(later())
             await asyncio.sleep(0)
-        with net().spread() as observed:
+        with spread() as observed:
             go.set()
             await task
         return observed
@@ -513,9 +514,9 @@ def test_what_was_told_to_one_run_alone_is_told_to_the_next_that_it_runs_in() ->
             helper()
             done.set()
 
-        with net().spread():
+        with spread():
             task = asyncio.create_task(beside())
-            with net().spread() as within:
+            with spread() as within:
                 go.set()
                 await done.wait()
                 helper()

@@ -28,6 +28,7 @@ import tempfile
 import tokenize
 import zipfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from os import stat as _stat_of_before
 from pathlib import Path
 from typing import Any
@@ -456,3 +457,92 @@ def module_sought_by_its_spec(p: str) -> Any:
 def module_imported(p: str) -> Any:
     with _path_with(p):
         return importlib.import_module("m").x
+
+
+# --- what is done beside, and is no input
+
+
+def in_its_own_pool(p: str) -> Any:
+    with ThreadPoolExecutor(2) as pool:
+        return list(pool.map(lambda name: Path(p, name).read_text(), ["a", "s/b"]))
+
+
+def beside_a_named_temporary_file(p: str) -> Any:
+    with tempfile.NamedTemporaryFile(dir=p):
+        return Path(p, "a").read_text(), os.path.exists(f"{p}/new")
+
+
+def beside_a_temporary_file(p: str) -> Any:
+    with tempfile.TemporaryFile(dir=p):
+        return Path(p, "a").read_text()
+
+
+def beside_scratch_that_is_listed(p: str) -> Any:
+    with tempfile.TemporaryDirectory(dir=p):
+        return len(os.listdir(p)), Path(p, "a").read_text()
+
+
+def beside_a_lock(p: str) -> Any:
+    with open(f"{p}/a", "ab"):
+        return Path(p, "a").read_text()
+
+
+def beside_an_output_anew(p: str) -> Any:
+    if os.path.exists(f"{p}/out"):
+        os.remove(f"{p}/out")
+    Path(p, "out").write_text("x")
+    return Path(p, "a").read_text()
+
+
+def beside_an_output_folder_anew(p: str) -> Any:
+    shutil.rmtree(f"{p}/outs", ignore_errors=True)
+    os.makedirs(f"{p}/outs/deep")
+    Path(p, "outs/deep/x").write_text("x")
+    return Path(p, "a").read_text(), Path(p, "outs/deep/x").read_text()
+
+
+# --- what fails
+
+
+def beside_a_rename_that_fails(p: str) -> Any:
+    with contextlib.suppress(FileNotFoundError):
+        os.replace(f"{p}/nothing", f"{p}/a")
+    return Path(p, "a").read_text()
+
+
+def beside_a_folder_opened_to_write(p: str) -> Any:
+    with contextlib.suppress(IsADirectoryError):
+        open(p, "w").close()
+    return Path(p, "a").read_text()
+
+
+def beside_a_removal_that_fails(p: str) -> Any:
+    with contextlib.suppress(OSError):
+        os.rmdir(p)
+    return Path(p, "a").read_text()
+
+
+def removed(p: str) -> Any:
+    try:
+        os.remove(f"{p}/new")
+    except OSError as error:
+        return type(error).__name__
+    Path(p, "new").write_text("x")
+    return "done"
+
+
+def tree_removed(p: str) -> Any:
+    try:
+        shutil.rmtree(f"{p}/new")
+    except OSError as error:
+        return type(error).__name__
+    os.mkdir(f"{p}/new")
+    return "done"
+
+
+def gone_to(p: str) -> Any:
+    try:
+        with contextlib.chdir(f"{p}/new"):
+            return "done"
+    except OSError as error:
+        return type(error).__name__

@@ -124,12 +124,12 @@ def run_looks(seed: int, folder: Path) -> Iterator[Report]:
                     said = f"{looker.__name__} / {name}{' / back' if back else ''}"
                     stage = cache.stage(looker, name=f"{said} {turn}")
                     with tempfile.TemporaryDirectory(dir=folder) as made:
-                        yield _one(said, stage, looker, name, Path(made, "p"), is_back=back)
+                        yield one(said, stage, looker, name, Path(made, "p"), is_back=back)
     finally:
         sys.dont_write_bytecode = before
 
 
-def _one(said: str, stage: Any, looker: Callable[[str], Any], name: str, folder: Path, *, is_back: bool) -> Report:
+def one(said: str, stage: Any, looker: Callable[[str], Any], name: str, folder: Path, *, is_back: bool) -> Report:
     """The stage before and after an edit; is_back: after and before."""
     report = Report(projects=1, cases=1)
 
@@ -142,7 +142,7 @@ def _one(said: str, stage: Any, looker: Callable[[str], Any], name: str, folder:
         EDITS[name](folder)
         wait()
     p = str(folder)
-    first = _told(looker, p)
+    first, was_stored = _told(looker, p), False
     for edit in (None, EDITS["nothing"], anew if is_back else EDITS[name]):
         if edit is not None:
             edit(folder)
@@ -162,11 +162,12 @@ def _one(said: str, stage: Any, looker: Callable[[str], Any], name: str, folder:
         if answer["reason"] != "refused" or looker.__name__ not in REFUSED:
             judge(report, said, {**answer, "truth": truth})
         is_stored = answer["reason"] not in {"refused", "raised"}
-        if edit is not None and truth == first and is_stored:
+        if was_stored and truth == first and is_stored:
             # What a looker asks for may be another thing although what it makes of it is the same.
             found = report.needless if edit is EDITS["nothing"] else report.coarse
             report.neutral += edit is EDITS["nothing"]
             report.unused += edit is not EDITS["nothing"]
             if answer["reason"] != "hit":
                 found.append(f"{said}: {answer['reason']} {answer['detail']}")
+        was_stored |= is_stored
     return report

@@ -90,7 +90,12 @@ EDITS: dict[str, looks.Edit] = {
 _OF_THE_PROCESS = frozenset({"a variable"})
 
 #: What is made between the moment at which a run's own making is told of and that itself is taken for its own.
-_MAKE = frozenset({"file_made", "folder_made", "folder_made_by_an_own_function", "file_there_is_not_made"})
+_MAKE = frozenset(
+    {
+        *("file_made", "folder_made", "folder_made_by_an_own_function", "file_there_is_not_made"),
+        *("removed", "tree_removed", "beside_a_rename_that_fails", "beside_a_folder_opened_to_write"),
+    }
+)
 
 LOOKERS = [
     *(each for each in looks.LOOKERS if each.__name__ not in looks.REFUSED | _MAKE),

@@ -7,6 +7,7 @@ Each construct once, some 1,900 cases, and of these a sample under ``make test``
 from __future__ import annotations
 
 import random
+import sys
 from itertools import islice
 from pathlib import Path
 
@@ -39,8 +40,8 @@ def test_no_generated_edit_gives_a_wrong_hit(tmp_path: Path) -> None:
 
 
 #: Kinds beside projects, with cases of the short run and of the long one; ``make soundness`` takes any number.
-SHORT = {"looks": 50, "races": 100, "weights": 20, "modules": 8, "commands": 8}
-LONG = {"looks": 200, "races": 2000, "jax": 12, "weights": 100, "modules": 40, "commands": 32}
+SHORT = {"looks": 50, "races": 100, "hands": 50, "weights": 20, "modules": 8, "commands": 8}
+LONG = {"looks": 200, "races": 2000, "hands": 600, "jax": 12, "weights": 100, "modules": 40, "commands": 32}
 
 
 @pytest.mark.parametrize(
@@ -51,8 +52,10 @@ def test_no_swap_of_another_kind_gives_a_wrong_hit(tmp_path: Path, kind: str, co
     assert report.cases >= count
     assert not report.wrong, report.text()
     assert not report.failed, report.text()
-    # Of races those that go on while the stage is called again, which are few.
-    assert len(report.refused) <= (0.01 * report.looks if kind == "races" else 0), report.text()
+    # Of races those that go on while the stage is called again, and what other threads than the run's write, which are
+    # few; before Python 3.12 pools that were there before.
+    expected = {"races": 0.01, "hands": 0.05 if sys.version_info >= (3, 12) else 0.6}.get(kind, 0)
+    assert len(report.refused) <= expected * report.looks, report.text()
     # The hash of a text takes an alias within a dialect's attribute for what it stands for, which MLIR does not.
     assert len(report.needless) <= (0.1 * report.neutral if kind == "modules" else 0), report.text()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shutil
+import queue
 import sqlite3
 import subprocess
 import tempfile
@@ -22,120 +22,35 @@ import pytest
 from safetensors.numpy import load_file, save, save_file
 
 import cachec
+from cachec.commands.run import host_processor
 
 
 def _weights(value: float) -> bytes:
     return save({"x": np.array([value], "f4")})
 
 
-# --- ways in which a stage looks at ``in``, or makes something beside it
-
-
-def named_temporary_file(p: str) -> Any:
-    with tempfile.NamedTemporaryFile(dir=p):
-        return Path(p, "in").read_text(), os.path.exists(f"{p}/flag")
-
-
-def temporary_file(p: str) -> Any:
-    with tempfile.TemporaryFile(dir=p):
-        return Path(p, "in").read_text()
-
-
-def a_rename_that_fails(p: str) -> Any:
-    with contextlib.suppress(FileNotFoundError):
-        os.replace(f"{p}/nothing", f"{p}/in")
-    return Path(p, "in").read_text()
-
-
-def a_folder_opened_to_write(p: str) -> Any:
-    with contextlib.suppress(IsADirectoryError):
-        open(p, "w").close()
-    return Path(p, "in").read_text()
-
-
-def a_pool_of_its_own(p: str) -> Any:
-    with ThreadPoolExecutor(2) as pool:
-        return list(pool.map(lambda name: Path(p, name).read_text(), ["in", "in"]))
-
-
-def a_removed_output(p: str) -> Any:
-    if os.path.exists(f"{p}/out"):
-        os.remove(f"{p}/out")
-    Path(p, "out").write_text("x")
-    return Path(p, "in").read_text()
-
-
-def an_output_folder_anew(p: str) -> Any:
-    shutil.rmtree(f"{p}/out", ignore_errors=True)
-    os.makedirs(f"{p}/out/deep")
-    Path(p, "out/deep/x").write_text("x")
-    return Path(p, "in").read_text(), Path(p, "out/deep/x").read_text()
-
-
-def a_folder_that_is_not_empty(p: str) -> Any:
-    with contextlib.suppress(OSError):
-        os.rmdir(p)
-    return Path(p, "in").read_text()
-
-
-def scratch_that_is_listed(p: str) -> Any:
-    with tempfile.TemporaryDirectory(dir=p):
-        return len(os.listdir(p)), Path(p, "in").read_text()
-
-
-def native_scratch(p: str) -> Any:
-    save_file({"x": np.zeros(1, "f4")}, "scratch.safetensors")
-    found = load_file("scratch.safetensors")["x"].tolist()
-    os.remove("scratch.safetensors")
-    return found, Path(p, "in").read_text()
-
-
-def a_lock_beside(p: str) -> Any:
-    with open(f"{p}/in", "ab"):
-        return Path(p, "in").read_text()
-
-
-DOINGS = [
-    *(named_temporary_file, temporary_file, a_rename_that_fails, a_folder_opened_to_write, a_pool_of_its_own),
-    *(a_removed_output, an_output_folder_anew, a_folder_that_is_not_empty, scratch_that_is_listed, native_scratch),
-    a_lock_beside,
-]
-
-
-@pytest.mark.parametrize("do", DOINGS, ids=lambda each: each.__name__)
-def test_an_input_counts_whatever_the_run_does_beside(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, do: Callable[[str], Any]
-) -> None:
-    folder = tmp_path / "p"
-    folder.mkdir()
-    monkeypatch.chdir(folder)
-    (folder / "in").write_text("one")
+def test_an_input_counts_beside_native_scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     with closing(cachec.Cache(tmp_path / "store", log="off")) as cache:
-        stage = cache.stage(do)
-        for _ in range(3):
-            value, outcome = cache.call(stage, str(folder))
-            time.sleep(0.02)
-        assert outcome.hit, outcome
-        (folder / "in").write_text("another")
-        value, outcome = cache.call(stage, str(folder))
-        assert not outcome.hit
-        assert "another" in json.dumps(value)
+
+        @cache.stage
+        def stage(p: str) -> Any:
+            save_file({"x": np.zeros(1, "f4")}, "scratch.safetensors")
+            found = load_file("scratch.safetensors")["x"].tolist()
+            os.remove("scratch.safetensors")
+            return found, Path(p).read_text()
+
+        for text in ("one", "another"):
+            (tmp_path / "in").write_text(text)
+            answers = []
+            for _ in range(3):
+                answers.append(cache.call(stage, "in"))
+                time.sleep(0.02)
+            assert [json.dumps(value) for value, _ in answers] == [json.dumps(([0.0], text))] * 3
+            assert [outcome.hit for _, outcome in (answers[0], answers[2])] == [False, True]
 
 
 # --- what tells by its success whether something is there
-
-
-def removed(p: str) -> None:
-    os.remove(f"{p}/there")
-
-
-def tree_removed(p: str) -> None:
-    shutil.rmtree(f"{p}/folder")
-
-
-def gone_to(p: str) -> None:
-    with contextlib.chdir(f"{p}/folder"):
-        pass
 
 
 def made_in(p: str) -> None:
@@ -151,9 +66,7 @@ def database(p: str) -> None:
         connection.execute("select * from t")
 
 
-@pytest.mark.parametrize(
-    "do", [removed, tree_removed, gone_to, made_in, unset, database], ids=lambda each: each.__name__
-)
+@pytest.mark.parametrize("do", [made_in, unset, database], ids=lambda each: each.__name__)
 def test_what_fails_where_nothing_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, do: Callable[[str], None]
 ) -> None:
@@ -307,6 +220,77 @@ def test_a_pool_that_one_run_makes_and_another_uses_meanwhile_looks_for_both(tmp
         with ThreadPoolExecutor(1) as pool:
             _POOLS["shared"] = pool
             assert user(str(tmp_path)) == "two"
+
+
+def test_jobs_of_one_function_look_each_for_itself(tmp_path: Path) -> None:
+    for name in ("first", "second"):
+        (tmp_path / name).write_text(name)
+    begun, over = threading.Event(), threading.Event()
+    with closing(cachec.Cache(tmp_path / "store", log="off")) as cache:
+
+        @cache.stage(version="1")
+        def stage(text: str) -> str:
+            begun.set()
+            over.wait()
+            return text
+
+        def job(name: str) -> bool:
+            if name == "second":
+                begun.wait()
+            text = (tmp_path / name).read_text()
+            if name == "second":
+                over.set()
+            return cache.call(stage, text)[1].hit
+
+        with ThreadPoolExecutor(2) as pool:
+            assert list(pool.map(job, ["first", "second"])) == [False, False]
+        (tmp_path / "second").write_text("other")
+        assert cache.call(stage, "first")[1].hit
+
+
+@pytest.mark.parametrize("command", [True, False])
+def test_what_a_thread_that_may_work_for_others_asks_of_the_machine_keeps_the_result_out(
+    tmp_path: Path, command: bool
+) -> None:
+    asked: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
+    done = threading.Semaphore(0)
+
+    def serve() -> None:
+        while (one := asked.get()) is not None:
+            one()
+            done.release()
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    with closing(cachec.Cache(tmp_path / "store", log="off")) as cache:
+
+        @cache.stage(version="1", portable=True)
+        def stage() -> None:
+            asked.put(lambda: cachec.run(["true"]) if command else host_processor())
+            done.acquire()
+
+        reasons = [cache.call(stage)[1].reason.value for _ in range(2)]
+    asked.put(None)
+    thread.join()
+    assert reasons == ["bypass:volatile-input"] * 2
+
+
+def test_what_a_stage_takes_away_counts(tmp_path: Path) -> None:
+    """However short the time is since somebody put it there."""
+    place = tmp_path / "in"
+    with closing(cachec.Cache(tmp_path / "store", log="off")) as cache:
+
+        @cache.stage
+        def stage(p: str) -> str:
+            found = Path(p).read_text()
+            os.remove(p)
+            return found
+
+        for text in ("one", "another"):
+            place.write_text(text)
+            assert stage(str(place)) == text
+        with pytest.raises(FileNotFoundError):
+            stage(str(place))
 
 
 @pytest.mark.parametrize("what", ["file", "variable"])

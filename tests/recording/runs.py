@@ -1,0 +1,18 @@
+"""A run without a stage: its code is not that of the tests which look at what it did."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from cachec.recording import Recorder, current, recording
+from cachec.recording.net import Net
+from cachec.recording.observed import Observed
+
+
+@contextmanager
+def observed_run(is_project: Callable[[str], bool]) -> Iterator[Observed]:
+    """Within the one that goes on here, if any does."""
+    net = Net(is_project)
+    with recording(Recorder("test", current(), net=net)):
+        yield net.observed
