@@ -1,5 +1,25 @@
 """What one run of a stage looks at: recorded by the handles that it was given, and by the net under them."""
 
-from cachec.recording.recorder import CommandRun, FileSeen, Recorder, current, recording
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cachec.base.lazy import lazily
+from cachec.recording import whose
+
+if TYPE_CHECKING:
+    from cachec.recording.recorder import CommandRun, FileSeen, Recorder, recording
+else:  # a hit asks for the current one alone
+    __getattr__, __dir__ = lazily(
+        globals(), {"cachec.recording.recorder": ["CommandRun", "FileSeen", "Recorder", "recording"]}
+    )
+
+
+def current() -> Recorder | None:
+    """The recorder of the stage that this context runs in, or that this thread was started by, or given a job by; None
+    outside of all."""
+    found: Recorder | None = whose.current()
+    return found
+
 
 __all__ = ["CommandRun", "FileSeen", "Recorder", "current", "recording"]

@@ -9,14 +9,14 @@ from types import FrameType
 
 from cachec.recording.frames import asker
 from cachec.recording.observed import Observed
-from cachec.recording.whose import job_function, whose
+from cachec.recording.whose import current, job_function
 
 
 class Active:
     """The observed runs of this process. is_project: whether a file name is a project's, as the run that began last has
     it: between runs nothing of a cache that may have been closed is held.
 
-    What a thread does that works for a run (``whose``) is observed by it and by the runs around it. Another thread
+    What a thread does that works for a run (``current``) is observed by it and by the runs around it. Another thread
     could be anybody's: what it looks at is observed by all, but for runs of its own kind: two jobs of one function that
     a pool was given by somebody else are two callers of stages. What such a thread *makes* is an input.
     """
@@ -38,7 +38,7 @@ class Active:
     def acting(self) -> tuple[Observed, ...]:
         """Those on whose behalf this thread does something now: nobody where that is not known. What it makes counts as
         an input then, as what another process makes does."""
-        recorder = whose()
+        recorder = current()
         if recorder is None:
             return ()
         every, observers = self._all, recorder.observers

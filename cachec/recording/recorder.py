@@ -208,13 +208,6 @@ class Recorder:
                 self._contradictions.append(read)
 
 
-def current() -> Recorder | None:
-    """The recorder of the stage that this context runs in, or that this thread was started by, or given a job by; None
-    outside of all."""
-    recorder: Recorder | None = whose.whose()
-    return recorder
-
-
 @contextmanager
 def recording(recorder: Recorder) -> Iterator[Recorder]:
     """Make ``recorder`` the current one while the body runs."""

@@ -15,12 +15,12 @@ from typing import Any, NamedTuple
 here: ContextVar[Any] = ContextVar("cachec_recorder", default=None)
 
 
-def whose() -> Any:
-    """The recorder of the innermost run, of those that go on, for which this thread works. None where there is none, or
+def current() -> Any:
+    """The recorder of the innermost stage, of those that run, for which this thread works. None where there is none, or
     where nobody knows: a thread that was there before may have its work from anywhere."""
     found = here.get()
     if found is None and (lent := _lent()):
-        thread = this_thread()
+        thread = _this_thread()
         job = _job_of(thread)
         found = lent.get(id(thread if job is None else job.keywords), (None, None))[1]
     while found is not None and not found.is_on:
@@ -50,7 +50,7 @@ def ends(recorder: object) -> None:
 def job_function() -> CodeType | None:
     """The function that this thread runs for a ``ThreadPoolExecutor``, inside of what hands a context on; None where it
     runs none that Python code is known of."""
-    job = _job_of(this_thread())
+    job = _job_of(_this_thread())
     function: Any = None if job is None else job.function
     args = () if job is None else job.args
     while isinstance(function, partial):
@@ -62,7 +62,7 @@ def job_function() -> CodeType | None:
     return code if isinstance(code, CodeType) else None
 
 
-def this_thread() -> threading.Thread | None:
+def _this_thread() -> threading.Thread | None:
     """None for one that Python has not started, and knows nothing of."""
     found: threading.Thread | None = getattr(threading, "_active", {}).get(threading.get_ident())
     return found
@@ -92,7 +92,7 @@ def _job_of(thread: threading.Thread | None) -> _Job | None:
 
 
 def _lend(thing: object) -> None:
-    recorder = whose()
+    recorder = current()
     if recorder is not None:
         _lent()[id(thing)] = thing, recorder
 

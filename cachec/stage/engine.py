@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
+from cachec import recording
 from cachec.base import fsio, oversight
 from cachec.config import Settings
 from cachec.errors import CacheMissError, StoreFault, UnstorableResult, UnsupportedVersion, UsageError
 from cachec.events import EventLog
 from cachec.model import Fault, Fetched, Mode, Outcome, Reason, Trace
-from cachec.recording import recording
 from cachec.stage.binding import Binding
 from cachec.stage.bracket import Bracket  # at once: where no descriptor is left, the stage runs all the same
 from cachec.stage.look import Look, Tools
@@ -400,7 +400,7 @@ async def _executed(call: Call, run: Run, look: Look, then: Callable[[Any], T]) 
     progress = call.progress(look)
     token = _computing.set(_computing.get() | {call.keyed.digest})
     try:
-        with progress, recording(run.recorder):
+        with progress, recording.recording(run.recorder):
             result = await _result(call, run.arguments, run.bracket)
     except BaseException as error:
         _raised(call, run, call.stopped or error)

@@ -324,30 +324,28 @@ def test_what_two_runs_make_under_one_name_is_neithers_own(
 
 
 def test_what_a_thread_of_the_program_makes_and_reads_itself_is_no_input(tmp_path: Path) -> None:
-    over = threading.Event()
+    begun, over = threading.Event(), threading.Event()
     (tmp_path / "beats").mkdir()
 
     def beat() -> None:
-        while not over.is_set():
-            Path(tmp_path, "beats", "one").write_text(str(time.time()))
+        begun.wait()
+        for number in range(3):
+            Path(tmp_path, "beats", "one").write_text(str(number))
             Path(tmp_path, "beats", "one").read_text()
-            time.sleep(0.005)
+        over.set()
 
     thread = threading.Thread(target=beat)
+    thread.start()
     with closing(cachec.Cache(tmp_path / "store", log="off")) as cache:
 
-        @cache.stage
+        @cache.stage(version="1")
         def stage(n: int) -> int:
-            time.sleep(0.05)
+            begun.set()
+            over.wait()
             return n
 
-        thread.start()
-        try:
-            # A run that begins between its write and its read sees that alone.
-            assert any(cache.call(stage, 1)[1].hit for _ in range(8))
-        finally:
-            over.set()
-            thread.join()
+        assert [cache.call(stage, 1)[1].hit for _ in range(2)] == [False, True]
+    thread.join()
 
 
 def test_a_name_that_is_no_text_is_no_error(tmp_path: Path) -> None:
