@@ -19,6 +19,10 @@ class Kept(Generic[T]):
         #: The value of a key, or None. The dict's own method: a hit asks twice.
         self.get: Callable[[object], T | None] = self._values.get
 
+    def drop(self, key: object) -> None:
+        """Forget the value of ``key``, if there is one."""
+        self._values.pop(key, None)
+
     def put(self, key: object, value: T) -> None:
         """Remember ``value`` as the newest."""
         with self._lock:

@@ -34,6 +34,7 @@ from blake3 import blake3
 
 from cachec.base import fsio
 from cachec.base.hashing import FileDigests, digest_bytes, digest_extent
+from cachec.base.kept import Kept
 from cachec.errors import StoreFault
 from cachec.model import ArtifactRef, Fault
 from cachec.store.leases import Held, Leases
@@ -70,6 +71,8 @@ _COPY_CHUNK = 1 << 26
 _SECOND = 10**9
 #: Paths remembered in memory; all are forgotten when there are more.
 _PATHS_MAX = 8192
+#: New objects that are known as such: more than a result has, but for rare ones, whose rest waits for a ``gc``.
+_FRESH_MAX = 4096
 #: What ``copy_file_range`` says where it can't serve these two files; they are then copied by hand.
 _NO_KERNEL_COPY = frozenset({errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM})
 
@@ -99,8 +102,8 @@ class Objects:
         self.leases = leases or Leases(self.root.with_name("leases"))
         self._written = 0
         self._written_lock = threading.Lock()
-        #: Objects that this process made and nobody in it has asked for since.
-        self._fresh: set[str] = set()
+        #: Objects that this process made of late and nobody in it has asked for since.
+        self._fresh: Kept[bool] = Kept(_FRESH_MAX)
 
     def leasing(self) -> Objects:
         """The same objects for one user, whose leases are its own: they end with ``release``, or with the user."""
@@ -183,7 +186,7 @@ class Objects:
                 self.leases.take((ref.digest,), strict=True)
                 seal(staged.fd, time.time_ns())
                 staged.commit(self.place(ref.digest), mode=MODE, fsync=self.fsync)
-                self._fresh.add(ref.digest)
+                self._fresh.put(ref.digest, True)
         self.count(ref.size)
 
     def discard(self, refs: Iterable[ArtifactRef]) -> None:
@@ -196,9 +199,9 @@ class Objects:
         for ref in refs:
             with fsio.faults(f"removing object {ref.digest}"), contextlib.suppress(FileNotFoundError):
                 with self._locked(ref.digest, exclusive=True):
-                    if ref.digest not in self._fresh or self.leases.is_held_by_others(ref.digest):
+                    if not self._fresh.get(ref.digest) or self.leases.is_held_by_others(ref.digest):
                         continue
-                    self._fresh.discard(ref.digest)
+                    self._fresh.drop(ref.digest)
                     os.unlink(self.place(ref.digest))
                 self.leases.forget(ref.digest)
                 with self._written_lock:
@@ -224,7 +227,7 @@ class Objects:
     def release(self) -> None:
         """Give up all leases: paths that were handed out may vanish from now on, and are leased anew when asked for."""
         self._paths.clear()
-        self._fresh.clear()
+        self._fresh = Kept(_FRESH_MAX)
         self.leases.release()
 
     def written(self) -> int:
@@ -240,7 +243,7 @@ class Objects:
 
     def _reuse(self, ref: ArtifactRef) -> bool:
         """``has``, with the folder locked."""
-        self._fresh.discard(ref.digest)
+        self._fresh.drop(ref.digest)
         text = self.place(ref.digest)
         try:
             if not self.is_whole(text, ref):
@@ -366,7 +369,7 @@ class Objects:
         return self.trees.tree(files, links, folders)
 
     def _first_use(self, digest: str, lease: bool) -> tuple[str, Path]:
-        self._fresh.discard(digest)
+        self._fresh.drop(digest)
         if lease and not self.leases.holds(digest):
             with self._locked(digest, exclusive=False):
                 self.leases.take((digest,))
