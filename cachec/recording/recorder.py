@@ -219,4 +219,4 @@ def recording(recorder: Recorder) -> Iterator[Recorder]:
     finally:
         recorder.is_on = False
         whose.here.reset(token)
-        whose.ends(recorder)
+        whose.ends()

@@ -39,11 +39,11 @@ def gives(keywords: dict[str, Any]) -> None:
     _lend(keywords)
 
 
-def ends(recorder: object) -> None:
-    """A run ends: what it has left behind is nobody's."""
+def ends() -> None:
+    """A run has ended: what it has left behind is nobody's."""
     lent = _lent()
-    for place, (_, each) in list(lent.items()):
-        if each is recorder:
+    for place, (_, recorder) in list(lent.items()):
+        if not recorder.is_on:
             lent.pop(place, None)
 
 
