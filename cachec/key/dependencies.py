@@ -126,7 +126,7 @@ class Dependencies:
         if read.kind == "absent":
             return PRESENT if os.path.exists(read.where) else EMPTY  # a dangling link can't be opened
         if read.kind == "listing":
-            return self.listing(read.where)
+            return self.others(read.where, read.name) if read.name else self.listing(read.where)
         if read.kind == "there":
             return there_digest(read.where)
         if read.kind == "links":
@@ -153,6 +153,17 @@ class Dependencies:
         try:
             return status_digest(os.stat(path), fields)
         except (OSError, ValueError, AttributeError):
+            return ABSENT
+
+    @staticmethod
+    def others(path: str, own: str) -> str:
+        """What else is in a folder that the run makes or takes as it is: where it is not there, nothing is. own: the
+        names that it made there by then, each after a slash; a slash alone for none."""
+        try:
+            return listing_digest(each for each in entries(path) if each.partition("/")[0] not in own.split("/"))
+        except FileNotFoundError:
+            return listing_digest(())
+        except OSError:
             return ABSENT
 
     def listing(self, path: str) -> str:

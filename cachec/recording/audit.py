@@ -21,6 +21,7 @@ from cachec.recording.looks import (
     content_at,
     entry_asked,
     kept_at,
+    links_at,
     listed_at,
     modules_sought,
     place_asked,
@@ -47,6 +48,15 @@ _MADE_NEW = frozenset({"os.mkdir", "os.link", "os.symlink"})
 _TAKEN = {"os.rename": 2, "os.link": 2}
 #: Events of a path that goes, with the place of the descriptor of its folder.
 _REMOVED = {"os.remove": 1, "os.rmdir": 1, "os.rename": 2}
+#: Events of what is changed in part, with the place of the descriptor of its folder, where there is one.
+_TOUCHED = {
+    "os.chmod": 2,
+    "os.chown": 3,
+    "os.utime": 3,
+    "os.setxattr": None,
+    "os.removexattr": None,
+    "os.truncate": None,
+}
 _LISTED = frozenset({"os.listdir", "os.scandir"})
 #: What these read and run is not observed.
 _PROGRAMS = frozenset({"subprocess.Popen", "os.posix_spawn", "os.exec", "os.system"})
@@ -64,6 +74,7 @@ class AuditObserver:
             **dict.fromkeys(_LISTED, self._listed),
             **dict.fromkeys(_REMOVED, self._removed),
             **dict.fromkeys(_MADE, self._made),
+            **dict.fromkeys(_TOUCHED, self._touched),
             "shutil.rmtree": self._tree_removed,
             "os.chdir": self._moved,
             "builtins.input": self._input,
@@ -97,18 +108,19 @@ class AuditObserver:
         if event in _REMOVED:
             self._removed(event, args, frame)
         if event in _MADE_NEW:
-            self._new(path, frame)
+            is_scratch = event != "os.mkdir" or frame.f_globals.get("__name__") == "tempfile"
+            self._new(path, frame, Observed.make if is_scratch else Observed.make_or_keep)
         else:
             self._makes(path)
 
-    def _new(self, path: Any, frame: FrameType) -> None:
+    def _new(self, path: Any, frame: FrameType, make: Callable[[Observed, str], object] = Observed.make) -> None:
         """Where something is already, none is made: whether it is, is seen, but where the caller takes either."""
         note = entry_asked if os.path.lexists(path) else Observed.make_new
         if not takes_either(frame):
             for observed in self._runs.asked_by(frame):
                 note(observed, path)
         if note is Observed.make_new:
-            self._makes(path)
+            self._makes(path, note=make)
 
     def _removed(self, event: str, args: tuple[Any, ...], frame: FrameType) -> None:
         path, acting = in_folder(args[0], args[_REMOVED[event]]), self._runs.acting()
@@ -116,7 +128,13 @@ class AuditObserver:
             for observed in self._runs.asked_by(frame):
                 removal_asked(observed, path)
         self._each(Observed.remove, path, acting)
-        self._each(Observed.touched, path, self._others(acting))
+        self._each(Observed.make_by_another, path, self._others(acting))
+
+    def _touched(self, event: str, args: tuple[Any, ...], _frame: FrameType) -> None:
+        at = _TOUCHED[event]
+        path = descriptor_path(args[0]) if isinstance(args[0], int) else in_folder(args[0], args[at] if at else None)
+        note = Observed.write if event == "os.truncate" else Observed.touch
+        self._each(note, path, self._runs.acting())
 
     def _tree_removed(self, _event: str, args: tuple[Any, ...], frame: FrameType) -> None:
         if frame.f_locals.get("ignore_errors") is not True:
@@ -126,6 +144,8 @@ class AuditObserver:
     def _moved(self, _event: str, args: tuple[Any, ...], frame: FrameType) -> None:
         for observed in self._runs.asked_by(frame):
             place_asked(observed, args[0])
+        if not isinstance(args[0], int):
+            self._each(links_at, args[0])
         self._each(_went, args[0])
         for observed in self._others(self._runs.acting()):
             observed.torn = observed.torn or "another thread went to another current folder meanwhile"
@@ -152,17 +172,20 @@ class AuditObserver:
             return  # a descriptor was opened by a path before
         frame, how = called(frame)
         path = in_folder(path, how.get("dir_fd"))
-        if flags & os.O_CREAT and (flags & os.O_EXCL or (flags & os.O_RDWR and not os.path.lexists(path))):
+        cuts, is_new = flags & os.O_TRUNC, bool(flags & os.O_CREAT) and not os.path.lexists(path)
+        if flags & os.O_CREAT and (flags & os.O_EXCL or (flags & os.O_RDWR and is_new)):
+            if not flags & (os.O_EXCL | os.O_TRUNC):  # what is there would be read
+                self._each(content_at, path)
             self._new(path, frame)
-        elif flags & os.O_TRUNC or (flags & os.O_CREAT and not os.path.lexists(path)):
+        elif cuts or is_new:
             if not os.path.isdir(path):  # which fails; or tempfile names its folder, and opens a file itself
                 self._each(_folder_missed, path)
-                self._makes(path, is_shared=bool(flags & os.O_APPEND))
+                note = Observed.rewrite if cuts else Observed.make_or_keep
+                self._makes(path, note=note, is_shared=bool(flags & os.O_APPEND))
         elif flags & os.O_WRONLY:  # what is there is not looked at
             place = place_of(path)
-            if place is not None:
-                for observed in self._runs.acting():
-                    observed.written.setdefault(place)
+            for observed in self._runs.acting() if place is not None else ():
+                observed.write(str(place))
         elif removes(frame):
             self._pass(path)
         elif _by_importer(frame):
@@ -187,13 +210,15 @@ class AuditObserver:
         for observed in self._runs.asked_by(frame):
             observed.volatile = observed.volatile or STANDARD_INPUT
 
-    def _makes(self, path: object, *, is_shared: bool = False) -> None:
+    def _makes(
+        self, path: object, *, note: Callable[[Observed, str], object] = Observed.make, is_shared: bool = False
+    ) -> None:
         """What is at a path from here on is made by those for whom this thread acts. is_shared: what others add to it
         takes nothing from anybody (a log)."""
         acting = self._runs.acting()
-        self._each(Observed.make, path, acting)
+        self._each(note, path, acting)
         if not is_shared:
-            self._each(Observed.touched, path, self._others(acting))
+            self._each(Observed.make_by_another, path, self._others(acting))
 
     def _others(self, acting: tuple[Observed, ...]) -> tuple[Observed, ...]:
         return tuple(each for each in self._runs.every if not any(each is one for one in acting))

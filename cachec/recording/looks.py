@@ -79,20 +79,27 @@ def content_at(observed: Observed, place: str) -> None:
     """More than whether something is there: its content counts."""
     counted = observed.counted(place)
     if counted is None:
+        if place in observed.kept and observed.own(place):
+            observed.absent.setdefault(place)
         return
     state = identity_if_there(counted)
     if state is None:
         _absent(observed, counted)
     elif os.path.isdir(counted):
         observed.there.setdefault(counted, True)
-    else:
+        links_at(observed, place)  # the way to what is opened by its descriptor
+    elif counted not in observed.opened:
+        if observed.is_mixed(counted):
+            observed.torn = observed.torn or f"{counted} was written to by the stage, and read then"
         observed.opened.setdefault(counted, state)
 
 
 def kept_at(observed: Observed, place: str) -> None:
     """What goes into a result."""
     state = identity_if_there(place)
-    if state is not None and observed.is_since(state):
+    if place in observed.kept and observed.own(place):
+        told_at(observed, place)
+    elif state is not None and observed.is_since(place, state):
         observed.make(place)
     elif state is not None:
         told_at(observed, place)
@@ -106,6 +113,9 @@ def told_at(observed: Observed, place: str) -> None:
 def listed_at(observed: Observed, place: str) -> None:
     """What is in a folder."""
     counted = observed.counted(place)
+    if counted is None and observed.is_kept(place):
+        counted = place
+        observed.filled.setdefault(place)
     if counted is None:
         return
     try:
@@ -171,8 +181,14 @@ def status_asked(observed: Observed, path: object) -> None:
 def links_asked(observed: Observed, path: object) -> None:
     """Where a path leads."""
     place = observed.given(path)
-    if place is not None and not observed.own(place):
-        found = links_on(place)
+    if place is not None:
+        links_at(observed, place)
+
+
+def links_at(observed: Observed, place: str) -> None:
+    """Where an absolute path leads. What is written anew in place is as much of a link as before."""
+    found = links_on(place)
+    if not (found and observed.own(place)) or place in observed.rewritten:
         if observed.links.setdefault(place, found) != found:
             observed.differs(place, os.path.lexists(place))
 
@@ -187,8 +203,8 @@ def removal_asked(observed: Observed, path: object) -> None:
     """Something is removed, which fails where nothing is."""
     place = observed.given(path)
     state = None if place is None else identity_if_there(place)
-    if place is not None and (state is None or not observed.is_since(state)):
-        place_at(observed, place)
+    if place is not None and (state is None or not observed.is_since(place, state)):
+        entry_asked(observed, path)
 
 
 def own_status_asked(observed: Observed, path: object) -> None:
@@ -201,7 +217,7 @@ def allowed_asked(observed: Observed, path: object) -> None:
     """What may be done with what is at a path."""
     place_asked(observed, path)
     place = observed.given(path)
-    if place is not None and not observed.own(place):
+    if place is not None and (not observed.own(place) or place in observed.rewritten):
         found = allowed(place)
         if observed.allowed.setdefault(place, found) != found:
             observed.differs(place, os.path.lexists(place))

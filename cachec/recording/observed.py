@@ -14,7 +14,7 @@ import msgspec
 from msgspec import field
 
 from cachec.base.fsio import Identity
-from cachec.base.paths import absolute, current_folder, descriptors, relative_to, resolved
+from cachec.base.paths import absolute, current_folder, descriptors, links_on, relative_to, resolved
 
 #: The clock of time stamps of files (linux/time.h), which Python has no name for.
 _CLOCK_REALTIME_COARSE = 5
@@ -73,7 +73,10 @@ class Observed(msgspec.Struct):
     there; removed: what the run removed or moved away, and has not made since; others: what somebody else made or
     removed meanwhile, each with the thread and with what was there before, and ``$NAME`` for variables; acts: whether
     this thread acts for the run; job: the function of a pool's job that the run was begun in, if it was. written: files
-    that the run opened to write to alone.
+    that the run opened to write to as they were, each with its state before; touched: those of which it changed
+    anything but all, with that; kept: what it made by a way that would have taken what is there as it is;
+    rewritten: what was there and it opened to write anew; filled: folders that it made in such a way, or that are in
+    one, and looked through.
     variables: names that project code looked up in the environment, with the values that it found; fixed: those that
     the run had set before; copied: all that there were when it first went through them. started: programs and
     processes. unrepeatable: what project code looked at that can't be
@@ -111,7 +114,11 @@ class Observed(msgspec.Struct):
     variables: dict[str, str | None] = {}
     fixed: dict[str, None] = {}
     others: dict[str, tuple[int, _State | None]] = {}
-    written: dict[str, None] = {}
+    written: dict[str, _State | None] = {}
+    touched: dict[str, _State | None] = {}
+    kept: dict[str, None] = {}
+    rewritten: dict[str, None] = {}
+    filled: dict[str, None] = {}
     acts: Callable[[], bool] = lambda: True
     job: CodeType | None = None
     copied: dict[str, str] | None = None
@@ -137,6 +144,7 @@ class Observed(msgspec.Struct):
         place = place_of(path)
         if place is None:
             return None
+        self._go_back(os.fsdecode(path))  # type: ignore[arg-type]
         try:
             place.encode()
         except UnicodeEncodeError:
@@ -148,10 +156,40 @@ class Observed(msgspec.Struct):
             self.relative.setdefault(place, relative_to(place, self.cwd))
         return place
 
-    def is_since(self, state: Identity) -> bool:
-        """Whether what is in this state came to be since the run began: it has made it, also where no event tells of
-        that. Of what came to be in the tick in which it began nobody knows."""
-        return state.changed > self.after
+    def _go_back(self, path: str) -> None:
+        """A path leads over a folder and back: that counts, although what is meant is not in it."""
+        parts = path.split("/") if ".." in path else []
+        for at, part in enumerate(parts):
+            if part == ".." and at and parts[at - 1] not in {"", ".", ".."}:
+                place = self.given("/".join(parts[:at]))
+                if place is not None and not self.own(place):
+                    self.links.setdefault(place, links_on(place))
+                    if os.path.exists(place):
+                        self.there.setdefault(place, os.path.isdir(place))
+                    else:
+                        self.absent.setdefault(place)
+
+    def is_since(self, place: str, state: Identity) -> bool:
+        """Whether what is at ``place``, in this state, came to be since the run began: it has made it, also where no
+        event tells of that. Of what came to be in the tick in which it began nobody knows."""
+        before = self.touched.get(place)
+        return state.changed > self.after and (before is None or before[_CHANGED] > self.after)
+
+    def touch(self, place: str) -> None:
+        """The run changes something of what is there, such as its times."""
+        for each in self._names(place):
+            self.touched.setdefault(each, _state(each))
+
+    def write(self, place: str) -> None:
+        """The run writes to a file that is there, and does not cut it off before."""
+        self.touch(place)
+        for each in self._names(place):
+            self.written.setdefault(each, self.touched[each])
+
+    def is_mixed(self, place: str) -> bool:
+        """Whether what is there is in part of the run's own making: what was there before, nobody can look at."""
+        before = self.written.get(place)
+        return before is not None and before[_CHANGED] <= self.after and _state(place) != before
 
     def make_new(self, path: object) -> None:
         """The run makes something where it sees that nothing is."""
@@ -164,14 +202,32 @@ class Observed(msgspec.Struct):
         for each in self._names(place):
             self.made.setdefault(each, _state(each))
             self.removed.pop(each, None)
+            self.kept.pop(each, None)
+
+    def rewrite(self, place: str) -> None:
+        """The run writes a file anew; where one is there, in its place."""
+        for each in self._names(place):
+            if os.path.lexists(each) and each not in self.made:
+                self.rewritten.setdefault(each)
+        self.make(place)
+
+    def make_or_keep(self, place: str) -> None:
+        """The run makes this where nothing is, and would have taken what is there as it is."""
+        for each in self._names(place):
+            if self._done(each) is None:
+                self.make(each)
+                self.kept.setdefault(each)
+            elif each not in self.made:
+                self.make(each)
 
     def remove(self, place: str) -> None:
         """The run removes this, or moves it away: what is there next is not its own any more."""
         for each in self._names(place):
             self.removed.setdefault(each)
-            self.made.pop(each, None)
+            for done in (self.made, self.kept, self.rewritten):
+                done.pop(each, None)
 
-    def touched(self, place: str) -> None:
+    def make_by_another(self, place: str) -> None:
         """Somebody else makes or removes this. Where the run itself does, too, nobody knows who came last: both are
         told before it is done."""
         for each in self._names(place):
@@ -202,6 +258,8 @@ class Observed(msgspec.Struct):
             return place if os.path.lexists(place) else None
         if not self.own(place):
             return place
+        if self.kept and not os.path.lexists(place) and self.is_kept(place):
+            return place
         return self._beyond(place, self.own)
 
     @staticmethod
@@ -223,20 +281,29 @@ class Observed(msgspec.Struct):
         """Whether the run itself made ``path``, or a folder above it."""
         return self._done(path) is self.made
 
+    def is_kept(self, path: str) -> bool:
+        """Whether the run itself made ``path``, or a folder above it, and would have taken what is there as it is: all
+        that is in it is its own, and what is not might be."""
+        done, place = self._decided(path)
+        return done is self.made and place in self.kept
+
     def gone(self, path: str) -> bool:
         """Whether the run itself removed ``path``, or a folder above it."""
         return self._done(path) is self.removed
 
     def _done(self, path: str) -> dict[str, Any] | None:
         """Among which things that the run did the last one is that decides of a path."""
+        return self._decided(path)[0]
+
+    def _decided(self, path: str) -> tuple[dict[str, Any] | None, str]:
         while not (path in self.made and self._is_made(path)):
             if path in self.removed:
-                return self.removed
+                return self.removed, path
             above = path.rpartition("/")[0]
             if not above or above == path:
-                return None
+                return None, path
             path = above
-        return self.made
+        return self.made, path
 
     def _is_made(self, path: str) -> bool:
         """Whether something came of it: the run is told of what it does before it is done, and may fail."""
@@ -250,6 +317,7 @@ class Observed(msgspec.Struct):
 
 #: What tells whether something is done with a path: device, inode, size, and times of change.
 _State = tuple[int, ...]
+_CHANGED = 4  # st_ctime_ns
 #: In place of the state before, where something was.
 _MADE: _State = ()
 

@@ -178,8 +178,11 @@ class Observing:
                 yield from _as_given(observed, Read("absent", path, "", EMPTY))
         for path, names in list(observed.listed.items()):
             if path not in known and not self._ran.is_held(os.path.join(path, "")):
+                own = ""
+                if path in observed.filled:
+                    own, names = f"/{'/'.join(sorted(map(_name, names)))}", ()
                 names = tuple(each for each in names if not _is_scratch(observed, path, each))
-                yield from _as_given(observed, Read("listing", path, "", listing_digest(list(names))))
+                yield from _as_given(observed, Read("listing", path, own, listing_digest(list(names))))
         for path, is_folder in list(observed.there.items()):
             more = path in known or path in observed.opened or path in observed.listed
             if not more and not self._ran.is_held(os.path.join(path, "")):
@@ -224,7 +227,7 @@ class Observing:
             now = identity_if_there(path)
             if before is not None and before != now:
                 # What came to be meanwhile may go again: scratch of the run's, made by native code or a program.
-                if now is not None or not observed.is_since(before):
+                if now is not None or not observed.is_since(path, before):
                     what = "is gone by now" if now is None else _WRITTEN
                     recorder.keep_out(Reason.INPUT_CHANGED, f"file {path} was opened, and {what}")
             elif now is not None:
@@ -333,8 +336,13 @@ def _under_other_names(observed: Observed) -> Iterator[str]:
 
 def _is_scratch(observed: Observed, folder: str, entry: str) -> bool:
     """Whether what was listed was made by the run itself, and is gone."""
-    path = os.path.join(folder, entry.partition("/")[0])
+    path = os.path.join(folder, _name(entry))
     return path in observed.scratch and not os.path.lexists(path)
+
+
+def _name(entry: str) -> str:
+    """Of what ``paths.entries`` says of a thing."""
+    return entry.partition("/")[0]
 
 
 def _as_given(observed: Observed, read: Read) -> Iterator[Read]:

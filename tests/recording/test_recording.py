@@ -146,7 +146,7 @@ def test_files_that_the_run_makes_are_its_own_but_not_what_was_there(tmp_path: P
 
     observed = observe(body)
     assert set(observed.opened) & {str(tmp_path / "d" / "x"), str(tmp_path / "log")} == {str(tmp_path / "log")}
-    assert not observed.listed
+    assert set(observed.listed) == set(observed.filled) == {str(tmp_path / "d")}
     assert str(tmp_path / "d") in observed.made
 
 
