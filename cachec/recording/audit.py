@@ -111,7 +111,7 @@ class AuditObserver:
             is_scratch = event != "os.mkdir" or frame.f_globals.get("__name__") == "tempfile"
             self._new(path, frame, Observed.make if is_scratch else Observed.make_or_keep)
         else:
-            self._makes(path)
+            self._makes(path, frame)
 
     def _new(self, path: Any, frame: FrameType, make: Callable[[Observed, str], object] = Observed.make) -> None:
         """Where something is already, none is made: whether it is, is seen, but where the caller takes either."""
@@ -120,7 +120,7 @@ class AuditObserver:
             for observed in self._runs.asked_by(frame):
                 note(observed, path)
         if note is Observed.make_new:
-            self._makes(path, note=make)
+            self._makes(path, frame, note=make)
 
     def _removed(self, event: str, args: tuple[Any, ...], frame: FrameType) -> None:
         path, acting = in_folder(args[0], args[_REMOVED[event]]), self._runs.acting()
@@ -128,7 +128,7 @@ class AuditObserver:
             for observed in self._runs.asked_by(frame):
                 removal_asked(observed, path)
         self._each(Observed.remove, path, acting)
-        self._each(Observed.make_by_another, path, self._others(acting))
+        self._each(Observed.make_by_another, path, self._others(acting, frame))
 
     def _touched(self, event: str, args: tuple[Any, ...], _frame: FrameType) -> None:
         at = _TOUCHED[event]
@@ -147,7 +147,7 @@ class AuditObserver:
         if not isinstance(args[0], int):
             self._each(links_at, args[0])
         self._each(_went, args[0])
-        for observed in self._others(self._runs.acting()):
+        for observed in self._others(self._runs.acting(), frame):
             observed.torn = observed.torn or "another thread went to another current folder meanwhile"
 
     def _told(self, event: str, args: tuple[Any, ...], _frame: FrameType) -> None:
@@ -181,7 +181,7 @@ class AuditObserver:
             if not os.path.isdir(path):  # which fails; or tempfile names its folder, and opens a file itself
                 self._each(_folder_missed, path)
                 note = Observed.rewrite if cuts else Observed.make_or_keep
-                self._makes(path, note=note, is_shared=bool(flags & os.O_APPEND))
+                self._makes(path, frame, note=note, is_shared=bool(flags & os.O_APPEND))
         elif flags & os.O_WRONLY:  # what is there is not looked at
             place = place_of(path)
             for observed in self._runs.acting() if place is not None else ():
@@ -211,17 +211,24 @@ class AuditObserver:
             observed.volatile = observed.volatile or STANDARD_INPUT
 
     def _makes(
-        self, path: object, *, note: Callable[[Observed, str], object] = Observed.make, is_shared: bool = False
+        self,
+        path: object,
+        frame: FrameType,
+        *,
+        note: Callable[[Observed, str], object] = Observed.make,
+        is_shared: bool = False,
     ) -> None:
         """What is at a path from here on is made by those for whom this thread acts. is_shared: what others add to it
         takes nothing from anybody (a log)."""
         acting = self._runs.acting()
         self._each(note, path, acting)
         if not is_shared:
-            self._each(Observed.make_by_another, path, self._others(acting))
+            self._each(Observed.make_by_another, path, self._others(acting, frame))
 
-    def _others(self, acting: tuple[Observed, ...]) -> tuple[Observed, ...]:
-        return tuple(each for each in self._runs.every if not any(each is one for one in acting))
+    def _others(self, acting: tuple[Observed, ...], frame: FrameType) -> tuple[Observed, ...]:
+        """Those that what ``frame`` makes is another's for. What cachec itself makes is nobody's input."""
+        others = tuple(each for each in self._runs.every if not any(each is one for one in acting))
+        return others if others and not _by_cachec(frame) else ()
 
     def _each(
         self, note: Callable[[Observed, str], object], path: object, whose: tuple[Observed, ...] | None = None
@@ -232,7 +239,7 @@ class AuditObserver:
             if place is not None:
                 note(observed, place)
 
-    def _database(self, _event: str, args: tuple[Any, ...], _frame: FrameType) -> None:
+    def _database(self, _event: str, args: tuple[Any, ...], frame: FrameType) -> None:
         """SQLite opens by itself a file that is there, or makes it."""
         place = os.fsdecode(args[0]) if isinstance(args[0], str | bytes | os.PathLike) else ":memory:"
         options = ""
@@ -242,7 +249,7 @@ class AuditObserver:
             is_there = os.path.exists(place) or "mode=r" in options
             self._each(content_at, place)
             if not is_there:
-                self._makes(place)
+                self._makes(place, frame)
             for beside in ("-wal", "-journal") if is_there else ():  # of which a reader takes what is newer
                 self._each(content_at, place + beside)
 

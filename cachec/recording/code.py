@@ -12,10 +12,10 @@ from types import CodeType, FrameType
 from typing import Any
 
 from cachec.recording.active import Active
-from cachec.recording.looks import gives_work, look_of, starts_thread
+from cachec.recording.looks import begins_work, gives_work, look_of, starts_thread
 from cachec.recording.observed import Ran
 from cachec.recording.profile import Profile
-from cachec.recording.whose import gives, starts
+from cachec.recording.whose import begins, gives, starts
 
 #: Tool ids of PEP 669 that no kind of tool has by convention (0 debugger, 1 coverage, 2 profiler, 5 optimiser).
 _TOOL_IDS = (4, 3)
@@ -99,6 +99,9 @@ class CodeObserver:
         if starts_thread(code, frame):
             starts(frame.f_locals["self"])
             return False
+        if begins_work(code, frame):
+            begins(frame.f_locals["self"])
+            return False
         if gives_work(code, frame):
             gives(frame.f_locals["kwargs"])
             return False
@@ -121,7 +124,7 @@ class CodeObserver:
             if id(code) not in observed.ran:
                 observed.ran[id(code)] = Ran(code, frame.f_globals)
         # What runs here may run in the context of another run next, which has to be told then.
-        return len(here) == len(self._runs.every)
+        return all(id(code) in observed.ran for observed in self._runs.every)
 
 
 def _events() -> int:

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from functools import lru_cache
 from types import FrameType
 
+from cachec.recording.whose import current
+
 #: Modules of the standard library that look around for their own ends: to show source beside a message, to start a
 #: program with this environment, to choose a folder for scratch files. (Source is shown by way of ``linecache``, which
 #: shows it to whoever asks.)
@@ -24,16 +26,19 @@ _OWN_ENDS = frozenset(
 
 
 def asker(frame: FrameType | None, is_project: Callable[[str], bool]) -> FrameType | None:
-    """The nearest frame that is not the standard library's, where it is the project's and asks for itself."""
+    """The nearest frame that is not the standard library's, where it is the project's and asks for itself. Where there
+    is no such frame at all, the library's function was given to a thread that works for a run: the outermost."""
     library, packages = _library()
+    outermost = frame
     while frame is not None:
+        outermost = frame
         name = frame.f_code.co_filename
         if not name.startswith(library) or name.startswith(packages):
             return frame if is_project(name) else None
         if str(frame.f_globals.get("__name__")).partition(".")[0] in _OWN_ENDS or removes(frame):
             return None
         frame = frame.f_back
-    return None
+    return None if current() is None else outermost
 
 
 def removes(frame: FrameType) -> bool:

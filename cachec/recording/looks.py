@@ -39,6 +39,11 @@ def gives_work(code: CodeType, frame: FrameType) -> bool:
     return is_submit and frame.f_globals.get("__name__") == "concurrent.futures.thread"
 
 
+def begins_work(code: CodeType, frame: FrameType) -> bool:
+    """Whether it is where a pool's thread begins a job."""
+    return code.co_qualname == "_WorkItem.run" and frame.f_globals.get("__name__") == "concurrent.futures.thread"
+
+
 def _first(frame: FrameType) -> object:
     return frame.f_locals[frame.f_code.co_varnames[0]]
 
@@ -188,9 +193,10 @@ def links_asked(observed: Observed, path: object) -> None:
 def links_at(observed: Observed, place: str) -> None:
     """Where an absolute path leads. What is written anew in place is as much of a link as before."""
     found = links_on(place)
-    if not (found and observed.own(place)) or place in observed.rewritten:
-        if observed.links.setdefault(place, found) != found:
-            observed.differs(place, os.path.lexists(place))
+    if found and observed.own(place) and place not in observed.rewritten:
+        return
+    if observed.links.setdefault(place, found) != found:
+        observed.differs(place, os.path.lexists(place))
 
 
 def entry_asked(observed: Observed, path: object) -> None:

@@ -6,7 +6,6 @@ import os
 import sys
 import time
 from collections.abc import Callable
-from threading import get_ident
 from types import CodeType
 from typing import Any, NamedTuple
 
@@ -15,6 +14,7 @@ from msgspec import field
 
 from cachec.base.fsio import Identity
 from cachec.base.paths import absolute, current_folder, descriptors, links_on, relative_to, resolved
+from cachec.recording.whose import thread_mark
 
 #: The clock of time stamps of files (linux/time.h), which Python has no name for.
 _CLOCK_REALTIME_COARSE = 5
@@ -113,7 +113,7 @@ class Observed(msgspec.Struct):
     scratch: dict[str, None] = {}
     variables: dict[str, str | None] = {}
     fixed: dict[str, None] = {}
-    others: dict[str, tuple[int, _State | None]] = {}
+    others: dict[str, tuple[object, _State | None]] = {}
     written: dict[str, _State | None] = {}
     touched: dict[str, _State | None] = {}
     kept: dict[str, None] = {}
@@ -231,8 +231,8 @@ class Observed(msgspec.Struct):
         """Somebody else makes or removes this. Where the run itself does, too, nobody knows who came last: both are
         told before it is done."""
         for each in self._names(place):
-            thread, before = self.others.get(each, (0, None))
-            self.others[each] = get_ident(), before if thread == get_ident() else _state(each)
+            thread, before = self.others.get(each, (None, None))
+            self.others[each] = thread_mark(), before if thread is thread_mark() else _state(each)
 
     @staticmethod
     def _names(place: str) -> set[str]:
@@ -275,7 +275,7 @@ class Observed(msgspec.Struct):
                 return False
             path = above
         thread, before = self.others[path]
-        return thread == get_ident() and _state(path) != before
+        return thread is thread_mark() and _state(path) != before
 
     def own(self, path: str) -> bool:
         """Whether the run itself made ``path``, or a folder above it."""

@@ -16,7 +16,7 @@ from weakref import WeakSet
 
 from cachec.recording.active import Active
 from cachec.recording.hook import Handler, audit_hook
-from cachec.recording.looks import MODULES
+from cachec.recording.looks import MODULES, begins_work
 
 #: What hands work to threads of a pool or a loop, by module and qualified name, with where these threads are told.
 _HANDS: dict[tuple[str, str], Callable[[Any], Any]] = {
@@ -116,6 +116,9 @@ class Profile:
         code, told = frame.f_code, self._told
         identity = object.__hash__(code)  # id() raises an audit event
         if identity in told:
+            return
+        if begins_work(code, frame):
+            self._first(code, frame)  # for whom this thread works is another from here on
             return
         if not self._runs.here():
             self._unseen.add(threading.current_thread())  # what a run started goes on; its pool may be given more

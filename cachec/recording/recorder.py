@@ -213,6 +213,7 @@ def recording(recorder: Recorder) -> Iterator[Recorder]:
     """Make ``recorder`` the current one while the body runs."""
     token = whose.here.set(recorder)
     recorder.is_on = True
+    whose.runs()
     try:
         with nullcontext() if recorder.net is None else recorder.net.spread():
             yield recorder

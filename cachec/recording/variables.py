@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections import deque
 from collections.abc import Iterator
 from functools import lru_cache
 from types import FrameType
@@ -60,8 +61,8 @@ class Variables:
 
     def __init__(self, runs: Active) -> None:
         self._runs = runs
-        #: The frame and instruction that takes the whole environment just now: the look-ups that follow are its.
-        self._whole: tuple[int, int] | None = None
+        #: The frame and instruction that takes the whole environment just now, and the names that it looks up next.
+        self._whole: tuple[tuple[int, int], deque[str]] | None = None
 
     def arm(self, on: bool) -> None:
         """A run begins (``on``), or the last one has ended."""
@@ -73,10 +74,13 @@ class Variables:
     def looked_up(self, name: str | bytes, value: str | bytes | None, frame: FrameType) -> None:
         """``frame`` asks for a variable, and gets this value."""
         asking = asker(frame, self._runs.is_project)
-        if asking is None or (id(asking), asking.f_lasti) == self._whole:
+        if asking is None:
             return
         name, value = os.fsdecode(name), None if value is None else os.fsdecode(value)
+        is_of_whole = self._is_next_of_whole(asking, name)
         for observed in self._runs.here():
+            if is_of_whole and observed.copied is not None:
+                continue
             if name in observed.fixed:
                 if f"${name}" in observed.others:
                     observed.torn = (
@@ -92,15 +96,25 @@ class Variables:
             if any(each is observed for each in acting):
                 observed.fixed.setdefault(name)
             else:
-                observed.others.setdefault(f"${name}", (0, None))
+                observed.others.setdefault(f"${name}", (None, None))
+
+    def _is_next_of_whole(self, asking: FrameType, name: str) -> bool:
+        """Another frame may be at the same place later, so it has to ask for one name after the other, too."""
+        place, names = self._whole or (None, deque())
+        if place != (id(asking), asking.f_lasti) or not names or names[0] != name:
+            self._whole = None
+            return False
+        names.popleft()
+        return True
 
     def taken_whole(self, frame: FrameType) -> None:
         """``frame`` goes through all names."""
         asking = asker(frame, self._runs.is_project)
-        self._whole = None if asking is None else (id(asking), asking.f_lasti)
+        self._whole = None
         if asking is not None:
             names = os.environ._data  # type: ignore[attr-defined]
             found = {os.fsdecode(each): os.fsdecode(value) for each, value in names.items()}
+            self._whole = (id(asking), asking.f_lasti), deque(found)
             for observed in self._runs.here():
                 if observed.copied is None:
                     observed.copied = found

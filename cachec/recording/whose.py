@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Mapping
+import weakref
 from contextvars import Context, ContextVar
 from functools import lru_cache, partial
 from types import CodeType, FrameType
@@ -14,52 +14,128 @@ from typing import Any, NamedTuple
 #: The recorder of this context; None outside of every stage.
 here: ContextVar[Any] = ContextVar("cachec_recorder", default=None)
 
+_POOL = "concurrent.futures.thread"
+
 
 def current() -> Any:
     """The recorder of the innermost stage, of those that run, for which this thread works. None where there is none, or
     where nobody knows: a thread that was there before may have its work from anywhere."""
-    found = here.get()
-    if found is None and (lent := _lent()):
-        thread = _this_thread()
-        job = _job_of(thread)
-        found = lent.get(id(thread if job is None else job.keywords), (None, None))[1]
-    while found is not None and not found.is_on:
-        found = found.parent  # what a run leaves behind may go on for those around it
+    found = _going_on(here.get())
+    if found is None:
+        held = _held()
+        job = held.thread.job
+        if job is not None and job.item() is not None and job.epoch is held.epoch:
+            return _going_on(job.recorder)
+        if held.lent:
+            thread = _this_thread()
+            job = _job(thread)
+            if job is not None:
+                return _going_on(job.recorder)
+            lent, recorder = held.lent.get(id(thread), (None, None))
+            if isinstance(lent, weakref.ref) and lent() is thread:
+                return _going_on(recorder)
     return found
 
 
 def starts(thread: threading.Thread) -> None:
     """A thread is started here."""
-    _lend(thread)
+    _lend(thread, weakref.ref(thread))
 
 
 def gives(keywords: dict[str, Any]) -> None:
     """A ``ThreadPoolExecutor`` is given a job here, with these keyword arguments: a dict of its own tells one job
     from another."""
-    _lend(keywords)
+    _lend(keywords, keywords)
+
+
+def begins(item: object) -> None:
+    """A job of a ``ThreadPoolExecutor`` begins in this thread. item: as the pool has it, until it is done."""
+    held = _held()
+    function, args, keywords = _told(item)
+    _, recorder = held.lent.pop(id(keywords), (None, None))
+    held.thread.job = _Job(weakref.ref(item), recorder, _code(function, args), held.epoch)
+
+
+def runs() -> None:
+    """A run begins."""
+    held = _held()
+    with held.lock:
+        held.going_on += 1
 
 
 def ends() -> None:
-    """A run has ended: what it has left behind is nobody's."""
-    lent = _lent()
-    for place, (_, recorder) in list(lent.items()):
-        if not recorder.is_on:
-            lent.pop(place, None)
+    """A run has ended: what it has left behind is that of the run around it, or nobody's."""
+    held = _held()
+    with held.lock:
+        held.going_on -= 1
+        if not held.going_on:
+            held.epoch = object()
+    for place, (thing, recorder) in list(held.lent.items()):
+        around = _going_on(recorder)
+        if around is None:
+            held.lent.pop(place, None)
+        elif around is not recorder and place in held.lent:
+            held.lent[place] = thing, around
 
 
 def job_function() -> CodeType | None:
-    """The function that this thread runs for a ``ThreadPoolExecutor``, inside of what hands a context on; None where it
-    runs none that Python code is known of."""
-    job = _job_of(_this_thread())
-    function: Any = None if job is None else job.function
-    args = () if job is None else job.args
-    while isinstance(function, partial):
-        function, args = function.func, (*function.args, *args)
-    if isinstance(getattr(function, "__self__", None), Context) and args:
-        function = args[0]  # asyncio.to_thread
-    function = getattr(function, "__wrapped__", function)
-    code = getattr(getattr(function, "__func__", function), "__code__", None)
-    return code if isinstance(code, CodeType) else None
+    """The function that this thread runs for a ``ThreadPoolExecutor``, inside of what hands it on; None where it runs
+    none that Python code is known of."""
+    job = _job(_this_thread())
+    return None if job is None else job.function
+
+
+def thread_mark() -> object:
+    """What stands for this thread: its number may be another's once it has ended."""
+    return _held().thread.mark
+
+
+class _Job(NamedTuple):
+    """item: gone once the job is done. recorder: whose it is. epoch: what was lent out when it was met."""
+
+    item: weakref.ref[Any]
+    recorder: Any
+    function: CodeType | None
+    epoch: object
+
+
+class _Thread(threading.local):
+    """Of each thread."""
+
+    def __init__(self) -> None:
+        self.job: _Job | None = None
+        self.mark = object()
+
+
+class _Held:
+    """lent: by identity, threads that runs have started and keyword arguments of jobs that they gave and that have not
+    begun, each with whose. going_on: how many runs do. epoch: another one each time that there were none: jobs may
+    have begun unseen then."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.thread = _Thread()
+        self.lent: dict[int, tuple[object, Any]] = {}
+        self.going_on = 0
+        self.epoch = object()
+
+
+@lru_cache(maxsize=1)
+def _held() -> _Held:
+    return _Held()
+
+
+def _going_on(recorder: Any) -> Any:
+    """What a run leaves behind may go on for those around it."""
+    while recorder is not None and not recorder.is_on:
+        recorder = recorder.parent
+    return recorder
+
+
+def _lend(thing: object, kept: object) -> None:
+    recorder = current()
+    if recorder is not None:
+        _held().lent[id(thing)] = kept, recorder
 
 
 def _this_thread() -> threading.Thread | None:
@@ -68,36 +144,51 @@ def _this_thread() -> threading.Thread | None:
     return found
 
 
-class _Job(NamedTuple):
-    function: Any
-    args: tuple[Any, ...]
-    keywords: Mapping[str, Any]
-
-
-def _job_of(thread: threading.Thread | None) -> _Job | None:
+def _job(thread: threading.Thread | None) -> _Job | None:
     """What this thread does for a pool now (``concurrent/futures/thread.py``)."""
-    if getattr(getattr(thread, "_target", None), "__module__", "") != "concurrent.futures.thread":
+    held = _held()
+    job = held.thread.job
+    if job is not None and job.item() is not None and job.epoch is held.epoch:
+        return job
+    if getattr(getattr(thread, "_target", None), "__module__", "") != _POOL:
         return None
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
-        if (
-            frame.f_code.co_qualname == "_WorkItem.run"
-            and frame.f_globals.get("__name__") == "concurrent.futures.thread"
-        ):
+        if frame.f_code.co_qualname == "_WorkItem.run" and frame.f_globals.get("__name__") == _POOL:
             item = frame.f_locals.get("self")
-            told = getattr(item, "task", None) or [getattr(item, name, None) for name in ("fn", "args", "kwargs")]
-            return _Job(*told) if isinstance(told[2], dict) else None
+            if item is not None:
+                begins(item)
+            return held.thread.job
         frame = frame.f_back
     return None
 
 
-def _lend(thing: object) -> None:
-    recorder = current()
-    if recorder is not None:
-        _lent()[id(thing)] = thing, recorder
+def _told(item: object) -> Any:
+    """Function, arguments and keyword arguments; Python 3.14 has them as one."""
+    task = getattr(item, "task", None)
+    is_task = isinstance(task, tuple) and len(task) == 3
+    return task if is_task else [getattr(item, name, None) for name in ("fn", "args", "kwargs")]
 
 
-@lru_cache(maxsize=1)
-def _lent() -> dict[int, tuple[object, Any]]:
-    """By identity, threads that runs have started and keyword arguments of jobs that they gave, each with whose."""
-    return {}
+def _code(function: Any, args: Any) -> CodeType | None:
+    """Of a function, inside of partials and of what hands a context on (``asyncio.to_thread``)."""
+    for _ in range(8):
+        if isinstance(function, partial):
+            function, args = function.func, (*function.args, *args)
+        elif isinstance(_attribute(function, "__self__"), Context) and args:
+            function, args = args[0], args[1:]
+        elif (wrapped := _attribute(function, "__wrapped__")) is not None:
+            function = wrapped
+        else:
+            break
+    function = _attribute(function, "__func__") or function
+    code = _attribute(function, "__code__") or _attribute(_attribute(type(function), "__call__"), "__code__")
+    return code if isinstance(code, CodeType) else None
+
+
+def _attribute(value: object, name: str) -> Any:
+    """None where it has none, or fails to say."""
+    try:
+        return getattr(value, name, None)
+    except Exception:  # noqa: BLE001 - it is the program's own code, which has nothing to do with any stage
+        return None

@@ -5,6 +5,7 @@ another stage that runs at the same time, against edits of the folder. The oracl
 from __future__ import annotations
 
 import asyncio
+import os
 import queue
 import random
 import sys
@@ -36,6 +37,26 @@ def by_command_on_scratch(p: str) -> str:
         Path(folder, "made").write_bytes(Path(p, "a").read_bytes())
         return cachec.run(["cat", f"{folder}/made"], inputs=[f"{folder}/made"]).stdout.decode()
 
+
+class _OfLibrary:
+    """A function of Python's library that is the job itself: no code of a project is on its way."""
+
+    def __init__(self, function: Callable[[str], Any], place: str) -> None:
+        self._function, self._place = function, place
+        self.__name__ = f"{function.__qualname__}({place})"
+
+    def __call__(self, p: str) -> Any:
+        return self._function(f"{p}/{self._place}")
+
+    def job(self, p: str) -> Job:
+        return partial(self._function, f"{p}/{self._place}")
+
+
+OF_LIBRARY = [
+    *(_OfLibrary(each, "new") for each in (os.path.exists, os.path.isfile, os.path.lexists, os.path.isdir)),
+    *(_OfLibrary(each, "a") for each in (os.path.getsize, os.path.getmtime, os.path.islink, os.listdir)),
+    *(_OfLibrary(each, "link") for each in (os.path.realpath, os.listdir)),
+]
 
 LOOKERS = [*(each for each in looks.LOOKERS if each.__name__ not in looks.REFUSED), by_command, by_command_on_scratch]
 
@@ -163,7 +184,8 @@ def _hands() -> Iterator[tuple[dict[str, Callable[[Job], Any]], dict[str, Callab
 
 def _stage_of(cache: cachec.Cache, hand: Callable[[Job], Any], looker: Callable[[str], Any], said: str) -> Any:
     # The pools can be no part of a key.
-    return cache.stage(lambda p: hand(partial(looker, p)), name=said, version="1")
+    job = getattr(looker, "job", None) or (lambda p: partial(looker, p))
+    return cache.stage(lambda p: hand(job(p)), name=said, version="1")
 
 
 @contextmanager
@@ -201,6 +223,7 @@ def run_hands(seed: int, folder: Path) -> Iterator[Report]:
             warnings.simplefilter("ignore")
             for turn in range(sys.maxsize):
                 cases = [(looker, hand, inner) for looker in LOOKERS for hand in known for inner in (False, True)]
+                cases += [(looker, hand, False) for looker in OF_LIBRARY for hand in known]
                 if sys.version_info >= (3, 12):  # before, what runs in threads that were there is not seen
                     cases += [(looker, hand, False) for looker in LOOKERS for hand in unknown]
                 for looker, hand, is_stage in rng.sample(cases, len(cases)):
