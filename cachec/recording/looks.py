@@ -260,6 +260,7 @@ def _is_link(observed: Observed, frame: FrameType) -> None:
 
 def _is_such(observed: Observed, frame: FrameType) -> None:
     """``Path.exists`` asks no more than whether the path is there."""
+    observed.asked.setdefault(frame.f_code.co_name)
     back = frame.f_back
     if back is not None and back.f_code.co_name == "lstat":
         back = back.f_back  # it asks by ``stat``

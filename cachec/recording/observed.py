@@ -76,7 +76,7 @@ class Observed(msgspec.Struct):
     that the run opened to write to as they were, each with its state before; touched: those of which it changed
     anything but all, with that; kept: what it made by a way that would have taken what is there as it is;
     rewritten: what was there and it opened to write anew; filled: folders that it made in such a way, or that are in
-    one, and looked through.
+    one, and looked through; asked: functions of Python's that asked for a status, whose names no code need say.
     variables: names that project code looked up in the environment, with the values that it found; fixed: those that
     the run had set before; copied: all that there were when it first went through them. started: programs and
     processes. unrepeatable: what project code looked at that can't be
@@ -119,6 +119,7 @@ class Observed(msgspec.Struct):
     kept: dict[str, None] = {}
     rewritten: dict[str, None] = {}
     filled: dict[str, None] = {}
+    asked: dict[str, None] = {}
     acts: Callable[[], bool] = lambda: True
     job: CodeType | None = None
     copied: dict[str, str] | None = None

@@ -197,7 +197,7 @@ class Observing:
             yield Read("env", EVERY_NAME, "", variable_digest(EVERY_NAME, observed.copied))
         codes = [ran.code for ran in list(observed.ran.values())]
         called = {name for code in codes for name in code.co_names}
-        called |= set(_under_other_names(observed))
+        called |= {*_under_other_names(observed), *observed.asked}
         fields = ",".join(sorted({STATUS_NAMES[name] for name in called & STATUS_NAMES.keys()}))
         if not called.isdisjoint({"stat", "inode"}):
             for path, (opened, status) in list(observed.scanned.items()):
