@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cachec import report
-from cachec.base.texts import SHOWN_KEY
+from cachec.base.texts import SHOWN_KEY, to_type
 from cachec.cli.selecting import selector_options
 from cachec.cli.session import Session, clean, json_option, pass_session, told_as_json
 from cachec.errors import UsageError
@@ -127,7 +127,9 @@ def _seeded(session: Session, remotes: Remotes, selector: Selector, vouch: bool)
         raise UsageError("every remote is configured with mode=read, where nothing can be sent")
     chosen = [item.entry for item in session.maintainer.find(selector)]
     if not chosen and not selector.is_empty:
-        session.fail(f"no entry is meant in {session.settings.dir}{session.if_none}; `cachec ls` lists what there is")
+        session.fail(
+            f"no entry is meant in {session.settings.dir}{session.if_none}; `{to_type('ls')}` lists what there is"
+        )
     return seed(remotes, chosen, vouch=vouch)
 
 

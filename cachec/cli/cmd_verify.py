@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,16 @@ from cachec import report
 from cachec.base.texts import SHOWN_KEY
 from cachec.cli.cmd_stats import parse_bound
 from cachec.cli.meter import Meter, throughput
-from cachec.cli.session import Session, clean, json_option, pass_session, print_wrapped, told_as_json, wants_json
+from cachec.cli.session import (
+    Session,
+    clean,
+    json_option,
+    pass_session,
+    print_command,
+    print_wrapped,
+    told_as_json,
+    wants_json,
+)
 
 if TYPE_CHECKING:
     from cachec.model import Entry
@@ -112,7 +122,7 @@ def _tell(document: dict[str, Any]) -> None:
         words = f": {each['words']}" if each["words"] else ""
         print_wrapped(f"{each['result']} {each['key'][:SHOWN_KEY]} ({each['stage']}){words}", indent=0)
         if each["reproducer"]:
-            print_wrapped(f"cachec repro run {each['reproducer']}", indent=4)
+            print_command(f"repro run {shlex.quote(each['reproducer'])}", indent=4)
     for why, number in document["skipped"].items():
         print_wrapped(f"{number} not compiled again: {why}", indent=0)
     if document["skipped"] and not document["recomputed"]:

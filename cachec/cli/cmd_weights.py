@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from cachec import report
-from cachec.base.texts import SHOWN_KEY, is_url
+from cachec.base.texts import SHOWN_KEY, is_url, to_type
 from cachec.cli import weight_sources as sources
 from cachec.cli.meter import Meter, throughput
 from cachec.cli.session import LazyGroup, Session, json_option, pass_session, print_table, told_as_json
@@ -90,7 +90,7 @@ def add(session: Session, source: str, name: str | None, own: bool, expect: str 
     with Meter(f"add {name}") as meter:
         if is_url(source):
             if replace:
-                raise UsageError("--replace goes with a path; remove the name first: cachec weights rm NAME")
+                raise UsageError(f"--replace goes with a path; remove the name first: {to_type('weights rm NAME')}")
             from cachec.base.distributions import Distributions
             from cachec.weights.library import resolver
 

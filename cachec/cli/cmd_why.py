@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import click
 
 from cachec import report
-from cachec.base.texts import SHOWN_KEY
+from cachec.base.texts import SHOWN_KEY, to_type
 from cachec.cli.cmd_exec import AskingLine
-from cachec.cli.session import Session, clean, json_option, pass_session, print_wrapped, told_as_json
+from cachec.cli.session import Session, clean, json_option, pass_session, print_command, print_wrapped, told_as_json
 from cachec.errors import CachecError
 from cachec.key.compare import differences
 from cachec.model import Entry, Part, Reason
@@ -85,7 +85,7 @@ def command(
         _why_build(session, since, file)
         return
     if key is None:
-        raise click.UsageError("give a KEY (`cachec ls` lists them), -- and a COMMAND, or --all")
+        raise click.UsageError(f"give a KEY (`{to_type('ls')}` lists them), -- and a COMMAND, or --all")
     if since is not None or file is not None:
         raise click.UsageError("--since and --stats-file go with --all")
     entry = session.entry(key)
@@ -143,7 +143,7 @@ def _why_build(session: Session, since: str | None, file: str | None) -> None:
             others = group["calls"] - 1 if Reason(group["reason"]).cause == "new" else 0
             print_wrapped(group["detail"] + (f" (and {others} more)" if others else ""), indent=18)
         if group["keys"] and group["reason"].startswith("miss:"):
-            click.echo(f"{'':18}cachec why {group['keys'][0][:SHOWN_KEY]}")
+            print_command(f"why {group['keys'][0][:SHOWN_KEY]}", indent=18)
     rest = details["groups"][_SHOWN_GROUPS:]
     if rest:
         calls, seconds = sum(each["calls"] for each in rest), sum(each["seconds"] for each in rest)

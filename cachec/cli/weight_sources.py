@@ -77,7 +77,7 @@ def located(session: Session, store: WeightStore, text: str) -> Located:
 
 def _not_found(session: Session, store: WeightStore, text: str, more: str) -> NoReturn:
     near = texts.nearest(text, (revision.name for revision in store.revisions()))
-    hint = f"; did you mean {near!r}?" if near else "; `cachec weights ls` lists what is"
+    hint = f"; did you mean {near!r}?" if near else f"; `{texts.to_type('weights ls')}` lists what is"
     session.fail(f"no weights are named {text!r}{more}{hint}")
 
 
@@ -103,7 +103,7 @@ def default_name(source: str) -> str:
         stem = path.parent.name
     name = re.sub(r"[^A-Za-z0-9._+@=-]+", "-", stem).lstrip("._+@=-")[:100]
     if not name:
-        raise UsageError(f"no name follows from {source!r}; give one: cachec weights add SOURCE NAME")
+        raise UsageError(f"no name follows from {source!r}; give one: {texts.to_type('weights add SOURCE NAME')}")
     return name
 
 

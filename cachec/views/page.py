@@ -17,7 +17,7 @@ from itertools import accumulate
 from typing import Any
 
 from cachec import report
-from cachec.base.texts import SHOWN_KEY
+from cachec.base.texts import SHOWN_KEY, to_type
 from cachec.errors import shown as cut
 from cachec.model import Outcome
 from cachec.views import svg
@@ -245,7 +245,7 @@ def _reasons(data: dict[str, Any]) -> list[Content]:
             _count(each["calls"]),
             _period(each["seconds"]),
             Cell(cut(", ".join(each["stages"][:3]) + (", …" if len(each["stages"]) > 3 else ""), _NAME)),
-            Cell(element("code", f"cachec why {each['keys'][0][:SHOWN_KEY]}") if each["keys"] else ""),
+            Cell(element("code", to_type(f"why {each['keys'][0][:SHOWN_KEY]}")) if each["keys"] else ""),
         ]
         for each in data["groups"]
     ]
@@ -309,7 +309,7 @@ def _build(build: Sequence[Outcome]) -> list[Content]:
         f"{len(strokes) - len(shown):,} calls are too short to be told apart here" if len(strokes) > len(shown) else ""
     )
     more = f"{left_out:,} more processes are not drawn" if left_out else ""
-    trace = element("code", "cachec log --build --trace build.json")
+    trace = element("code", to_type("log --build --trace build.json"))
     return [
         element("p", " ".join(filter(None, (words, *(f"{each}." for each in (note, more) if each))))),
         element("p", "To look closer: ", trace, " writes it for Perfetto.", class_="quiet"),
@@ -374,7 +374,7 @@ def _others(data: dict[str, Any]) -> list[Content]:
     if not rows:
         return [_nothing("Every call was a hit.")]
     hint = element(
-        "p", element("code", "cachec why KEY"), " compares an entry with the nearest one now.", class_="quiet"
+        "p", element("code", to_type("why KEY")), " compares an entry with the nearest one now.", class_="quiet"
     )
     heads = ("ended", "stage", "outcome", "why", "took", "key")
     return [hint, table("Newest first", heads, rows, whole=data["others_in_all"], most=_CALLS_BYTES)]

@@ -345,11 +345,11 @@ def test_why_all_is_of_the_last_build_and_tells_what_cost_most_first(
     assert shell.json("why", "--all", "--since", "1m")["groups"] == []
     monkeypatch.setenv("COLUMNS", "80")
     output = shell.run("why", "--all").output
-    assert max(map(len, output.splitlines())) <= 80
+    assert max(len(line) for line in output.splitlines() if " cachec --dir " not in line) <= 80
     assert output.startswith("the last build: 6 calls, 1 hits, ")
     assert "4 misses: 2 new, 2 changed, 0 lost, 0 asked\n" in output
     assert "   5.00 s     2 x new-input  exec:cc\n" in output
-    assert f"{'':18}b.c was never compiled (and 1 more)\n{'':18}cachec why 222222222222\n" in output
+    assert f"{'':18}b.c was never compiled (and 1 more)\n{'':18}cachec --dir {shell.dir} why 222222222222\n" in output
     assert output.index("mode-off") < output.index("option-changed") < output.index("new-input")
 
 

@@ -106,7 +106,7 @@ def test_an_empty_store_is_not_made(shell: Shell) -> None:
     assert shell.json("weights", "ls") == {"dir": str(shell.dir / "weights"), "weights": []}
     for command in (("show", "m"), ("export", "m", "o.safetensors"), ("verify", "m"), ("diff", "m", "n")):
         fails(shell, 1, "no weights are named 'm', and there is no such file", *command)
-    fails(shell, 1, "no weights are named 'm'; `cachec weights ls` lists what is", "rm", "m")
+    fails(shell, 1, f"no weights are named 'm'; `cachec --dir {shell.dir} weights ls` lists what is", "rm", "m")
     assert not shell.dir.exists()
 
 
