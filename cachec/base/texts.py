@@ -53,6 +53,15 @@ def to_type(command: str) -> str:
     return f"{_typed.get() or 'cachec'} {command}"
 
 
+def number_of(count: int, what: str) -> str:
+    """A count in words: ``1 hit``, ``2 misses``, ``1,000 entries``. what: of one."""
+    if count == 1:
+        return f"1 {what}"
+    if what.endswith(("s", "x", "ch", "sh")):
+        return f"{count:,} {what}es"
+    return f"{count:,} {what[:-1]}ies" if re.search("[^aeiou]y$", what) else f"{count:,} {what}s"
+
+
 def is_text(text: str) -> bool:
     """Whether a name or a path can be written as UTF-8, which keys and records are: half of a surrogate pair can't."""
     try:

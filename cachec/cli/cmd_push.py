@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cachec import report
-from cachec.base.texts import SHOWN_KEY, to_type
+from cachec.base.texts import SHOWN_KEY, number_of, to_type
 from cachec.cli.selecting import selector_options
 from cachec.cli.session import Session, clean, json_option, pass_session, told_as_json
 from cachec.errors import UsageError
@@ -139,5 +139,5 @@ def _tell_left(seeded: Seeded) -> None:
     for why, count in seeded.left.items():
         first = seeded.first[why]
         entry = f"{first.entry.key[:SHOWN_KEY]} {first.entry.stage}" + (f": {first.detail}" if first.detail else "")
-        are = "1 entry is not sent" if count == 1 else f"{count:,} entries are not sent"
+        are = f"{number_of(count, 'entry')} {'is' if count == 1 else 'are'} not sent"
         click.echo(clean(f"{are}, {LEFT[why]} ({entry})"))

@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from cachec import report
+from cachec.base.texts import number_of
 from cachec.cli.session import Session, clean, json_option, pass_session, told_as_json
 from cachec.errors import UsageError
 
@@ -230,7 +231,7 @@ def weights(file: str, output: str) -> None:
         made.save(output)
         nbytes = made.nbytes
     if not told_as_json({"path": output, "weights": len(reproducer.specs), "nbytes": nbytes}):
-        click.echo(f"{clean(output)}: {len(reproducer.specs)} weights, {report.size(nbytes)}")
+        click.echo(f"{clean(output)}: {number_of(len(reproducer.specs), 'weight')}, {report.size(nbytes)}")
 
 
 def _pairs(option: str, values: Sequence[str]) -> dict[str, str]:
@@ -311,6 +312,6 @@ def _print_replayed(reproducer: Any, ended: Any) -> None:
     about = reproducer.about
     if about.reads and not ended.same:
         click.echo(
-            f"the run read {len(about.reads)} weights, of which {len(about.given)} are inside; with others "
+            f"the run read {number_of(len(about.reads), 'weight')}, {len(about.given)} of them inside; with others "
             "another result is to be expected (see --with-weights)"
         )

@@ -10,7 +10,7 @@ import click
 
 from cachec import report
 from cachec.base.hashing import FileDigests
-from cachec.base.texts import SHOWN_KEY
+from cachec.base.texts import SHOWN_KEY, number_of
 from cachec.cli.screen import cell_width, cut
 from cachec.cli.session import (
     Session,
@@ -120,7 +120,7 @@ def _print_short(details: dict[str, Any], now: float) -> None:
         click.echo(f"  {cut(f'read {_read(read)}', 2)}")
     left_out += _more(len(run["reads"]) - _SHOWN_READS, "more read")
     size = sum(each["size"] for each in run["artifacts"])
-    click.echo(f"  made {_counted(len(run['artifacts']), 'artifact')} ({report.size(size)})")
+    click.echo(f"  made {number_of(len(run['artifacts']), 'artifact')} ({report.size(size)})")
     left_out += _more(len(older), "older run")
     if left_out:
         click.echo(f"\n{', '.join(left_out)}: --full")
@@ -134,11 +134,7 @@ def _telling(parts: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _more(count: int, what: str) -> list[str]:
-    return [_counted(count, what)] if count > 0 else []
-
-
-def _counted(count: int, what: str) -> str:
-    return f"{count} {what}{'' if count == 1 else 's'}"
+    return [number_of(count, what)] if count > 0 else []
 
 
 def _run(number: int, run: dict[str, Any], now: float) -> str:

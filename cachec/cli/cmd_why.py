@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import click
 
 from cachec import report
-from cachec.base.texts import SHOWN_KEY, to_type
+from cachec.base.texts import SHOWN_KEY, number_of, to_type
 from cachec.cli.cmd_exec import AskingLine
 from cachec.cli.session import Session, clean, json_option, pass_session, print_command, print_wrapped, told_as_json
 from cachec.errors import CachecError
@@ -131,8 +131,12 @@ def _why_build(session: Session, since: str | None, file: str | None) -> None:
         return
     what = "the last build" if since is None and file is None else clean(f"since {since}" if since else str(file))
     times = f"{report.period(details['seconds_spent'])} spent, ended {report.age(details['ended'], time.time())}"
-    print_wrapped(f"{what}: {details['calls']} calls, {details['hits']} hits, {times}", indent=0)
-    click.echo(f"{details['misses']} misses: {', '.join(f'{details[each]} {each}' for each in report.CAUSES)}")
+    print_wrapped(
+        f"{what}: {number_of(details['calls'], 'call')}, {number_of(details['hits'], 'hit')}, {times}", indent=0
+    )
+    click.echo(
+        f"{number_of(details['misses'], 'miss')}: {', '.join(f'{details[each]} {each}' for each in report.CAUSES)}"
+    )
     for group in details["groups"][:_SHOWN_GROUPS]:
         kind = group["reason"].removeprefix("miss:")
         stages = ", ".join(group["stages"][:3]) + (", ..." if len(group["stages"]) > 3 else "")
@@ -147,7 +151,7 @@ def _why_build(session: Session, since: str | None, file: str | None) -> None:
     rest = details["groups"][_SHOWN_GROUPS:]
     if rest:
         calls, seconds = sum(each["calls"] for each in rest), sum(each["seconds"] for each in rest)
-        click.echo(f"{report.period(seconds):>9} {calls:>5} x {len(rest)} more reasons; --json has all")
+        click.echo(f"{report.period(seconds):>9} {calls:>5} x {number_of(len(rest), 'more reason')}; --json has all")
 
 
 def _why_command(session: Session, line: list[str]) -> None:

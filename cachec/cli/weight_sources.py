@@ -224,9 +224,14 @@ def verdict_lines(source: Located, result: Verified, seconds: float) -> list[str
         return [f"damaged: {_some_names(damage.names)}: {_placed(damage)}" for damage in result.damages]
     revision = source.revision
     if revision is not None and revision.owned:
-        return [f"{revision.name} is whole: {revision.count} weights, {throughput(revision.nbytes, seconds)}"]
+        held = texts.number_of(revision.count, "weight")
+        return [f"{revision.name} is whole: {held}, {throughput(revision.nbytes, seconds)}"]
     number = result.checksums
-    stated = f"{number} stated checksums agree" if number else "no checksums are stated"
+    stated = (
+        f"{texts.number_of(number, 'stated checksum')} {'agrees' if number == 1 else 'agree'}"
+        if number
+        else "no checksums are stated"
+    )
     if revision is not None:
         return [f"{revision.name}: all files are as they were added; {stated}"]
     return [f"{source.text}: its structure is valid; {stated}"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-from cachec.base.texts import to_type
+from cachec.base.texts import number_of, to_type
 from cachec.doctor.case import Case, Finding
 from cachec.errors import ConfigError
 from cachec.model import Fault
@@ -35,11 +35,17 @@ def remotes(case: Case) -> Iterator[Finding]:
             name, shown = remote.address.name, remote.address.shown
             if (count := waiting[name]) and (why := shared.spool.last_refusal(name)):
                 refused += count
-                words = f"{count} {'result waits' if count == 1 else 'results wait'} for {shown}; last refused: {why}"
+                words = (
+                    f"{number_of(count, 'result')} {'waits' if count == 1 else 'wait'} for {shown}; last refused: {why}"
+                )
                 yield Finding("remote-spool", words, f"{to_type('remote check')}, then {to_type('push')}")
         shared.close()
     if (old := _waiting(case)) > refused:
-        yield Finding("remote-spool", f"{old} results wait for more than a day to be sent to a remote", to_type("push"))
+        yield Finding(
+            "remote-spool",
+            f"{number_of(old, 'result')} {'waits' if old == 1 else 'wait'} for more than a day to be sent to a remote",
+            to_type("push"),
+        )
 
 
 def _waiting(case: Case) -> int:

@@ -90,7 +90,7 @@ def test_stats_text(calls: Shell) -> None:
     assert output.startswith(
         "6 calls, 2 hits (50.0%), 12.00 s saved, 8.00 s spent\n2 misses: 1 new, 1 changed, 0 lost\n"
     )
-    for words in ("miss:option-changed", "build", "store-full", "1 lines of the log could not be read"):
+    for words in ("miss:option-changed", "build", "store-full", "1 line of the log could not be read"):
         assert words in output
 
 
@@ -346,7 +346,7 @@ def test_why_all_is_of_the_last_build_and_tells_what_cost_most_first(
     monkeypatch.setenv("COLUMNS", "80")
     output = shell.run("why", "--all").output
     assert max(len(line) for line in output.splitlines() if " cachec --dir " not in line) <= 80
-    assert output.startswith("the last build: 6 calls, 1 hits, ")
+    assert output.startswith("the last build: 6 calls, 1 hit, ")
     assert "4 misses: 2 new, 2 changed, 0 lost, 0 asked\n" in output
     assert "   5.00 s     2 x new-input  exec:cc\n" in output
     assert f"{'':18}b.c was never compiled (and 1 more)\n{'':18}cachec --dir {shell.dir} why 222222222222\n" in output
