@@ -166,7 +166,8 @@ def _why_command(session: Session, line: list[str]) -> None:
         detail = f": {outcome.detail}" if outcome.detail and not explanation.differences else ""
         print_wrapped(f"{outcome.reason.value} ({outcome.stage}){detail}", indent=0)
         if explanation.nearest:
-            click.echo(f"against {explanation.nearest[:SHOWN_KEY]}:")
+            nothing = "" if explanation.differences else " nothing differs"
+            click.echo(f"against {explanation.nearest[:SHOWN_KEY]}:{nothing}")
         for each in explanation.differences:
             print_wrapped(f"{each.reason.value.partition(':')[2]}: {each.words}", indent=2)
         if explanation.fix:

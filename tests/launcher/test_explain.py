@@ -83,6 +83,17 @@ def test_why_names_each_part_and_the_fix(monkeypatch: pytest.MonkeyPatch) -> Non
     assert "fix: set FAKE_OPT" in text
 
 
+def test_an_entry_that_is_gone_differs_in_nothing() -> None:
+    key = _json("check", "--json", "--", *_LINE)["key"]
+    assert _cli("invalidate", "--yes", key).exit_code == 0
+    result = _cli("why", "--", *_LINE)
+    assert result.exit_code == 1
+    assert result.output.splitlines() == [
+        "miss:entry-gone (exec:fakecc): the entry was invalidated or evicted",
+        f"against {key[:12]}: nothing differs",
+    ]
+
+
 def test_a_difference_in_folders_alone(launcher: Launcher) -> None:
     write("one/x", "x")
     write("two/x", "x")
