@@ -116,9 +116,14 @@ def _common(old: str, new: str) -> int:
     return low
 
 
+def is_key_prefix(text: str) -> bool:
+    """Whether a text can be the beginning of a key."""
+    return re.fullmatch(rf"[0-9a-f]{{{MIN_PREFIX},64}}", text.lower()) is not None
+
+
 def key_prefix(text: str) -> str:
     """The beginning of a key, as a person gave it, in lower case. Raises UsageError."""
-    if re.fullmatch(rf"[0-9a-f]{{{MIN_PREFIX},64}}", text.lower()) is None:
+    if not is_key_prefix(text):
         raise UsageError(f"{text!r} is no key: give {MIN_PREFIX} to 64 hexadecimal characters")
     return text.lower()
 

@@ -10,7 +10,7 @@ import click
 
 from cachec import report
 from cachec.base.hashing import FileDigests
-from cachec.base.texts import SHOWN_KEY, number_of
+from cachec.base.texts import MIN_PREFIX, SHOWN_KEY, is_key_prefix, number_of
 from cachec.cli.screen import cell_width, cut
 from cachec.cli.session import (
     Session,
@@ -21,7 +21,7 @@ from cachec.cli.session import (
     print_wrapped,
     told_as_json,
 )
-from cachec.errors import CachecError
+from cachec.errors import CachecError, UsageError
 from cachec.model import PartKind
 
 #: Parts and reads that are shown where not all are asked for.
@@ -60,6 +60,10 @@ def command(session: Session, what: str, full: bool) -> None:
         _show_file(session, what)
     elif os.sep in what or "." in what:
         session.fail(f"there is no file {what!r}")
+    elif not is_key_prefix(what):
+        raise UsageError(
+            f"{what!r} is neither a file that is there nor a key ({MIN_PREFIX} to 64 hexadecimal characters)"
+        )
     else:
         _show_entry(session, what, full)
 

@@ -219,6 +219,12 @@ def test_an_ambiguous_prefix_lists_its_keys(shell: Shell) -> None:
     assert shell.json("show", "aaaaaa1")["key"] == keys[0]
 
 
+def test_show_of_what_is_neither_a_file_nor_a_key(shell: Shell) -> None:
+    result = shell.run("show", "nofile")
+    assert result.exit_code == 2
+    assert "'nofile' is neither a file that is there nor a key (6 to 64 " in result.stderr
+
+
 def test_show_file(shell: Shell, tmp_path: Path) -> None:
     one, two = shell.publish("aaaaaa", BASE), shell.publish("bbbbbb", BASE, stage="pkg.copy")
     copy = tmp_path / "model.vmfb"
