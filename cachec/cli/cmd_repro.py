@@ -16,6 +16,12 @@ from cachec.base.texts import number_of
 from cachec.cli.session import Session, clean, json_option, pass_session, told_as_json
 from cachec.errors import UsageError
 
+#: What is said where a reproducer is of a command, which is run where its files are.
+_NO_FILES = (
+    "a command of cachec exec, whose files are not in it; run it where they are: cachec verify --recompute, or "
+    "CACHEC_MODE=verify"
+)
+
 
 class _KeyOrCommand(click.Group):
     """What is no subcommand is a key: ``cachec repro 3fa9c2 -o bug.zip``."""
@@ -59,6 +65,9 @@ def command() -> None:
 def make(session: Session, key: str, output: str, with_weights: Sequence[str], weights: str | None, seed: int) -> None:
     """Write the reproducer of the newest run of entry KEY.
 
+    Of a command of `cachec exec` there is none, as its files stay where they are: it says what was run, to be run
+    there again (`cachec verify --recompute` does).
+
     \b
     Examples:
       cachec repro 3fa9c2 -o bug.zip
@@ -94,7 +103,10 @@ def make(session: Session, key: str, output: str, with_weights: Sequence[str], w
         }
     ):
         return
-    click.echo(f"{clean(output)}: {report.size(len(made.data))}, a reproducer of stage {clean(about.stage)}")
+    what = "what was run, and no reproducer," if about.mode == "line" else "a reproducer"
+    click.echo(f"{clean(output)}: {report.size(len(made.data))}, {what} of stage {clean(about.stage)}")
+    if about.mode == "line":
+        click.echo(f"  {_NO_FILES}")
     for each in about.missing:
         click.echo(f"  not in it: {clean(each)}")
 
@@ -174,10 +186,7 @@ def run(
     tools, given = _pairs("--tool", tool), _pairs("--file", files)
     reproducer = load(file)
     if reproducer.about.mode == "line":
-        raise UsageError(
-            f"{file}: a command of cachec exec, whose files are not in a reproducer; run it where they are: "
-            "cachec verify --recompute, or CACHEC_MODE=verify"
-        )
+        raise UsageError(f"{file}: {_NO_FILES}")
     if not run_code and not replay.is_own(session.store, reproducer):
         _ask(reproducer)
     with tempfile.TemporaryDirectory(prefix="cachec-repro-") as temporary:

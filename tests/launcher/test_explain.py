@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -138,3 +139,18 @@ def test_help(command: str) -> None:
     result = _cli(command, "--help")
     assert result.exit_code == 0
     assert "--weights PATH[=content|opened|name]" in result.output
+
+
+def test_what_is_kept_of_a_command_is_no_reproducer() -> None:
+    """It says what was run; ``repro run`` would have to have its files."""
+    key = _json("check", "--json", "--", *_LINE)["key"]
+    made = _cli("repro", key, "-o", "ran.zip")
+    assert (made.exit_code, "what was run, and no reproducer" in made.output) == (0, True), made.output
+    assert "run it where they are: cachec verify --recompute" in made.output
+    assert "fakecc a.txt -o a.out" in _cli("repro", "show", "ran.zip").output
+    with zipfile.ZipFile("ran.zip") as archive:
+        text = archive.read("README.md").decode()
+    assert "`cachec repro run` can't run it" in text
+    assert "cachec repro run THIS.zip" not in text
+    ran = _cli("repro", "run", "ran.zip")
+    assert (ran.exit_code, "run it where they are" in ran.stderr) == (2, True), ran.output
