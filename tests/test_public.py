@@ -142,3 +142,18 @@ def test_what_a_build_leaves_in_a_checkout_is_no_text_of_it(tmp_path):
         subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
         subprocess.run(["git", "add", "page.md"], cwd=tmp_path, check=True)
         assert _files(tmp_path) == [tmp_path / "page.md"]
+
+
+@pytest.mark.parametrize(
+    "left", [".demo", ".demo-torch", ".demo-vit", "first.safetensors", "second.safetensors", "stats", "scale.opt.mlir"]
+)
+def test_what_examples_and_pages_leave_is_ignored_and_cleaned(left):
+    recipe = (ROOT / "Makefile").read_text().partition("\nclean:")[2].partition("\n\n")[0]
+    assert left in recipe.split()
+    if which("git") and (ROOT / ".git").exists():
+        for name in (left, f"{left}/"):  # as a file or as a folder
+            asked = subprocess.run(["git", "-C", str(ROOT), "check-ignore", "-q", name], check=False)
+            if asked.returncode in {0, 128}:  # 128: a checkout of somebody else
+                break
+        else:
+            pytest.fail(left)
