@@ -66,7 +66,8 @@ faults: $(VENV)/.dev-ready
 	$(BIN)/python -m tests.faults --count $(or $(COUNT),10000) --seed $(or $(SEED),0) --rounds $(or $(ROUNDS),20) --minutes $(or $(MINUTES),10)
 
 clean:
-	rm -rf $(VENV) .demo .demo-torch bench/out build site .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) .demo .demo-torch .demo-vit bench/out build site .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf examples/ninja/out first.safetensors second.safetensors stats scale.opt.mlir copied.mlir
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)

@@ -9,6 +9,7 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 from pkgutil import resolve_name
+from shutil import which
 
 import pytest
 
@@ -64,12 +65,28 @@ def test_links_between_the_documents_lead_somewhere():
             assert (document.parent / target).exists(), f"{document.name}: {target}"
 
 
+_SUFFIXES = {".md", ".yml", ".sh", ".cmake", ".mk", ".toml", ""}
+
+
+def _files(root: Path) -> list[Path]:
+    """Of a checkout what git knows, as builds leave files beside it that nobody wrote; else all files."""
+    listed = None
+    if which("git") and (root / ".git").exists():  # else git finds a checkout that the root is somewhere in
+        asked = ["git", "-C", str(root), "ls-files", "-z"]
+        listed = subprocess.run(asked, capture_output=True, text=True, check=False)
+    if listed is None or listed.returncode:  # no checkout, or one of somebody else, of which git does not tell
+        return sorted(path for path in root.rglob("*") if path.is_file())
+    return [path for name in listed.stdout.split("\0") if name and (path := root / name).is_file()]
+
+
 #: Whoever reads these goes to files of this repository by the paths that they name.
+_AT_ROOT = {"README.md", "CHANGELOG.md", "Makefile", "pyproject.toml", ".pre-commit-hooks.yaml"}
 TEXTS = [
-    *(ROOT / name for name in ("README.md", "CHANGELOG.md", "Makefile", "pyproject.toml", ".pre-commit-hooks.yaml")),
-    *(path for folder in ("docs", "examples", "plugins", ".ci") for path in (ROOT / folder).rglob("*")
-      if path.is_file() and path.suffix in {".md", ".yml", ".sh", ".cmake", ".mk", ".toml", ""}),
-]  # fmt: skip
+    path
+    for path in _files(ROOT)
+    if (path.parent == ROOT and path.name in _AT_ROOT)
+    or (path.relative_to(ROOT).parts[0] in {"docs", "examples", "plugins", ".ci"} and path.suffix in _SUFFIXES)
+]
 _FOLDERS = "cachec|plugins|cachec_[a-z]+|docs|tests|examples|bench|scripts|[.]ci"
 
 
@@ -115,3 +132,28 @@ def test_the_first_stage_of_getting_started_runs_as_it_says(tmp_path):
         )
         assert done.stdout.strip() == line
     assert done.stderr == ""
+
+
+def test_what_a_build_leaves_in_a_checkout_is_no_text_of_it(tmp_path):
+    (tmp_path / "page.md").touch()
+    (tmp_path / "left.md").touch()
+    assert _files(tmp_path) == [tmp_path / "left.md", tmp_path / "page.md"]  # as from an archive, without git
+    if which("git"):
+        subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
+        subprocess.run(["git", "add", "page.md"], cwd=tmp_path, check=True)
+        assert _files(tmp_path) == [tmp_path / "page.md"]
+
+
+@pytest.mark.parametrize(
+    "left", [".demo", ".demo-torch", ".demo-vit", "first.safetensors", "second.safetensors", "stats", "scale.opt.mlir"]
+)
+def test_what_examples_and_pages_leave_is_ignored_and_cleaned(left):
+    recipe = (ROOT / "Makefile").read_text().partition("\nclean:")[2].partition("\n\n")[0]
+    assert left in recipe.split()
+    if which("git") and (ROOT / ".git").exists():
+        for name in (left, f"{left}/"):  # as a file or as a folder
+            asked = subprocess.run(["git", "-C", str(ROOT), "check-ignore", "-q", name], check=False)
+            if asked.returncode in {0, 128}:  # 128: a checkout of somebody else
+                break
+        else:
+            pytest.fail(left)

@@ -9,6 +9,7 @@ from cachec.audit.advice import advice_for
 from cachec.audit.covering import Covered, is_of_the_system, is_shared_object
 from cachec.audit.findings import Audit, Finding, WeightsCheck
 from cachec.audit.runs import Again, Runner, Traced
+from cachec.base.texts import number_of
 from cachec.errors import UsageError
 from cachec.key.tools.executables import which
 from cachec.launcher.command import Command, PassThrough
@@ -75,7 +76,9 @@ class _Look:
             reason, words = again.kept_out
             self._problem("kept-out", "", f"exec would not store the result ({reason.value}): {words}")
         if traced.strange:
-            words = f"{traced.strange} lines of strace were not understood, the first is {traced.first_strange!r}"
+            words = (
+                f"{number_of(traced.strange, 'line')} of strace not understood, the first is {traced.first_strange!r}"
+            )
             self._problem("strace", "", words, "report this with the version of strace")
         if traced.accesses.is_hidden:
             self._problem("strace", "", "it uses io_uring: what it opens that way is not seen")
@@ -145,7 +148,8 @@ class _Look:
             self._problem("read", path, "is read, and the key does not cover it", f"{option} {self._shown(path)}")
 
     def _distribution(self, name: str, count: int) -> None:
-        words = f"{count} files of this distribution are read, and the key does not cover it"
+        are = "is" if count == 1 else "are"
+        words = f"{number_of(count, 'file')} of this distribution {are} read, and the key does not cover it"
         if self._command.adapter is not None:
             self._note("distribution", name, words, f'also = ["{name}"] in the adapter, where they count')
         else:

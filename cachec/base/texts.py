@@ -5,6 +5,7 @@ of two that differ around where they begin to.
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -28,14 +29,14 @@ _SECRET_WORDS = "TOKEN(?!I[ZS])|SECRET|PASSW|CREDENTIAL|KEY"
 clean = printable
 
 
-#: Whether the reader of messages has typed a command, and not called a function.
-_typed: ContextVar[bool] = ContextVar("cachec_typed", default=False)
+#: How the reader of messages has begun a command, ``cachec`` with its options; empty where a function was called.
+_typed: ContextVar[str] = ContextVar("cachec_typed", default="")
 
 
 @contextmanager
-def typed() -> Iterator[None]:
-    """While the body runs, messages name options of the command line."""
-    token = _typed.set(True)
+def typed(folder: str | None = None) -> Iterator[None]:
+    """While the body runs, messages name options of the command line. folder: what ``--dir`` was given."""
+    token = _typed.set("cachec" if folder is None else f"cachec --dir {shlex.quote(folder)}")
     try:
         yield
     finally:
@@ -45,6 +46,20 @@ def typed() -> Iterator[None]:
 def said(argument: str, option: str) -> str:
     """How a message names what is to be given: ``pass pad=True`` to a caller, ``say --pad`` to who typed a command."""
     return option if _typed.get() else argument
+
+
+def to_type(command: str) -> str:
+    """A command as a message names it, to be typed: of the same store, so with the ``--dir`` that was given."""
+    return f"{_typed.get() or 'cachec'} {command}"
+
+
+def number_of(count: int, what: str) -> str:
+    """A count in words: ``1 hit``, ``2 misses``, ``1,000 entries``. what: of one."""
+    if count == 1:
+        return f"1 {what}"
+    if what.endswith(("s", "x", "ch", "sh")):
+        return f"{count:,} {what}es"
+    return f"{count:,} {what[:-1]}ies" if re.search("[^aeiou]y$", what) else f"{count:,} {what}s"
 
 
 def is_text(text: str) -> bool:
@@ -101,9 +116,14 @@ def _common(old: str, new: str) -> int:
     return low
 
 
+def is_key_prefix(text: str) -> bool:
+    """Whether a text can be the beginning of a key."""
+    return re.fullmatch(rf"[0-9a-f]{{{MIN_PREFIX},64}}", text.lower()) is not None
+
+
 def key_prefix(text: str) -> str:
     """The beginning of a key, as a person gave it, in lower case. Raises UsageError."""
-    if re.fullmatch(rf"[0-9a-f]{{{MIN_PREFIX},64}}", text.lower()) is None:
+    if not is_key_prefix(text):
         raise UsageError(f"{text!r} is no key: give {MIN_PREFIX} to 64 hexadecimal characters")
     return text.lower()
 

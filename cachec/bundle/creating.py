@@ -11,6 +11,7 @@ import msgspec
 
 from cachec.base import fsio
 from cachec.base.hashing import digest_bytes
+from cachec.base.texts import to_type
 from cachec.bundle.format import (
     BLOCK,
     END,
@@ -131,9 +132,11 @@ def _choose_weights(chosen: _Chosen, owner: WeightStore, names: Sequence[str]) -
     for name in names:
         revision = owner.find(name)
         if revision is None:
-            raise UsageError(f"there are no weights {name!r} in the store; `cachec weights ls` lists them")
+            raise UsageError(f"there are no weights {name!r} in the store; `{to_type('weights ls')}` lists them")
         if not revision.owned:
-            raise UsageError(f"the weights {name!r} are in place, not in the store: cachec weights add --own --replace")
+            raise UsageError(
+                f"the weights {name!r} are in place, not in the store: {to_type('weights add --own --replace')}"
+            )
         by_revision.setdefault(revision.id, set()).add(revision.name)
     for revision_id, named in by_revision.items():
         contents = owner.contents(revision_id)

@@ -86,7 +86,7 @@ class _Main(LazyGroup):
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
-            with typed():
+            with typed(ctx.params.get("folder")):
                 return super().invoke(ctx)
         except click.NoSuchOption as error:
             if error.option_name != "--dir":

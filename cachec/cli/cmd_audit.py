@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from cachec.base.texts import number_of
 from cachec.cli.cmd_exec import OPTIONS_HELP, AskingLine
 from cachec.cli.completing import COMMAND_WORDS
 from cachec.cli.session import Session, clean, pass_session, told_as_json
@@ -105,4 +106,4 @@ def _print_findings(kind: str, findings: tuple[Finding, ...], shown: int) -> Non
         if each.fix:
             click.echo(f"  {clean(each.fix)}")
     if len(findings) > shown:
-        click.echo(f"and {len(findings) - shown} more {kind}s; see --json")
+        click.echo(f"and {number_of(len(findings) - shown, f'more {kind}')}; see --json")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cachec import config, report
+from cachec.base.texts import number_of
 from cachec.cli.selecting import selector_options
 from cachec.cli.session import (
     LazyGroup,
@@ -95,12 +96,12 @@ def create(
     public = "" if signer is None else signer.public
     if told_as_json({"path": path, **made._asdict(), "signer": public}):
         return
-    words = f"{path}: {_number(made.entries, 'entry')}, {_number(made.weights, 'revision')} of weights, "
-    print_wrapped(f"{words}{_number(made.objects, 'object')}, {report.size(made.size)}", indent=0)
+    words = f"{path}: {number_of(made.entries, 'entry')}, {number_of(made.weights, 'revision')} of weights, "
+    print_wrapped(f"{words}{number_of(made.objects, 'object')}, {report.size(made.size)}", indent=0)
     if made.left_out:
-        print_wrapped(f"{_number(made.left_out, 'entry')} left out by the limit", indent=0)
+        print_wrapped(f"{number_of(made.left_out, 'entry')} left out by the limit", indent=0)
     if made.unusable:
-        print_wrapped(f"{_number(made.unusable, 'entry')} left out: artifacts are damaged or gone", indent=0)
+        print_wrapped(f"{number_of(made.unusable, 'entry')} left out: artifacts are damaged or gone", indent=0)
 
 
 @command.command("add")
@@ -130,8 +131,10 @@ def add(session: Session, path: str, trust: tuple[str, ...], replace: bool) -> N
     session.store.settle()
     if told_as_json({"path": path, **added._asdict()}):
         return
-    words = f"{_number(added.entries, 'entry')} and {_number(added.weights, 'revision')} of weights added from {path}"
-    print_wrapped(f"{words}, {_number(added.objects, 'object')} new", indent=0)
+    words = (
+        f"{number_of(added.entries, 'entry')} and {number_of(added.weights, 'revision')} of weights added from {path}"
+    )
+    print_wrapped(f"{words}, {number_of(added.objects, 'object')} new", indent=0)
 
 
 @command.command("show")
@@ -191,8 +194,8 @@ def _details(reader: BundleReader) -> dict[str, Any]:
 
 
 def _print(details: dict[str, Any]) -> None:
-    whole = f"{details['path']} is whole: {_number(len(details['entries']), 'entry')}, "
-    print_wrapped(f"{whole}{_number(details['objects'], 'object')}, {report.size(details['size'])}", indent=0)
+    whole = f"{details['path']} is whole: {number_of(len(details['entries']), 'entry')}, "
+    print_wrapped(f"{whole}{number_of(details['objects'], 'object')}, {report.size(details['size'])}", indent=0)
     by = f"signed by {details['signer']}" if details["signer"] else "not signed"
     told = "" if details["is_checked"] or not details["signer"] else ", not looked at (pip install 'cachec[sign]')"
     print_wrapped(by + told, indent=0)
@@ -219,8 +222,3 @@ def _limit(text: str | None) -> int:
         return 0 if text is None else config.parse_size(text)
     except ValueError:
         raise UsageError(f"--max-size {text!r}: give a number of bytes, or a size such as 500MB or 2GiB") from None
-
-
-def _number(count: int, what: str) -> str:
-    many = what.removesuffix("y") + "ies" if what.endswith("y") else f"{what}s"
-    return f"{count:,} {what if count == 1 else many}"

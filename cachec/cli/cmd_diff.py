@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from cachec import report
-from cachec.base.texts import SHOWN_KEY
+from cachec.base.texts import SHOWN_KEY, number_of
 from cachec.cli.session import Session, clean, json_option, pass_session, print_wrapped, told_as_json
 from cachec.errors import CachecError
 from cachec.key.compare import differences
@@ -44,4 +44,8 @@ def command(session: Session, old: str, new: str) -> None:
         click.echo(f"{mark} {each.key[:SHOWN_KEY]} {clean(each.stage)}")
     for difference in found:
         print_wrapped(f"{difference.reason.value.partition(':')[2]}: {difference.words}", indent=2)
-    click.echo(f"  {details['same']} parts are equal" if found else "  no part differs")
+    click.echo(
+        f"  {number_of(details['same'], 'part')} {'is' if details['same'] == 1 else 'are'} equal"
+        if found
+        else "  no part differs"
+    )

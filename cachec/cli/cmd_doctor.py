@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from cachec import report
+from cachec.base.texts import number_of, to_type
 from cachec.cli.session import Session, clean, json_option, pass_session, print_wrapped, told_as_json
 
 
@@ -75,9 +76,9 @@ def _tell(document: dict[str, Any]) -> None:
         print_wrapped(f"fixed: {each['words']}", indent=0)
     for each in document["findings"]:
         print_wrapped(f"{each['check']}: {each['words']}", indent=0)
-        print_wrapped(f"{'cachec doctor --fix, or: ' if each['safe'] else ''}{each['fix']}", indent=4)
+        print_wrapped(f"{to_type('doctor --fix, or: ') if each['safe'] else ''}{each['fix']}", indent=4)
     count = len(document["findings"])
-    click.echo("nothing is wrong" if not count else f"{count} finding{'s' if count > 1 else ''}")
+    click.echo("nothing is wrong" if not count else number_of(count, "finding"))
 
 
 def facts_lines(folder: str, facts: dict[str, Any]) -> list[str]:

@@ -6,6 +6,7 @@ import click
 import msgspec
 
 from cachec import config, report
+from cachec.base.texts import number_of
 from cachec.cli.selecting import span
 from cachec.cli.session import Session, clean, json_option, pass_session, print_wrapped, told_as_json
 from cachec.maintain.collect import Collected
@@ -57,8 +58,8 @@ def command(session: Session, max_size: int | None, older_than: float | None, dr
     if not done.is_within and not done.postponed_by:
         session.fail(
             f"the store takes {report.size(done.after)}, more than {report.size(done.limit or 0)}: "
-            f"{done.kept_pinned} entries are pinned, {done.kept_in_use} in use by running processes; the rest is what "
-            "such a process was handed, or stored within the last hour and no entry needs"
+            f"{number_of(done.kept_pinned, 'entry')} pinned, {done.kept_in_use} in use by running processes; the "
+            "rest is what such a process was handed, or stored within the last hour and no entry needs"
         )
 
 
@@ -75,8 +76,8 @@ def _tell(done: Collected, dry_run: bool) -> None:
     limit = "no limit" if done.limit is None else f"limit {report.size(done.limit)}"
     click.echo(f"{report.size(done.before)} before, {report.size(done.after)} after, {limit}")
     print_wrapped(
-        f"{done.entries:,} entries {would}evicted ({report.period(done.seconds)} to compile again), "
-        f"{done.artifacts:,} artifacts {would}removed ({report.size(done.freed)})",
+        f"{number_of(done.entries, 'entry')} {would}evicted ({report.period(done.seconds)} to compile again), "
+        f"{number_of(done.artifacts, 'artifact')} {would}removed ({report.size(done.freed)})",
         indent=0,
     )
     for kind, count in sorted(done.swept.items()):

@@ -13,7 +13,7 @@ import click
 import msgspec
 
 from cachec import report
-from cachec.base.texts import SHOWN_KEY
+from cachec.base.texts import SHOWN_KEY, number_of
 from cachec.cli.selecting import selector_options
 from cachec.cli.session import (
     Session,
@@ -187,11 +187,7 @@ def _tell_there(there: _There, dry_run: bool) -> None:
 def _ask(count: int) -> None:
     if wants_json() or not sys.stdin.isatty():
         raise UsageError("nobody can be asked here; give --yes to forget these entries, or --dry-run to look only")
-    click.confirm(f"forget {_entries(count)}?", abort=True, err=True)
-
-
-def _entries(count: int) -> str:
-    return "1 entry" if count == 1 else f"{count:,} entries"
+    click.confirm(f"forget {number_of(count, 'entry')}?", abort=True, err=True)
 
 
 def _show(plan: InvalidationPlan, stale: bool) -> None:
@@ -214,17 +210,19 @@ def _show(plan: InvalidationPlan, stale: bool) -> None:
     if len(plan) > len(rows):
         click.echo(f"and {len(plan) - len(rows):,} more")
     print_wrapped(
-        f"{_entries(len(plan))}; {report.size(plan.nbytes)} that no other entry needs; "
+        f"{number_of(len(plan), 'entry')}; {report.size(plan.nbytes)} that no other entry needs; "
         f"{report.period(plan.seconds)} to compile again",
         indent=0,
     )
     if plan.pinned:
-        print_wrapped(f"{_entries(len(plan.pinned))} pinned, left as they are (--pinned takes them too)", indent=0)
+        print_wrapped(
+            f"{number_of(len(plan.pinned), 'entry')} pinned, left as they are (--pinned takes them too)", indent=0
+        )
 
 
 def _tell(removed: Sequence[tuple[str, str]], plan: InvalidationPlan, done: Applied, *, short: bool) -> None:
     if short:
-        click.echo(f"removed {_entries(len(removed))}")
+        click.echo(f"removed {number_of(len(removed), 'entry')}")
     else:
         for key, stage in removed:
             click.echo(f"removed {key[:SHOWN_KEY]} ({clean(stage) or 'its row was damaged'})")

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 import click
 
 from cachec import report
-from cachec.base.texts import key_prefix, nearest
+from cachec.base.texts import key_prefix, nearest, number_of
 from cachec.cli.cmd_stats import parse_since
 from cachec.cli.screen import cut, width
 from cachec.cli.session import Session, clean, json_option, pass_session, told_as_json, wants_json, write_file
@@ -183,4 +183,4 @@ def _write_trace(path: str, calls: Iterable[Outcome]) -> None:
     write_file(path, msgspec.json.encode(document))
     count = sum(event["ph"] == "X" for event in document["traceEvents"])
     if not told_as_json({"trace": path, "calls": count}):
-        click.echo(f"{count} calls: {clean(path)}")
+        click.echo(f"{number_of(count, 'call')}: {clean(path)}")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cachec import report
-from cachec.base.texts import SHOWN_KEY
+from cachec.base.texts import SHOWN_KEY, number_of, to_type
 from cachec.cli.selecting import selector_options
 from cachec.cli.session import Session, clean, json_option, pass_session, told_as_json
 from cachec.errors import UsageError
@@ -127,7 +127,9 @@ def _seeded(session: Session, remotes: Remotes, selector: Selector, vouch: bool)
         raise UsageError("every remote is configured with mode=read, where nothing can be sent")
     chosen = [item.entry for item in session.maintainer.find(selector)]
     if not chosen and not selector.is_empty:
-        session.fail(f"no entry is meant in {session.settings.dir}{session.if_none}; `cachec ls` lists what there is")
+        session.fail(
+            f"no entry is meant in {session.settings.dir}{session.if_none}; `{to_type('ls')}` lists what there is"
+        )
     return seed(remotes, chosen, vouch=vouch)
 
 
@@ -137,5 +139,5 @@ def _tell_left(seeded: Seeded) -> None:
     for why, count in seeded.left.items():
         first = seeded.first[why]
         entry = f"{first.entry.key[:SHOWN_KEY]} {first.entry.stage}" + (f": {first.detail}" if first.detail else "")
-        are = "1 entry is not sent" if count == 1 else f"{count:,} entries are not sent"
+        are = f"{number_of(count, 'entry')} {'is' if count == 1 else 'are'} not sent"
         click.echo(clean(f"{are}, {LEFT[why]} ({entry})"))

@@ -6,6 +6,7 @@ import time
 
 import click
 
+from cachec.base.texts import number_of
 from cachec.cli.cmd_stats import parse_since
 from cachec.cli.session import Session, clean, json_option, pass_session, told_as_json, wants_json, write_file
 
@@ -53,4 +54,5 @@ def command(session: Session, output: str | None, since: str | None) -> None:
         write_file(path, page(gathered).encode())
     if not told_as_json(gathered.data):
         numbers = gathered.data
-        click.echo(f"{numbers['calls']} calls, {numbers['store']['entries']} entries: {clean(path)}{session.if_none}")
+        held = number_of(numbers["store"]["entries"], "entry")
+        click.echo(f"{number_of(numbers['calls'], 'call')}, {held}: {clean(path)}{session.if_none}")

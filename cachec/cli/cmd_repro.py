@@ -12,8 +12,15 @@ from typing import Any
 import click
 
 from cachec import report
+from cachec.base.texts import number_of
 from cachec.cli.session import Session, clean, json_option, pass_session, told_as_json
 from cachec.errors import UsageError
+
+#: What is said where a reproducer is of a command, which is run where its files are.
+_NO_FILES = (
+    "a command of cachec exec, whose files are not in it; run it where they are: cachec verify --recompute, or "
+    "CACHEC_MODE=verify"
+)
 
 
 class _KeyOrCommand(click.Group):
@@ -58,6 +65,9 @@ def command() -> None:
 def make(session: Session, key: str, output: str, with_weights: Sequence[str], weights: str | None, seed: int) -> None:
     """Write the reproducer of the newest run of entry KEY.
 
+    Of a command of `cachec exec` there is none, as its files stay where they are: it says what was run, to be run
+    there again (`cachec verify --recompute` does).
+
     \b
     Examples:
       cachec repro 3fa9c2 -o bug.zip
@@ -93,7 +103,10 @@ def make(session: Session, key: str, output: str, with_weights: Sequence[str], w
         }
     ):
         return
-    click.echo(f"{clean(output)}: {report.size(len(made.data))}, a reproducer of stage {clean(about.stage)}")
+    what = "what was run, and no reproducer," if about.mode == "line" else "a reproducer"
+    click.echo(f"{clean(output)}: {report.size(len(made.data))}, {what} of stage {clean(about.stage)}")
+    if about.mode == "line":
+        click.echo(f"  {_NO_FILES}")
     for each in about.missing:
         click.echo(f"  not in it: {clean(each)}")
 
@@ -173,10 +186,7 @@ def run(
     tools, given = _pairs("--tool", tool), _pairs("--file", files)
     reproducer = load(file)
     if reproducer.about.mode == "line":
-        raise UsageError(
-            f"{file}: a command of cachec exec, whose files are not in a reproducer; run it where they are: "
-            "cachec verify --recompute, or CACHEC_MODE=verify"
-        )
+        raise UsageError(f"{file}: {_NO_FILES}")
     if not run_code and not replay.is_own(session.store, reproducer):
         _ask(reproducer)
     with tempfile.TemporaryDirectory(prefix="cachec-repro-") as temporary:
@@ -230,7 +240,7 @@ def weights(file: str, output: str) -> None:
         made.save(output)
         nbytes = made.nbytes
     if not told_as_json({"path": output, "weights": len(reproducer.specs), "nbytes": nbytes}):
-        click.echo(f"{clean(output)}: {len(reproducer.specs)} weights, {report.size(nbytes)}")
+        click.echo(f"{clean(output)}: {number_of(len(reproducer.specs), 'weight')}, {report.size(nbytes)}")
 
 
 def _pairs(option: str, values: Sequence[str]) -> dict[str, str]:
@@ -311,6 +321,6 @@ def _print_replayed(reproducer: Any, ended: Any) -> None:
     about = reproducer.about
     if about.reads and not ended.same:
         click.echo(
-            f"the run read {len(about.reads)} weights, of which {len(about.given)} are inside; with others "
+            f"the run read {number_of(len(about.reads), 'weight')}, {len(about.given)} of them inside; with others "
             "another result is to be expected (see --with-weights)"
         )

@@ -10,7 +10,7 @@ import click
 
 from cachec import report
 from cachec.base.hashing import FileDigests
-from cachec.base.texts import SHOWN_KEY
+from cachec.base.texts import MIN_PREFIX, SHOWN_KEY, is_key_prefix, number_of
 from cachec.cli.screen import cell_width, cut
 from cachec.cli.session import (
     Session,
@@ -21,7 +21,7 @@ from cachec.cli.session import (
     print_wrapped,
     told_as_json,
 )
-from cachec.errors import CachecError
+from cachec.errors import CachecError, UsageError
 from cachec.model import PartKind
 
 #: Parts and reads that are shown where not all are asked for.
@@ -60,6 +60,10 @@ def command(session: Session, what: str, full: bool) -> None:
         _show_file(session, what)
     elif os.sep in what or "." in what:
         session.fail(f"there is no file {what!r}")
+    elif not is_key_prefix(what):
+        raise UsageError(
+            f"{what!r} is neither a file that is there nor a key ({MIN_PREFIX} to 64 hexadecimal characters)"
+        )
     else:
         _show_entry(session, what, full)
 
@@ -120,7 +124,7 @@ def _print_short(details: dict[str, Any], now: float) -> None:
         click.echo(f"  {cut(f'read {_read(read)}', 2)}")
     left_out += _more(len(run["reads"]) - _SHOWN_READS, "more read")
     size = sum(each["size"] for each in run["artifacts"])
-    click.echo(f"  made {_counted(len(run['artifacts']), 'artifact')} ({report.size(size)})")
+    click.echo(f"  made {number_of(len(run['artifacts']), 'artifact')} ({report.size(size)})")
     left_out += _more(len(older), "older run")
     if left_out:
         click.echo(f"\n{', '.join(left_out)}: --full")
@@ -134,11 +138,7 @@ def _telling(parts: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _more(count: int, what: str) -> list[str]:
-    return [_counted(count, what)] if count > 0 else []
-
-
-def _counted(count: int, what: str) -> str:
-    return f"{count} {what}{'' if count == 1 else 's'}"
+    return [number_of(count, what)] if count > 0 else []
 
 
 def _run(number: int, run: dict[str, Any], now: float) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from cachec import report
+from cachec.base.texts import number_of
 from cachec.cli.selecting import seconds_of
 from cachec.cli.session import (
     Session,
@@ -124,16 +125,17 @@ def _print(numbers: dict[str, Any], where: str, held: dict[str, Any] | None) -> 
     if not numbers["calls"]:
         click.echo(f"no calls are recorded in {where}")
     else:
+        calls, hits = number_of(numbers["calls"], "call"), number_of(numbers["hits"], "hit")
         print_wrapped(
-            f"{numbers['calls']} calls, {numbers['hits']} hits ({report.share(numbers['hit_rate'])}), "
+            f"{calls}, {hits} ({report.share(numbers['hit_rate'])}), "
             f"{_saved(numbers['seconds_saved'])}, {report.period(numbers['seconds_spent'])} spent",
             indent=0,
         )
         split = [f"{numbers[cause]} {cause}" for cause in report.CAUSES if numbers[cause] or cause != "asked"]
-        click.echo(f"{numbers['misses']} misses: {', '.join(split)}\n")
+        click.echo(f"{number_of(numbers['misses'], 'miss')}: {', '.join(split)}\n")
         if (remote := numbers["remote"])["asked"]:
             click.echo(
-                f"{remote['asked']} asked remotes, {remote['hits']} were answered: "
+                f"{number_of(remote['asked'], 'call')} asked remotes, {remote['hits']} answered: "
                 f"{report.size(remote['bytes'])} came, {report.period(remote['seconds'])} waited\n"
             )
         print_table(("outcome", "calls"), [(k, str(n)) for k, n in numbers["reasons"].items()], right=("calls",))
@@ -151,7 +153,7 @@ def _print(numbers: dict[str, Any], where: str, held: dict[str, Any] | None) -> 
         click.echo()
         print_wrapped(
             f"{report.size(held['size'])} in the store, {bounds}; "
-            f"{held['pinned_keys']} keys and {held['pinned_tags']} tags pinned",
+            f"{number_of(held['pinned_keys'], 'key')} and {number_of(held['pinned_tags'], 'tag')} pinned",
             indent=0,
         )
     if numbers["faults"]:
@@ -159,7 +161,7 @@ def _print(numbers: dict[str, Any], where: str, held: dict[str, Any] | None) -> 
         faults = [(fault, str(count)) for fault, count in numbers["faults"].items()]
         print_table(("fault of the cache", "times"), faults, right=("times",))
     if numbers["damaged_lines"]:
-        click.echo(f"\n{numbers['damaged_lines']} lines of the log could not be read")
+        click.echo(f"\n{number_of(numbers['damaged_lines'], 'line')} of the log could not be read")
 
 
 def _saved(seconds: float) -> str:

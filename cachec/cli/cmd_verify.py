@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,10 +10,19 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cachec import report
-from cachec.base.texts import SHOWN_KEY
+from cachec.base.texts import SHOWN_KEY, number_of
 from cachec.cli.cmd_stats import parse_bound
 from cachec.cli.meter import Meter, throughput
-from cachec.cli.session import Session, clean, json_option, pass_session, print_wrapped, told_as_json, wants_json
+from cachec.cli.session import (
+    Session,
+    clean,
+    json_option,
+    pass_session,
+    print_command,
+    print_wrapped,
+    told_as_json,
+    wants_json,
+)
 
 if TYPE_CHECKING:
     from cachec.model import Entry
@@ -105,17 +115,16 @@ def _tell(document: dict[str, Any]) -> None:
         click.echo(f"and {len(document['problems']) - _LISTED:,} more (--json has all)")
     nbytes, seconds = document["size"], document["seconds"]
     went_on = ", of which an earlier run had done some" if document["resumed"] else ""
-    click.echo(
-        f"{document['artifacts']} artifacts hashed, {report.size(nbytes)}{went_on}: {throughput(nbytes, seconds)}"
-    )
+    hashed = f"{number_of(document['artifacts'], 'artifact')} hashed, {report.size(nbytes)}"
+    click.echo(f"{hashed}{went_on}: {throughput(nbytes, seconds)}")
     for each in document["recomputed"]:
         words = f": {each['words']}" if each["words"] else ""
         print_wrapped(f"{each['result']} {each['key'][:SHOWN_KEY]} ({each['stage']}){words}", indent=0)
         if each["reproducer"]:
-            print_wrapped(f"cachec repro run {each['reproducer']}", indent=4)
+            print_command(f"repro run {shlex.quote(each['reproducer'])}", indent=4)
     for why, number in document["skipped"].items():
         print_wrapped(f"{number} not compiled again: {why}", indent=0)
     if document["skipped"] and not document["recomputed"]:
         click.echo("no entry was compiled again")
     count = len(document["problems"]) + sum(each["result"] != "same" for each in document["recomputed"])
-    click.echo("all is as it should be" if not count else f"{count} problem{'s' if count > 1 else ''}")
+    click.echo("all is as it should be" if not count else number_of(count, "problem"))

@@ -12,6 +12,7 @@ from pathlib import Path
 import click
 
 from cachec import config, report
+from cachec.base.texts import number_of
 from cachec.cli.session import Session, clean, json_option, pass_session, told_as_json
 from cachec.errors import CachecError, UsageError
 from cachec.warm import Declared, Row, Status, Summary, Warmer, load, select, shard
@@ -152,7 +153,7 @@ def _restore(session: Session, path: str) -> None:
     except (CachecError, OSError) as error:
         click.echo(f"cachec: nothing is restored: {clean(str(error))}", err=True)
     else:
-        click.echo(f"cachec: {added.entries} entries restored from {clean(path)}", err=True)
+        click.echo(f"cachec: {number_of(added.entries, 'entry')} restored from {clean(path)}", err=True)
 
 
 def _save(session: Session, summary: Summary, used: tuple[str, ...], path: str, limit: int) -> None:
@@ -165,7 +166,10 @@ def _save(session: Session, summary: Summary, used: tuple[str, ...], path: str, 
     keys = [outcome.key for outcome in outcomes if outcome.key and (outcome.hit or outcome.stored)]
     saved = bundle.create(session.store, keys, path, max_size=limit)
     left_out = f", {saved.left_out} left out by the limit" if saved.left_out else ""
-    click.echo(f"cachec: {saved.entries} entries saved to {clean(path)}, {report.size(saved.size)}{left_out}", err=True)
+    click.echo(
+        f"cachec: {number_of(saved.entries, 'entry')} saved to {clean(path)}, {report.size(saved.size)}{left_out}",
+        err=True,
+    )
 
 
 def _list(rows: list[Row]) -> None:

@@ -11,6 +11,7 @@ import click
 import msgspec
 
 from cachec import report
+from cachec.base.texts import number_of
 from cachec.cli.session import Session, clean, pass_session
 from cachec.errors import UsageError
 
@@ -75,7 +76,7 @@ def command(
 def _line(event: Event) -> str:
     kind, target, why, seconds = event.kind, clean(event.target), clean(event.why), report.period(event.seconds)
     if kind == "watching":
-        return f"watching {event.files} files"
+        return f"watching {number_of(event.files, 'file')}"
     if kind == "changed":
         named = ", ".join(clean(os.path.relpath(path)) for path in event.paths[:_SHOWN])
         more = f" and {len(event.paths) - _SHOWN} more" if len(event.paths) > _SHOWN else ""

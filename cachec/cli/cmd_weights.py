@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from cachec import report
-from cachec.base.texts import SHOWN_KEY, is_url
+from cachec.base.texts import SHOWN_KEY, is_url, number_of, to_type
 from cachec.cli import weight_sources as sources
 from cachec.cli.meter import Meter, throughput
 from cachec.cli.session import LazyGroup, Session, json_option, pass_session, print_table, told_as_json
@@ -90,7 +90,7 @@ def add(session: Session, source: str, name: str | None, own: bool, expect: str 
     with Meter(f"add {name}") as meter:
         if is_url(source):
             if replace:
-                raise UsageError("--replace goes with a path; remove the name first: cachec weights rm NAME")
+                raise UsageError(f"--replace goes with a path; remove the name first: {to_type('weights rm NAME')}")
             from cachec.base.distributions import Distributions
             from cachec.weights.library import resolver
 
@@ -107,7 +107,7 @@ def add(session: Session, source: str, name: str | None, own: bool, expect: str 
         return
     how = f"owned, {throughput(revision.nbytes, seconds)}" if revision.owned else "in place"
     say(
-        f"added {name}: {revision.count} weights, {report.size(revision.nbytes)}, {how}, "
+        f"added {name}: {number_of(revision.count, 'weight')}, {report.size(revision.nbytes)}, {how}, "
         f"revision {revision.id[:SHOWN_REVISION]}"
     )
 
@@ -202,7 +202,7 @@ def show(session: Session, what: str, with_digests: bool, full: bool, rank: int 
     for path in details["files"]:
         say(f"file     {path}")
     stored = f", {report.size(details['stored'])} in the store" if details["owned"] else ""
-    say(f"size     {report.size(details['size'])} in {len(specs)} weights{stored}")
+    say(f"size     {report.size(details['size'])} in {number_of(len(specs), 'weight')}{stored}")
     click.echo()
     if len(specs) > _SHOWN_WEIGHTS and not full and not with_digests:
         _print_kinds(details["weights"])
@@ -229,7 +229,7 @@ def _print_kinds(weights: list[dict[str, Any]]) -> None:
     largest = sorted(kinds.items(), key=lambda item: -sum(item[1]))
     rows = [(*kind, str(len(sizes)), report.size(sum(sizes))) for kind, sizes in largest[:_SHOWN_KINDS]]
     print_table(("weight", "dtype", "shape", "count", "size"), rows, right=("count", "size"))
-    rest = f"and {len(kinds) - _SHOWN_KINDS} more kinds; " if len(kinds) > _SHOWN_KINDS else ""
+    rest = f"and {number_of(len(kinds) - _SHOWN_KINDS, 'more kind')}; " if len(kinds) > _SHOWN_KINDS else ""
     click.echo(f"\n{rest}--full lists each of the {len(weights)} weights")
 
 
@@ -267,7 +267,7 @@ def verify(session: Session, what: str) -> None:
             say(words)
     if result.damages:
         way = "; add the weights again" if source.revision is not None else ""
-        session.fail(f"{what}: {len(result.damages)} files are not what they should be{way}")
+        session.fail(f"{what}: {number_of(len(result.damages), 'file')} not as it should be{way}")
 
 
 @command.command("rm")
@@ -307,7 +307,7 @@ def rm(session: Session, name: str) -> None:
         }
     ):
         return
-    say(f"removed {name}: freed {report.size(done.freed)} in {done.artifacts} files")
+    say(f"removed {name}: freed {report.size(done.freed)} in {number_of(done.artifacts, 'file')}")
     if not revision.owned:
         say("its files were in place, and are untouched")
     if revision.id in done.weights_in_use:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from cachec.base.texts import number_of
 from cachec.cli import weight_sources as sources
 from cachec.cli.meter import Meter
 from cachec.cli.session import Session, json_option, pass_session, told_as_json
@@ -150,7 +151,7 @@ def _print(
         if comparison.unknown:
             say("their values were not compared; --values does")
         return
-    say(f"values: {len(differing)} weights differ")
+    say(f"values: {number_of(len(differing), 'weight')} {'differs' if len(differing) == 1 else 'differ'}")
     for name, each in differing.items():
         largest = "in blocks" if each.largest is None else f"by at most {each.largest:.6g}"
         unordered = f", {each.unordered} of them not a number on one side" if each.unordered else ""

@@ -8,6 +8,7 @@ from typing import Literal
 import click
 
 from cachec import config, report
+from cachec.base.texts import number_of
 from cachec.cli import weight_sources as sources
 from cachec.cli.meter import Meter, throughput
 from cachec.cli.session import Session, json_option, pass_session, told_as_json
@@ -62,7 +63,7 @@ def export(
         count, nbytes = len(weights), weights.nbytes
     seconds = time.monotonic() - started
     if not told_as_json({"path": out, "format": chosen, "weights": count, "size": nbytes, "seconds": seconds}):
-        say(f"wrote {out}: {count} weights, {report.size(nbytes)}, {throughput(nbytes, seconds)}")
+        say(f"wrote {out}: {number_of(count, 'weight')}, {report.size(nbytes)}, {throughput(nbytes, seconds)}")
 
 
 @click.command("shard")
@@ -125,6 +126,6 @@ def shard(session: Session, what: str, out: str, specs: tuple[str, ...], world_s
         }
     ):
         say(
-            f"wrote {out}: {len(cut)} of {count} weights cut for {world_size} workers, {report.size(total)}, "
-            f"{throughput(total, seconds)}"
+            f"wrote {out}: {len(cut)} of {number_of(count, 'weight')} cut for {number_of(world_size, 'worker')}, "
+            f"{report.size(total)}, {throughput(total, seconds)}"
         )

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import click
 
 from cachec import report
-from cachec.base.texts import SHOWN_KEY
+from cachec.base.texts import SHOWN_KEY, number_of, to_type
 from cachec.cli.cmd_exec import AskingLine
-from cachec.cli.session import Session, clean, json_option, pass_session, print_wrapped, told_as_json
+from cachec.cli.session import Session, clean, json_option, pass_session, print_command, print_wrapped, told_as_json
 from cachec.errors import CachecError
 from cachec.key.compare import differences
 from cachec.model import Entry, Part, Reason
@@ -85,7 +85,7 @@ def command(
         _why_build(session, since, file)
         return
     if key is None:
-        raise click.UsageError("give a KEY (`cachec ls` lists them), -- and a COMMAND, or --all")
+        raise click.UsageError(f"give a KEY (`{to_type('ls')}` lists them), -- and a COMMAND, or --all")
     if since is not None or file is not None:
         raise click.UsageError("--since and --stats-file go with --all")
     entry = session.entry(key)
@@ -131,8 +131,12 @@ def _why_build(session: Session, since: str | None, file: str | None) -> None:
         return
     what = "the last build" if since is None and file is None else clean(f"since {since}" if since else str(file))
     times = f"{report.period(details['seconds_spent'])} spent, ended {report.age(details['ended'], time.time())}"
-    print_wrapped(f"{what}: {details['calls']} calls, {details['hits']} hits, {times}", indent=0)
-    click.echo(f"{details['misses']} misses: {', '.join(f'{details[each]} {each}' for each in report.CAUSES)}")
+    print_wrapped(
+        f"{what}: {number_of(details['calls'], 'call')}, {number_of(details['hits'], 'hit')}, {times}", indent=0
+    )
+    click.echo(
+        f"{number_of(details['misses'], 'miss')}: {', '.join(f'{details[each]} {each}' for each in report.CAUSES)}"
+    )
     for group in details["groups"][:_SHOWN_GROUPS]:
         kind = group["reason"].removeprefix("miss:")
         stages = ", ".join(group["stages"][:3]) + (", ..." if len(group["stages"]) > 3 else "")
@@ -143,11 +147,11 @@ def _why_build(session: Session, since: str | None, file: str | None) -> None:
             others = group["calls"] - 1 if Reason(group["reason"]).cause == "new" else 0
             print_wrapped(group["detail"] + (f" (and {others} more)" if others else ""), indent=18)
         if group["keys"] and group["reason"].startswith("miss:"):
-            click.echo(f"{'':18}cachec why {group['keys'][0][:SHOWN_KEY]}")
+            print_command(f"why {group['keys'][0][:SHOWN_KEY]}", indent=18)
     rest = details["groups"][_SHOWN_GROUPS:]
     if rest:
         calls, seconds = sum(each["calls"] for each in rest), sum(each["seconds"] for each in rest)
-        click.echo(f"{report.period(seconds):>9} {calls:>5} x {len(rest)} more reasons; --json has all")
+        click.echo(f"{report.period(seconds):>9} {calls:>5} x {number_of(len(rest), 'more reason')}; --json has all")
 
 
 def _why_command(session: Session, line: list[str]) -> None:
@@ -162,7 +166,8 @@ def _why_command(session: Session, line: list[str]) -> None:
         detail = f": {outcome.detail}" if outcome.detail and not explanation.differences else ""
         print_wrapped(f"{outcome.reason.value} ({outcome.stage}){detail}", indent=0)
         if explanation.nearest:
-            click.echo(f"against {explanation.nearest[:SHOWN_KEY]}:")
+            nothing = "" if explanation.differences else " nothing differs"
+            click.echo(f"against {explanation.nearest[:SHOWN_KEY]}:{nothing}")
         for each in explanation.differences:
             print_wrapped(f"{each.reason.value.partition(':')[2]}: {each.words}", indent=2)
         if explanation.fix:

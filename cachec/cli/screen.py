@@ -1,8 +1,8 @@
 """What the commands print for a person: tables and texts that fit the terminal.
 
 Nothing is cut, and no word is broken: what is copied from a terminal, such as a digest or a path, is whole. So a line
-is longer than the terminal only where one word is. Where stdout is no terminal, and nobody says how wide it is
-(COLUMNS), nothing is wrapped at all: a program may read it.
+is longer than the terminal only where one word is, or a command to be pasted. Where stdout is no terminal, and nobody
+says how wide it is (COLUMNS), nothing is wrapped at all: a program may read it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 
 import click
 
-from cachec.base.texts import clean
+from cachec.base.texts import clean, to_type
 
 #: Columns below which nothing is laid out for a terminal: each line would be one word.
 _NARROWEST = 20
@@ -136,6 +136,11 @@ def print_wrapped(text: str, indent: int) -> None:
     text = clean(text)
     for line in wrapped(text, width(), indent, hanging=2):
         click.echo(line)
+
+
+def print_command(command: str, indent: int) -> None:
+    """Print a command of cachec that can be typed, indented; on one line however long, so that it can be pasted."""
+    click.echo(clean(" " * indent + to_type(command)))
 
 
 def wrapped(text: str, limit: int | None, indent: int, *, hanging: int = 0) -> Iterator[str]:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:  # the help, and each command, import what they need and no mo
 #: Texts from a store or a checkpoint are printed through this.
 clean = texts.clean
 
-print_table, print_wrapped = screen.print_table, screen.print_wrapped
+print_table, print_wrapped, print_command = screen.print_table, screen.print_wrapped, screen.print_command
 
 #: Matches that an ambiguous prefix lists.
 _SHOWN_MATCHES = 8
@@ -113,7 +113,7 @@ class Session:
         """
         matches = self.matches(prefix)
         if not matches:
-            self.fail(f"no entry has a key that begins with {prefix}; `cachec ls` lists them")
+            self.fail(f"no entry has a key that begins with {prefix}; `{texts.to_type('ls')}` lists them")
         return matches[0]
 
     def matches(self, prefix: str) -> list[Entry]:

@@ -77,7 +77,7 @@ def located(session: Session, store: WeightStore, text: str) -> Located:
 
 def _not_found(session: Session, store: WeightStore, text: str, more: str) -> NoReturn:
     near = texts.nearest(text, (revision.name for revision in store.revisions()))
-    hint = f"; did you mean {near!r}?" if near else "; `cachec weights ls` lists what is"
+    hint = f"; did you mean {near!r}?" if near else f"; `{texts.to_type('weights ls')}` lists what is"
     session.fail(f"no weights are named {text!r}{more}{hint}")
 
 
@@ -103,7 +103,7 @@ def default_name(source: str) -> str:
         stem = path.parent.name
     name = re.sub(r"[^A-Za-z0-9._+@=-]+", "-", stem).lstrip("._+@=-")[:100]
     if not name:
-        raise UsageError(f"no name follows from {source!r}; give one: cachec weights add SOURCE NAME")
+        raise UsageError(f"no name follows from {source!r}; give one: {texts.to_type('weights add SOURCE NAME')}")
     return name
 
 
@@ -224,9 +224,14 @@ def verdict_lines(source: Located, result: Verified, seconds: float) -> list[str
         return [f"damaged: {_some_names(damage.names)}: {_placed(damage)}" for damage in result.damages]
     revision = source.revision
     if revision is not None and revision.owned:
-        return [f"{revision.name} is whole: {revision.count} weights, {throughput(revision.nbytes, seconds)}"]
+        held = texts.number_of(revision.count, "weight")
+        return [f"{revision.name} is whole: {held}, {throughput(revision.nbytes, seconds)}"]
     number = result.checksums
-    stated = f"{number} stated checksums agree" if number else "no checksums are stated"
+    stated = (
+        f"{texts.number_of(number, 'stated checksum')} {'agrees' if number == 1 else 'agree'}"
+        if number
+        else "no checksums are stated"
+    )
     if revision is not None:
         return [f"{revision.name}: all files are as they were added; {stated}"]
     return [f"{source.text}: its structure is valid; {stated}"]

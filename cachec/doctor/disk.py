@@ -15,6 +15,7 @@ from typing import Any
 from cachec import report
 from cachec.base import fsio
 from cachec.base.mounts import is_network
+from cachec.base.texts import to_type
 from cachec.doctor.case import Case, Finding
 from cachec.errors import StoreFault
 from cachec.store import bound
@@ -25,7 +26,7 @@ from cachec.store.usage import Usage
 _ROOM = 64 << 20
 #: With less a gc can't write what it needs to: its lock, and rows.
 _LEAST = 1 << 20
-_FULL = "remove something else first, or folders of its objects/ (that costs results, nothing else); then cachec gc"
+_FULL = "remove something else first, or folders of its objects/ (that costs results, nothing else); then"
 _FILES = 1000
 
 #: ioctl of linux/fs.h: share the blocks of another file.
@@ -122,7 +123,7 @@ def room(case: Case) -> Iterator[Finding]:
         yield Finding(
             "space",
             f"{report.size(free)} are free on the disk of {case.place}",
-            "make room: cachec gc --max-size SIZE" if free > _LEAST else _FULL,
+            f"make room: {to_type('gc --max-size SIZE')}" if free > _LEAST else f"{_FULL} {to_type('gc')}",
         )
     if space.f_files > 0 and space.f_favail < _FILES:
         yield Finding(
@@ -137,7 +138,7 @@ def room(case: Case) -> Iterator[Finding]:
         yield Finding(
             "bound",
             f"the store takes {report.size(usage.nbytes)}, and {most} is {report.size(limit)}",
-            "cachec gc says what keeps it so large; raise max_size, or make room on the disk",
+            f"{to_type('gc')} says what keeps it so large; raise max_size, or make room on the disk",
         )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
+from cachec.base.texts import number_of, to_type
 from cachec.doctor.case import Case, Finding
 from cachec.errors import ConfigError
 from cachec.model import Fault
@@ -28,17 +29,23 @@ def remotes(case: Case) -> Iterator[Finding]:
             said = remote.asked()
             if said.state != "ok":
                 words = f"{remote.address.shown} can't be used ({said.state}: {said.detail})"
-                yield Finding("remote", words, "cachec remote check, or take it out of `remote`")
+                yield Finding("remote", words, to_type("remote check") + ", or take it out of `remote`")
         waiting = shared.pending().ours
         for remote in shared.all:
             name, shown = remote.address.name, remote.address.shown
             if (count := waiting[name]) and (why := shared.spool.last_refusal(name)):
                 refused += count
-                words = f"{count} {'result waits' if count == 1 else 'results wait'} for {shown}; last refused: {why}"
-                yield Finding("remote-spool", words, "cachec remote check, then cachec push")
+                words = (
+                    f"{number_of(count, 'result')} {'waits' if count == 1 else 'wait'} for {shown}; last refused: {why}"
+                )
+                yield Finding("remote-spool", words, f"{to_type('remote check')}, then {to_type('push')}")
         shared.close()
     if (old := _waiting(case)) > refused:
-        yield Finding("remote-spool", f"{old} results wait for more than a day to be sent to a remote", "cachec push")
+        yield Finding(
+            "remote-spool",
+            f"{number_of(old, 'result')} {'waits' if old == 1 else 'wait'} for more than a day to be sent to a remote",
+            to_type("push"),
+        )
 
 
 def _waiting(case: Case) -> int:

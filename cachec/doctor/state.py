@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from cachec import report
 from cachec.base import fsio
 from cachec.base.mounts import is_network
+from cachec.base.texts import number_of, to_type
 from cachec.doctor.case import Case, Finding
 from cachec.errors import StoreFault, WeightError
 from cachec.maintain.orphans import GRACE_SECONDS, Sweep
@@ -116,7 +117,7 @@ def _rows(case: Case) -> Iterator[Finding]:
         yield Finding(
             "rows",
             f"of {looked_at} entries {damaged.total()} are damaged, and miss",
-            "cachec gc removes them",
+            to_type("gc removes them"),
         )
     yield from _put_away(case)
 
@@ -129,7 +130,9 @@ def _put_away(case: Case) -> Iterator[Finding]:
     if away:
         newest = max(away, key=lambda each: each.time)
         count = (
-            f"{_SAMPLE} entries or more are" if len(away) == _SAMPLE else _some(len(away), "entry is", "entries are")
+            f"{number_of(_SAMPLE, 'entry')} or more are"
+            if len(away) == _SAMPLE
+            else f"{number_of(len(away), 'entry')} {'is' if len(away) == 1 else 'are'}"
         )
         yield Finding(
             "quarantine",
@@ -176,13 +179,13 @@ def left_over(case: Case) -> Iterator[Finding]:
     found.downloads()
     if found.removed:
         kinds = " and ".join(f"{count} {kind}" for kind, count in sorted(found.removed.items()))
-        yield Finding("unfinished", f"killed processes have left {kinds}", "cachec gc", lambda: _sweep(sweep()))
+        yield Finding("unfinished", f"killed processes have left {kinds}", to_type("gc"), lambda: _sweep(sweep()))
 
 
 def _killed(check: str, kind: str, files: list[_LockFile], repair: Callable[[], object]) -> Iterator[Finding]:
     old = [each for each in files if each.age > GRACE_SECONDS]
     if old:
-        yield Finding(check, f"killed processes have left {_some(len(old), kind, kind + 's')}", "cachec gc", repair)
+        yield Finding(check, f"killed processes have left {number_of(len(old), kind)}", to_type("gc"), repair)
 
 
 def _locks(folder: str | os.PathLike[str], form: str, now: float) -> Iterator[_LockFile]:
@@ -218,7 +221,7 @@ def weights(case: Case) -> Iterator[Finding]:
         yield Finding(
             "weights",
             f"a record of weights is damaged, so that gc removes nothing that it may name: {damaged[0]}",
-            "cachec weights ls names it; cachec weights rm NAME, and add them again",
+            f"{to_type('weights ls')} names it; {to_type('weights rm NAME')}, and add them again",
         )
 
 
@@ -232,7 +235,3 @@ def index_facts(case: Case) -> dict[str, Any]:
         "size": 0 if found is None else found.size,
         "whole": is_read_whole(case),
     }
-
-
-def _some(count: int, one: str, many: str) -> str:
-    return f"{count} {one if count == 1 else many}"

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from cachec.base.texts import to_type
 from cachec.errors import StoreFault, UsageError
 from cachec.launcher.command import Command, Options, PassThrough
 from cachec.launcher.describing import describe_here
@@ -98,8 +99,8 @@ def _from_engine(opened: Opened, command: Command, stripped: Sequence[StrippedIn
 
 def _way_in(reason: Reason) -> str:
     return {
-        Reason.UNKNOWN_COMMAND: "describe it: cachec exec --input ... --output ... -- COMMAND, or an adapter; "
-        "`cachec audit` finds what else it reads",
+        Reason.UNKNOWN_COMMAND: f"describe it: {to_type('exec --input ... --output ... -- COMMAND')}, or an adapter; "
+        f"`{to_type('audit')}` finds what else it reads",
         Reason.NOT_UNDERSTOOD: "add what is missing to an adapter of your own ([adapters] in cachec.toml)",
         Reason.SIDE_EFFECT_FLAG: "leave the flag out",
         Reason.MODE_OFF: "unset CACHEC_MODE",

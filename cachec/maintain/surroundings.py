@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from cachec.base.texts import to_type
 from cachec.errors import StoreFault, UsageError
 from cachec.maintain.catalogue import Item
 from cachec.model import BELOW_BASE, MALFORMED_JSON, Digest, Fault
@@ -62,7 +63,9 @@ class Surroundings:
 
         weights = WeightStore(self._store).find(revision)
         if weights is None:
-            raise UsageError(f"{revision!r}: no weights of the store are named so; `cachec weights ls` lists them")
+            raise UsageError(
+                f"{revision!r}: no weights of the store are named so; `{to_type('weights ls')}` lists them"
+            )
         digests = frozenset(weights.digests.values())
         if not digests:
             raise UsageError(f"{revision!r} are weights in place, of which the store has no digests; add them owned")

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from cachec.base import fsio
 from cachec.base.hashing import digest_bytes
+from cachec.base.texts import to_type
 from cachec.errors import StoreFault
 from cachec.model import Digest, Entry, Fault, Fetched, Read, Trace
 from cachec.remote.breaker import Breaker
@@ -74,7 +75,8 @@ class Pending(NamedTuple):
             (self.unknown, "which is not configured (any more)"),
         )
         return [
-            f"{count:,} {'waits' if count == 1 else 'wait'} for {shown}, {why}; cachec push --drop {shlex.quote(shown)}"
+            f"{count:,} {'waits' if count == 1 else 'wait'} for {shown}, {why}; "
+            + to_type(f"push --drop {shlex.quote(shown)}")
             for counts, why in whys
             for shown, count in counts.items()
         ]

@@ -23,6 +23,7 @@ import msgspec
 
 from cachec.base import fsio
 from cachec.base.hashing import Hasher, digest_bytes
+from cachec.base.texts import to_type
 from cachec.errors import StoreFault, UsageError, WeightError
 from cachec.model import ArtifactRef, Digest, Fault, from_json
 from cachec.remote.chain import Remote
@@ -104,7 +105,7 @@ class RemoteWeights:
         if not revision.owned:
             raise UsageError(
                 f"{revision.name!r} is noted in place, so its bytes are not in the store; own them first: "
-                f"cachec weights add SOURCE {name} --own --replace"
+                + to_type(f"weights add SOURCE {name} --own --replace")
             )
         before, is_there = self._present_name(name, replace=replace)
         if before is not None and before.revision != revision.id and not replace:

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import msgspec
 
 from cachec.base.hashing import digest_bytes
+from cachec.base.texts import to_type
 from cachec.errors import PluginError, ReproducerError, StoreFault
 from cachec.model import Entry, Inline, Leaf, Node, Part, PartKind, Record, Trace, WeightSpec, artifacts, from_json
 from cachec.model import Sequence as Several
@@ -49,7 +50,7 @@ def pack_entry(
     if raw is None:
         raise ReproducerError(
             f"entry {entry.key[:12]} of {entry.stage} was stored without saying how it was called; a stage that this "
-            f"cachec runs does: forget the entry with `cachec invalidate {entry.key[:12]}` and run it again"
+            f"cachec runs does: forget the entry with `{to_type(f'invalidate {entry.key[:12]}')}` and run it again"
         )
     fetch = _fetch_from(store, trace)
     recipe = decoded(raw, "the recipe")

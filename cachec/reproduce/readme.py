@@ -22,7 +22,8 @@ _LISTED = (
 
 def readme(about: About, recipe: Recipe, specs: Mapping[str, WeightSpec], usages: Sequence[str]) -> str:
     """The text, in Markdown. usages: command lines for inputs that have the options of their command inside."""
-    lines = [f"# Reproducer of stage {_code(about.stage)}", ""]
+    what = "Reproducer" if recipe.line is None else "What was run"
+    lines = [f"# {what} of stage {_code(about.stage)}", ""]
     if about.failure is not None:
         lines += [f"The run failed: {_code(about.failure.error)}: {_code(_cut(about.failure.text))}", ""]
     for each in about.expected:
@@ -31,11 +32,11 @@ def readme(about: About, recipe: Recipe, specs: Mapping[str, WeightSpec], usages
     if about.given:
         lines[-2] += f" but {len(about.given)} in `weights.safetensors`"
     lines[-2] += "."
-    lines += ["## With cachec", "", "    cachec repro run THIS.zip", "", _CONSENT, ""]
-    lines += ["## Without cachec", ""]
     if recipe.line is not None:
         lines += _line(recipe.line)
     else:
+        lines += ["## With cachec", "", "    cachec repro run THIS.zip", "", _CONSENT, ""]
+        lines += ["## Without cachec", ""]
         lines += _commands(recipe, usages) if about.mode == "command" else _call(recipe)
     lines += ["", "## Arguments of the stage", "", f"`{recipe.entry}`", ""]
     lines += [f"- `{name}`: {_told(value)}" for name, value in recipe.arguments.items()]
@@ -94,7 +95,8 @@ def _commands(recipe: Recipe, usages: Sequence[str]) -> Iterator[str]:
 
 
 def _line(line: RecordedLine) -> Iterator[str]:
-    yield "It is a command of `cachec exec`, and its files are not in here. Where they are (`@`: the base folder):"
+    yield "It is a command of `cachec exec`, and its files are not in here, so that `cachec repro run` can't run it."
+    yield "Where they are (`@`: the base folder), this does, and `cachec verify --recompute` compares what comes out:"
     yield ""
     yield f"    cd {shlex.quote(line.cwd)} && cachec exec {shlex.join(line.args)}".replace("\0", "@")
 

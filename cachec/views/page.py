@@ -17,7 +17,7 @@ from itertools import accumulate
 from typing import Any
 
 from cachec import report
-from cachec.base.texts import SHOWN_KEY
+from cachec.base.texts import SHOWN_KEY, number_of, to_type
 from cachec.errors import shown as cut
 from cachec.model import Outcome
 from cachec.views import svg
@@ -107,13 +107,13 @@ def _head(data: dict[str, Any]) -> list[Content]:
             f"{data['bypasses'] + data['errors']:,}",
             f"{data['bypasses']:,} bypasses, {data['errors']:,} errors",
         ),
-        ("Entries", f"{store['entries']:,}", f"in {len(data['held']):,} stages"),
+        ("Entries", f"{store['entries']:,}", f"in {number_of(len(data['held']), 'stage')}"),
         ("Stored", report.size(store["size"]), limit),
     )
     since = "all that its log has" if data["since"] is None else f"since {_when(data['since'])}"
     notes = [f"{count:,} times: {fault}" for fault, count in data["faults"].items()]
     if data["damaged_lines"]:
-        notes.append(f"{data['damaged_lines']:,} lines of the log could not be read")
+        notes.append(f"{number_of(data['damaged_lines'], 'line')} of the log could not be read")
     return [
         element("h1", "cachec report"),
         element("p", element("code", cut(data["dir"], _WORDS)), f", {since}", class_="quiet"),
@@ -151,7 +151,7 @@ def _over_time(over: dict[str, Any], undated: int) -> list[Content]:
         for each in spans
     ]
     heads = ("from", "hits", "misses", "bypasses", "errors", "hit rate", "saved", "spent")
-    note = f"{undated:,} calls have no time that a calendar has, and are left out here."
+    note = f"{number_of(undated, 'call')} left out here: no time that a calendar has."
     return [
         *([_nothing(note)] if undated else []),
         _figure("Calls", svg.columns(f"Calls over {len(spans)} {named}", labels, counts, "{:,.0f}".format), counts),
@@ -245,7 +245,7 @@ def _reasons(data: dict[str, Any]) -> list[Content]:
             _count(each["calls"]),
             _period(each["seconds"]),
             Cell(cut(", ".join(each["stages"][:3]) + (", …" if len(each["stages"]) > 3 else ""), _NAME)),
-            Cell(element("code", f"cachec why {each['keys'][0][:SHOWN_KEY]}") if each["keys"] else ""),
+            Cell(element("code", to_type(f"why {each['keys'][0][:SHOWN_KEY]}")) if each["keys"] else ""),
         ]
         for each in data["groups"]
     ]
@@ -283,7 +283,7 @@ def _build(build: Sequence[Outcome]) -> list[Content]:
         label = (
             f"pid {pids[0]}"
             if len(pids) == 1 and pids[0]
-            else f"{len(pids)} processes"
+            else number_of(len(pids), "process")
             if pids != [0]
             else "not recorded"
         )
@@ -304,12 +304,15 @@ def _build(build: Sequence[Outcome]) -> list[Content]:
         ]
         for each in longest
     ]
-    words = f"{len(build):,} calls of {len(processes):,} processes from {_when(began)}, in {report.period(seconds)}."
+    whose = number_of(len(processes), "process")
+    words = f"{number_of(len(build), 'call')} of {whose} from {_when(began)}, in {report.period(seconds)}."
     note = (
-        f"{len(strokes) - len(shown):,} calls are too short to be told apart here" if len(strokes) > len(shown) else ""
+        f"{number_of(len(strokes) - len(shown), 'call')} too short to be told apart here"
+        if len(strokes) > len(shown)
+        else ""
     )
-    more = f"{left_out:,} more processes are not drawn" if left_out else ""
-    trace = element("code", "cachec log --build --trace build.json")
+    more = f"{number_of(left_out, 'more process')} not drawn" if left_out else ""
+    trace = element("code", to_type("log --build --trace build.json"))
     return [
         element("p", " ".join(filter(None, (words, *(f"{each}." for each in (note, more) if each))))),
         element("p", "To look closer: ", trace, " writes it for Perfetto.", class_="quiet"),
@@ -374,7 +377,7 @@ def _others(data: dict[str, Any]) -> list[Content]:
     if not rows:
         return [_nothing("Every call was a hit.")]
     hint = element(
-        "p", element("code", "cachec why KEY"), " compares an entry with the nearest one now.", class_="quiet"
+        "p", element("code", to_type("why KEY")), " compares an entry with the nearest one now.", class_="quiet"
     )
     heads = ("ended", "stage", "outcome", "why", "took", "key")
     return [hint, table("Newest first", heads, rows, whole=data["others_in_all"], most=_CALLS_BYTES)]

@@ -11,6 +11,7 @@ from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
 import msgspec
 
 from cachec import config
+from cachec.base.texts import to_type
 from cachec.errors import StoreFault, UsageError
 from cachec.model import Mode
 from cachec.warm.history import History
@@ -209,7 +210,7 @@ class Warmer:
         commands = [each.id for each in self.rows if each.command and each.id in row.after]
         if not commands:
             return result
-        hint = f"comes after {', '.join(commands)}, which hits; `cachec warm` puts in place what it writes"
+        hint = f"comes after {', '.join(commands)}, which hits; `{to_type('warm')}` puts in place what it writes"
         return msgspec.structs.replace(result, error=f"{result.error}; {hint}")
 
     def _compile(self, executor: Executor) -> None:

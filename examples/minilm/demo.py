@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -186,7 +187,17 @@ def main() -> int:
         print(f"not as it should be: {error}")
         return 1
     show_steps(demo.rows)
+    print(f"\nTo look into the cache: {command('stats')}; then docs/getting-started.md, docs/command-line.md")
     return 0
+
+
+def command(words: str) -> str:
+    """What to type in the current folder for the cache of the demo."""
+    program, store = (
+        os.path.relpath(path) if path.is_relative_to(Path.cwd()) else str(path)
+        for path in (Path(sys.executable).with_name("cachec"), DEMO.absolute() / "cache")
+    )
+    return f"{shlex.quote(program)} --dir {shlex.quote(store)} {words}"
 
 
 def steps(demo: Demo, source: Path) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from safetensors.numpy import save_file
+
+import cachec
 
 WIDTH = 512
 HIDDEN = 2048
@@ -14,7 +15,8 @@ def main() -> None:
     for seed, name in enumerate(("first", "second")):
         r = np.random.default_rng(seed)
         shapes = {"w1": (WIDTH, HIDDEN), "b1": (HIDDEN,), "w2": (HIDDEN, WIDTH)}
-        save_file({key: r.normal(0, 0.02, shape).astype("f4") for key, shape in shapes.items()}, f"{name}.safetensors")
+        arrays = {key: r.normal(0, 0.02, shape).astype("f4") for key, shape in shapes.items()}
+        cachec.WeightSet.from_arrays(arrays).save(f"{name}.safetensors")
 
 
 if __name__ == "__main__":

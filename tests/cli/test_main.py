@@ -103,7 +103,7 @@ def test_an_option_of_all_commands_goes_before_them(shell: Shell) -> None:
 
 @pytest.mark.parametrize("text", ["abc", "abcdeg", "a" * 65])
 def test_what_is_no_key(shell: Shell, text: str) -> None:
-    result = shell.run("show", text)
+    result = shell.run("why", text)
     assert result.exit_code == 2
     assert result.stderr == f"cachec: error: '{text}' is no key: give 6 to 64 hexadecimal characters\n"
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cachec.base.texts import is_url, typed
+from cachec.base.texts import is_url, number_of, to_type, typed
 from cachec.errors import CachecError, LinkError, UsageError
 from cachec.store.store import Store
 from cachec.weights import WeightSet, open_weights
@@ -80,3 +80,26 @@ def test_what_is_a_path(path: str) -> None:
 def test_a_name_that_is_missing_is_a_link_error() -> None:
     with pytest.raises(LinkError, match="no bytes for 1 resources"):
         _unmapped({})
+
+
+@pytest.mark.parametrize(("folder", "begin"), [(None, "cachec"), ("a store", "cachec --dir 'a store'")])
+def test_a_command_that_is_named_is_of_the_store_that_was_given(folder: str | None, begin: str) -> None:
+    """As it is pasted: without ``--dir`` it would be of another one."""
+    assert to_type("why KEY") == "cachec why KEY"
+    with typed(folder), pytest.raises(UsageError, match=f"{begin} weights add "):
+        open_weights("https://host/m.pt")
+
+
+@pytest.mark.parametrize(
+    ("count", "what", "words"),
+    [
+        (1, "miss", "1 miss"),
+        (0, "miss", "0 misses"),
+        (2, "entry", "2 entries"),
+        (3, "key", "3 keys"),
+        (1, "more process", "1 more process"),
+        (1234, "more process", "1,234 more processes"),
+    ],
+)
+def test_a_count_in_words(count: int, what: str, words: str) -> None:
+    assert number_of(count, what) == words

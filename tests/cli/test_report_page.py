@@ -13,7 +13,7 @@ from .conftest import Shell
 def test_the_page_is_a_file(shell: Shell, tmp_path: Path) -> None:
     shell.publish("aaaaaa", ())
     result = shell.run("report")
-    assert result.output == "0 calls, 1 entries: report.html\n"
+    assert result.output == "0 calls, 1 entry: report.html\n"
     page = (tmp_path / "report.html").read_text()
     assert page.startswith("<!DOCTYPE html>")
     assert page.endswith("</html>\n")

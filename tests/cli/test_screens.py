@@ -139,7 +139,8 @@ def test_screens(
         path.write_text(found)
     assert path.read_text() == found, "see the beginning of this module"
     for each in found.splitlines():
-        assert cell_width(each) <= columns or len(each.split()) <= 3, "one word may be longer than a line"
+        is_whole = len(each.split()) <= 3 or each.lstrip().startswith("cachec --dir ")
+        assert cell_width(each) <= columns or is_whole, "one word, or a command, may be longer than a line"
         assert each == each.rstrip()
 
 

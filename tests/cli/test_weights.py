@@ -106,7 +106,7 @@ def test_an_empty_store_is_not_made(shell: Shell) -> None:
     assert shell.json("weights", "ls") == {"dir": str(shell.dir / "weights"), "weights": []}
     for command in (("show", "m"), ("export", "m", "o.safetensors"), ("verify", "m"), ("diff", "m", "n")):
         fails(shell, 1, "no weights are named 'm', and there is no such file", *command)
-    fails(shell, 1, "no weights are named 'm'; `cachec weights ls` lists what is", "rm", "m")
+    fails(shell, 1, f"no weights are named 'm'; `cachec --dir {shell.dir} weights ls` lists what is", "rm", "m")
     assert not shell.dir.exists()
 
 
@@ -531,7 +531,7 @@ def test_verify_owned(shell: Shell, base: Any) -> None:
     result = shell.run("weights", "verify", "m")
     assert result.exit_code == 1
     assert result.stdout == f"damaged: 'bias': {side}: it is gone\n"
-    assert result.stderr == "cachec: m: 1 files are not what they should be; add the weights again\n"
+    assert result.stderr == "cachec: m: 1 file not as it should be; add the weights again\n"
     fails(shell, 2, "'bias': object ", "export", "m", "out.safetensors")
     # The same weights again repair it.
     assert shell.json("weights", "add", "base.safetensors", "m", "--own")["revision"] == added["revision"]
@@ -588,9 +588,9 @@ def test_verify_computes_what_a_checkpoint_states(shell: Shell, in_place: bool) 
     result = shell.run("weights", "verify", "absent/m.onnx")
     assert result.output == "absent/m.onnx: its structure is valid; no checksums are stated\n"
     result = shell.run("weights", "verify", "right/m.onnx")
-    assert result.output == "right/m.onnx: its structure is valid; 1 stated checksums agree\n"
+    assert result.output == "right/m.onnx: its structure is valid; 1 stated checksum agrees\n"
     result = shell.run("weights", "verify", "wrong/m.onnx")
-    assert result.stderr == "cachec: wrong/m.onnx: 1 files are not what they should be\n"
+    assert result.stderr == "cachec: wrong/m.onnx: 1 file not as it should be\n"
 
 
 @pytest.mark.parametrize("in_place", [False, True])

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from cachec.launcher import adapters
@@ -20,14 +21,17 @@ from tests.needs import need
 TEXT = (Path(__file__).parents[2] / "docs" / "launcher.md").read_text()
 
 
+COMMANDS = [
+    line.removeprefix("$ ")
+    for block in re.findall(r"```console\n(.*?)```", TEXT, re.DOTALL)
+    for line in block.splitlines()
+    if line.startswith("$ ")
+]
+
+
 def test_the_commands_work(launcher: Launcher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     need("clang-19")
-    commands = [
-        line.removeprefix("$ ")
-        for block in re.findall(r"```console\n(.*?)```", TEXT, re.DOTALL)
-        for line in block.splitlines()
-        if line.startswith("$ ")
-    ]
+    commands = [line for line in COMMANDS if "--strip" not in line and line.startswith("cachec ")]
     assert len(commands) == 2
     iree = Path(sys.executable).with_name("iree-compile")
     if not iree.exists():
@@ -42,6 +46,30 @@ def test_the_commands_work(launcher: Launcher, tmp_path: Path, monkeypatch: pyte
         for expected in ("miss:new-input", "hit"):
             subprocess.run([sys.executable, "-m", "cachec", *line], check=True)
             assert launcher.last().reason.value == expected, command
+
+
+@pytest.mark.long
+def test_what_strip_left_runs_as_it_says(launcher: Launcher, monkeypatch: pytest.MonkeyPatch) -> None:
+    compiling, running = COMMANDS[-2:]
+    folder = Path(sys.executable).parent
+    if not (folder / "iree-run-module").exists():
+        pytest.skip("not installed: iree-run-module")
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+    raw = (64).to_bytes(4, "little") + np.arange(64, dtype="<f4").tobytes()
+    write(
+        "model.mlir",
+        "func.func @main(%x: tensor<64xf32>) -> tensor<64xf32> {\n"
+        "  %w = arith.constant dense_resource<w> : tensor<64xf32>\n"
+        "  %y = arith.addf %x, %w : tensor<64xf32>\n"
+        "  return %y : tensor<64xf32>\n}\n"
+        f'{{-# dialect_resources: {{ builtin: {{ w: "0x{raw.hex()}" }} }} #-}}\n',
+    )
+    program, *line = shlex.split(compiling)
+    assert program == "cachec"
+    subprocess.run([sys.executable, "-m", "cachec", *line], check=True)
+    assert launcher.last().reason.value == "miss:new-input"
+    ran = subprocess.run(shlex.split(running), capture_output=True, text=True, check=True)
+    assert "64xf32=10 11 12 13" in ran.stdout
 
 
 def test_the_adapter_is_one(launcher: Launcher) -> None:

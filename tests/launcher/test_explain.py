@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +84,17 @@ def test_why_names_each_part_and_the_fix(monkeypatch: pytest.MonkeyPatch) -> Non
     assert "fix: set FAKE_OPT" in text
 
 
+def test_an_entry_that_is_gone_differs_in_nothing() -> None:
+    key = _json("check", "--json", "--", *_LINE)["key"]
+    assert _cli("invalidate", "--yes", key).exit_code == 0
+    result = _cli("why", "--", *_LINE)
+    assert result.exit_code == 1
+    assert result.output.splitlines() == [
+        "miss:entry-gone (exec:fakecc): the entry was invalidated or evicted",
+        f"against {key[:12]}: nothing differs",
+    ]
+
+
 def test_a_difference_in_folders_alone(launcher: Launcher) -> None:
     write("one/x", "x")
     write("two/x", "x")
@@ -127,3 +139,18 @@ def test_help(command: str) -> None:
     result = _cli(command, "--help")
     assert result.exit_code == 0
     assert "--weights PATH[=content|opened|name]" in result.output
+
+
+def test_what_is_kept_of_a_command_is_no_reproducer() -> None:
+    """It says what was run; ``repro run`` would have to have its files."""
+    key = _json("check", "--json", "--", *_LINE)["key"]
+    made = _cli("repro", key, "-o", "ran.zip")
+    assert (made.exit_code, "what was run, and no reproducer" in made.output) == (0, True), made.output
+    assert "run it where they are: cachec verify --recompute" in made.output
+    assert "fakecc a.txt -o a.out" in _cli("repro", "show", "ran.zip").output
+    with zipfile.ZipFile("ran.zip") as archive:
+        text = archive.read("README.md").decode()
+    assert "`cachec repro run` can't run it" in text
+    assert "cachec repro run THIS.zip" not in text
+    ran = _cli("repro", "run", "ran.zip")
+    assert (ran.exit_code, "run it where they are" in ran.stderr) == (2, True), ran.output

@@ -168,9 +168,9 @@ def test_gc(shell: Shell) -> None:
     assert shell.yard.keys() == {TWO, THREE}
     result = shell.run("gc", "--max-size", "1")
     assert result.exit_code == 1
-    assert "1 entries are pinned" in result.stderr
+    assert "1 entry pinned" in result.stderr
     assert "the rest is what such a process was handed, or stored within the last hour" in result.stderr
-    assert "1 entries evicted" in result.output
+    assert "1 entry evicted" in result.output
     assert shell.run("gc", "--max-size", "much").exit_code == 2
     assert shell.run("gc", "--older-than", "yesterday").exit_code == 2
     assert shell.json("gc")["limit"] <= 20 << 30

@@ -170,7 +170,7 @@ def test_push_says_what_came_of_it(machine: Make, site: Site) -> None:
     two.call()
     found = json.loads(run(two, "stats", "--json").stdout)["remote"]
     assert (found["asked"], found["hits"], found["bytes"] > 500) == (1, 1, True)
-    assert "1 asked remotes, 1 were answered" in run(two, "stats").stdout
+    assert "1 call asked remotes, 1 answered" in run(two, "stats").stdout
 
 
 def test_a_remote_that_can_not_be_used_is_told(machine: Make, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -262,7 +262,7 @@ def test_a_stage_that_reads_weights_needs_their_bytes(project: Project, weights_
     outcome = call(project.total, weights, ("a", "scale"), 2.0, text)
     bug = project.make(outcome)
     result = project.run("run", str(bug), code=1)
-    assert "the run read 2 weights, of which 0 are inside" in result.stdout
+    assert "the run read 2 weights, 0 of them inside" in result.stdout
     options = ("--weights", str(weights_file), "--with-weights", "a", "--with-weights", "scale")
     bug = project.make(outcome, "bug2.zip", *options)
     assert load(bug).about.given == ("a", "scale")

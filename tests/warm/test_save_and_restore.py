@@ -24,7 +24,7 @@ def test_on_the_command_line(project: Project) -> None:
     assert again.stdout.startswith("2 hit in ")
     assert "cachec: 2 entries restored from warm.cachec" in again.stderr
     assert "cachec: 2 entries saved" in again.stderr, "what hit was used"
-    assert "1 entries saved" in project.command("warm", "doubled[n=1]", "--save", "warm.cachec").stderr
+    assert "1 entry saved" in project.command("warm", "doubled[n=1]", "--save", "warm.cachec").stderr
     shutil.rmtree(project.store)
     with (project.folder / "warm.cachec").open("r+b") as file:
         file.truncate(700)
@@ -41,4 +41,4 @@ def test_what_another_program_used_is_saved_without_targets(project: Project, mo
     monkeypatch.setenv("CACHEC_STATS_FILE", str(record))
     subprocess.run([sys.executable, "-c", "import stages; stages.double(3)"], cwd=project.folder, check=True)
     done = project.command("warm", "--save", "warm.cachec", "--used", os.fspath(record))
-    assert (done.returncode, "1 entries saved" in done.stderr) == (0, True), done.stderr
+    assert (done.returncode, "1 entry saved" in done.stderr) == (0, True), done.stderr

@@ -18,7 +18,7 @@ from cachec.base.hashing import digest_bytes
 from cachec.base.kept import Kept
 from cachec.base.lazy import later
 from cachec.base.mounts import TRACKED_FILESYSTEMS, Mounts
-from cachec.base.texts import is_url, said
+from cachec.base.texts import is_url, said, to_type
 from cachec.errors import CheckpointError, UsageError, WeightsChanged
 from cachec.model import MALFORMED_JSON
 from cachec.weights.formats import MAGIC, SAFETENSORS, Known, format_of, loaded, safetensors
@@ -488,6 +488,6 @@ def _absolute_path(path: AnyPath) -> str:
         opened = said('`cachec.Cache().weights("NAME")` opens it', "it goes by NAME")
         raise UsageError(
             f"{text} is no path. A URL says nothing about content, so it is fetched once, with a digest: "
-            f"`cachec weights add {shlex.quote(text)} NAME{expect}`; then {opened}"
+            f"`{to_type(f'weights add {shlex.quote(text)} NAME{expect}')}`; then {opened}"
         )
     return text if text.startswith("/") else os.path.abspath(text)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from cachec.base.texts import clean
+from cachec.base.texts import clean, number_of
 from cachec.programs.supported import version_of
 from cachec_mlir.blobs import Resource
 from cachec_mlir.explain.diff import Difference, OperationChange
@@ -26,14 +26,14 @@ def bug_report(name: str, size: int, weights: Sequence[Resource], seen: Readable
     lines = [
         f"{clean(name)}: {size:,} bytes, {len(seen.text.encode()):,} without weights",
         f"stripped by cachec {version_of('cachec')}; installed: {', '.join(tools) or 'no compiler that it knows'}",
-        f"{len(weights)} weights, {total:,} bytes, left out",
+        f"{number_of(len(weights), 'weight')}, {number_of(total, 'byte')}, left out",
         *_weights(weights),
     ]
     if seen.notation != "text":
         lines.append(f"bytecode, printed in generic notation by the MLIR of {seen.notation}")
     if seen.cut:
         lines.append(
-            f"{seen.cut} constants that stay inline are cut here; `cachec mlir strip -o FILE` writes them whole"
+            f"{number_of(seen.cut, 'inline constant')} cut here; `cachec mlir strip -o FILE` writes them whole"
         )
     return "".join(f"// {line}\n" for line in lines) + "\n" + seen.text.rstrip() + "\n"
 
@@ -54,7 +54,7 @@ def difference_lines(difference: Difference, most: int) -> Iterator[str]:
         after = each.after
         yield from _change(each)
     if len(difference.operations) > most:
-        yield f"and {len(difference.operations) - most:,} more operations (--json has all)"
+        yield f"and {number_of(len(difference.operations) - most, 'more operation')} (--json has all)"
     for weight in difference.weights[:most]:
         if weight.kind in {"changed", "values"}:
             yield f"weight {weight.name}: {weight.old} -> {weight.new}"
@@ -62,7 +62,7 @@ def difference_lines(difference: Difference, most: int) -> Iterator[str]:
             sign = "+" if weight.kind == "added" else "-"
             yield f"{sign} weight {weight.name}: {weight.old or weight.new}"
     if len(difference.weights) > most:
-        yield f"and {len(difference.weights) - most:,} more weights (--json has all)"
+        yield f"and {number_of(len(difference.weights) - most, 'more weight')} (--json has all)"
 
 
 def _change(each: OperationChange) -> Iterator[str]:

@@ -2,6 +2,8 @@
 
 import json
 import os
+import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -135,6 +137,14 @@ def test_the_demo_goes_through(tmp_path):
     for step in ["1 cold", "4 a second weight set", "10 jax_enable_x64 flipped"]:
         assert step in done.stdout
     assert json.loads((tmp_path / "demo" / "sentences.json").read_text())
+    *_, last = done.stdout.splitlines()
+    next_one = re.search(r"cache: (.*) stats; then", last)
+    assert next_one is not None
+    assert shlex.split(next_one[1]) == [
+        str(Path(sys.executable).with_name("cachec")),
+        "--dir",
+        f"{tmp_path}/demo/cache",
+    ]
 
 
 @pytest.mark.long

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+import cachec
+
 ROOT = Path(__file__).parents[3]
 TEXT = (ROOT / "docs" / "native.md").read_text()
 
@@ -48,3 +50,12 @@ def test_the_number_of_options_that_are_known():
     from cachec_iree.phases import _FIRST
 
     assert f"is known of {len(_FIRST)} options" in TEXT
+
+
+def test_the_weights_of_the_example_need_nothing_beside_cachec(tmp_path):
+    """The environment of ``make demo``, which the page names, has no safetensors."""
+    code = "import sys, runpy; sys.modules['safetensors'] = None; runpy.run_path(sys.argv[1], run_name='__main__')"
+    command = [sys.executable, "-c", code, str(ROOT / "examples" / "native" / "make_weights.py")]
+    subprocess.run(command, cwd=tmp_path, check=True)
+    with cachec.open_weights(tmp_path / "first.safetensors") as weights:
+        assert {name: weights[name].shape for name in weights} == {"w1": (512, 2048), "b1": (2048,), "w2": (2048, 512)}
