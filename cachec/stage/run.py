@@ -28,6 +28,7 @@ from cachec.stage import folding
 from cachec.stage.bracket import Bracket
 from cachec.stage.guard import bare, callers_weights, replace_weights, returned
 from cachec.stage.look import Tools
+from cachec.stage.meanwhile import Meanwhile
 from cachec.store.artifacts import ArtifactSink
 from cachec.store.bound import BoundedSink
 from cachec.weights import WeightSet
@@ -86,9 +87,12 @@ class Run:
         self._seen: frozenset[Read] = frozenset()
         self._sink: BoundedSink | None = None
         self._stale = tools.requests.stale_memos(request)
+        self._meanwhile = Meanwhile(self.recorder, request.inventory.memos, request.inventory.unfilled)
         self._filled = FilledBefore(request.inventory.memos)
         #: What the next call will ask for, where this run filled cached properties.
         self._next: Request | None = None
+        #: The request as it is at the end.
+        self._again: Request | None = None
         around = []
         for plugin in tools.requests.speaking(request):
             with Asking(plugin):
@@ -125,11 +129,16 @@ class Run:
                 finished.kept_out, finished.changed = Reason.STALE_MEMO, _stale(self._stale)
             elif used := self._filled.used():
                 finished.kept_out, finished.changed = Reason.STALE_MEMO, _filled_before(used)
+            elif taken := self._taken(self._request):
+                finished.kept_out, finished.changed = Reason.STALE_MEMO, taken
             elif kept_out is not None:
                 finished.kept_out, finished.changed = kept_out
             elif not finished.changed:
                 try:
                     finished.changed = self._changed()
+                    # A module that was imported meanwhile has memos that only the key of now tells of.
+                    if not finished.changed and self._again is not None and (taken := self._taken(self._again)):
+                        finished.kept_out, finished.changed = Reason.STALE_MEMO, taken
                 except UnsupportedVersion as error:  # the library was imported meanwhile
                     finished.kept_out, finished.changed = Reason.UNSUPPORTED_VERSION, str(error)
                 except OSError as error:  # whether an input changed can't be told: the result is good, and kept out
@@ -145,6 +154,15 @@ class Run:
                 self._discard(finished)
             self.abandon()
         return finished
+
+    def _taken(self, request: Request) -> str:
+        """What may have given the run what another one filled it with, in words; empty where nothing has."""
+        names: list[str] = []
+        if request.inventory.memos:
+            names += self._meanwhile.answered(request.inventory.memos, self._tools.requests.is_project)
+        if request is self._request and request.inventory.unfilled:
+            names += self._meanwhile.filled(self._tools.requests.is_project)
+        return _filled_meanwhile(names) if names else ""
 
     def _returned(self, result: Any, node: Node | None) -> Any:
         """A result that is not stored, as the caller gets it. node: what was to be stored, if it came to that."""
@@ -291,12 +309,14 @@ class Run:
             from cachec.key.compare import first_difference  # rarely needed
 
             return first_difference(self._request.parts(), again.parts()).detail
+        self._again = again
         if without:
             with contextlib.suppress(UsageError, OSError):  # then the next call is told
                 self._next = self._tools.requests.filled(self._request, self._given, without, self.recorder.reads())
         return ""
 
     def _close(self) -> None:
+        self._meanwhile.end()
         for guarded in self._guarded.values():
             guarded.close_guard()
         if self.recorder.net is not None and self.recorder.net.beside is not None:
@@ -307,6 +327,13 @@ def _filled_before(names: list[str]) -> str:
     return (
         f"{names[0]} had kept what it made of files, variables and the like before this run, which did not look at "
         "them; clear it before (cache_clear), or give the stage what it returns as an argument"
+    )
+
+
+def _filled_meanwhile(names: list[str]) -> str:
+    return (
+        f"{names[0]} was filled meanwhile by another run, which looked at files, variables and the like for it; this "
+        "one did not: give the stage what it returns as an argument"
     )
 
 

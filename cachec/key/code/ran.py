@@ -120,7 +120,7 @@ class RanKeys:
             for module, name in sorted(coverage.derived):
                 if _file(sys.modules.get(module)) in loaded:
                     reads.update(dict.fromkeys(self._made(module, name, coverage)))
-                elif module in observed.modules:
+                elif sys.modules.get(module) is not None:  # before the run, or meanwhile by another one
                     reads.update(dict.fromkeys(self._derived(module, name, coverage)))
             _check_unedited(loaded, observed)  # nor while its text was read for that
         except Lost as lost:

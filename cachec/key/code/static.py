@@ -24,6 +24,7 @@ from cachec.key.code.classes import is_open, made
 from cachec.key.code.executed import executed
 from cachec.key.code.graph import Graph, file_part
 from cachec.key.code.modules import CELLS, Locator, Origin, Sources, absolute
+from cachec.key.code.parsing import parsed
 from cachec.key.code.scopes import Chain, ImportUse, Uses
 from cachec.key.code.syntax import docstrings
 from cachec.key.code.units import Unit, Units
@@ -417,7 +418,7 @@ def _annotations(statement: ast.stmt) -> Iterator[ast.AST]:
         for annotation in (getattr(node, "annotation", None), getattr(node, "returns", None)):
             if isinstance(annotation, ast.Constant) and isinstance(annotation.value, str):
                 with suppress(SyntaxError):  # it names nothing then
-                    yield ast.parse(annotation.value, mode="eval").body
+                    yield parsed(annotation.value, mode="eval").body
             elif isinstance(annotation, ast.AST):
                 yield annotation
 
