@@ -174,7 +174,7 @@ class AuditObserver:
         path = in_folder(path, how.get("dir_fd"))
         cuts, is_new = flags & os.O_TRUNC, bool(flags & os.O_CREAT) and not os.path.lexists(path)
         if flags & os.O_CREAT and (flags & os.O_EXCL or (flags & os.O_RDWR and is_new)):
-            if not flags & (os.O_EXCL | os.O_TRUNC):  # what is there would be read
+            if not flags & (os.O_EXCL | os.O_TRUNC) and not _by_cachec(frame):  # what is there would be read
                 self._each(content_at, path)
             self._new(path, frame)
         elif cuts or is_new:

@@ -108,7 +108,7 @@ class Observed(msgspec.Struct):
     passed: dict[str, None] = {}
     made: dict[str, _State | None] = {}
     new: dict[str, None] = {}
-    removed: dict[str, None] = {}
+    removed: dict[str, _Removed] = {}
     listed: dict[str, tuple[str, ...]] = {}
     scratch: dict[str, None] = {}
     variables: dict[str, str | None] = {}
@@ -224,7 +224,9 @@ class Observed(msgspec.Struct):
     def remove(self, place: str) -> None:
         """The run removes this, or moves it away: what is there next is not its own any more."""
         for each in self._names(place):
-            self.removed.setdefault(each)
+            before = _state(each)
+            if each not in self.removed or before is not None:
+                self.removed[each] = _Removed(before, self.made.get(each, before), each in self.kept)
             for done in (self.made, self.kept, self.rewritten):
                 done.pop(each, None)
 
@@ -297,14 +299,31 @@ class Observed(msgspec.Struct):
         return self._decided(path)[0]
 
     def _decided(self, path: str) -> tuple[dict[str, Any] | None, str]:
-        while not (path in self.made and self._is_made(path)):
-            if path in self.removed:
+        while True:
+            if path in self.removed and self._is_removed(path):
                 return self.removed, path
+            if path in self.made and self._is_made(path):
+                return self.made, path
             above = path.rpartition("/")[0]
             if not above or above == path:
                 return None, path
             path = above
-        return self.made, path
+
+    def _is_removed(self, path: str) -> bool:
+        """Whether it was, in the end: else it is what it was before."""
+        before, made, was_kept = self.removed[path]
+        if before is None:
+            return True
+        now, told_by = _state(path), 2 if os.path.isdir(path) else None  # others may come and go in a folder
+        if now is not None and now[:told_by] == before[:told_by]:
+            del self.removed[path]
+            if made != before:
+                self.made[path] = made
+                if was_kept:
+                    self.kept.setdefault(path)
+            return False
+        self.removed[path] = _Removed(None, None, False)
+        return True
 
     def _is_made(self, path: str) -> bool:
         """Whether something came of it: the run is told of what it does before it is done, and may fail."""
@@ -319,6 +338,17 @@ class Observed(msgspec.Struct):
 #: What tells whether something is done with a path: device, inode, size, and times of change.
 _State = tuple[int, ...]
 _CHANGED = 4  # st_ctime_ns
+
+
+class _Removed(NamedTuple):
+    """before: what is to be removed, None once it is. made: as in ``made``, where the run had made it; else as before.
+    was_kept: as in ``kept``."""
+
+    before: _State | None
+    made: _State | None
+    was_kept: bool
+
+
 #: In place of the state before, where something was.
 _MADE: _State = ()
 

@@ -5,8 +5,7 @@ answers in place of code that never ran in this one, and what that looked at is 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from functools import cached_property
-from itertools import count
+from functools import cached_property, lru_cache
 from types import CodeType, FunctionType
 from typing import Any
 from weakref import ref
@@ -15,10 +14,6 @@ from cachec.base.fills import Unfilled
 from cachec.key.code.assigns import may_change
 from cachec.key.code.memos import Memo
 from cachec.recording import Recorder
-
-_numbers = count()
-#: Those that go on, by number. No lock: what the collector runs, and a new process, may begin runs at any time.
-_going: dict[int, ref[Meanwhile]] = {}
 
 
 class Meanwhile:
@@ -36,8 +31,8 @@ class Meanwhile:
         self._elsewhere: dict[int, CodeType] = {}
         #: Of the instances whose cached properties may be filled, those that others have too, by ``id``.
         self._shared: set[int] = set()
-        self._number = number = next(_numbers)
-        _going[number] = ref(self, lambda _: _going.pop(number, None))
+        going, place = _going(), id(self)
+        going[place] = ref(self, lambda _: going.pop(place, None))
         # Only now: what another one fills from here on is not taken for older.
         self._before = {id(memo.function): memo.function.cache_info() for memo in memos}
 
@@ -46,7 +41,7 @@ class Meanwhile:
         for other in _others():
             other._add(self)
             self._add(other)
-        _going.pop(self._number, None)  # last: who does not find it any more was told
+        _going().pop(id(self), None)  # last: who does not find it any more was told
 
     def answered(self, memos: Iterable[Memo], is_project: Callable[[str], bool]) -> Iterator[str]:
         """The names of memos that may have given this run what another one filled them with. memos: those that are
@@ -100,8 +95,14 @@ class Meanwhile:
         self._shared.update(id(each.value) for each in self._unfilled if id(each.value) in others)
 
 
+@lru_cache(maxsize=1)
+def _going() -> dict[int, ref[Meanwhile]]:
+    """Those that go on, by ``id``. No lock: what the collector runs, and a new process, may begin runs at any time."""
+    return {}
+
+
 def _others() -> list[Meanwhile]:
-    return [each for known in list(_going.values()) if (each := known()) is not None]
+    return [each for known in list(_going().values()) if (each := known()) is not None]
 
 
 def _codes(recorder: Recorder) -> dict[int, CodeType]:

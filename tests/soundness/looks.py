@@ -18,7 +18,7 @@ from types import FunctionType
 from typing import Any
 
 import cachec
-from cachec.errors import UnresolvedCode
+from cachec.errors import CapturedWeights, UnresolvedCode
 from tests.soundness import lookers
 from tests.soundness.runner import Report, judge
 
@@ -151,7 +151,7 @@ def one(said: str, stage: Any, looker: Callable[[str], Any], name: str, folder: 
         forget()
         try:
             value, outcome = stage.call(p)
-        except UnresolvedCode as error:
+        except (UnresolvedCode, CapturedWeights) as error:  # of whatever this process has imported
             answer = {"reason": "refused", "value": None, "detail": str(error)}
         except Exception as error:
             answer = {"reason": "raised", "value": repr(error), "detail": ""}

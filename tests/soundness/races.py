@@ -89,11 +89,12 @@ EDITS: dict[str, looks.Edit] = {
 #: Of the process, so no other one does it.
 _OF_THE_PROCESS = frozenset({"a variable"})
 
-#: What is made between the moment at which a run's own making is told of and that itself is taken for its own.
+#: What is made between the moment at which a run's own making, or its step to a folder, is told of and that itself is
+#: taken for its own, or for what was not there.
 _MAKE = frozenset(
     {
         *("file_made", "folder_made", "folder_made_by_an_own_function", "file_there_is_not_made"),
-        *("removed", "tree_removed", "beside_a_rename_that_fails", "beside_a_folder_opened_to_write"),
+        *("gone_to", "removed", "tree_removed", "beside_a_rename_that_fails", "beside_a_folder_opened_to_write"),
     }
 )
 

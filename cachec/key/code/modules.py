@@ -21,7 +21,6 @@ from cachec.base.texts import module_of
 from cachec.key.code import scopes, syntax
 from cachec.key.code.codeobjects import nested, same_code
 from cachec.key.code.compiled import Compiled
-from cachec.key.code.parsing import parsed
 from cachec.key.code.scopes import Chain, ImportUse, Uses
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
@@ -64,7 +63,7 @@ class SourceText:
     def __init__(self, path: str, text: bytes | str, compiled: Compiled | None = None) -> None:
         """compiled: what is kept of this text between processes."""
         self.path = path
-        self.tree: ast.Module = parsed(text, path)
+        self.tree: ast.Module = syntax.parsed(text, path)
         self._text = text
         self._compiled = compiled
         self._code: dict[str, list[CodeType]] | None = None

@@ -24,9 +24,8 @@ from cachec.key.code.classes import is_open, made
 from cachec.key.code.executed import executed
 from cachec.key.code.graph import Graph, file_part
 from cachec.key.code.modules import CELLS, Locator, Origin, Sources, absolute
-from cachec.key.code.parsing import parsed
 from cachec.key.code.scopes import Chain, ImportUse, Uses
-from cachec.key.code.syntax import docstrings
+from cachec.key.code.syntax import docstrings, parsed
 from cachec.key.code.units import Unit, Units
 from cachec.key.code.watch import MISSING
 
