@@ -22,7 +22,7 @@ import msgspec
 from cachec.base.anchors import Anchors
 from cachec.base.fsio import identity_if_there
 from cachec.base.hashing import Hasher
-from cachec.errors import CachecError
+from cachec.errors import CachecError, CapturedWeights
 from cachec.key.code.assigns import may_change
 from cachec.key.code.codeobjects import code_uses
 from cachec.key.code.coverage import Coverage
@@ -262,7 +262,10 @@ class RanKeys:
             yield Read("distribution", distribution, "", self._tool(distribution))
 
     def _live(self, module: str, name: str, qualname: str) -> Read:
-        key = self._code.in_process(module, name)
+        try:
+            key = self._code.in_process(module, name)
+        except CapturedWeights as error:  # any module of this process, which the stage need not have asked for
+            raise Lost(Reason.UNNAMED_CODE, str(error)) from error
         if key is None:
             text = f"{module}.{qualname} ran, and no name of {module} leads to it: {_UNSEEN}"
             raise Lost(Reason.UNNAMED_CODE, text)
