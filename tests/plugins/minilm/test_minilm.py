@@ -141,7 +141,7 @@ def test_the_demo_goes_through(tmp_path):
     next_one = re.search(r"cache: (.*) stats; then", last)
     assert next_one is not None
     program, *rest = shlex.split(next_one[1])
-    assert Path(program).absolute() == Path(sys.executable).with_name("cachec")  # below the current folder told as there
+    assert Path(program).absolute() == Path(sys.executable).with_name("cachec")
     assert rest == ["--dir", f"{tmp_path}/demo/cache"]
 
 
