@@ -59,11 +59,11 @@ class Observed(msgspec.Struct):
     first observation of a thing counts: what a run sees later may be its own doing.
 
     began: when, in ns of Unix time, as file systems tell it, which go by ticks; after: as other clocks do, a part of a
-    tick later. ran: by ``id`` of the code, which is held (equal code of
-    two files is two things). imported: names of modules that project code imported, or looked for in vain. named:
-    modules that it asked for by a computed name, imported or not; sought: those of which it asked whether they are
-    there. installed: distributions whose metadata it asked for, ``*`` for all. opened: absolute paths that were
-    opened for reading; absent: those that were looked for and not there; there: those of which no more was asked than
+    tick later. ran: by ``id`` of the code, which is held (equal code of two files is two things). imported: names of
+    modules that project code imported, or looked for in vain. named: modules that it asked for by a computed name,
+    imported or not; sought: those of which it asked whether they are there. installed: distributions whose metadata it
+    asked for, ``*`` for all. opened: absolute paths that were opened for reading; absent: those that were looked for
+    and not there; there: those of which no more was asked than
     whether they are (True for a folder); links: those on the way to which it mattered what links lie, with these;
     allowed: those of which it was asked what may be done with them, with that; stated: those whose status was asked
     for, with it; scanned: the same of what was found in a folder by ``os.scandir``, which tells of no later question;
@@ -160,15 +160,15 @@ class Observed(msgspec.Struct):
     def _go_back(self, path: str) -> None:
         """A path leads over a folder and back: that counts, although what is meant is not in it."""
         parts = path.split("/") if ".." in path else []
-        for at, part in enumerate(parts):
-            if part == ".." and at and parts[at - 1] not in {"", ".", ".."}:
-                place = self.given("/".join(parts[:at]))
-                if place is not None and not self.own(place):
-                    self.links.setdefault(place, links_on(place))
-                    if os.path.exists(place):
-                        self.there.setdefault(place, os.path.isdir(place))
-                    else:
-                        self.absent.setdefault(place)
+        backs = [at for at in range(1, len(parts)) if parts[at] == ".." and parts[at - 1] not in {"", ".", ".."}]
+        # As far as the last one: what leads to that is given in its turn, with those before it.
+        place = self.given("/".join(parts[: backs[-1]])) if backs else None
+        if place is not None and not self.own(place):
+            self.links.setdefault(place, links_on(place))
+            if os.path.exists(place):
+                self.there.setdefault(place, os.path.isdir(place))
+            else:
+                self.absent.setdefault(place)
 
     def is_since(self, place: str, state: Identity) -> bool:
         """Whether what is at ``place``, in this state, came to be since the run began: it has made it, also where no
@@ -251,8 +251,7 @@ class Observed(msgspec.Struct):
     def counted(self, place: str) -> str | None:
         """Where a look at ``place`` goes that counts: None where the run itself made what is there, or removed what
         was, and where another thread looks at what it has made itself. A link leads to what was not made with it. What
-        is there again may be of its own native code, and
-        counts as what is found there by whoever looks next."""
+        is there again may be of its own native code, and counts as what is found there by whoever looks next."""
         if place in self.others and self._done(place) is not None:
             self.torn = self.torn or f"{place}, which the run made, was changed by another thread meanwhile"
         if self.others and self._is_anothers(place) and not self.acts():

@@ -23,8 +23,7 @@ def current() -> Any:
     found = _going_on(here.get())
     if found is None:
         held = _held()
-        job = held.thread.job
-        if job is not None and job.item() is not None and job.epoch is held.epoch:
+        if (job := held.job()) is not None:
             return _going_on(job.recorder)
         if held.lent:
             thread = _this_thread()
@@ -119,6 +118,11 @@ class _Held:
         self.going_on = 0
         self.epoch = object()
 
+    def job(self) -> _Job | None:
+        """What this thread was met to do, while it does."""
+        job = self.thread.job
+        return job if job is not None and job.item() is not None and job.epoch is self.epoch else None
+
 
 @lru_cache(maxsize=1)
 def _held() -> _Held:
@@ -147,8 +151,7 @@ def _this_thread() -> threading.Thread | None:
 def _job(thread: threading.Thread | None) -> _Job | None:
     """What this thread does for a pool now (``concurrent/futures/thread.py``)."""
     held = _held()
-    job = held.thread.job
-    if job is not None and job.item() is not None and job.epoch is held.epoch:
+    if (job := held.job()) is not None:
         return job
     if getattr(getattr(thread, "_target", None), "__module__", "") != _POOL:
         return None

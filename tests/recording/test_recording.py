@@ -18,9 +18,11 @@ from typing import Any
 
 import pytest
 
+from cachec.recording import current
 from cachec.recording.frames import asker
 from cachec.recording.hook import audit_hook
 from cachec.recording.observed import Observed
+from cachec.recording.whose import thread_mark
 from tests.recording.runs import observed_run
 
 HERE = __file__
@@ -112,6 +114,33 @@ def test_a_task_that_outlives_its_run_is_anybodys() -> None:
         return observed
 
     assert "inner" in names(asyncio.run(main()))
+
+
+def test_a_thread_that_an_inner_run_leaves_behind_works_for_the_outer_one() -> None:
+    go, whose = threading.Event(), []
+
+    def later() -> None:
+        go.wait()
+        whose.append(current())
+
+    with spread():
+        outer = current()
+        with spread():
+            thread = threading.Thread(target=later)
+            thread.start()
+        go.set()
+        thread.join()
+    assert outer is not None
+    assert whose == [outer]
+
+
+def test_a_thread_with_the_number_of_another_has_another_mark() -> None:
+    marks: list[object] = []
+    for _ in range(50):
+        thread = threading.Thread(target=lambda: marks.append(thread_mark()))
+        thread.start()
+        thread.join()
+    assert len({id(each) for each in marks}) == 50
 
 
 def test_a_generator_begun_before_is_told_when_it_goes_on() -> None:

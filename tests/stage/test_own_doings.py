@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -358,3 +359,59 @@ def test_a_name_that_is_no_text_is_no_error(tmp_path: Path) -> None:
 
         value, outcome = cache.call(stage, str(tmp_path))
         assert (value, outcome.reason.value) == (False, "bypass:volatile-input")
+
+
+class _Failing:
+    """A callable that fails to say what it has not."""
+
+    def __init__(self, call: Callable[[], object]) -> None:
+        self.held = {"call": call}
+
+    def __getattr__(self, name: str) -> Any:
+        return self.__dict__["held"][name]  # KeyError
+
+    def __call__(self) -> object:
+        return self.held["call"]()
+
+
+def test_a_job_of_whatever_kind_is_left_alone(tmp_path: Path) -> None:
+    begun, over = threading.Event(), threading.Event()
+    with closing(cachec.Cache(tmp_path / "store", log="off")) as cache, ThreadPoolExecutor(2) as pool:
+
+        @cache.stage(version="1")
+        def stage(n: int) -> int:
+            begun.set()
+            assert over.wait(30)
+            return n
+
+        going_on = pool.submit(stage, 1)
+        assert begun.wait(30)
+        try:
+            assert pool.submit(_Failing((tmp_path / "none").exists)).result(30) is False
+        finally:
+            over.set()
+        assert going_on.result(30) == 1
+
+
+def _in_it(take: Callable[[Any], Any]) -> Any:
+    return take(os.environ)
+
+
+def test_one_variable_counts_after_the_whole_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a frame that may be where that was which took it whole."""
+    with closing(cachec.Cache(tmp_path / "store", log="off")) as cache:
+
+        @cache.stage(version="1")
+        def whole(n: int) -> int:
+            return len(_in_it(dict)) * 0 + n
+
+        @cache.stage(version="1")
+        def one(n: int) -> str:
+            return str(_in_it(itemgetter("OWN_DOINGS")))
+
+        for n in range(20):
+            monkeypatch.setenv("OWN_DOINGS", "one")
+            whole(n)
+            assert one(n) == "one"
+            monkeypatch.setenv("OWN_DOINGS", "another")
+            assert one(n) == "another"
