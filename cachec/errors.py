@@ -17,7 +17,8 @@
     │   └── HandleClosed             a handle was used after its stage returned, or after release
     ├── LinkError                a weight set does not fit an artifact's manifest
     ├── PluginError              a plugin is missing or broken
-    │   └── UnsupportedVersion       a library is not of the versions that its plugin knows; the stage runs uncached
+    │   ├── UnsupportedVersion       a library is not of the versions that its plugin knows; the stage runs uncached
+    │   └── ProcessBoundProgram      a program refers to objects of this process, and no other process can run it
     ├── ReproducerError          a reproducer is malformed, or can't be made or run here
     └── StoreFault               internal: the cache itself failed; always caught, counted and treated as a miss
 
@@ -130,6 +131,13 @@ class PluginError(CachecError):
 
 class UnsupportedVersion(PluginError):
     """An installed library is not of the versions that its plugin supports, or lacks what the plugin uses of it."""
+
+
+class ProcessBoundProgram(PluginError):
+    """A program refers to objects of the process that made it (callbacks of Python's), so it can't be stored.
+
+    A stage that returns or is given such a program runs uncached, as for UnsupportedVersion.
+    """
 
 
 class ReproducerError(CachecError):

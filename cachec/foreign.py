@@ -209,6 +209,11 @@ class Foreign:
         else:
             self._emit(outcome)
 
+    def bypass(self, reason: Reason, detail: str) -> None:
+        """Count a value that is neither looked for nor stored. reason: of kind ``bypass``. detail: for people."""
+        if self._mode() is not Mode.OFF:
+            self._emit(self._outcome(reason, "", detail=detail))
+
     def _required(self, outcome: Outcome) -> CacheMissError:
         """What is raised for a miss in mode ``require``; it is counted."""
         words = f"{outcome.reason.value}: {outcome.detail}"

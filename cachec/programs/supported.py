@@ -6,11 +6,15 @@ import re
 from types import TracebackType
 
 from cachec.base.distributions import Distributions
-from cachec.errors import UnsupportedVersion
+from cachec.errors import PluginError, ProcessBoundProgram, UnsupportedVersion
+from cachec.model import Reason
 from cachec.programs.plugin import Plugin
 
 #: What is raised where something of a library that a plugin uses is gone, or is to be called in another way.
 GONE = (AttributeError, ImportError, TypeError)
+
+#: What a plugin raises about a value where the call can run all the same, without the cache.
+UNCACHED = (UnsupportedVersion, ProcessBoundProgram)
 
 _CLAUSE = r"(>=|<)(\d+(?:\.\d+)*)"
 _RELEASE = r"\d+(?:\.\d+)*"
@@ -33,6 +37,11 @@ class Asking:
             raise UnsupportedVersion(
                 f"{_package(self._plugin)} knows {known or 'another library'}, and met {type(error).__name__}: {error}"
             ) from error
+
+
+def bypass_reason(error: PluginError) -> Reason:
+    """The reason that a call is counted with for an exception of ``UNCACHED``."""
+    return Reason.PROCESS_BOUND if isinstance(error, ProcessBoundProgram) else Reason.UNSUPPORTED_VERSION
 
 
 def outside(plugin: Plugin, distributions: Distributions) -> str:

@@ -14,9 +14,10 @@ import msgspec
 from cachec import recording
 from cachec.base import fsio, oversight
 from cachec.config import Settings
-from cachec.errors import CacheMissError, StoreFault, UnstorableResult, UnsupportedVersion, UsageError
+from cachec.errors import CacheMissError, StoreFault, UnstorableResult, UsageError
 from cachec.events import EventLog
 from cachec.model import Fault, Fetched, Mode, Outcome, Reason, Trace
+from cachec.programs.supported import UNCACHED, bypass_reason
 from cachec.stage.binding import Binding
 from cachec.stage.bracket import Bracket  # at once: where no descriptor is left, the stage runs all the same
 from cachec.stage.look import Look, Tools
@@ -84,8 +85,9 @@ class Call:
     def look(self) -> Look | None:
         """Key the call and look it up. A call that can't be keyed is counted, and raises its UsageError.
 
-        None where the system refuses what the key rests on (no descriptor is free, a folder can't be read), or a plugin
-        does not know the library that is there: that says nothing against the call, which can run without the cache
+        None where the system refuses what the key rests on (no descriptor is free, a folder can't be read), a plugin
+        does not know the library that is there, or an argument refers to objects of this process. That says nothing
+        against the call, which can run without the cache
         (``without`` says why).
         """
         try:
@@ -96,8 +98,8 @@ class Call:
         except OSError as error:
             self.note(fsio.fault(error, "making the key"))
             return None
-        except UnsupportedVersion as error:
-            self.without = (Reason.UNSUPPORTED_VERSION, str(error))
+        except UNCACHED as error:
+            self.without = (bypass_reason(error), str(error))
             return None
         return self.engine.tools.looker.look(self._request)
 
@@ -110,8 +112,8 @@ class Call:
                 self._request = self.engine.tools.requests.request(self.stage, self.arguments)
             except UsageError as error:
                 return self.described(Reason.USAGE, detail=str(error))
-            except UnsupportedVersion as error:
-                return self.described(Reason.UNSUPPORTED_VERSION, detail=str(error))
+            except UNCACHED as error:
+                return self.described(bypass_reason(error), detail=str(error))
             look = self.engine.tools.looker.look(self._request, decode=False)
             if look.trace is not None:
                 return self.described(Reason.HIT, saved=look.trace.seconds)
@@ -309,8 +311,8 @@ class Engine:
         except OSError as error:  # what a miss needs is imported, and watched, only then
             call.note(fsio.fault(error, "beginning a run"))
             return await _unkeyed(call)
-        except UnsupportedVersion as error:
-            call.without = (Reason.UNSUPPORTED_VERSION, str(error))
+        except UNCACHED as error:
+            call.without = (bypass_reason(error), str(error))
             return await _unkeyed(call)
         if lock is not None:
             lock.note_run(call.stage.options.name, look.near or call.keyed.digest)
