@@ -9,6 +9,7 @@ decides that, for everything that ``cachec_jax`` makes or stores.
 
 from __future__ import annotations
 
+import os
 import re
 import types
 from collections.abc import Iterable, Iterator, Sequence
@@ -103,7 +104,8 @@ def callback_names(held: Iterable[Any]) -> list[str]:
 
 def _name(held: Any) -> str:
     """The first callable within ``held`` that is not of JAX; empty where there is none. Runs no code of it."""
-    waiting, seen = [held], set()
+    waiting = [held]
+    seen: set[int] = set()
     while waiting and len(seen) < _MOST_OBJECTS:
         value = waiting.pop(0)
         if id(value) in seen:
@@ -127,8 +129,8 @@ def _inside(value: Any) -> Iterator[Any]:
             if cell is not None:
                 yield from _content(cell)
     elif _is_jax(type(value).__module__) and not isinstance(value, type):
-        fields = getattr(type(value), "__dataclass_fields__", None) or getattr(value, "__dict__", ())
-        yield from (getattr(value, name, None) for name in fields)
+        names: Iterable[str] = getattr(type(value), "__dataclass_fields__", None) or getattr(value, "__dict__", ())
+        yield from (getattr(value, name, None) for name in names)
 
 
 def _content(cell: Any) -> Iterator[Any]:
@@ -158,5 +160,6 @@ def _place(location: str) -> str:
     if operation is None:
         return ""
     name = operation[1].rstrip(":").rpartition("/")[2]
-    place = _PLACE.search(location)
+    places = (match for match in _PLACE.finditer(location) if os.path.dirname(match[1]) != os.path.dirname(__file__))
+    place = next(places, None)
     return name if place is None else f"{name} at {place[1]}:{place[2]}"
