@@ -17,8 +17,9 @@
     │   └── HandleClosed             a handle was used after its stage returned, or after release
     ├── LinkError                a weight set does not fit an artifact's manifest
     ├── PluginError              a plugin is missing or broken
-    │   ├── UnsupportedVersion       a library is not of the versions that its plugin knows; the stage runs uncached
-    │   └── ProcessBoundProgram      a program refers to objects of this process, and no other process can run it
+    │   └── Uncacheable              a call can run, and its key or its result can't be stored: the stage runs uncached
+    │       ├── UnsupportedVersion       a library is not of the versions that its plugin knows
+    │       └── ProcessBoundProgram      a program refers to objects of this process, and no other process can run it
     ├── ReproducerError          a reproducer is malformed, or can't be made or run here
     └── StoreFault               internal: the cache itself failed; always caught, counted and treated as a miss
 
@@ -129,15 +130,16 @@ class PluginError(CachecError):
     """A plugin is missing, broken, or answers for nothing that was given."""
 
 
-class UnsupportedVersion(PluginError):
+class Uncacheable(PluginError):
+    """A plugin can't key or store a value, which says nothing against the call: the stage runs uncached."""
+
+
+class UnsupportedVersion(Uncacheable):
     """An installed library is not of the versions that its plugin supports, or lacks what the plugin uses of it."""
 
 
-class ProcessBoundProgram(PluginError):
-    """A program refers to objects of the process that made it (callbacks of Python's), so it can't be stored.
-
-    A stage that returns or is given such a program runs uncached, as for UnsupportedVersion.
-    """
+class ProcessBoundProgram(Uncacheable):
+    """A program refers to objects of the process that made it (callbacks of Python's), so it can't be stored."""
 
 
 class ReproducerError(CachecError):

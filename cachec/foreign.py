@@ -210,7 +210,12 @@ class Foreign:
             self._emit(outcome)
 
     def bypass(self, reason: Reason, detail: str) -> None:
-        """Count a value that is neither looked for nor stored. reason: of kind ``bypass``. detail: for people."""
+        """Count a value that is neither looked for nor stored. detail: why, for people.
+
+        Raises UsageError for a reason that is no bypass.
+        """
+        if not isinstance(reason, Reason) or reason.kind != "bypass":
+            raise UsageError(f"reason expected a Reason of kind 'bypass'; found {reason!r}")
         if self._mode() is not Mode.OFF:
             self._emit(self._outcome(reason, "", detail=detail))
 

@@ -6,15 +6,12 @@ import re
 from types import TracebackType
 
 from cachec.base.distributions import Distributions
-from cachec.errors import PluginError, ProcessBoundProgram, UnsupportedVersion
+from cachec.errors import ProcessBoundProgram, Uncacheable, UnsupportedVersion
 from cachec.model import Reason
 from cachec.programs.plugin import Plugin
 
 #: What is raised where something of a library that a plugin uses is gone, or is to be called in another way.
 GONE = (AttributeError, ImportError, TypeError)
-
-#: What a plugin raises about a value where the call can run all the same, without the cache.
-UNCACHED = (UnsupportedVersion, ProcessBoundProgram)
 
 _CLAUSE = r"(>=|<)(\d+(?:\.\d+)*)"
 _RELEASE = r"\d+(?:\.\d+)*"
@@ -39,8 +36,8 @@ class Asking:
             ) from error
 
 
-def bypass_reason(error: PluginError) -> Reason:
-    """The reason that a call is counted with for an exception of ``UNCACHED``."""
+def bypass_reason(error: Uncacheable) -> Reason:
+    """The reason that a call is counted with where a plugin raised ``error``."""
     return Reason.PROCESS_BOUND if isinstance(error, ProcessBoundProgram) else Reason.UNSUPPORTED_VERSION
 
 

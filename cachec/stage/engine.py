@@ -14,10 +14,9 @@ import msgspec
 from cachec import recording
 from cachec.base import fsio, oversight
 from cachec.config import Settings
-from cachec.errors import CacheMissError, StoreFault, UnstorableResult, UsageError
+from cachec.errors import CacheMissError, StoreFault, Uncacheable, UnstorableResult, UsageError
 from cachec.events import EventLog
 from cachec.model import Fault, Fetched, Mode, Outcome, Reason, Trace
-from cachec.programs.supported import UNCACHED, bypass_reason
 from cachec.stage.binding import Binding
 from cachec.stage.bracket import Bracket  # at once: where no descriptor is left, the stage runs all the same
 from cachec.stage.look import Look, Tools
@@ -98,8 +97,8 @@ class Call:
         except OSError as error:
             self.note(fsio.fault(error, "making the key"))
             return None
-        except UNCACHED as error:
-            self.without = (bypass_reason(error), str(error))
+        except Uncacheable as error:
+            self.without = (_reason_of(error), str(error))
             return None
         return self.engine.tools.looker.look(self._request)
 
@@ -112,8 +111,8 @@ class Call:
                 self._request = self.engine.tools.requests.request(self.stage, self.arguments)
             except UsageError as error:
                 return self.described(Reason.USAGE, detail=str(error))
-            except UNCACHED as error:
-                return self.described(bypass_reason(error), detail=str(error))
+            except Uncacheable as error:
+                return self.described(_reason_of(error), detail=str(error))
             look = self.engine.tools.looker.look(self._request, decode=False)
             if look.trace is not None:
                 return self.described(Reason.HIT, saved=look.trace.seconds)
@@ -311,8 +310,8 @@ class Engine:
         except OSError as error:  # what a miss needs is imported, and watched, only then
             call.note(fsio.fault(error, "beginning a run"))
             return await _unkeyed(call)
-        except UNCACHED as error:
-            call.without = (bypass_reason(error), str(error))
+        except Uncacheable as error:
+            call.without = (_reason_of(error), str(error))
             return await _unkeyed(call)
         if lock is not None:
             lock.note_run(call.stage.options.name, look.near or call.keyed.digest)
@@ -384,6 +383,12 @@ async def _result(call: Call, arguments: Mapping[str, Any], bracket: Bracket) ->
         call.stopped = error  # Python makes a RuntimeError of it on its way out of a coroutine
         raise
     return await bracket.steps(result) if call.asynchronous else result
+
+
+def _reason_of(error: Uncacheable) -> Reason:
+    from cachec.programs.supported import bypass_reason  # not on a hit
+
+    return bypass_reason(error)
 
 
 async def _plain_result(call: Call) -> Any:

@@ -16,13 +16,13 @@ from cachec.base.hashing import digest_bytes
 from cachec.codecs.data import SCALARS
 from cachec.codecs.encoder import encode
 from cachec.codecs.files import files_size
-from cachec.errors import LinkError, StoreFault, UnkeyableArgument, UsageError
+from cachec.errors import LinkError, StoreFault, Uncacheable, UnkeyableArgument, UsageError
 from cachec.key.code.memos import FilledBefore
 from cachec.key.options import StageLike
 from cachec.key.request import Request
 from cachec.model import ArtifactRef, Fault, KeyDescription, Node, Read, Reason, Trace
 from cachec.programs.plugin import Plugin
-from cachec.programs.supported import UNCACHED, Asking, bypass_reason
+from cachec.programs.supported import Asking, bypass_reason
 from cachec.recording import Recorder
 from cachec.stage import folding
 from cachec.stage.bracket import Bracket
@@ -139,7 +139,7 @@ class Run:
                     # A module that was imported meanwhile has memos that only the key of now tells of.
                     if not finished.changed and self._again is not None and (taken := self._taken(self._again)):
                         finished.kept_out, finished.changed = Reason.STALE_MEMO, taken
-                except UNCACHED as error:  # the library was imported meanwhile
+                except Uncacheable as error:  # the library was imported meanwhile
                     finished.kept_out, finished.changed = bypass_reason(error), str(error)
                 except OSError as error:  # whether an input changed can't be told: the result is good, and kept out
                     fault = fsio.fault(error, "looking at the inputs again")
@@ -193,7 +193,7 @@ class Run:
             return self.encode(finished.value, sink)
         except StoreFault as fault:
             finished.fault, finished.detail = fault.fault, fault.detail
-        except UNCACHED as error:
+        except Uncacheable as error:
             finished.kept_out, finished.changed = bypass_reason(error), str(error)
         return None
 

@@ -129,7 +129,7 @@ def _inside(value: Any) -> Iterator[Any]:
             if cell is not None:
                 yield from _content(cell)
     elif _is_jax(type(value).__module__) and not isinstance(value, type):
-        names: Iterable[str] = getattr(type(value), "__dataclass_fields__", None) or getattr(value, "__dict__", ())
+        names: Any = getattr(type(value), "__dataclass_fields__", None) or getattr(value, "__dict__", ())
         yield from (getattr(value, name, None) for name in names)
 
 
