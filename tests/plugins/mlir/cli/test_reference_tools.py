@@ -104,9 +104,9 @@ def test_tools_read_what_is_linked(reader: str, form: str) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("form", ["text", "bytecode"])
 @pytest.mark.parametrize("reader", TOOLS)
-@pytest.mark.parametrize("elements", [5, 3000, 4096])
+@pytest.mark.parametrize("elements", [5, 4096])
 def test_tools_read_what_is_linked_at_every_alignment_and_size(reader: str, form: str, elements: int) -> None:
-    """Sizes below, at and above those from which LLVM maps a file."""
+    """Of a file that LLVM reads, and of one that it maps."""
     for alignment in ALIGNMENTS:
         check_round_trip(reader, form, alignment, elements)
 
