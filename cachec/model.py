@@ -85,6 +85,7 @@ class Reason(enum.Enum):
     MODE_OFF = "bypass:mode-off"
     INPUT_CHANGED = "bypass:input-changed-during-run"
     KEY_UNREADABLE = "bypass:key-unreadable"  # the system refused a file that the key rests on
+    NO_STORE_FOLDER = "bypass:no-store-folder"  # no setting names the store, and the user has no home folder
     STALE_MEMO = "bypass:stale-memo"
     UNSUPPORTED_VERSION = "bypass:unsupported-version"  # of a library that a plugin speaks for
     # The same for a command: it is the build system's own; no adapter describes it; its arguments are not understood;

@@ -36,7 +36,7 @@ from blake3 import blake3
 from cachec.base import __version__
 from cachec.base.appending import Appender
 from cachec.base.foreign import read_regular
-from cachec.base.xdg import cache_folder
+from cachec.base.xdg import cache_folder, expand_user
 from cachec.launcher.ending import write_streams
 from cachec.launcher.restore import check_place, mode_of, restore_bytes, restore_file
 
@@ -74,15 +74,19 @@ _NOT_HERE = (_Stale, OSError, ValueError, IndexError, StopIteration)
 
 
 def memo_path(args: list[str], environ: "os._Environ[str] | dict[str, str]", cwd: str) -> str:
-    """Where the memo of a command line is."""
+    """Where the memo of a command line is; empty where there is no folder for it."""
+    folder = default_folder(environ, cwd)
     name = blake3(os.fsencode("\0".join((*args, "", cwd)))).hexdigest()
-    return f"{default_folder(environ, cwd)}/direct/{name[:2]}/{name}"
+    return folder and f"{folder}/direct/{name[:2]}/{name}"
 
 
 def default_folder(environ: "os._Environ[str] | dict[str, str]", cwd: str) -> str:
-    """The store that the environment says, whatever a file says."""
+    """The store that the environment names, whatever a file says; empty where there is no folder for it."""
     given = environ.get("CACHEC_DIR", "")
-    return os.path.normpath(os.path.join(cwd, os.path.expanduser(given))) if given else cache_folder(environ)
+    if not given:
+        return cache_folder(environ)
+    path = expand_user(given, environ)
+    return path and os.path.normpath(os.path.join(cwd, path))
 
 
 def count_keyed(environ: "os._Environ[str] | dict[str, str]") -> int:
@@ -129,6 +133,8 @@ def _checked(args: list[str]) -> "tuple[str, _Memo]":
     """Where the memo of a command line is, and the memo, which holds. Raises one of ``_NOT_HERE`` where none does."""
     cwd = os.getcwd()
     path = memo_path(args, os.environ, cwd)
+    if not path:
+        raise _Stale
     memo = _Memo(read_regular(path, MAX_MEMO, own=True))
     memo.check_request(args, cwd)
     memo.check_files()
@@ -247,7 +253,10 @@ class _Memo:
         self._record, self._copy = self._take(2)
         given = os.environ.get(STATS_FILE)
         if given:  # as config.py has it
-            self._copy = os.fsencode(os.path.normpath(os.path.join(os.getcwd(), os.path.expanduser(given))))
+            copy = expand_user(given, os.environ)
+            if not copy:
+                raise _Stale  # config.py raises its error
+            self._copy = os.fsencode(os.path.normpath(os.path.join(os.getcwd(), copy)))
         if at != len(self._blobs) or self._at != len(self._fields):
             raise _Stale
 

@@ -184,7 +184,9 @@ class Draft:
             if parent == folder:
                 break
             folder = parent
-        self._file_or_absent(xdg.settings_file(self._opened.variables))
+        own = xdg.settings_file(self._opened.variables)
+        if own:
+            self._file_or_absent(own)
         adapter = self._command.adapter
         for path in (*adapters.sources(), *(() if adapter is None else (adapter.origin,))):
             self._file_or_absent(path)
