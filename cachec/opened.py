@@ -38,7 +38,7 @@ class OpenedCache:
         self.store = Store(
             folder or _NOWHERE, settings.namespace, fsync=settings.fsync, on_fault=self.events.note_fault, known=known
         )
-        self.store.refuse_foreign(shared=settings.shared == "trusted")
+        self.store.refuse_foreign(settings.shared)
         self.store.keep_bound(_bound(settings.max_size, self.events.note_fault), settings.max_size)
         self.remotes = self._remotes() if settings.remote and folder is not None else None
 

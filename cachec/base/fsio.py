@@ -267,7 +267,7 @@ def names_in(folder: str | os.PathLike[str], form: str | re.Pattern[str], *, is_
         os.close(fd)
 
 
-def _modes_below(folder: str | os.PathLike[str]) -> tuple[int, int]:
+def modes_below(folder: str | os.PathLike[str]) -> tuple[int, int]:
     """The modes of a folder and of a file that are made in a folder: the user's alone, or the group's too."""
     return (0o2770, 0o660) if is_shared(os.stat(folder)) else (0o700, 0o600)
 
@@ -276,7 +276,7 @@ def open_own(path: str | os.PathLike[str], flags: int) -> int:
     """A descriptor of a file that changes in the store, made where it is not there: with mode 0600, or 0660 in a folder
     that is shared, whatever the umask. No link is followed, and nothing waited for. Raises OSError.
     """
-    _, mode = _modes_below(os.path.dirname(os.fspath(path)) or ".")
+    _, mode = modes_below(os.path.dirname(os.fspath(path)) or ".")
     fd = os.open(path, flags | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, mode)
     try:
         status = os.fstat(fd)
@@ -302,7 +302,7 @@ def make_dir(path: str | os.PathLike[str]) -> None:
     if above != place:
         make_dir(above)
     with contextlib.suppress(FileExistsError):
-        mode, _ = _modes_below(above)
+        mode, _ = modes_below(above)
         os.mkdir(place, mode=0o700)
         os.chmod(place, mode)  # on purpose: mkdir's mode is cut by the umask only downwards, but a default ACL can add
 

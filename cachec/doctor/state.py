@@ -65,6 +65,7 @@ def database(case: Case) -> Iterator[Finding]:
                 f"the index is damaged: {damage}",
                 "the next call that stores something moves it aside, and its entries are lost",
                 partial(case.index.atomically, lambda: None),
+                f"move it to {file.parent}/corrupt-TIME, and begin a new one",
             )
             return
         yield from _rows(case)
@@ -179,13 +180,16 @@ def left_over(case: Case) -> Iterator[Finding]:
     found.downloads()
     if found.removed:
         kinds = " and ".join(f"{count} {kind}" for kind, count in sorted(found.removed.items()))
-        yield Finding("unfinished", f"killed processes have left {kinds}", to_type("gc"), lambda: _sweep(sweep()))
+        yield Finding(
+            "unfinished", f"killed processes have left {kinds}", to_type("gc"), lambda: _sweep(sweep()), "remove these"
+        )
 
 
 def _killed(check: str, kind: str, files: list[_LockFile], repair: Callable[[], object]) -> Iterator[Finding]:
     old = [each for each in files if each.age > GRACE_SECONDS]
     if old:
-        yield Finding(check, f"killed processes have left {number_of(len(old), kind)}", to_type("gc"), repair)
+        count = number_of(len(old), kind)
+        yield Finding(check, f"killed processes have left {count}", to_type("gc"), repair, f"remove {count}")
 
 
 def _locks(folder: str | os.PathLike[str], form: str, now: float) -> Iterator[_LockFile]:

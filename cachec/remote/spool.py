@@ -71,7 +71,8 @@ class Spool:
         fsio.make_dir(self.folder)
         with fsio.Staging(self._tmp) as staged:
             staged.write(msgspec.json.encode(offer))
-            staged.commit(os.path.join(self.folder, offer.name), mode=0o600, fsync=False)
+            _, mode = fsio.modes_below(self.folder)
+            staged.commit(os.path.join(self.folder, offer.name), mode=mode, fsync=False)
 
     def names(self) -> frozenset[str] | None:
         """The names of what is kept; None where nothing was ever."""
@@ -91,7 +92,7 @@ class Spool:
             try:
                 offer = msgspec.json.decode(foreign.read_regular(path, _MAX_OFFER), type=Offer)
                 is_kept = offer.name == name and abs(time.time() - written) < KEPT_SECONDS
-            except FileNotFoundError:
+            except (FileNotFoundError, PermissionError):  # sent by now; or another user's, who sends it
                 continue
             except (*MALFORMED_JSON, OSError):
                 is_kept = False

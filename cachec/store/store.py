@@ -48,7 +48,7 @@ from cachec.model import (
     Trace,
     artifacts,
 )
-from cachec.store import usage
+from cachec.store import sharing, usage
 from cachec.store.bound import BoundedSink
 from cachec.store.forgotten import forget, forgotten, latest
 from cachec.store.index import DiskcacheIndex, Index
@@ -66,7 +66,7 @@ if TYPE_CHECKING:
 FOLDERS = ("index", "objects", "trees", "leases", "locks", "tmp", "log", "weights")
 
 #: Folders of a store, with those that only some uses of it make.
-PARTS = (*FOLDERS, "direct", "warm", "remote")
+PARTS = (*FOLDERS, "direct", "warm", "remote", sharing.FOLDER)
 
 T = TypeVar("T")
 
@@ -141,6 +141,7 @@ class Store:
         self._near = f"near:{self.quoted}"
         self._summary = f"summary:{self.quoted}"
         self._quarantine = f"quarantine:{self.quoted}"
+        self._agrees = False
         self._bound: Callable[[Store, Usage | None], object] | None = None
         self._largest = 0
         self._published: tuple[Usage | None, ...] = ()  # the size of the store, as the last publication left it
@@ -285,37 +286,80 @@ class Store:
     # --- changing
 
     def prepare(self) -> None:
-        """Make the folders that are not there, each with mode 0700 (2770 in a shared store)."""
+        """Make the folders that are not there, each with mode 0700 (2770 in a shared store).
+
+        A user who has set ``shared = "trusted"`` agrees to share the store: that is recorded here.
+        """
         for name in FOLDERS:
             place = os.path.join(self.folder, name)
             if not os.path.isdir(place):
                 with fsio.faults(f"making {place}"):
                     fsio.make_dir(place)
+        if self._agrees:
+            self._agrees = False
+            self.record_agreement()
 
-    def refuse_foreign(self, *, shared: bool = False) -> None:
-        """Raise ConfigError for a store that others than this user and root could have filled, unless it is shared on
-        purpose; and for one whose parts are links, in any case.
+    def record_agreement(self) -> None:
+        """Record that this user agrees to share the store with its group. A fault is counted."""
+        try:
+            with fsio.faults(f"recording in {self.folder} that it is shared"):
+                sharing.agree(os.fspath(self.folder))
+        except StoreFault as fault:
+            self._on_fault(fault.fault, fault.detail)
+
+    def refuse_foreign(self, shared: str = "auto") -> None:
+        """Raise ConfigError for a store that others than this user and root could have filled, unless this user has
+        agreed to share it; and for one whose parts are links, in any case.
+
+        shared: the setting. ``auto``: as the store's own record says (sharing.py). ``trusted``: this user agrees, which
+        ``prepare`` and ``record_agreement`` record. ``no``: no record counts.
         """
+        self._agrees = shared == "trusted"
+        why = self.why_refused(shared)
+        if why:
+            raise ConfigError(f"the store {self.folder} is refused: {why}")
+
+    def why_refused(self, shared: str) -> str:
+        """Say why ``refuse_foreign`` refuses the store, and the way out; empty where it does not."""
         folder = os.fspath(self.folder)
         try:
-            why = "" if shared else foreign.why_distrusted(folder)
-            for name in () if why else PARTS:
+            statuses = {}
+            for name in PARTS:
                 part = os.path.join(folder, name)
                 try:
-                    status = os.lstat(part)
+                    statuses[part] = os.lstat(part)
                 except FileNotFoundError:
                     continue
-                if not stat.S_ISDIR(status.st_mode):
-                    raise ConfigError(f"the store {folder} is refused: {part} is no folder; remove it, if it is yours")
-                why = why or ("" if shared else foreign.why_foreign(status) and f"{part} {foreign.why_foreign(status)}")
+                if not stat.S_ISDIR(statuses[part].st_mode):
+                    return f"{part} is no folder; remove it, if it is yours"
+            if shared == "trusted":
+                return ""
+            why = foreign.why_distrusted(folder)
+            open_ = {part: foreign.why_foreign(status) for part, status in statuses.items()}
+            why = why or next((f"{part} {each}" for part, each in open_.items() if each), "")
+            if not why:
+                return ""
+            top = os.stat(folder) if os.path.isdir(folder) else None
+            group = sharing.agreed_group(folder) if shared == "auto" and top is not None else None
+            if group is not None and top is not None:
+                statuses[folder] = top
+                open_ = {part: sharing.why_not_of(status, group) for part, status in statuses.items()}
+                why = next((f"{part} {each}" for part, each in open_.items() if each), "")
         except OSError:
-            return  # not made yet, or out of reach: whoever reads or writes in it is told
-        if why:
-            raise ConfigError(
-                f"the store {folder} is refused: {why}, so others decide what a hit is; use a store of your own "
-                "(CACHEC_DIR), make this one yours (chown, chmod go-w), or, if all who can write it are trusted with "
-                "your builds, set CACHEC_SHARED=trusted"
+            return ""  # not made yet, or out of reach: whoever reads or writes in it is told
+        if not why:
+            return ""
+        if top is not None and fsio.is_shared(top) and group is None and not top.st_mode & stat.S_IWOTH:
+            return (
+                f"{why}: it is shared with the group {top.st_gid}, whose members decide what a hit is, and you have "
+                "not agreed to that. If you trust them with your builds, run `CACHEC_SHARED=trusted cachec doctor` "
+                "once, and the store records it; else use a store of your own (CACHEC_DIR)"
             )
+        return (
+            f"{why}, so others decide what a hit is; use a store of your own "
+            "(CACHEC_DIR), make this one yours (chown, chmod go-w), or, if all who can write it are trusted with "
+            "your builds, set CACHEC_SHARED=trusted"
+        )
 
     def publish(
         self,
