@@ -28,8 +28,11 @@ def from_json(data: bytes | str, kind: type[T], refused: Callable[[str], Excepti
         raise refused(f"{words}: {error}") from error
 
 
-#: Version of every record below. A row of another version is a miss, never an error.
+#: Version of every record below. Rows of two versions lie side by side in one index, and neither sees the other's.
 RECORD_VERSION = 4
+
+#: Version of the records that are the store's own, and that all versions share: its size, and pins.
+STORE_VERSION = 1
 
 #: Traces kept under one key, newest first.
 MAX_TRACES = 32

@@ -117,10 +117,12 @@ def facts_lines(folder: str, facts: dict[str, Any]) -> list[str]:
     told = f"{platform['machine']}, {platform['system']}, {platform['libc']}, {platform['python']} {platform['abi']}"
     features = f"{len(platform['cpu'])} features of {platform['processor'] or 'an unknown processor'}"
     unread = "" if index["whole"] else ", not read in full"
+    others = f" (also {', '.join(map(str, index['others']))})" if index["others"] else ""
+    records = f", records {index['version']}{others}"
     return [
         f"store      {folder}{size}{limit}",
         f"disk       {disk['kind']}{reflink}, {report.size(disk['free'])} free",
-        f"index      SQLite {index['sqlite']}, {report.size(index['size'])}{unread}",
+        f"index      SQLite {index['sqlite']}, {report.size(index['size'])}{unread}{records}",
         f"cachec     {facts['cachec']}, Python {facts['python']['version']}",
         f"compilers  {', '.join(installed) or 'none that a plugin knows'}",
         f"platform   {platform['digest'][:12]}: {told}; {features}",

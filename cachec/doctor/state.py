@@ -19,7 +19,7 @@ from cachec.base.texts import number_of, to_type
 from cachec.doctor.case import Case, Finding
 from cachec.errors import StoreFault, WeightError
 from cachec.maintain.orphans import GRACE_SECONDS, Sweep
-from cachec.model import Fault
+from cachec.model import RECORD_VERSION, Fault
 from cachec.store.leases import Held, collecting
 from cachec.store.objects import SHARD
 from cachec.store.packing import body, unpack
@@ -107,13 +107,6 @@ def _rows(case: Case) -> Iterator[Finding]:
             body(row, name)
         except StoreFault as fault:
             damaged[fault.fault] += 1
-    others = damaged.pop(Fault.ROW_VERSION, 0)
-    if others:
-        yield Finding(
-            "row-version",
-            f"of {looked_at} entries {others} are of another version of cachec, and miss here",
-            "use one version, or a store each (CACHEC_DIR)",
-        )
     if damaged:
         yield Finding(
             "rows",
@@ -238,4 +231,14 @@ def index_facts(case: Case) -> dict[str, Any]:
         "sqlite": sqlite3.sqlite_version,
         "size": 0 if found is None else found.size,
         "whole": is_read_whole(case),
+        "version": RECORD_VERSION,
+        "others": _other_versions(case),
     }
+
+
+def _other_versions(case: Case) -> list[int]:
+    """The versions of records of other cachecs that use this store; none where the index can't be read."""
+    try:
+        return [version for version in case.index.versions() if version != RECORD_VERSION]
+    except StoreFault:
+        return []  # ``database`` finds it
