@@ -91,7 +91,8 @@ def _of_one_user(case: Case, folder: str) -> Iterator[Finding]:
 def _of_group(case: Case, folder: str) -> Iterator[Finding]:
     """What is wrong with the rights of a store that a group shares. Nothing is taken from the group."""
     if case.refusal:
-        yield Finding("shared", f"this shared store is refused: {case.refusal}", "as it says")
+        fix = "agree once: CACHEC_SHARED=trusted cachec doctor; or use a store of your own: set CACHEC_DIR"
+        yield Finding("shared", f"this shared store is refused: {case.refusal}", fix)
         return
     group, is_open = os.stat(folder).st_gid, fsio.is_shared(os.stat(folder))
     if not is_open and not sharing.is_recorded(folder):

@@ -380,6 +380,11 @@ class Store:
                 "not agreed to that. If you trust them with your builds, run `CACHEC_SHARED=trusted cachec doctor` "
                 "once, and the store records it; else use a store of your own (CACHEC_DIR)"
             )
+        if group is not None:
+            return (
+                f"{why}, which is more than the group {group} that you share it with; chown or chmod o-w it, or use a "
+                "store of your own (CACHEC_DIR)"
+            )
         return (
             f"{why}, so others decide what a hit is; use a store of your own "
             "(CACHEC_DIR), make this one yours (chown, chmod go-w), or, if all who can write it are trusted with "
