@@ -17,7 +17,6 @@ from __future__ import annotations
 import os
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from itertools import groupby
 from typing import TypeVar
 
 import msgspec
@@ -228,9 +227,10 @@ class Collector:
         doomed = frozenset(digest for digest in doomed if not snapshot.counts[digest])
         levels = snapshot.levels
         names: set[tuple[int | None, str]] = set()
-        by_version = [list(group) for _, group in groupby(evicted, key=lambda each: each.version)]
-        for batch in (batch for group in by_version for batch in _batches(group)):
-            version = batch[0].version
+        by_version: dict[int | None, list[Candidate]] = defaultdict(list)
+        for each in evicted:
+            by_version[each.version].append(each)
+        for version, batch in ((version, batch) for version, all_ in by_version.items() for batch in _batches(all_)):
             held.look()
             pinned = self._pins.read()
             going = {
