@@ -321,14 +321,18 @@ class Store:
             self.record_agreement()
 
     def record_agreement(self) -> None:
-        """Record that this user agrees to share the store with its group. A fault is counted."""
+        """Record that this user agrees to share the store with its group. A fault is counted.
+
+        A store that is only read keeps no record: there the setting is needed each time.
+        """
         from cachec.store import sharing  # of a store that is shared only
 
         try:
-            with fsio.faults(f"recording in {self.folder} that it is shared"):
-                sharing.agree(os.fspath(self.folder))
-        except StoreFault as fault:
-            self._on_fault(fault.fault, fault.detail)
+            sharing.agree(os.fspath(self.folder))
+        except OSError as error:
+            if not fsio.is_unwritable(error):
+                fault = fsio.fault(error, f"recording in {self.folder} that it is shared")
+                self._on_fault(fault.fault, fault.detail)
 
     def refuse_foreign(self, shared: str = "auto") -> None:
         """Raise ConfigError for a store that others than this user and root could have filled, unless this user has

@@ -13,10 +13,10 @@ import pytest
 
 import cachec
 from cachec import config
-from cachec.base import fsio, xdg
+from cachec.base import fsio, oversight, xdg
 from cachec.errors import CacheMissError, ConfigError, NoStoreFolder
 from cachec.launcher import client, direct, full, helpers
-from cachec.model import Reason
+from cachec.model import Mode, Reason
 
 #: A user number without an account.
 UID = 4242
@@ -136,7 +136,7 @@ def test_stages_run_uncached(monkeypatch: pytest.MonkeyPatch, caplog: pytest.Log
     for name in ("HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "CACHEC_DIR"):
         monkeypatch.delenv(name, raising=False)
     cache = cachec.Cache()
-    stage = cache.stage(name="s", mode="on")(lambda n: n + 1)
+    stage = cache.stage(name="s")(lambda n: n + 1)
     outcomes = [stage.call(n)[1] for n in range(3)]
     assert {outcome.reason for outcome in outcomes} == {Reason.NO_STORE_FOLDER}
     assert stage(1) == 2
@@ -148,6 +148,8 @@ def test_stages_run_uncached(monkeypatch: pytest.MonkeyPatch, caplog: pytest.Log
     assert not cache.replaces("a library's own cache")
     with pytest.raises(NoStoreFolder):
         cache.weights("w")
+    with oversight.overseen(oversight.Oversight(mode=Mode.REQUIRE)), pytest.raises(CacheMissError):
+        stage(1)  # as ``pytest --cachec=require`` has it
     required = cachec.Cache(mode="require")
     with pytest.raises(CacheMissError, match="no-store-folder"):
         required.stage(name="s")(lambda n: n)(1)

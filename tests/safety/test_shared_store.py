@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import stat
@@ -13,6 +14,7 @@ import pytest
 
 from cachec.base import foreign
 from cachec.errors import ConfigError
+from cachec.model import Fault
 from cachec.store import sharing
 from cachec.store.store import Store
 
@@ -225,3 +227,16 @@ def test_everybody_is_not_the_group(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     (tmp_path / "store" / "index").chmod(0o2777)
     with pytest.raises(ConfigError, match=r"writable for everybody|belongs to user"):
         Store(tmp_path / "store").refuse_foreign()
+
+
+@pytest.mark.parametrize(("number", "faults"), [(errno.EROFS, []), (errno.ENOSPC, [Fault.STORE_FULL])])
+def test_a_record_that_can_not_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, faults: list[Fault]
+) -> None:
+    def refused(_folder: str) -> bool:
+        raise OSError(number, os.strerror(number))
+
+    found: list[Fault] = []
+    monkeypatch.setattr(sharing, "agree", refused)
+    Store(tmp_path, on_fault=lambda fault, _detail: found.append(fault)).record_agreement()
+    assert found == faults
