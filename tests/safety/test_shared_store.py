@@ -8,11 +8,16 @@ import os
 import stat
 import subprocess
 import sys
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from cachec.base import foreign
+from cachec.base import foreign, fsio
+from cachec.base.appending import Appender
 from cachec.errors import ConfigError
 from cachec.model import Fault
 from cachec.store import sharing
@@ -181,6 +186,68 @@ def _agree(folder: Path, uid: int) -> Path:
     (folder / "shared" / "0").rename(record)
     os.chown(record, uid, GROUP)
     return record
+
+
+@pytest.mark.parametrize("make", ["folder", "file", "log"])
+def test_what_is_made_has_its_mode_before_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make: str) -> None:
+    """Another member may open it at once: with the umask 077 it was closed for a moment."""
+    tmp_path.chmod(0o2770)
+    place = tmp_path / "made"
+    real, seen = (os.chmod, os.fchmod), []
+
+    def looked(change: Callable[..., None]) -> Callable[..., None]:
+        def changed(*args: Any) -> None:
+            seen.append(place.exists())
+            change(*args)
+
+        return changed
+
+    monkeypatch.setattr(os, "chmod", looked(real[0]))
+    monkeypatch.setattr(os, "fchmod", looked(real[1]))
+    before = os.umask(0o077)
+    try:
+        for _ in range(2):
+            if make == "folder":
+                fsio.make_dir(place)
+            elif make == "file":
+                os.close(fsio.open_own(place, os.O_RDWR))
+            else:
+                Appender(str(place)).append(b"line\n")
+    finally:
+        os.umask(before)
+    assert seen == [False]
+    assert stat.S_IMODE(place.stat().st_mode) == (0o2770 if make == "folder" else 0o660)
+    assert [path.name for path in tmp_path.iterdir()] == ["made"]
+
+
+def test_a_lease_is_made_by_one(tmp_path: Path) -> None:
+    tmp_path.chmod(0o2770)
+    os.close(fsio.open_own(tmp_path / "lease", os.O_RDONLY | os.O_EXCL))
+    with pytest.raises(FileExistsError):
+        fsio.open_own(tmp_path / "lease", os.O_RDONLY | os.O_EXCL)
+    assert [path.name for path in tmp_path.iterdir()] == ["lease"]
+
+
+def test_a_system_without_a_rename_that_replaces_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tmp_path.chmod(0o2770)
+    monkeypatch.setattr("ctypes.CDLL", lambda *_args, **_how: object())
+    fsio.make_dir(tmp_path / "a" / "b")
+    assert stat.S_IMODE((tmp_path / "a" / "b").stat().st_mode) == 0o2770
+
+
+@pytest.mark.long
+def test_three_users_at_once(team: Team) -> None:
+    """Nobody meets a folder, a file or a database that he can't write."""
+    one, two, three = USERS
+    calls = [f"call:{number}" for number in range(25)]
+    with ThreadPoolExecutor() as pool:
+        runs = [
+            pool.submit(team.act, user, umask, *calls, CACHEC_SHARED="trusted")
+            for user, umask in ((one, "077"), (two, "002"), (three, "077"))
+        ]
+        said = Counter(str(outcome) for run in runs for outcome in run.result())
+    assert set(said) <= {"hit", "miss:first-run"}, said
+    assert said["miss:first-run"] == len(calls)
 
 
 @pytest.mark.parametrize("forged", ["another user's", "moved", "another group", "a link", "writable"])
