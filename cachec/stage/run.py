@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -16,7 +17,7 @@ from cachec.base.hashing import digest_bytes
 from cachec.codecs.data import SCALARS
 from cachec.codecs.encoder import encode
 from cachec.codecs.files import files_size
-from cachec.errors import LinkError, StoreFault, UnkeyableArgument, UnsupportedVersion, UsageError
+from cachec.errors import LinkError, StoreFault, UnkeyableArgument, UnresolvedCode, UnsupportedVersion, UsageError
 from cachec.key.code.memos import FilledBefore
 from cachec.key.options import StageLike
 from cachec.key.request import Request
@@ -86,6 +87,7 @@ class Run:
             raise _unguardable(min(unguarded))
         self._seen: frozenset[Read] = frozenset()
         self._sink: BoundedSink | None = None
+        self._unimported = tools.requests.unimported(request)
         self._stale = tools.requests.stale_memos(request)
         self._meanwhile = Meanwhile(self.recorder, request.inventory.memos, request.inventory.unfilled)
         self._filled = FilledBefore(request.inventory.memos)
@@ -214,6 +216,9 @@ class Run:
         except StoreFault as fault:
             finished.fault, finished.detail = fault.fault, fault.detail
             return False
+        except UnresolvedCode as error:  # of a value that the run itself put there
+            finished.kept_out, finished.changed = Reason.UNRESOLVED_CODE, str(error)
+            return False
         return True
 
     def _publish(self, finished: Finished, node: Node) -> None:
@@ -303,9 +308,18 @@ class Run:
         without = filled(self._request.inventory.unfilled)
         try:
             again = self._tools.requests.request(self._stage, self._given, fresh=True, without=without)
+            is_same = again.digest == self._request.digest
+            if not is_same and (brought := self._brought()):
+                # What a run does to the modules that it imports is no change of an input: it started without them.
+                without_imports = self._tools.requests.request(
+                    self._stage, self._given, fresh=True, without=without, text_alone=brought
+                )
+                if without_imports.digest == self._request.digest:
+                    self._again = again
+                    return ""
         except (UsageError, OSError) as error:
             return f"an input can't be looked at again: {error}"
-        if again.digest != self._request.digest:
+        if not is_same:
             from cachec.key.compare import first_difference  # rarely needed
 
             return first_difference(self._request.parts(), again.parts()).detail
@@ -314,6 +328,15 @@ class Run:
             with contextlib.suppress(UsageError, OSError):  # then the next call is told
                 self._next = self._tools.requests.filled(self._request, self._given, without, self.recorder.reads())
         return ""
+
+    def _brought(self) -> frozenset[str]:
+        """The names of the modules that the key reads from source, and that this run itself has imported."""
+        net = self.recorder.net
+        if net is None or not self._unimported:
+            return frozenset()
+        files = {ran.code.co_filename for ran in list(net.observed.ran.values()) if ran.code.co_name == "<module>"}
+        held = ((name, sys.modules.get(name)) for name in self._unimported)
+        return frozenset(name for name, module in held if getattr(module, "__file__", None) in files)
 
     def _close(self) -> None:
         self._meanwhile.end()

@@ -20,7 +20,7 @@ import msgspec
 from cachec.base.fills import Unfilled, left_out, meeting
 from cachec.base.hashing import Hasher, Memory
 from cachec.errors import CapturedWeights, UnkeyableArgument, UnresolvedCode
-from cachec.key.code.graph import Graph, module_name
+from cachec.key.code.graph import Graph, module_name, text_alone
 from cachec.key.code.live import Walk
 from cachec.key.code.memos import Memo, Memos
 from cachec.key.code.modules import Locator, Origin, Sources, SourceText, Span, TextVersion
@@ -43,7 +43,7 @@ class CodeKey:
     files, variables and the like, as far as its words tell. derived: module-level names (module, name) whose values
     are not told by the source that stands for them. is_as_written: whether all that was imported is what its source
     says, as far as that tells. has_decimals: whether decimal numbers are among its values.
-    unfilled: instances among its values with cached properties that hold nothing yet.
+    unimported: names of modules that were read from source and are not imported. unfilled: instances among its values with cached properties that hold nothing yet.
     digest: 64 hexadecimal characters over all parts.
     """
 
@@ -62,6 +62,7 @@ class CodeKey:
         "stages",
         "texts",
         "unfilled",
+        "unimported",
     )
 
     def __init__(
@@ -80,6 +81,7 @@ class CodeKey:
         derived: Set[tuple[str, str]] = frozenset(),
         is_as_written: bool = True,
         unfilled: tuple[Unfilled, ...] = (),
+        unimported: Set[str] = frozenset(),
     ) -> None:
         self.parts = parts
         self.spans = spans
@@ -94,6 +96,7 @@ class CodeKey:
         self.derived = derived
         self.is_as_written = is_as_written
         self.unfilled = unfilled
+        self.unimported = unimported
         hasher = Hasher("code key")
         for part in parts:
             hasher.part(part.name, part.digest.encode())
@@ -158,7 +161,7 @@ class CodeKeys:
         else:
             held = (fn, None, *depends)
         name = (*map(id, held), has_version)
-        if left_out():  # of one look, by which nothing else goes
+        if left_out() or text_alone():  # of one look, by which nothing else goes
             with self._lock:
                 return self._compute(held, has_version=has_version).key
         known = self._known.get(name)
@@ -319,7 +322,7 @@ def _key(graph: Graph, memos: tuple[Memo, ...] = (), unfilled: Iterable[Unfilled
         graph.parts(), distributions, stages, memos, graph.spans, codes, graph.texts,
         has_importer=graph.has_importer, looks_outside=graph.looks_outside,
         has_decimals=graph.has_decimals, derived=frozenset(graph.derived), is_as_written=graph.is_as_written,
-        unfilled=tuple(unfilled),
+        unfilled=tuple(unfilled), unimported=frozenset(graph.unimported),
     )  # fmt: skip
 
 

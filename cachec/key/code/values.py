@@ -6,15 +6,16 @@ import collections
 import contextlib
 import enum
 import functools
+import re
 import sys
 import types
 from collections.abc import Callable, Mapping
-from types import FunctionType, MethodType, ModuleType
+from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, Protocol
 
 from cachec.base.hashing import Hasher, digest_bytes
 from cachec.base.texts import module_of
-from cachec.errors import CapturedWeights, UnkeyableArgument
+from cachec.errors import CapturedWeights, UnkeyableArgument, UnresolvedCode
 from cachec.key.canonical import DECIMAL
 from cachec.key.code.classes import HEAPTYPE, is_named_tuple
 from cachec.key.code.codeobjects import code_digest
@@ -77,6 +78,8 @@ _WATCHED = 1000
 _MAX_DEPTH = 100
 #: Leaves of a value that are kept to tell a difference: there are many values, in each entry.
 _MAX_LEAVES = 64
+#: What ``repr`` says of an object that has none of its own; another in each process.
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 #: Marks what stands for code in a value; no string of a program starts so.
 _MARK = "\0cachec:"
 
@@ -133,6 +136,7 @@ class Values:
         known = graph.known(("value", name, id(value)))
         if known is not None:
             return f"value {known}"
+        pickles = False
         try:
             data = self._encode(value, name, lenient)
         except CapturedWeights:
@@ -145,10 +149,14 @@ class Values:
                 said = self.told(value, name)
                 if not wraps_code(value):
                     graph.watch.value(lambda: self.told(value, name).encode(), said.encode())
-            if said is None and not lenient:
+            if said is not None or lenient:
+                return said or "by source"
+            try:
+                data, pickles = self._encode(value, name, lenient, pickles=True), True
+            except UnkeyableArgument as reason:
                 kind = type(value)
-                said = graph.unresolved(f"{name} ({module_of(kind)}.{kind.__qualname__})", "has no stable form", error)
-            return said or "by source"
+                what = f"{name} ({module_of(kind)}.{kind.__qualname__})"
+                return graph.unresolved(what, f"has no stable form ({reason})", error)
         label, _ = graph.label(("value", name, id(value)), name, value)
         hasher = Hasher("value")
         hasher.part("value", data)
@@ -157,18 +165,18 @@ class Values:
 
         graph.part(label, hasher, shown, shown, leaves(value, label, _MAX_LEAVES))
         if not self._by_identity(value):
-            graph.watch.value(functools.partial(self._again, value, name, lenient), digest_bytes(data).encode())
+            graph.watch.value(functools.partial(self._again, value, name, lenient, pickles), digest_bytes(data).encode())
         return f"value {label}"
 
     def told(self, value: object, name: str) -> str:
         """The digest of what an object without a stable form was told, see ``library.told``."""
         return f"told {digest_bytes(repr(self._told(value, name, True, ())).encode('utf-8', 'surrogatepass'))}"
 
-    def _told(self, value: object, name: str, lenient: bool, within: tuple[int, ...]) -> Any:
+    def _told(self, value: object, name: str, lenient: bool, within: tuple[int, ...], pickles: bool = False) -> Any:
         self._opaque.add(name)
 
         def follow(each: Any) -> str:
-            return digest_bytes(self._encode_value(self._plain(each, name, lenient, within), name))
+            return digest_bytes(self._encode_value(self._plain(each, name, lenient, within, pickles), name))
 
         # What wraps a function was made by a statement that says the rest; anything else may have been changed since.
         return told(value, follow, strict=not lenient and attribute(value, "__wrapped__") is None)
@@ -246,15 +254,16 @@ class Values:
             return False
         return is_plain_class(kind)
 
-    def _again(self, value: object, name: str, lenient: bool) -> bytes:
+    def _again(self, value: object, name: str, lenient: bool, pickles: bool) -> bytes:
         """The digest of a value now; of nothing where it can't be encoded any more."""
         try:
-            return digest_bytes(self._encode(value, name, lenient)).encode()
-        except (UnkeyableArgument, CapturedWeights):
+            return digest_bytes(self._encode(value, name, lenient, pickles=pickles)).encode()
+        except (UnkeyableArgument, CapturedWeights, UnresolvedCode):
             return b""
 
-    def _encode(self, value: object, name: str, lenient: bool) -> bytes:
-        return self._encode_value(self._plain(value, name, lenient, ()), name)
+    def _encode(self, value: object, name: str, lenient: bool, *, pickles: bool = False) -> bytes:
+        """pickles: an object without another form counts by its pickle."""
+        return self._encode_value(self._plain(value, name, lenient, (), pickles), name)
 
     # --- weights
 
@@ -279,7 +288,7 @@ class Values:
 
     # --- values with the code in them replaced by its label
 
-    def _plain(self, value: Any, name: str, lenient: bool, within: tuple[int, ...]) -> Any:
+    def _plain(self, value: Any, name: str, lenient: bool, within: tuple[int, ...], pickles: bool = False) -> Any:
         kind = type(value)
         if kind in _PLAIN:
             return value
@@ -288,7 +297,8 @@ class Values:
         if not _has_class(value):
             raise UnkeyableArgument(f"{name} is an object whose __class__ is no class ({describe(value, 40)})")
         self.refuse_weights(value, name)
-        again = functools.partial(self._plain, name=name, lenient=lenient, within=(*within, id(value)))
+        inner = (*within, id(value))
+        again = functools.partial(self._plain, name=name, lenient=lenient, within=inner, pickles=pickles)
         if kind in (list, tuple):
             return _replaced(value, kind, [again(each) for each in value])
         if kind in (set, frozenset):
@@ -327,7 +337,7 @@ class Values:
         if isinstance(value, _TYPING) or module_of(kind) == "typing":
             return (
                 _MARK + "type",
-                repr(value),
+                _ADDRESS.sub("", repr(value)),
                 [self._unless_refused(each, name, again) for each in _of_a_type(value)],
             )
         if attribute(value, "__cachec_stage__") is True:
@@ -366,7 +376,25 @@ class Values:
             # What a compiled decorator made (functools.lru_cache, jax.jit, jax.custom_vjp): all that it wraps, whose
             # decorators are in its syntax, and what it was told as far as that shows.
             return (_MARK + "wrapper", name, self._told(value, **{**again.keywords, "lenient": lenient}))
-        return value
+        return self._pickled(value, kind, again) if again.keywords["pickles"] else value
+
+    def _pickled(self, value: Any, kind: type, again: functools.partial[Any]) -> Any:
+        """What stands for an object of which only its pickle may tell all; itself where it has another form."""
+        name: str = again.keywords["name"]
+        try:
+            return (_MARK + "encoded", digest_bytes(self._encode_value(value, name)))
+        except UnkeyableArgument:
+            pass
+        from cachec.key.code.pickled import pickle_digest  # few values need it
+
+        if hasattr(kind, "__next__"):
+            raise UnkeyableArgument(f"{name} is an iterator, which changes as it is used")
+
+        def follow(code: object) -> str:
+            return digest_bytes(self._encode_value(again(code), name))
+
+        digest = pickle_digest(value, name, follow, _is_inert)
+        return (_MARK + "pickled", self._live.cls(kind, lenient=again.keywords["lenient"]), digest)
 
     def _unless_refused(self, value: object, name: str, again: Callable[[Any], Any]) -> str:
         """The digest of what stands for a value, nothing for one without a stable form."""
@@ -424,6 +452,10 @@ def _of_a_type(value: object) -> list[object]:
     return [(name, each) for name, each in held if each is not None and type(each).__qualname__ != _NO_DEFAULT]
 
 
+def _is_inert(value: object) -> bool:
+    return f"{module_of(type(value))}.{type(value).__qualname__}" in _INERT
+
+
 def _has_class(value: object) -> bool:
     from cachec.base.instances import has_class  # as in ``is_plain_class``
 
@@ -477,9 +509,10 @@ def _replaced(value: Any, kind: type, items: list[Any]) -> Any:
     return value if all(new is old for new, old in zip(items, value, strict=True)) else kind(items)
 
 
-def _order(value: object) -> tuple[str, str]:
+def _order(value: object) -> tuple[str, str, list[int]]:
     """An order of the items of a set that does not depend on hashes: enough to number functions of one name."""
     code = getattr(value, "__code__", None)
-    if code is not None:
-        return (str(getattr(value, "__module__", "")), f"{code.co_qualname} {code.co_firstlineno}")
-    return (type(value).__qualname__, repr(value) if type(value) in _PLAIN else "")
+    if isinstance(code, CodeType):
+        places = [-1 if each is None else each for place in code.co_positions() for each in place]
+        return (str(getattr(value, "__module__", "")), code.co_qualname, [code.co_firstlineno, *places])
+    return (type(value).__qualname__, repr(value) if type(value) in _PLAIN else "", [])
