@@ -43,7 +43,8 @@ class CodeKey:
     files, variables and the like, as far as its words tell. derived: module-level names (module, name) whose values
     are not told by the source that stands for them. is_as_written: whether all that was imported is what its source
     says, as far as that tells. has_decimals: whether decimal numbers are among its values.
-    unimported: names of modules that were read from source and are not imported. unfilled: instances among its values with cached properties that hold nothing yet.
+    unfilled: instances among its values with cached properties that hold nothing yet. unimported: names of modules that
+    were read from source and are not imported.
     digest: 64 hexadecimal characters over all parts.
     """
 

@@ -15,7 +15,6 @@ from typing import Any
 
 from blake3 import blake3
 
-from cachec.base.hashing import digest_bytes
 from cachec.base.instances import class_attribute
 from cachec.base.texts import module_of
 from cachec.errors import MAX_FOREIGN, CachecError, UnkeyableArgument, shown
@@ -81,7 +80,9 @@ class _Pickler(pickle.Pickler):
         special = copyreg.dispatch_table.get(kind)
         reduced = special(value) if special is not None else value.__reduce_ex__(_PROTOCOL)
         if isinstance(reduced, str):
-            raise UnkeyableArgument(f"{self._name} is pickled by its name {reduced!r}, which tells nothing of its state")
+            raise UnkeyableArgument(
+                f"{self._name} is pickled by its name {reduced!r}, which tells nothing of its state"
+            )
         if special is not None or not _is_default(kind):
             self._check_whole(value, reduced)
         return reduced

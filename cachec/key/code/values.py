@@ -165,7 +165,9 @@ class Values:
 
         graph.part(label, hasher, shown, shown, leaves(value, label, _MAX_LEAVES))
         if not self._by_identity(value):
-            graph.watch.value(functools.partial(self._again, value, name, lenient, pickles), digest_bytes(data).encode())
+            graph.watch.value(
+                functools.partial(self._again, value, name, lenient, pickles), digest_bytes(data).encode()
+            )
         return f"value {label}"
 
     def told(self, value: object, name: str) -> str:
