@@ -84,6 +84,12 @@ _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 _MARK = "\0cachec:"
 
 
+#: Objects that one value may lead to, each counted once.
+_MAX_OBJECTS = 1_000_000
+#: By the ``id`` of an object: the object, and what stands for it.
+_Forms = dict[int, tuple[object, Any]]
+
+
 class Live(Protocol):
     """What this module needs of the walk over live objects."""
 
@@ -109,6 +115,7 @@ class Values:
             return data
 
         self._encode_value = encoded
+        self._visited = 0
         #: Names of values that hold something of which not all shows: the statements that make them count too.
         self._opaque: set[str] = set()
 
@@ -143,10 +150,13 @@ class Values:
             if lenient:
                 return "weights"
             raise
-        except UnkeyableArgument as error:
+        except UnkeyableArgument:
             said = fallback()
             if said is None and lenient and (told or wraps_code(value)):
-                said = self.told(value, name)
+                try:
+                    said = self.told(value, name)
+                except UnkeyableArgument as reason:
+                    return self._unresolved(value, name, reason)
                 if not wraps_code(value):
                     graph.watch.value(lambda: self.told(value, name).encode(), said.encode())
             if said is not None or lenient:
@@ -154,9 +164,7 @@ class Values:
             try:
                 data, pickles = self._encode(value, name, lenient, pickles=True), True
             except UnkeyableArgument as reason:
-                kind = type(value)
-                what = f"{name} ({module_of(kind)}.{kind.__qualname__})"
-                return graph.unresolved(what, f"has no stable form ({reason})", error)
+                return self._unresolved(value, name, reason)
         label, _ = graph.label(("value", name, id(value)), name, value)
         hasher = Hasher("value")
         hasher.part("value", data)
@@ -170,15 +178,24 @@ class Values:
             )
         return f"value {label}"
 
+    def _unresolved(self, value: object, name: str, reason: UnkeyableArgument) -> str:
+        kind = type(value)
+        what = f"{name} ({module_of(kind)}.{kind.__qualname__})"
+        return self._graph.unresolved(what, f"has no stable form ({reason})", reason)
+
     def told(self, value: object, name: str) -> str:
         """The digest of what an object without a stable form was told, see ``library.told``."""
-        return f"told {digest_bytes(repr(self._told(value, name, True, ())).encode('utf-8', 'surrogatepass'))}"
+        said = repr(self._told(value, name, True, (), {}))
+        return f"told {digest_bytes(said.encode('utf-8', 'surrogatepass'))}"
 
-    def _told(self, value: object, name: str, lenient: bool, within: tuple[int, ...], pickles: bool = False) -> Any:
+    def _told(
+        self, value: object, name: str, lenient: bool, within: tuple[int, ...], forms: _Forms, pickles: bool = False
+    ) -> Any:
         self._opaque.add(name)
 
         def follow(each: Any) -> str:
-            return digest_bytes(self._encode_value(self._plain(each, name, lenient, within, pickles), name))
+            self._visit(name)
+            return digest_bytes(self._encode_value(self._plain(each, name, lenient, within, forms, pickles), name))
 
         # What wraps a function was made by a statement that says the rest; anything else may have been changed since.
         return told(value, follow, strict=not lenient and attribute(value, "__wrapped__") is None)
@@ -265,7 +282,14 @@ class Values:
 
     def _encode(self, value: object, name: str, lenient: bool, *, pickles: bool = False) -> bytes:
         """pickles: an object without another form counts by its pickle."""
-        return self._encode_value(self._plain(value, name, lenient, (), pickles), name)
+        self._visited = 0
+        return self._encode_value(self._plain(value, name, lenient, (), {}, pickles), name)
+
+    def _visit(self, name: str) -> None:
+        """Count an object that is looked at. Raises UnkeyableArgument where one value leads to too many."""
+        self._visited += 1
+        if self._visited > _MAX_OBJECTS:
+            raise UnkeyableArgument(f"{name} holds more than {_MAX_OBJECTS:,} objects")
 
     # --- weights
 
@@ -290,17 +314,34 @@ class Values:
 
     # --- values with the code in them replaced by its label
 
-    def _plain(self, value: Any, name: str, lenient: bool, within: tuple[int, ...], pickles: bool = False) -> Any:
-        kind = type(value)
-        if kind in _PLAIN:
+    def _plain(
+        self, value: Any, name: str, lenient: bool, within: tuple[int, ...], forms: _Forms, pickles: bool = False
+    ) -> Any:
+        """What stands for a value. forms: what stands for objects that were looked at already: each is once, by however
+        many ways it is reached. What is inside of something stands by its digest, so that none is encoded twice."""
+        if type(value) in _PLAIN:
             return value
+        known = forms.get(id(value))
+        if known is not None:
+            return known[1]
+        self._visit(name)
+        form = self._form(value, name, lenient, within, forms, pickles)
+        if within and not _is_flat(form):
+            form = (_MARK + "digest", digest_bytes(self._encode_value(form, name)))
+        forms[id(value)] = (value, form)
+        return form
+
+    def _form(
+        self, value: Any, name: str, lenient: bool, within: tuple[int, ...], forms: _Forms, pickles: bool
+    ) -> Any:
+        kind = type(value)
         if id(value) in within or len(within) >= _MAX_DEPTH:
             raise UnkeyableArgument(f"{name} contains itself, or is nested over {_MAX_DEPTH} deep")
         if not _has_class(value):
             raise UnkeyableArgument(f"{name} is an object whose __class__ is no class ({describe(value, 40)})")
         self.refuse_weights(value, name)
         inner = (*within, id(value))
-        again = functools.partial(self._plain, name=name, lenient=lenient, within=inner, pickles=pickles)
+        again = functools.partial(self._plain, name=name, lenient=lenient, within=inner, forms=forms, pickles=pickles)
         if kind in (list, tuple):
             return _replaced(value, kind, [again(each) for each in value])
         if kind in (set, frozenset):
@@ -339,7 +380,7 @@ class Values:
         if isinstance(value, _TYPING) or module_of(kind) == "typing":
             return (
                 _MARK + "type",
-                _ADDRESS.sub("", repr(value)),
+                _type_name(value),
                 [self._unless_refused(each, name, again) for each in _of_a_type(value)],
             )
         if attribute(value, "__cachec_stage__") is True:
@@ -446,6 +487,14 @@ _TYPE_PARTS = ("__origin__", "__args__", "__metadata__", "__supertype__", "__bou
 _NO_DEFAULT = "NoDefaultType"
 
 
+def _type_name(value: object) -> str:
+    """What tells a form of types from another of the same parts: the text of one with many parts may have no end."""
+    if attribute(value, "__args__") is not None:
+        kind = type(value)
+        return f"{module_of(kind)}.{kind.__qualname__} {attribute(value, '_name')} {attribute(value, '__unpacked__')}"
+    return _ADDRESS.sub("", repr(value))
+
+
 def _of_a_type(value: object) -> list[object]:
     held = []
     for name in _TYPE_PARTS:
@@ -504,6 +553,16 @@ def _beside_its_class(value: object) -> tuple[str, str] | None:
     if counted(value):
         return None
     return next(((module.__name__, name) for name, each in list(vars(module).items()) if each is value), None)
+
+
+def _is_flat(form: Any) -> bool:
+    """Whether a form is plain, or a container of what is."""
+    kind = type(form)
+    if kind in (tuple, list, set, frozenset):
+        return all(type(each) in _PLAIN for each in form)
+    if kind is dict:
+        return all(type(key) in _PLAIN and type(each) in _PLAIN for key, each in form.items())
+    return kind in _PLAIN
 
 
 def _replaced(value: Any, kind: type, items: list[Any]) -> Any:
