@@ -126,6 +126,8 @@ class Run:
             node = self._encoded(finished) if store else None
             if store and not self._collected(finished):
                 node = None
+            if node is not None:
+                self._note_project_path(node)
             kept_out = self.recorder.kept_out()
             if self._stale:
                 finished.kept_out, finished.changed = Reason.STALE_MEMO, _stale(self._stale)
@@ -220,6 +222,21 @@ class Run:
             finished.kept_out, finished.changed = Reason.UNRESOLVED_CODE, str(error)
             return False
         return True
+
+    def _note_project_path(self, node: Node) -> None:
+        """Let the project's folder count by its path where the result holds that, and values that count from that
+        folder may have brought it there."""
+        requests, observing = self._tools.requests, self._tools.observing
+        if observing is None or not (
+            self.recorder.has_project_paths or requests.coverage(self._request).has_project_paths
+        ):
+            return
+        from cachec.stage.observing import folder_digest
+        from cachec.stage.project_paths import holds_path  # few stages have such values
+
+        folder = observing.project_folder(self._request)
+        if folder is not None and holds_path(node, folder, self._tools.store.objects.path):
+            self.recorder.seen(Read("folder", folder, "", folder_digest(folder)))
 
     def _publish(self, finished: Finished, node: Node) -> None:
         try:

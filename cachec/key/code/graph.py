@@ -88,8 +88,12 @@ class Graph:
     helper changes its own part alone, and the parts together still tell any two graphs apart.
     """
 
-    def __init__(self, *, tolerant: bool, recorded: bool = False) -> None:
-        """tolerant: what can't be followed is accounted for by the stage. recorded: runs record the code that ran."""
+    def __init__(self, *, tolerant: bool, recorded: bool = False, project: str = "") -> None:
+        """tolerant: what can't be followed is accounted for by the stage. recorded: runs record the code that ran.
+        project: the folder of the stage's project, below which paths count from there; empty for none."""
+        self.project = project
+        #: Whether a value is a path below that folder.
+        self.has_project_paths = False
         #: What is in the key: by a file's text the spans of its statements, and code whose source is another by now.
         self.spans: dict[TextVersion, list[Span]] = {}
         self.codes: set[tuple[str, CodeType]] = set()

@@ -10,6 +10,7 @@ import re
 import sys
 import types
 from collections.abc import Callable, Mapping
+from pathlib import PurePath
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, Protocol
 
@@ -88,6 +89,10 @@ _MARK = "\0cachec:"
 _MAX_OBJECTS = 1_000_000
 #: By the ``id`` of an object: the object, and what stands for it.
 _Forms = dict[int, tuple[object, Any]]
+
+
+#: Modules of the classes of paths, by Python.
+_PATH_MODULES = frozenset({"pathlib", "pathlib._local"})
 
 
 class Live(Protocol):
@@ -320,7 +325,7 @@ class Values:
         """What stands for a value. forms: what stands for objects that were looked at already: each is once, by however
         many ways it is reached. What is inside of something stands by its digest, so that none is encoded twice."""
         if type(value) in _PLAIN:
-            return value
+            return value if type(value) is not str else self._placed(value, value)
         known = forms.get(id(value))
         if known is not None:
             return known[1]
@@ -331,9 +336,7 @@ class Values:
         forms[id(value)] = (value, form)
         return form
 
-    def _form(
-        self, value: Any, name: str, lenient: bool, within: tuple[int, ...], forms: _Forms, pickles: bool
-    ) -> Any:
+    def _form(self, value: Any, name: str, lenient: bool, within: tuple[int, ...], forms: _Forms, pickles: bool) -> Any:
         kind = type(value)
         if id(value) in within or len(within) >= _MAX_DEPTH:
             raise UnkeyableArgument(f"{name} contains itself, or is nested over {_MAX_DEPTH} deep")
@@ -364,6 +367,9 @@ class Values:
         name = f"{module_of(kind)}.{kind.__qualname__}"
         if name in _INERT:
             return (_MARK + "inert", name)
+        if isinstance(value, PurePath) and type(value).__module__ in _PATH_MODULES:
+            placed = self._placed(str(value), value)
+            return value if placed is value else (_MARK + "path", name, placed)
         if isinstance(value, functools.partial):
             given = again(value.func), again(value.args), again(value.keywords)
             return (_MARK + "partial", *given, *([again(vars(value))] if vars(value) else ()))
@@ -420,6 +426,15 @@ class Values:
             # decorators are in its syntax, and what it was told as far as that shows.
             return (_MARK + "wrapper", name, self._told(value, **{**again.keywords, "lenient": lenient}))
         return self._pickled(value, kind, again) if again.keywords["pickles"] else value
+
+    def _placed(self, text: str, value: Any) -> Any:
+        """What stands for a text that is a path below the project's folder: where that is there. Any other value is its
+        own form."""
+        project = self._graph.project
+        if not project or not (text.startswith(project) or text == project[:-1]):
+            return value
+        self._graph.has_project_paths = True
+        return (_MARK + "project", text[len(project) :])
 
     def _pickled(self, value: Any, kind: type, again: functools.partial[Any]) -> Any:
         """What stands for an object of which only its pickle may tell all; itself where it has another form."""
