@@ -114,7 +114,7 @@ class Graph:
         self.has_importer = False
         self.looks_outside = False
         self.has_decimals = False
-        self._tolerant = tolerant
+        self.tolerant = tolerant
         self._recorded = recorded
         self._parts: dict[str, Part] = {}
         self._labels: dict[object, str] = {}
@@ -235,7 +235,7 @@ class Graph:
 
     def unresolved(self, what: str, why: str, cause: CachecError | None = None) -> str:
         """Report code that can't be fingerprinted, unless the stage declared how it is accounted for."""
-        if self._tolerant:
+        if self.tolerant:
             return f"unresolved {what}"
         raise UnresolvedCode(f"{what} {why}, so a change of it would go unseen; {_WAYS_OUT}") from cause
 

@@ -155,7 +155,7 @@ class Values:
             if lenient:
                 return "weights"
             raise
-        except UnkeyableArgument:
+        except UnkeyableArgument as error:
             said = fallback()
             if said is None and lenient and (told or wraps_code(value)):
                 try:
@@ -166,6 +166,8 @@ class Values:
                     graph.watch.value(lambda: self.told(value, name).encode(), said.encode())
             if said is not None or lenient:
                 return said or "by source"
+            if graph.tolerant:
+                return self._unresolved(value, name, error)
             try:
                 data, pickles = self._encode(value, name, lenient, pickles=True), True
             except UnkeyableArgument as reason:
