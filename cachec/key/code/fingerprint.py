@@ -193,8 +193,11 @@ class CodeKeys:
 
     def _compute(self, held: tuple[object, ...], *, has_version: bool, project: str) -> _KnownCode:
         with meeting() as met:
-            graph = self._walked(held, has_version=has_version, project=project)
-            memos = tuple(self._memo(each) for each in graph.memos.values() if id(each) not in self._asking)
+            try:
+                graph = self._walked(held, has_version=has_version, project=project)
+                memos = tuple(self._memo(each) for each in graph.memos.values() if id(each) not in self._asking)
+            except RecursionError as error:
+                raise UnresolvedCode(f"{_name(held[0])} reaches code that is nested too deep to be followed") from error
         return _KnownCode(_key(graph, memos, met.unfilled), graph.watch, held)
 
     def _walked(self, held: tuple[object, ...], *, has_version: bool, project: str = "") -> Graph:
