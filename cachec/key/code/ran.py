@@ -22,12 +22,12 @@ import msgspec
 from cachec.base.anchors import Anchors
 from cachec.base.fsio import identity_if_there
 from cachec.base.hashing import Hasher
-from cachec.errors import CachecError, CapturedWeights
+from cachec.errors import CachecError, CapturedWeights, UnkeyableArgument, UnresolvedCode
 from cachec.key.code.assigns import may_change
 from cachec.key.code.codeobjects import code_uses
 from cachec.key.code.coverage import Coverage
 from cachec.key.code.dynamic import Reach, reach
-from cachec.key.code.fingerprint import CodeKeys
+from cachec.key.code.fingerprint import CodeKey, CodeKeys
 from cachec.key.code.graph import module_name
 from cachec.key.code.library import attribute
 from cachec.key.code.modules import absolute, is_cell
@@ -152,6 +152,13 @@ class RanKeys:
             if digest is not None:
                 known.digests[name] = digest
 
+    def _as_in_process(self, module: str, name: str) -> CodeKey | None:
+        """The key of what a module of this process holds under a name, as far as that has a stable form."""
+        try:
+            return self._code.in_process(module, name, in_full=True)
+        except (UnresolvedCode, UnkeyableArgument):
+            return self._code.in_process(module, name)
+
     def _value(self, module: str, name: str, coverage: Coverage | None = None) -> str | None:
         """What a module of this process holds under a name; None where that has no stable form. coverage: told where
         that is a path below the project's folder."""
@@ -266,7 +273,7 @@ class RanKeys:
 
     def _live(self, module: str, name: str, qualname: str, coverage: Coverage) -> Read:
         try:
-            key = self._code.in_process(module, name)
+            key = self._as_in_process(module, name)
         except CapturedWeights as error:  # any module of this process, which the stage need not have asked for
             raise Lost(Reason.UNNAMED_CODE, str(error)) from error
         if key is None:
@@ -335,7 +342,7 @@ class RanKeys:
             return self._tool(read.where)
         module, _, name = read.name.partition(":")
         if read.where == LIVE:
-            live = self._code.in_process(module, name)
+            live = self._as_in_process(module, name)
             return live.digest if live is not None else _found(False)
         if read.where == IMPORTED:
             return read.digest if module not in sys.modules else self._value(module, name) or _found(False)

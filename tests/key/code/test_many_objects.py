@@ -95,7 +95,9 @@ def test_a_chain_has_a_key_and_each_link_counts(project: Any, name: str) -> None
 )
 def test_a_deep_chain_has_a_key_or_none(project: Any, first: str, link: str) -> None:
     project.wheels = {"wheel"}
-    text = f"{_FIRST}f = {first}\nfor _ in range({40 if 'lru_cache' in link else 300}): f = {link.format('f')}\ndef stage(x): return f\n"
+    length = 40 if "lru_cache" in link else 300  # each memo has a key of its own
+    chain = f"f = {first}\nfor _ in range({length}): f = {link.format('f')}\n"
+    text = f"{_FIRST}{chain}def stage(x): return f\n"
     project.write({"wheel/__init__.py": _WHEEL, "main.py": text})
     with suppress(UnresolvedCode):
         project.key()
