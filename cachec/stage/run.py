@@ -87,7 +87,8 @@ class Run:
             raise _unguardable(min(unguarded))
         self._seen: frozenset[Read] = frozenset()
         self._sink: BoundedSink | None = None
-        self._unimported = tools.requests.unimported(request)
+        #: Modules that the key reads from source and that the run may import; none where nothing observes the run.
+        self._unimported = frozenset[str]() if net is None else tools.requests.unimported(request)
         self._stale = tools.requests.stale_memos(request)
         self._meanwhile = Meanwhile(self.recorder, request.inventory.memos, request.inventory.unfilled)
         self._filled = FilledBefore(request.inventory.memos)
@@ -349,7 +350,7 @@ class Run:
     def _brought(self) -> frozenset[str]:
         """The names of the modules that the key reads from source, and that this run itself has imported."""
         net = self.recorder.net
-        if net is None or not self._unimported:
+        if net is None:
             return frozenset()
         files = {ran.code.co_filename for ran in list(net.observed.ran.values()) if ran.code.co_name == "<module>"}
         held = ((name, sys.modules.get(name)) for name in self._unimported)
