@@ -325,7 +325,7 @@ class Values:
         self, value: Any, name: str, lenient: bool, within: tuple[int, ...], forms: _Forms, pickles: bool = False
     ) -> Any:
         """What stands for a value. forms: what stands for objects that were looked at already: each is once, by however
-        many ways it is reached. What is inside of something stands by its digest, so that none is encoded twice."""
+        many ways it is reached. What lies deeper stands by its digest: as text, such forms may have no end."""
         if type(value) in _PLAIN:
             return value if type(value) is not str else self._placed(value, value)
         known = forms.get(id(value))
@@ -333,7 +333,7 @@ class Values:
             return known[1]
         self._visit(name)
         form = self._form(value, name, lenient, within, forms, pickles)
-        if within and not _is_flat(form):
+        if len(within) > 1 and not _is_flat(form):
             form = (_MARK + "digest", digest_bytes(self._encode_value(form, name)))
         forms[id(value)] = (value, form)
         return form
