@@ -3,7 +3,7 @@
     CachecError
     ├── UsageError               the API was used wrongly; the message says what to do instead
     │   ├── UnkeyableArgument        an argument has no stable key
-    │   ├── UnresolvedCode           code was reached that can't be fingerprinted
+    │   ├── UnresolvedCode           code was reached that can't be fingerprinted; a call runs uncached then
     │   ├── CapturedWeights          a weight set came in through a global or a closure
     │   ├── UnsupportedFunction      the function can't be a stage (a generator, say)
     │   └── UnstorableResult         no codec can store what the stage returned
@@ -76,7 +76,10 @@ class UnkeyableArgument(UsageError):
 
 
 class UnresolvedCode(UsageError):
-    """The code of a stage reaches something that can't be fingerprinted; declare ``depends=`` or ``version=``."""
+    """The code of a stage reaches something that can't be fingerprinted; declare ``depends=`` or ``version=``.
+
+    Only ``key()`` and ``invalidate()`` of a stage raise it: a call runs uncached, as ``bypass:unresolved-code``.
+    """
 
 
 class CapturedWeights(UsageError):

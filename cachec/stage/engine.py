@@ -14,7 +14,7 @@ import msgspec
 from cachec import recording
 from cachec.base import fsio, oversight
 from cachec.config import Settings
-from cachec.errors import CacheMissError, StoreFault, Uncacheable, UnstorableResult, UsageError
+from cachec.errors import CacheMissError, StoreFault, Uncacheable, UnresolvedCode, UnstorableResult, UsageError
 from cachec.events import EventLog
 from cachec.model import Fault, Fetched, Mode, Outcome, Reason, Trace
 from cachec.stage.binding import Binding
@@ -85,14 +85,18 @@ class Call:
         """Key the call and look it up. A call that can't be keyed is counted, and raises its UsageError.
 
         None where there is no folder for a store, the system refuses what the key rests on (no descriptor is free, a
-        folder can't be read), a plugin does not know the library that is there, or an argument refers to objects of
-        this process. That says nothing against the call, which can run without the cache (``without`` says why).
+        folder can't be read), a plugin does not know the library that is there, an argument refers to objects of this
+        process, or the code reaches something without a stable form. That says nothing against the call, which can
+        run without the cache (``without`` says why).
         """
         if self.engine.settings.store_folder is None:
             self.without = (Reason.NO_STORE_FOLDER, self.engine.settings.no_store)
             return None
         try:
             self._request = self.engine.tools.requests.request(self.stage, self.arguments)
+        except UnresolvedCode as error:
+            self.without = (Reason.UNRESOLVED_CODE, str(error))
+            return None
         except UsageError as error:
             self.outcome(Reason.USAGE, detail=str(error))
             raise
@@ -113,6 +117,8 @@ class Call:
         with only_looking():
             try:
                 self._request = self.engine.tools.requests.request(self.stage, self.arguments)
+            except UnresolvedCode as error:
+                return self.described(Reason.UNRESOLVED_CODE, detail=str(error))
             except UsageError as error:
                 return self.described(Reason.USAGE, detail=str(error))
             except Uncacheable as error:
@@ -403,6 +409,9 @@ async def _plain_result(call: Call) -> Any:
 async def _unkeyed(call: Call) -> Answer:
     """The call runs without the cache."""
     reason, detail = call.without
+    outer = recording.current()
+    if outer is not None:  # what this call reads is recorded for nobody, so the stage around it can't be stored either
+        outer.keep_out(reason, detail)
     return Answer(await _plain_result(call), call.outcome(reason, detail=detail))
 
 
