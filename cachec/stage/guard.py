@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from cachec.base.instances import field_names, state
+from cachec.base.instances import attributes, field_names
 from cachec.key.canonical import MAX_DEPTH
 from cachec.key.words import item_path
 from cachec.programs.artifact import Dir, File
@@ -87,7 +87,7 @@ def _items(value: Any, path: str) -> Iterator[tuple[Any, Any, str]]:
 
 def _attributes(value: Any) -> dict[str, Any]:
     fields = {name: getattr(value, name) for name in field_names(type(value)) or () if hasattr(value, name)}
-    return {**state(value), **fields}
+    return {**attributes(value), **fields}
 
 
 def _with(value: Any, made: dict[Any, Any]) -> Any:

@@ -46,6 +46,7 @@ if TYPE_CHECKING:  # on a miss only, or for a read that few traces have
     from cachec.recording import Recorder
     from cachec.recording.net import Net
     from cachec.recording.observed import Observed
+    from cachec.stage.memo_use import RecordedFill
     from cachec.stage.watching import Below
 
 #: Reads whose ``where`` is a path.
@@ -70,6 +71,8 @@ class Observing:
         self._requests = requests
         self._base_dir = base_dir
         self.on = on
+        #: How the runs so far filled memos, by the ``id`` of the function.
+        self.fills: dict[int, RecordedFill] = {}
         self._warned: set[str] = set()
 
     @cached_property
