@@ -102,6 +102,7 @@ class Reason(enum.Enum):
     UNDESCRIBED = "bypass:undescribed-effect"
     # Code ran that no later look could find again.
     UNNAMED_CODE = "bypass:unnamed-code"
+    UNDECLARED_PROGRAM = "bypass:undeclared-program"  # a program or process worked for the run outside of cachec.run
     # Nothing was returned.
     STAGE_RAISED = "error:stage-raised"
     REQUIRED = "error:required"

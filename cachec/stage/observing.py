@@ -132,11 +132,11 @@ class Observing:
             recorder.keep_out(Reason.INPUT_CHANGED, observed.torn)
         if observed.volatile:
             recorder.keep_out(Reason.VOLATILE_INPUT, observed.volatile)
+        self._programs(observed, request, recorder)
         name = request.stage.options.name
-        if observed.unrepeatable and name not in self._warned:
+        if observed.unrepeatable and self._is_first(f"unrepeatable {name}"):
             from cachec.stage.warn import warn_unrepeatable
 
-            self._warned.add(name)
             warn_unrepeatable(name, observed.unrepeatable)
         coverage = self._requests.coverage(request)
         for stage in observed.stages.values():
@@ -160,6 +160,25 @@ class Observing:
         if coverage.is_as_written:
             self._ran.brought(observed, coverage.derived, recorder.reads())
         return looked
+
+    def _programs(self, observed: Observed, request: Request, recorder: Recorder) -> None:
+        """Keep out a result in which a program took part that nobody answers for; say so once a stage."""
+        for program, module in list(observed.undeclared.items()):
+            if self._requests.declares_programs(module):
+                continue
+            from cachec.stage.warn import undeclared_program, warn_undeclared_program
+
+            said = undeclared_program(program, module)
+            recorder.keep_out(Reason.UNDECLARED_PROGRAM, said)
+            if self._is_first(f"program {request.stage.options.name}"):
+                warn_undeclared_program(request.stage.options.name, said)
+            break
+
+    def _is_first(self, said: str) -> bool:
+        """Whether a warning is the first of its kind of a stage."""
+        is_first = said not in self._warned
+        self._warned.add(said)
+        return is_first
 
     def _missed(self, observed: Observed, net: Net) -> None:
         """Data that the stage's code names, and that was not there: native code may have looked for it in vain."""
