@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import os
 import types
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -16,6 +17,10 @@ from cachec.programs.artifact import Dir, File
 from cachec.programs.program import Program
 from cachec.weights import WeightSet
 from cachec.weights.manifest import Folded, Manifest
+
+#: Items of a result that are looked through for texts, and the longest text that is taken for a path.
+_MOST_ITEMS, _LONGEST = 10_000, 4096
+_NO_TEXT = frozenset({int, float, bool, complex, type(None)})
 
 Replace = Callable[[Any, str], Any]
 
@@ -83,6 +88,24 @@ def _items(value: Any, path: str) -> Iterator[tuple[Any, Any, str]]:
     elif not isinstance(value, type) and field_names(kind) is not None:
         for name, item in _attributes(value).items():
             yield name, item, f"{path}.{name}"
+
+
+def short_texts(value: Any) -> Iterator[str]:
+    """The texts in a result that may be paths: in containers and records, keys among them. Longer ones, which may be
+    programs, name paths where they come from."""
+    pending, left = [value], _MOST_ITEMS
+    while pending and left:
+        left -= 1
+        each = pending.pop()
+        if isinstance(each, str | bytes):
+            text = os.fsdecode(each)
+            if len(text) <= _LONGEST:
+                yield text
+        elif type(each) in (set, frozenset):
+            pending.extend(each)
+        elif type(each) not in _NO_TEXT:
+            for key, item, _ in _items(each, ""):
+                pending += (key, item)
 
 
 def _attributes(value: Any) -> dict[str, Any]:

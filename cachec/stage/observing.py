@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from types import FunctionType
 from typing import TYPE_CHECKING
@@ -25,7 +26,6 @@ from cachec.base.hashing import EMPTY
 from cachec.base.paths import absolute, current_folder, links_on, relative_to
 from cachec.key.code.modules import is_cell
 from cachec.key.dependencies import (
-    ABSENT,
     FOLDER,
     IN_PROCESS,
     PRESENT,
@@ -34,11 +34,12 @@ from cachec.key.dependencies import (
     allowed_digest,
     links_digest,
     listing_digest,
+    path_digest,
     status_digest,
 )
 from cachec.key.request import Request, Requests
 from cachec.key.tools.environment import EVERY_NAME, variable_digest
-from cachec.key.tools.process import PACKAGES, asked, state_digest
+from cachec.key.tools.process import ENVIRONMENT, PACKAGES, asked, state_digest
 from cachec.model import Read, Reason
 
 if TYPE_CHECKING:  # on a miss only, or for a read that few traces have
@@ -50,7 +51,7 @@ if TYPE_CHECKING:  # on a miss only, or for a read that few traces have
     from cachec.stage.watching import Below
 
 #: Reads whose ``where`` is a path.
-_PATHS = frozenset({"file", "absent", "there", "listing", "links", "access", "status", "tool", "code", "cwd"})
+_PATHS = frozenset({"file", "absent", "there", "listing", "links", "access", "status", "tool", "code", "cwd", "folder"})
 #: Those of them that tell what is there whole.
 _WHOLE = frozenset({"file", "absent", "listing", "tool", "code"})
 
@@ -151,6 +152,8 @@ class Observing:
         looked = frozenset(self.resolved(read, request) for read in seen.reads)
         looked |= frozenset(self._looked(request, recorder, observed))
         states = asked((ran.code, ran.namespace) for ran in list(observed.ran.values())) | request.inventory.states
+        if observed.sought and any("origin" in ran.code.co_names for ran in list(observed.ran.values())):
+            states.add(ENVIRONMENT)  # ``find_spec(name).origin``
         if coverage.has_decimals:
             states.add(PACKAGES["decimal"])
         looked |= {Read("state", state, "", state_digest(state)) for state in states}
@@ -231,7 +234,7 @@ class Observing:
                 yield from _as_given(observed, Read("status", path, fields, status_digest(status, fields)))
         named = not called.isdisjoint(_GETCWD)
         if observed.cwd and (observed.asked_cwd or named):
-            yield Read("cwd", observed.cwd, "", EMPTY)
+            yield Read("cwd", observed.cwd, "", path_digest(observed.cwd))
         for name, value in list(observed.variables.items()):
             yield Read("env", name, "", variable_digest(name, {} if value is None else {name: value}))
 
@@ -269,6 +272,22 @@ class Observing:
         if net.beside is not None and net.beside.overflowed:
             recorder.keep_out(Reason.UNNAMED_CODE, "more files were opened at once than the kernel tells of (inotify)")
 
+    def named_folders(self, texts: Iterable[str], request: Request) -> Iterator[Read]:
+        """Reads of the folders that move with a project, an environment or a user and that a result names in its text.
+
+        A path below such a folder counts from its anchor as long as it leads to files: where the result holds it, the
+        folder itself counts.
+        """
+        patterns = {
+            folder: re.compile(rf"(?<![\w.-]){re.escape(folder)}(?![\w.-])")
+            for folder in self.anchors(request).folders()
+            if len(folder) > 1
+        }
+        for text in texts:
+            for folder in [each for each, pattern in patterns.items() if pattern.search(text)]:
+                del patterns[folder]
+                yield Read("folder", folder, "", path_digest(folder))
+
     # --- paths of reads
 
     def anchors(self, request: Request) -> Anchors:
@@ -286,7 +305,7 @@ class Observing:
                 continue
             yield msgspec.structs.replace(read, where=anchors.keep(read.where))
             place = absolute(read.where)
-            if read.kind not in {"tool", "code", "cwd"}:
+            if read.kind not in {"tool", "code", "cwd", "folder"}:
                 moving = self._moving(request, anchors) if moving is None else moving
                 for name, folder in moving.items():
                     if os.path.join(place, "").startswith(os.path.join(folder, "")):
@@ -334,7 +353,9 @@ class Observing:
         if read.kind == "state":
             return state_digest(read.where)
         if read.kind == "cwd":
-            return EMPTY if os.path.normpath(read.where) == current_folder() else ABSENT
+            return path_digest(current_folder())  # wherever the project is
+        if read.kind == "folder":
+            return path_digest(read.where)
         return dependencies.present(read)
 
 

@@ -25,7 +25,7 @@ from cachec.programs.supported import Asking
 from cachec.recording import Recorder
 from cachec.stage import folding
 from cachec.stage.bracket import Bracket
-from cachec.stage.guard import bare, callers_weights, replace_weights, returned
+from cachec.stage.guard import bare, callers_weights, replace_weights, returned, short_texts
 from cachec.stage.look import Tools
 from cachec.stage.meanwhile import Meanwhile
 from cachec.stage.memo_use import MemoUse, memos_named
@@ -248,6 +248,10 @@ class Run:
         try:
             if self._tools.observing is not None:
                 with fsio.faults("looking at what the run used"):
+                    if self.recorder.net is not None:
+                        texts = short_texts(finished.value)
+                        for read in self._tools.observing.named_folders(texts, self._request):
+                            self.recorder.seen(read)
                     self._seen = self._tools.observing.collect(self._request, self.recorder)
         except StoreFault as fault:
             finished.fault, finished.detail = fault.fault, fault.detail
