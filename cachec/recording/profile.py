@@ -14,9 +14,9 @@ from types import CodeType, FrameType
 from typing import Any
 from weakref import WeakSet
 
+from cachec.recording import processes
 from cachec.recording.active import Active
 from cachec.recording.hook import Handler, audit_hook
-from cachec.recording import processes
 from cachec.recording.looks import MODULES, begins_work
 
 #: What hands work to threads of a pool or a loop, by module and qualified name, with where these threads are told.

@@ -1,4 +1,4 @@
-"""Which memos (``functools.lru_cache``) gave a run what was put into them before it: its reads are not seen in the run."""
+"""Which memos (``functools.lru_cache``) gave a run what was put into them before: the run does not see those reads."""
 
 from __future__ import annotations
 

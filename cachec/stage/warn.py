@@ -48,10 +48,10 @@ def warn_unrepeatable(stage: str, seen: Collection[str]) -> None:
 
 
 def undeclared_program(program: str, module: str) -> str:
-    """Why nothing is stored of a run that used a program or process outside of ``cachec.run``. module: which used it."""
+    """Why nothing is stored of a run that used a program outside of ``cachec.run``. module: which used it."""
     by = f"{module} " if module else "it "
     return (
-        f"{by}used {program} outside of cachec.run, so the files that it read are not seen; start the program by "
+        f"{by}used {program} outside of cachec.run, so the files that it read are not seen; start it by "
         "cachec.run(command, inputs=[...]), do the work in the process of the stage, or pass its result as an argument"
     )
 

@@ -160,8 +160,8 @@ def test_a_memo_in_a_module_that_a_computed_name_leads_to(
     cache: cachec.Cache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(tmp_path)
-    text = "import functools\n@functools.cache\ndef memo(): return open('settings.txt').read()\ndef f(): return memo()\n"
-    Path("led_to.py").write_text(text)
+    memo = "@functools.cache\ndef memo(): return open('settings.txt').read()\n"
+    Path("led_to.py").write_text(f"import functools\n{memo}def f(): return memo()\n")
     stage = cache.stage(lambda name, n: importlib.import_module(name).f(), name="stage")
     assert stage.call("led" + "_to", 1)[1].stored
     assert stage.call("led" + "_to", 2)[1].reason is Reason.STALE_MEMO

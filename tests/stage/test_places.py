@@ -200,7 +200,9 @@ warnings.simplefilter("ignore")
 """
 
 
-def _in_checkouts(folder: Path, program: Program, ways: dict[str, str], prefixes: tuple[str, str]) -> dict[str, list[str]]:
+def _in_checkouts(
+    folder: Path, program: Program, ways: dict[str, str], prefixes: tuple[str, str]
+) -> dict[str, list[str]]:
     """What each way gives in the first checkout, again, and in another one at another length of path: the reasons of
     the calls, of which each gave what its function gives. prefixes: what the two processes have for ``sys.prefix``."""
     body = "".join(
@@ -235,7 +237,7 @@ def test_where_a_checkout_is_counts_where_it_is_asked_for_as_a_value(tmp_path: P
 
 
 def test_where_an_environment_is_counts_where_it_is_asked_for_as_a_value(tmp_path: Path, program: Program) -> None:
-    ways = {name: text for name, text in VALUES.items() if "numpy" in text or "s" == text[0]}
+    ways = {name: text for name, text in VALUES.items() if "numpy" in text or text.startswith("s")}
     said = _in_checkouts(tmp_path, program, {**ways, **LEADS}, ("", "/elsewhere"))
     missed = {name for name, reasons in said.items() if reasons[2] != "hit"}
     assert missed == ways.keys()

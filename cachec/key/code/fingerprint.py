@@ -39,9 +39,9 @@ class CodeKey:
 
     parts: by name. distributions: installed ones that are reached. stages: other stages that are reached. memos:
     functions that keep results and are reached. texts: of what file's text a part is, by its name, and where it stands
-    there. has_importer: whether the function behind ``import`` is among its values. derived: module-level names (module,
-    name) whose values are not told by the source that stands for them. is_as_written: whether all that was imported is what its source
-    says, as far as that tells. has_decimals: whether decimal numbers are among its values.
+    there. has_importer: whether the function behind ``import`` is among its values. derived: module-level names
+    (module, name) whose values are not told by the source that stands for them. is_as_written: whether all that was
+    imported is what its source says, as far as that tells. has_decimals: whether decimal numbers are among its values.
     unfilled: instances among its values with cached properties that hold nothing yet.
     digest: 64 hexadecimal characters over all parts.
     """
@@ -312,7 +312,8 @@ def _key(graph: Graph, memos: tuple[Memo, ...] = (), unfilled: Iterable[Unfilled
     codes = frozenset(graph.codes)
     return CodeKey(
         graph.parts(), distributions, stages, memos, graph.spans, codes, graph.texts,
-        has_importer=graph.has_importer, has_decimals=graph.has_decimals, derived=frozenset(graph.derived), is_as_written=graph.is_as_written,
+        has_importer=graph.has_importer, has_decimals=graph.has_decimals,
+        derived=frozenset(graph.derived), is_as_written=graph.is_as_written,
         unfilled=tuple(unfilled),
     )  # fmt: skip
 

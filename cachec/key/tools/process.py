@@ -94,7 +94,12 @@ ENVIRONMENT = "folders of this environment"
 #: Attributes of ``sys`` that tell it.
 _PREFIXES = frozenset({"prefix", "exec_prefix", "base_prefix", "base_exec_prefix", "executable", "_base_executable"})
 #: States by which whole packages answer, by the package.
-PACKAGES = {"sysconfig": ENVIRONMENT, "decimal": "decimal context", "_pydecimal": "decimal context", "numpy": "numpy's errors"}
+PACKAGES = {
+    "sysconfig": ENVIRONMENT,
+    "decimal": "decimal context",
+    "_pydecimal": "decimal context",
+    "numpy": "numpy's errors",
+}
 
 
 #: What stands for each, and the names by which code asks for it.
