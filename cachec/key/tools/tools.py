@@ -128,8 +128,9 @@ class ToolKeys:
 
     def metadata(self, name: str) -> str:
         """The digest of a distribution as ``distribution`` tells it, with what it requires; for ``*``, of all that are
-        installed. For ``*``, and where no RECORD lists its files, it is of name, version and the files of metadata that
-        ``importlib.metadata`` reads. It is of nothing where there is no such distribution."""
+        installed. For ``*``, and where no RECORD lists its files, it is of name, version and entry points, and without a
+        RECORD of all metadata that ``importlib.metadata`` reads. It is of nothing where there is no such distribution.
+        """
         owners = self._distributions.installed()
         if name != "*":
             try:
@@ -141,9 +142,12 @@ class ToolKeys:
         hasher = Hasher("installed")
         for each in sorted(owners, key=lambda each: each.name):
             hasher.part("distribution", f"{each.name} {each.version}".encode())
-            for path in (each.folder, *(os.path.join(each.folder, file) for file in _METADATA)):
+            # Of an editable install RECORD stays as it is while its entries change.
+            files = ("entry_points.txt",) if os.path.exists(each.record_path) else ("", *_METADATA)
+            for file in files:
+                path = os.path.join(each.folder, file) if file else each.folder
                 if os.path.isfile(path):
-                    hasher.part(os.path.basename(path), self._digests.of_path(path).encode())
+                    hasher.part(file, self._digests.of_path(path).encode())
         return hasher.digest()
 
     def renew(self, names: Collection[str | os.PathLike[str]]) -> None:
