@@ -128,7 +128,7 @@ class ToolKeys:
 
     def metadata(self, name: str) -> str:
         """The digest of a distribution as ``distribution`` tells it, with what it requires; for ``*``, of all that are
-        installed. For ``*``, and where no RECORD lists its files, it is of name, version and entry points, and without a
+        installed. For ``*``, and where no RECORD lists its files, it is of name, version and entry points, without a
         RECORD of all metadata that ``importlib.metadata`` reads. It is of nothing where there is no such distribution.
         """
         owners = self._distributions.installed()
