@@ -104,6 +104,7 @@ class Reason(enum.Enum):
     UNDESCRIBED = "bypass:undescribed-effect"
     # Code ran that no later look could find again.
     UNNAMED_CODE = "bypass:unnamed-code"
+    UNDECLARED_PROGRAM = "bypass:undeclared-program"  # a program or process worked for the run outside of cachec.run
     # Nothing was returned.
     STAGE_RAISED = "error:stage-raised"
     REQUIRED = "error:required"
@@ -290,13 +291,14 @@ class Read(msgspec.Struct, frozen=True):
     """Something that one run of a stage looked at, beyond its key.
 
     kind: ``weight`` (where = argument path, name = weight name), ``file``, ``absent``, ``there`` (a path of which
-    no more was asked), ``listing``, ``cwd`` (where = the current folder, which the run took for a value), ``tool``
-    (where = path, name = the search variables that the stage fixed), ``env`` (where = variable), ``processor``
-    (where = ``host`` or ``accelerators``), ``state`` (where = a state of the process, ``key.tools.process``), of a
-    command ``folder`` (where = ``cwd`` or ``base_dir``, whose path is in what it wrote) and ``same`` (name = paths,
-    of which some are one file), of Python ``code`` (see ``key.code.ran``), ``module`` (where = one that was looked
-    for in vain) and ``distribution`` (where = its name, ``*`` for all). Paths of a stage's reads are kept from an
-    anchor (``base.anchors``). digest: of the content seen; of nothing (``EMPTY``) where a file was absent.
+    no more was asked), ``listing``, ``cwd`` (where = the current folder, which the run took for a value: the digest is
+    of its path), ``tool`` (where = path, name = the search variables that the stage fixed), ``env`` (where =
+    variable), ``processor`` (where = ``host`` or ``accelerators``), ``state`` (where = a state of the process,
+    ``key.tools.process``), ``folder`` (where = an anchor, of a command ``cwd`` or ``base_dir``, whose path is in the
+    result: the digest is of its path), of a command ``same`` (name = paths, of which some are one file), of Python
+    ``code`` (see ``key.code.ran``), ``module`` (where = one that was looked for in vain) and ``distribution`` (where =
+    its name, ``*`` for all). Paths of a stage's reads are kept from an anchor (``base.anchors``). digest: of the
+    content seen; of nothing (``EMPTY``) where a file was absent.
     """
 
     kind: str

@@ -67,6 +67,10 @@ class Anchors:
         """Whether ``folder`` is an anchor's, or one above."""
         return any(each.startswith(os.path.join(folder, "")) for each in self._folders.values())
 
+    def folders(self) -> list[str]:
+        """The folders themselves, the deepest ones first."""
+        return [folder.rstrip("/") or "/" for _, folder in self._order]
+
     def resolve(self, kept: str) -> str | None:
         """The path that a kept one stands for here; None where its anchor is no folder here."""
         name, colon, rest = kept.partition(":")

@@ -286,6 +286,11 @@ def _distribution(root: str, folder: str) -> Distribution:
     return Distribution(root, folder)
 
 
+def _site_place(path: str) -> str:
+    """The folder that an entry of the path stands for."""
+    return path if path.startswith(os.sep) else os.path.abspath(path)
+
+
 class Distributions:
     """The distributions found on a path (``sys.path`` as it is at each call, unless one is given)."""
 
@@ -303,6 +308,16 @@ class Distributions:
         for site in self._refreshed():
             for name, distribution in site.distributions.items():
                 seen.setdefault(name, distribution)
+        return iter(seen.values())
+
+    def installed(self) -> Iterator[Distribution]:
+        """Every distribution that ``importlib.metadata`` would find: also those that have no dist-info."""
+        self._refreshed()
+        seen: dict[str, Distribution] = {}
+        for path in self._paths:
+            site = self._sites[_site_place(path)]
+            for each in (*site.distributions.values(), *site.eggs()):
+                seen.setdefault(each.name, each)
         return iter(seen.values())
 
     def find(self, name: str) -> Distribution | None:
@@ -368,7 +383,7 @@ class Distributions:
         changed = paths != self._paths
         self._paths = paths
         for path in dict.fromkeys(paths):
-            place = path if path.startswith(os.sep) else os.path.abspath(path)
+            place = _site_place(path)
             site = self._sites.get(place)
             if site is None:
                 site = self._sites[place] = _Site(place)

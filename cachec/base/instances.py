@@ -9,7 +9,6 @@ from typing import Any
 import msgspec
 
 from cachec.base.fills import counting
-from cachec.base.outside import looks_outside
 
 _WORD = struct.calcsize("P")
 
@@ -55,15 +54,13 @@ def holds_only_attributes(cls: type, builtin: type = object) -> bool:
 
 
 def state(value: object) -> dict[str, Any]:
-    """The attributes that an instance holds itself, without cached properties that are derived from the rest. First
-    its ``__dict__`` in its order, which a program can see, then the slots by name, which have none.
-    """
+    """The attributes that an instance holds itself, without cached properties, which are made again when they are
+    asked for."""
     cls = type(value)
     return {
         name: part
-        for name, part in _attributes(value).items()
-        if not isinstance(kept := class_attribute(cls, name), functools.cached_property)
-        or looks_outside(kept.func, cls)
+        for name, part in attributes(value).items()
+        if not isinstance(class_attribute(cls, name), functools.cached_property)
     }
 
 
@@ -71,10 +68,12 @@ def counted(value: object) -> dict[str, Any]:
     """The attributes by which an instance counts in a key: as ``state``, with what cached properties hold. Nobody can
     tell without running them whether they would give that.
     """
-    return counting(value, _attributes(value))
+    return counting(value, attributes(value))
 
 
-def _attributes(value: object) -> dict[str, Any]:
+def attributes(value: object) -> dict[str, Any]:
+    """All attributes that an instance holds itself. First its ``__dict__`` in its order, which a program can see, then
+    the slots by name, which have none."""
     # object.__getstate__ (Python 3.11) is the language's own answer to "what is in this object": None, a dict, or a
     # pair of the dict and the slots. Called on object, so that a class can't hide anything.
     whole = object.__getstate__(value)

@@ -82,6 +82,13 @@ def allowed_digest(letters: str) -> str:
     return hasher.digest()
 
 
+def path_digest(path: str) -> str:
+    """The digest of an absolute path that counts as a value."""
+    hasher = Hasher("path")
+    hasher.part("path", os.fsencode(path))
+    return hasher.digest()
+
+
 def status_digest(status: os.stat_result, fields: str) -> str:
     """The digest of some fields of a path's status, by their names between commas."""
     hasher = Hasher("status")

@@ -298,6 +298,10 @@ class Requests:
         """The plugins that speak for what a call works with, by name: those whose ambient state is in its key."""
         return self._speaking(request.inventory)
 
+    def declares_programs(self, module: str) -> bool:
+        """Whether a plugin answers for the programs that a module starts."""
+        return self._plugins.declares_programs(module)
+
     def code_of(self, stage: StageLike) -> CodeKey:
         """The code that a stage reaches."""
         options = stage.options

@@ -65,6 +65,9 @@ class Plugin:
     #: Distribution -> the versions that this plugin knows (``>=0.10,<0.11``). With another one, and where what a verb
     #: uses of the library is gone (an AttributeError, ImportError or TypeError), stages run without the cache.
     supported: Mapping[str, str] = MappingProxyType({})
+    #: Modules, with those in them, of these libraries that start programs by themselves (a compiler, an assembler). The
+    #: plugin answers for what these programs read: by ``ambient``, and by the distributions that they are in.
+    programs: tuple[str, ...] = ()
     #: ``module.qualname`` of the argument and result types that this plugin handles, subclasses included.
     types: tuple[str, ...] = ()
 

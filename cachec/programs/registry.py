@@ -46,6 +46,13 @@ class Plugins:
         offered = self._distributions.plugin_entry_points(GROUP)
         return frozenset(target.partition(":")[0].partition(".")[0] for target in offered.values())
 
+    def declares_programs(self, module: str) -> bool:
+        """Whether cachec or a plugin answers for the programs that a module starts: their own, or one of a library."""
+        if module.partition(".")[0] in {"cachec", *self.packages()}:
+            return True
+        places = (place for plugin in self.all() for place in plugin.programs)
+        return any(f"{module}.".startswith(f"{place}.") for place in places)
+
     def named(self, name: str) -> Plugin:
         """The plugin of that name. Raises PluginError where there is none."""
         for plugin in self.all():

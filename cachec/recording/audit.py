@@ -30,6 +30,7 @@ from cachec.recording.looks import (
     told_at,
 )
 from cachec.recording.observed import STANDARD_INPUT, Observed, is_unrepeatable, place_of
+from cachec.recording.processes import starter
 
 #: Modules that import others in Python's place, and keep what they compiled of a source beside it.
 _LOADERS = frozenset({"_pytest.assertion.rewrite"})
@@ -274,8 +275,11 @@ class AuditObserver:
         if not _by_cachec(frame):
             program = args[0] if args and event in _PROGRAMS else None
             told = os.fsdecode(program) if isinstance(program, str | bytes | os.PathLike) else f"a process ({event})"
+            module = starter(frame, self._runs.is_project)
             for observed in self._runs.here():
                 observed.started.setdefault(told)
+                if module is not None:
+                    observed.undeclared.setdefault(told, module)
 
     def _imported(self, _event: str, args: tuple[Any, ...], asking: FrameType) -> None:
         """A module is looked for that is not in ``sys.modules``; it counts where project code asks for it."""

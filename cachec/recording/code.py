@@ -14,6 +14,7 @@ from typing import Any
 from cachec.recording.active import Active
 from cachec.recording.looks import begins_work, gives_work, look_of, starts_thread
 from cachec.recording.observed import Ran
+from cachec.recording.processes import starter, use_of
 from cachec.recording.profile import Profile
 from cachec.recording.whose import begins, gives, starts
 
@@ -104,6 +105,12 @@ class CodeObserver:
             return False
         if gives_work(code, frame):
             gives(frame.f_locals["kwargs"])
+            return False
+        used = use_of(code, frame)
+        if used is not None:
+            module = starter(frame, self._runs.is_project)
+            for observed in self._runs.here() if module else ():
+                observed.undeclared.setdefault(used, str(module))
             return False
         look = look_of(code, frame)
         if look is None:

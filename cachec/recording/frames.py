@@ -41,6 +41,19 @@ def asker(frame: FrameType | None, is_project: Callable[[str], bool]) -> FrameTy
     return None if current() is None else outermost
 
 
+def beyond_library(frame: FrameType | None) -> tuple[FrameType | None, set[str]]:
+    """The nearest frame that is not the standard library's, and the names of the library's modules on the way."""
+    library, packages = _library()
+    passed: set[str] = set()
+    while frame is not None:
+        name = frame.f_code.co_filename
+        if not name.startswith(library) or name.startswith(packages):
+            break
+        passed.add(str(frame.f_globals.get("__name__")))
+        frame = frame.f_back
+    return frame, passed
+
+
 def removes(frame: FrameType) -> bool:
     """Whether ``shutil.rmtree`` looks for what there is to be removed."""
     return frame.f_code.co_name.startswith(("rmtree", "_rmtree")) and frame.f_globals.get("__name__") == "shutil"

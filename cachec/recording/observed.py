@@ -124,6 +124,8 @@ class Observed(msgspec.Struct):
     job: CodeType | None = None
     copied: dict[str, str] | None = None
     started: dict[str, None] = {}
+    #: Programs and processes that may have worked for the run, each with the module that started or used it.
+    undeclared: dict[str, str] = {}
     unrepeatable: dict[str, None] = {}
     stages: dict[int, Any] = {}
     path: tuple[str, ...] = field(default_factory=lambda: tuple(sys.path))

@@ -14,6 +14,7 @@ from types import CodeType, FrameType
 from typing import Any
 from weakref import WeakSet
 
+from cachec.recording import processes
 from cachec.recording.active import Active
 from cachec.recording.hook import Handler, audit_hook
 from cachec.recording.looks import MODULES, begins_work
@@ -24,7 +25,7 @@ _HANDS: dict[tuple[str, str], Callable[[Any], Any]] = {
     ("multiprocessing.pool", "Pool._check_running"): lambda pool: pool._pool,
 }
 #: Modules in which a call may matter although they are installed.
-_TOLD_APART = MODULES.union(module for module, _ in _HANDS)
+_TOLD_APART = MODULES.union(processes.MODULES, (module for module, _ in _HANDS))
 
 
 class Profile:

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import collections
+import os
 import types
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import msgspec
 
-from cachec.base.instances import field_names, state
+from cachec.base.instances import attributes, field_names
 from cachec.key.canonical import MAX_DEPTH
 from cachec.key.words import item_path
 from cachec.programs.artifact import Dir, File
 from cachec.programs.program import Program
 from cachec.weights import WeightSet
 from cachec.weights.manifest import Folded, Manifest
+
+#: Items of a result that are looked through for texts, and the longest text that is taken for a path.
+_MOST_ITEMS, _LONGEST = 10_000, 4096
+_NO_TEXT = frozenset({int, float, bool, complex, type(None)})
 
 Replace = Callable[[Any, str], Any]
 
@@ -85,9 +90,27 @@ def _items(value: Any, path: str) -> Iterator[tuple[Any, Any, str]]:
             yield name, item, f"{path}.{name}"
 
 
+def short_texts(value: Any) -> Iterator[str]:
+    """The texts in a result that may be paths: in containers and records, keys among them. Longer ones, which may be
+    programs, name paths where they come from."""
+    pending, left = [value], _MOST_ITEMS
+    while pending and left:
+        left -= 1
+        each = pending.pop()
+        if isinstance(each, str | bytes):
+            text = os.fsdecode(each)
+            if len(text) <= _LONGEST:
+                yield text
+        elif type(each) in (set, frozenset):
+            pending.extend(each)
+        elif type(each) not in _NO_TEXT:
+            for key, item, _ in _items(each, ""):
+                pending += (key, item)
+
+
 def _attributes(value: Any) -> dict[str, Any]:
     fields = {name: getattr(value, name) for name in field_names(type(value)) or () if hasattr(value, name)}
-    return {**state(value), **fields}
+    return {**attributes(value), **fields}
 
 
 def _with(value: Any, made: dict[Any, Any]) -> Any:

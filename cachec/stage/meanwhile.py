@@ -36,6 +36,11 @@ class Meanwhile:
         # Only now: what another one fills from here on is not taken for older.
         self._before = {id(memo.function): memo.function.cache_info() for memo in memos}
 
+    def is_alone(self) -> bool:
+        """Whether no other run went on at the same time."""
+        self._ran()
+        return self._is_alone
+
     def end(self) -> None:
         """The run is over."""
         for other in _others():
@@ -48,7 +53,7 @@ class Meanwhile:
         reached, also of modules that were imported meanwhile."""
         ran = self._ran()
         for memo in memos:
-            if memo.looks_outside and self._has_answered(memo.function):
+            if self._was_filled(memo.function) and self._has_answered(memo.function):
                 code = getattr(memo.function.__wrapped__, "__code__", None)
                 if not self._is_own(code, ran, is_project):
                     yield memo.name
@@ -71,6 +76,11 @@ class Meanwhile:
         for other in _others():
             self._add(other)
         return _codes(self._recorder)
+
+    def _was_filled(self, function: Any) -> bool:
+        """Whether anything was put into a memo since; only what was there before can have answered where not."""
+        before = self._before.get(id(function))
+        return before is None or function.cache_info().misses != before.misses
 
     def _has_answered(self, function: Any) -> bool:
         now, before = function.cache_info(), self._before.get(id(function))

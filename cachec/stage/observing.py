@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from types import FunctionType
 from typing import TYPE_CHECKING
@@ -22,11 +23,10 @@ from cachec.base.anchors import (
     project_of,
 )
 from cachec.base.fsio import Identity, identity_if_there
-from cachec.base.hashing import EMPTY, digest_bytes
+from cachec.base.hashing import EMPTY
 from cachec.base.paths import absolute, current_folder, links_on, relative_to
 from cachec.key.code.modules import is_cell
 from cachec.key.dependencies import (
-    ABSENT,
     FOLDER,
     IN_PROCESS,
     PRESENT,
@@ -35,11 +35,12 @@ from cachec.key.dependencies import (
     allowed_digest,
     links_digest,
     listing_digest,
+    path_digest,
     status_digest,
 )
 from cachec.key.request import Request, Requests
 from cachec.key.tools.environment import EVERY_NAME, variable_digest
-from cachec.key.tools.process import PACKAGES, asked, state_digest
+from cachec.key.tools.process import ENVIRONMENT, PACKAGES, asked, state_digest
 from cachec.model import Read, Reason
 
 if TYPE_CHECKING:  # on a miss only, or for a read that few traces have
@@ -47,10 +48,11 @@ if TYPE_CHECKING:  # on a miss only, or for a read that few traces have
     from cachec.recording import Recorder
     from cachec.recording.net import Net
     from cachec.recording.observed import Observed
+    from cachec.stage.memo_use import RecordedFill
     from cachec.stage.watching import Below
 
 #: Reads whose ``where`` is a path.
-_PATHS = frozenset({"file", "absent", "there", "listing", "links", "access", "status", "tool", "code", "cwd"})
+_PATHS = frozenset({"file", "absent", "there", "listing", "links", "access", "status", "tool", "code", "cwd", "folder"})
 #: Those of them that tell what is there whole.
 _WHOLE = frozenset({"file", "absent", "listing", "tool", "code"})
 
@@ -71,6 +73,8 @@ class Observing:
         self._requests = requests
         self._base_dir = base_dir
         self.on = on
+        #: How the runs so far filled memos, by the ``id`` of the function.
+        self.fills: dict[int, RecordedFill] = {}
         self._warned: set[str] = set()
 
     @cached_property
@@ -130,11 +134,11 @@ class Observing:
             recorder.keep_out(Reason.INPUT_CHANGED, observed.torn)
         if observed.volatile:
             recorder.keep_out(Reason.VOLATILE_INPUT, observed.volatile)
+        self._programs(observed, request, recorder)
         name = request.stage.options.name
-        if observed.unrepeatable and name not in self._warned:
+        if observed.unrepeatable and self._is_first(f"unrepeatable {name}"):
             from cachec.stage.warn import warn_unrepeatable
 
-            self._warned.add(name)
             warn_unrepeatable(name, observed.unrepeatable)
         coverage = self._requests.coverage(request)
         for stage in observed.stages.values():
@@ -151,6 +155,8 @@ class Observing:
         states = asked((ran.code, ran.namespace) for ran in list(observed.ran.values())) | request.inventory.states
         if coverage.has_project_paths:
             recorder.has_project_paths = True
+        if observed.sought and any("origin" in ran.code.co_names for ran in list(observed.ran.values())):
+            states.add(ENVIRONMENT)  # ``find_spec(name).origin``
         if coverage.has_decimals:
             states.add(PACKAGES["decimal"])
         looked |= {Read("state", state, "", state_digest(state)) for state in states}
@@ -160,6 +166,25 @@ class Observing:
         if coverage.is_as_written:
             self._ran.brought(observed, coverage.derived, recorder.reads())
         return looked
+
+    def _programs(self, observed: Observed, request: Request, recorder: Recorder) -> None:
+        """Keep out a result in which a program took part that nobody answers for; say so once a stage."""
+        for program, module in list(observed.undeclared.items()):
+            if self._requests.declares_programs(module):
+                continue
+            from cachec.stage.warn import undeclared_program, warn_undeclared_program
+
+            said = undeclared_program(program, module)
+            recorder.keep_out(Reason.UNDECLARED_PROGRAM, said)
+            if self._is_first(f"program {request.stage.options.name}"):
+                warn_undeclared_program(request.stage.options.name, said)
+            break
+
+    def _is_first(self, said: str) -> bool:
+        """Whether a warning is the first of its kind of a stage."""
+        is_first = said not in self._warned
+        self._warned.add(said)
+        return is_first
 
     def _missed(self, observed: Observed, net: Net) -> None:
         """Data that the stage's code names, and that was not there: native code may have looked for it in vain."""
@@ -212,7 +237,7 @@ class Observing:
                 yield from _as_given(observed, Read("status", path, fields, status_digest(status, fields)))
         named = not called.isdisjoint(_GETCWD)
         if observed.cwd and (observed.asked_cwd or named):
-            yield Read("cwd", observed.cwd, "", EMPTY)
+            yield Read("cwd", observed.cwd, "", path_digest(observed.cwd))
         for name, value in list(observed.variables.items()):
             yield Read("env", name, "", variable_digest(name, {} if value is None else {name: value}))
 
@@ -254,6 +279,22 @@ class Observing:
         """The folder of a stage's project."""
         return self.anchors(request).folder(PROJECT)
 
+    def named_folders(self, texts: Iterable[str], request: Request) -> Iterator[Read]:
+        """Reads of the folders that move with a project, an environment or a user and that a result names in its text.
+
+        A path below such a folder counts from its anchor as long as it leads to files: where the result holds it, the
+        folder itself counts.
+        """
+        patterns = {
+            folder: re.compile(rf"(?<![\w.-]){re.escape(folder)}(?![\w.-])")
+            for folder in self.anchors(request).folders()
+            if len(folder) > 1
+        }
+        for text in texts:
+            for folder in [each for each, pattern in patterns.items() if pattern.search(text)]:
+                del patterns[folder]
+                yield Read("folder", folder, "", path_digest(folder))
+
     # --- paths of reads
 
     def anchors(self, request: Request) -> Anchors:
@@ -266,16 +307,12 @@ class Observing:
         anchors = self.anchors(request)
         moving: dict[str, str] | None = None
         for read in reads:
-            if read.kind == "folder":
-                is_project = read.where == anchors.folder(PROJECT)
-                yield msgspec.structs.replace(read, where=PROJECT) if is_project else read
-                continue
             if read.kind not in _PATHS or read.where in IN_PROCESS:
                 yield read
                 continue
             yield msgspec.structs.replace(read, where=anchors.keep(read.where))
             place = absolute(read.where)
-            if read.kind not in {"tool", "code", "cwd"}:
+            if read.kind not in {"tool", "code", "cwd", "folder"}:
                 moving = self._moving(request, anchors) if moving is None else moving
                 for name, folder in moving.items():
                     if os.path.join(place, "").startswith(os.path.join(folder, "")):
@@ -295,8 +332,6 @@ class Observing:
 
     def resolved(self, read: Read, request: Request) -> Read:
         """A kept read with the path that it stands for here; as it is where its anchor is no folder here."""
-        if read.kind == "folder" and read.where == PROJECT:
-            return msgspec.structs.replace(read, where=self.anchors(request).folder(PROJECT) or "")
         if read.kind not in _PATHS or read.where in IN_PROCESS:
             return read
         path = self._resolve(read.where, request)
@@ -322,18 +357,13 @@ class Observing:
         """The digest that a resolved read has now."""
         if read.kind in {"code", "module", "distribution"}:
             return self._ran.present(read, read.where)
-        if read.kind == "folder":
-            return folder_digest(read.where)
         if read.kind == "state":
             return state_digest(read.where)
         if read.kind == "cwd":
-            return EMPTY if os.path.normpath(read.where) == current_folder() else ABSENT
+            return path_digest(current_folder())  # wherever the project is
+        if read.kind == "folder":
+            return path_digest(read.where)
         return dependencies.present(read)
-
-
-def folder_digest(folder: str) -> str:
-    """What stands for the path of the project's folder, where a result holds it; ``ABSENT`` where there is none."""
-    return digest_bytes(os.fsencode(folder)) if folder.startswith("/") else ABSENT
 
 
 def _source(request: Request) -> str:

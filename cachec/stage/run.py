@@ -18,18 +18,18 @@ from cachec.codecs.data import SCALARS
 from cachec.codecs.encoder import encode
 from cachec.codecs.files import files_size
 from cachec.errors import LinkError, StoreFault, Uncacheable, UnkeyableArgument, UnresolvedCode, UsageError
-from cachec.key.code.memos import FilledBefore
 from cachec.key.options import StageLike
 from cachec.key.request import Request
-from cachec.model import ArtifactRef, Fault, KeyDescription, Node, Read, Reason, Trace
+from cachec.model import ArtifactRef, Fault, KeyDescription, Node, PartKind, Read, Reason, Trace
 from cachec.programs.plugin import Plugin
 from cachec.programs.supported import Asking, bypass_reason
 from cachec.recording import Recorder
 from cachec.stage import folding
 from cachec.stage.bracket import Bracket
-from cachec.stage.guard import bare, callers_weights, replace_weights, returned
+from cachec.stage.guard import bare, callers_weights, replace_weights, returned, short_texts
 from cachec.stage.look import Tools
 from cachec.stage.meanwhile import Meanwhile
+from cachec.stage.memo_use import MemoUse, memos_named
 from cachec.store.artifacts import ArtifactSink
 from cachec.store.bound import BoundedSink
 from cachec.weights import WeightSet
@@ -91,7 +91,8 @@ class Run:
         self._unimported = frozenset[str]() if net is None else tools.requests.unimported(request)
         self._stale = tools.requests.stale_memos(request)
         self._meanwhile = Meanwhile(self.recorder, request.inventory.memos, request.inventory.unfilled)
-        self._filled = FilledBefore(request.inventory.memos)
+        fills = tools.observing.fills if tools.observing is not None else {}
+        self._memo_use = MemoUse(request.inventory.memos, fills, _ambient(request))
         #: What the next call will ask for, where this run filled cached properties.
         self._next: Request | None = None
         #: The request as it is at the end.
@@ -125,6 +126,7 @@ class Run:
         try:
             # Encoded first: weights that the stage derived are made now, and what they read counts too.
             node = self._encoded(finished) if store else None
+            filled_before = self._count_fills()
             if store and not self._collected(finished):
                 node = None
             if node is not None:
@@ -132,8 +134,8 @@ class Run:
             kept_out = self.recorder.kept_out()
             if self._stale:
                 finished.kept_out, finished.changed = Reason.STALE_MEMO, _stale(self._stale)
-            elif used := self._filled.used():
-                finished.kept_out, finished.changed = Reason.STALE_MEMO, _filled_before(used)
+            elif filled_before := filled_before or self._filled_unseen():
+                finished.kept_out, finished.changed = Reason.STALE_MEMO, _filled_before(filled_before)
             elif taken := self._taken(self._request):
                 finished.kept_out, finished.changed = Reason.STALE_MEMO, taken
             elif kept_out is not None:
@@ -151,7 +153,9 @@ class Run:
                     finished.fault, finished.detail, node = fault.fault, fault.detail, None
             if node is not None and not finished.changed:
                 self._publish(finished, node)
-            if not finished.stored:
+            if finished.stored:
+                self._record_fills()
+            else:
                 finished.value = self._returned(result, node)
                 self.recorder.keep_scratch()  # the result may be a file in there
         finally:
@@ -159,6 +163,40 @@ class Run:
                 self._discard(finished)
             self.abandon()
         return finished
+
+    def _count_fills(self) -> list[str]:
+        """Count what earlier runs read while they filled the memos that answered in this one. Returns the names of
+        memos that were filled in another way."""
+        names, fills = self._memo_use.answered()
+        for fill in fills:
+            for stage in fill.stages:
+                self.recorder.nested(stage)
+            for read in fill.reads:
+                self.recorder.seen(read)
+        return names
+
+    def _filled_unseen(self) -> list[str]:
+        """The names of memos that the key does not hold, that were there before the run, and that have answered."""
+        net = self.recorder.net
+        if net is None:
+            return []
+        reached = {id(memo.function) for memo in self._request.inventory.memos}
+        ran = [(each.code, each.namespace) for each in list(net.observed.ran.values())]
+        return [
+            name
+            for name, function in memos_named(ran, self._tools.requests.is_project)
+            if id(function) not in reached
+            and function.__module__ in net.observed.modules
+            and function.cache_info().hits
+        ]
+
+    def _record_fills(self) -> None:
+        """Let later runs know what this one read while it filled memos."""
+        net, reads, inventory = self.recorder.net, self.recorder.reads(), self._request.inventory
+        is_seen = net is not None and not inventory.paths and all(read.kind != "weight" for read in reads)
+        if net is not None and is_seen and self._again is not None and self._meanwhile.is_alone():
+            memos = self._again.inventory.memos
+            self._memo_use.record(self._stage, reads, memos, net.observed.modules)
 
     def _taken(self, request: Request) -> str:
         """What may have given the run what another one filled it with, in words; empty where nothing has."""
@@ -215,6 +253,10 @@ class Run:
         try:
             if self._tools.observing is not None:
                 with fsio.faults("looking at what the run used"):
+                    if self.recorder.net is not None:
+                        texts = short_texts(finished.value)
+                        for read in self._tools.observing.named_folders(texts, self._request):
+                            self.recorder.seen(read)
                     self._seen = self._tools.observing.collect(self._request, self.recorder)
         except StoreFault as fault:
             finished.fault, finished.detail = fault.fault, fault.detail
@@ -232,12 +274,12 @@ class Run:
             self.recorder.has_project_paths or requests.coverage(self._request).has_project_paths
         ):
             return
-        from cachec.stage.observing import folder_digest
+        from cachec.key.dependencies import path_digest
         from cachec.stage.project_paths import holds_path  # few stages have such values
 
         folder = observing.project_folder(self._request)
         if folder is not None and holds_path(node, folder, self._tools.store.objects.path):
-            self.recorder.seen(Read("folder", folder, "", folder_digest(folder)))
+            self.recorder.seen(Read("folder", folder, "", path_digest(folder)))
 
     def _publish(self, finished: Finished, node: Node) -> None:
         try:
@@ -364,10 +406,18 @@ class Run:
             self.recorder.net.beside.close()
 
 
+def _ambient(request: Request) -> dict[str, str]:
+    """The live state of libraries in a key; of one without memos nobody asks."""
+    if not request.inventory.memos:
+        return {}
+    return {part.name: part.digest for part in request.parts() if part.kind is PartKind.AMBIENT}
+
+
 def _filled_before(names: list[str]) -> str:
     return (
-        f"{names[0]} had kept what it made of files, variables and the like before this run, which did not look at "
-        "them; clear it before (cache_clear), or give the stage what it returns as an argument"
+        f"the memo of {names[0]} was filled before this run, so the run did not see the files and variables that it "
+        f"was made of; call {names[0].rpartition('.')[2]}.cache_clear() before the stage, call it first inside of the "
+        "stage, or pass what it returns as an argument"
     )
 
 

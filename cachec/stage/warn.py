@@ -47,6 +47,20 @@ def warn_unrepeatable(stage: str, seen: Collection[str]) -> None:
     )
 
 
+def undeclared_program(program: str, module: str) -> str:
+    """Why nothing is stored of a run that used a program outside of ``cachec.run``. module: which used it."""
+    by = f"{module} " if module else "it "
+    return (
+        f"{by}used {program} outside of cachec.run, so the files that it read are not seen; start it by "
+        "cachec.run(command, inputs=[...]), do the work in the process of the stage, or pass its result as an argument"
+    )
+
+
+def warn_undeclared_program(stage: str, said: str) -> None:
+    """Warn of a stage of which nothing is stored, as a program or process works for it."""
+    _warn(f"stage {stage} is not stored: {said}")
+
+
 def _warn(message: str) -> None:
     frame, level = sys._getframe(), 1
     while frame.f_back is not None and frame.f_code.co_filename.startswith(OWN_FOLDER):

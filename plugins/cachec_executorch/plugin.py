@@ -18,6 +18,7 @@ class ExecutorchPlugin(FilePlugin):
 
     name = "executorch"
     distributions = ("executorch",)
+    programs = ("executorch.exir",)
     supported = MappingProxyType({"executorch": ">=1.5,<1.6"})
 
     def link(self, artifact: File | Program, weights: WeightSet) -> Any:

@@ -21,6 +21,7 @@ class JaxPlugin(MlirFormats):
 
     name = "jax"
     distributions = ("jax", "jaxlib")
+    programs = ("jax", "jaxlib")
     supported = SUPPORTED
     types = (
         "jaxlib._jax.ArrayImpl",  # every concrete jax.Array of JAX 0.10

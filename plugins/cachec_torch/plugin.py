@@ -22,6 +22,7 @@ class TorchPlugin(Plugin):
 
     name = "torch"
     distributions = ("torch",)
+    programs = ("torch._inductor",)
     supported = SUPPORTED
     types = ("torch.Tensor", "torch.nn.parameter.Parameter", "torch.dtype", "torch.device", "torch.Size")
 

@@ -42,6 +42,7 @@ class TritonPlugin(Plugin):
 
     name = "triton"
     distributions = ("triton",)
+    programs = ("triton",)
     supported = SUPPORTED
     types = ("triton.runtime.jit.JITCallable",)
 

@@ -31,6 +31,7 @@ class TvmPlugin(FilePlugin):
 
     name = "tvm"
     distributions = ("apache-tvm", "apache-tvm-ffi")
+    programs = ("tvm.support.cc", "tvm.support.clang", "tvm.support.nvcc", "tvm.support.rocm", "tvm.support.tar")
     supported = MappingProxyType({"apache-tvm": ">=0.27,<0.28"})
 
     def ambient(self) -> Mapping[str, str]:

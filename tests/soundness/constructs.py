@@ -457,6 +457,10 @@ CONSTRUCTS = [
     Construct("delattr and delitem", "class A:\n    def __delitem__(self, k): self.k = k * $S\ndef f():\n    a = A()\n    del a[2]\n    return a.k\n", "@f()"),
     Construct("array protocol", "import numpy as np\nclass A:\n    def __array__(self, dtype=None, copy=None): return np.arange($S)\ndef f(): return np.asarray(A()).tolist()\n", "@f()"),
     Construct("array function protocol", "import numpy as np\nclass A:\n    def __array_ufunc__(self, *a, **kw): return $S\ndef f(): return np.add(A(), 1)\n", "@f()"),
+    Construct("current folder", "import os\nfrom pathlib import Path\ndef f(): return str(Path.cwd()), len(os.path.abspath('x')), $S\n", "@f()"),
+    Construct("folder of the module", "from pathlib import Path\ndef f(): return [str(Path(__file__).parent), $S]\n", "@f()", without=("cell",)),
+    Construct("file of a module", "import inner\ndef f(): return {'file': inner.__file__, 'k': inner.K}\n", "@f()", {"inner.py": "K = $S\n"}),
+    Construct("origin of a module", "import importlib.util\ndef f(): return importlib.util.find_spec('inner').origin, $S\n", "@f()", {"inner.py": ""}),
     Construct("bytes protocol", "class A:\n    def __bytes__(self): return b'$S'\n    def __complex__(self): return 1j * $S\n", "bytes(@A()), complex(@A())"),
 ]  # fmt: skip
 

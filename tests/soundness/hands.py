@@ -5,6 +5,7 @@ another stage that runs at the same time, against edits of the folder. The oracl
 from __future__ import annotations
 
 import asyncio
+import multiprocessing
 import os
 import queue
 import random
@@ -14,7 +15,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from multiprocessing.pool import ThreadPool
@@ -26,6 +27,7 @@ from tests.soundness import looks
 from tests.soundness.runner import Report
 
 Job = Callable[[], Any]
+_Ways = dict[str, Callable[[Job], Any]]
 
 
 def by_command(p: str) -> str:
@@ -151,9 +153,14 @@ _KNOWN: dict[str, Callable[[Job], Any]] = {
 
 
 @contextmanager
-def _hands() -> Iterator[tuple[dict[str, Callable[[Job], Any]], dict[str, Callable[[Job], Any]]]]:
-    """Ways to have a job done, with those of known runs; some by threads that are there before."""
+def _hands() -> Iterator[tuple[_Ways, _Ways, _Ways]]:
+    """Ways to have a job done: by threads of known runs, by threads that are there before, by other processes."""
     with ExitStack() as held:
+        # Before any thread: processes are forked.
+        workers = held.enter_context(multiprocessing.get_context("fork").Pool(1))
+        executor = ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("fork"))
+        held.callback(executor.shutdown)
+        executor.submit(len, "").result()
         warm = held.enter_context(ThreadPoolExecutor(4))
         other = held.enter_context(ThreadPoolExecutor(2))
         pool = held.enter_context(ThreadPool(2))
@@ -179,7 +186,12 @@ def _hands() -> Iterator[tuple[dict[str, Callable[[Job], Any]], dict[str, Callab
             "a pool of multiprocessing of its own": _by_own_pool_of_multiprocessing,
             "a loop": partial(_in_loop, loop),
         }
-        yield known, unknown
+        processes: dict[str, Callable[[Job], Any]] = {
+            "a pool of processes": lambda job: workers.apply(job),
+            "an executor of processes": lambda job: executor.submit(job).result(),
+            "a thread and a pool of processes": lambda job: _by_thread(_started, partial(workers.apply, job)),
+        }
+        yield known, unknown, processes
 
 
 def _stage_of(cache: cachec.Cache, hand: Callable[[Job], Any], looker: Callable[[str], Any], said: str) -> Any:
@@ -218,7 +230,7 @@ def run_hands(seed: int, folder: Path) -> Iterator[Report]:
         with (
             closing(cachec.Cache(folder / "hands", log="off", mode="on")) as cache,
             warnings.catch_warnings(),
-            _hands() as (known, unknown),
+            _hands() as (known, unknown, processes),
         ):
             warnings.simplefilter("ignore")
             for turn in range(sys.maxsize):
@@ -226,16 +238,18 @@ def run_hands(seed: int, folder: Path) -> Iterator[Report]:
                 cases += [(looker, hand, False) for looker in OF_LIBRARY for hand in known]
                 if sys.version_info >= (3, 12):  # before, what runs in threads that were there is not seen
                     cases += [(looker, hand, False) for looker in LOOKERS for hand in unknown]
+                cases += [(looker, hand, False) for looker in looks.LOOKERS for hand in processes]
                 for looker, hand, is_stage in rng.sample(cases, len(cases)):
                     name, is_back, is_alone = rng.choice(list(looks.EDITS)), rng.random() < 0.5, rng.random() < 0.5
                     said = f"{looker.__name__} / {hand}{' / stage' * is_stage} / {name}{' / back' * is_back}"
                     said += " / alone" * is_alone
                     inner = cache.stage(looker, name=f"inner {said} {turn}") if is_stage else looker
-                    stage = _stage_of(cache, (known | unknown)[hand], inner, f"{said} {turn}")
+                    stage = _stage_of(cache, (known | unknown | processes)[hand], inner, f"{said} {turn}")
                     with ExitStack() as company:
                         if not is_alone:
                             company.enter_context(_beside(cache, folder))
                         place = Path(company.enter_context(tempfile.TemporaryDirectory(dir=folder)), "p")
-                        yield looks.one(said, stage, looker, name, place, is_back=is_back)
+                        refused = hand in processes
+                        yield looks.one(said, stage, looker, name, place, is_back=is_back, may_be_refused=refused)
     finally:
         sys.dont_write_bytecode = before

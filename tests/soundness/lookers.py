@@ -10,6 +10,7 @@ import contextlib
 import ctypes
 import filecmp
 import fileinput
+import functools
 import glob
 import importlib
 import importlib.machinery
@@ -22,12 +23,13 @@ import runpy
 import shutil
 import sqlite3
 import stat as modes
+import subprocess
 import sys
 import tarfile
 import tempfile
 import tokenize
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from os import stat as _stat_of_before
 from pathlib import Path
@@ -546,3 +548,60 @@ def gone_to(p: str) -> Any:
             return "done"
     except OSError as error:
         return type(error).__name__
+
+
+# --- by other processes
+
+
+def process_run(p: str) -> Any:
+    return subprocess.run(["cat", f"{p}/a"], capture_output=True, check=False).stdout.decode()
+
+
+def process_of_a_script(p: str) -> Any:
+    Path(p).with_name("script").write_text('cat "$1/s/b"')
+    return subprocess.check_output(["sh", f"{p}/../script", p]).decode()
+
+
+def process_by_system(p: str) -> Any:
+    os.system(f"cp {p}/a {p}/../copy 2>/dev/null")
+    return Path(p).with_name("copy").read_text()
+
+
+def process_by_popen(p: str) -> Any:
+    with os.popen(f"ls {p}") as file:
+        return file.read()
+
+
+# --- by what was put into a memo before
+
+
+@functools.cache
+def _memo(function: Callable[[str], Any], p: str) -> Any:
+    return function(p)
+
+
+MEMOS = [_memo]
+
+
+def memo_text(p: str) -> Any:
+    return _memo(text, p)
+
+
+def memo_linecache(p: str) -> Any:
+    return _memo(by_linecache, p)
+
+
+def memo_fileinput(p: str) -> Any:
+    return _memo(by_fileinput, p)
+
+
+def memo_configparser(p: str) -> Any:
+    return _memo(by_configparser, p)
+
+
+def memo_zipfile(p: str) -> Any:
+    return _memo(by_zipfile, p)
+
+
+def memo_listing(p: str) -> Any:
+    return _memo(listed, p)

@@ -34,7 +34,9 @@ LOOKERS = [
 _COARSE = 5
 
 #: What is not seen, and said so: the result is not stored.
-REFUSED = {"untold", "renamed", "renamed_folder", "hard_linked", "module_imported"}
+REFUSED = {"untold", "renamed", "renamed_folder", "hard_linked", "module_imported"} | {
+    name for name in vars(lookers) if name.startswith(("process_", "memo_"))
+}
 
 _MODULE = "x = {}\n"
 _FILES = {"a": "1", "s/b": "2", "m.py": _MODULE.format(1), "c.ini": "[one]\nk = 1\n"}
@@ -105,6 +107,8 @@ def forget() -> None:
 
 def _told(function: Callable[[str], Any], p: str) -> str:
     forget()
+    for memo in lookers.MEMOS:
+        memo.cache_clear()
     try:
         return json.dumps(function(p))
     except Exception as error:
@@ -129,8 +133,18 @@ def run_looks(seed: int, folder: Path) -> Iterator[Report]:
         sys.dont_write_bytecode = before
 
 
-def one(said: str, stage: Any, looker: Callable[[str], Any], name: str, folder: Path, *, is_back: bool) -> Report:
-    """The stage before and after an edit; is_back: after and before."""
+def one(
+    said: str,
+    stage: Any,
+    looker: Callable[[str], Any],
+    name: str,
+    folder: Path,
+    *,
+    is_back: bool,
+    may_be_refused: bool = False,
+) -> Report:
+    """The stage before and after an edit; is_back: after and before. may_be_refused: no answer need be stored."""
+    may_be_refused = may_be_refused or looker.__name__ in REFUSED
     report = Report(projects=1, cases=1)
 
     def anew(folder: Path) -> None:
@@ -159,7 +173,7 @@ def one(said: str, stage: Any, looker: Callable[[str], Any], name: str, folder: 
             kept_out = outcome.reason.value.startswith("bypass")
             reason = "refused" if kept_out else outcome.reason.value
             answer = {"reason": reason, "value": json.dumps(value), "detail": str(outcome.detail)}
-        if answer["reason"] != "refused" or looker.__name__ not in REFUSED:
+        if answer["reason"] != "refused" or not may_be_refused:
             judge(report, said, {**answer, "truth": truth})
         is_stored = answer["reason"] not in {"refused", "raised"}
         if was_stored and truth == first and is_stored:

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import configparser
+import filecmp
+import fileinput
 import functools
+import importlib
 import importlib.util
+import linecache
 import os
+import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
+import numpy
 import pytest
 
 import cachec
@@ -26,6 +34,36 @@ def level() -> str:
 @functools.cache
 def doubled(n: int) -> int:
     return 2 * n
+
+
+def _text(path: str) -> str:
+    """A file of a name that no list of names of functions holds."""
+    with fileinput.input([path]) as lines:
+        return "".join(lines)
+
+
+def _ini(path: str) -> str:
+    parser = configparser.ConfigParser()
+    parser.read_string(f"[s]\nk = {_text(path)}")
+    return parser["s"]["k"]
+
+
+#: Ways to look at a file, none of which is in the text of what a memo wraps.
+READERS: dict[str, Callable[[str], object]] = {
+    "configparser": _ini,
+    "fileinput": _text,
+    "linecache": lambda path: (linecache.clearcache(), linecache.getline(path, 1))[1],
+    "zipfile": lambda path: (zipfile.is_zipfile(path), os.stat(path).st_size),
+    "os.access": lambda path: os.access(path, os.W_OK) and _text(path),
+    "filecmp": lambda path: (filecmp.clear_cache(), filecmp.cmp(path, "other.txt", shallow=False))[1],
+    "mmap": lambda path: numpy.memmap(path, mode="r", dtype="u1").tolist(),
+    "pure": len,
+}
+
+
+@functools.cache
+def read(how: str) -> object:
+    return READERS[how]("settings.txt")
 
 
 class Config:
@@ -52,7 +90,8 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> cachec.Cache:
     monkeypatch.chdir(tmp_path)
     Path("settings.txt").write_text("1")
     monkeypatch.setenv("LEVEL", "1")
-    for memo in (settings, level, doubled):
+    Path("other.txt").write_text("1")
+    for memo in (settings, level, doubled, read):
         memo.cache_clear()
     return cachec.Cache(tmp_path / "store", log="off", mode="on")
 
@@ -75,12 +114,57 @@ def test_what_a_memo_was_filled_with_before_is_not_seen(
     assert stage.call()[1].reason is Reason.HIT
 
 
-def test_one_that_looks_at_nothing_may_be_filled(cache: cachec.Cache) -> None:
-    doubled(2)
+@pytest.mark.parametrize("how", READERS)
+def test_every_memo_that_was_filled_before_and_answers_keeps_the_result_out(cache: cachec.Cache, how: str) -> None:
+    stage = cache.stage(lambda how: read(how), name="stage")
+    before = read(how)
+    value, outcome = stage.call(how)
+    assert (value, outcome.reason, outcome.stored) == (before, Reason.STALE_MEMO, False)
+    assert "test_filled_before.read was filled before" in outcome.detail
+    assert "read.cache_clear()" in outcome.detail
+
+
+def test_one_that_does_not_answer_may_be_filled(cache: cachec.Cache) -> None:
+    doubled(1)
     settings()
     stage = cache.stage(lambda n: doubled(n) + len(repr(settings)) * 0, name="stage")
-    assert stage(2) == 4
+    assert stage.call(2)[1].stored
     assert stage.call(2)[1].reason is Reason.HIT
+
+
+@pytest.mark.parametrize("how", READERS)
+def test_what_stored_runs_read_for_a_memo_counts_in_those_that_it_answers(cache: cachec.Cache, how: str) -> None:
+    stage = cache.stage(lambda how, n: (read(how), n), name="stage")
+    other = cache.stage(lambda how: read(how), name="other")
+    for n in range(3):
+        assert stage.call(how, n)[1].stored
+    assert other.call(how)[1].stored
+    before = read(how)
+    Path("settings.txt").write_text("22")
+    read.cache_clear()
+    for n in range(3):
+        value, outcome = stage.call(how, n)
+        assert value[0] == READERS[how]("settings.txt")
+        assert outcome.hit is (value[0] == before)
+    assert other(how) == READERS[how]("settings.txt")
+
+
+def test_what_anything_else_put_into_a_memo_does_not(cache: cachec.Cache) -> None:
+    stage = cache.stage(lambda how, n: (read(how), n), name="stage")
+    assert stage.call("fileinput", 1)[1].stored
+    read("pure")
+    assert stage.call("fileinput", 2)[1].reason is Reason.STALE_MEMO
+
+
+def test_a_memo_in_a_module_that_a_computed_name_leads_to(
+    cache: cachec.Cache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    memo = "@functools.cache\ndef memo(): return open('settings.txt').read()\n"
+    Path("led_to.py").write_text(f"import functools\n{memo}def f(): return memo()\n")
+    stage = cache.stage(lambda name, n: importlib.import_module(name).f(), name="stage")
+    assert stage.call("led" + "_to", 1)[1].stored
+    assert stage.call("led" + "_to", 2)[1].reason is Reason.STALE_MEMO
 
 
 def test_a_cached_property_counts_by_its_value_where_it_was_read_from_a_file(cache: cachec.Cache) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import sys
@@ -12,6 +13,8 @@ import pytest
 
 import cachec
 from cachec import Reason
+
+from .conftest import Program
 
 
 @pytest.fixture
@@ -128,25 +131,116 @@ def test_what_a_stage_looks_at(cache: cachec.Cache, tmp_path: Path, name: str) -
     assert after != before
 
 
-@pytest.mark.parametrize("form", ["getcwd", "abspath", "cwd", "resolve"])
+#: Ways to have the current folder, or a part of it, as a value.
+CURRENT: dict[str, Callable[[], object]] = {
+    "getcwd": lambda: os.getcwd(),
+    "getcwdb": lambda: os.getcwdb(),
+    "Path.cwd": lambda: str(Path.cwd()),
+    "its name": lambda: Path.cwd().name,
+    "its length": lambda: len(os.getcwd()),
+    "abspath": lambda: os.path.abspath("x"),
+    "realpath": lambda: os.path.realpath("."),
+    "relpath": lambda: os.path.relpath("/"),
+    "Path.absolute": lambda: str(Path("x").absolute()),
+    "Path.resolve": lambda: str(Path("x").resolve()),
+}
+
+
+@pytest.mark.parametrize("form", CURRENT)
 def test_the_current_folder_taken_for_a_value(
     cache: cachec.Cache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str
 ) -> None:
-    @cache.stage
-    def stage(form: str) -> str:
-        if form == "getcwd":
-            return os.getcwd()
-        if form == "abspath":
-            return os.path.abspath("x")
-        return str(Path.cwd() if form == "cwd" else Path("x").resolve())
-
+    stage = cache.stage(lambda form: CURRENT[form](), name="stage")
     own = os.getcwd
-    for name in ("one", "two"):
-        (tmp_path / name).mkdir()
+    for name in ("one", "three", "a/b"):
+        (tmp_path / name).mkdir(parents=True)
         monkeypatch.chdir(tmp_path / name)
         assert stage(form) == stage.uncached(form)
         assert stage.call(form)[1].reason is Reason.HIT
     assert os.getcwd is own
+
+
+#: In a module of a checkout: ways to have where it is, or the environment, as a value.
+VALUES = {
+    "Path.cwd": "str(Path.cwd())",
+    "its name": "Path.cwd().name",
+    "its length": "len(os.path.abspath('x'))",
+    "realpath": "os.path.realpath('.')",
+    "a relative path": "str(Path('x').resolve())",
+    "__file__": "__file__",
+    "beside __file__": "[str(Path(__file__).parent / 'table.txt')]",
+    "of a module": "{helper.__file__: 1}",
+    "getfile": "inspect.getfile(helper)",
+    "code": "(lambda: 0).__code__.co_filename",
+    "origin": "importlib.util.find_spec('helper').origin",
+    "sys.prefix": "len(sys.prefix)",
+    "sys.executable": "sys.executable",
+    "sysconfig": "sorted(sysconfig.get_paths().items())",
+    "site": "site.getsitepackages()",
+    "of a library": "len(numpy.__file__)",
+    "__path__": "list(numpy.__path__)",
+    "origin of a library": "len(importlib.util.find_spec('numpy').origin)",
+    "getfile of a library": "len(inspect.getfile(numpy))",
+}
+#: What leads to files counts from its anchor.
+LEADS = {
+    "read beside": "Path(__file__).with_name('table.txt').read_text()",
+    "read in the current folder": "open('table.txt').read()",
+    "read by __file__ of a module": "open(os.path.join(os.path.dirname(__file__), 'table.txt')).read()",
+    "whether it is there": "importlib.util.find_spec('numpy') is not None",
+}
+_CHECKOUT = """
+import importlib.util, inspect, json, os, site, sys, sysconfig, warnings
+from pathlib import Path
+import numpy
+import helper
+import cachec
+cache = cachec.Cache(log="off", mode="on")
+warnings.simplefilter("ignore")
+"""
+
+
+def _in_checkouts(
+    folder: Path, program: Program, ways: dict[str, str], prefixes: tuple[str, str]
+) -> dict[str, list[str]]:
+    """What each way gives in the first checkout, again, and in another one at another length of path: the reasons of
+    the calls, of which each gave what its function gives. prefixes: what the two processes have for ``sys.prefix``."""
+    body = "".join(
+        f"@cache.stage(name={name!r})\ndef way{n}(): return {text}\nWAYS.append(way{n})\n"
+        for n, (name, text) in enumerate(ways.items())
+    )
+    tail = (
+        "said = []\nfor way in WAYS:\n    value, outcome = way.call()\n"
+        "    assert value == way.__wrapped__(), (value, way.__wrapped__(), outcome)\n"
+        "    said.append(outcome.reason.value)\nprint(json.dumps(said))\n"
+    )
+    found: list[list[str]] = []
+    for name, prefix in (("one", prefixes[0]), ("one", prefixes[0]), ("another", prefixes[1])):
+        checkout = folder / name
+        checkout.mkdir(exist_ok=True)
+        set_prefix = f"import sys\nsys.prefix = sys.exec_prefix = {prefix!r}\n" if prefix else ""
+        (checkout / "main.py").write_text(f"WAYS = []\n{_CHECKOUT}{body}")
+        (checkout / "run.py").write_text(f"{set_prefix}from main import *\n{tail}")
+        (checkout / "helper.py").write_text("")
+        (checkout / "table.txt").write_text("1")
+        (checkout / "cachec.toml").write_text("")
+        found.append(json.loads(program(checkout / "run.py", checkout, CACHEC_DIR=str(folder / "store"))))
+    return {name: list(said) for name, *said in zip(ways, *found, strict=True)}
+
+
+def test_where_a_checkout_is_counts_where_it_is_asked_for_as_a_value(tmp_path: Path, program: Program) -> None:
+    """Whatever ``way`` gives is right in each; what only leads to files hits in the other one."""
+    said = _in_checkouts(tmp_path, program, {**VALUES, **LEADS}, ("", ""))
+    kept_out = {name: reasons for name, reasons in said.items() if reasons[:2] != ["miss:first-run", "hit"]}
+    assert kept_out == {}
+    assert {name: said[name][2] for name in LEADS} == dict.fromkeys(LEADS, "hit")
+
+
+def test_where_an_environment_is_counts_where_it_is_asked_for_as_a_value(tmp_path: Path, program: Program) -> None:
+    ways = {name: text for name, text in VALUES.items() if "numpy" in text or text.startswith("s")}
+    said = _in_checkouts(tmp_path, program, {**ways, **LEADS}, ("", "/elsewhere"))
+    missed = {name for name, reasons in said.items() if reasons[2] != "hit"}
+    assert missed == ways.keys()
 
 
 def test_the_whole_environment_is_a_look_at_each_variable(cache: cachec.Cache, monkeypatch: pytest.MonkeyPatch) -> None:

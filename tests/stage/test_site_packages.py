@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
 import sys
 import sysconfig
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -83,3 +85,49 @@ def test_a_file_that_one_lists_is_of_its_part(tmp_path: Path, site: Path) -> Non
     assert stage() == "1"
     place.write_text("22")
     assert stage.call()[1].reason is not Reason.DEPENDENCY_CHANGED  # it is looked at a second later, as tools are
+
+
+def _entry_points(_: str) -> list[str]:
+    return sorted(each.name for each in importlib.metadata.entry_points(group="toys"))
+
+
+def _of_one(name: str) -> list[str]:
+    return sorted(each.name for each in importlib.metadata.distribution(name).entry_points)
+
+
+@pytest.mark.parametrize(
+    ("folder", "has_record"),
+    [("toy-1.0.dist-info", True), ("toy-1.0.dist-info", False), ("toy-1.0.egg-info", False), ("toy.egg-info", False)],
+)
+@pytest.mark.parametrize("look", [_entry_points, _of_one])
+def test_entry_points_count_whatever_the_installer_left(
+    tmp_path: Path, site: Path, look: Callable[[str], list[str]], folder: str, has_record: bool
+) -> None:
+    place = site / folder
+    place.mkdir()
+    (place / "METADATA").write_text("Name: toy\nVersion: 1.0\n")
+    (place / "PKG-INFO").write_text("Name: toy\nVersion: 1.0\n")
+    if has_record:  # of an editable install: it lists no entry
+        (place / "RECORD").write_text(f"{folder}/RECORD,,\n")
+        (place / "direct_url.json").write_text('{"url": "file:///toy", "dir_info": {"editable": true}}')
+    with closing(cachec.Cache(tmp_path / "store", log="off", mode="on")) as cache:
+        stage = cache.stage(lambda name: look(name), name="stage")
+        for names in ([], ["one", "two"], ["two"]):
+            lines = "".join(f"{name} = toy:{name}\n" for name in names)
+            (place / "entry_points.txt").write_text(f"[toys]\n{lines}")
+            value, outcome = stage.call("toy")
+            assert (value, outcome.hit, outcome.stored) == (names, False, True), outcome
+            assert stage.call("toy")[1].hit
+
+
+def test_a_distribution_that_comes_without_dist_info_counts(tmp_path: Path, site: Path) -> None:
+    with closing(cachec.Cache(tmp_path / "store", log="off", mode="on")) as cache:
+        stage = cache.stage(lambda name: look(name), name="stage")
+        look = _entry_points
+        assert stage("toy") == []
+        place = site / "toy-1.0.egg-info"
+        place.mkdir()
+        (place / "PKG-INFO").write_text("Name: toy\nVersion: 1.0\n")
+        (place / "entry_points.txt").write_text("[toys]\none = toy:one\n")
+        assert stage("toy") == ["one"]
+        assert stage.call("toy")[1].hit

@@ -109,8 +109,9 @@ def test_the_standard_input_of_another_process_is_its_own(cache: cachec.Cache) -
         return f"{started.communicate('said')[0]} {sys.byteorder} {started.stdin.closed}"
 
     stage = cache.stage(run, name="stage")
-    assert stage().startswith("said")
-    assert stage.call()[1].reason is Reason.HIT
+    value, outcome = stage.call()
+    assert value.startswith("said")
+    assert outcome.reason is Reason.UNDECLARED_PROGRAM
 
 
 def test_extended_attributes(cache: cachec.Cache, file: Path) -> None:

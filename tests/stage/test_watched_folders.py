@@ -89,7 +89,7 @@ def test_an_edit_of_a_checkpoint_in_a_folder_below_is_a_miss(tmp_path: Path, pro
 
 
 def test_what_another_process_opens_there_counts_if_it_is_data(tmp_path: Path, program: Program) -> None:
-    after = "import subprocess; subprocess.run(['sh', '-c', 'cat c*/s* c*/M* > /dev/null'])"  # names none
+    after = "cachec.run(['sh', '-c', 'cat c*/s* c*/M* > /dev/null'], cwd='.')"  # names none
     project = Project(program, tmp_path, "ckpt/m.safetensors", "'ckpt/m.safetensors'", after=after)
     for name in ("s.py", "s.o", "Makefile"):
         (project.place.parent / name).write_text("1")

@@ -41,11 +41,10 @@ class CodeKey:
 
     parts: by name. distributions: installed ones that are reached. stages: other stages that are reached. memos:
     functions that keep results and are reached. texts: of what file's text a part is, by its name, and where it stands
-    there. has_importer: whether the function behind ``import`` is among its values. looks_outside: whether it looks at
-    files, variables and the like, as far as its words tell. derived: module-level names (module, name) whose values
-    are not told by the source that stands for them. has_project_paths: whether paths below the project's folder, which
-    count from there, are among its values. is_as_written: whether all that was imported is what its source
-    says, as far as that tells. has_decimals: whether decimal numbers are among its values.
+    there. has_importer: whether the function behind ``import`` is among its values. derived: module-level names
+    (module, name) whose values are not told by the source that stands for them. has_project_paths: whether paths below
+    the project's folder, which count from there, are among its values. is_as_written: whether all that was imported is
+    what its source says, as far as that tells. has_decimals: whether decimal numbers are among its values.
     unfilled: instances among its values with cached properties that hold nothing yet. unimported: names of modules that
     were read from source and are not imported.
     digest: 64 hexadecimal characters over all parts.
@@ -60,7 +59,6 @@ class CodeKey:
         "has_importer",
         "has_project_paths",
         "is_as_written",
-        "looks_outside",
         "memos",
         "parts",
         "spans",
@@ -81,7 +79,6 @@ class CodeKey:
         texts: Mapping[str, tuple[TextVersion, Span]] = MappingProxyType({}),
         *,
         has_importer: bool = False,
-        looks_outside: bool = False,
         has_decimals: bool = False,
         has_project_paths: bool = False,
         derived: Set[tuple[str, str]] = frozenset(),
@@ -97,7 +94,6 @@ class CodeKey:
         self.stages = stages
         self.memos = memos
         self.has_importer = has_importer
-        self.looks_outside = looks_outside
         self.has_decimals = has_decimals
         self.has_project_paths = has_project_paths
         self.derived = derived
@@ -223,8 +219,7 @@ class CodeKeys:
         """What a memo that is reached is keyed by on its own; memos inside of it are looked at by themselves."""
         self._asking.add(id(function))
         try:
-            key = self.of(function.__wrapped__, has_version=True)
-            memo = Memo(function, key.digest, key.looks_outside)
+            memo = Memo(function, self.of(function.__wrapped__, has_version=True).digest)
         finally:
             self._asking.discard(id(function))
         if not left_out():
@@ -340,7 +335,7 @@ def _key(graph: Graph, memos: tuple[Memo, ...] = (), unfilled: Iterable[Unfilled
     codes = frozenset(graph.codes)
     return CodeKey(
         graph.parts(), distributions, stages, memos, graph.spans, codes, graph.texts,
-        has_importer=graph.has_importer, looks_outside=graph.looks_outside,
+        has_importer=graph.has_importer,
         has_decimals=graph.has_decimals, has_project_paths=graph.has_project_paths,
         derived=frozenset(graph.derived), is_as_written=graph.is_as_written,
         unfilled=tuple(unfilled), unimported=frozenset(graph.unimported),

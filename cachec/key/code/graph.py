@@ -12,7 +12,6 @@ from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 from cachec.base.hashing import Hasher, digest_bytes
-from cachec.base.outside import OUTSIDE
 from cachec.errors import CachecError, UnresolvedCode
 from cachec.key.code.modules import WHOLE, SourceText, Span, TextVersion
 from cachec.key.code.scopes import Uses
@@ -52,9 +51,6 @@ _ASKED = {
     "annotations": ("__annotations__", "get_type_hints", "get_annotations", "signature", "getfullargspec"),
 }
 _ASKING = {f"s{len(word)}:{word}".encode(): asked for asked, words in _ASKED.items() for word in words}
-
-#: Names by which code looks at something outside of the process, as far as a memo of what it gave is concerned.
-_OUTSIDE = tuple(f"s{len(name)}:{name}".encode() for name in sorted(OUTSIDE))
 
 #: The function behind ``import``: code that names it may import by whatever name, also by another one of its own.
 _IMPORTER = b"s10:__import__"
@@ -112,7 +108,6 @@ class Graph:
         self.text_alone = text_alone()
         self.is_as_written = True
         self.has_importer = False
-        self.looks_outside = False
         self.has_decimals = False
         self.tolerant = tolerant
         self._recorded = recorded
@@ -190,7 +185,6 @@ class Graph:
     def mentions(self, syntax: bytes) -> None:
         """Note what code with this normalised syntax, reached just now, asks of other code (``when``)."""
         self.has_importer = self.has_importer or _IMPORTER in syntax
-        self.looks_outside = self.looks_outside or any(word in syntax for word in _OUTSIDE)
         for word, asked in _ASKING.items():
             if word in syntax and asked not in self._mentioned:
                 self._mentioned.add(asked)

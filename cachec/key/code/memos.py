@@ -12,31 +12,20 @@ from cachec.key.code.library import attribute
 
 
 class Memo(msgspec.Struct, frozen=True):
-    """A function with a memo that a stage reaches, the digest of the code key of what it wraps, and whether that looks
-    at files, variables and the like."""
+    """A function with a memo that a stage reaches, and the digest of the code key of the function that it wraps."""
 
     function: Any
     digest: str
-    looks_outside: bool = False
 
     @property
     def name(self) -> str:
         """The function in words."""
-        return f"{attribute(self.function, '__module__')}.{attribute(self.function, '__qualname__')}"
+        return memo_name(self.function)
 
 
-class FilledBefore:
-    """Memos that hold what looks outside gave before a run began: the run does not look there again, and nobody knows
-    any more where that was."""
-
-    def __init__(self, memos: Iterable[Memo]) -> None:
-        self._hits = [
-            (memo, info.hits) for memo in memos if memo.looks_outside and (info := memo.function.cache_info()).currsize
-        ]
-
-    def used(self) -> list[str]:
-        """The names of those that have answered since."""
-        return [memo.name for memo, hits in self._hits if memo.function.cache_info().hits > hits]
+def memo_name(function: Any) -> str:
+    """A function with a memo in words."""
+    return f"{attribute(function, '__module__')}.{attribute(function, '__qualname__')}"
 
 
 class _Filled:

@@ -57,6 +57,17 @@ def _time_zone() -> object:
     return time.tzname, time.timezone, time.altzone, time.daylight
 
 
+def _environment() -> object:
+    packages = (each for each in sys.path if each.endswith(("site-packages", "dist-packages")))
+    folders = (sys.prefix, sys.exec_prefix, sys.base_prefix, sys.base_exec_prefix, os.path.dirname(os.__file__))
+    return (*folders, sys.executable, *packages)
+
+
+def _user_packages() -> object:
+    site = sys.modules.get("site")
+    return getattr(site, "USER_BASE", None), getattr(site, "USER_SITE", None), os.environ.get("HOME")
+
+
 def _scratch() -> object:
     import tempfile
 
@@ -78,8 +89,17 @@ def _array_errors() -> object:
 
 #: How numpy handles errors where nobody said anything.
 _ERRORS = [("divide", "warn"), ("invalid", "warn"), ("over", "warn"), ("under", "ignore")]
+#: The state that stands for where Python and its packages are.
+ENVIRONMENT = "folders of this environment"
+#: Attributes of ``sys`` that tell it.
+_PREFIXES = frozenset({"prefix", "exec_prefix", "base_prefix", "base_exec_prefix", "executable", "_base_executable"})
 #: States by which whole packages answer, by the package.
-PACKAGES = {"decimal": "decimal context", "_pydecimal": "decimal context", "numpy": "numpy's errors"}
+PACKAGES = {
+    "sysconfig": ENVIRONMENT,
+    "decimal": "decimal context",
+    "_pydecimal": "decimal context",
+    "numpy": "numpy's errors",
+}
 
 
 #: What stands for each, and the names by which code asks for it.
@@ -95,6 +115,17 @@ _STATES: Mapping[str, tuple[Callable[[], object], tuple[str, ...]]] = {
     "numpy's errors": (_array_errors, ("numpy", "geterr", "errstate", "seterr")),
     "flags of the interpreter": (lambda: sys.flags, ()),
     "encoding of files": (_encoding, ("open", "fdopen", "read_text", "TextIOWrapper", "getencoding")),
+    "folders of this environment": (
+        _environment,
+        (
+            *("sysconfig", "getsitepackages", "__spec__", "__path__", "submodule_search_locations", "locate_file"),
+            *("getfile", "getsourcefile", "getabsfile", "get_filename", "get_python_inc", "get_python_lib"),
+        ),
+    ),
+    "folder of this user's packages": (
+        _user_packages,
+        ("getusersitepackages", "getuserbase", "USER_BASE", "USER_SITE"),
+    ),
     "limit of recursion": (sys.getrecursionlimit, ("getrecursionlimit",)),
 }
 _NAMED = (BuiltinFunctionType, FunctionType, ModuleType, type)
@@ -108,12 +139,16 @@ def asked(ran: Iterable[tuple[CodeType, Mapping[str, object]]]) -> set[str]:
 
 
 def _asked(code: CodeType, namespace: Mapping[str, object]) -> Iterator[str]:
+    if "__file__" in code.co_names and _asks_another(code, "__file__"):
+        yield ENVIRONMENT
     for name in code.co_names:
         value = namespace.get(name)
         if name in _NAMES:
             yield _NAMES[name]
         if value is sys.flags or ("flags" in code.co_names and (value is sys or name == "sys")):
             yield "flags of the interpreter"
+        if (value is sys or name == "sys") and not _PREFIXES.isdisjoint(code.co_names):
+            yield ENVIRONMENT
         if isinstance(value, _NAMED):  # under another name, perhaps
             if (own := _NAMES.get(value.__name__)) is not None:
                 yield own
@@ -122,6 +157,13 @@ def _asked(code: CodeType, namespace: Mapping[str, object]) -> Iterator[str]:
             package = module_of(type(value))
         if (state := PACKAGES.get(package.partition(".")[0])) is not None:
             yield state
+
+
+def _asks_another(code: CodeType, name: str) -> bool:
+    """Whether code asks for this of an object (``module.__file__``), and not for its own."""
+    import dis  # rarely needed
+
+    return any(each.argval == name and each.opname == "LOAD_ATTR" for each in dis.get_instructions(code))
 
 
 def state_digest(state: str) -> str:

@@ -40,6 +40,10 @@ RECHECK_SECONDS = 1.0
 INSTALL_SLACK_NS = 2_000_000_000
 
 
+#: What ``importlib.metadata`` reads of a distribution, whatever the installer left: also the name of one file.
+_METADATA = ("METADATA", "PKG-INFO", "entry_points.txt", "requires.txt", "top_level.txt")
+
+
 class _KnownDistribution(msgspec.Struct, frozen=True):
     """A distribution as it was last looked at. ``listing`` depends on RECORD alone; token: see ``Followed``."""
 
@@ -123,21 +127,27 @@ class ToolKeys:
         return self._requirements.parts(names, fresh=fresh)
 
     def metadata(self, name: str) -> str:
-        """The digest of a distribution as ``distribution`` tells it, with what it requires; of its version alone where
-        its files are not listed, of nothing where there is none, and of the versions of all that are installed for
-        ``*``."""
-        if name == "*":
-            owners = list(self._distributions)
-        else:
+        """The digest of a distribution as ``distribution`` tells it, with what it requires; for ``*``, of all that are
+        installed. For ``*``, and where no RECORD lists its files, it is of name, version and entry points, without a
+        RECORD of all metadata that ``importlib.metadata`` reads. It is of nothing where there is no such distribution.
+        """
+        owners = self._distributions.installed()
+        if name != "*":
             try:
                 parts = [self.distribution(name), *self.required((name,))]
             except UsageError:
-                owners = [each for each in self._distributions if each.name == normalise(name)]
+                owners = (each for each in owners if each.name == normalise(name))
             else:
                 return digest_bytes("".join(each.digest for each in parts).encode())
         hasher = Hasher("installed")
-        for said in sorted(f"{each.name} {each.version}" for each in owners):
-            hasher.part("distribution", said.encode())
+        for each in sorted(owners, key=lambda each: each.name):
+            hasher.part("distribution", f"{each.name} {each.version}".encode())
+            # Of an editable install RECORD stays as it is while its entries change.
+            files = ("entry_points.txt",) if os.path.exists(each.record_path) else ("", *_METADATA)
+            for file in files:
+                path = os.path.join(each.folder, file) if file else each.folder
+                if os.path.isfile(path):
+                    hasher.part(file, self._digests.of_path(path).encode())
         return hasher.digest()
 
     def renew(self, names: Collection[str | os.PathLike[str]]) -> None:

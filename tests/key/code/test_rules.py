@@ -540,12 +540,12 @@ def test_a_result_of_a_memo_of_earlier_code_is_not_stored(project: Any, cache: c
     assert stage.call(5)[1].reason.value == "bypass:stale-memo"
 
 
-def test_a_memo_that_the_program_filled_with_the_same_code_is_no_reason(project: Any, cache: cachec.Cache) -> None:
+def test_a_memo_that_an_earlier_run_filled_with_the_same_code_is_no_reason(project: Any, cache: cachec.Cache) -> None:
     project.write({"main.py": MEMO})
     project.forget()
     main = project.load()
-    main.scaled(1)
-    assert cache.stage(main.stage).call(1)[1].stored
+    stage = cache.stage(main.stage)
+    assert [stage.call(x)[1].stored for x in (1, True, 2, 1.0)] == [True] * 4
 
 
 # --- methods
