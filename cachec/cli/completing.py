@@ -19,6 +19,7 @@ LINE_OPTIONS = {
     "--tool": ("COMMAND", "an executable that it starts"),
     "--strip": ("", "give it the model without weights; these are written beside the output (.irpa)"),
     "--hardlink": ("", "outputs may be hard links into the store, read-only"),
+    "--restat": ("", "an output that has its content already keeps its time stamp, for build systems that look again"),
     "--portable": ("", "leave the processor out of the key"),
 }
 

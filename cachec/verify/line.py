@@ -19,13 +19,13 @@ from cachec.launcher.command import Command, Output, PassThrough
 from cachec.launcher.describing import describe_here
 from cachec.launcher.explain import explain
 from cachec.launcher.places import Places, leaked
-from cachec.launcher.request import environment
+from cachec.launcher.request import environment, keyed_variables
 from cachec.launcher.stage import CommandStage, Opened, looked_at
 from cachec.launcher.stripping import wants_strip
 from cachec.reproduce.recipe import Recipe, RecordedLine
 
 #: What of a command line names an output.
-_OUTPUTS = frozenset({"output", "output-folder", "depfile"})
+_OUTPUTS = frozenset({"output", "output-folder", "extra-output", "depfile"})
 
 #: Characters of what a command that failed wrote.
 _TAIL = 400
@@ -54,6 +54,7 @@ def run_line(recipe: Recipe, line: RecordedLine, key: str, folder: Path) -> Line
             os.environ[name] = value
     try:
         args = _entered(line)
+        _unset_others(args, recipe.environ)
         would = explain(args).outcome
         if would.key != key or not would.hit:
             raise _NotAgain(f"a call would not hit now: {would.detail or would.reason.value}")
@@ -84,6 +85,15 @@ def _entered(line: RecordedLine) -> list[str]:
         raise _NotAgain(f"the folder that it ran in can't be entered: {cwd}: {error.strerror}") from error
     os.environ["PWD"] = cwd
     return [each.replace("\0", base) for each in line.args]
+
+
+def _unset_others(args: Sequence[str], recorded: Mapping[str, str | None]) -> None:
+    """Remove the variables that count for the command and were not set when it ran. Raises PassThrough."""
+    with looked_at(args, None) as (opened, given, argv, program):
+        command = describe_here(opened, given, argv, program)
+        for name in keyed_variables(command, opened.variables):
+            if name not in recorded:
+                os.environ.pop(name, None)
 
 
 def _run(opened: Opened, command: Command, folder: Path) -> LineEnded:

@@ -53,6 +53,15 @@ function(_cachec_launcher out)
   set(${out} "${words}" PARENT_SCOPE)
 endfunction()
 
+# `--restat` where the generator looks at time stamps again after a custom command: Ninja. To Make, an output that keeps
+# its time stamp would be out of date for ever.
+function(_cachec_restat out)
+  set(${out} "" PARENT_SCOPE)
+  if(CMAKE_GENERATOR MATCHES "Ninja")
+    set(${out} --restat PARENT_SCOPE)
+  endif()
+endfunction()
+
 # Absolute paths: of what is read (in the source folder, else where it will be made), or of what is written.
 function(_cachec_paths out kind)
   set(found "")
@@ -192,6 +201,8 @@ function(cachec_add_program name)
   if(arg_PORTABLE)
     list(APPEND options --portable)
   endif()
+  _cachec_restat(restat)
+  list(APPEND options ${restat})
 
   foreach(path IN LISTS outputs) # Make has no such habit
     get_filename_component(folder "${path}" DIRECTORY)
@@ -238,7 +249,8 @@ function(cachec_launch_custom_commands)
   if(NOT CMAKE_GENERATOR MATCHES "Ninja|Makefiles")
     message(WARNING "cachec_launch_custom_commands: the generator ${CMAKE_GENERATOR} knows no launchers; use Ninja.")
   endif()
-  _cachec_launcher(words)
+  _cachec_restat(restat)
+  _cachec_launcher(words ${restat})
   set(line "")
   foreach(word IN LISTS words) # it becomes text of a shell
     if(NOT word MATCHES "^[A-Za-z0-9_./=:,+@%-]+$")
