@@ -16,11 +16,8 @@ from cachec.errors import StoreFault
 from cachec.launcher.command import Command, Output
 from cachec.model import Reason
 from cachec.recording import Recorder
-from cachec.store.locks import KeyLock
+from cachec.store.locks import KeyLock, is_ancestor
 from cachec.store.store import Store
-
-#: What a process that a server has forked is called, before the number of the process that asked for it.
-SERVES = "cachec:"
 
 
 def lock_of(store: Store, output: Output) -> KeyLock:
@@ -45,30 +42,13 @@ def outputs_held(
         without: tuple[Reason, str] | None = None
         try:
             for _, lock in sorted(locks.items()):
-                if lock.try_acquire() or (not _is_ancestor(lock.holder()) and lock.acquire(timeout, on_wait)):
+                if lock.try_acquire() or (not is_ancestor(lock.holder()) and lock.acquire(timeout, on_wait)):
                     stack.callback(lock.release)
-                elif not _is_ancestor(lock.holder()):
+                elif not is_ancestor(lock.holder()):
                     without = Reason.UNDESCRIBED, f"its outputs could not be held against process {lock.holder()}"
         except StoreFault as fault:  # a store that can't be written: what is stored there is handed out all the same
             without = Reason.STORE_UNAVAILABLE, fault.detail
         yield without
-
-
-def _is_ancestor(pid: int) -> bool:
-    """Whether a process waits for this one, as a launcher does that runs a whole build: it will not let go before. For
-    a server's child waits who asked the server: it is called so."""
-    mine = os.getpid()
-    while pid and mine > 1:
-        if mine == pid:
-            return True
-        try:
-            with open(f"/proc/{mine}/stat", encoding="utf-8", errors="replace") as file:
-                name, _, fields = file.read().partition("(")[2].rpartition(")")
-            asks = name.removeprefix(SERVES)
-            mine = int(fields.split()[1] if asks == name else asks)
-        except (OSError, ValueError, IndexError):
-            return False
-    return False
 
 
 def check_stored(recorder: Recorder, outputs: Sequence[Output]) -> None:
