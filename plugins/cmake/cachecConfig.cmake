@@ -8,7 +8,7 @@
 #                                    COMPILER INPUT... -o OUTPUT OPTIONS...
 #     [WEIGHTS file[=content|opened|name]...]
 #                                    as `cachec exec --weights`; a file keyed by name does not start the build again
-#     [ENVIRONMENT variable...]      variables that the compiler gets, and that are in the key
+#     [ENVIRONMENT variable...]      variables that are in the key, whatever their names
 #     [TOOLS command...]             executables that it starts
 #     [DEPENDS file-or-target...]    what else has to be there first
 #     [DEPFILE file]                 written by the compiler, in the syntax of Make

@@ -36,7 +36,7 @@ ASK(getenv) ASK(secure_getenv)
 
 CLANG_TARGETS = (
     *("", "arm64-apple-macos", "arm64-apple-ios", "x86_64-apple-darwin20", "x86_64-pc-windows-msvc"),
-    *("powerpc-ibm-aix", "x86_64-scei-ps4", "wasm32-wasi", "nvptx64-nvidia-cuda"),
+    *("powerpc-ibm-aix", "x86_64-scei-ps4", "wasm32-wasi"),
 )
 
 LINES = [
@@ -99,7 +99,7 @@ def test_each_variable_that_a_compiler_asks_for_is_in_its_adapter(
 
 
 @pytest.mark.parametrize("adapter", sorted(adapters.SHIPPED.glob("*.toml")), ids=lambda path: path.stem)
-def test_what_clang_documents_for_folders_and_options_is_named(adapter: Path) -> None:
+def test_an_adapter_names_each_variable_once(adapter: Path) -> None:
     environment = adapters.read(adapter).environment
     lists = (environment.keyed, environment.passed, environment.search, environment.unknown)
     assert sum(map(len, lists)) == len({name for names in lists for name in names})  # each in one list
@@ -121,7 +121,7 @@ def test_a_command_sees_every_variable(launcher: Launcher, monkeypatch: pytest.M
 COUNTS = {
     **dict.fromkeys(("MYCC_LEVEL", "CFLAGS", "FORCE_COLOR", "CI", "WORKSPACE", "VIRTUAL_ENV", "SIGNING_KEY"), True),
     **dict.fromkeys(("TOKENIZER", "TOKENIZERS_PARALLELISM", "LD_BIND_NOW", "TZ", "BUILD_TYPE", "TERMINATE"), True),
-    **dict.fromkeys(("HOME", "PATH", "TERM", "SSH_AUTH_SOCK", "XDG_RUNTIME_DIR", "SHLVL", "_", "OLDPWD"), False),
+    **dict.fromkeys(("HOME", "TERM", "SSH_AUTH_SOCK", "XDG_RUNTIME_DIR", "SHLVL", "_", "OLDPWD"), False),
     **dict.fromkeys(("MAKEFLAGS", "MAKELEVEL", "GITHUB_RUN_ID", "BUILD_NUMBER", "CACHEC_STATS_FILE"), False),
     **dict.fromkeys(("HF_TOKEN", "hf_token", "DB_PASSWORD", "OPENAI_API_KEY", "MY_SECRET"), False),
 }
@@ -138,7 +138,7 @@ def test_which_variables_count_without_an_adapter(
     launcher.run(*line, options=options)
     assert launcher.direct(*line, options=options) is not None
     monkeypatch.setenv(name, "/usr/bin:/bin")
-    assert (launcher.direct(*line, options=options) is None) == counts or name in {"HOME", "PATH"}
+    assert (launcher.direct(*line, options=options) is None) == counts or name == "HOME"  # which has the settings
     launcher.run(*line, options=options)
     assert launcher.last().reason.value == ("miss:environment-changed" if counts else "hit")
     monkeypatch.delenv(name)
@@ -166,6 +166,8 @@ def test_an_adapter_says_whether_it_names_all_variables(
         launcher.run(*line)
         assert launcher.last().reason.value == ("miss:environment-changed" if counts else "hit"), name
         monkeypatch.delenv(name)
+        launcher.run(*line)
+        assert launcher.last().hit
     monkeypatch.setenv("FAKE_U1", "another")
     assert launcher.direct(*line) is None
     launcher.run(*line)
@@ -197,12 +199,12 @@ def test_a_preloaded_library_counts_by_content(
         found = re.search(r"/\S*/libm[.-]\S*", maps)
         if found is None:
             pytest.skip("this process has no libm")
-        value = str(shutil.copy(found[0], tmp_path / "libm.so"))
+        (tmp_path / "preloaded").mkdir()
+        value = str(shutil.copy(found[0], tmp_path / "preloaded" / "libm.so"))
     monkeypatch.setenv("LD_PRELOAD", value)
     for expected in ("miss:environment-changed", "hit"):
         assert launcher.run(*line).code == 0
         assert launcher.last().reason.value == (expected if not value else expected.replace("environment", "tool"))
-    assert launcher.direct(*line) is not None
     if value:
         with open(value, "ab") as file:
             file.write(b"\0")
