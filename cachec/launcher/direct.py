@@ -14,9 +14,10 @@ Imports no module that takes a millisecond: not even ``typing``.
     bytes 48-55   u64 little-endian: length of the fields; then the fields, then the blobs
     fields        separated by NUL, numbers in decimal, a list as its length and its items:
                   arguments, current folder, version of cachec, boot id;
-                  variables (name, ``=value`` or ``-``); the rule for the others (keyed, passed, ``1`` where all
-                others count), and those that count by it (name, value); how many CACHEC_* beside ``UNKEYED``;
-                  absent paths; folders (path, identity, trust, names that must be absent);
+                  variables (name, ``=value`` or ``-``); the rule for the others (patterns of those that count, those
+                of them that do not, ``1`` where all others count), and those that count by it (name, value); how
+                many CACHEC_* beside ``UNKEYED``;
+                absent paths; folders (path, identity, trust, names that must be absent);
                   files (path, identity, trust, digest); which file a path leads to (path, ``dev:ino``, ``-`` for none);
                   store; index file, identity, trust, row, digest of the row;
                   artifacts (digest, size, identity, trust); ``1`` where equal outputs keep their time stamps
@@ -41,7 +42,6 @@ from cachec.base.foreign import read_regular
 from cachec.base.xdg import cache_folder
 from cachec.launcher.ending import write_streams
 from cachec.launcher.restore import check_place, mode_of, restore_bytes, restore_file
-from cachec.launcher.variables import Rule
 
 MAGIC = b"cachec direct 6\n"
 _HEADER = len(MAGIC) + 32 + 8
@@ -183,9 +183,8 @@ class _Memo:
             value = environ.get(name)
             if wanted != (b"-" if value is None else b"=" + value):
                 raise _Stale
-        keyed, passed = ([os.fsdecode(name) for name in self._take(int(self._next()))] for _ in range(2))
-        matching = Rule(keyed, passed, others=self._next() == b"1").matching(os.environ)
-        if self._take(2 * int(self._next())) != [each for name in matching for each in _variable(name)]:
+        keyed, passed = (self._take(int(self._next())) for _ in range(2))
+        if _matching(keyed, passed, others=self._next() == b"1") != self._take(2 * int(self._next())):
             raise _Stale
         if int(self._next()) != count_keyed(os.environ):
             raise _Stale
@@ -306,8 +305,18 @@ class _Memo:
             os.kill(os.getpid(), signal.SIGPIPE)
 
 
-def _variable(name: str) -> tuple[bytes, bytes]:
-    return os.fsencode(name), os.fsencode(os.environ[name])
+def _matching(keyed: list[bytes], passed: list[bytes], *, others: bool) -> list[bytes]:
+    """Return the names and values of the variables that count by patterns. keyed: patterns alone."""
+    environ = os.environb
+    if others or passed:
+        from cachec.launcher.variables import Rule
+
+        rule = Rule(list(map(os.fsdecode, keyed)), list(map(os.fsdecode, passed)), others=others)
+        names = list(map(os.fsencode, rule.matching(os.environ)))
+    else:
+        beginnings = tuple(pattern[:-1] for pattern in keyed)
+        names = sorted(name for name in environ if name.startswith(beginnings))
+    return [each for name in names for each in (name, environ[name])]
 
 
 def _check_file(path: bytes, wanted: bytes, trust: bytes, digest: bytes) -> None:

@@ -30,7 +30,7 @@ from cachec.launcher.outputs import lock_of
 from cachec.launcher.request import environment, helper_path, variable_rule
 from cachec.launcher.stage import Opened
 from cachec.launcher.stripping import wants_strip
-from cachec.launcher.variables import UNKNOWN, Rule
+from cachec.launcher.variables import UNKNOWN, Rule, overlap
 from cachec.model import Entry, Mode, Outcome, Reason, Trace
 from cachec.stage.engine import Answer
 from cachec.stage.look import Looker
@@ -321,9 +321,11 @@ class Draft:
             [[os.fsencode(name), b"=" + os.fsencode(environ[name]) if name in environ else b"-"] for name in names]
         )
         # One that is unknown is not set, or empty; where it comes to be set it is another of those that match.
-        rule = Rule((*rule.keyed, *(name for name in unknown if name.endswith("*"))), rule.passed, others=rule.others)
-        self._list([[os.fsencode(name)] for name in rule.keyed])
-        self._list([[os.fsencode(name)] for name in rule.passed])
+        patterns = [name for name in (*rule.keyed, *unknown) if name.endswith("*")]
+        passed = [name for name in rule.passed if rule.others or any(overlap(name, each) for each in patterns)]
+        rule = Rule(patterns, passed, others=rule.others)
+        self._list([[os.fsencode(name)] for name in patterns])
+        self._list([[os.fsencode(name)] for name in passed])
         self._put(_flag(rule.others))
         self._list([[os.fsencode(name), os.fsencode(environ[name])] for name in rule.matching(environ)])
         self._put(b"%d" % direct.count_keyed(environ))

@@ -93,6 +93,13 @@ def matches(name: str, patterns: Iterable[str]) -> bool:
     return name in names or name.startswith(prefixes)
 
 
+def overlap(one: str, other: str) -> bool:
+    """Whether a name can match both, of which each is a name or a pattern."""
+    if one.endswith("*") and other.endswith("*"):
+        return one[:-1].startswith(other[:-1]) or other[:-1].startswith(one[:-1])
+    return matches(one, [other]) or matches(other, [one])
+
+
 def _split(patterns: Iterable[str]) -> tuple[frozenset[str], tuple[str, ...]]:
     """The names among them, and what the others begin with."""
     names, prefixes = set(), []

@@ -244,14 +244,16 @@ def test_a_variable_that_is_left_to_the_compiler(
 ) -> None:
     need("clang-19")
     write("a.c", "int f(void) { return 1; }\n")
+    launcher.run("clang-19", "-c", "a.c", "-o", "a.o")
     monkeypatch.setenv(name, "/nowhere")
+    assert launcher.direct("clang-19", "-c", "a.c", "-o", "a.o") is None
     said = launcher.run("clang-19", "-c", "a.c", "-o", "a.o").stderr
     assert "error: clang-19 -c a.c -o a.o" in said  # it runs as if cachec were not there
     assert launcher.last().reason.value == "bypass:not-understood"
     assert f"{name} is set" in launcher.last().detail
     monkeypatch.setenv(name, "")
     launcher.run("clang-19", "-c", "a.c", "-o", "a.o")
-    assert launcher.last().reason.kind == "miss"
+    assert launcher.last().reason.kind in {"hit", "miss"}  # as LD_* counts
 
 
 def test_the_documentation_lists_what_does_not_count() -> None:
