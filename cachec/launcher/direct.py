@@ -15,9 +15,9 @@ Imports no module that takes a millisecond: not even ``typing``.
     fields        separated by NUL, numbers in decimal, a list as its length and its items:
                   arguments, current folder, version of cachec, boot id;
                   variables (name, ``=value`` or ``-``); the rule for the others (patterns of those that count, those
-                of them that do not, ``1`` where all others count), and those that count by it (name, value); how
-                many CACHEC_* beside ``UNKEYED``;
-                absent paths; folders (path, identity, trust, names that must be absent);
+                  of them that do not, ``1`` where all others count), and those that count by it (name, value); how
+                  many CACHEC_* beside ``UNKEYED``;
+                  absent paths; folders (path, identity, trust, names that must be absent);
                   files (path, identity, trust, digest); which file a path leads to (path, ``dev:ino``, ``-`` for none);
                   store; index file, identity, trust, row, digest of the row;
                   artifacts (digest, size, identity, trust); ``1`` where equal outputs keep their time stamps
