@@ -10,7 +10,7 @@ PYTEST := $(BIN)/python -m pytest -n auto --maxprocesses 8 --dist worksteal
 # Tests, the demo and the benches start hundreds of processes, each of which would compile cachec's sources again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo demo-torch test test-long test-costly lint format bench docs man soundness mutants faults clean
+.PHONY: demo demo-torch check test test-long test-costly lint format bench docs man soundness mutants faults clean
 
 demo: $(VENV)/.demo-ready
 	$(BIN)/python examples/minilm/demo.py
@@ -18,6 +18,12 @@ demo: $(VENV)/.demo-ready
 # The same model through torch: AOTInductor and torch.compile, cold and with other weights. Needs a C++ compiler.
 demo-torch: $(VENV)/.torch-ready
 	$(BIN)/python examples/torch_minilm/demo.py
+
+# What a developer runs before each commit, in less than a minute: the linters, and the tests that need no compiler.
+CHECKED := tests/base tests/bundle tests/cli tests/codecs tests/key tests/maintain tests/programs tests/recording \
+	tests/store tests/views $(wildcard tests/test_*.py)
+check: lint
+	$(PYTEST) -q -m 'not long and not costly and not fuzz' $(CHECKED) $(ARGS)
 
 test: $(VENV)/.dev-ready $(VENV)/.tools-ready
 	$(PYTEST) -m 'not long and not costly' $(ARGS)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import filecmp
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -47,13 +47,14 @@ def run_line(recipe: Recipe, line: RecordedLine, key: str, folder: Path) -> Line
 
     Changes the current folder and the environment of this process, which is to be one of its own.
     """
-    for name, value in recipe.environ.items():
-        if value is None:
-            os.environ.pop(name, None)
-        else:
-            os.environ[name] = value
     try:
-        args = _entered(line)
+        base = _base_folder((line.cwd, *line.args, *filter(None, recipe.environ.values())))
+        for name, value in recipe.environ.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value.replace("\0", base)
+        args = _entered(line, base)
         _unset_others(args, recipe.environ)
         would = explain(args).outcome
         if would.key != key or not would.hit:
@@ -68,16 +69,20 @@ def run_line(recipe: Recipe, line: RecordedLine, key: str, folder: Path) -> Line
         return LineEnded("skipped", f"a file of it can't be read: {error}")
 
 
-def _entered(line: RecordedLine) -> list[str]:
-    """The arguments, from the folder that they are of, which is the current one then."""
-    base = ""
-    if any("\0" in text for text in (line.cwd, *line.args)):
-        from cachec import config
+def _base_folder(texts: Iterable[str]) -> str:
+    """The base folder that stands for a NUL in one of these texts; empty where there is none in them."""
+    if not any("\0" in text for text in texts):
+        return ""
+    from cachec import config
 
-        found = config.load().base_dir
-        if found is None:
-            raise _NotAgain("it was stored below a base_dir; set one here (CACHEC_BASE_DIR), the checkout to look at")
-        base = os.fspath(found).rstrip("/")
+    found = config.load().base_dir
+    if found is None:
+        raise _NotAgain("it was stored below a base_dir; set one here (CACHEC_BASE_DIR), the checkout to look at")
+    return os.fspath(found).rstrip("/")
+
+
+def _entered(line: RecordedLine, base: str) -> list[str]:
+    """The arguments, from the folder that they are of, which is the current one then."""
     cwd = line.cwd.replace("\0", base)
     try:
         os.chdir(cwd)
