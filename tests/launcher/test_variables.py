@@ -221,6 +221,7 @@ def test_a_preloaded_library_counts_by_content(
         ("C_INCLUDE_PATH", "one", "two"),
     ],
 )
+@pytest.mark.sampled
 def test_a_variable_that_gives_another_object(
     launcher: Launcher, monkeypatch: pytest.MonkeyPatch, name: str, first: str, second: str
 ) -> None:
@@ -238,6 +239,7 @@ def test_a_variable_that_gives_another_object(
         assert Path("a.o").read_bytes() == Path("bare.o").read_bytes()
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", ["SDKROOT", "CC_PRINT_OPTIONS", "CCC_OVERRIDE_OPTIONS", "LD_PROFILE"])
 def test_a_variable_that_is_left_to_the_compiler(
     launcher: Launcher, monkeypatch: pytest.MonkeyPatch, name: str
