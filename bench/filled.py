@@ -122,7 +122,7 @@ def _rows(
             facts.add(name)
             rows.append((name, pack(terms.facts)))
         for row_name, row in rows:
-            yield row_name, NOW, NOW, entry.stage, row
+            yield store.index.row_name(row_name), NOW, NOW, entry.stage, row
 
 
 def key_and_stage(number: int) -> tuple[str, str]:

@@ -27,7 +27,7 @@ from cachec.maintain.maintainer import Maintainer
 from cachec.maintain.plans import BATCH
 from cachec.maintain.selector import Selector
 from cachec.maintain.worth import worth
-from cachec.model import Entry
+from cachec.model import RECORD_VERSION, Entry
 from cachec.store.leases import Leases
 from cachec.store.packing import body
 from cachec.store.store import Store, references
@@ -186,7 +186,7 @@ def _deleted(database: Path, keys: Sequence[str]) -> float:
         for at in range(0, len(keys), BATCH):
             connection.execute("BEGIN IMMEDIATE")
             for kind in ("entry", "summary"):
-                names = [(f"{kind}:default:{key}",) for key in keys[at : at + BATCH]]
+                names = [(f"{RECORD_VERSION}:{kind}:default:{key}",) for key in keys[at : at + BATCH]]
                 found = connection.executemany("DELETE FROM Cache WHERE key = ? AND raw = 1", names)
                 assert found.rowcount == len(names)
             connection.execute("COMMIT")
@@ -275,7 +275,8 @@ def _ranked(folder: Path) -> list[tuple[float, str, list[str]]]:
     }
     found = []
     with closing(sqlite3.connect(folder / "index" / "cache.db")) as connection:
-        for name, row in connection.execute("SELECT key, value FROM Cache WHERE key >= 'entry:' AND key < 'entry;'"):
+        entries = f"{RECORD_VERSION}:entry:", f"{RECORD_VERSION}:entry;"
+        for name, row in connection.execute("SELECT key, value FROM Cache WHERE key >= ? AND key < ?", entries):
             entry = msgspec.json.decode(body(row, name), type=Entry)
             needs = [ref.digest for ref in references(entry)]
             seconds = max(trace.seconds for trace in entry.traces)

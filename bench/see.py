@@ -16,7 +16,7 @@ from bench.filled import NOW, fill, key_and_stage
 from bench.harness import Row, against, interleaved
 from cachec.base.fsio import make_dir
 from cachec.maintain.maintainer import Maintainer
-from cachec.model import Outcome, Reason
+from cachec.model import RECORD_VERSION, Outcome, Reason
 from cachec.store.store import Store
 from cachec.views.gathered import gather
 from cachec.views.page import page
@@ -70,7 +70,8 @@ def _floor(store: Store) -> int:
             for line in file:
                 reasons[json.loads(line)["reason"]] += 1
     with closing(sqlite3.connect(store.folder / "index" / "cache.db")) as table:
-        rows = table.execute("SELECT key, value FROM Cache WHERE key >= 'entry:' AND key < 'entry;'")
+        between = f"{RECORD_VERSION}:entry:", f"{RECORD_VERSION}:entry;"
+        rows = table.execute("SELECT key, value FROM Cache WHERE key >= ? AND key < ?", between)
         return sum(len(value) for _, value in rows) + reasons.total()
 
 

@@ -115,7 +115,7 @@ def _rows(number: int) -> Iterator[tuple[str, float, float, str, bytes]]:
     rows, mine = {f"entry:default:{key}": pack(entry)}, prints_of(parts)
     for alike in neighbourhood(_STAGE, parts).rows():
         rows[f"near:default:{alike}"] = pack(Recent(stage=_STAGE, alike=alike).with_newest(key, evicted, mine))
-    return ((name, NOW, NOW, _STAGE, row) for name, row in rows.items())
+    return ((f"{RECORD_VERSION}:{name}", NOW, NOW, _STAGE, row) for name, row in rows.items())
 
 
 def _explained(store: Store, number: int, edit: str) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, overload
 
 from cachec import config
 from cachec.errors import UsageError, WeightError
-from cachec.model import Mode, Outcome
+from cachec.model import Mode, Outcome, Reason
 from cachec.opened import OpenedCache
 
 if TYPE_CHECKING:
@@ -60,7 +60,8 @@ class Cache:
         self.events, self.store = self._opened.events, self._opened.store
         self._engines: list[Engine] = []
         # Digests that were learned are kept when the process ends: one that only hits writes nothing before.
-        weakref.finalize(self, self.store.close)
+        if self.has_store:
+            weakref.finalize(self, self.store.close)
 
     @property
     def _engine(self) -> Engine:
@@ -71,8 +72,23 @@ class Cache:
 
     @property
     def dir(self) -> Path:
-        """The folder of this cache."""
+        """The folder of this cache. Raises NoStoreFolder where there is none."""
         return self.settings.dir
+
+    @property
+    def has_store(self) -> bool:
+        """Whether there is a folder for the store. Without one, stages run uncached (``bypass:no-store-folder``)."""
+        return self.settings.store_folder is not None
+
+    def replaces(self, name: str) -> bool:
+        """Return whether a plugin's ``install()`` puts this cache in the place of a library's own; ``name`` is listed.
+
+        Without a store it does not: that is counted and told, and the library goes on with its own cache.
+        """
+        if not self.has_store:
+            why = f"{self.settings.no_store}; {name} goes on with its own cache"
+            self.events.emit(Outcome(reason=Reason.NO_STORE_FOLDER, stage=name, key="", detail=why))
+        return self.has_store
 
     @overload
     def stage(self, function: Callable[P, R], /) -> Stage[P, R]: ...
@@ -195,8 +211,8 @@ class Cache:
         Of a remote's, names, shapes and types are known at once. The bytes of a weight are fetched when they are first
         read, checked, and kept as ``gc`` keeps what nothing needs; ``cachec weights pull`` keeps them for good.
 
-        Raises WeightError where nobody knows the name, or a remote fails (also at the first read of a weight), and
-        UsageError within a stage, which is given weights as an argument.
+        Raises WeightError where nobody knows the name, or a remote fails (also at the first read of a weight),
+        NoStoreFolder where there is no store, and UsageError within a stage, which is given weights as an argument.
         """
         from cachec.recording import current
         from cachec.weights.library.owned import WeightStore
@@ -207,6 +223,7 @@ class Cache:
                 f"Cache.weights({name!r}) in stage {recorder.stage!r}: what the name stands for may change, and would "
                 "be in no key; open the weights outside, and give them to the stage as an argument"
             )
+        _ = self.settings.dir
         local, remotes = WeightStore(self.store), self._opened.remotes
         if remotes is None or local.find(name) is not None:
             return local.open(name)
@@ -227,7 +244,7 @@ class Cache:
         self.store.close()
 
     def __repr__(self) -> str:
-        return f"Cache({str(self.settings.dir)!r}, mode={self.settings.mode.value!r})"
+        return f"Cache({str(self.settings.store_folder)!r}, mode={self.settings.mode.value!r})"
 
 
 def _check_name(name: str) -> None:
@@ -258,7 +275,7 @@ def _engine(opened: OpenedCache) -> Engine:
     def ran() -> RanKeys:
         from cachec.key.code.ran import RanKeys  # on a miss, or for a read that few traces have
 
-        return RanKeys(code, tools.metadata, (os.fspath(settings.dir),), plugins.packages)
+        return RanKeys(code, tools.metadata, (os.fspath(opened.store.folder),), plugins.packages)
 
     return opened.engine(
         requests,

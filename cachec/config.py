@@ -22,7 +22,7 @@ from typing import Any
 import msgspec
 
 from cachec.base import foreign, texts, xdg
-from cachec.errors import ConfigError
+from cachec.errors import ConfigError, NoStoreFolder
 from cachec.model import Mode
 
 #: Sub-tables of the file that other parts of cachec read for themselves.
@@ -51,20 +51,22 @@ _FALSE = frozenset({"0", "false", "no", "off"})
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """All settings of one cache. Immutable.
 
-    dir: the store. mode: what calls may do with it. max_size: bytes that ``gc`` keeps; 0 for no limit. namespace:
+    store_folder: the setting ``dir``; None where nothing names a store, and ``no_store`` then says why. mode: what
+    calls may do with it. max_size: bytes that ``gc`` keeps; 0 for no limit. namespace:
     keys of two never meet. base_dir: the folder below which paths of commands count from there. log: ``miss``,
     ``all`` or ``off``: what is printed. lock_timeout: seconds to wait for another process that runs the same stage on
     the same key. stats_file: gets a copy of every log record. repro_dir: where a stage that fails leaves a reproducer;
     None for nowhere. fsync: whether files are forced to disk before the row that names them. record: ``auto`` or
-    ``off``: whether a run records the code, files and variables that it looks at. shared: ``no``, or ``trusted`` for a
-    store that other users own or can write. server: ``auto`` or ``off``: whether a process is left behind, for the next
-    misses of ``cachec exec`` and to send to remotes. progress: ``auto`` or ``off``: whether a person sees what runs.
-    trusted: folders below which a configuration file counts whoever can write it. remote: URLs of stores that machines
+    ``off``: whether a run records the code, files and variables that it looks at. shared: whether the
+    store may be one that other users own or can write: ``auto`` as it records, ``trusted`` or ``no``. server: ``auto``
+    or ``off``: whether a process is left behind, for the next misses of ``cachec exec`` and to send to remotes.
+    progress: ``auto`` or ``off``: whether a person sees what runs. trusted: folders below
+    which a configuration file counts whoever can write it. remote: URLs of stores that machines
     share. telemetry: ``otel`` or ``off``: whether calls are spans and counters of OpenTelemetry. origins: key ->
     ``default``, ``file: <path>:<line>``, ``environment: CACHEC_<KEY>`` or ``argument``.
     """
 
-    dir: Path
+    store_folder: Path | None
     mode: Mode
     max_size: int
     namespace: str
@@ -82,17 +84,41 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     remote: tuple[str, ...]
     telemetry: str
     origins: Mapping[str, str]
+    no_store: str = ""
+
+    @property
+    def dir(self) -> Path:
+        """The store's folder. Raises NoStoreFolder where there is none."""
+        if self.store_folder is None:
+            raise NoStoreFolder(self.no_store)
+        return self.store_folder
 
 
 class _BadValueError(Exception):
     """A value of the wrong kind; the message says what is accepted."""
 
 
-def _path(value: object, folder: str) -> Path:
+class _NoHomeError(_BadValueError):
+    """A path starts with ``~``, and that home folder is not known."""
+
+
+class _Place(msgspec.Struct, frozen=True):
+    """What a setting is read with: the variables, and the folder where its relative paths start."""
+
+    environ: Mapping[str, str]
+    folder: str
+
+
+def _path(value: object, place: _Place) -> Path:
     if not isinstance(value, str | os.PathLike) or not os.fspath(value) or "\0" in os.fspath(value):
         raise _BadValueError("a path")
-    text = os.path.expanduser(os.fspath(value))
-    return Path(os.path.normpath(os.path.join(folder, text)))
+    given = os.fspath(value)
+    text = xdg.expand_user(given, place.environ)
+    if not text:
+        user = given[1:].partition("/")[0]
+        why = f"no user {user!r} has a home folder" if user else xdg.why_no_home(place.environ)
+        raise _NoHomeError(f"an absolute path here, as {why}")
+    return Path(os.path.normpath(os.path.join(place.folder, text)))
 
 
 def parse_size(text: str) -> int:
@@ -107,7 +133,7 @@ def parse_size(text: str) -> int:
     return int(whole + part) * factor // scale
 
 
-def _size(value: object, _folder: str) -> int:
+def _size(value: object, _place: _Place) -> int:
     accepted = "a number of bytes, 0 for no limit, or a size such as 500MB, 20GiB or 1.5TiB"
     if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
         return value
@@ -119,14 +145,14 @@ def _size(value: object, _folder: str) -> int:
         raise _BadValueError(accepted) from None
 
 
-def _namespace(value: object, _folder: str) -> str:
+def _namespace(value: object, _place: _Place) -> str:
     if not isinstance(value, str) or re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}", value) is None:
         raise _BadValueError("1 to 64 letters, digits, '.', '_' or '-', starting with a letter, a digit or '_'")
     return value
 
 
-def _one_of(*words: str) -> Callable[[object, str], str]:
-    def parse(value: object, _folder: str) -> str:
+def _one_of(*words: str) -> Callable[[object, _Place], str]:
+    def parse(value: object, _place: _Place) -> str:
         if isinstance(value, str) and value in words:
             return value
         raise _BadValueError("one of " + ", ".join(words) + suggestion(value, words))
@@ -134,11 +160,11 @@ def _one_of(*words: str) -> Callable[[object, str], str]:
     return parse
 
 
-def _mode(value: object, folder: str) -> Mode:
-    return value if isinstance(value, Mode) else Mode(_one_of(*(mode.value for mode in Mode))(value, folder))
+def _mode(value: object, place: _Place) -> Mode:
+    return value if isinstance(value, Mode) else Mode(_one_of(*(mode.value for mode in Mode))(value, place))
 
 
-def _seconds(value: object, _folder: str) -> float:
+def _seconds(value: object, _place: _Place) -> float:
     accepted = "a number of seconds, 0 or more"
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise _BadValueError(accepted)
@@ -151,7 +177,7 @@ def _seconds(value: object, _folder: str) -> float:
     return number
 
 
-def _flag(value: object, _folder: str) -> bool:
+def _flag(value: object, _place: _Place) -> bool:
     if isinstance(value, bool):
         return value
     word = value.lower() if isinstance(value, str) else ""
@@ -162,21 +188,21 @@ def _flag(value: object, _folder: str) -> bool:
     raise _BadValueError("true or false")
 
 
-def _auto_or_off(value: object, folder: str) -> str:
+def _auto_or_off(value: object, place: _Place) -> str:
     try:
-        return "auto" if _flag(value, folder) else "off"
+        return "auto" if _flag(value, place) else "off"
     except _BadValueError:
-        return _one_of("auto", "off")(value, folder)
+        return _one_of("auto", "off")(value, place)
 
 
-def _paths(value: object, folder: str) -> tuple[Path, ...]:
+def _paths(value: object, place: _Place) -> tuple[Path, ...]:
     listed = [item for item in value.split(os.pathsep) if item] if isinstance(value, str) else value
     if not isinstance(listed, list | tuple):
         raise _BadValueError(f"a list of paths, or paths with {os.pathsep!r} between")
-    return tuple(_path(item, folder) for item in listed)
+    return tuple(_path(item, place) for item in listed)
 
 
-def _urls(value: object, _folder: str) -> tuple[str, ...]:
+def _urls(value: object, _place: _Place) -> tuple[str, ...]:
     listed = value.split() if isinstance(value, str) else value
     if not isinstance(listed, list | tuple) or not all(isinstance(url, str) and "://" in url for url in listed):
         raise _BadValueError("a list of URLs, or URLs with spaces between: file:///folder, https://host/path")
@@ -191,7 +217,7 @@ def without_secret(url: str) -> str:
 class _Setting(msgspec.Struct, frozen=True):
     """A key: the function that validates a value of it, and the value where nobody gives one."""
 
-    parse: Callable[[object, str], Any]
+    parse: Callable[[object, _Place], Any]
     default: object
 
 
@@ -211,7 +237,7 @@ _SETTINGS: Mapping[str, _Setting] = {
     "repro_dir": _Setting(_path, None),
     "fsync": _Setting(_flag, False),
     "record": _Setting(_auto_or_off, "auto"),
-    "shared": _Setting(_one_of("no", "trusted"), "no"),
+    "shared": _Setting(_one_of("auto", "no", "trusted"), "auto"),
     "server": _Setting(_auto_or_off, "auto"),
     "progress": _Setting(_auto_or_off, "auto"),
     "trusted": _Setting(_paths, ()),
@@ -226,6 +252,9 @@ TOKEN, KEY, SECRET = "CACHEC_REMOTE_TOKEN", "CACHEC_REMOTE_KEY", "CACHEC_REMOTE_
 
 #: How many launchers are around a process (``launcher.depth``). No setting: a launcher sets it for its command.
 DEPTH = "CACHEC_DEPTH"
+
+#: What a user does about a store without a folder.
+_STORE_REMEDY = "set CACHEC_DIR, XDG_CACHE_HOME or HOME to an absolute path"
 
 _VARIABLES: Mapping[str, str] = {key: "CACHEC_" + key.upper() for key in KEYS}
 
@@ -252,7 +281,10 @@ def load(
     origins: dict[str, str | ConfigTable] = {}
     for key in _SETTINGS:
         values[key], origins[key] = sources.value(key, file)
-    return Settings(**values, origins=_Origins(origins))
+    folder_or_why = values.pop("dir")
+    if isinstance(folder_or_why, str):
+        return Settings(**values, store_folder=None, no_store=folder_or_why, origins=_Origins(origins))
+    return Settings(**values, store_folder=folder_or_why, origins=_Origins(origins))
 
 
 class _Sources(msgspec.Struct, frozen=True):
@@ -264,14 +296,17 @@ class _Sources(msgspec.Struct, frozen=True):
     user: ConfigTable | None
 
     def value(self, key: str, file: ConfigTable | None) -> tuple[Any, str | ConfigTable]:
-        """The value of a key, and its origin. Raises ConfigError."""
+        """The value of a key, and its origin; of ``dir`` the reason, a str, where there is no such folder.
+
+        Raises ConfigError.
+        """
         raw: object
         start = self.folder
         origin: str | ConfigTable
         if file is not None and key in PERSONAL and key in file.data:
             raise ConfigError(
                 f"{file.where(key)}: {key} is not for the file of a project, which others may have written; "
-                f"set {_VARIABLES[key]}, or {key} in {xdg.settings_file(self.environ)}"
+                f"{self._own_place(key)}"
             )
         if self.overrides.get(key) is not None:
             raw, origin = self.overrides[key], "argument"
@@ -280,25 +315,39 @@ class _Sources(msgspec.Struct, frozen=True):
         else:
             table = next((each for each in (file, self.user) if each is not None and key in each.data), None)
             if table is None:
-                return (Path(xdg.cache_folder(self.environ)) if key == "dir" else _SETTINGS[key].default), "default"
+                return (self._default_store() if key == "dir" else _SETTINGS[key].default), "default"
             raw, origin, start = table.data[key], table, table.folder
         try:
-            value = _SETTINGS[key].parse(raw, start)
+            value = _SETTINGS[key].parse(raw, _Place(self.environ, start))
         except _BadValueError as error:
+            if key == "dir" and isinstance(error, _NoHomeError):
+                return f"there is no folder for the store: dir is {raw}, and is {error}; {_STORE_REMEDY}", origin
             shown = raw.value if isinstance(raw, Mode) else "..." if key == "remote" else raw
             where = _Origins({key: origin})[key]
             raise ConfigError(f"{where}: {key} = {shown!r} is not accepted; {key} is {error}") from None
         if file is not None and origin is file and key in CONFINED and not foreign.is_within(value, file.folder):
             raise ConfigError(
                 f"{file.where(key)}: {key} = {raw!r} leads out of the project {file.folder}, which a file "
-                f"that is found there may not; set {_VARIABLES[key]}, or {key} in {xdg.settings_file(self.environ)}"
+                f"that is found there may not; {self._own_place(key)}"
             )
         return value, origin
+
+    def _default_store(self) -> Path | str:
+        """The store's folder where no setting names one; the reason where there is none."""
+        folder = xdg.cache_folder(self.environ)
+        if folder:
+            return Path(folder)
+        return f"there is no folder for the store: {xdg.why_no_home(self.environ)}; {_STORE_REMEDY}"
+
+    def _own_place(self, key: str) -> str:
+        """Say where a user sets what a project's file may not."""
+        file = xdg.settings_file(self.environ)
+        return f"set {_VARIABLES[key]}" + (f", or {key} in {file}" if file else "")
 
 
 def _user_settings(environ: Mapping[str, str]) -> ConfigTable | None:
     path = xdg.settings_file(environ)
-    if not os.path.isfile(path):
+    if not path or not os.path.isfile(path):
         return None
     settings = _read_file(path, os.path.dirname(path), ())
     for table in () if settings is None else KNOWN_TABLES & settings.data.keys():

@@ -8,6 +8,7 @@
     │   ├── UnsupportedFunction      the function can't be a stage (a generator, say)
     │   └── UnstorableResult         no codec can store what the stage returned
     ├── ConfigError              a setting is unknown or malformed
+    │   └── NoStoreFolder            no setting names the store, and there is no home folder to put it into
     ├── CacheMissError           mode ``require``, and the call would miss
     ├── WeightError
     │   ├── CheckpointError          a checkpoint file is malformed
@@ -90,6 +91,10 @@ class UnstorableResult(UsageError):
 
 class ConfigError(CachecError):
     """A setting is unknown, malformed, or names something that can't be used."""
+
+
+class NoStoreFolder(ConfigError):
+    """No setting names the store, and the user has no home folder to put it into; stages run uncached."""
 
 
 class CacheMissError(CachecError):

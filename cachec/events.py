@@ -57,19 +57,19 @@ class EventLog:
 
     def __init__(
         self,
-        dir: str | os.PathLike[str],
+        dir: str | os.PathLike[str] | None,
         *,
         log: str = "miss",
         stats_file: str | os.PathLike[str] | None = None,
         clock: Callable[[], float] = time.time,
         export: Callable[[Outcome], None] | None = None,
     ) -> None:
-        """dir: the store. log: what is told: ``miss``, ``all`` or ``off``. stats_file: gets a copy of every record.
-        export: is given every outcome too; when it has raised, no more."""
+        """dir: the store, None where there is none. log: what is told: ``miss``, ``all`` or ``off``. stats_file: gets a
+        copy of every record. export: is given every outcome too; when it has raised, no more."""
         self.counts: Counter[Reason] = Counter()
         self.faults: Counter[Fault] = Counter()
         self.dropped = 0
-        self._folder = os.path.join(dir, "log")
+        self._folder = None if dir is None else os.path.join(dir, "log")
         self._log = log
         self._stats_file = None if stats_file is None else os.fspath(stats_file)
         self._clock = clock
@@ -111,6 +111,8 @@ class EventLog:
     def tell(self, outcome: Outcome) -> None:
         """Tell an outcome if it is to be told; nothing is counted or recorded."""
         hit = outcome.reason is Reason.HIT
+        if outcome.reason in _TOLD_ONCE and self.counts[outcome.reason] > 1 and self._log != "all":
+            return
         if self._log == "all" or (not hit and self.tells(outcome.reason)):
             self._tell(describe(outcome), _INFO if hit else _WARNING)
 
@@ -142,16 +144,8 @@ class EventLog:
         line = self._line(record)
         if self._pid != os.getpid():
             self._after_fork()
-        try:
-            file = self._day_file
-            if file is None or not self._day_begin <= now < self._day_end or (look and file.replaced()):
-                file = self._open_day(now)
-            if not file.append(line):
-                self.dropped += 1
-                self._day_file = None  # opening anew ends the torn line
-        except OSError:
-            self.dropped += 1
-            self._day_file = None
+        if self._folder is not None:
+            self._record_day(self._folder, line, now, look=look)
         if self._stats_file is not None:
             try:
                 copy = self._copy
@@ -164,6 +158,19 @@ class EventLog:
                 self.dropped += 1
                 self._copy = None
 
+    def _record_day(self, folder: str, line: bytes, now: float, *, look: bool) -> None:
+        """Append a line to the log of the day."""
+        try:
+            file = self._day_file
+            if file is None or not self._day_begin <= now < self._day_end or (look and file.replaced()):
+                file = self._open_day(folder, now)
+            if not file.append(line):
+                self.dropped += 1
+                self._day_file = None  # opening anew ends the torn line
+        except OSError:
+            self.dropped += 1
+            self._day_file = None
+
     def _after_fork(self) -> None:
         for file in (self._day_file, self._copy):
             if file is not None:
@@ -171,13 +178,13 @@ class EventLog:
         self._day_file = self._copy = None
         self._pid = os.getpid()
 
-    def _open_day(self, now: float) -> Appender:
+    def _open_day(self, folder: str, now: float) -> Appender:
         begin = math.floor(now / _DAY) * _DAY
-        path = os.path.join(self._folder, f"{_day(begin)}.jsonl")
+        path = os.path.join(folder, f"{_day(begin)}.jsonl")
         try:
             file = Appender(path)
         except FileNotFoundError:
-            fsio.make_dir(self._folder)
+            fsio.make_dir(folder)
             file = Appender(path)
         # The file last: a thread that sees the new bounds with the old file writes to yesterday's, which is harmless.
         self._day_begin, self._day_end = begin, begin + _DAY
@@ -240,9 +247,12 @@ def _texts(record: Outcome | FaultRecord) -> dict[str, str]:
 _TOLD = frozenset(
     {
         *(Reason.INPUT_CHANGED, Reason.KEY_UNREADABLE, Reason.STALE_MEMO, Reason.UNNAMED_CODE, Reason.UNDESCRIBED),
-        Reason.UNSUPPORTED_VERSION,
+        *(Reason.UNSUPPORTED_VERSION, Reason.NO_STORE_FOLDER),
     }
 )
+
+#: The same for every call of a process, so it is told once.
+_TOLD_ONCE = frozenset({Reason.NO_STORE_FOLDER})
 
 
 def _is_news(reason: Reason) -> bool:

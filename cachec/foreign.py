@@ -130,6 +130,12 @@ class Foreign:
         if mode is Mode.OFF:
             self._count(Reason.MODE_OFF, digest, started)
             return None
+        if self._opened.settings.store_folder is None:
+            outcome = self._outcome(Reason.NO_STORE_FOLDER, digest, detail=self._opened.settings.no_store)
+            if mode is Mode.REQUIRE and not self._selective:
+                raise self._required(outcome)
+            self._emit(outcome)
+            return None
         look, fetched = self._look(digest), None
         if look.reason is Reason.FIRST_RUN and self._remotes is not None and mode in _ASKING:
             look, fetched = self._fetched(digest, self._remotes)
@@ -176,6 +182,11 @@ class Foreign:
             raise UsageError(f"seconds expected a number and detail a text; found {found}")
         seconds = float(seconds)
         mode = self._mode()
+        if self._opened.settings.store_folder is None:
+            if mode is Mode.REQUIRE:
+                why = self._opened.settings.no_store
+                raise self._required(self._outcome(Reason.NO_STORE_FOLDER, digest, detail=why))
+            return
         missed = self._missed.pop(digest, None)
         uncounted = None if missed is None else missed.uncounted
         if mode not in _STORING:
@@ -359,7 +370,7 @@ class Foreign:
     # --- what is said
 
     def _mode(self) -> Mode:
-        return oversight.current().mode_in(self._opened.settings.dir) or self._opened.settings.mode
+        return oversight.current().mode_in(self._opened.settings.store_folder) or self._opened.settings.mode
 
     def _count(
         self,
@@ -405,7 +416,7 @@ class Foreign:
         )
 
     def __repr__(self) -> str:
-        return f"Foreign({self.name!r}, version={self.version!r}, dir={str(self._opened.settings.dir)!r})"
+        return f"Foreign({self.name!r}, version={self.version!r}, dir={str(self._opened.settings.store_folder)!r})"
 
 
 def _machine() -> Digest:

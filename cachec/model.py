@@ -28,8 +28,11 @@ def from_json(data: bytes | str, kind: type[T], refused: Callable[[str], Excepti
         raise refused(f"{words}: {error}") from error
 
 
-#: Version of every record below. A row of another version is a miss, never an error.
+#: Version of every record below. Rows of two versions lie side by side in one index, and neither sees the other's.
 RECORD_VERSION = 4
+
+#: Version of the records that are the store's own, and that all versions share: its size, and pins.
+STORE_VERSION = 1
 
 #: Traces kept under one key, newest first.
 MAX_TRACES = 32
@@ -85,6 +88,7 @@ class Reason(enum.Enum):
     MODE_OFF = "bypass:mode-off"
     INPUT_CHANGED = "bypass:input-changed-during-run"
     KEY_UNREADABLE = "bypass:key-unreadable"  # the system refused a file that the key rests on
+    NO_STORE_FOLDER = "bypass:no-store-folder"  # no setting names the store, and the user has no home folder
     STALE_MEMO = "bypass:stale-memo"
     UNSUPPORTED_VERSION = "bypass:unsupported-version"  # of a library that a plugin speaks for
     # The same for a command: it is the build system's own; no adapter describes it; its arguments are not understood;

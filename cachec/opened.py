@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cachec.base.hashing import Known
@@ -21,6 +22,10 @@ if TYPE_CHECKING:  # of stages: slow to import, and what only keeps the bytes of
     from cachec.weights import WeightSet
 
 
+#: Where the store of a cache without a folder would be: no process has the number 0, so nobody can make this folder.
+_NOWHERE = Path("/proc/0/cachec")
+
+
 class OpenedCache:
     """The store and the log of one cache. Nothing is read or made before something is asked of them."""
 
@@ -28,13 +33,14 @@ class OpenedCache:
         """known: digests of files that this process knows, of what it opened before."""
         self.settings = settings
         export = _exporter() if settings.telemetry == "otel" else None
-        self.events = EventLog(settings.dir, log=settings.log, stats_file=settings.stats_file, export=export)
+        folder = settings.store_folder
+        self.events = EventLog(folder, log=settings.log, stats_file=settings.stats_file, export=export)
         self.store = Store(
-            settings.dir, settings.namespace, fsync=settings.fsync, on_fault=self.events.note_fault, known=known
+            folder or _NOWHERE, settings.namespace, fsync=settings.fsync, on_fault=self.events.note_fault, known=known
         )
-        self.store.refuse_foreign(shared=settings.shared == "trusted")
+        self.store.refuse_foreign(settings.shared)
         self.store.keep_bound(_bound(settings.max_size, self.events.note_fault), settings.max_size)
-        self.remotes = self._remotes() if settings.remote else None
+        self.remotes = self._remotes() if settings.remote and folder is not None else None
 
     def _remotes(self) -> Remotes:
         from cachec.remote.chain import Remotes

@@ -84,9 +84,10 @@ def beside(name: str, folder: str, path: str) -> str:
 def anchors_of(source: str, base_dir: str | None, home: str | None) -> Anchors:
     """The anchors of a stage whose source is the file ``source``, or that was typed in the folder where it would be.
 
-    base_dir: the setting. home: ``$HOME``.
+    base_dir: the setting. home: ``$HOME``, which counts where it is an absolute path.
     """
-    return Anchors({"base_dir": base_dir, "project": project_of(source), "prefix": sys.prefix, "home": home or None})
+    own = home if home is not None and home.startswith("/") else None
+    return Anchors({"base_dir": base_dir, "project": project_of(source), "prefix": sys.prefix, "home": own})
 
 
 def project_of(source: str) -> str:

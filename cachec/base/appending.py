@@ -20,10 +20,10 @@ class Appender:
         try:
             self.fd = os.open(path, flags)
         except FileNotFoundError:
-            self.fd = os.open(path, flags | os.O_CREAT, 0o600)
             shared = stat.S_ISGID | stat.S_IWGRP  # as fsio.is_shared
             if os.stat(os.path.dirname(path) or ".").st_mode & shared == shared:
-                os.fchmod(self.fd, 0o660)
+                make_shared_file(path, 0o660)
+            self.fd = os.open(path, flags | os.O_CREAT, 0o600)
         status = os.fstat(self.fd)
         if not stat.S_ISREG(status.st_mode):
             raise OSError(errno.EINVAL, "not a regular file", path)
@@ -59,3 +59,23 @@ class Appender:
                 close(self.fd)
             except OSError:
                 return  # Python would print it, to nobody's use: each write has said what it could not
+
+
+def make_shared_file(path: str, mode: int, *, is_new: bool = False) -> None:
+    """Make an empty file that has its mode from the moment that it has its name: others of a group may be waiting.
+
+    One that is there stays. is_new: raise FileExistsError for that. Raises OSError.
+    """
+    if not is_new and os.path.lexists(path):
+        return
+    staged = f"{path}.new-{os.getpid()}-{os.urandom(8).hex()}"
+    fd = os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        os.fchmod(fd, mode)
+        os.link(staged, path)
+    except FileExistsError:
+        if is_new:
+            raise
+    finally:
+        os.unlink(staged)
+        os.close(fd)

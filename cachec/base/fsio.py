@@ -29,6 +29,9 @@ SETTLE_SECONDS = 2.0
 #: What a folder's mode has where a team shares it.
 _SHARED = stat.S_ISGID | stat.S_IWGRP
 
+#: Of renameat2(2).
+_AT_FDCWD, _RENAME_NOREPLACE = -100, 1
+
 #: Bytes asked of the kernel at once: large enough to hide the call, small enough to bound memory.
 _READ_CHUNK = 1 << 24
 
@@ -267,7 +270,7 @@ def names_in(folder: str | os.PathLike[str], form: str | re.Pattern[str], *, is_
         os.close(fd)
 
 
-def _modes_below(folder: str | os.PathLike[str]) -> tuple[int, int]:
+def modes_below(folder: str | os.PathLike[str]) -> tuple[int, int]:
     """The modes of a folder and of a file that are made in a folder: the user's alone, or the group's too."""
     return (0o2770, 0o660) if is_shared(os.stat(folder)) else (0o700, 0o600)
 
@@ -276,7 +279,12 @@ def open_own(path: str | os.PathLike[str], flags: int) -> int:
     """A descriptor of a file that changes in the store, made where it is not there: with mode 0600, or 0660 in a folder
     that is shared, whatever the umask. No link is followed, and nothing waited for. Raises OSError.
     """
-    _, mode = _modes_below(os.path.dirname(os.fspath(path)) or ".")
+    _, mode = modes_below(os.path.dirname(os.fspath(path)) or ".")
+    if mode & stat.S_IWGRP:
+        from cachec.base.appending import make_shared_file  # of a shared store only
+
+        make_shared_file(os.fspath(path), mode, is_new=bool(flags & os.O_EXCL))
+        flags &= ~os.O_EXCL
     fd = os.open(path, flags | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, mode)
     try:
         status = os.fstat(fd)
@@ -301,10 +309,38 @@ def make_dir(path: str | os.PathLike[str]) -> None:
     above = os.path.dirname(place) or os.curdir
     if above != place:
         make_dir(above)
+    mode, _ = modes_below(above)
     with contextlib.suppress(FileExistsError):
-        mode, _ = _modes_below(above)
+        if mode & stat.S_IWGRP and _make_shared_dir(place, mode):
+            return
         os.mkdir(place, mode=0o700)
         os.chmod(place, mode)  # on purpose: mkdir's mode is cut by the umask only downwards, but a default ACL can add
+
+
+def _make_shared_dir(place: str, mode: int) -> bool:
+    """Make a folder that has its mode from the moment that it has its name: other users of a group may be waiting.
+
+    False where the system has no rename that replaces nothing. Raises OSError.
+    """
+    import ctypes
+
+    rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    if rename is None:
+        return False
+    staged = f"{place}.new-{os.getpid()}-{os.urandom(8).hex()}"
+    os.mkdir(staged, mode=0o700)
+    try:
+        os.chmod(staged, mode)
+        if not rename(_AT_FDCWD, os.fsencode(staged), _AT_FDCWD, os.fsencode(place), _RENAME_NOREPLACE):
+            return True
+        number = ctypes.get_errno()
+    except BaseException:
+        os.rmdir(staged)
+        raise
+    os.rmdir(staged)
+    if number == errno.EINVAL:  # not on this file system
+        return False
+    raise OSError(number, os.strerror(number), place)
 
 
 def make_inner_dir(path: str | os.PathLike[str]) -> None:

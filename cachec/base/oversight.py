@@ -33,9 +33,9 @@ class Oversight:
     ) -> None:
         self.on_outcome, self.mode, self.defer, self.spared = on_outcome, mode, defer, spared
 
-    def mode_in(self, store: Path) -> Mode | None:
-        """The mode that wins for calls in a store; None for that which they were told."""
-        return None if self.mode is None or store == self.spared else self.mode
+    def mode_in(self, store: Path | None) -> Mode | None:
+        """The mode that wins for calls in a store (None for calls without one); None for that which they were told."""
+        return None if store is not None and store == self.spared else self.mode
 
 
 _NONE = Oversight()

@@ -1,4 +1,8 @@
-"""Where the user's own files are (XDG Base Directory Specification). Imports nothing that takes a millisecond."""
+"""Where the user's own files are (XDG Base Directory Specification). Imports nothing that takes a millisecond.
+
+A base folder is an absolute path, or there is none: a relative one would be another folder in each checkout, and
+whoever wrote the checkout would choose the settings and the store.
+"""
 
 from __future__ import annotations
 
@@ -10,16 +14,57 @@ if TYPE_CHECKING:
 
 
 def cache_folder(environ: Mapping[str, str]) -> str:
-    """The store where no setting says another."""
-    return os.path.join(_base(environ, "XDG_CACHE_HOME", ".cache"), "cachec")
+    """Return the store's folder where no setting names one; empty where there is no base folder."""
+    base = _base(environ, "XDG_CACHE_HOME", ".cache")
+    return base and os.path.join(base, "cachec")
 
 
 def settings_file(environ: Mapping[str, str]) -> str:
-    """Where the user's own settings are, if there are any. Nobody else puts a file there."""
-    return os.path.join(_base(environ, "XDG_CONFIG_HOME", ".config"), "cachec", "cachec.toml")
+    """Return the path of the user's own settings; empty where there is no base folder.
+
+    No other user puts a file there.
+    """
+    base = _base(environ, "XDG_CONFIG_HOME", ".config")
+    return base and os.path.join(base, "cachec", "cachec.toml")
+
+
+def home_folder(environ: Mapping[str, str]) -> str:
+    """Return ``HOME``, else the home folder of this user's account; empty where neither is an absolute path."""
+    home = environ.get("HOME", "")
+    return home if home.startswith("/") else _home_of(os.getuid())
+
+
+def expand_user(path: str, environ: Mapping[str, str]) -> str:
+    """Return ``path`` with ``~`` or ``~name`` at its start replaced; empty where that home folder is not known."""
+    if not path.startswith("~"):
+        return path
+    name, slash, rest = path[1:].partition("/")
+    home = _home_of(name) if name else home_folder(environ)
+    return home and (home.rstrip("/") + slash + rest or "/")
+
+
+def why_no_home(environ: Mapping[str, str]) -> str:
+    """Say why ``home_folder`` returns nothing: ``HOME is not set, and user 1000 has no account``."""
+    home = environ.get("HOME")
+    found = "is not set" if home is None else f"is {home!r}, which is no absolute path"
+    return f"HOME {found}, and user {os.getuid()} has no account with a home folder"
 
 
 def _base(environ: Mapping[str, str], variable: str, otherwise: str) -> str:
-    """A base folder; an empty or relative path counts as not set."""
+    """Return a base folder; an empty or relative path counts as not set."""
     base = environ.get(variable, "")
-    return base if base.startswith("/") else os.path.join(environ.get("HOME") or os.path.expanduser("~"), otherwise)
+    if base.startswith("/"):
+        return base
+    home = home_folder(environ)
+    return home and os.path.join(home, otherwise)
+
+
+def _home_of(user: int | str) -> str:
+    """Return the home folder of an account; empty where there is no such account, or its folder is not absolute."""
+    import pwd  # only where HOME does not say it
+
+    try:
+        account = pwd.getpwuid(user) if isinstance(user, int) else pwd.getpwnam(user)
+    except KeyError:
+        return ""
+    return account.pw_dir if account.pw_dir.startswith("/") else ""

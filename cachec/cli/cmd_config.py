@@ -41,9 +41,11 @@ def command(session: Session, cmake: bool, make: bool) -> None:
         click.echo(os.path.dirname(place) if cmake else place)
         return
     settings = session.settings
-    values = {key: _plain(getattr(settings, key)) for key in config.KEYS}
+    values = {key: _plain(getattr(settings, key)) for key in config.KEYS if key != "dir"}
+    values = {"dir": _plain(settings.store_folder), **values}
     values["remote"] = [config.without_secret(url) for url in settings.remote]
-    details = report.settings_details(values, settings.origins, config.unknown_variables())
+    warnings = (*config.unknown_variables(), *((settings.no_store,) if settings.no_store else ()))
+    details = report.settings_details(values, settings.origins, warnings)
     if told_as_json(details):
         return
     rows = [(key, _shown(key, each["value"]), each["origin"]) for key, each in details["settings"].items()]

@@ -8,11 +8,13 @@ import click
 
 from cachec import report
 from cachec.base.texts import number_of, to_type
-from cachec.cli.session import Session, clean, json_option, pass_session, print_wrapped, told_as_json
+from cachec.cli.session import Session, clean, json_option, pass_session, print_wrapped, told_as_json, wants_json
 
 
 @click.command("doctor")
-@click.option("--fix", is_flag=True, help="Do what is safe, or what cachec would soon do by itself.")
+@click.option(
+    "--fix", is_flag=True, help="Say what is changed, and do it: what is safe, or cachec would soon do itself."
+)
 @json_option
 @pass_session
 def command(session: Session, fix: bool) -> None:
@@ -29,27 +31,36 @@ def command(session: Session, fix: bool) -> None:
       cachec doctor --json > doctor.json       for a report of a bug; it names paths of yours
 
     \b
-    JSON: {"dir", "findings": [{"check", "words", "fix", "safe"}], "fixed": [as findings],
+    JSON: {"dir", "findings": [{"check", "words", "fix", "safe", "does"}], "planned", "fixed": [as findings],
            "facts": {"disk", "index", "cachec", "python", "compilers", "platform", "inotify"}}
-    safe: whether --fix does it. Exit code: 0 nothing is wrong, or no more, 1 something is, 2 it can't be looked at.
+    safe: whether --fix does it; does: what that changes; planned: the findings that --fix repairs. Exit code: 0 nothing
+    is wrong, or no more, 1 something is, 2 it can't be looked at.
     """
     from cachec.doctor import examine
     from cachec.doctor.case import Case
     from cachec.doctor.examination import repair
+    from cachec.store.store import Store
 
+    if session.settings.shared == "trusted" and session.settings.dir.is_dir():
+        store = Store(session.settings.dir, session.settings.namespace, on_fault=session.note_fault)
+        store.record_agreement()
     found = examine(Case(session.settings))
     fixed: list[Any] = []
-    if fix and found.findings:
+    planned = [_plain(finding) for finding in found.findings if finding.repair is not None]
+    if fix and planned:
+        if not wants_json():
+            _tell_plan(planned)
         done = repair(found.findings)
         for finding, why in done:
             if why:
                 click.echo(f"cachec: {finding.check} could not be fixed: {clean(why)}", err=True)
         found = examine(Case(session.settings))
         left = {(each.check, each.words) for each in found.findings}
-        fixed = [finding for finding, _ in done if (finding.check, finding.words) not in left]
+        fixed = [finding for finding, why in done if not why and (finding.check, finding.words) not in left]
     document = {
         "dir": str(session.settings.dir),
         "findings": [_plain(each) for each in found.findings],
+        "planned": planned,
         "fixed": [_plain(each) for each in fixed],
         "facts": found.facts,
     }
@@ -65,7 +76,15 @@ def _plain(finding: Any) -> dict[str, Any]:
         "words": finding.words,
         "fix": finding.fix,
         "safe": finding.repair is not None,
+        "does": finding.does if finding.repair is not None else "",
     }
+
+
+def _tell_plan(planned: list[dict[str, Any]]) -> None:
+    """Say what ``--fix`` is about to change."""
+    for each in planned:
+        print_wrapped(f"to fix {each['check']}: {each['does']}", indent=0)
+    click.echo()
 
 
 def _tell(document: dict[str, Any]) -> None:
@@ -76,7 +95,10 @@ def _tell(document: dict[str, Any]) -> None:
         print_wrapped(f"fixed: {each['words']}", indent=0)
     for each in document["findings"]:
         print_wrapped(f"{each['check']}: {each['words']}", indent=0)
-        print_wrapped(f"{to_type('doctor --fix, or: ') if each['safe'] else ''}{each['fix']}", indent=4)
+        if each["safe"]:
+            print_wrapped(f"{to_type('doctor --fix')} will {each['does']}; or: {each['fix']}", indent=4)
+        else:
+            print_wrapped(each["fix"], indent=4)
     count = len(document["findings"])
     click.echo("nothing is wrong" if not count else number_of(count, "finding"))
 
@@ -95,10 +117,12 @@ def facts_lines(folder: str, facts: dict[str, Any]) -> list[str]:
     told = f"{platform['machine']}, {platform['system']}, {platform['libc']}, {platform['python']} {platform['abi']}"
     features = f"{len(platform['cpu'])} features of {platform['processor'] or 'an unknown processor'}"
     unread = "" if index["whole"] else ", not read in full"
+    others = f" (also {', '.join(map(str, index['others']))})" if index["others"] else ""
+    records = f", records {index['version']}{others}"
     return [
         f"store      {folder}{size}{limit}",
         f"disk       {disk['kind']}{reflink}, {report.size(disk['free'])} free",
-        f"index      SQLite {index['sqlite']}, {report.size(index['size'])}{unread}",
+        f"index      SQLite {index['sqlite']}, {report.size(index['size'])}{unread}{records}",
         f"cachec     {facts['cachec']}, Python {facts['python']['version']}",
         f"compilers  {', '.join(installed) or 'none that a plugin knows'}",
         f"platform   {platform['digest'][:12]}: {told}; {features}",

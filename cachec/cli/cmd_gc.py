@@ -34,7 +34,7 @@ def command(session: Session, max_size: int | None, older_than: float | None, dr
 
     An entry is worth the seconds that it saves, by uses and by byte; what was not used for long falls behind. Pinned
     entries (`cachec pin`), and those that a running process was given, stay. It may be killed and run again at any
-    moment, beside processes that compile.
+    moment, beside processes that compile. Entries of an older version of cachec's records go once unused for 30 days.
 
     \b
     Examples:
@@ -44,7 +44,7 @@ def command(session: Session, max_size: int | None, older_than: float | None, dr
 
     \b
     JSON: {"dry_run", "before", "after", "limit", "within", "entries", "seconds", "artifacts", "freed", "kept_pinned",
-           "kept_in_use", "swept": {kind: count}, "postponed_by"}
+           "kept_in_use", "old_versions": {version: entries}, "swept": {kind: count}, "postponed_by"}
     Sizes are bytes on disk; limit is null for none; seconds: what compiling the evicted entries again takes;
     postponed_by: the process that is cleaning already, null where none is. Exit code 1: the store is larger than the
     limit, because of what is pinned or in use.
@@ -80,6 +80,9 @@ def _tell(done: Collected, dry_run: bool) -> None:
         f"{number_of(done.artifacts, 'artifact')} {would}removed ({report.size(done.freed)})",
         indent=0,
     )
+    for version, count in sorted(done.old_versions.items()):
+        words = f"{number_of(count, 'entry')} of record version {version} {would}removed: unused for 30 days"
+        print_wrapped(words, indent=0)
     for kind, count in sorted(done.swept.items()):
         click.echo(f"{count:,} {kind} {would}swept")
     if done.kept_pinned or done.kept_in_use:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import click
 
+from cachec import config
 from cachec.cli.session import json_option, told_as_json
 from cachec.launcher import client
 
@@ -29,7 +30,7 @@ def command(what: str) -> None:
     \b
     JSON: {"servers": [{"pid", "socket"}]}: those that are there, or that were stopped
     """
-    folder = client.server_folder(os.environ, os.getcwd())
+    folder = client.server_folder(os.environ, os.getcwd()) or os.fspath(config.load().dir)
     is_stopped = what == "stop"
     found = [(pid, f"{folder}/{name}") for name, pid in _found(folder, is_stopped=is_stopped)]
     if told_as_json({"servers": [{"pid": pid, "socket": path} for pid, path in found]}):

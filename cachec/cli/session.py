@@ -74,7 +74,9 @@ class Session:
                 f"{settings.dir} is no folder, so it can be no store; name another one (--dir, CACHEC_DIR)"
             )
         store = Store(settings.dir, settings.namespace, fsync=settings.fsync, on_fault=self.note_fault)
-        store.refuse_foreign(shared=settings.shared == "trusted")
+        store.refuse_foreign(settings.shared)
+        if settings.shared == "trusted" and settings.dir.is_dir():
+            store.record_agreement()
         return store
 
     @property

@@ -9,11 +9,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
+from cachec.base import fsio
 from cachec.base.distributions import Distributions
 from cachec.base.mounts import Mounts
 from cachec.config import Settings
 from cachec.programs.plugin import Plugin
 from cachec.programs.registry import Plugins
+from cachec.store import sharing
 from cachec.store.index import DiskcacheIndex
 from cachec.store.store import Store
 
@@ -25,12 +27,14 @@ class Finding(NamedTuple):
     """Something that is wrong. check: which of the checks found it. fix: what a person is to do, in words or commands.
 
     repair: does so, where that is safe (nothing of use is lost, nothing of others changed), or cachec would soon do it.
+    does: what the repair changes, in words.
     """
 
     check: str
     words: str
     fix: str
     repair: Callable[[], object] | None = None
+    does: str = ""
 
 
 class Case:
@@ -86,7 +90,15 @@ class Case:
         """Why one can't be imported; empty where all can."""
         return self._asked[1]
 
-    @property
+    @cached_property
     def is_shared(self) -> bool:
-        """Whether others may own and write it, on purpose."""
-        return self.settings.shared == "trusted"
+        """Whether the store is a group's: by its own record, by the mode of its folder, or as the setting says."""
+        folder = os.fspath(self.folder)
+        if self.settings.shared == "trusted" or sharing.is_recorded(folder):
+            return True
+        return self.folder.is_dir() and fsio.is_shared(os.stat(folder))
+
+    @cached_property
+    def refusal(self) -> str:
+        """Why the store is refused for this user; empty where it is not."""
+        return self.store.why_refused(self.settings.shared)

@@ -34,7 +34,9 @@ def _findings(case: Case) -> Iterator[Finding]:
     if case.folder.exists() and not case.folder.is_dir():
         yield Finding("folder", f"{case.folder} is no folder", "name another one (--dir, CACHEC_DIR)")
     for check in (*_ANYWHERE, *(_IN_STORES if case.folder.is_dir() else ())):
-        yield from _checked(check, case)
+        for finding in _checked(check, case):
+            # A shared store that this user is refused is the others': nothing of it is changed.
+            yield finding._replace(repair=None) if case.is_shared and case.refusal else finding
 
 
 def _checked(check: Callable[[Case], Iterator[Finding]], case: Case) -> Iterator[Finding]:

@@ -9,12 +9,17 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 
 from cachec.base import foreign, fsio
+from cachec.base.texts import number_of
 from cachec.doctor.case import Case, Finding
 from cachec.model import Mode
+from cachec.store import sharing
 from cachec.store.store import PARTS
 
 #: Folders whose inner ones are looked at too, and files that are written in place.
-_SHARDED, _WRITTEN = ("objects", "locks", "direct"), ("index", "log")
+_SHARDED, _WRITTEN = ("objects", "locks", "direct", "weights", "remote"), ("index", "log")
+
+#: Paths that the plan of a repair names.
+_SHOWN = 4
 
 _OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
@@ -26,15 +31,6 @@ def rights(case: Case) -> Iterator[Finding]:
         if not os.access(case.place, os.W_OK | os.X_OK, effective_ids=True):
             yield Finding("place", f"{folder} can't be made: this user can't write {case.place}", _ANOTHER)
         return
-    if not case.is_shared:
-        above = foreign.why_distrusted(folder)
-        if above and not above.startswith(f"{folder} "):
-            yield Finding(
-                "folder-above",
-                f"{above}, and can replace what lies below: the store is refused",
-                "chmod go-w that folder, or set CACHEC_DIR to one in a folder that only you can write",
-            )
-    foreign_ones, open_ones = [], []
     for path, status in _inside(folder):
         if os.path.dirname(path) == folder and not stat.S_ISDIR(status.st_mode):
             yield Finding(
@@ -42,8 +38,32 @@ def rights(case: Case) -> Iterator[Finding]:
                 f"{path} is no folder, or a link to one: the store is refused",
                 f"remove it: rm {shlex.quote(path)}",
             )
-        elif case.is_shared or not (why := foreign.why_foreign(status)):
-            if not os.access(path, os.W_OK, effective_ids=True) and not _is_read_only(case):
+    yield from _of_group(case, folder) if case.is_shared else _of_one_user(case, folder)
+    if _is_read_only(case) and case.settings.mode not in {Mode.READ_ONLY, Mode.REQUIRE, Mode.OFF}:
+        yield Finding(
+            "read-only",
+            f"{folder} is on a file system that is mounted read-only: what is made is not kept",
+            "set CACHEC_MODE=read-only where that is meant, or CACHEC_DIR to another folder",
+        )
+
+
+_ANOTHER = "set CACHEC_DIR to a folder that this user can write"
+
+
+def _of_one_user(case: Case, folder: str) -> Iterator[Finding]:
+    """What is wrong with the rights of a store that is no group's."""
+    above = foreign.why_distrusted(folder)
+    if above and not above.startswith(f"{folder} "):
+        yield Finding(
+            "folder-above",
+            f"{above}, and can replace what lies below: the store is refused",
+            "chmod go-w that folder, or set CACHEC_DIR to one in a folder that only you can write",
+        )
+    foreign_ones, open_ones = [], []
+    for path, status in _parts_inside(folder):
+        why = foreign.why_foreign(status)
+        if not why:
+            if not _is_writable(case, path):
                 foreign_ones.append((path, "can't be written by this user"))
         elif status.st_uid != os.geteuid():
             foreign_ones.append((path, why))
@@ -56,21 +76,78 @@ def rights(case: Case) -> Iterator[Finding]:
             f'sudo chown -R "$(id -un)" {shlex.quote(folder)}, and chmod u+w what is not writable',
         )
     if open_ones:
+        paths = [path for path, _ in open_ones]
+        # Who relies on writing here has written: then it is not for this user alone to take that away.
+        is_own = not foreign_ones and _has_one_owner(folder)
         yield Finding(
             "mode",
             f"{_told(open_ones)}, so others decide what a hit is: the store is refused",
-            f"chmod go-w {shlex.join(path for path, _ in open_ones)}",
-            partial(_close, [path for path, _ in open_ones]),
+            f"chmod go-w {shlex.join(paths)}",
+            partial(_close, paths) if is_own else None,
+            f"take the right to write from group and others: {_listed(paths)}",
         )
-    if _is_read_only(case) and case.settings.mode not in {Mode.READ_ONLY, Mode.REQUIRE, Mode.OFF}:
+
+
+def _of_group(case: Case, folder: str) -> Iterator[Finding]:
+    """What is wrong with the rights of a store that a group shares. Nothing is taken from the group."""
+    if case.refusal:
+        fix = "agree once: CACHEC_SHARED=trusted cachec doctor; or use a store of your own: set CACHEC_DIR"
+        yield Finding("shared", f"this shared store is refused: {case.refusal}", fix)
+        return
+    group, is_open = os.stat(folder).st_gid, fsio.is_shared(os.stat(folder))
+    if not is_open and not sharing.is_recorded(folder):
+        group = -1  # the setting alone says that it is shared: which group is not known
+    closed, foreign_ones = [], []
+    for path, status in _parts_inside(folder):
+        if group >= 0 and not _is_of_group(status, group):
+            closed.append((path, status))
+        elif not _is_writable(case, path):
+            foreign_ones.append((path, "can't be written by this user"))
+    if closed:
+        own = [path for path, status in closed if status.st_uid == os.geteuid()]
+        others = sorted({status.st_uid for _, status in closed} - {os.geteuid()})
+        who = f"users {', '.join(map(str, others))} own some of them, and " if others else ""
         yield Finding(
-            "read-only",
-            f"{folder} is on a file system that is mounted read-only: what is made is not kept",
-            "set CACHEC_MODE=read-only where that is meant, or CACHEC_DIR to another folder",
+            "sharing",
+            f"{number_of(len(closed), 'path')} of this shared store can't be written by "
+            f"its group {group}, {closed[0][0]} for one",
+            f"{who}each owner runs it: chgrp -R {group} {shlex.quote(folder)}, chmod g+ws folders, g+w files",
+            partial(_open, own, group) if own else None,
+            f"give group {group} the right to write: {_listed(own)}",
+        )
+    if foreign_ones:
+        yield Finding(
+            "owner",
+            f"{_told(foreign_ones)}: what is there can't be changed",
+            "have its owner give the group the right to write (chmod g+w)",
         )
 
 
-_ANOTHER = "set CACHEC_DIR to a folder that this user can write"
+def _parts_inside(folder: str) -> Iterator[tuple[str, os.stat_result]]:
+    """As ``_inside``, without what is no folder where one has to be."""
+    for path, status in _inside(folder):
+        if os.path.dirname(path) != folder or stat.S_ISDIR(status.st_mode):
+            yield path, status
+
+
+def _is_writable(case: Case, path: str) -> bool:
+    return _is_read_only(case) or os.access(path, os.W_OK, effective_ids=True)
+
+
+def _is_of_group(status: os.stat_result, group: int) -> bool:
+    """Whether a group can write a file, or a folder of which what is made there stays the group's."""
+    if not stat.S_ISDIR(status.st_mode):
+        return status.st_gid == group and bool(status.st_mode & stat.S_IWGRP)
+    return status.st_gid == group and fsio.is_shared(status)
+
+
+def _has_one_owner(folder: str) -> bool:
+    """Whether everything in a store is this user's, or root's."""
+    users = {0, os.geteuid()}
+    for place, _, files in os.walk(folder):
+        if any(os.lstat(os.path.join(place, name)).st_uid not in users for name in (".", *files)):
+            return False
+    return True
 
 
 def _inside(folder: str) -> Iterator[tuple[str, os.stat_result]]:
@@ -102,8 +179,33 @@ def _told(found: list[tuple[str, str]]) -> str:
     return f"{path} {why}{more}"
 
 
+def _listed(paths: Sequence[str]) -> str:
+    """The first paths of many."""
+    more = f" and {len(paths) - _SHOWN} more" if len(paths) > _SHOWN else ""
+    return ", ".join(paths[:_SHOWN]) + more
+
+
+def _open(paths: Sequence[str], group: int) -> None:
+    """Give a group the right to write."""
+    for fd in _opened(paths):
+        status = os.fstat(fd)
+        if status.st_gid != group:
+            os.fchown(fd, -1, group)
+        os.fchmod(fd, 0o2770 if stat.S_ISDIR(status.st_mode) else 0o660)
+
+
 def _close(paths: Sequence[str]) -> None:
     """Take the right to write from all but the owner."""
+    for fd in _opened(paths):
+        os.fchmod(fd, stat.S_IMODE(os.fstat(fd).st_mode) & ~_OTHERS)
+
+
+def _opened(paths: Sequence[str]) -> Iterator[int]:
+    """A descriptor of each file and folder; files of SQLite's come and go."""
     for path in paths:
-        with fsio.closing(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)) as fd:
-            os.fchmod(fd, stat.S_IMODE(os.fstat(fd).st_mode) & ~_OTHERS)
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        except FileNotFoundError:
+            continue
+        with fsio.closing(fd):
+            yield fd

@@ -19,7 +19,7 @@ from cachec.base.texts import number_of, to_type
 from cachec.doctor.case import Case, Finding
 from cachec.errors import StoreFault, WeightError
 from cachec.maintain.orphans import GRACE_SECONDS, Sweep
-from cachec.model import Fault
+from cachec.model import RECORD_VERSION, Fault
 from cachec.store.leases import Held, collecting
 from cachec.store.objects import SHARD
 from cachec.store.packing import body, unpack
@@ -65,6 +65,7 @@ def database(case: Case) -> Iterator[Finding]:
                 f"the index is damaged: {damage}",
                 "the next call that stores something moves it aside, and its entries are lost",
                 partial(case.index.atomically, lambda: None),
+                f"move it to {file.parent}/corrupt-TIME, and begin a new one",
             )
             return
         yield from _rows(case)
@@ -106,13 +107,6 @@ def _rows(case: Case) -> Iterator[Finding]:
             body(row, name)
         except StoreFault as fault:
             damaged[fault.fault] += 1
-    others = damaged.pop(Fault.ROW_VERSION, 0)
-    if others:
-        yield Finding(
-            "row-version",
-            f"of {looked_at} entries {others} are of another version of cachec, and miss here",
-            "use one version, or a store each (CACHEC_DIR)",
-        )
     if damaged:
         yield Finding(
             "rows",
@@ -179,13 +173,16 @@ def left_over(case: Case) -> Iterator[Finding]:
     found.downloads()
     if found.removed:
         kinds = " and ".join(f"{count} {kind}" for kind, count in sorted(found.removed.items()))
-        yield Finding("unfinished", f"killed processes have left {kinds}", to_type("gc"), lambda: _sweep(sweep()))
+        yield Finding(
+            "unfinished", f"killed processes have left {kinds}", to_type("gc"), lambda: _sweep(sweep()), "remove these"
+        )
 
 
 def _killed(check: str, kind: str, files: list[_LockFile], repair: Callable[[], object]) -> Iterator[Finding]:
     old = [each for each in files if each.age > GRACE_SECONDS]
     if old:
-        yield Finding(check, f"killed processes have left {number_of(len(old), kind)}", to_type("gc"), repair)
+        count = number_of(len(old), kind)
+        yield Finding(check, f"killed processes have left {count}", to_type("gc"), repair, f"remove {count}")
 
 
 def _locks(folder: str | os.PathLike[str], form: str, now: float) -> Iterator[_LockFile]:
@@ -234,4 +231,14 @@ def index_facts(case: Case) -> dict[str, Any]:
         "sqlite": sqlite3.sqlite_version,
         "size": 0 if found is None else found.size,
         "whole": is_read_whole(case),
+        "version": RECORD_VERSION,
+        "others": _other_versions(case),
     }
+
+
+def _other_versions(case: Case) -> list[int]:
+    """The versions of records of other cachecs that use this store; none where the index can't be read."""
+    try:
+        return [version for version in case.index.versions() if version != RECORD_VERSION]
+    except StoreFault:
+        return []  # ``database`` finds it

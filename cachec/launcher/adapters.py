@@ -25,7 +25,7 @@ from typing import Any, Literal
 import msgspec
 
 from cachec import config
-from cachec.base import foreign
+from cachec.base import foreign, xdg
 from cachec.base.hashing import Hasher
 from cachec.base.texts import nearest
 from cachec.errors import ConfigError
@@ -251,7 +251,12 @@ def _files(table: config.ConfigTable) -> Iterator[Path]:
     if not isinstance(listed, list) or not all(isinstance(item, str) for item in listed):
         raise ConfigError(f"{table.where('files')}: files = {listed!r} is not accepted; give a list of paths")
     for item in listed:
-        yield Path(table.folder, os.path.expanduser(item))
+        path = xdg.expand_user(item, os.environ)
+        if not path:
+            raise ConfigError(
+                f"{table.where('files')}: {item!r} is not accepted: its home folder is not known; give an absolute path"
+            )
+        yield Path(table.folder, path)
 
 
 def _adapter(table: dict[str, Any], where: str, text: str) -> Adapter:

@@ -92,8 +92,9 @@ def _link(name: str) -> str:
 
 
 def server_folder(environ: "os._Environ[str] | dict[str, str]", cwd: str) -> str:
-    """Where the sockets of this user's servers are."""
-    return f"{default_folder(environ, cwd)}/server-{os.geteuid()}"
+    """Where the sockets of this user's servers are; empty where there is no folder for the store."""
+    folder = default_folder(environ, cwd)
+    return folder and f"{folder}/server-{os.geteuid()}"
 
 
 def open_own(folder: str) -> int:
@@ -143,7 +144,7 @@ def ask(args: "list[str]") -> "tuple[Ending | None, str, str]":
         if {"", cwd} & {*sys.path}:  # python -m, -c: where a build writes, modules may come to be
             return None, "", ""
         folder = server_folder(os.environ, cwd)
-        name = surroundings()
+        name = surroundings() if folder else ""
         if not name:
             return None, "", ""
         opened = open_own(folder)

@@ -7,9 +7,9 @@ and the artifacts are whole. Anything else is left to ``full``, which makes the 
 
 Imports no module that takes a millisecond: not even ``typing``.
 
-    direct/ab/<64 hex>    in the cache's default folder; the name is the BLAKE3 of arguments and current folder
+    direct/ab/<64 hex>    in the cache's default folder; the name is the BLAKE3 of arguments, folder, version, user
 
-    bytes 0-15    ``cachec direct 6`` and a newline
+    bytes 0-15    ``cachec direct 7`` and a newline
     bytes 16-47   BLAKE3-256 of the rest
     bytes 48-55   u64 little-endian: length of the fields; then the fields, then the blobs
     fields        separated by NUL, numbers in decimal, a list as its length and its items:
@@ -19,10 +19,10 @@ Imports no module that takes a millisecond: not even ``typing``.
                   many CACHEC_* beside ``UNKEYED``;
                   absent paths; folders (path, identity, trust, names that must be absent);
                   files (path, identity, trust, digest); which file a path leads to (path, ``dev:ino``, ``-`` for none);
-                  store; index file, identity, trust, row, digest of the row;
+                  store; index file, identity, trust, row as the file has it, digest of the row;
                   artifacts (digest, size, identity, trust); ``1`` where equal outputs keep their time stamps
-                (``--restat``), else ``0``; outputs (path, mode, artifact number or ``-``, the file that is there
-                while a launcher compiles to the same place);
+                  (``--restat``), else ``0``; outputs (path, mode, artifact number or ``-``, the file that is there
+                  while a launcher compiles to the same place);
                   lengths of blobs; the record for the log, and the path of its copy where no variable says one
     blobs         stdout, stderr, then the outputs without an artifact, in order
 
@@ -39,11 +39,11 @@ from blake3 import blake3
 from cachec.base import __version__
 from cachec.base.appending import Appender
 from cachec.base.foreign import read_regular
-from cachec.base.xdg import cache_folder
+from cachec.base.xdg import cache_folder, expand_user
 from cachec.launcher.ending import write_streams
 from cachec.launcher.restore import check_place, mode_of, restore_bytes, restore_file
 
-MAGIC = b"cachec direct 6\n"
+MAGIC = b"cachec direct 7\n"
 _HEADER = len(MAGIC) + 32 + 8
 
 #: A file that has to be read, as its identity proves nothing, is left to the whole road from this size: that
@@ -64,6 +64,9 @@ BOOT_ID = "/proc/sys/kernel/random/boot_id"
 _SELECT = "SELECT mode, filename, value FROM Cache WHERE key = ? AND raw = 1"
 _MODE_RAW = 1
 
+#: As ``store.index.USED_SECONDS``.
+_USED_SECONDS = 86400.0
+
 #: As ``fsio.SETTLE_SECONDS``.
 _SETTLE_SECONDS = 2.0
 
@@ -77,15 +80,19 @@ _NOT_HERE = (_Stale, OSError, ValueError, IndexError, StopIteration)
 
 
 def memo_path(args: list[str], environ: "os._Environ[str] | dict[str, str]", cwd: str) -> str:
-    """Where the memo of a command line is."""
-    name = blake3(os.fsencode("\0".join((*args, "", cwd)))).hexdigest()
-    return f"{default_folder(environ, cwd)}/direct/{name[:2]}/{name}"
+    """Where the memo of a command line is; empty where there is no folder for it."""
+    folder = default_folder(environ, cwd)
+    name = blake3(os.fsencode("\0".join((*args, "", cwd, __version__, str(os.geteuid()))))).hexdigest()
+    return folder and f"{folder}/direct/{name[:2]}/{name}"
 
 
 def default_folder(environ: "os._Environ[str] | dict[str, str]", cwd: str) -> str:
-    """The store that the environment says, whatever a file says."""
+    """The store that the environment names, whatever a file says; empty where there is no folder for it."""
     given = environ.get("CACHEC_DIR", "")
-    return os.path.normpath(os.path.join(cwd, os.path.expanduser(given))) if given else cache_folder(environ)
+    if not given:
+        return cache_folder(environ)
+    path = expand_user(given, environ)
+    return path and os.path.normpath(os.path.join(cwd, path))
 
 
 def count_keyed(environ: "os._Environ[str] | dict[str, str]") -> int:
@@ -132,6 +139,8 @@ def _checked(args: list[str]) -> "tuple[str, _Memo]":
     """Where the memo of a command line is, and the memo, which holds. Raises one of ``_NOT_HERE`` where none does."""
     cwd = os.getcwd()
     path = memo_path(args, os.environ, cwd)
+    if not path:
+        raise _Stale
     memo = _Memo(read_regular(path, MAX_MEMO, own=True))
     memo.check_request(args, cwd)
     memo.check_files()
@@ -155,7 +164,7 @@ class _Memo:
         self._locks: list[bytes] = []
         self._artifacts: list[tuple[str, bytes, bytes, bytes]] = []
         self._streams: list[memoryview] = []
-        self._store = ""
+        self._store = self._version = ""
         self._record = self._copy = b""
         self._renewed = False
         self._restat = False
@@ -213,6 +222,7 @@ class _Memo:
         """The index still has the row, as it was."""
         self._store = os.fsdecode(self._next())
         file, wanted, trust, row, digest = self._take(5)
+        self._version = row.partition(b":")[0].decode()
         now = identity(file)
         is_quiet = not _has_log(file)
         if trust == b"1" and now == wanted and is_quiet:
@@ -255,7 +265,10 @@ class _Memo:
         self._record, self._copy = self._take(2)
         given = os.environ.get(STATS_FILE)
         if given:  # as config.py has it
-            self._copy = os.fsencode(os.path.normpath(os.path.join(os.getcwd(), os.path.expanduser(given))))
+            copy = expand_user(given, os.environ)
+            if not copy:
+                raise _Stale  # config.py raises its error
+            self._copy = os.fsencode(os.path.normpath(os.path.join(os.getcwd(), copy)))
         if at != len(self._blobs) or self._at != len(self._fields):
             raise _Stale
 
@@ -293,6 +306,12 @@ class _Memo:
                     Appender(path).append(line)
                 except OSError:
                     continue  # as events.EventLog does: no record is no reason to fail a hit
+        used = f"{self._store}/index/used-{self._version}"  # as store/index.py has it
+        try:
+            if now - os.stat(used).st_mtime > _USED_SECONDS:
+                os.utime(used)
+        except OSError:
+            return  # a store that is only read
 
     def replay(self) -> None:
         """Write what the command wrote to stdout and stderr. Where nobody reads, end as the command would have."""

@@ -73,6 +73,9 @@ def _execute(args: Sequence[str], overrides: Mapping[str, object], served_with: 
     except NoFolder as error:
         _count(OpenedCache(config.load(overrides)), PassThrough(Reason.KEY_UNREADABLE, str(error), told=True), argv)
         return Ending(None, become=(program, argv))
+    if opened.settings.store_folder is None and opened.settings.mode is not Mode.OFF:
+        _count(opened, PassThrough(Reason.NO_STORE_FOLDER, opened.settings.no_store, told=True), argv)
+        return Ending(None, become=(program, argv))
     if served_with is not None and opened.settings.server == "off":
         return None
     stdin: int | None = None

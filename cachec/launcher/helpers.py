@@ -110,11 +110,16 @@ def _settings(folder: str) -> dict[str, str]:
         if settings[name]:
             settings[name] = _placed(settings[name], starts[name])
     settings["dir"] = settings["dir"] or xdg.cache_folder(environ)
+    if not settings["dir"]:
+        raise ValueError("dir")
     return settings
 
 
 def _placed(value: str, folder: str) -> str:
-    return os.path.normpath(os.path.join(folder, os.path.expanduser(value)))
+    path = xdg.expand_user(value, os.environ)
+    if not path:
+        raise ValueError(value)
+    return os.path.normpath(os.path.join(folder, path))
 
 
 def _table(folder: str) -> tuple[dict[str, object], str]:
@@ -149,7 +154,7 @@ def _table(folder: str) -> tuple[dict[str, object], str]:
 def _user_table() -> tuple[dict[str, object], str]:
     """The user's own settings, and their folder, as ``config`` finds them."""
     path = xdg.settings_file(os.environ)
-    if not os.path.isfile(path):
+    if not path or not os.path.isfile(path):
         return {}, ""
     import tomllib
 

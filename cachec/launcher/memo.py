@@ -95,6 +95,8 @@ class Draft:
         try:
             data = self._data(args, looker, answer)
             path = direct.memo_path(args, self._opened.variables, os.getcwd())
+            if not path:
+                raise _Unfit
             fsio.make_inner_dir(os.path.dirname(path))
             with fsio.Staging(os.path.dirname(path)) as staged:
                 staged.write(data)
@@ -185,7 +187,9 @@ class Draft:
             if parent == folder:
                 break
             folder = parent
-        self._file_or_absent(xdg.settings_file(self._opened.variables))
+        own = xdg.settings_file(self._opened.variables)
+        if own:
+            self._file_or_absent(own)
         adapter = self._command.adapter
         for path in (*adapters.sources(), *(() if adapter is None else (adapter.origin,))):
             self._file_or_absent(path)
@@ -351,7 +355,7 @@ class Draft:
         is_tracked = self._mounts.kind(file) in TRACKED_FILESYSTEMS
         # Never 1: the next hit sees to that, when it finds the file settled and the row in it.
         self._put(os.fsencode(store.folder), os.fsencode(file), identity, b"2" if is_tracked else b"0")
-        self._put(place.encode(), blake3(row).hexdigest().encode())
+        self._put(store.row_in_file(place).encode(), blake3(row).hexdigest().encode())
 
     def _results(self, value: Any) -> list[bytes]:
         places = self._opened.places

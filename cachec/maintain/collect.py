@@ -31,13 +31,14 @@ from cachec.maintain.orphans import GRACE_SECONDS, Sweep
 from cachec.maintain.pins import Pins
 from cachec.maintain.plans import BATCH, remove_rows
 from cachec.maintain.survey import Candidate, Survey, survey
-from cachec.model import RECORD_VERSION, Digest, Fault
+from cachec.model import RECORD_VERSION, STORE_VERSION, Digest, Fault
 from cachec.store import conclusions, forgotten, recent, usage
 from cachec.store.conclusions import FORGOTTEN_SECONDS
 from cachec.store.leases import Held, collecting
 from cachec.store.packing import pack
 from cachec.store.store import Store
 from cachec.store.usage import Usage, occupied
+from cachec.store.versions import old_versions
 from cachec.weights.library.owned import WeightStore
 
 T = TypeVar("T")
@@ -61,8 +62,8 @@ class Collected(msgspec.Struct):
     before, after: size of the store. limit: what it was to come down to, None for no limit. entries: evicted;
     seconds: of compilation that they had saved a hit each. artifacts: removed files of artifacts; freed: their bytes.
     kept_pinned, kept_in_use: entries that would have gone. weights_in_use: revisions without a name that processes
-    hold. swept: other things removed, by kind. postponed_by: the
-    process that is cleaning already (nothing was done then), 0 where none is.
+    hold. old_versions: removed entries of record versions that nobody uses any more, by version. swept: other things
+    removed, by kind. postponed_by: the process that is cleaning already (nothing was done then), 0 where none is.
     """
 
     before: int = 0
@@ -75,6 +76,7 @@ class Collected(msgspec.Struct):
     kept_pinned: int = 0
     kept_in_use: int = 0
     weights_in_use: tuple[Digest, ...] = ()
+    old_versions: dict[int, int] = {}
     swept: Counter[str] = msgspec.field(default_factory=Counter)
     postponed_by: int = 0
 
@@ -130,14 +132,16 @@ class Collector:
         weights = sweep.revisions(self._weights)
         done.weights_in_use = weights.in_use
         owned = self._weights.needed(self._note_damaged)
-        snapshot = survey(self._store, self._pins.read(), self._on_fault, self._now, owned)
+        old = old_versions(self._store.index, os.fspath(self._store.folder), RECORD_VERSION, self._now)
+        snapshot = survey(self._store, self._pins.read(), self._on_fault, self._now, owned, old)
+        done.old_versions = snapshot.old_versions
         snapshot.condemned["weights"] = weights.loose
         plan = self._plan(snapshot, held, limit, older_than, done)
         done.before = snapshot.nbytes
         sweep.removed["damaged rows"] += len(snapshot.broken) + len(snapshot.put_away)
-        names = {each.name for each in snapshot.entries}
+        names = {(each.version, each.name) for each in snapshot.entries}
         if self._dry_run:
-            names -= {each.name for each in plan.evicted}
+            names -= {(each.version, each.name) for each in plan.evicted}
             done.entries = len(plan.evicted)
             done.seconds = sum(each.seconds for each in plan.evicted)
             done.freed, done.after = snapshot.nbytes - plan.after, plan.after
@@ -148,8 +152,13 @@ class Collector:
             names -= gone
             self._remove(doomed | plan.orphans, held, done)
             done.after = snapshot.nbytes - done.freed
-            self._finish(snapshot, names, started, done)
-        sweep.run(names, {name for name, count in snapshot.trees.items() if count > 0})
+            own = {name for version, name in names if version is None}
+            self._finish(snapshot, own, started, done)
+        stored = {self._store.index.row_name(f"entry:{name}") for version, name in names if version is None}
+        stored |= {
+            f"{version}:entry:{name}" if version else f"entry:{name}" for version, name in names if version is not None
+        }
+        sweep.run(stored, {name for name, count in snapshot.trees.items() if count > 0})
         done.swept = +sweep.removed
 
     def _note_damaged(self, detail: str) -> None:
@@ -195,6 +204,8 @@ class Collector:
 
     def _tidy_rows(self, snapshot: Survey) -> None:
         """Remove rows that can never hit, and write the summaries that are missing."""
+        for version in snapshot.old_versions:
+            self._store.index.clear(version)
         for batch in _batches(snapshot.broken):
             remove_rows(self._store, batch)
         for names in _batches(snapshot.put_away):
@@ -210,13 +221,16 @@ class Collector:
 
     def _evict(
         self, snapshot: Survey, evicted: list[Candidate], held: Held, done: Collected
-    ) -> tuple[set[Digest], set[str]]:
+    ) -> tuple[set[Digest], set[tuple[int | None, str]]]:
         """Remove the rows of these entries; which artifacts are needed by nothing from then on, and which rows went."""
         doomed = frozenset[Digest]().union(*snapshot.condemned.values())
         doomed = frozenset(digest for digest in doomed if not snapshot.counts[digest])
         levels = snapshot.levels
-        names: set[str] = set()
-        for batch in _batches(evicted):
+        names: set[tuple[int | None, str]] = set()
+        by_version: dict[int | None, list[Candidate]] = defaultdict(list)
+        for each in evicted:
+            by_version[each.version].append(each)
+        for version, batch in ((version, batch) for version, all_ in by_version.items() for batch in _batches(all_)):
             held.look()
             pinned = self._pins.read()
             going = {
@@ -237,14 +251,15 @@ class Collector:
                 name = f"condemned:{os.urandom(8).hex()}"
                 self._store.index.write(name, pack(condemned), _TAG)
 
-            gone = remove_rows(self._store, [(each.name, each.state) for each in going.values()], condemn)
+            rows = [(each.name, each.state) for each in going.values()]
+            gone = remove_rows(self._store, rows, condemn, version=version)
             for name in gone:
                 _released(snapshot.counts, going[name].needs)
                 snapshot.trees.subtract(going[name].trees)
                 done.entries += 1
                 done.seconds += going[name].seconds
             doomed |= freed
-            names |= gone
+            names |= {(version, name) for name in gone}
         return set(doomed), names
 
     def _remove(self, doomed: Iterable[Digest], held: Held, done: Collected) -> None:
@@ -295,8 +310,8 @@ class Collector:
             # What was published meanwhile may be counted twice: the figure is never too small for that.
             meanwhile = 0 if now is None or started is None else max(0, now.nbytes - started.nbytes)
             rest = 0 if done.is_within else done.after
-            fresh = Usage(version=RECORD_VERSION, nbytes=done.after + meanwhile, rest=rest)
-            index.write(usage.ROW, pack(fresh), usage.TAG)
+            fresh = Usage(version=STORE_VERSION, nbytes=done.after + meanwhile, rest=rest)
+            index.write(usage.ROW, pack(fresh, STORE_VERSION), usage.TAG)
 
         index.atomically(change)
 

@@ -12,7 +12,7 @@ import msgspec
 from cachec.base import fsio
 from cachec.errors import StoreFault, UsageError
 from cachec.maintain.pins import Pins
-from cachec.model import RECORD_VERSION, Digest, Fault
+from cachec.model import STORE_VERSION, Digest, Fault
 from cachec.store import bound, usage
 from cachec.store.packing import pack
 from cachec.store.store import Store
@@ -161,7 +161,7 @@ class Maintainer:
         owned = WeightStore(self.store).needed(lambda detail: self._on_fault(Fault.IO_ERROR, detail))
         nbytes = sum(occupied(ref.size) for ref, _ in objects.iterate() if ref.digest not in owned)
         nbytes += objects.trees.copied()
-        return Usage(version=RECORD_VERSION, nbytes=nbytes)
+        return Usage(version=STORE_VERSION, nbytes=nbytes)
 
     def measure(self) -> Usage:
         """Measure how large the store is, and remember it where the store can be written."""
@@ -170,7 +170,7 @@ class Maintainer:
             with fsio.faults(f"looking for {self.store.folder}"):
                 is_there = self.store.folder.is_dir()
             if is_there:
-                self.store.index.write(usage.ROW, pack(measured), usage.TAG)
+                self.store.index.write(usage.ROW, pack(measured, STORE_VERSION), usage.TAG)
         except StoreFault as fault:
             self._on_fault(fault.fault, fault.detail)
         return measured

@@ -34,7 +34,7 @@ LONG_SECONDS = 7 * 86400.0
 MEMO_SECONDS = 30 * 86400.0
 
 #: The row that a memo rests on; see launcher/direct.py for the format.
-_MEMO_OF = re.compile(rb"\0entry:([^\0]+)\0")
+_MEMO_OF = re.compile(rb"\0(\d+:entry:[^\0]+)\0")
 
 #: Bytes of a memo: far more than the launcher writes.
 _MAX_MEMO = 1 << 26
@@ -65,7 +65,8 @@ class Sweep:
         self.removed: Counter[str] = Counter()
 
     def run(self, entries: Collection[str], needed_trees: Collection[Digest]) -> None:
-        """Everything. entries: names of those that stay. needed_trees: those that they lead to."""
+        """Everything. entries: names of the rows of those that stay, as the index's file has them. needed_trees: those
+        that they lead to."""
         self.trees(needed_trees)
         self.staging()
         self.databases()

@@ -1,7 +1,7 @@
 """Pins: entries that neither ``gc`` nor an invalidation takes, by key or by tag.
 
-    pin:<namespace>:key:<key>     Pin
-    pin:<namespace>:tag:<tag>     Pin: every entry with that tag, those to come too
+    store:pin:<namespace>:key:<key>     Pin
+    store:pin:<namespace>:tag:<tag>     Pin: every entry with that tag, those to come too
 
 The namespace is written as in the other rows (store.py). A pin of a key outlives its entry: made again, it is pinned.
 """
@@ -15,12 +15,12 @@ from typing import Literal
 import msgspec
 
 from cachec.errors import UsageError
-from cachec.model import RECORD_VERSION, Digest
+from cachec.model import STORE_VERSION, Digest
 from cachec.store.index import Index
 from cachec.store.packing import pack
 
 _TAG = "pin"
-_PREFIX = "pin:"
+_PREFIX = "store:pin:"
 
 Kind = Literal["key", "tag"]
 
@@ -69,7 +69,8 @@ class Pins:
         """Pin a key (64 characters) or a tag. Raises UsageError for an empty one, StoreFault."""
         if not what:
             raise UsageError(f"a pin expected a {kind}, found an empty one")
-        self._index.write(self._name(kind, what), pack(Pin(version=RECORD_VERSION, created=self._clock())), _TAG)
+        pin = Pin(version=STORE_VERSION, created=self._clock())
+        self._index.write(self._name(kind, what), pack(pin, STORE_VERSION), _TAG)
 
     def remove(self, kind: Kind, what: Digest | str) -> bool:
         """Remove a pin; whether there was one. Raises StoreFault."""

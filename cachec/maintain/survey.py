@@ -32,7 +32,8 @@ class Candidate(msgspec.Struct):
 
     needs: all artifacts that it refers to. groups: of each trace those that a caller is handed. trees: those that a
     caller is handed. size: bytes on disk of
-    its results, seconds: how long its stage runs; last: Unix time of its last use.
+    its results, seconds: how long its stage runs; last: Unix time of its last use. version: of its record, None for
+    this cachec's.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Candidate(msgspec.Struct):
     seconds: float
     last: float
     worth: float
+    version: int | None = None
 
     @property
     def order(self) -> tuple[float, float, str]:
@@ -65,6 +67,7 @@ class Survey(msgspec.Struct):
     counted as the cache's. counts: how many entries, and owned weights, need an artifact. broken: (name, state) of rows
     that can never hit. put_away: names of rows of quarantined entries that are old. condemned: rows that an earlier gc
     left, by name, with the artifacts that it was about to remove. unsummarised: entries without a summary.
+    old_versions: entries of versions of the records that are not used any more, by version; nothing of them counts.
     """
 
     objects: dict[Digest, tuple[int, float]]
@@ -78,6 +81,7 @@ class Survey(msgspec.Struct):
     condemned: dict[str, frozenset[Digest]] = {}
     facts: set[Digest] = set()
     unsummarised: list[Item] = []
+    old_versions: dict[int, int] = {}
     pinned: Pinned = msgspec.field(default_factory=lambda: Pinned(()))
     levels: Levels = msgspec.field(default_factory=lambda: Levels(version=RECORD_VERSION))
 
@@ -89,9 +93,14 @@ class Survey(msgspec.Struct):
 
 
 def survey(
-    store: Store, pinned: Pinned, on_fault: Callable[[Fault, str], None], now: float, owned: Collection[Digest]
+    store: Store,
+    pinned: Pinned,
+    on_fault: Callable[[Fault, str], None],
+    now: float,
+    owned: Collection[Digest],
+    old: Collection[int] = (),
 ) -> Survey:
-    """Look at everything. owned: what revisions of weights need. Raises StoreFault.
+    """Look at everything. owned: what revisions of weights need. old: versions to be removed. Raises StoreFault.
 
     Files first: an artifact that comes later is not in ``objects``, and nobody removes what is not there.
     """
@@ -102,7 +111,7 @@ def survey(
     names = {digest: digest for digest in objects}  # one str a digest, however many entries name it
     for item in Catalogue(store, on_fault).items(every=True):
         if isinstance(item, Damaged):
-            _damaged(snapshot, item, used)
+            snapshot.broken.append((item.name, b"" if item.row is None else state(item.row)))
             continue
         sizes = item.sizes()
         kept = candidate(item, sizes, used, snapshot.levels, now, names, on_fault)
@@ -115,6 +124,11 @@ def survey(
             snapshot.facts.add(item.terms.summary.facts)
             if not item.is_summarised:
                 snapshot.unsummarised.append(item)
+    for version in store.index.versions():
+        if version in old:
+            snapshot.old_versions[version] = sum(1 for _ in store.index.rows("entry:", version=version))
+        elif version != RECORD_VERSION:
+            snapshot.entries += _of_version(store, snapshot, version, used)
     snapshot.counts.update(chain.from_iterable(each.needs for each in snapshot.entries))
     snapshot.trees.update(chain.from_iterable(each.trees for each in snapshot.entries))
     for name, row in store.index.rows("quarantine:"):
@@ -180,17 +194,19 @@ def _trees(item: Item) -> Iterator[Digest]:
     return (tree_of(leaf) for trace in item.entry.traces for leaf in leaves(trace.value) if leaf.codec == "dir")
 
 
-def _damaged(snapshot: Survey, item: Damaged, used: dict[Digest, UseCount]) -> None:
-    """A row of another version may be another cachec's: its artifacts stay as long as it does."""
-    row_state = b"" if item.row is None else state(item.row)
-    if item.fault.fault is not Fault.ROW_VERSION or item.row is None:
-        snapshot.broken.append((item.name, row_state))
-        return
-    needs = tuple({digest for digest in _named_in(item.row) if digest in snapshot.objects})
-    use = used.get(item.name.rpartition(":")[2], UseCount(0, 0.0))
-    size = sum(snapshot.objects[digest][0] for digest in needs)
-    level = snapshot.levels.at(use.last)
-    snapshot.entries.append(Candidate(item.name, row_state, (), needs, (), (), size, 0.0, use.last, level))
+def _of_version(store: Store, snapshot: Survey, version: int, used: dict[Digest, UseCount]) -> Iterator[Candidate]:
+    """The entries of another version of the records. What they say is not known: whatever looks like the digest of an
+    artifact is one that they need, and they are worth no more than their last use."""
+    said = {name.removeprefix("summary:"): row for name, row in store.index.rows("summary:", version=version)}
+    for full, row in store.index.rows("entry:", version=version):
+        name = full.removeprefix("entry:")
+        named = {digest for each in (row, said.get(name)) if each is not None for digest in _named_in(each)}
+        needs = tuple(digest for digest in named if digest in snapshot.objects)
+        use = used.get(name.rpartition(":")[2], UseCount(0, 0.0))
+        size = sum(snapshot.objects[digest][0] for digest in needs)
+        level = snapshot.levels.at(use.last)
+        row_state = b"" if row is None else state(row)
+        yield Candidate(name, row_state, (), needs, (), (), size, 0.0, use.last, level, version)
 
 
 def _is_old(name: str, row: bytes | None, now: float) -> bool:

@@ -18,7 +18,7 @@ import msgspec
 
 from cachec.base import foreign, fsio
 from cachec.base.hashing import Hasher
-from cachec.model import MALFORMED_JSON, Digest
+from cachec.model import MALFORMED_JSON, RECORD_VERSION, Digest
 from cachec.remote.nodes import Name
 
 #: Seconds after which an offer that nobody took is dropped.
@@ -34,7 +34,7 @@ _MAX_WHY = 500
 class Offer(msgspec.Struct, frozen=True, kw_only=True):
     """One run of an entry, for one remote (``Address.name``). created: of its trace. seen, anew: see ``Trie.put``.
 
-    shown: what the remote's URL was, without secrets; for people.
+    shown: what the remote's URL was, without secrets; for people. record: the version of the entry's record.
     """
 
     remote: str
@@ -44,6 +44,7 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
     seen: tuple[tuple[Name, Digest], ...] = ()
     anew: bool = False
     shown: str = ""
+    record: int = RECORD_VERSION
 
     @property
     def name(self) -> Digest:
@@ -54,6 +55,7 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
             ("namespace", self.namespace),
             ("key", self.key),
             ("created", repr(self.created)),
+            ("record", str(self.record)),
         ):
             hasher.part(label, value.encode())
         return hasher.digest()
@@ -71,7 +73,8 @@ class Spool:
         fsio.make_dir(self.folder)
         with fsio.Staging(self._tmp) as staged:
             staged.write(msgspec.json.encode(offer))
-            staged.commit(os.path.join(self.folder, offer.name), mode=0o600, fsync=False)
+            _, mode = fsio.modes_below(self.folder)
+            staged.commit(os.path.join(self.folder, offer.name), mode=mode, fsync=False)
 
     def names(self) -> frozenset[str] | None:
         """The names of what is kept; None where nothing was ever."""
@@ -91,12 +94,13 @@ class Spool:
             try:
                 offer = msgspec.json.decode(foreign.read_regular(path, _MAX_OFFER), type=Offer)
                 is_kept = offer.name == name and abs(time.time() - written) < KEPT_SECONDS
-            except FileNotFoundError:
+            except (FileNotFoundError, PermissionError):  # sent by now; or another user's, who sends it
                 continue
             except (*MALFORMED_JSON, OSError):
                 is_kept = False
             if is_kept:
-                yield offer
+                if offer.record == RECORD_VERSION:  # else another cachec has the entry, and sends it
+                    yield offer
             elif tidy and re.fullmatch("[0-9a-f]{64}", name):
                 self._remove(path)
 

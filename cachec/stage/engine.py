@@ -65,7 +65,7 @@ class Call:
         self.stage = stage
         self.started = time.perf_counter()
         own: Mode = stage.mode if stage.mode is not None else engine.settings.mode
-        self.mode = oversight.current().mode_in(engine.settings.dir) or own
+        self.mode = oversight.current().mode_in(engine.settings.store_folder) or own
         self.binding: Binding = stage.binding
         self.arguments = self.binding.bind(args, kwargs)
         self.asynchronous = asynchronous
@@ -84,10 +84,13 @@ class Call:
     def look(self) -> Look | None:
         """Key the call and look it up. A call that can't be keyed is counted, and raises its UsageError.
 
-        None where the system refuses what the key rests on (no descriptor is free, a folder can't be read), or a plugin
-        does not know the library that is there: that says nothing against the call, which can run without the cache
-        (``without`` says why).
+        None where there is no folder for a store, where the system refuses what the key rests on (no descriptor is
+        free, a folder can't be read), or a plugin does not know the library that is there: that says nothing against
+        the call, which can run without the cache (``without`` says why).
         """
+        if self.engine.settings.store_folder is None:
+            self.without = (Reason.NO_STORE_FOLDER, self.engine.settings.no_store)
+            return None
         try:
             self._request = self.engine.tools.requests.request(self.stage, self.arguments)
         except UsageError as error:
@@ -105,6 +108,8 @@ class Call:
         """What the call would end with here: no remote is asked, and nothing run, decoded, counted or written."""
         if self.mode is Mode.OFF:
             return self.described(Reason.MODE_OFF)
+        if self.engine.settings.store_folder is None:
+            return self.described(Reason.NO_STORE_FOLDER, detail=self.engine.settings.no_store)
         with only_looking():
             try:
                 self._request = self.engine.tools.requests.request(self.stage, self.arguments)

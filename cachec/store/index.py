@@ -1,5 +1,9 @@
 """The index: a table of byte strings by name, in SQLite, written through diskcache and read without it.
 
+Each name begins, in the file, with the version of the record and a colon: two versions of cachec share a store, and
+neither reads, replaces or removes the other's rows but on purpose (``version=``). Names that begin with ``store:`` are
+of all versions. Version 0 are rows from before that.
+
 On disk (``index/cache.db``, diskcache 5.6 table ``Cache``): a row of ours has a text ``key`` with ``raw`` = 1, ``mode``
 = 1 (raw), no ``filename``, and a BLOB ``value``. Every other row is refused, both ways: diskcache itself would unpickle
 a row of mode 4 and open any file that a row names (CVE-2025-69872).
@@ -20,6 +24,7 @@ import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
+from functools import partial
 from pathlib import Path
 from time import monotonic  # at once: who calls us may have put a clock of its own there
 from typing import Any, Protocol, TypeVar
@@ -27,7 +32,7 @@ from typing import Any, Protocol, TypeVar
 from cachec.base import fsio
 from cachec.base.mounts import Mounts
 from cachec.errors import StoreFault
-from cachec.model import Fault
+from cachec.model import RECORD_VERSION, Fault
 from cachec.store.locks import follow_forks
 from cachec.store.rows import BUSY_STEP, MODE_RAW, Reader, is_busy, is_uninitialised
 
@@ -43,9 +48,15 @@ _EXPIRE = "DELETE FROM Cache WHERE raw = 1 AND key > CAST(? AS TEXT) AND key < ?
 _AFTER = "FROM Cache WHERE raw = 1 AND key > CAST(? AS TEXT) AND key < ?"
 _ROWS = f"SELECT key, mode, filename, value {_AFTER} ORDER BY key LIMIT 1000"
 _KEYS = f"SELECT key {_AFTER} ORDER BY key LIMIT 500"
+_FIRST = "SELECT key FROM Cache WHERE raw = 1 AND key >= CAST(? AS TEXT) AND typeof(key) = 'text' ORDER BY key LIMIT 1"
+_FROM = "FROM Cache WHERE raw = 1 AND key >= CAST(? AS TEXT) AND key < ?"
+_NEWEST = f"SELECT max(store_time) {_FROM}"
+_CLEAR = f"DELETE FROM Cache WHERE rowid IN (SELECT rowid {_FROM} LIMIT 5000)"
 _TAGGED_KEYS = f"SELECT key {_AFTER} AND tag = ? ORDER BY key LIMIT 500"
 #: Sorts after every text that starts with a given prefix and before every BLOB.
 _LAST = "\U0010ffff"
+#: Begins the name of a row that all versions share.
+_OF_ALL = "store:"
 #: Digests kept in memory before they are written in one transaction of their own.
 _PENDING_MAX = 256
 _DIGEST_TAG = "digest"
@@ -59,6 +70,15 @@ _SETTINGS: dict[str, object] = {
     "sqlite_journal_mode": "wal",
     "sqlite_mmap_size": 0,
 }
+
+
+#: Seconds after which a use of a version is noted again (versions.py).
+USED_SECONDS = 86400.0
+
+
+def used_file(store: str, version: int) -> str:
+    """Return the path of the file whose time is that of the last use of a version."""
+    return os.path.join(store, "index", f"used-{version}")
 
 
 #: Whether this context may not leave anything in an index.
@@ -83,8 +103,11 @@ def is_only_looking() -> bool:
 class Index(Protocol):
     """Byte strings by name. Every method raises StoreFault and nothing else where the index itself fails."""
 
-    def read(self, key: str) -> bytes | None:
-        """The value under ``key``, or None. A row that is not plain bytes is a fault ROW_REFUSED."""
+    def read(self, key: str, *, version: int | None = None) -> bytes | None:
+        """The value under ``key``, or None. A row that is not plain bytes is a fault ROW_REFUSED.
+
+        version: of the records of another cachec, here and below; None for those of this one.
+        """
 
     def write(self, key: str, value: bytes, tag: str) -> None:
         """Put ``value`` under ``key``."""
@@ -95,11 +118,23 @@ class Index(Protocol):
     def keys(self, tag: str | None = None, prefix: str = "") -> Iterator[str]:
         """The keys in order, those of one tag or with one prefix only if asked."""
 
-    def rows(self, prefix: str) -> Iterator[tuple[str, bytes | None]]:
+    def rows(self, prefix: str, *, version: int | None = None) -> Iterator[tuple[str, bytes | None]]:
         """Key and value of the rows with a prefix, in the order of their keys; None for a row that is refused."""
 
-    def delete_many(self, keys: Collection[str]) -> int:
+    def delete_many(self, keys: Collection[str], *, version: int | None = None) -> int:
         """Remove rows in one transaction; how many there were."""
+
+    def row_name(self, key: str) -> str:
+        """The name that the row under ``key`` has where it is stored."""
+
+    def versions(self) -> list[int]:
+        """The versions whose records are here, in order."""
+
+    def newest(self, version: int) -> float:
+        """When the newest row of a version was written (Unix time), 0 without any."""
+
+    def clear(self, version: int) -> int:
+        """Remove all rows of a version, in several transactions; how many there were."""
 
     def expire(self, prefix: str, since: float, until: float) -> int:
         """Remove the rows with a prefix that were not written between two times (Unix, seconds); how many."""
@@ -131,11 +166,14 @@ class DiskcacheIndex:
         mounts: Mounts | None = None,
         on_fault: Callable[[Fault, str], None] | None = None,
         busy_seconds: float = BUSY_SECONDS,
+        version: int = RECORD_VERSION,
     ) -> None:
-        """fsync: flush at each transaction. on_fault: told of the faults that ``recall`` and ``remember`` swallow."""
+        """fsync: flush at each transaction. on_fault: told of the faults that ``recall`` and ``remember`` swallow.
+        version: of the records that are read and written."""
         self.folder = Path(folder)
         self._file = os.path.join(folder, _FILE)
         self._fsync = fsync
+        self._own = f"{version}:"
         self._on_fault = on_fault or (lambda _fault, _detail: None)
         self._busy_seconds = busy_seconds
         self._reader = Reader(self._file, mounts or Mounts(), busy_seconds)
@@ -153,16 +191,27 @@ class DiskcacheIndex:
 
     # --- reading
 
-    def read(self, key: str) -> bytes | None:
+    def row_name(self, key: str) -> str:
+        """The name that the row under ``key`` has in the file."""
+        if type(key) is not str:
+            return key  # which is refused where it is written
+        return key if key.startswith(_OF_ALL) else self._own + key
+
+    def _begin(self, version: int | None) -> str:
+        """What the names of a version's rows begin with."""
+        return self._own if version is None else f"{version}:" if version else ""
+
+    def read(self, key: str, *, version: int | None = None) -> bytes | None:
         """The value under ``key``, or None where there is no such row or no index yet."""
+        name = self.row_name(key) if version is None else self._begin(version) + key
         try:
-            rows = self._reader.select(_SELECT, (key,))
+            rows = self._reader.select(_SELECT, (name,))
         except StoreFault as fault:
             if fault.fault is Fault.INDEX_CORRUPT and not self._writing:
                 self._damaged = self._reader.place()
             raise
         if not rows and self._reader.refresh():  # deleted or repaired beside us since it was opened
-            rows = self._reader.select(_SELECT, (key,))
+            rows = self._reader.select(_SELECT, (name,))
         if not rows:
             return None
         mode, filename, value = rows[0]
@@ -177,19 +226,65 @@ class DiskcacheIndex:
         pages = self._pages(_KEYS, prefix) if tag is None else self._pages(_TAGGED_KEYS, prefix, tag)
         yield from (name for name, *_ in pages)
 
-    def rows(self, prefix: str) -> Iterator[tuple[str, bytes | None]]:
+    def rows(self, prefix: str, *, version: int | None = None) -> Iterator[tuple[str, bytes | None]]:
         """Key and value of the rows with a prefix, read 1,000 at a time, so that no read transaction stays open."""
-        for name, mode, filename, value in self._pages(_ROWS, prefix):
+        for name, mode, filename, value in self._pages(_ROWS, prefix, version=version):
             plain = mode == MODE_RAW and filename is None and type(value) is bytes
             yield name, value if plain else None
 
-    def _pages(self, statement: str, prefix: str, *values: str) -> Iterator[tuple[Any, ...]]:
+    def _pages(
+        self, statement: str, prefix: str, *values: str, version: int | None = None
+    ) -> Iterator[tuple[Any, ...]]:
         """The rows of a statement with a limit, one page after the other, their keys as text."""
-        last, end = prefix.encode(), prefix + _LAST
+        begin = self._begin(version) if version is not None or not prefix.startswith(_OF_ALL) else ""
+        left_out = len(begin)
+        last, end = (begin + prefix).encode(), begin + prefix + _LAST
         while rows := self._reader.select(statement, (last, end, *values)):
             for key, *rest in rows:
                 last = bytes(key)  # as it is: what a damaged one is shown as may sort before it
-                yield (last.decode(errors="replace"), *rest)
+                yield (last[left_out:].decode(errors="replace"), *rest)
+
+    def versions(self) -> list[int]:
+        """The versions whose records are here, in order; 0 for rows from before versions lay side by side."""
+        found = {int(each) if each.isdecimal() else 0 for each in self._firsts()}
+        return sorted(found)
+
+    def newest(self, version: int) -> float:
+        """When the newest row of a version was written (Unix time), 0 without any."""
+        newest = 0.0
+        for begin in self._begins(version):
+            for (written,) in self._reader.select(_NEWEST, (begin.encode(), begin + _LAST)):
+                newest = max(newest, written or 0.0)
+        return newest
+
+    def clear(self, version: int) -> int:
+        """Remove all rows of a version, in several transactions; how many there were."""
+        removed = 0
+        for begin in self._begins(version):
+            clear = partial(self._clear, begin)
+            while count := self.atomically(clear):
+                removed += count
+        return removed
+
+    def _clear(self, begin: str) -> int:
+        return int(self._table._con.execute(_CLEAR, (begin.encode(), begin + _LAST)).rowcount)
+
+    def _begins(self, version: int) -> list[str]:
+        """What the names of a version's rows begin with; of version 0 each kind of row has its own."""
+        if version:
+            return [f"{version}:"]
+        return [f"{each}:" for each in self._firsts() if not each.isdecimal()]
+
+    def _firsts(self) -> list[str]:
+        """The first pieces of all names, but of those that all versions share: one look into the table for each."""
+        found: list[str] = []
+        after = b""
+        while rows := self._reader.select(_FIRST, (after,)):
+            first, colon, _ = bytes(rows[0][0]).partition(b":")
+            after = first + (b";" if colon else b"\0")  # the next character: what follows has another first piece
+            if colon and first + colon != _OF_ALL.encode():
+                found.append(first.decode(errors="replace"))
+        return found
 
     def version(self) -> tuple[int, int] | None:
         """Another value after each transaction of any process; None where that can't be told."""
@@ -203,17 +298,20 @@ class DiskcacheIndex:
 
     def _set(self, key: str, value: bytes, tag: str) -> None:
         try:
-            self._table.set(key, value, tag=tag)
+            self._table.set(self.row_name(key), value, tag=tag)
         except ValueError as error:  # two rows under one key, where the unique index is damaged
             raise StoreFault(Fault.INDEX_CORRUPT, f"writing row {key}: {error}") from error
 
     def delete(self, key: str) -> bool:
         """Remove the row; whether there was one."""
-        return self.atomically(lambda: bool(self._table.delete(key)))
+        return self.atomically(lambda: bool(self._table.delete(self.row_name(key))))
 
-    def delete_many(self, keys: Collection[str]) -> int:
+    def delete_many(self, keys: Collection[str], *, version: int | None = None) -> int:
         """Remove rows in one transaction; how many there were."""
-        return self.atomically(lambda: self._remove(keys))
+        if version is not None:
+            begin = self._begin(version)
+            return self.atomically(lambda: self._remove([begin + key for key in keys]))
+        return self.atomically(lambda: self._remove([self.row_name(key) for key in keys]))
 
     def _remove(self, keys: Collection[str]) -> int:
         """Past diskcache, which asks for each row first whether it has expired, and for its file: ours do neither."""
@@ -222,7 +320,8 @@ class DiskcacheIndex:
 
     def expire(self, prefix: str, since: float, until: float) -> int:
         """Remove the rows with a prefix that were not written between two times (Unix, seconds); how many."""
-        values = prefix.encode(), prefix + _LAST, since, until
+        begin = self.row_name(prefix)
+        values = begin.encode(), begin + _LAST, since, until
         return self.atomically(lambda: int(self._table._con.execute(_EXPIRE, values).rowcount))
 
     def atomically(self, change: Callable[[], T]) -> T:

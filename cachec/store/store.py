@@ -2,7 +2,7 @@
 
     index/ objects/ trees/ leases/ locks/ tmp/ log/ weights/      in the cache's folder, each of mode 0700
 
-Rows of the index, all with the stage as their tag:
+Rows of the index, all with the stage as their tag, and each with the version of its record before its name (index.py):
 
     entry:<namespace>:<key>         an Entry
     recent:<namespace>:<stage>      a Recent: see recent.py
@@ -11,8 +11,8 @@ Rows of the index, all with the stage as their tag:
     quarantine:<namespace>:<key>    a Quarantined: out of reach of every lookup
 
 ``%`` and ``:`` in a namespace are written ``%25`` and ``%3A``. The value of a row is described in packing.py. Rows of
-other layers: ``usage:`` (usage.py), ``forgotten:...`` (forgotten.py), ``digest:...`` and ``sha256:...`` (hashing.py),
-``pin:...``, ``condemned:...`` and ``gc:`` (maintain), ``conclusion:...`` (conclusions.py).
+other layers: ``store:usage`` (usage.py), ``forgotten:...`` (forgotten.py), ``digest:...``, ``sha256:...`` (hashing.py),
+``store:pin:...``, ``condemned:...`` and ``gc:`` (maintain), ``conclusion:...`` (conclusions.py).
 
 Order of publication: the artifacts are in place before ``publish`` is called (flushed first with ``fsync``), then all
 rows of the entry come in one transaction. A process that dies anywhere leaves objects that nothing refers to, at worst.
@@ -20,6 +20,7 @@ rows of the entry come in one transaction. A process that dies anywhere leaves o
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 import time
@@ -39,6 +40,7 @@ from cachec.model import (
     MALFORMED_JSON,
     MAX_TRACES,
     RECORD_VERSION,
+    STORE_VERSION,
     ArtifactRef,
     Digest,
     Entry,
@@ -51,7 +53,7 @@ from cachec.model import (
 from cachec.store import usage
 from cachec.store.bound import BoundedSink
 from cachec.store.forgotten import forget, forgotten, latest
-from cachec.store.index import DiskcacheIndex, Index
+from cachec.store.index import USED_SECONDS, DiskcacheIndex, Index, is_only_looking, used_file
 from cachec.store.leases import Leases
 from cachec.store.locks import KeyLock, Locks
 from cachec.store.objects import Objects
@@ -66,7 +68,7 @@ if TYPE_CHECKING:
 FOLDERS = ("index", "objects", "trees", "leases", "locks", "tmp", "log", "weights")
 
 #: Folders of a store, with those that only some uses of it make.
-PARTS = (*FOLDERS, "direct", "warm", "remote")
+PARTS = (*FOLDERS, "direct", "warm", "remote", "shared")
 
 T = TypeVar("T")
 
@@ -141,6 +143,7 @@ class Store:
         self._near = f"near:{self.quoted}"
         self._summary = f"summary:{self.quoted}"
         self._quarantine = f"quarantine:{self.quoted}"
+        self._agrees = self._is_noted = False
         self._bound: Callable[[Store, Usage | None], object] | None = None
         self._largest = 0
         self._published: tuple[Usage | None, ...] = ()  # the size of the store, as the last publication left it
@@ -156,6 +159,8 @@ class Store:
         Its row is read unless nobody has changed the index since the last time; an equal row is not decoded again.
         Raises StoreFault ROW_REFUSED, ROW_CORRUPT, ROW_VERSION or ROW_FOREIGN for a row that can't be used.
         """
+        if not self._is_noted:
+            self._note_use()
         version = self.index.version()
         known = self._decoded.get(key)
         if known is not None and version is not None and known.version == version:
@@ -179,6 +184,23 @@ class Store:
     def entry_row(self, key: str) -> str:
         """The name of the row that holds the entry of ``key``."""
         return self._entry + key
+
+    def row_in_file(self, name: str) -> str:
+        """The name that a row has in the file of the index: it begins with the version of the records."""
+        return self.index.row_name(name)
+
+    def _note_use(self) -> None:
+        """Note that this version is in use, by a file of which ``gc`` reads the time: at most once a day."""
+        path = used_file(os.fspath(self.folder), RECORD_VERSION)
+        self._is_noted = not is_only_looking() and os.path.isdir(os.path.dirname(path))
+        if not self._is_noted:
+            return
+        with contextlib.suppress(OSError):  # of a store that is only read, the newest row tells
+            try:
+                if time.time() - os.stat(path).st_mtime > USED_SECONDS:
+                    os.utime(path)
+            except FileNotFoundError:
+                os.close(fsio.open_own(path, os.O_WRONLY))
 
     def recent(self, stage: str, alike: str = "") -> Recent:
         """The newest keys of a stage (alike: those of one row), and how near each is to another. Raises StoreFault.
@@ -285,37 +307,93 @@ class Store:
     # --- changing
 
     def prepare(self) -> None:
-        """Make the folders that are not there, each with mode 0700 (2770 in a shared store)."""
+        """Make the folders that are not there, each with mode 0700 (2770 in a shared store).
+
+        A user who has set ``shared = "trusted"`` agrees to share the store: that is recorded here.
+        """
         for name in FOLDERS:
             place = os.path.join(self.folder, name)
             if not os.path.isdir(place):
                 with fsio.faults(f"making {place}"):
                     fsio.make_dir(place)
+        if self._agrees:
+            self._agrees = False
+            self.record_agreement()
 
-    def refuse_foreign(self, *, shared: bool = False) -> None:
-        """Raise ConfigError for a store that others than this user and root could have filled, unless it is shared on
-        purpose; and for one whose parts are links, in any case.
+    def record_agreement(self) -> None:
+        """Record that this user agrees to share the store with its group. A fault is counted.
+
+        A store that is only read keeps no record: there the setting is needed each time.
         """
+        from cachec.store import sharing  # of a store that is shared only
+
+        try:
+            sharing.agree(os.fspath(self.folder))
+        except OSError as error:
+            if not fsio.is_unwritable(error):
+                fault = fsio.fault(error, f"recording in {self.folder} that it is shared")
+                self._on_fault(fault.fault, fault.detail)
+
+    def refuse_foreign(self, shared: str = "auto") -> None:
+        """Raise ConfigError for a store that others than this user and root could have filled, unless this user has
+        agreed to share it; and for one whose parts are links, in any case.
+
+        shared: the setting. ``auto``: as the store's own record says (sharing.py). ``trusted``: this user agrees, which
+        ``prepare`` and ``record_agreement`` record. ``no``: no record counts.
+        """
+        self._agrees = shared == "trusted"
+        why = self.why_refused(shared)
+        if why:
+            raise ConfigError(f"the store {self.folder} is refused: {why}")
+
+    def why_refused(self, shared: str) -> str:
+        """Say why ``refuse_foreign`` refuses the store, and the way out; empty where it does not."""
         folder = os.fspath(self.folder)
         try:
-            why = "" if shared else foreign.why_distrusted(folder)
-            for name in () if why else PARTS:
+            statuses = {}
+            for name in PARTS:
                 part = os.path.join(folder, name)
                 try:
-                    status = os.lstat(part)
+                    statuses[part] = os.lstat(part)
                 except FileNotFoundError:
                     continue
-                if not stat.S_ISDIR(status.st_mode):
-                    raise ConfigError(f"the store {folder} is refused: {part} is no folder; remove it, if it is yours")
-                why = why or ("" if shared else foreign.why_foreign(status) and f"{part} {foreign.why_foreign(status)}")
+                if not stat.S_ISDIR(statuses[part].st_mode):
+                    return f"{part} is no folder; remove it, if it is yours"
+            if shared == "trusted":
+                return ""
+            why = foreign.why_distrusted(folder)
+            open_ = {part: foreign.why_foreign(status) for part, status in statuses.items()}
+            why = why or next((f"{part} {each}" for part, each in open_.items() if each), "")
+            if not why:
+                return ""
+            from cachec.store import sharing  # of a store that is shared only
+
+            top = os.stat(folder) if os.path.isdir(folder) else None
+            group = sharing.agreed_group(folder) if shared == "auto" and top is not None else None
+            if group is not None and top is not None:
+                statuses[folder] = top
+                open_ = {part: sharing.why_not_of(status, group) for part, status in statuses.items()}
+                why = next((f"{part} {each}" for part, each in open_.items() if each), "")
         except OSError:
-            return  # not made yet, or out of reach: whoever reads or writes in it is told
-        if why:
-            raise ConfigError(
-                f"the store {folder} is refused: {why}, so others decide what a hit is; use a store of your own "
-                "(CACHEC_DIR), make this one yours (chown, chmod go-w), or, if all who can write it are trusted with "
-                "your builds, set CACHEC_SHARED=trusted"
+            return ""  # not made yet, or out of reach: whoever reads or writes in it is told
+        if not why:
+            return ""
+        if top is not None and fsio.is_shared(top) and group is None and not top.st_mode & stat.S_IWOTH:
+            return (
+                f"{why}: it is shared with the group {top.st_gid}, whose members decide what a hit is, and you have "
+                "not agreed to that. If you trust them with your builds, run `CACHEC_SHARED=trusted cachec doctor` "
+                "once, and the store records it; else use a store of your own (CACHEC_DIR)"
             )
+        if group is not None:
+            return (
+                f"{why}, which is more than the group {group} that you share it with; chown or chmod o-w it, or use a "
+                "store of your own (CACHEC_DIR)"
+            )
+        return (
+            f"{why}, so others decide what a hit is; use a store of your own "
+            "(CACHEC_DIR), make this one yours (chown, chmod go-w), or, if all who can write it are trusted with "
+            "your builds, set CACHEC_SHARED=trusted"
+        )
 
     def publish(
         self,
@@ -347,7 +425,7 @@ class Store:
             if known is None:
                 return None
             grown = known.grown(added)
-            self.index.write(usage.ROW, pack(grown), usage.TAG)
+            self.index.write(usage.ROW, pack(grown, STORE_VERSION), usage.TAG)
             return grown
 
         self.prepare()
@@ -396,7 +474,7 @@ class Store:
     def usage(self) -> Usage | None:
         """How large the store is; None where nobody has measured it yet."""
         row = self.index.read(usage.ROW)
-        return None if row is None else unpack(row, Usage, usage.ROW)
+        return None if row is None else unpack(row, Usage, usage.ROW, STORE_VERSION)
 
     def keep_bound(self, bound: Callable[[Store, Usage | None], object], largest: int = 0) -> None:
         """Let ``bound`` be called by ``settle``, with this store and its size (None where that is not known).

@@ -28,7 +28,8 @@ from cachec.store.usage import occupied
 
 _NAME = "[0-9a-f]{64}"
 
-_FOLDER_MODE = 0o555
+#: Of a folder that is done: nobody adds to it; in a shared store its group can remove it (see ``base.fsio``).
+_FOLDER_MODE, _SHARED_FOLDER_MODE = 0o555, 0o2575
 _FILE_MODE = 0o444
 _EXECUTABLE_MODE = 0o555
 #: What ``link`` says where a hard link can't be had: another device, too many links, a file system without them.
@@ -102,8 +103,11 @@ class Trees:
                     staged = self._build(plan)
                     self._move_away(target)
                     staged.rename(target)
-                    target.chmod(_FOLDER_MODE)
+                    target.chmod(self._folder_mode())
         return target
+
+    def _folder_mode(self) -> int:
+        return _SHARED_FOLDER_MODE if fsio.is_shared(os.stat(self.root)) else _FOLDER_MODE
 
     def _lease(self, name: str) -> None:
         """Lease the tree, in such a way that whoever removes trees has either done so or sees the lease."""
@@ -153,10 +157,10 @@ class Trees:
 
     def _build(self, plan: _Plan) -> Path:
         staged = self.tmp / f"tree-{os.getpid()}-{os.urandom(8).hex()}"
-        staged.mkdir(mode=0o700)
+        fsio.make_dir(staged)
         try:
             for name in plan.folders:
-                (staged / name).mkdir(mode=0o700)
+                fsio.make_dir(staged / name)
             for name, (ref, executable) in plan.files.items():
                 source, place = self._path_of(ref), staged / name
                 if executable:
@@ -171,7 +175,7 @@ class Trees:
             for name, to in plan.links.items():
                 os.symlink(to, staged / name)
             for name in reversed(plan.folders):
-                (staged / name).chmod(_FOLDER_MODE)
+                (staged / name).chmod(self._folder_mode())
         except BaseException:
             discard(staged)
             raise
@@ -225,7 +229,7 @@ class Trees:
         away = self.tmp / f"tree-{os.getpid()}-{os.urandom(8).hex()}"
         try:
             if not top.is_symlink():
-                top.chmod(0o700)  # a folder without write permission can't be moved
+                _let_change(top)  # a folder without write permission can't be moved
             top.rename(away)
         except FileNotFoundError:
             return False
@@ -279,9 +283,15 @@ def discard(top: Path) -> None:
 
     for folder, _, _ in os.walk(top):
         with contextlib.suppress(FileNotFoundError):
-            os.chmod(folder, 0o700)
+            _let_change(folder)
     with contextlib.suppress(FileNotFoundError):
         shutil.rmtree(top)
+
+
+def _let_change(folder: str | os.PathLike[str]) -> None:
+    """Make a folder writable, unless another user owns it: the group of a shared store can write it."""
+    if os.stat(folder).st_uid == os.geteuid():
+        os.chmod(folder, 0o700)
 
 
 def _raise_unless_gone(error: OSError) -> None:

@@ -50,8 +50,7 @@ def check_rows(
     broken: list[_Broken] = []
     for item in Catalogue(store, on_fault).items(every=True, summaries=False):
         if isinstance(item, Damaged):
-            if item.fault.fault is not Fault.ROW_VERSION:  # which is another cachec's
-                yield Problem("row", item.name.rpartition(":")[2], item.fault.detail)
+            yield Problem("row", item.name.rpartition(":")[2], item.fault.detail)
             continue
         broken += _of_entry(store, item, wrong)
         if len(broken) == _BATCH:

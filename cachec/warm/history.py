@@ -1,6 +1,6 @@
 """What earlier runs took: one JSON file a configuration file, in the store. Losing it costs an estimate.
 
-    warm/<16 hexadecimal digits>.json      named by the BLAKE3 of the path of the configuration file; mode 0600
+    warm/<16 hexadecimal digits>.json      named by the BLAKE3 of the path of the configuration file
 
     {"version": 1, "config": "/path/pyproject.toml", "seconds": {"minilm[batch=1]": 4.2}}
 
@@ -64,7 +64,7 @@ class History:
             fsio.make_dir(self._path.parent)
             with fsio.Staging(self._path.parent) as staged:
                 staged.write(msgspec.json.encode(self._kept))
-                staged.commit(self._path, mode=0o600, fsync=False)
+                staged.commit(self._path, mode=fsio.modes_below(self._path.parent)[1], fsync=False)
         self._changed = False
 
     def estimate(self, rows: list[Row], missed: dict[str, Outcome], jobs: int, now: float) -> float | None:

@@ -39,6 +39,8 @@ def install(cache: Cache | None = None, *, shared: bool = False) -> Cache:
     Where no ``jax_compilation_cache_dir`` is set, it is set to the store's folder, because JAX has no cache without
     one; XLA's own side caches are then off, which would be written there. Everything else of JAX's settings stays.
 
+    Where there is no folder for a store, JAX goes on with its own cache (``bypass:no-store-folder``).
+
     Raises UnsupportedVersion where JAX is of another release than this package knows, or has moved what is replaced
     here; JAX goes on with its own cache then.
     """
@@ -52,7 +54,8 @@ def install(cache: Cache | None = None, *, shared: bool = False) -> Cache:
         from cachec.cache import Cache
 
         cache = Cache()
-    _Installed(cache, seam, shared=shared).put()
+    if cache.replaces(NAME):
+        _Installed(cache, seam, shared=shared).put()
     return cache
 
 

@@ -48,6 +48,8 @@ def install(cache: Cache | None = None, *, shared: bool = False) -> Cache:
     shared: whether remotes are asked too, and get what is compiled here. Only those count that believe nothing but what
     a trusted key has signed (``trust=`` in their URL): torch would run what anybody else put there.
 
+    Where there is no folder for a store, torch goes on with its own caches (``bypass:no-store-folder``).
+
     Raises UnsupportedVersion where torch is of another release than this package knows, or has moved what is replaced
     here; torch goes on with its own caches then.
     """
@@ -61,7 +63,8 @@ def install(cache: Cache | None = None, *, shared: bool = False) -> Cache:
         from cachec.cache import Cache
 
         cache = Cache()
-    _StoredCompiles(cache).put(shared=shared)
+    if cache.replaces("torch.inductor"):
+        _StoredCompiles(cache).put(shared=shared)
     return cache
 
 

@@ -53,6 +53,8 @@ def install(cache: Cache | None = None) -> Cache:
     another cache that it is given. A process that only has that variable, set to
     ``cachec_triton.persistent:StoredKernels``, does the same with the default cache.
 
+    Where there is no folder for a store, Triton goes on with its own cache (``bypass:no-store-folder``).
+
     Raises UnsupportedVersion where triton is of another release than this package knows, or is not there.
     """
     from cachec_triton.installing import install as put

@@ -16,13 +16,14 @@ if TYPE_CHECKING:
 def install(cache: Cache | None) -> Cache:
     """See ``cachec_triton.install``."""
     knobs = _checked()
-    from cachec_triton.persistent import StoredKernels, opened, storing_in
+    from cachec_triton.persistent import NAME, StoredKernels, opened, storing_in
 
     there = knobs.cache.manager_class
     if isinstance(there, type) and issubclass(there, StoredKernels) and cache is None:
         return opened(there)
     manager = storing_in(cache)
-    knobs.cache.manager_class = manager
+    if opened(manager).replaces(NAME):
+        knobs.cache.manager_class = manager
     return opened(manager)
 
 

@@ -13,7 +13,13 @@ set -euo pipefail
 : "${IN_CHANGED_SINCE=}" "${IN_CHECK=false}" "${IN_READ_ONLY=false}" "${IN_SAVES=false}"
 : "${IN_REMOTE=}"
 folder=${RUNNER_TEMP:+$RUNNER_TEMP/cachec}
-folder=${folder:-${XDG_CACHE_HOME:-$HOME/.cache}/cachec-ci}
+base=${XDG_CACHE_HOME:-}
+[[ $base == /* || ${HOME:-} != /* ]] || base=$HOME/.cache
+folder=${folder:-$base/cachec-ci}
+[[ $folder == /* && ($base == /* || -n ${RUNNER_TEMP:-}) ]] || {
+  echo "::error::cachec: set RUNNER_TEMP, XDG_CACHE_HOME or HOME to an absolute path; found '${HOME:-}' for HOME"
+  exit 2
+}
 : "${IN_ARCHIVE=$folder/warm.cachec}"
 
 tell() { # FILE: what stdin says goes there, or to stdout where it has no name

@@ -168,7 +168,9 @@ def test_ls_leaves_out_a_damaged_row_and_says_so(shell: Shell) -> None:
 def damage(shell: Shell, key: str) -> None:
     shell.store.close()
     with sqlite3.connect(shell.dir / "index" / "cache.db") as rows:
-        assert rows.execute("update Cache set value = ? where key like ?", (b"garbage", f"entry:%{key}")).rowcount == 1
+        assert (
+            rows.execute("update Cache set value = ? where key like ?", (b"garbage", f"%:entry:%{key}")).rowcount == 1
+        )
     rows.close()
 
 

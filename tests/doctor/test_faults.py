@@ -20,7 +20,7 @@ from cachec.base.mounts import Mounts
 from cachec.doctor import examine, machine
 from cachec.doctor.case import Case
 from cachec.doctor.examination import repair
-from cachec.model import RECORD_VERSION
+from cachec.model import STORE_VERSION
 from cachec.store.packing import pack
 from cachec.store.usage import ROW, TAG, Usage
 
@@ -103,8 +103,8 @@ def _disk_clock(patient: Patient) -> None:
 
 
 def _too_large(patient: Patient, rest: int = 0) -> None:
-    usage = Usage(version=RECORD_VERSION, nbytes=rest or 1 << 20, rest=rest)
-    patient.yard.store.index.write(ROW, pack(usage), TAG)
+    usage = Usage(version=STORE_VERSION, nbytes=rest or 1 << 20, rest=rest)
+    patient.yard.store.index.write(ROW, pack(usage, STORE_VERSION), TAG)
     patient.settings["max_size"] = 500_000
 
 
@@ -137,10 +137,6 @@ def _row(patient: Patient, change: Callable[[bytearray], None]) -> None:
     row = bytearray(index.read(name) or b"")
     change(row)
     index.write(name, bytes(row), "pkg.build")
-
-
-def _other_version(patient: Patient) -> None:
-    _row(patient, lambda row: row.__setitem__(6, RECORD_VERSION - 1))
 
 
 def _damaged_row(patient: Patient) -> None:
@@ -208,7 +204,6 @@ FAULTS: dict[str, tuple[str, Callable[[Patient], object]]] = {
     "a database that was moved aside": ("index-moved", _moved),
     "a log that nobody takes over": ("index-log", _long_log),
     "another namespace": ("namespace", lambda p: p.settings.update(namespace="ci")),
-    "another version": ("row-version", _other_version),
     "a damaged row": ("rows", _damaged_row),
     "an entry that was put away": ("quarantine", _put_away),
     "a process that hangs": ("lock-held", _hanging),

@@ -16,6 +16,7 @@ from cachec.maintain.orphans import GRACE_SECONDS, LONG_SECONDS
 from cachec.maintain.survey import QUARANTINE_SECONDS
 from cachec.model import RECORD_VERSION, ArtifactRef, Part
 from cachec.store import recent
+from cachec.store.index import DiskcacheIndex
 from cachec.store.leases import collecting
 from cachec.store.objects import REFRESH_SECONDS
 from cachec.store.packing import pack
@@ -279,13 +280,17 @@ def test_damaged_rows_go_and_those_of_another_version_go_first(yard: Yard) -> No
     index.write(f"entry:default:{KEYS[1]}", foreign or b"", "x")
     newer = bytearray(index.read(f"entry:default:{KEYS[2]}") or b"")
     newer[6] = RECORD_VERSION + 1
-    index.write(f"entry:default:{KEYS[2]}", bytes(newer), "x")
+    index.delete(f"entry:default:{KEYS[2]}")
+    theirs = DiskcacheIndex(yard.folder / "index", version=RECORD_VERSION + 1)
+    theirs.write(f"entry:default:{KEYS[2]}", bytes(newer), "x")
     done = yard.maintainer.collect(limit=0)
     assert done.swept["damaged rows"] == 2
-    assert set(index.keys(prefix="entry:")) == {f"entry:default:{key}" for key in KEYS[2:4]}
+    assert set(index.keys(prefix="entry:")) == {f"entry:default:{KEYS[3]}"}
+    assert set(theirs.keys(prefix="entry:")) == {f"entry:default:{KEYS[2]}"}
     assert len(yard.objects()) == 4  # those of another version keep their artifacts
     yard.maintainer.collect(limit=EACH)
     assert set(index.keys(prefix="entry:")) == {f"entry:default:{KEYS[3]}"}
+    assert list(theirs.keys()) == []
 
 
 def test_quarantined_entries_stay_a_week(yard: Yard) -> None:

@@ -114,7 +114,7 @@ def test_a_row_that_is_not_plain_bytes_goes_too(yard: Yard) -> None:
 
     yard.store.close()
     with sqlite3.connect(yard.folder / "index" / "cache.db") as rows:
-        rows.execute("UPDATE Cache SET mode = 4 WHERE key = ?", (f"entry:default:{ONE}",))
+        rows.execute("UPDATE Cache SET mode = 4 WHERE key = ?", (yard.store.index.row_name(f"entry:default:{ONE}"),))
     rows.close()
     assert yard.maintainer.plan(Selector(keys=(ONE,))).apply().removed == (ONE,)
     assert list(yard.maintainer.find(Selector(keys=(ONE,)))) == []

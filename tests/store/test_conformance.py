@@ -50,8 +50,8 @@ class MemoryIndex:
         self._rows: dict[str, tuple[bytes, str, float]] = {}
         self._lock = threading.RLock()
 
-    def read(self, key: str) -> bytes | None:
-        row = self._rows.get(key)
+    def read(self, key: str, *, version: int | None = None) -> bytes | None:
+        row = None if version else self._rows.get(key)
         return None if row is None else row[0]
 
     def write(self, key: str, value: bytes, tag: str) -> None:
@@ -65,10 +65,12 @@ class MemoryIndex:
     def keys(self, tag: str | None = None, prefix: str = "") -> Iterator[str]:
         return iter(sorted(k for k, (_, of, _) in self._rows.items() if k.startswith(prefix) and tag in {None, of}))
 
-    def rows(self, prefix: str) -> Iterator[tuple[str, bytes | None]]:
+    def rows(self, prefix: str, *, version: int | None = None) -> Iterator[tuple[str, bytes | None]]:
+        assert version is None
         return ((key, self.read(key)) for key in self.keys(prefix=prefix))
 
-    def delete_many(self, keys: Collection[str]) -> int:
+    def delete_many(self, keys: Collection[str], *, version: int | None = None) -> int:
+        assert version is None
         return sum(map(self.delete, keys))
 
     def expire(self, prefix: str, since: float, until: float) -> int:
@@ -82,6 +84,18 @@ class MemoryIndex:
             except BaseException:
                 self._rows = before
                 raise
+
+    def row_name(self, key: str) -> str:
+        return key
+
+    def versions(self) -> list[int]:
+        return []
+
+    def newest(self, version: int) -> float:
+        raise NotImplementedError(version)
+
+    def clear(self, version: int) -> int:
+        raise NotImplementedError(version)
 
     def recall(self, name: str) -> bytes | None:
         return self.read(name)

@@ -88,8 +88,8 @@ def test_rows_come_in_order_of_their_keys_with_their_values(tmp_path: Path, inde
     assert list(index.rows("")) == [*rows, ("other:1", b"x")]
     assert list(index.rows("entry:22")) == rows[2200:]
     with sqlite3.connect(tmp_path / "index" / "cache.db") as table:
-        table.execute("UPDATE Cache SET mode = 4 WHERE key = 'entry:0001'")
-        table.execute("UPDATE Cache SET filename = 'x' WHERE key = 'entry:0003'")
+        table.execute("UPDATE Cache SET mode = 4 WHERE key = ?", (index.row_name("entry:0001"),))
+        table.execute("UPDATE Cache SET filename = 'x' WHERE key = ?", (index.row_name("entry:0003"),))
     table.close()
     assert [name for name, value in index.rows("entry:") if value is None] == ["entry:0001", "entry:0003"]
 
@@ -98,7 +98,8 @@ def test_a_key_that_is_no_text_ends_no_search(tmp_path: Path, index: DiskcacheIn
     index.write("a:1", b"x", "t")
     index.write("b:1", b"x", "t")
     with sqlite3.connect(tmp_path / "index" / "cache.db") as table:
-        table.execute("UPDATE Cache SET key = CAST(x'613aff' AS TEXT) WHERE key = 'a:1'")
+        damaged = index.row_name("a:").encode() + b"\xff"
+        table.execute("UPDATE Cache SET key = CAST(? AS TEXT) WHERE key = ?", (damaged, index.row_name("a:1")))
     table.close()
     assert list(index.keys()) == ["a:\ufffd", "b:1"]
     assert [name for name, _ in index.rows("")] == ["a:\ufffd", "b:1"]

@@ -15,6 +15,7 @@ from click.testing import CliRunner, Result
 from cachec.cli import main
 from cachec.errors import StoreFault
 from cachec.model import ArtifactRef, Fault, Part
+from cachec.store.index import DiskcacheIndex
 from cachec.store.objects import Objects
 from cachec.store.store import Store
 from cachec.verify.artifacts import ROW, VerifyState, finish, hash_artifacts
@@ -244,8 +245,10 @@ def test_a_row_of_another_version_is_no_damage(filled: Yard) -> None:
     name = filled.store.entry_row(ONE)
     row = bytearray(filled.store.index.read(name) or b"")
     row[6] -= 1
-    filled.store.index.write(name, bytes(row), "pkg.build")
+    DiskcacheIndex(filled.folder / "index", version=row[6]).write(name, bytes(row), "pkg.build")
     assert verified(filled)["problems"] == []
+    filled.store.index.write(name, bytes(row), "pkg.build")  # among those of this version it is
+    assert [each["kind"] for each in verified(filled, code=1)["problems"]] == ["row"]
 
 
 def test_a_store_that_is_only_read(filled: Yard, monkeypatch: pytest.MonkeyPatch) -> None:

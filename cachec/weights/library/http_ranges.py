@@ -161,7 +161,7 @@ class HttpResolver:
         if version:
             with fsio.Staging(state.parent) as staged:
                 staged.write(msgspec.json.encode(_State(identifier.url, version)))
-                staged.commit(state, mode=0o600, fsync=False)
+                staged.commit(state, mode=fsio.modes_below(state.parent)[1], fsync=False)
         return 0, total
 
     def _checked_size(self, identifier: Identifier, total: int | None) -> int | None:

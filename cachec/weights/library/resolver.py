@@ -148,7 +148,7 @@ def _locked(part: Path) -> Iterator[int]:
     while True:
         fsio.make_inner_dir(part.parent)
         try:
-            fd = os.open(part, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            fd = fsio.open_own(part, os.O_RDWR)
         except FileNotFoundError:
             continue  # who had it before removed the folder
         try:
